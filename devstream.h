@@ -4377,6 +4377,7 @@ static inline void ds__handed_over(int kind, const void *token) {
 /* base/bookkeeping.h - memory for the library's own records.
 
    Allocates and frees memory with the allocator of ds_init, or with calloc and free.
+   ds__array_reserve lets an array grow.
 
    Invariants: memory is zeroed. Objects that outlive ds_shutdown keep a copy of ds__allocator and
    return their memory with ds__release_to.
@@ -4408,6 +4409,28 @@ static void ds__release_to(const ds_allocator *allocator, void *ptr) {
 
 static void ds__host_free(void *ptr) {
     ds__release_to(&ds__allocator, ptr);
+}
+
+/* Makes room for `more` further elements in an array that has `count` elements, and room for *room.
+   `array` is the address of the pointer to the array. Returns 0 without memory, and the array is as
+   before. */
+DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count, size_t more,
+                                      size_t *room) {
+    if (more <= *room - count)
+        return 1;
+    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
+    void *bigger = wanted <= SIZE_MAX / 4 / element ? ds__host_alloc(wanted * element) : NULL;
+    if (!bigger)
+        return 0;
+
+    void *old;
+    memcpy(&old, array, sizeof old);
+    if (count)
+        memcpy(bigger, old, count * element);
+    ds__host_free(old);
+    memcpy(array, &bigger, sizeof bigger);
+    *room = wanted;
+    return 1;
 }
 
 /* base/log.h - messages to the program or to standard error.
@@ -5687,6 +5710,11 @@ DS__SEAM static void ds__text_writer_quote(ds__text_writer *p, const char *text)
     }
     quoted[n] = 0;
     ds__text_writer_print(p, "%s", quoted);
+}
+
+/* Returns DS_OK, or the error of a writer that has stopped. */
+DS__SEAM static ds_result ds__text_writer_result(const ds__text_writer *p) {
+    return p->stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", p->stopped) : DS_OK;
 }
 
 DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void *user) {
@@ -7906,25 +7934,24 @@ enum {
     DS__CPU_POLLED,
     DS__CPU_PARKED,
     DS__CPU_AT_HOST,
-    DS__CPU_COUNTS /* it has no operations, only numbers to wait for */
+    DS__CPU_COUNTS /* without operations: only numbers to wait for */
 };
 
 enum {
-    /* priorities -5 .. 0, which recent GPUs are believed to report */
+    /* priorities -5 .. 0, the range that recent GPUs are believed to report */
     DS__CPU_LEVELS = 6,
-    /* of a block of queued operations; holds the largest operation */
+    /* bytes of a block of queued operations; a block holds the largest operation */
     DS__CPU_BLOCK_BYTES = 8192,
     DS__CPU_SLAB_BLOCKS = 32,
-    DS__CPU_POLL_SLOTS = 16,      /* streams a worker polls at most */
-    DS__CPU_POLL_NS = 20000,      /* how long a worker polls before it sleeps */
-    DS__CPU_WAIT_SPIN_NS = 40000, /* how long a host thread spins before it sleeps */
-    /* an operation expected to take longer does not keep others waiting */
+    DS__CPU_POLL_SLOTS = 16,      /* the most streams that a worker polls */
+    DS__CPU_POLL_NS = 20000,      /* time that a worker polls before it sleeps */
+    DS__CPU_WAIT_SPIN_NS = 40000, /* time that a host thread spins before it sleeps */
+    /* before an operation that is expected to take longer, a worker gives up its streams */
     DS__CPU_LONG_NS = 5000,
-    /* the rest of a kernel is split among threads that are awake when it is expected to take
-       longer */
+    /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
-    DS__CPU_CALL_NS = 40000, /* and others are woken for it when it takes that long */
-    /* of a kernel that is known, about so much is run to see how long it takes now */
+    DS__CPU_CALL_NS = 40000, /* sleeping workers are woken if the rest takes longer than this */
+    /* time of the first part of a kernel that has run before; the part is timed */
     DS__CPU_FIRST_NS = 20000,
     DS__CPU_NESTED = 4, /* streams that a thread runs inside of one another */
     /* operations after which a worker looks at the other ready streams */
@@ -7933,12 +7960,13 @@ enum {
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
     DS__CPU_STREAM_BATCH = 64,
-    DS__CPU_STREAM_PAUSES = 400, /* longest wait between such looks, some microseconds */
-    DS__CPU_HOST_NS = 30000000,  /* virtual clock: how long it stands for a host function */
-    DS__CPU_ASK_NS = 200000,     /* and a query waits this long, so many times */
+    DS__CPU_STREAM_PAUSES = 400, /* longest pause between such looks: some microseconds */
+    /* virtual clock: */
+    DS__CPU_HOST_NS = 30000000, /* the clock stands for at most this long during host functions */
+    DS__CPU_ASK_NS = 200000,    /* a query waits for this long, up to DS__CPU_ASKS times */
     DS__CPU_ASKS = 100,
-    DS__CPU_STALL_TICKS = 200, /* and without a call for so long, all work runs */
-    DS__CPU_HELD = 1 << 20     /* or when so many operations are held back */
+    DS__CPU_STALL_TICKS = 200, /* after so many ticks without a submission, all work runs */
+    DS__CPU_HELD = 1 << 20     /* all work runs if more operations than this are held back */
 };
 
 /* Kinds of operations of this driver. */
@@ -7947,40 +7975,44 @@ enum {
     DS__CPU_OP_LANE_WAIT = DS__OP_OWN,
     DS__CPU_OP_NODE_RECORD,
     DS__CPU_OP_NODE_WAIT,
-    DS__CPU_OP_SHARED_RECORD, /* other processes are told of it; u.own.ptr: the lane */
-    DS__CPU_OP_FREE,          /* u.own: memory that the stream gives back, and its device */
-    DS__CPU_OP_CLOCK          /* u.own.number: the virtual time at which what follows was put in */
+    DS__CPU_OP_SHARED_RECORD, /* a record for other processes; u.own.ptr: the lane */
+    DS__CPU_OP_FREE,          /* u.own: memory that the stream frees, and its device */
+    DS__CPU_OP_CLOCK          /* u.own.number: the virtual time of the next submission */
 };
 
-/* copies and fills from here on are split among threads that are awake */
+/* copies and fills of at least this size are split among threads that are awake */
 #define DS__CPU_SPLIT_BYTES ((size_t)64 << 10)
-#define DS__CPU_CALL_BYTES ((size_t)2 << 20)    /* and others are woken for them from here on */
-#define DS__CPU_PIECE_BYTES ((size_t)128 << 10) /* at most, and a quarter of what is to be done */
-/* what the caller may do itself on an idle stream (inline_bytes) */
+/* for copies and fills of at least this size, sleeping workers are woken */
+#define DS__CPU_CALL_BYTES ((size_t)2 << 20)
+/* the largest piece, but for stores past the caches; smaller operations have four pieces */
+#define DS__CPU_PIECE_BYTES ((size_t)128 << 10)
+/* the largest copy or fill that the caller runs itself on an idle stream (inline_bytes) */
 #define DS__CPU_INLINE_BYTES ((size_t)16384)
+/* a piece of a copy with stores past the caches */
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
+/* memory of a dry device from this size on is only reserved */
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
 typedef struct ds__cpu_stream ds__cpu_stream;
 typedef struct ds__cpu_lane ds__cpu_lane;
 typedef struct ds__cpu_proxy ds__cpu_proxy;
 
-/* A piece of queue memory. Operations follow one another; a DS__OP_JUMP says: go on in `next`. */
+/* A block of queue memory. Operations follow one another; after a DS__OP_JUMP they continue in
+   `next`. */
 typedef struct ds__cpu_block {
     struct ds__cpu_block *next;
     uint64_t pad[7]; /* a small launch fills one cache line */
     char data[DS__CPU_BLOCK_BYTES - 64];
 } ds__cpu_block;
 
-/* What failed, once for each failure; kept until shutdown, because anything may still refer to
-   it. */
+/* Code and text of one failure; kept until shutdown, because streams and devices refer to it. */
 typedef struct ds__cpu_failure {
     struct ds__cpu_failure *next;
     ds_result code;
     char text[384];
 } ds__cpu_failure;
 
-/* Numbers of a stream that stay failed when it runs again. */
+/* Numbers of a stream that stay failed after a reset. */
 typedef struct ds__cpu_past {
     const struct ds__cpu_past *next;
     ds__cpu_failure *failure;
@@ -7988,25 +8020,25 @@ typedef struct ds__cpu_past {
     _Atomic uint64_t upto;
 } ds__cpu_past;
 
-/* A thread or a stream that waits for a token; stands in the list of the token's stream. */
+/* A thread or a stream that waits for a token, in the list of the token's stream. */
 typedef struct ds__cpu_waiter {
     struct ds__cpu_waiter *next;
     uint64_t upto;
-    ds__cpu_stream *parked; /* a stream, or */
-    _Atomic uint32_t *flag; /* a host thread: set to 1 and woken */
+    ds__cpu_stream *parked; /* of a stream: the stream */
+    _Atomic uint32_t *flag; /* of a host thread: set to 1, then woken */
 } ds__cpu_waiter;
 
-/* An operation that several threads work on. */
+/* An operation that runs on several threads. */
 typedef struct ds__cpu_job {
     void (*piece_fn)(struct ds__cpu_job *job, size_t piece);
     size_t pieces;
     _Atomic size_t taken;
     _Atomic size_t front;
     _Atomic size_t back;
-    /* threads inside, without the owner, which sleeps on it; changes under the pool's lock */
+    /* threads in the job other than the owner, which sleeps on it; changes under the pool's lock */
     _Atomic uint32_t users;
     int owner_sleeps;       /* under the pool's lock */
-    ds__cpu_stream *stream; /* whose operation it is */
+    ds__cpu_stream *stream; /* the stream of the operation */
     const ds__op *op;
     const void *args;
     size_t first;       /* kernel: the first item */
@@ -8016,15 +8048,16 @@ typedef struct ds__cpu_job {
     struct ds__cpu_job *next_job;
 } ds__cpu_job;
 
-/* Laid out by who writes: producers (first line), producers while the worker polls (second), the
-   worker while waiting hosts poll (third), hardly anyone (fourth), whoever parks or wakes (the
-   rest). */
+/* Each cache line is for one group of writers: producers (first line), producers while the worker
+   polls (second), the worker while waiting hosts poll (third), rare changes (fourth), threads that
+   park or wake streams (the rest). */
 struct ds__cpu_stream {
     ds__lock put_lock;
     uint32_t tail_at;
     ds__cpu_block *tail;
-    uint64_t legacy_seen; /* blocking stream: the legacy number it waits for already */
-    /* the number of this stream that the legacy stream waits for already */
+    /* of a blocking stream: the number of the legacy stream for which it waits already */
+    uint64_t legacy_seen;
+    /* the number of this stream for which the legacy stream waits already */
     uint64_t seen_by_legacy;
     _Atomic(ds__cpu_block *) spare; /* a block from the consumer back to the producer */
     char pad0[64 - 40];
@@ -8040,55 +8073,55 @@ struct ds__cpu_stream {
     char pad2[64 - 24];
 
     _Atomic(ds__cpu_failure *) failure;
-    _Atomic uint64_t failed_from; /* numbers from here on failed */
-    _Atomic int closing;          /* destroyed: recycle when drained */
+    _Atomic uint64_t failed_from; /* this number and all later ones have failed */
+    _Atomic int closing;          /* destroyed; recycled when drained */
     int device;
     int kind;
     int had_failure;
-    _Atomic int level; /* a lane's is that of each launch's stream */
+    _Atomic int level; /* a lane takes that of the launching stream */
     unsigned flags;
-    int floating; /* unwrapped: nobody's */
-    /* it captures; legacy stream: blocking streams of its device that capture */
+    int floating; /* unwrapped, without an owner */
+    /* 1: it captures; of a legacy stream: number of blocking streams of its device that capture */
     _Atomic int watch;
     char pad3[64 - 48];
 
     ds__lock wait_lock;
     ds__cpu_waiter *waiters;
-    ds__cpu_waiter as_waiter;    /* for being parked */
+    ds__cpu_waiter as_waiter;    /* used while the stream is parked */
     _Atomic uint32_t park_count; /* odd while park_on and park_upto are written */
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
     int queued; /* 1: in the list of ready streams of `queued_level` */
     int queued_level;
-    _Atomic(ds__cpu_past *) past; /* what failed before resets, the last first */
+    _Atomic(ds__cpu_past *) past; /* ranges that failed before resets, the latest first */
     ds__cpu_past first_past;
     ds__cpu_stream *prev;     /* ready list of a level */
     ds__cpu_stream *next;     /* ready list of a level, or list for host functions, or free list */
-    uint64_t thread;          /* a per-thread stream's: the number of its thread */
+    uint64_t thread;          /* of a per-thread stream: the number of its thread */
     ds__cpu_stream *all_prev; /* all streams of the device */
     ds__cpu_stream *all_next; /* all streams of the device */
     /* the next four: under the core's capture lock */
     ds__capture *capture;
-    uint32_t *deps;     /* nodes that the next one will depend on */
-    uint32_t dep_count; /* how many `deps` has */
+    uint32_t *deps; /* nodes that the next node will depend on */
+    uint32_t dep_count;
     ds__cpu_stream *next_member;
-    struct ds__cpu_launch *launch; /* a lane of an executable: the launch that it runs */
+    struct ds__cpu_launch *launch; /* of a lane of an executable: the launch that it runs */
     uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
-    /* where it tells other processes how far it is; under the boards' mutex */
+    /* lanes that show its progress to other processes; under the registries' mutex */
     ds__cpu_lane *shared;
     struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
 };
 
-/* A stream's virtual time. */
+/* The virtual time of a stream. */
 typedef struct ds__cpu_virtual {
-    /* when its next operation is ready, as far as is known; who has the stream writes it */
+    /* when the next operation is ready, as far as known; the owner of the stream writes it */
     int64_t time;
-    _Atomic int64_t end; /* when operation `done` was */
-    /* the clock at the last submission; under the producer's lock */
+    _Atomic int64_t end; /* when operation `done` ended */
+    /* the clock at the last submission; under the put lock */
     int64_t put;
-    uint64_t born; /* how many streams were made before it */
-    /* 1: the first of the two legs of its next operation is over */
+    uint64_t born; /* number of streams that were created before */
+    /* 1: the first of the two legs of the next operation is over */
     int leg;
 } ds__cpu_virtual;
 
@@ -8098,7 +8131,7 @@ typedef struct ds__cpu_device {
     ds__cpu_stream *legacy;
     /* blocking streams that capture; under the core's capture lock */
     int capturing;
-    /* somebody has the legacy stream: blocking streams must look at it */
+    /* 1: the legacy stream exists, and blocking streams must be ordered with it */
     _Atomic int legacy_used;
     /* orders the legacy stream's submissions against those of blocking streams */
     ds__lock legacy_lock;
@@ -8120,13 +8153,13 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
-    uint64_t capture;    /* recorded in the capture with this number */
-    uint32_t *deps;      /* recorded in a capture: it stands for these nodes of its graph */
-    uint32_t dep_count;  /* how many `deps` has */
-    ds__registry *board; /* shared between processes: where it stands */
-    uint64_t word;       /* what `stream` and `upto` stand for */
-    uint32_t mark;
-    uint32_t generation;
+    uint64_t capture; /* not 0: recorded in the capture with this number */
+    uint32_t *deps;   /* recorded in a capture: the nodes of its graph that the event stands for */
+    uint32_t dep_count;
+    ds__registry *registry; /* of an event that processes share: the registry with its record */
+    uint64_t word;          /* the record from which `stream` and `upto` were taken */
+    uint32_t mark;          /* the event's slot in the registry */
+    uint32_t generation;    /* of the slot */
     int imported;
     struct ds__cpu_event *next; /* free list */
 } ds__cpu_event;
@@ -8137,9 +8170,9 @@ typedef struct ds__cpu_worker {
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat; /* odd while an operation runs */
     _Atomic(ds__cpu_stream *) running;
-    uint32_t last_beat; /* the monitor's */
+    uint32_t last_beat; /* `beat` at the monitor's last tick */
     uint32_t streak;    /* streaming: operations found in short order */
-    uint32_t misses;    /* streaming: looks in vain */
+    uint32_t misses;    /* streaming: looks without work since then */
     uint32_t delay;     /* streaming: pauses between looks */
     _Atomic uint64_t operations;
     int is_long;
@@ -8148,7 +8181,7 @@ typedef struct ds__cpu_worker {
 static struct {
     int devices;
     int workers;
-    size_t memory; /* bytes that this process may use: ds__os_memory, which reads files */
+    size_t memory; /* bytes that this process may use, from ds__os_memory, which reads files */
     int processors;
     int no_spin;
     int is_inline;
@@ -8156,12 +8189,12 @@ static struct {
     int spin_limit;
     uint64_t seed;
     unsigned char *peers;
-    const ds_cpu_fabric *fabric; /* the kept one, without zeros */
+    const ds_cpu_fabric *fabric; /* the kept copy, with defaults in the place of zeros */
     ds__cpu_device *device;
     ds__cpu_worker *worker;
     int started;
     int workers_started;
-    char pad3[64]; /* what stands above is only read */
+    char pad3[64]; /* the fields above are only read after the start */
     /* ready streams */
     ds__lock lock; /* ready lists, host list, jobs, counts of threads */
     ds__cpu_stream *ready_head[DS__CPU_LEVELS];
@@ -8180,8 +8213,8 @@ static struct {
     _Atomic uint32_t wake_word; /* workers sleep on it */
     _Atomic int quit;
     char pad1[64];
-    _Atomic int hurry;  /* host threads that wait: no pause between looks */
-    _Atomic int asleep; /* those of them that sleep: they join nothing */
+    _Atomic int hurry;  /* host threads that wait; if there is one, workers make no pauses */
+    _Atomic int asleep; /* waiting host threads that sleep, and so join no job */
     char pad2[64];
     /* host functions */
     _Atomic int host_threads;
@@ -8198,7 +8231,7 @@ static struct {
     ds__lock block_lock;
     ds__cpu_block *free_blocks;
     ds__lock raw_lock;
-    void **raw; /* all memory taken for the pools below */
+    void **raw; /* all memory of the pools below */
     _Atomic size_t queue_bytes;
     ds__lock object_lock;
     ds__cpu_stream *free_streams;
@@ -8206,7 +8239,7 @@ static struct {
     ds__cpu_event *free_events;
     ds__cpu_stamp *free_stamps;
     ds__cpu_failure *failures;
-    /* events that processes share: under the boards' mutex */
+    /* for events that processes share; under the registries' mutex */
     ds__cpu_lane *lanes;
     ds__cpu_proxy *proxies;
     ds__cpu_proxy *watched;
@@ -8215,19 +8248,19 @@ static struct {
     _Atomic uint32_t watch_word; /* the watcher sleeps on it */
     _Atomic int watch_quit;
     struct ds__cpu_share *shares; /* memory that other processes can open */
-    /* the virtual clock */
-    int64_t *link_free;   /* until when each link is held; the worker's */
-    int64_t *engine_free; /* until when each engine is held; the worker's */
-    int64_t *memory_free; /* until when each device's memory is held; the worker's */
-    int64_t latest;       /* the last end of all that ran; the worker's */
+    /* the virtual clock; only the worker uses the first four */
+    int64_t *link_free;   /* until when each link is held */
+    int64_t *engine_free; /* until when each engine is held */
+    int64_t *memory_free; /* until when each device's memory is held */
+    int64_t latest;       /* the latest end of an operation */
     _Atomic int64_t clock;
-    _Atomic int wanted;      /* host threads that wait for something that is not done */
-    _Atomic int run_all;     /* nobody waits, but what is held back runs all the same */
+    _Atomic int wanted;      /* host threads that wait for work that is not done */
+    _Atomic int run_all;     /* 1: work runs although no host thread waits */
     _Atomic int host_busy;   /* streams at a thread for host functions */
-    int host_stuck;          /* how many of those the clock no longer stands still for */
+    int host_stuck;          /* streams among these for which the clock does not stand any more */
     _Atomic uint32_t rests;  /* counts how often nothing more could run */
-    _Atomic uint64_t born;   /* streams made */
-    _Atomic uint64_t puts;   /* operations put on streams */
+    _Atomic uint64_t born;   /* streams created */
+    _Atomic uint64_t puts;   /* operations enqueued */
     _Atomic uint64_t passed; /* operations passed by streams */
     _Atomic uint64_t staged;
     _Atomic uint64_t inlined;
@@ -8235,8 +8268,8 @@ static struct {
     _Atomic uint64_t other_operations;
 } ds__cpu;
 
-/* 1: the order of operations, or what links between devices take, is what the program is run
-   for. */
+/* Returns 1 if the program explores orders of operations (a seed), or the times of links between
+   devices (a fabric). */
 static inline int ds__cpu_explores(void) {
     return ds__cpu.seed || ds__cpu.fabric;
 }
@@ -8318,6 +8351,7 @@ static void *ds__cpu_host_main(void *unused);
 static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
                                              "out of memory while recording a failure" };
 
+/* Returns a new failure; without memory, ds__cpu_no_memory. */
 __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(
     ds_result code, const char *format, ...) {
     ds__cpu_failure *f = ds__host_alloc(sizeof *f);
@@ -8335,7 +8369,7 @@ __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_ne
     return f;
 }
 
-/* The device's first failure wins. */
+/* Makes a failure of the device. Returns it, or the failure that the device already has. */
 static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds__cpu_failure *f = ds__cpu_failure_new(DS_ERR_FAILED, "%s", text);
@@ -8343,7 +8377,7 @@ static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
     return atomic_compare_exchange_strong(&d->failure, &none, f) ? f : none;
 }
 
-/* The stream's failure, if number `upto` is one that failed. */
+/* Returns the failure of number `upto` of the stream, or NULL if the number has not failed. */
 static ds__cpu_failure *ds__cpu_failed(const ds__cpu_stream *s, uint64_t upto) {
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_acquire);
     if (f && upto >= atomic_load_explicit(&s->failed_from, memory_order_relaxed))
@@ -8355,12 +8389,13 @@ static ds__cpu_failure *ds__cpu_failed(const ds__cpu_stream *s, uint64_t upto) {
     return NULL;
 }
 
-/* What a stream reports: its own failure, else its device's. */
+/* Returns the failure that a stream reports: its own, else that of its device. NULL: none. */
 static ds__cpu_failure *ds__cpu_stream_failure(const ds__cpu_stream *s) {
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_acquire);
     return f ? f : atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_acquire);
 }
 
+/* Makes the numbers from `from` on fail, unless the stream has failed already. */
 static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t from) {
     if (atomic_load_explicit(&s->failure, memory_order_relaxed))
         return;
@@ -8386,8 +8421,8 @@ static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t 
    takes operations from the other end. ds__cpu_stays_failed must not run twice at once for a
    stream. */
 
-/* Memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64, freed at
-   shutdown only. */
+/* Allocates memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64
+   bytes, and freed when the driver stops. NULL: no memory. */
 static void *ds__cpu_raw(size_t size) {
     void **raw = ds__host_alloc(size + 128);
     if (!raw)
@@ -8399,8 +8434,9 @@ static void *ds__cpu_raw(size_t size) {
     return (void *)(((uintptr_t)raw + 64 + 63) & ~(uintptr_t)63);
 }
 
-/* One thread at a time. Without memory what lies between two such parts counts as failed too:
-   what has failed must not count as done. */
+/* Notes that the numbers from `from` to `upto` stay failed. One thread at a time may call this for
+   a stream. Without memory, the last range grows up to these numbers, because failed numbers must
+   not count as done. */
 static void ds__cpu_stays_failed(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t from,
                                  uint64_t upto) {
     ds__cpu_past *last = atomic_load(&s->past);
@@ -8444,10 +8480,10 @@ static void ds__cpu_block_give(ds__cpu_block *b) {
     ds__lock_give(&ds__cpu.block_lock);
 }
 
-/* Bytes of an operation in the queue, a multiple of 16, and where a kernel's arguments begin in
-   it. */
+/* Offset of a kernel's arguments in a queued operation. */
 #define DS__CPU_ARGS_AT 48u
 
+/* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
     static const size_t size[] = {
         [DS__OP_COPY] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.copy,
@@ -8470,7 +8506,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
     return (n + 15) & ~(size_t)15;
 }
 
-/* Makes room for an operation at the tail; the producer's lock is held. NULL: no memory, nothing
+/* Makes room for an operation at the tail. The put lock is held. NULL: no memory; then nothing has
    changed. */
 static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     ds__cpu_block *b = s->tail;
@@ -8485,7 +8521,8 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
             b->next = fresh;
             ((ds__op *)(void *)(b->data + s->tail_at))->kind = DS__OP_JUMP;
         } else {
-            /* the stream is empty and idle: nobody else looks at its head until we publish */
+            /* the stream is empty and idle: no other thread reads the head before the operation is
+               published */
             s->head = fresh;
             s->head_at = 0;
         }
@@ -8494,13 +8531,13 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     }
     void *at = b->data + s->tail_at;
     s->tail_at += (uint32_t)bytes;
-    /* some operations ahead */
+    /* the line of an operation some places ahead */
     ds__own_line((const char *)b + ((s->tail_at + 320) & (DS__CPU_BLOCK_BYTES - 1)));
     return at;
 }
 
-/* Small structs in words, as the caller has just written them: wider loads would wait for the
-   caller's stores. */
+/* Copies a small struct in words, as the caller has just written it. Wider loads would wait until
+   the caller's stores have reached the cache. */
 static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
     if (DS__UNLIKELY(size > 64)) {
         memcpy(to, from, size);
@@ -8515,7 +8552,7 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
         *to++ = *from++;
 }
 
-/* Queues a copy of the operation; the producer's lock is held. */
+/* Enqueues a copy of the operation. The put lock is held. */
 static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__CPU_OP_CLOCK) {
         ds_result r = ds__cpu_put_clock(s);
@@ -8539,7 +8576,8 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
         memcpy(q, op, ds__cpu_op_bytes(op) < sizeof *op ? ds__cpu_op_bytes(op) : sizeof *op);
     }
     uint64_t n = atomic_load_explicit(&s->submitted, memory_order_relaxed) + 1;
-    /* seq_cst against ds__cpu_go_idle: either it sees this operation or the caller sees IDLE */
+    /* seq_cst against ds__cpu_go_idle: either that function sees this operation, or the caller sees
+       IDLE */
     atomic_store(&s->submitted, n);
     return DS_OK;
 }
@@ -8558,10 +8596,12 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
    other functions take none.
    Threads: any thread may make a stream ready. Only the one worker takes a stream from the heap. */
 
+/* Returns 1 if no work may run, because no host thread waits for work. */
 static int ds__cpu_held(void) {
     return atomic_load(&ds__cpu.wanted) <= 0 && !atomic_load(&ds__cpu.run_all);
 }
 
+/* Wakes the worker after a stream became ready, or the monitor if the stream is held back. */
 static void ds__cpu_virtual_ready(void) {
     if (ds__cpu_held())
         ds__cpu_wake_monitor();
@@ -8569,9 +8609,8 @@ static void ds__cpu_virtual_ready(void) {
         ds__cpu_wake_worker();
 }
 
-/* The ready streams are a pairing heap then: the first stands in ready_head[0], a stream's
-   `prev` is the first of those below it, and `next` the next one beside it. The pool's lock is
-   held. */
+/* Joins two heaps of ready streams, each of which may be empty (NULL), and returns the root. A
+   stream's `prev` is its first child, and `next` its next sibling. The pool's lock is held. */
 static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
     if (!a || !b)
         return a ? a : b;
@@ -8597,7 +8636,7 @@ static ds__cpu_stream *ds__cpu_heap_take(void) {
     ds__cpu_stream *first = ds__cpu.ready_head[0];
     ds__cpu_stream *pairs = NULL;
     ds__cpu_stream *rest = NULL;
-    /* two by two, and then all of these */
+    /* joins the children in pairs, then all pairs */
     for (ds__cpu_stream *a = first->prev, *b, *next; a; a = next) {
         b = a->next;
         next = b ? b->next : NULL;
@@ -8659,7 +8698,7 @@ static void ds__cpu_wake_monitor(void) {
         ds__futex_wake(&ds__cpu.monitor_word, 1);
 }
 
-/* The pool's lock is held; the stream's state is READY. */
+/* Appends the stream, whose state is READY, to the list of its level. The pool's lock is held. */
 static void ds__cpu_link_ready(ds__cpu_stream *s) {
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_heap_add(s);
@@ -8680,8 +8719,9 @@ static void ds__cpu_link_ready(ds__cpu_stream *s) {
                      atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) | 1u << level);
 }
 
+/* Takes the stream out of its list. The pool's lock is held. */
 static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
-    /* who has emptied a lane may have listed it at the level of the launch before */
+    /* not `level`: a lane may be listed at the level of the launch before */
     int level = s->queued_level;
     s->queued = 0;
     if (s->prev)
@@ -8698,7 +8738,8 @@ static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
                          ~(1u << level));
 }
 
-/* The stream's state is READY, set by the caller. Wakes a worker unless one is about to look. */
+/* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one is about to
+   look at the ready streams. */
 static void ds__cpu_push_ready(ds__cpu_stream *s) {
     ds__lock_take(&ds__cpu.lock);
     ds__cpu_link_ready(s);
@@ -8711,7 +8752,8 @@ static void ds__cpu_push_ready(ds__cpu_stream *s) {
         ds__cpu_wake_worker();
 }
 
-/* Takes the most urgent ready stream, oldest first (seeded: any); its state becomes RUNNING. */
+/* Takes the most urgent ready stream, the oldest of a level first, with a seed a random one. The
+   caller becomes its owner. NULL: none is ready. */
 static ds__cpu_stream *ds__cpu_pop_ready(void) {
     if (atomic_load(&ds__cpu.ready_mask) == 0)
         return NULL;
@@ -8735,7 +8777,7 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
     return s;
 }
 
-/* Takes this stream from the ready ones, if it is there; its state becomes RUNNING. */
+/* Takes this stream, if it is ready; the caller becomes its owner. Returns 0 if it is not ready. */
 static int ds__cpu_take_ready(ds__cpu_stream *s) {
     ds__lock_take(&ds__cpu.lock);
     int mine = s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
@@ -8747,8 +8789,8 @@ static int ds__cpu_take_ready(ds__cpu_stream *s) {
     return mine;
 }
 
-/* After a submission: an idle stream becomes ready. Everyone else who has the stream will see
-   the new operation. */
+/* Makes an idle stream ready after a submission. In any other state, the thread that has the stream
+   will see the new operation. */
 static inline void ds__cpu_kick(ds__cpu_stream *s) {
     uint32_t idle = DS__CPU_IDLE;
     if (atomic_load(&s->state) == DS__CPU_IDLE &&
@@ -8756,11 +8798,12 @@ static inline void ds__cpu_kick(ds__cpu_stream *s) {
         ds__cpu_push_ready(s);
 }
 
-/* The caller owns the stream (RUNNING, or POLLED by a successful exchange) and has emptied it. */
+/* Gives up a stream that the caller owns and has emptied. The stream becomes idle, or ready if an
+   operation has come meanwhile. A destroyed stream is recycled. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
-        /* An empty stream gives its memory back, so that ten thousand idle ones cost little. The
-           memory of a lane belongs to a plan. */
+        /* An empty stream frees its block, so that ten thousand idle streams take little memory.
+           The memory of a lane belongs to a plan. */
         if (s->kind != DS__STREAM_LANE && ds__lock_try(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
@@ -8785,8 +8828,8 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
             return;
         if (!atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING))
             return;
-        /* asked again: meanwhile who destroyed it may have recycled it, and it may be another
-           stream by now */
+        /* both again, because the destroying thread may have recycled the stream meanwhile, and the
+           object may be another stream by now */
         if (atomic_load(&s->closing) &&
             atomic_load(&s->submitted) == atomic_load_explicit(&s->done, memory_order_relaxed)) {
             ds__cpu_recycle(s);
@@ -8795,7 +8838,7 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
     }
 }
 
-/* All streams of the list become ready at once, so that the most urgent one is taken first. */
+/* Makes all streams of the list ready at once, so that the most urgent one is taken first. */
 static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     int count = 0;
     ds__lock_take(&ds__cpu.lock);
@@ -8818,7 +8861,8 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     ds__futex_wake(&ds__cpu.wake_word, count < parked ? count : parked);
 }
 
-/* Passes on: everyone who waits for a number that is done. */
+/* Wakes all waiters whose number is done: sleeping threads get their flag, parked streams become
+   ready. */
 __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
     ds__cpu_waiter *woken = NULL;
     ds__lock_take(&s->wait_lock);
@@ -8831,13 +8875,13 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
         }
         *p = w->next;
         if (w->flag) {
-            /* The sleeper may go on, and its waiter with it, as soon as the flag is set. */
+            /* once the flag is set, the thread may return, and its waiter is gone */
             _Atomic uint32_t *flag = w->flag;
             if (DS__UNLIKELY(ds__cpu.fabric != NULL))
                 atomic_fetch_sub(&ds__cpu.wanted, 1);
             atomic_store_explicit(flag, 1, memory_order_release);
             ds__futex_wake(flag, 1);
-        } else { /* the last one in the list has waited longest */
+        } else { /* reverses the order: the last waiter of the list has waited longest */
             w->next = woken;
             woken = w;
         }
@@ -8849,24 +8893,24 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
         ds__cpu_push_woken(woken);
 }
 
-/* The stream has passed an operation. */
+/* Sets `done` and wakes the waiters that it reaches. The caller owns the stream. */
 static inline void ds__cpu_pass(ds__cpu_stream *s, uint64_t number) {
     atomic_store(&s->done, number);
     if (DS__UNLIKELY(atomic_load(&s->waiting)))
         ds__cpu_notify(s);
 }
 
-/* The same after an operation known to be short. Without the full barrier a waiter that comes in
-   this moment may be missed; the next check finds it, and ds__cpu_run_some makes one with a
-   barrier before anything that may take long. */
+/* Like ds__cpu_pass, but without a full barrier, after an operation that is known to be short. A
+   waiter that enlists in this moment may be missed. The next check finds it, and ds__cpu_run_some
+   makes a check with a barrier before an operation that may take long. */
 static inline void ds__cpu_pass_short(ds__cpu_stream *s, uint64_t number) {
     atomic_store_explicit(&s->done, number, memory_order_release);
     if (DS__UNLIKELY(atomic_load_explicit(&s->waiting, memory_order_relaxed)))
         ds__cpu_notify(s);
 }
 
-/* Puts a waiter into the stream's list; the list's lock is held. 0: the number is done, the
-   waiter is not in the list. */
+/* Adds a waiter to the stream's list. `wait_lock` is held. Returns 0 if the number is done; the
+   waiter is not in the list then. */
 static int ds__cpu_enlist(ds__cpu_stream *s, ds__cpu_waiter *w) {
     atomic_store(&s->waiting, 1);
     if (atomic_load(&s->done) >= w->upto) {
@@ -8879,7 +8923,8 @@ static int ds__cpu_enlist(ds__cpu_stream *s, ds__cpu_waiter *w) {
     return 1;
 }
 
-/* Parks stream s until `on` has passed `upto`. 0: it has already. */
+/* Parks stream s, which the caller owns, until `on` has passed `upto`. Returns 0 if `on` has passed
+   the number already; the caller still owns the stream then. */
 static int ds__cpu_park(ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
     s->as_waiter.upto = upto;
     s->as_waiter.parked = s;
@@ -8890,14 +8935,14 @@ static int ds__cpu_park(ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
     atomic_fetch_add(&s->park_count, 1);
     ds__lock_take(&on->wait_lock);
     int parked = ds__cpu_enlist(on, &s->as_waiter);
-    /* before the lock is given: nobody can make it ready earlier */
+    /* before the lock is released: no thread can make the stream ready before that */
     if (parked)
         atomic_store(&s->state, DS__CPU_PARKED);
     ds__lock_give(&on->wait_lock);
     return parked;
 }
 
-/* A worker sleeps until there may be work. It has given up its place among the lookers. */
+/* Sleeps until there may be work. The worker does not count as a looker while it sleeps. */
 static void ds__cpu_sleep(void) {
     uint32_t word = atomic_load(&ds__cpu.wake_word);
     atomic_fetch_add(&ds__cpu.parked, 1);
@@ -8914,8 +8959,9 @@ static inline int ds__cpu_has_work(ds__cpu_stream *s) {
            atomic_load_explicit(&s->done, memory_order_relaxed);
 }
 
-/* The caller owns the stream (RUNNING). When its next operation waits for what is not done it is
-   parked, and nobody needs to be woken for it; 1: so it is, and is the caller's no more. */
+/* Parks a stream that the caller owns, if its next operation waits for a number that is not done.
+   No thread needs to be woken for such a stream. Returns 1 if the stream is parked; the caller does
+   not own it any more then. */
 static int ds__cpu_park_waiting(ds__cpu_stream *s) {
     if (ds__cpu.seed || atomic_load_explicit(&s->submitted, memory_order_acquire) ==
                             atomic_load_explicit(&s->done, memory_order_relaxed))
@@ -8927,7 +8973,7 @@ static int ds__cpu_park_waiting(ds__cpu_stream *s) {
            ds__cpu_park(s, op->u.wait.stream, op->u.wait.upto);
 }
 
-/* Lets go of a polled stream; whoever else took it meanwhile keeps it. */
+/* Gives up a polled stream, unless another thread has taken it meanwhile. */
 static void ds__cpu_unpoll(ds__cpu_stream *s) {
     uint32_t polled = DS__CPU_POLLED;
     if (atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING) &&
@@ -8941,7 +8987,7 @@ static void ds__cpu_unpoll_all(ds__cpu_worker *w) {
     w->polled_count = 0;
 }
 
-/* Sends polled streams with new work to the ready ones, where their priority counts. */
+/* Gives up the polled streams that have new work: their priority counts among the ready streams. */
 static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
     for (int i = 0; i < w->polled_count;) {
         ds__cpu_stream *s = atomic_load_explicit(&w->polled[i], memory_order_relaxed);
@@ -8957,8 +9003,8 @@ static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
     }
 }
 
-/* An operation that may take long begins (1) or ends (0): nothing that others could do waits for
-   this worker. */
+/* Tells that an operation of the worker that may take long begins (1) or ends (0). Before such an
+   operation, the worker gives up the streams that it polls, and leaves the lookers. */
 static void ds__cpu_long(ds__cpu_worker *w, int begin) {
     if (!w || w->is_long == begin)
         return;
@@ -8990,7 +9036,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
    owner spins for some microseconds until the others have finished their pieces, then it
    sleeps. */
 
-/* Nothing is left to take: nobody joins the job any more. */
+/* Takes a job without pieces left out of the list, so that no further thread joins it. */
 static void ds__cpu_job_unlink(ds__cpu_job *job) {
     ds__lock_take(&ds__cpu.lock);
     atomic_store_explicit(&job->stream->job, NULL, memory_order_relaxed);
@@ -9004,10 +9050,10 @@ static void ds__cpu_job_unlink(ds__cpu_job *job) {
     ds__lock_give(&ds__cpu.lock);
 }
 
-/* Waiting host threads take pieces from the front and workers from the back, so that each
-   processor meets much the same memory every time. `taken` says that one is left; front and back
-   then never meet. leave: a helping worker goes when there are ready streams. limit: this many
-   pieces at most. */
+/* Runs at most `limit` pieces. Waiting host threads take pieces from the front and workers from the
+   back, so that each processor touches much the same memory every time. A thread first counts its
+   piece in `taken`; front and back therefore never meet. leave: the thread stops if there are ready
+   streams. */
 static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t limit) {
     while (limit-- > 0 &&
            !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed))) {
@@ -9023,11 +9069,12 @@ static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t lim
     }
 }
 
-/* Joins a job: that of one stream which has not passed `upto`, or any. 0: there was none. */
+/* Joins the job of stream s, if s has not passed `upto`, or with s NULL any job. Returns 0 if there
+   is no such job with pieces left. */
 static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     ds__lock_take(&ds__cpu.lock);
     ds__cpu_job *job = s ? atomic_load_explicit(&s->job, memory_order_relaxed) : ds__cpu.jobs;
-    /* a later operation's */
+    /* the job is that of a later operation then */
     if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto)
         job = NULL;
     while (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces)
@@ -9039,8 +9086,8 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
         return 0;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    /* Between the pieces of a copy a worker can look at ready streams; those of a kernel may
-       take long. */
+    /* a worker can look at ready streams between the pieces of a copy; a piece of a kernel may take
+       long */
     int moves = job->op->kind != DS__OP_KERNEL;
     if (!moves)
         ds__cpu_long(w, 1);
@@ -9052,13 +9099,14 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     int wake = users == 0 && job->owner_sleeps;
     atomic_store_explicit(&job->users, users, memory_order_release);
     ds__lock_give(&ds__cpu.lock);
-    /* the job may be gone; only the address is used */
+    /* the job may not exist any more; only its address is used */
     if (wake)
         ds__futex_wake(&job->users, 1);
     return 1;
 }
 
-/* Waits until the other threads have left the job, which has no pieces left. */
+/* Waits until the other threads have left the job, which has no pieces left: the job is on the
+   owner's stack. */
 static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
     uint64_t start = 0;
     for (int spins = 0; !start || ds__now_ns() - start < DS__CPU_POLL_NS; spins++) {
@@ -9086,7 +9134,8 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
         ds__cpu_long(w, 0);
 }
 
-/* Works on the job until all of it is done; sleeping workers are called when that pays. */
+/* Runs a job to its end, together with threads that join it. call_workers: sleeping workers are
+   woken, if processors are free. */
 static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *job,
                             int call_workers) {
     job->stream = s;
@@ -9099,9 +9148,9 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
     atomic_fetch_add(&ds__cpu.job_count, 1);
     atomic_store_explicit(&s->job, job, memory_order_release);
     ds__lock_give(&ds__cpu.lock);
-    /* Two pieces on our own, time enough for a host thread that waits, or a worker that is
-       awake, to join. Then sleeping workers are called, but no more threads than processors: one
-       too many, and a piece waits for a time slice. */
+    /* During the first two pieces, a waiting host thread or an awake worker can join. Then sleeping
+       workers are woken, but no more threads than processors: a piece of one thread too many would
+       wait for a time slice. */
     ds__cpu_job_work(job, w != NULL, 0, 2);
     int parked = atomic_load(&ds__cpu.parked);
     int waiting = atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed);
@@ -9130,7 +9179,8 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
    Threads: ds__cpu_move runs on the owner of the stream. Pieces also run on other workers and on
    waiting host threads, at the same time. */
 
-/* Bytes first .. first+count-1 of the copy, row by row. */
+/* Copies bytes first to first+count-1 of the operation, row by row. around: long rows are copied
+   with stores past the caches. */
 static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int around) {
     size_t width = op->u.copy.width;
     char *dst = op->u.copy.dst;
@@ -9150,7 +9200,7 @@ static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int 
     }
 }
 
-/* The same through a buffer, as when two GPUs cannot reach each other. */
+/* Copies through a buffer, as between two GPUs that cannot reach each other. */
 static void ds__cpu_copy_staged(const ds__op *op) {
     char stage[4096];
     size_t width = op->u.copy.width;
@@ -9163,9 +9213,8 @@ static void ds__cpu_copy_staged(const ds__op *op) {
     atomic_fetch_add_explicit(&ds__cpu.staged, 1, memory_order_relaxed);
 }
 
-/* Sets n bytes to a pattern of eight, whose first byte stands at `to`. Stores through the
-   caches: measured faster than those around them at every size that was tried, since nothing is
-   read. */
+/* Fills n bytes with a pattern of 8 bytes, which begins at `to`. Plain stores were faster than
+   stores past the caches at each measured size, because a fill reads no memory. */
 static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     uint64_t word;
     uint64_t block[512];
@@ -9185,7 +9234,7 @@ static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     memcpy(to, pattern, n);
 }
 
-/* Elements first .. first+count-1 of the fill. */
+/* Fills elements first to first+count-1 of the operation. */
 static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count) {
     size_t width = op->u.fill.width;
     size_t size = op->u.fill.value_size;
@@ -9216,7 +9265,33 @@ static void ds__cpu_part_piece(ds__cpu_job *job, size_t piece) {
         ds__cpu_fill_part(op, first, n);
 }
 
-/* A copy or fill, on this thread or on several. */
+/* Returns the bytes of a piece of a copy or fill that is split: large enough for stores past the
+   caches, else a constant, else a quarter in whole cache lines. */
+static size_t ds__cpu_piece_bytes(size_t bytes) {
+    if (bytes >= DS__STREAM_BYTES)
+        return DS__CPU_STREAM_PIECE;
+    if (bytes >= 4 * DS__CPU_PIECE_BYTES)
+        return DS__CPU_PIECE_BYTES;
+    return (bytes / 4 + 63) & ~(size_t)63;
+}
+
+/* Runs a copy or fill of that many elements as a job. */
+static void ds__cpu_move_split(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                               size_t elements) {
+    size_t bytes = ds__op_bytes(op);
+    size_t piece = ds__cpu_piece_bytes(bytes);
+    ds__cpu_job job;
+    memset(&job, 0, sizeof job);
+    job.piece_fn = ds__cpu_part_piece;
+    job.op = op;
+    job.piece_items = op->kind == DS__OP_FILL ? piece / op->u.fill.value_size : piece;
+    job.pieces = (elements + job.piece_items - 1) / job.piece_items;
+    ds__cpu_long(w, 1);
+    ds__cpu_job_run(w, s, &job, bytes >= DS__CPU_CALL_BYTES);
+}
+
+/* Runs a copy or fill, on this thread or, if it is large, on several. w: NULL if the thread is not
+   a worker. */
 static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op) {
     size_t bytes = ds__op_bytes(op);
     size_t elements = bytes;
@@ -9233,17 +9308,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
         else
             ds__cpu_fill_part(op, 0, elements);
     } else {
-        ds__cpu_job job;
-        memset(&job, 0, sizeof job);
-        size_t piece = bytes >= DS__STREAM_BYTES          ? DS__CPU_STREAM_PIECE
-                       : bytes >= 4 * DS__CPU_PIECE_BYTES ? DS__CPU_PIECE_BYTES
-                                                          : (bytes / 4 + 63) & ~(size_t)63;
-        job.piece_fn = ds__cpu_part_piece;
-        job.op = op;
-        job.piece_items = op->kind == DS__OP_FILL ? piece / op->u.fill.value_size : piece;
-        job.pieces = (elements + job.piece_items - 1) / job.piece_items;
-        ds__cpu_long(w, 1);
-        ds__cpu_job_run(w, s, &job, bytes >= DS__CPU_CALL_BYTES);
+        ds__cpu_move_split(w, s, op, elements);
     }
     ds__cpu_long(w, 0);
 }
@@ -9271,27 +9336,28 @@ static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
         atomic_store_explicit(&job->status, status, memory_order_relaxed);
 }
 
-/* A kernel's estimate: launches timed so far, up to 4, and picoseconds of an item, as last
-   measured, in the lower half. */
+/* Returns the number of timed launches, at most 4, from a kernel's estimate. The lower half of an
+   estimate has the picoseconds of an item in the last timed launch. */
 static inline uint32_t ds__cpu_runs(uint64_t estimate) {
     return (uint32_t)(estimate >> 32);
 }
 
-/* Picoseconds of an item; items of vectorized kernels take less than a nanosecond. */
+/* Returns the picoseconds of an item. Items of vectorized kernels take less than a nanosecond. */
 static uint32_t ds__cpu_item_ps(uint64_t ns, size_t items) {
     double ps = (double)ns * 1000 / (double)items;
     return ps < UINT32_MAX ? (uint32_t)ps : UINT32_MAX;
 }
 
-/* Runs the launch: its first items alone, to see how long the rest will take; the rest is split
-   when it is long. `known_ps`: what an item took before; 0: not known. */
+/* Runs the launch and returns its status. The first items run alone and are timed. The rest is
+   split if it is expected to take long. *known_ps is the time of an item in earlier launches (0:
+   not known), and becomes that of this launch. */
 static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                 const void *args, uint32_t *known_ps) {
     ds__kernel *k = op->u.kernel.kernel;
     size_t n = op->u.kernel.items;
     size_t grain = k->grain ? k->grain : 1;
     size_t first = n / 64;
-    /* the others are to join soon */
+    /* a long first part would delay the threads that join */
     if (*known_ps && first > DS__CPU_FIRST_NS * UINT64_C(1000) / *known_ps)
         first = DS__CPU_FIRST_NS * UINT64_C(1000) / *known_ps;
     if (first < grain)
@@ -9321,8 +9387,8 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     return atomic_load_explicit(&job.status, memory_order_relaxed);
 }
 
-/* Returns the kernel's status. How long an item takes is measured at the first launches and then
-   now and then. */
+/* Runs and times a launch, and returns the kernel's status. Short kernels reach this function only
+   for some launches, see ds__cpu_is_short. */
 static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op) {
     ds__kernel *k = op->u.kernel.kernel;
     const void *args = (const char *)op + DS__CPU_ARGS_AT;
@@ -9360,6 +9426,7 @@ static const char *ds__cpu_kernel_reason(int status) {
     }
 }
 
+/* Makes a failure of the device and the stream from the status of the kernel of that number. */
 static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int status,
                                   uint64_t number) {
     char text[384];
@@ -9391,8 +9458,8 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
    Threads: ds__cpu_to_host runs on the owner of the stream. ds__cpu_host_op runs on a thread for
    host functions, or in inline mode on the submitter. Submitters and the monitor start threads. */
 
-/* One more thread for host functions; the pool's lock is held. A refusal is tried again at the
-   monitor's next tick. */
+/* Starts one more thread for host functions. The pool's lock is held. If the system refuses, the
+   monitor tries again at its next tick. */
 static void ds__cpu_host_spawn(void) {
     if (ds__cpu.host_threads == ds__cpu.host_room) {
         int room = ds__cpu.host_room ? 2 * ds__cpu.host_room : 16;
@@ -9410,7 +9477,8 @@ static void ds__cpu_host_spawn(void) {
         ds__cpu.host_threads++;
 }
 
-/* Before a host function is accepted there is a thread that will run it. */
+/* Starts the first thread for host functions, if there is none. A host function is accepted only if
+   a thread exists that can run it. */
 static ds_result ds__cpu_host_ready(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__cpu.host_threads, memory_order_relaxed) > 0))
         return DS_OK;
@@ -9423,7 +9491,8 @@ static ds_result ds__cpu_host_ready(void) {
                : ds__fail(DS_ERR_OUT_OF_MEMORY, "no thread for host functions could be started");
 }
 
-/* The stream's next operation is the user's code: hands the stream over. */
+/* Hands a stream whose next operation is a host function to the threads for these. The caller does
+   not own the stream any more then. */
 static void ds__cpu_to_host(ds__cpu_stream *s) {
     atomic_fetch_add(&ds__cpu.host_busy, 1);
     ds__lock_take(&ds__cpu.lock);
@@ -9441,12 +9510,12 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
         atomic_fetch_add(&ds__cpu.host_word, 1);
         ds__futex_wake(&ds__cpu.host_word, 1);
     }
-    /* who counts as idle may be on its way for another one */
+    /* a thread that counts as idle may have been woken for another stream */
     if (!idle || !alone)
         ds__cpu_wake_monitor();
 }
 
-/* Runs the user's code of the operation; number is the operation's. */
+/* Invokes the host function or callback of operation `number`, and its destructor. */
 static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number) {
     ds__cpu_failure *f = ds__cpu_failed(s, number);
     int outer = ds__tls.in_callback;
@@ -9492,20 +9561,20 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
    and ds__cpu_clock_up on the worker and on waiting threads. The clock and the counters are
    atomic. */
 
-/* The clock goes on to this time, if it is not there yet. */
+/* Advances the clock to this time, unless it has passed the time already. */
 static void ds__cpu_clock_up(int64_t time) {
     int64_t now = atomic_load(&ds__cpu.clock);
     while (now < time && !atomic_compare_exchange_weak(&ds__cpu.clock, &now, time)) {
     }
 }
 
-/* When the number was passed; 0 when that is long ago: what came after it began at a time that
-   the clock has passed, or who asks. */
+/* Returns the time at which the stream passed the number. Returns 0 if the stream has passed later
+   numbers since; the clock or the waiting stream has passed that time too (policy, point 3). */
 static int64_t ds__cpu_time_of(const ds__cpu_stream *s, uint64_t upto) {
     return s->virt && atomic_load(&s->done) == upto ? atomic_load(&s->virt->end) : 0;
 }
 
-/* The stream comes after what `on` has passed. */
+/* Advances the time of a stream that has waited for a number of `on`. */
 static void ds__cpu_after(ds__cpu_stream *s, const ds__cpu_stream *on, uint64_t upto) {
     if (DS__LIKELY(!s->virt))
         return;
@@ -9514,7 +9583,7 @@ static void ds__cpu_after(ds__cpu_stream *s, const ds__cpu_stream *on, uint64_t 
         s->virt->time = time;
 }
 
-/* A time stamp, which is never 0. */
+/* Returns a time stamp, which is never 0: virtual time, or real time without a virtual clock. */
 static uint64_t ds__cpu_now(const ds__cpu_stream *s) {
     return DS__LIKELY(!s->virt) ? ds__now_ns() : (uint64_t)s->virt->time + 1;
 }
@@ -9525,8 +9594,9 @@ static void ds__cpu_virtual_pass(ds__cpu_stream *s) {
         atomic_fetch_add_explicit(&ds__cpu.passed, 1, memory_order_relaxed);
 }
 
-/* An operation of the stream is put in; if the clock went on since the last one, the stream
-   learns of it. */
+/* Counts a submission. If the clock has advanced since the last submission of the stream, a note of
+   the clock is enqueued. If too many operations are held back, all work runs. The put lock is
+   held. */
 static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
     int64_t now = atomic_load(&ds__cpu.clock);
     uint64_t puts = atomic_fetch_add_explicit(&ds__cpu.puts, 1, memory_order_relaxed);
@@ -9547,13 +9617,17 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
     return r;
 }
 
-/* Nanoseconds for so many bytes: the nearest, but for any at least one, and at most eleven days. */
+/* Returns the nanoseconds that so many bytes take: rounded to the nearest number, at least 1 for
+   any byte, and at most eleven days. */
 static int64_t ds__cpu_spend(size_t bytes, double bytes_per_s) {
     double ns = (double)bytes * 1e9 / bytes_per_s;
-    return ns < 1 ? bytes > 0 : ns < 1e15 ? (int64_t)(ns + 0.5) : 1000000000000000;
+    if (ns < 1)
+        return bytes > 0;
+    return ns < 1e15 ? (int64_t)(ns + 0.5) : 1000000000000000;
 }
 
-/* Bytes on the way from one place to another, by an engine of the device: when they are there. */
+/* Moves bytes from one place to another by an engine of the device, which with all links of the
+   route must be free first. Returns the time at which the bytes arrive. */
 static int64_t ds__cpu_transfer(int device, int from, int to, size_t bytes, int64_t ready) {
     const ds_cpu_fabric *f = ds__cpu.fabric;
     const ds_cpu_route *route = &f->route[from * (f->devices + 1) + to];
@@ -9576,7 +9650,7 @@ static int64_t ds__cpu_transfer(int device, int from, int to, size_t bytes, int6
     return *engine + route->latency_ns;
 }
 
-/* So many bytes of the device's memory, read and written. */
+/* Reads and writes so many bytes of the device's memory. Returns the time at which this ends. */
 static int64_t ds__cpu_memory_time(int device, size_t bytes, int64_t ready) {
     int64_t *at = &ds__cpu.memory_free[device];
     if (*at < ready)
@@ -9584,17 +9658,42 @@ static int64_t ds__cpu_memory_time(int device, size_t bytes, int64_t ready) {
     return *at += ds__cpu_spend(bytes, ds__cpu.fabric->memory_bytes_per_s);
 }
 
-/* Where an operand is, as the routes count. */
+/* Returns the place of an operand in the routes' numbering: a device, or the host after all
+   devices. */
 static int ds__cpu_end_of(const ds__op *op, int operand) {
     int place = ds__place_of(op, operand);
     return place >= DS__AT_DEVICE ? place - DS__AT_DEVICE : ds__cpu.fabric->devices;
 }
 
-/* The stream's time goes on to the end of the operation. 1: only to the end of its first leg; it
-   comes again. */
+/* Advances the stream's time to the end of a copy. If no direct route connects the two devices,
+   the copy has two legs, through the host. After the first leg the function returns 1, and the
+   worker comes to the operation once more. */
+static int ds__cpu_take_copy_time(ds__cpu_stream *s, const ds__op *op) {
+    ds__cpu_virtual *v = s->virt;
+    size_t bytes = ds__op_bytes(op);
+    int host = ds__cpu.fabric->devices;
+    int from = ds__cpu_end_of(op, DS__OP_SRC);
+    int to = ds__cpu_end_of(op, DS__OP_DST);
+    if (from == to) {
+        if (from != host)
+            v->time = ds__cpu_memory_time(from, 2 * bytes, v->time);
+        return 0;
+    }
+    if (from == host || to == host || ds__cpu.fabric->route[from * (host + 1) + to].direct) {
+        v->time = ds__cpu_transfer(s->device, from, to, bytes, v->time);
+        return 0;
+    }
+
+    v->leg = !v->leg;
+    v->time = v->leg ? ds__cpu_transfer(from, from, host, bytes, v->time)
+                     : ds__cpu_transfer(to, host, to, bytes, v->time);
+    return v->leg;
+}
+
+/* Advances the stream's time to the end of the operation. Returns 1 if only the first leg of a
+   copy is over; the worker then comes to the operation once more. */
 static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_virtual *v = s->virt;
-    int host = ds__cpu.fabric->devices;
     int again = 0;
     if (op->kind == DS__CPU_OP_CLOCK) {
         if (v->time < op->u.own.number)
@@ -9603,24 +9702,11 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
         uint64_t bytes =
             op->u.kernel.kernel->bytes_fn(op->u.kernel.items, (const char *)op + DS__CPU_ARGS_AT);
         v->time = ds__cpu_memory_time(s->device, (size_t)bytes, v->time);
-    } else if (op->kind == DS__OP_FILL && ds__cpu_end_of(op, DS__OP_DST) != host) {
+    } else if (op->kind == DS__OP_FILL &&
+               ds__cpu_end_of(op, DS__OP_DST) != ds__cpu.fabric->devices) {
         v->time = ds__cpu_memory_time(ds__cpu_end_of(op, DS__OP_DST), ds__op_bytes(op), v->time);
     } else if (op->kind == DS__OP_COPY) {
-        int from = ds__cpu_end_of(op, DS__OP_SRC);
-        int to = ds__cpu_end_of(op, DS__OP_DST);
-        int staged = from != to && from != host && to != host &&
-                     !ds__cpu.fabric->route[from * (host + 1) + to].direct;
-        if (from == to && from != host) {
-            v->time = ds__cpu_memory_time(from, 2 * ds__op_bytes(op), v->time);
-        } else if (from != to) {
-            again = staged && !v->leg;
-            v->time = ds__cpu_transfer(!staged ? s->device
-                                       : again ? from
-                                               : to,
-                                       staged && v->leg ? host : from, again ? host : to,
-                                       ds__op_bytes(op), v->time);
-            v->leg = again;
-        }
+        again = ds__cpu_take_copy_time(s, op);
     }
     if (ds__cpu.latest < v->time)
         ds__cpu.latest = v->time;
@@ -9643,6 +9729,7 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
    (DS__CPU_HOST), or the submitter in inline mode (DS__CPU_ALL). Different streams run
    concurrently. */
 
+/* Drops a reference to a stamp, which may be NULL. The last one returns it to the pool. */
 static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
     if (!stamp || atomic_fetch_sub_explicit(&stamp->refs, 1, memory_order_acq_rel) != 1)
         return;
@@ -9652,9 +9739,10 @@ static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
     ds__lock_give(&ds__cpu.object_lock);
 }
 
-/* The next operation in the queue; steps over the end of a block. */
+/* Returns the next operation in the queue. At the end of a block, the head moves to the next block,
+   and the old one goes to the producer or to the pool. */
 static ds__op *ds__cpu_head(ds__cpu_stream *s) {
-    /* a lane's piece is longer than a block */
+    /* not `data[head_at]`: the operations of a lane are in one piece, longer than a block */
     ds__op *op = (ds__op *)(void *)((char *)s->head + offsetof(ds__cpu_block, data) + s->head_at);
     if (DS__UNLIKELY(op->kind == DS__OP_JUMP)) {
         ds__cpu_block *old = s->head;
@@ -9669,16 +9757,16 @@ static ds__op *ds__cpu_head(ds__cpu_stream *s) {
     return op;
 }
 
-/* What became of the stream that ds__cpu_run worked on. */
+/* Results of a run: the stream is empty, belongs to another thread, or has operations left. */
 enum { DS__CPU_EMPTY, DS__CPU_GONE, DS__CPU_MORE };
 
-/* Who runs a stream: a worker or a waiting thread (not the user's host functions), a thread for
-   host functions (only those), or the submitter itself in inline mode. */
+/* The thread that runs a stream: a worker or a waiting thread, which runs no host functions; a
+   thread for host functions, which runs only these; or the submitter in inline mode. */
 enum { DS__CPU_WORK, DS__CPU_HOST, DS__CPU_ALL };
 
-/* The stream `on`, for which stream s has to wait, is free to be run: the thread that has s runs
-   it up to there, which saves parking one stream and waking it for the other. Not past more
-   urgent ready streams. 0: it could not. */
+/* Runs the stream `on` up to the number for which stream s waits, on the thread that owns s. This
+   saves parking s and waking it. Returns 0 if `on` has not passed the number: another thread has
+   it, a more urgent stream is ready, or too many streams run inside one another. */
 static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_stream *on,
                              uint64_t upto) {
     uint32_t state = atomic_load(&on->state);
@@ -9699,7 +9787,8 @@ static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return atomic_load_explicit(&on->done, memory_order_acquire) >= upto;
 }
 
-/* The stream waits until `on` has passed `upto`. */
+/* Waits until `on` has passed `upto`, and takes over the failure of that number. DS__CPU_GONE: the
+   stream is parked. */
 static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_stream *on,
                              uint64_t upto, uint64_t number, int who) {
     if (atomic_load_explicit(&on->done, memory_order_acquire) < upto &&
@@ -9712,51 +9801,60 @@ static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return DS__CPU_EMPTY;
 }
 
-/* Runs one operation. DS__CPU_GONE: the stream now belongs to somebody else and the operation is
-   not done. */
-static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
-                        int who) {
+/* Returns 1 if the stream has failed; a failure of its device counts from this number on. */
+static inline int ds__cpu_adopt_failure(ds__cpu_stream *s, uint64_t number) {
     if (DS__UNLIKELY(!atomic_load_explicit(&s->failure, memory_order_relaxed))) {
         ds__cpu_failure *f =
             atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_acquire);
         if (DS__UNLIKELY(f != NULL))
             ds__cpu_fail_stream(s, f, number);
     }
-    int failed = atomic_load_explicit(&s->failure, memory_order_relaxed) != NULL;
-    int dry = 0;
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && !failed && who == DS__CPU_WORK) {
-        if (ds__cpu_take_time(s, op))
-            return DS__CPU_MORE;
-        dry = (ds__cpu.fabric->flags & DS_CPU_DRY) != 0;
-    }
-    switch (op->kind) {
-    case DS__OP_KERNEL:
-        if (!failed && !(dry && op->u.kernel.kernel->bytes_fn)) {
-            int status = ds__cpu_kernel(w, s, op);
-            if (DS__UNLIKELY(status != 0))
-                ds__cpu_kernel_failed(s, op, status, number);
-        }
-        break;
-    case DS__OP_COPY:
-    case DS__OP_FILL:
-        if (!failed && !dry)
+    return atomic_load_explicit(&s->failure, memory_order_relaxed) != NULL;
+}
+
+/* Runs a kernel, copy or fill. dry: only kernels whose time is not modelled run. */
+static inline void ds__cpu_work_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                                     uint64_t number, int dry) {
+    if (op->kind != DS__OP_KERNEL) {
+        if (!dry)
             ds__cpu_move(w, s, op);
-        break;
+        return;
+    }
+    if (dry && op->u.kernel.kernel->bytes_fn)
+        return;
+    int status = ds__cpu_kernel(w, s, op);
+    if (DS__UNLIKELY(status != 0))
+        ds__cpu_kernel_failed(s, op, status, number);
+}
+
+/* Runs a host function or callback. A worker hands the stream over instead: DS__CPU_GONE. */
+static int ds__cpu_host_step(ds__cpu_stream *s, const ds__op *op, uint64_t number, int who) {
+    if (who == DS__CPU_WORK) {
+        ds__cpu_to_host(s);
+        return DS__CPU_GONE;
+    }
+    ds__cpu_host_op(s, op, number);
+    return DS__CPU_EMPTY;
+}
+
+/* Sets the time stamp of a record; a failed stream leaves it 0. */
+static void ds__cpu_record_step(ds__cpu_stream *s, const ds__op *op, int failed) {
+    ds__cpu_stamp *stamp = op->u.own.ptr;
+    if (!failed)
+        atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
+    ds__cpu_stamp_give(stamp);
+}
+
+/* Runs an operation that is neither a kernel nor a copy or fill. */
+static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                              uint64_t number, int failed, int who) {
+    switch (op->kind) {
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
-        if (who == DS__CPU_WORK) {
-            ds__cpu_to_host(s);
-            return DS__CPU_GONE;
-        }
-        ds__cpu_host_op(s, op, number);
+        return ds__cpu_host_step(s, op, number, who);
+    case DS__OP_RECORD:
+        ds__cpu_record_step(s, op, failed);
         break;
-    case DS__OP_RECORD: {
-        ds__cpu_stamp *stamp = op->u.own.ptr;
-        if (!failed)
-            atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
-        ds__cpu_stamp_give(stamp);
-        break;
-    }
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
     case DS__CPU_OP_SHARED_RECORD:
@@ -9768,7 +9866,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     case DS__CPU_OP_NODE_RECORD:
     case DS__CPU_OP_NODE_WAIT:
         return ds__cpu_lane_step(w, s, op, number, failed, who);
-    /* also on a stream that failed: what used it was skipped */
+    /* also on a failed stream, which has skipped all operations that use the memory */
     case DS__CPU_OP_FREE:
         ds__cpu_async_over(op);
         break;
@@ -9778,8 +9876,26 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     return DS__CPU_EMPTY;
 }
 
-/* A launch of one item of a kernel that has been short so far, and nothing has failed; now and
-   then not, to measure it. */
+/* Runs one operation. DS__CPU_GONE: the stream belongs to another thread now, and the operation is
+   not done. DS__CPU_MORE: only the first leg of a copy is over. */
+static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                        int who) {
+    int failed = ds__cpu_adopt_failure(s, number);
+    int dry = 0;
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && !failed && who == DS__CPU_WORK) {
+        if (ds__cpu_take_time(s, op))
+            return DS__CPU_MORE;
+        dry = (ds__cpu.fabric->flags & DS_CPU_DRY) != 0;
+    }
+    if (op->kind != DS__OP_KERNEL && op->kind != DS__OP_COPY && op->kind != DS__OP_FILL)
+        return ds__cpu_order_step(w, s, op, number, failed, who);
+    if (!failed)
+        ds__cpu_work_step(w, s, op, number, dry);
+    return DS__CPU_EMPTY;
+}
+
+/* Returns 1 for a launch of one item of a kernel that has been short so far, on a stream and device
+   without failure. Each 256th such launch is measured instead. */
 static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
     if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 ||
         ds__cpu.fabric)
@@ -9790,16 +9906,64 @@ static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, ui
            !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
 }
 
-/* Runs the stream, which the caller owns (RUNNING), up to operation `upto` at most and not
-   beyond what was submitted when it began. DS__CPU_EMPTY: all that is done and the caller still
-   owns it. DS__CPU_MORE: likewise, but operations are left. w: NULL when the caller is not a
-   worker. */
+/* Runs and passes a launch for which ds__cpu_is_short returns 1, without a barrier. */
+static inline void ds__cpu_run_short(ds__cpu_stream *s, const ds__op *op, uint64_t number) {
+    int status = op->u.kernel.kernel->cpu_fn(0, 1, (const char *)op + DS__CPU_ARGS_AT);
+    if (DS__UNLIKELY(status != 0))
+        ds__cpu_kernel_failed(s, op, status, number);
+    s->head_at += (uint32_t)ds__cpu_op_bytes(op);
+    ds__cpu_pass_short(s, number);
+}
+
+/* Runs any operation, and passes it unless the result is other than DS__CPU_EMPTY. */
+static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                                  int who) {
+    uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
+    int result = ds__cpu_step(w, s, op, number, who);
+    if (DS__UNLIKELY(result != DS__CPU_EMPTY))
+        return result;
+    s->head_at += bytes;
+    if (DS__UNLIKELY(s->virt != NULL))
+        ds__cpu_virtual_pass(s);
+    ds__cpu_pass(s, number);
+    return DS__CPU_EMPTY;
+}
+
+/* Returns 1 if the stream must give way after `count` operations: to more urgent streams at once,
+   and after each batch to other ready streams and to those that the worker polls. left: operations
+   are left. w: NULL if the caller is not a worker, and gives way to none. */
+static inline int ds__cpu_gives_way(ds__cpu_worker *w, const ds__cpu_stream *s, uint64_t count,
+                                    int left) {
+    uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
+    int batch = (count & (DS__CPU_BATCH - 1)) == 0;
+    return w && left &&
+           (ds__cpu.fabric ||
+            (ready &&
+             ((ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)) ||
+              batch || ds__cpu.seed)) ||
+            (batch && w->polled_count > 0));
+}
+
+/* Adds to the operations that the statistics count. */
+static inline void ds__cpu_count_operations(ds__cpu_worker *w, uint64_t count) {
+    if (w)
+        atomic_store_explicit(&w->operations,
+                              atomic_load_explicit(&w->operations, memory_order_relaxed) + count,
+                              memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(&ds__cpu.other_operations, count, memory_order_relaxed);
+}
+
+/* Runs the stream, which the caller owns (RUNNING), up to operation `upto` at most, and not beyond
+   the operations submitted when it begins. DS__CPU_EMPTY: these are done, and the caller still owns
+   the stream. DS__CPU_MORE: likewise, but operations are left. DS__CPU_GONE: the stream belongs to
+   another thread. w: NULL if the caller is not a worker. */
 static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto, int who) {
     uint64_t number = atomic_load_explicit(&s->done, memory_order_relaxed);
     uint64_t count = 0;
     int result = DS__CPU_EMPTY;
     uint64_t end = atomic_load_explicit(&s->submitted, memory_order_acquire);
-    int unfenced = 0; /* the last operation was passed without a barrier */
+    int unfenced = 0; /* 1: the last operation was passed without a barrier */
     while (number < end) {
         if (DS__UNLIKELY(number >= upto)) {
             result = DS__CPU_MORE;
@@ -9812,53 +9976,31 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
             break;
         }
         if (DS__LIKELY(ds__cpu_is_short(s, op, number))) {
-            int status = op->u.kernel.kernel->cpu_fn(0, 1, (const char *)op + DS__CPU_ARGS_AT);
-            if (DS__UNLIKELY(status != 0))
-                ds__cpu_kernel_failed(s, op, status, number + 1);
-            s->head_at += (uint32_t)ds__cpu_op_bytes(op);
-            ds__cpu_pass_short(s, ++number);
+            ds__cpu_run_short(s, op, number + 1);
             unfenced = 1;
         } else {
             if (unfenced)
                 ds__cpu_pass(s, number);
             unfenced = 0;
-            uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
-            result = ds__cpu_step(w, s, op, number + 1, who);
+            result = ds__cpu_run_one(w, s, op, number + 1, who);
             if (DS__UNLIKELY(result != DS__CPU_EMPTY))
                 break;
-            s->head_at += bytes;
-            if (DS__UNLIKELY(s->virt != NULL))
-                ds__cpu_virtual_pass(s);
-            ds__cpu_pass(s, ++number);
         }
+        number++;
         count++;
-        /* more urgent streams at once, others after a batch; what this worker polls itself is
-           looked at every batch */
-        uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
-        int batch = (count & (DS__CPU_BATCH - 1)) == 0;
-        if (DS__UNLIKELY(
-                w && number < end &&
-                (ds__cpu.fabric ||
-                 (ready &&
-                  ((ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)) ||
-                   batch || ds__cpu.seed)) ||
-                 (batch && w->polled_count > 0)))) {
+        if (DS__UNLIKELY(ds__cpu_gives_way(w, s, count, number < end))) {
             result = DS__CPU_MORE;
             break;
         }
     }
     if (unfenced)
         ds__cpu_pass(s, number);
-    if (w)
-        atomic_store_explicit(&w->operations,
-                              atomic_load_explicit(&w->operations, memory_order_relaxed) + count,
-                              memory_order_relaxed);
-    else
-        atomic_fetch_add_explicit(&ds__cpu.other_operations, count, memory_order_relaxed);
+    ds__cpu_count_operations(w, count);
     return result;
 }
 
-/* Runs an owned stream and settles what becomes of it. Returns 1 when it did something. */
+/* Runs a stream that the caller owns up to `upto`, and then makes it ready or idle, or lets the
+   worker poll it. w: NULL if the caller is not a worker. Returns 1. */
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     uint32_t beat =
         w && ds__tls.nested == 0 ? atomic_load_explicit(&w->beat, memory_order_relaxed) + 1 : 0;
@@ -9903,7 +10045,8 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
    Threads: each main function runs on the thread that it names. The monitor also takes over
    polled streams and wakes missed waiters. */
 
-/* Looks once at what the worker polls; 1: there was work. */
+/* Looks once at each stream that the worker polls, and runs those with new work. Returns 1 if there
+   was work. */
 static int ds__cpu_poll(ds__cpu_worker *w) {
     int found = 0;
     for (int i = 0; i < w->polled_count;) {
@@ -9927,10 +10070,11 @@ static int ds__cpu_poll(ds__cpu_worker *w) {
     return found;
 }
 
-/* A producer that streams and a worker that is right behind it would fight for the cache lines
-   of the queue. A few dozen operations in short order while nobody waits: somebody streams. Then
-   the worker's looks get further apart until one finds a few dozen operations; a look after a
-   pause that finds next to nothing says that it was not so. */
+/* Adapts the pause between looks to the operations that the last look found. A producer that
+   streams and a worker close behind it would compete for the cache lines of the queue. A few dozen
+   operations in short order, while no host thread waits, indicate such a producer. The pauses then
+   grow until a look finds a few dozen operations. A look after a pause that finds almost none ends
+   the pauses. */
 static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
     if (found == 0) {
         if (++w->misses >= 32)
@@ -9943,7 +10087,8 @@ static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
         return;
     }
     if (w->delay == 0) {
-        if ((w->streak += (uint32_t)found) >= 24)
+        w->streak += (uint32_t)found;
+        if (w->streak >= 24)
             w->delay = DS__CPU_STREAM_PAUSES / 8;
     } else if (found < 4) {
         w->streak = w->delay = 0;
@@ -9954,7 +10099,8 @@ static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
     }
 }
 
-/* The clock stands while host functions run; not for those that have taken long already. */
+/* Waits while host functions run, because the clock stands meanwhile, but at most DS__CPU_HOST_NS.
+   It does not stand any more for host functions that were waited for that long. */
 static void ds__cpu_await_hosts(void) {
     uint64_t start = ds__now_ns();
     for (;;) {
@@ -9973,10 +10119,11 @@ static void ds__cpu_await_hosts(void) {
     }
 }
 
-/* The worker under a virtual clock. */
+/* The loop of the one worker under a virtual clock. The worker runs the stream with the lowest
+   time; it sleeps if no thread waits for work (ds__cpu_held), or if nothing more can run. */
 static void ds__cpu_virtual_main(ds__cpu_worker *w) {
     for (;;) {
-        /* before quit is looked at: stop sets it, then changes this */
+        /* read before `quit`: ds__cpu_stop sets `quit`, then changes the word */
         uint32_t word = atomic_load(&ds__cpu.wake_word);
         if (atomic_load(&ds__cpu.quit))
             return;
@@ -9999,10 +10146,48 @@ static void ds__cpu_virtual_main(ds__cpu_worker *w) {
     }
 }
 
+/* Looks once for work, and runs it: a ready stream, else the polled streams, else a job. Returns 1
+   if there was work. */
+static int ds__cpu_look(ds__cpu_worker *w) {
+    int found = 0;
+    uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
+    for (uint32_t i = 0;
+         i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
+        ds__processor_pause();
+    ds__cpu_stream *s = ds__cpu_pop_ready();
+    if (s) {
+        ds__cpu_unpoll_fresh(w);
+        if (ds__cpu.seed)
+            for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--)
+                ds__os_yield();
+        ds__cpu_run(w, s, UINT64_MAX);
+        found = 1;
+    } else if (w->polled_count) {
+        found = ds__cpu_poll(w);
+    }
+    ds__cpu_adapt(w, atomic_load_explicit(&w->operations, memory_order_relaxed) - before);
+    if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
+        found = ds__cpu_job_join(w, NULL, 0);
+    return found;
+}
+
+/* Counts the calling worker among those that spin. Returns 0, and does not count it, if enough
+   workers spin already. */
+static int ds__cpu_spinner_add(void) {
+    if (ds__cpu.no_spin)
+        return 0;
+    if (atomic_fetch_add(&ds__cpu.spinners, 1) < ds__cpu.spin_limit)
+        return 1;
+    atomic_fetch_sub(&ds__cpu.spinners, 1);
+    return 0;
+}
+
+/* Runs work, and after DS__CPU_POLL_NS without work sleeps. A worker beyond `spin_limit` sleeps at
+   once. */
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
     ds__os_library_thread();
-    ds__tls.in_callback = 1; /* what runs here is the user's code, which must not call back */
+    ds__tls.in_callback = 1; /* user code that runs here must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
         return NULL;
@@ -10011,37 +10196,14 @@ static void *ds__cpu_worker_main(void *arg) {
     int spinning = 0;
     int looks = 0;
     while (!atomic_load_explicit(&ds__cpu.quit, memory_order_acquire)) {
-        int found = 0;
-        uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
-        for (uint32_t i = 0;
-             i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
-            ds__processor_pause();
-        ds__cpu_stream *s = ds__cpu_pop_ready();
-        if (s) {
-            ds__cpu_unpoll_fresh(w);
-            if (ds__cpu.seed)
-                for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--)
-                    ds__os_yield();
-            ds__cpu_run(w, s, UINT64_MAX);
-            found = 1;
-        } else if (w->polled_count) {
-            found = ds__cpu_poll(w);
-        }
-        ds__cpu_adapt(w, atomic_load_explicit(&w->operations, memory_order_relaxed) - before);
-        if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0) {
-            found = ds__cpu_job_join(w, NULL, 0);
-        }
-        if (found) {
+        if (ds__cpu_look(w)) {
             looks = 0;
             continue;
         }
         if (looks++ == 0)
             last = ds__now_ns();
-        if (!spinning && !ds__cpu.no_spin &&
-            atomic_fetch_add(&ds__cpu.spinners, 1) < ds__cpu.spin_limit)
-            spinning = 1;
-        else if (!spinning && !ds__cpu.no_spin)
-            atomic_fetch_sub(&ds__cpu.spinners, 1);
+        if (!spinning)
+            spinning = ds__cpu_spinner_add();
         if (spinning && ((looks & 15) || ds__now_ns() - last < DS__CPU_POLL_NS)) {
             ds__processor_pause();
             continue;
@@ -10061,6 +10223,7 @@ static void *ds__cpu_worker_main(void *arg) {
     return NULL;
 }
 
+/* Runs the host functions of streams in state AT_HOST, in the order of the list. */
 static void *ds__cpu_host_main(void *unused) {
     ds__os_library_thread();
     ds__tls.in_callback = 1;
@@ -10068,7 +10231,7 @@ static void *ds__cpu_host_main(void *unused) {
     for (;;) {
         ds__cpu_stream *s = ds__cpu.host_head;
         if (!s) {
-            /* before quit is looked at: stop sets it, then changes this */
+            /* read before `quit`: ds__cpu_stop sets `quit`, then changes the word */
             uint32_t word = atomic_load(&ds__cpu.host_word);
             if (atomic_load(&ds__cpu.quit))
                 break;
@@ -10087,7 +10250,7 @@ static void *ds__cpu_host_main(void *unused) {
         atomic_store(&s->state, DS__CPU_RUNNING);
         uint64_t done = 0;
         int result;
-        do { /* as long as host functions follow one another */
+        do { /* while host functions follow one another */
             done = atomic_load_explicit(&s->done, memory_order_relaxed);
             result = ds__cpu_run_some(NULL, s, UINT64_MAX, DS__CPU_HOST);
         } while (result == DS__CPU_EMPTY &&
@@ -10108,8 +10271,9 @@ static void *ds__cpu_host_main(void *unused) {
     return NULL;
 }
 
-/* Work that is held back for long runs all the same. Ticks and not time are counted: where this
-   thread is starved, so are those that call. 1 while there is any. */
+/* Lets work run that was held back for DS__CPU_STALL_TICKS ticks without a submission. Ticks are
+   counted instead of time: if this thread gets no processor, the submitting threads may get none
+   either. Returns 1 while there is ready work. */
 static int ds__cpu_watch_held(void) {
     static int ticks;
     static uint64_t seen;
@@ -10127,10 +10291,10 @@ static int ds__cpu_watch_held(void) {
     return 1;
 }
 
-/* One tick: returns 1 while there is something to watch. Nothing waits for workers that sleep or
-   are in a long operation, if all of them have been so for a tick. */
-static int ds__cpu_watch(uint64_t *host_progress) {
-    int busy = ds__cpu.fabric && ds__cpu_watch_held();
+/* Starts one more thread for host functions if all of them are stuck: a stream waits, none is
+   idle, and none has taken a stream since the last tick. Returns 1 if a stream waits. */
+static int ds__cpu_watch_hosts(uint64_t *host_progress) {
+    int busy = 0;
     ds__lock_take(&ds__cpu.lock);
     if (ds__cpu.host_head) {
         busy = 1;
@@ -10139,37 +10303,50 @@ static int ds__cpu_watch(uint64_t *host_progress) {
         *host_progress = ds__cpu.host_progress;
     }
     ds__lock_give(&ds__cpu.lock);
+    return busy;
+}
+
+/* Frees the work that a busy worker holds up: polled streams with new operations, waiters that
+   were missed after the last short operation, and ready streams. */
+static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
+    for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
+        ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
+        if (s && ds__cpu_has_work(s))
+            ds__cpu_unpoll(s);
+    }
+    ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
+    if (running && atomic_load(&running->waiting))
+        ds__cpu_notify(running);
+    if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
+        ds__cpu_wake_worker();
+}
+
+/* One tick of the monitor. Returns 1 while there is something to watch; that is not so if all
+   workers have slept, or have been in a long operation, for a tick. A worker whose beat is odd and
+   unchanged has been in one operation, or one long run, for a whole tick. */
+static int ds__cpu_watch(uint64_t *host_progress) {
+    int busy = ds__cpu.fabric && ds__cpu_watch_held();
+    busy |= ds__cpu_watch_hosts(host_progress);
     if (ds__cpu.fabric ? atomic_load(&ds__cpu.parked) < ds__cpu.workers
                        : atomic_load(&ds__cpu.lookers) > 0)
         busy = 1;
     for (int i = 0; i < ds__cpu.workers; i++) {
         ds__cpu_worker *w = &ds__cpu.worker[i];
         uint32_t beat = atomic_load_explicit(&w->beat, memory_order_relaxed);
-        if ((beat & 1) && beat == w->last_beat) {
-            /* in one operation, or one long run, for a whole tick: what it polls, what is ready,
-               and who was missed when the last short operation was passed, must not wait */
-            for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
-                ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
-                if (s && ds__cpu_has_work(s))
-                    ds__cpu_unpoll(s);
-            }
-            ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
-            if (running && atomic_load(&running->waiting))
-                ds__cpu_notify(running);
-            if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
-                ds__cpu_wake_worker();
-        }
+        if ((beat & 1) && beat == w->last_beat)
+            ds__cpu_relieve_worker(w);
         busy |= beat != w->last_beat;
         w->last_beat = beat;
     }
     return busy;
 }
 
-/* If the program's threads have all ended without ending the process, as after pthread_exit of
-   main, no thread is left that takes SIGTERM: then the monitor takes signals. Nothing tells of the
-   end of a thread that has not called devstream, so the monitor looks at growing intervals while
-   no thread that has called it lives. The first look is late, since a look opens files and the
-   thread that starts the driver is not counted yet. Returns how long the monitor may sleep. */
+/* Lets the monitor take signals if all threads of the program have ended without an end of the
+   process, as after pthread_exit in main. Otherwise no thread would take SIGTERM. The end of a
+   thread that has never called devstream cannot be observed. While no thread lives that has called
+   devstream, the monitor therefore looks at growing intervals. The first look is late, because a
+   look opens files, and because the thread that starts the driver is not counted yet. Returns the
+   longest time for which the monitor may sleep. */
 static uint64_t ds__cpu_watch_program(uint64_t *nap, uint64_t *next) {
     if (atomic_load(&ds__callers.count)) {
         *nap = 0;
@@ -10203,7 +10380,8 @@ static void *ds__cpu_monitor_main(void *unused) {
         }
         if (atomic_load(&ds__cpu.quit))
             break;
-        /* also after a sleep: else each end of a long operation could find the monitor asleep */
+        /* also after a sleep; otherwise each end of a long operation could find the monitor
+           asleep, and wake it */
         ds__os_sleep(DS__CPU_TICK_NS);
     }
     (void)unused;
@@ -10224,9 +10402,8 @@ static void *ds__cpu_monitor_main(void *unused) {
    driver, and no such lock is held during a wait.
    Threads: caller's threads, and the thread that shuts down. Any number may wait for one stream. */
 
-/* A waiting thread runs what the awaited operation depends on, and nothing else: the stream
-   itself up to that operation, or the stream on which it is parked, and so on. Returns 1 when it
-   did something. */
+/* Runs work that the awaited operation depends on, and no other work: the stream itself up to that
+   operation, or the stream on which it is parked, and so on. Returns 1 if any work was run. */
 static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     for (int depth = 0; depth < 64; depth++) {
         switch (atomic_load_explicit(&s->state, memory_order_acquire)) {
@@ -10240,13 +10417,13 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             atomic_fetch_add_explicit(&ds__cpu.helped, 1, memory_order_relaxed);
             return 1;
         }
-        case DS__CPU_POLLED: { /* the worker that polls it has not come for it in all this time */
+        case DS__CPU_POLLED: { /* the worker that polls the stream is late */
             uint32_t polled = DS__CPU_POLLED;
             if (ds__cpu_has_work(s) &&
                 atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING)) {
                 atomic_store(&s->state, DS__CPU_READY);
                 ds__cpu_push_ready(s);
-                continue; /* and take it from there */
+                continue; /* to the case READY */
             }
             return 0;
         }
@@ -10257,8 +10434,8 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             uint32_t count = atomic_load(&s->park_count);
             ds__cpu_stream *on = atomic_load(&s->park_on);
             uint64_t number = atomic_load(&s->park_upto);
-            /* unchanged since: while s has not passed `upto`, what it is parked on is what it
-               depends on */
+            /* if the count has not changed while s has not passed `upto`, s depends on the stream
+               on which it is parked */
             if ((count & 1) || atomic_load(&s->done) >= upto ||
                 atomic_load(&s->park_count) != count)
                 return 0;
@@ -10273,20 +10450,19 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     return 0;
 }
 
-/* Waits until the stream has passed `upto`; 0: the time was over first. With a time limit it
-   runs nothing. */
-static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns,
-                             int sleep_at_once) {
-    int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
-    uint64_t start = ds__now_ns();
-    uint64_t spun = start;
-    uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
-    for (uint32_t spins = 0; !sleep_at_once && !ds__cpu.no_spin; spins++) {
+/* Results of ds__cpu_wait_spin. */
+enum { DS__CPU_TIMED_OUT, DS__CPU_PASSED, DS__CPU_SPUN };
+
+/* Waits without sleeping. DS__CPU_SPUN: the time to spin, which begins at `since` and again after
+   each help, is over first. */
+static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, uint64_t deadline,
+                             int help) {
+    for (uint32_t spins = 0;; spins++) {
         if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto)
-            return 1;
-        /* now and then only: looking at the stream's state takes its cache line from the worker */
+            return DS__CPU_PASSED;
+        /* rarely, because a look at the stream's state takes its cache line from the worker */
         if (help && spins % 32 == 0 && ds__cpu_help(s, upto)) {
-            spun = ds__now_ns();
+            since = ds__now_ns();
             continue;
         }
         ds__processor_pause();
@@ -10294,38 +10470,66 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
             continue;
         uint64_t now = ds__now_ns();
         if (now >= deadline)
-            return 0;
-        if (now - spun > DS__CPU_WAIT_SPIN_NS)
-            break;
+            return DS__CPU_TIMED_OUT;
+        if (now - since > DS__CPU_WAIT_SPIN_NS)
+            return DS__CPU_SPUN;
     }
-    _Atomic uint32_t flag = 0;
-    ds__cpu_waiter me = { NULL, upto, NULL, &flag };
+}
+
+/* Lists a waiter with the stream. Returns 0 if the number is passed already. */
+static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
     ds__lock_take(&s->wait_lock);
-    int listed = ds__cpu_enlist(s, &me);
+    int listed = ds__cpu_enlist(s, me);
     if (ds__cpu.fabric)
         atomic_fetch_add(&ds__cpu.wanted, listed);
     ds__lock_give(&s->wait_lock);
     if (ds__cpu.fabric && listed)
         ds__cpu_wake_worker();
-    while (listed && atomic_load_explicit(&flag, memory_order_acquire) == 0) {
+    return listed;
+}
+
+/* Takes a waiter out of the stream's list. Returns 0 if the waiter is not in the list any more,
+   because the number was passed in this moment. */
+static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
+    int listed = 0;
+    ds__lock_take(&s->wait_lock);
+    for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
+        if (*p == me) {
+            *p = me->next;
+            listed = 1;
+            break;
+        }
+    if (ds__cpu.fabric && listed)
+        atomic_fetch_sub(&ds__cpu.wanted, 1);
+    ds__lock_give(&s->wait_lock);
+    return listed;
+}
+
+/* Waits until the stream has passed `upto`, first spinning, then asleep. Returns 0 if the time is
+   over first. With a time limit the thread runs no work meanwhile. */
+static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns,
+                             int sleep_at_once) {
+    int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
+    uint64_t start = ds__now_ns();
+    uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
+    if (!sleep_at_once && !ds__cpu.no_spin) {
+        int spun = ds__cpu_wait_spin(s, upto, start, deadline, help);
+        if (spun != DS__CPU_SPUN)
+            return spun == DS__CPU_PASSED;
+    }
+
+    _Atomic uint32_t flag = 0;
+    ds__cpu_waiter me = { NULL, upto, NULL, &flag };
+    if (!ds__cpu_wait_begin(s, &me))
+        return 1;
+    while (atomic_load_explicit(&flag, memory_order_acquire) == 0) {
         if (help && ds__cpu_help(s, upto))
             continue;
         uint64_t left = DS__FOREVER;
         if (deadline != DS__FOREVER) {
             uint64_t now = ds__now_ns();
-            if (now >= deadline) {
-                ds__lock_take(&s->wait_lock);
-                for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
-                    if (*p == &me) {
-                        *p = me.next;
-                        listed = 0;
-                        break;
-                    }
-                if (ds__cpu.fabric && !listed)
-                    atomic_fetch_sub(&ds__cpu.wanted, 1);
-                ds__lock_give(&s->wait_lock);
-                return !listed ? 0 : 1; /* not in the list any more: it was passed in this moment */
-            }
+            if (now >= deadline)
+                return !ds__cpu_wait_cancel(s, &me);
             left = deadline - now;
         }
         atomic_fetch_add_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
@@ -10335,7 +10539,8 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
     return 1;
 }
 
-/* Under a virtual clock; a wait for no time lets run what can, but not for ever. */
+/* Waits under a virtual clock, which advances to the end of the awaited work. A wait with timeout 0
+   lets work run until nothing more can run, for at most DS__CPU_ASKS times DS__CPU_ASK_NS. */
 static int ds__cpu_wait_virtual(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns) {
     int over = atomic_load(&s->done) >= upto;
     uint32_t rests = atomic_load(&ds__cpu.rests);
@@ -10349,6 +10554,8 @@ static int ds__cpu_wait_virtual(ds__cpu_stream *s, uint64_t upto, uint64_t timeo
     return over;
 }
 
+/* Waits until the stream has passed `upto`. Returns 0 if the time is over first. sleep_at_once: the
+   thread does not spin, and runs no work meanwhile. No lock of the driver is held. */
 static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
     if (DS__UNLIKELY(ds__cpu.fabric != NULL))
         return ds__cpu_wait_virtual(s, upto, timeout_ns);
@@ -10357,9 +10564,9 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
     if (timeout_ns == 0)
         return 0;
     if (!sleep_at_once && !ds__cpu.no_spin) {
-        /* Most waits are over in a microsecond. Looking at the stream's state, for help, takes
-           its cache line from the worker: so once, for a stream that nobody has yet, and then
-           leave the worker alone. */
+        /* Most waits are over in a microsecond. A look at the stream's state takes its cache line
+           from the worker. The thread therefore looks once, for a stream that no thread has taken
+           yet, and then only while jobs exist. */
         if (timeout_ns == DS__FOREVER && !ds__cpu.seed &&
             atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
             ds__cpu_help(s, upto);
@@ -10396,12 +10603,13 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
    hold the lock of an executable.
    Threads: caller's threads, any number at once. */
 
+/* Reports a failure, and returns its code. */
 static ds_result ds__cpu_report(const ds__cpu_failure *f) {
     return ds__fail(f->code, "%s", f->text);
 }
 
-/* The legacy stream waits for all that was put on the device's blocking streams. Legacy and put
-   locks are held. */
+/* Makes the legacy stream wait for the work of the device's blocking streams so far. The legacy
+   lock and the put lock are held. */
 static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     ds__cpu_device *d = &ds__cpu.device[legacy->device];
     ds_result r = DS_OK;
@@ -10423,7 +10631,8 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     return r;
 }
 
-/* A blocking stream waits for what was put on the legacy stream. Legacy and put locks are held. */
+/* Makes a blocking stream wait for the work of the legacy stream so far. The legacy lock and the
+   put lock are held. */
 static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
     ds__cpu_stream *legacy = ds__cpu.device[s->device].legacy;
     uint64_t tail = atomic_load(&legacy->submitted);
@@ -10438,8 +10647,8 @@ static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
     return r;
 }
 
-/* Takes the locks for a submission; where the legacy rules apply, the device's legacy lock
-   first. Returns whether. */
+/* Takes the locks of a submission. Returns 1 if the stream must be ordered with the legacy stream;
+   the device's legacy lock is then held too, and was taken first. */
 static int ds__cpu_put_begin(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
     ds__lock_take(&s->put_lock);
@@ -10457,11 +10666,12 @@ static void ds__cpu_put_end(ds__cpu_stream *s, int with_legacy) {
         ds__lock_give(&ds__cpu.device[s->device].legacy_lock);
 }
 
+/* Orders the next operation of the stream with the legacy stream. Both locks are held. */
 static ds_result ds__cpu_legacy_order(ds__cpu_stream *s) {
     return s->kind == DS__STREAM_LEGACY ? ds__cpu_legacy_gather(s) : ds__cpu_legacy_follow(s);
 }
 
-/* Inline mode: the submitter runs what it has put in, or waits for the thread that does. */
+/* Inline mode: runs the stream on the submitter's thread, or waits for the thread that runs it. */
 static void ds__cpu_run_inline(ds__cpu_stream *s, uint64_t number) {
     uint32_t idle = DS__CPU_IDLE;
     if (atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING)) {
@@ -10475,8 +10685,8 @@ static void ds__cpu_run_inline(ds__cpu_stream *s, uint64_t number) {
     ds__cpu_wait(s, number, DS__FOREVER, 1);
 }
 
-/* Puts an operation on a stream; *out_number (may be NULL) is its number. number_only: nothing
-   is put, the number is that of the last operation, after the legacy rules have been applied. */
+/* Enqueues an operation; *out_number (may be NULL) is its number. If `op` is NULL, only the order
+   with the legacy stream is established, and the number is that of the stream's last operation. */
 static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *out_number) {
     ds_result r = DS_OK;
     int legacy = ds__cpu_put_begin(s);
@@ -10502,25 +10712,37 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     return r;
 }
 
-/* The inline rule (DS__CPU_INLINE_BYTES): on an idle stream the caller runs a small copy or fill
-   itself. 0: it did not. */
+/* Returns 1 if the stream must be ordered with the legacy stream of its device. The answer is
+   final only under the stream's put lock. */
+static inline int ds__cpu_has_legacy_order(const ds__cpu_stream *s) {
+    return (s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used);
+}
+
+/* Returns 1 for a copy or fill that the caller may run itself (DS__CPU_INLINE_BYTES). */
+static inline int ds__cpu_is_small(const ds__op *op) {
+    return !ds__cpu.seed && !ds__cpu.is_inline && ds__op_bytes(op) <= DS__CPU_INLINE_BYTES &&
+           !(op->flags & DS__OP_STAGED);
+}
+
+/* Makes the caller the owner of the stream, if the stream has passed `number`, the last operation
+   submitted, and no thread runs it. The put lock is held. */
+static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
+    uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
+    return number == atomic_load_explicit(&s->done, memory_order_acquire) &&
+           !ds__cpu_has_legacy_order(s) &&
+           !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
+           (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
+           atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
+}
+
+/* Runs a small copy or fill on the caller's thread, if nothing is pending on the stream. Returns 0
+   if it did not run; it must be enqueued then. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__CPU_INLINE_BYTES ||
-        (op->flags & DS__OP_STAGED))
-        return 0;
-    if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used))
-        return 0;
-    if (!ds__lock_try(&s->put_lock))
+    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__lock_try(&s->put_lock))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
-    uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
-    int mine = number == atomic_load_explicit(&s->done, memory_order_acquire) &&
-               !((s->flags & DS_STREAM_BLOCKING) &&
-                 atomic_load(&ds__cpu.device[s->device].legacy_used)) && /* under the lock */
-               !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
-               (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
-               atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
-    /* what the stream has passed may have failed since the caller looked */
+    int mine = ds__cpu_take_drained(s, number);
+    /* an operation may have failed since the caller asked for a failure */
     int failed = mine && ds__cpu_stream_failure(s) != NULL;
     if (mine && !failed) {
         if (op->kind == DS__OP_COPY)
@@ -10540,8 +10762,8 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
     return 1;
 }
 
-/* The number of the stream's last operation, as of now and after the legacy rules. If that one
-   failed before a reset, an operation that does nothing gives a new number. */
+/* Returns the number of the stream's last operation, after the order with the legacy stream is
+   established. If that operation failed before a reset, an empty operation gives a new number. */
 static ds_result ds__cpu_mark(ds__cpu_stream *s, uint64_t *out_upto) {
     ds_result r = DS_OK;
     if (s->flags & DS_STREAM_BLOCKING)
@@ -10555,8 +10777,8 @@ static ds_result ds__cpu_mark(ds__cpu_stream *s, uint64_t *out_upto) {
     return ds__cpu_enqueue(s, &nothing, out_upto);
 }
 
-/* A copy or fill; the caller waits for it, and for nothing behind it, when it touches pageable
-   memory. */
+/* Enqueues a copy or fill. If it touches pageable memory, the caller waits until it is done, but
+   not for later operations. */
 static ds_result ds__cpu_submit_move(ds__cpu_stream *s, const ds__op *op) {
     uint64_t number;
     ds_result r = ds__cpu_enqueue(s, op, &number);
@@ -10582,22 +10804,24 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op);
 
-/* The inline rule for several streams: while their put locks are held nothing can become
-   pending. 0: it cannot be held now, or something is. */
+/* Takes the put lock of a stream without pending work; no work can become pending while the lock
+   is held. Returns 0, without the lock, if another thread holds the lock, or if the stream has
+   pending work, has failed, captures, or must be ordered with the legacy stream. */
 static int ds__cpu_hold(ds__cpu_stream *s) {
     if (ds__cpu_watched(s) || !ds__lock_try(&s->put_lock))
         return 0;
-    int idle =
-        atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
-            atomic_load_explicit(&s->done, memory_order_acquire) &&
-        !((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used)) &&
-        !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) &&
-        !ds__cpu_stream_failure(s);
+    int idle = atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
+                   atomic_load_explicit(&s->done, memory_order_acquire) &&
+               !ds__cpu_has_legacy_order(s) &&
+               !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) &&
+               !ds__cpu_stream_failure(s);
     if (!idle)
         ds__lock_give(&s->put_lock);
     return idle;
 }
 
+/* Runs a function on the caller's thread while no work is pending on any of the streams. If one of
+   the streams cannot be held, the function does not run, and *out_ran is 0. */
 static ds_result ds__cpu_run_together(void *const *streams, size_t count,
                                       void (*run_fn)(void *user), void *user, int *out_ran) {
     size_t held = 0;
@@ -10616,6 +10840,20 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
     return DS_OK;
 }
 
+static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *op) {
+    /* a stream that captures would have captured it */
+    if (DS__UNLIKELY(op->flags & DS__OP_INSIDE))
+        return DS__CHANGED;
+    if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
+        return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+    return ds__cpu_enqueue(s, op, NULL);
+}
+
+static ds_result ds__cpu_submit_host(ds__cpu_stream *s, const ds__op *op) {
+    ds_result r = ds__cpu_host_ready();
+    return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
+}
+
 static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     ds__cpu_stream *s = stream;
     ds_result captured;
@@ -10626,17 +10864,10 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
         return captured;
     switch (op->kind) {
     case DS__OP_KERNEL:
-        /* it would have been captured */
-        if (DS__UNLIKELY(op->flags & DS__OP_INSIDE))
-            return DS__CHANGED;
-        if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
-            return ds__cpu_kernel_load(0, op->u.kernel.kernel);
-        return ds__cpu_enqueue(s, op, NULL);
+        return ds__cpu_submit_kernel(s, op);
     case DS__OP_COPY:
     case DS__OP_FILL:
-        if (ds__cpu_at_once(s, op))
-            return DS_OK;
-        return ds__cpu_submit_move(s, op);
+        return ds__cpu_at_once(s, op) ? DS_OK : ds__cpu_submit_move(s, op);
     case DS__OP_RECORD:
     case DS__OP_EXTERNAL_RECORD:
         return ds__cpu_submit_record(s, op);
@@ -10649,17 +10880,15 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
         return ds__cpu_submit_launch(s, op);
     case DS__OP_UPLOAD:
         return ds__cpu_submit_upload(op);
-    default: {
-        ds_result r = ds__cpu_host_ready();
-        return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
-    }
+    default:
+        return ds__cpu_submit_host(s, op);
     }
 }
 
 static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
                                      uint64_t upto) {
-    /* Nothing to wait for. On the legacy stream a wait is an action all the same: blocking
-       streams are ordered by it. */
+    /* A wait for work that is done is left out, except on the legacy stream: blocking streams are
+       ordered by it. */
     if ((on == s ||
          (atomic_load_explicit(&on->done, memory_order_acquire) >= upto && !ds__cpu.fabric)) &&
         !ds__cpu_failed(on, upto) && s->kind != DS__STREAM_LEGACY)
@@ -10671,15 +10900,14 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     return ds__cpu_enqueue(s, &wait, NULL);
 }
 
-/* Brings what the event stands for up to date, if processes share it; wait: somebody will wait
-   for it. */
+/* Brings the token of an event that processes share up to date. wait: the caller will wait for the
+   token, so the watcher must follow it. */
 static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) {
-    return DS__LIKELY(!e->board) ? DS_OK : ds__cpu_event_foreign(e, wait);
+    return DS__LIKELY(!e->registry) ? DS_OK : ds__cpu_event_foreign(e, wait);
 }
 
-/* Another thread may have brought the event up to date since, for no wait: what will be waited
-   for is watched, whatever that is now. */
-
+/* Makes the stream wait for an event. Another thread may record the event between the update and
+   the look at its token; the token that was read is therefore watched. */
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;
     for (;;) {
@@ -10691,11 +10919,12 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
         uint64_t upto = e->upto;
         uint64_t capture = e->capture;
         ds__lock_give(&e->lock);
-        if (DS__LIKELY(!capture))
-            return on ? ((r = ds__cpu_event_watch(e, on, upto)) < 0
-                             ? r
-                             : ds__cpu_submit_wait(s, op, on, upto))
-                      : DS_OK;
+        if (DS__LIKELY(!capture)) {
+            if (!on)
+                return DS_OK;
+            r = ds__cpu_event_watch(e, on, upto);
+            return r < 0 ? r : ds__cpu_submit_wait(s, op, on, upto);
+        }
         if (ds__cpu_fork_event(s, e, &r))
             return r;
     }
@@ -10730,11 +10959,17 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
    Threads: caller's threads. The thread that drops the last reference to an executable destroys
    its lanes, and may be a worker. ds__cpu_recycle runs on the owner of the stream. */
 
+/* Returns the nearest priority that the driver has. */
 static int ds__cpu_clamp(int priority) {
-    return priority > 0 ? 0 : priority < 1 - DS__CPU_LEVELS ? 1 - DS__CPU_LEVELS : priority;
+    const int greatest = 1 - DS__CPU_LEVELS;
+    if (priority > 0)
+        return 0;
+    return priority < greatest ? greatest : priority;
 }
 
-static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags, int priority) {
+/* Takes a stream object from the pool; with a fabric, the object has a virtual time. NULL: no
+   memory. */
+static ds__cpu_stream *ds__cpu_stream_take(void) {
     ds__lock_take(&ds__cpu.object_lock);
     if (!ds__cpu.free_streams) {
         ds__cpu_stream *slab = ds__cpu_raw(16 * sizeof *slab);
@@ -10751,9 +10986,13 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     if (s)
         ds__cpu.free_streams = s->next;
     ds__lock_give(&ds__cpu.object_lock);
-    if (!s)
-        return NULL;
-    ds__cpu_device *d = &ds__cpu.device[device];
+    return s;
+}
+
+/* Sets the fields of an object from the pool, which another stream may have used before. No other
+   thread knows the stream yet. */
+static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigned flags,
+                                int priority) {
     s->device = device;
     s->kind = kind;
     s->flags =
@@ -10770,28 +11009,46 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     atomic_store(&s->closing, 0);
     atomic_store(&s->watch, 0);
     atomic_store(&s->state, DS__CPU_IDLE);
+}
+
+/* Makes the stream the legacy stream of its device. Blocking streams may capture already. */
+static void ds__cpu_legacy_set(ds__cpu_device *d, ds__cpu_stream *s) {
+    ds__lock_take(&ds__g.capture_lock);
+    d->legacy = s;
+    atomic_store(&s->watch, d->capturing);
+    ds__lock_give(&ds__g.capture_lock);
+}
+
+/* Makes blocking streams observe the legacy stream. Submissions that have not seen the flag end
+   before the function returns; later submissions see the flag. The device's lock is held. */
+static void ds__cpu_legacy_announce(ds__cpu_device *d) {
+    atomic_store(&d->legacy_used, 1);
+    for (ds__cpu_stream *b = d->streams; b; b = b->all_next) {
+        ds__lock_take(&b->put_lock);
+        ds__lock_give(&b->put_lock);
+    }
+}
+
+/* Creates a stream and lists it with its device. NULL: no memory. */
+static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags, int priority) {
+    ds__cpu_device *d = &ds__cpu.device[device];
+    ds__cpu_stream *s = ds__cpu_stream_take();
+    if (!s)
+        return NULL;
+    ds__cpu_stream_init(s, device, kind, flags, priority);
     if (kind != DS__STREAM_LANE)
         atomic_fetch_add(&ds__cpu.stream_count, 1);
-    if (kind == DS__STREAM_LEGACY) { /* it may be needed for the first time while others capture */
-        ds__lock_take(&ds__g.capture_lock);
-        d->legacy = s;
-        atomic_store(&s->watch, d->capturing);
-        ds__lock_give(&ds__g.capture_lock);
-    }
+    if (kind == DS__STREAM_LEGACY)
+        ds__cpu_legacy_set(d, s);
+
     ds__lock_take(&d->lock);
     s->all_prev = NULL;
     s->all_next = d->streams;
     if (d->streams)
         d->streams->all_prev = s;
     d->streams = s;
-    if (kind == DS__STREAM_LEGACY) {
-        atomic_store(&d->legacy_used, 1);
-        /* A submission that began before it saw this ends first; later ones see it. */
-        for (ds__cpu_stream *b = d->streams; b; b = b->all_next) {
-            ds__lock_take(&b->put_lock);
-            ds__lock_give(&b->put_lock);
-        }
-    }
+    if (kind == DS__STREAM_LEGACY)
+        ds__cpu_legacy_announce(d);
     ds__lock_give(&d->lock);
     return s;
 }
@@ -10803,12 +11060,13 @@ static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int
     return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
 }
 
-/* The caller owns the stream; it is drained and nobody can put work on it. A stream that ever
-   failed is not used again, since events may still ask whether their number failed. */
+/* Returns the object of a destroyed stream to the pool. The caller owns the stream, which is
+   drained, and no operation can be enqueued on it. An object that ever failed is not used again,
+   because events may still ask whether their number failed. */
 static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
-    /* who destroys it has said so and not looked at its state yet: it must not find the next
-       one's */
+    /* ds__cpu_stream_destroy, which holds this lock, may have set `closing` but not yet tried the
+       state: it must not find the state of the object's next stream */
     ds__lock_take(&s->put_lock);
     ds__cpu_block *b = s->head; /* a lane has none */
     s->head = s->tail = NULL;
@@ -10834,12 +11092,13 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__lock_give(&ds__cpu.object_lock);
 }
 
+/* Destroys a stream; its pending work still runs, and then the object is recycled. */
 static void ds__cpu_stream_destroy(void *stream) {
     ds__cpu_stream *s = stream;
     if (ds__cpu_watched(s) && s->kind != DS__STREAM_LEGACY)
         ds__cpu_destroy_captured(s);
     uint32_t idle = DS__CPU_IDLE;
-    ds__lock_take(&s->put_lock); /* after this no operation gets in any more */
+    ds__lock_take(&s->put_lock); /* no operation is enqueued after this */
     atomic_store(&s->closing, 1);
     int mine = atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING);
     ds__lock_give(&s->put_lock);
@@ -10854,6 +11113,8 @@ static void ds__cpu_stream_unwrap(void *stream) {
     ds__lock_give(&ds__cpu.device[s->device].lock);
 }
 
+/* Returns the stream object that `native` is. own: the caller becomes its owner, which requires
+   that ds__cpu_stream_unwrap has taken the owner away. */
 static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned *out_flags,
                                      int *out_priority, void **out) {
     ds__cpu_device *d = &ds__cpu.device[device];
@@ -10920,7 +11181,7 @@ typedef struct ds__cpu_token {
     uint64_t upto;
 } ds__cpu_token;
 
-/* What was pending at some time, without what has been found to be over. */
+/* The work that was pending at some time, without the tokens that were found to be done since. */
 typedef struct ds__cpu_pending {
     size_t count;
     ds__cpu_token token[];
@@ -10935,8 +11196,9 @@ static int ds__cpu_is_with_legacy(const ds__cpu_stream *s) {
            (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__thread_number());
 }
 
-/* Tokens for the unfinished work of the device's streams: of all, or of those that a query of the
-   legacy stream covers. NULL with *out_count 0: none; with *out_count SIZE_MAX: no memory. */
+/* Lists tokens for the unfinished work of the device's streams: of all streams, or of those that a
+   query of the legacy stream covers. NULL: with *out_count 0 there is no such work, with SIZE_MAX
+   no memory. The caller frees the list. */
 static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_count) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds__cpu_token *list = NULL;
@@ -10971,7 +11233,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
     return list;
 }
 
-/* Waits for the tokens, for the rest of the time; 0: the time was over first. */
+/* Waits for all tokens. Returns 0 if the time is over first. */
 static int ds__cpu_wait_all(const ds__cpu_token *list, size_t count, uint64_t timeout_ns) {
     uint64_t start = ds__now_ns();
     for (size_t i = 0; i < count; i++) {
@@ -10986,6 +11248,8 @@ static int ds__cpu_wait_all(const ds__cpu_token *list, size_t count, uint64_t ti
     return 1;
 }
 
+/* Waits for the streams of the device, or for those that a query of the legacy stream covers.
+   DS_NOT_READY: the time is over first. */
 static ds_result ds__cpu_wait_device(int device, int with_legacy, uint64_t timeout_ns) {
     size_t count;
     ds__cpu_token *list = ds__cpu_tokens(device, with_legacy, &count);
@@ -10996,6 +11260,7 @@ static ds_result ds__cpu_wait_device(int device, int with_legacy, uint64_t timeo
     return over ? DS_OK : DS_NOT_READY;
 }
 
+/* Returns the result of a query or wait of a stream whose work is done. */
 static ds_result ds__cpu_settled(const ds__cpu_stream *s) {
     ds__cpu_failure *f = ds__cpu_stream_failure(s);
     return DS__UNLIKELY(f != NULL) ? ds__cpu_report(f) : DS_OK;
@@ -11055,9 +11320,9 @@ static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
 
 static void ds__cpu_event_destroy(void *event);
 
+/* Takes an event from the pool, unless *out is one already: an event is not tied to a device. */
 static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     (void)device;
-    /* an event is not tied to a device */
     if (*out)
         return DS_OK;
     ds__lock_take(&ds__cpu.object_lock);
@@ -11100,6 +11365,8 @@ static void ds__cpu_event_destroy(void *event) {
     ds__lock_give(&ds__cpu.object_lock);
 }
 
+/* Takes a stamp from the pool, with a reference for the event and one for the queue. NULL: no
+   memory. */
 static ds__cpu_stamp *ds__cpu_stamp_take(void) {
     ds__lock_take(&ds__cpu.object_lock);
     if (!ds__cpu.free_stamps) {
@@ -11114,20 +11381,20 @@ static ds__cpu_stamp *ds__cpu_stamp_take(void) {
         ds__cpu.free_stamps = stamp->next;
     ds__lock_give(&ds__cpu.object_lock);
     if (stamp) {
-        /* the event's and the queue's */
         atomic_store_explicit(&stamp->refs, 2, memory_order_relaxed);
         atomic_store_explicit(&stamp->ns, 0, memory_order_relaxed);
     }
     return stamp;
 }
 
-/* The event stands for this number of the stream from now on. */
+/* Lets the event stand for this number of the stream, with this stamp (NULL: none) instead of its
+   former one. */
 static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto,
                               ds__cpu_stamp *stamp) {
     uint32_t *deps = NULL;
     ds__lock_take(&e->lock);
     int captured = e->capture != 0;
-    /* what it stood for in a capture changes under that lock only, which comes first */
+    /* the nodes of an event change only under the capture lock, which comes first */
     if (DS__UNLIKELY(captured)) {
         ds__lock_give(&e->lock);
         ds__lock_take(&ds__g.capture_lock);
@@ -11147,8 +11414,24 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     ds__host_free(deps);
 }
 
-/* A record without timing is the number of the stream's last operation; with timing, or when
-   other processes are to know of it, it is an operation of its own. */
+/* Enqueues the record of an event that processes share; *out_upto is its number. */
+static ds_result ds__cpu_put_shared_record(ds__cpu_stream *s, const ds__op *op,
+                                           uint64_t *out_upto) {
+    ds__cpu_lane *lane = NULL;
+    ds__op record = *op;
+    ds_result r = ds__cpu_lane_for(s, op->u.event.event, &lane);
+    if (r < 0)
+        return r;
+    record.kind = DS__CPU_OP_SHARED_RECORD;
+    record.u.own.ptr = lane;
+    r = ds__cpu_enqueue(s, &record, out_upto);
+    if (r < 0)
+        ds__cpu_lane_unused(lane);
+    return r;
+}
+
+/* Records an event. A timed or interprocess record is an operation of its own; any other record is
+   the number of the stream's last operation. */
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;
     ds__cpu_stamp *stamp = NULL;
@@ -11164,14 +11447,8 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0)
             ds__cpu_stamp_give(stamp);
-    } else if (DS__UNLIKELY(e->board != NULL)) {
-        ds__cpu_lane *lane = NULL;
-        ds__op record = *op;
-        r = ds__cpu_lane_for(s, e, &lane);
-        record.kind = DS__CPU_OP_SHARED_RECORD;
-        record.u.own.ptr = lane;
-        if (r == DS_OK && (r = ds__cpu_enqueue(s, &record, &upto)) < 0)
-            ds__cpu_lane_unused(lane);
+    } else if (DS__UNLIKELY(e->registry != NULL)) {
+        r = ds__cpu_put_shared_record(s, op, &upto);
     } else {
         r = ds__cpu_mark(s, &upto);
     }
@@ -11180,12 +11457,13 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         return r;
     }
     ds__cpu_event_set(e, s, upto, stamp);
-    if (DS__UNLIKELY(e->board != NULL))
+    if (DS__UNLIKELY(e->registry != NULL))
         ds__cpu_event_publish(e, s, upto);
     return DS_OK;
 }
 
-/* What the event stands for; an event of a capture stands for nothing that could be asked. */
+/* Returns the token that the event stands for. An event of a capture has none; the query or wait
+   invalidates that capture. */
 static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
     ds__lock_take(&e->lock);
     uint64_t capture = e->capture;
@@ -11199,6 +11477,8 @@ static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
                      "an event recorded in a capture cannot be queried or synchronized");
 }
 
+/* Returns DS_NOT_READY if the token is not done, else the failure of its number or DS_OK. A token
+   without a stream is done. */
 static ds_result ds__cpu_token_state(ds__cpu_token t) {
     if (!t.stream)
         return DS_OK;
@@ -11213,7 +11493,8 @@ static ds_result ds__cpu_event_query(void *event) {
     ds_result r = ds__cpu_event_look(event, 0);
     if (DS__LIKELY(r == DS_OK))
         r = ds__cpu_event_token(event, &t);
-    /* the allocator asks too, in the middle of a submission, and that moves no clock */
+    /* the allocator also queries events, within a submission; such a query must not advance the
+       clock */
     if (DS__UNLIKELY(ds__cpu.fabric != NULL) && r == DS_OK && t.stream && ds__tls.fn &&
         !strcmp(ds__tls.fn, "ds_event_query"))
         (void)ds__cpu_wait_virtual(t.stream, t.upto, 0);
@@ -11250,10 +11531,10 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
         ds_result r = ds__cpu_token_state(t);
         if (r != DS_OK)
             return r;
-        /* a graph that records it was not launched yet */
+        /* also if the graph that records the event was not launched yet */
         if (!t.stream)
             return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
-        /* recorded again in this moment */
+        /* the event was recorded again in this moment */
         if (ns[i] == 0)
             return DS_NOT_READY;
     }
@@ -11288,38 +11569,38 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
    it.
    Threads: caller's threads and the watcher. ds__cpu_lane_pass runs on the owner of the stream. */
 
-/* A stream's lane on a board. */
+/* The lane of a stream in a registry. */
 struct ds__cpu_lane {
     struct ds__cpu_lane *next; /* in the list of the stream */
     struct ds__cpu_lane *all;  /* in the list of all lanes */
-    ds__registry *board;       /* while there is one with this serial */
+    ds__registry *registry;    /* valid while a registry with this serial is open */
     uint64_t serial;
     ds__cpu_stream *stream;
     ds__lane *at;
     uint32_t index;
-    int failing; /* the last number on it has failed */
+    int failing; /* 1: the last number written to the lane has failed */
 };
 
 struct ds__cpu_proxy {
     ds__cpu_stream stream;
     struct ds__cpu_proxy *all;
     struct ds__cpu_proxy *next_watched;
-    ds__registry *board;
+    ds__registry *registry;
     uint64_t serial;
     uint64_t base;   /* added to the lane's numbers */
-    uint64_t wanted; /* the highest number that somebody waits for */
+    uint64_t wanted; /* the highest number for which this process waits */
     uint32_t lane;
     int is_watched;
 };
 
 #define DS__CPU_PROXY 4 /* kind of its stream */
 
-/* The number whose lowest 40 bits these are, near another. */
+/* Returns the number with these lowest 40 bits that is nearest to `near`. */
 static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
     return near + (uint64_t)((int64_t)((low - near) << 24) >> 24);
 }
 
-/* The lane of a stream on a board; NULL: there is none yet. The mutex is held. */
+/* Returns the lane of a stream in a registry, or NULL. The mutex is held. */
 static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry *b) {
     ds__cpu_lane *l = s->shared;
     while (l && l->serial != b->serial)
@@ -11327,25 +11608,26 @@ static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry
     return l;
 }
 
-/* The mutex is held. */
+/* Gives the stream a lane in the registry. The mutex is held. */
 static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_lane **out) {
     uint32_t index = 0;
     ds_result r = ds__registry_lane(b, &index);
     if (r < 0)
         return r;
     ds__cpu_lane *l = s->shared;
-    /* one of a board that is closed can be used again */
+    /* the object of a lane in a closed registry can be used again */
     while (l && ds__registry_of(l->serial))
         l = l->next;
     if (!l) {
-        if (!(l = ds__cpu_raw(sizeof *l)))
+        l = ds__cpu_raw(sizeof *l);
+        if (!l)
             return ds__registry_short();
         l->stream = s;
         l->next = s->shared;
         l->all = ds__cpu.lanes;
         s->shared = ds__cpu.lanes = l;
     }
-    l->board = b;
+    l->registry = b;
     l->serial = b->serial;
     l->index = index;
     l->at = &b->sheet->lane[index];
@@ -11355,26 +11637,30 @@ static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_l
     return DS_OK;
 }
 
-/* The lane for a record of the event on the stream; counts the operation that will be put there. */
+/* Gives the lane for a record of the event on the stream, and counts the record as pending.
+   ds__cpu_lane_pass or ds__cpu_lane_unused must follow. */
 static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out) {
     ds_result r = DS_OK;
     ds__registries_lock();
-    if (!(*out = ds__cpu_lane_of(s, e->board)))
-        r = ds__cpu_lane_make(s, e->board, out);
+    *out = ds__cpu_lane_of(s, e->registry);
+    if (!*out)
+        r = ds__cpu_lane_make(s, e->registry, out);
     if (r == DS_OK)
-        atomic_fetch_add(&e->board->pending, 1);
+        atomic_fetch_add(&e->registry->pending, 1);
     ds__registries_unlock();
     return r;
 }
 
+/* Undoes the count of ds__cpu_lane_for; the lane may be NULL. */
 static void ds__cpu_lane_unused(const ds__cpu_lane *l) {
     if (l)
-        atomic_fetch_sub(&l->board->pending, 1);
+        atomic_fetch_sub(&l->registry->pending, 1);
 }
 
-/* The stream has come to a record. */
+/* Writes to the lane that the stream has come to a record, and rings the bell if another process
+   waits. */
 static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
-    ds__registry_page *sheet = l->board->sheet;
+    ds__registry_page *sheet = l->registry->sheet;
     if (failed) {
         if (!l->failing)
             atomic_store(&l->at->failed_from, number);
@@ -11386,40 +11672,45 @@ static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
         atomic_fetch_add(&sheet->bell, 1);
         ds__futex_wake_shared(&sheet->bell);
     }
-    atomic_fetch_sub(&l->board->pending, 1); /* after this the board may go */
+    atomic_fetch_sub(&l->registry->pending, 1); /* the registry may be closed after this */
 }
 
-/* Takes over what the lane says; upto: the number that somebody is interested in. The mutex is
-   held. */
+/* Takes over the numbers of the lane that have failed, if there are any. The mutex is held. */
+static void ds__cpu_mirror_failed(ds__cpu_proxy *p) {
+    ds__lane *at = &p->registry->sheet->lane[p->lane];
+    uint64_t failed_upto = p->base + atomic_load(&at->failed_upto);
+    if (failed_upto == p->base)
+        return;
+    uint64_t failed_from = p->base + atomic_load(&at->failed_from);
+    ds__cpu_past *past = atomic_load(&p->stream.past);
+    p->stream.had_failure = 1;
+    /* the known range has grown */
+    if (past && past->from == failed_from) {
+        atomic_store(&past->upto, failed_upto);
+        return;
+    }
+    ds__cpu_failure *f =
+        past ? past->failure
+             : ds__cpu_failure_new(DS_ERR_FAILED,
+                                   "an operation before the event's record failed in process %d",
+                                   (int)(atomic_load(&at->who) & 0xffffff));
+    ds__cpu_stays_failed(&p->stream, f, failed_from, failed_upto);
+}
+
+/* Takes over the progress of the lane. If its process has ended before it passed `upto`, the
+   numbers after the last one passed fail. The mutex is held. */
 static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
-    ds__lane *at = &p->board->sheet->lane[p->lane];
+    ds__lane *at = &p->registry->sheet->lane[p->lane];
     if (atomic_load(&p->stream.failure))
         return;
     uint64_t who = atomic_load(&at->who);
     uint64_t done = p->base + atomic_load(&at->done);
-    /* what it did before it ended counts */
-    if (done < upto && !ds__registry_alive(p->board, who >> 24))
+    /* read again: the process may have passed numbers before it ended */
+    if (done < upto && !ds__registry_alive(p->registry, who >> 24))
         done = p->base + atomic_load(&at->done);
     else
         who = 0;
-    uint64_t failed_upto = p->base + atomic_load(&at->failed_upto);
-    if (failed_upto != p->base) {
-        uint64_t failed_from = p->base + atomic_load(&at->failed_from);
-        ds__cpu_past *past = atomic_load(&p->stream.past);
-        /* it goes on failing there */
-        if (past && past->from == failed_from)
-            atomic_store(&past->upto, failed_upto);
-        else
-            ds__cpu_stays_failed(
-                &p->stream,
-                past ? past->failure
-                     : ds__cpu_failure_new(
-                           DS_ERR_FAILED,
-                           "an operation before the event's record failed in process %d",
-                           (int)(atomic_load(&at->who) & 0xffffff)),
-                failed_from, failed_upto);
-        p->stream.had_failure = 1;
-    }
+    ds__cpu_mirror_failed(p);
     if (who && done < upto) {
         ds__cpu_fail_stream(
             &p->stream,
@@ -11434,28 +11725,36 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
         ds__cpu_pass(&p->stream, done);
 }
 
-/* The proxy of a lane. The mutex is held. */
+/* Returns a new proxy, which has no lane yet, or NULL. The mutex is held. */
+static ds__cpu_proxy *ds__cpu_proxy_create(void) {
+    ds__cpu_proxy *p = ds__cpu_raw(sizeof *p);
+    if (!p)
+        return NULL;
+    p->all = ds__cpu.proxies;
+    ds__cpu.proxies = p;
+    p->stream.kind = DS__CPU_PROXY;
+    atomic_store(&p->stream.state, DS__CPU_COUNTS);
+    return p;
+}
+
+/* Gives the proxy of a lane. A proxy of a closed registry is used again, unless it is watched or
+   has ever failed. The mutex is held. */
 static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy **out) {
     ds__cpu_proxy *p = ds__cpu.proxies;
     ds__cpu_proxy *spare = NULL;
     for (; p && (p->serial != b->serial || p->lane != lane); p = p->all)
         if (!p->is_watched && !p->stream.had_failure && !ds__registry_of(p->serial))
             spare = p;
-    if ((*out = p) != NULL)
+    *out = p;
+    if (p)
         return DS_OK;
-    p = spare;
-    if (!p && (p = ds__cpu_raw(sizeof *p)) != NULL) {
-        p->all = ds__cpu.proxies;
-        ds__cpu.proxies = p;
-        p->stream.kind = DS__CPU_PROXY;
-        atomic_store(&p->stream.state, DS__CPU_COUNTS);
-    }
+    p = spare ? spare : ds__cpu_proxy_create();
     if (!p)
         return ds__registry_short();
-    p->board = b;
+    p->registry = b;
     p->serial = b->serial;
     p->lane = lane;
-    p->base = atomic_load(&p->stream.done); /* numbers go on, so that old tokens stay true */
+    p->base = atomic_load(&p->stream.done); /* numbers continue, so that old tokens stay valid */
     p->wanted = 0;
     *out = p;
     return DS_OK;
@@ -11478,28 +11777,30 @@ static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy 
    Threads: one watcher, which the first wait starts and ds__cpu_watcher_end joins after all work
    is done. Caller's threads, any number at once. */
 
-/* Looks at all that is watched and lists what to sleep on; the mutex is held. */
+/* Looks at the lanes of all watched proxies, and lists the bells of their registries for the sleep.
+   Proxies that have passed their number are watched no more. Returns the number of bells. The mutex
+   is held. */
 static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
     unsigned count = 0;
     uint32_t bell = 0;
     const ds__registry *last = NULL;
     for (ds__cpu_proxy **next = &ds__cpu.watched; *next;) {
         ds__cpu_proxy *p = *next;
-        /* before the lane is looked at */
-        if (p->board != last)
-            bell = atomic_load(&p->board->sheet->bell);
+        /* read before the lane, so that no change after it is missed */
+        if (p->registry != last)
+            bell = atomic_load(&p->registry->sheet->bell);
         ds__cpu_mirror(p, p->wanted);
         if (atomic_load(&p->stream.done) >= p->wanted) {
             *next = p->next_watched;
             p->is_watched = 0;
-            atomic_fetch_sub(&p->board->sheet->waiters, 1);
-            ds__registry_close(p->board);
+            atomic_fetch_sub(&p->registry->sheet->waiters, 1);
+            ds__registry_close(p->registry);
             continue;
         }
-        if (p->board != last && count < room)
+        if (p->registry != last && count < room)
             list[count++] =
-                (ds__sleep){ bell, (uintptr_t)&p->board->sheet->bell, 2 /* of 32 bits */, 0 };
-        last = p->board;
+                (ds__sleep){ bell, (uintptr_t)&p->registry->sheet->bell, 2 /* of 32 bits */, 0 };
+        last = p->registry;
         next = &p->next_watched;
     }
     return count;
@@ -11518,8 +11819,11 @@ static void *ds__cpu_watcher_main(void *unused) {
             break;
         unsigned count = ds__cpu_watch_lanes(list + 1, 32);
         ds__registries_unlock();
-        /* nothing tells of a death */
-        nap = word != seen || !nap ? 1000000 : nap < 16000000 ? nap + nap / 4 : nap;
+        /* the death of a process rings no bell */
+        if (word != seen || !nap)
+            nap = 1000000;
+        else if (nap < 16000000)
+            nap += nap / 4;
         seen = word;
         list[0] = (ds__sleep){ word, (uintptr_t)&ds__cpu.watch_word, 2 | 128 /* private */, 0 };
         if (count)
@@ -11537,7 +11841,7 @@ static void ds__cpu_wake_watcher(void) {
     ds__futex_wake(&ds__cpu.watch_word, 1);
 }
 
-/* The watcher sees to it that the proxy comes to this number. The mutex is held. */
+/* Makes the watcher follow the proxy until this number is passed. The mutex is held. */
 static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     if (atomic_load(&p->stream.done) >= upto)
         return DS_OK;
@@ -11551,10 +11855,10 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
         p->wanted = upto;
     if (!p->is_watched) {
         p->is_watched = 1;
-        p->board->users++;
-        atomic_fetch_add(&p->board->sheet->waiters, 1);
-        ds__cpu_proxy **at = &ds__cpu.watched; /* beside others of the board */
-        while (*at && (*at)->board != p->board)
+        p->registry->users++;
+        atomic_fetch_add(&p->registry->sheet->waiters, 1);
+        ds__cpu_proxy **at = &ds__cpu.watched; /* before other proxies of the registry */
+        while (*at && (*at)->registry != p->registry)
             at = &(*at)->next_watched;
         p->next_watched = *at;
         *at = p;
@@ -11563,8 +11867,9 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     return DS_OK;
 }
 
+/* Makes the watcher follow the token of an event, if it is that of another process. */
 static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto) {
-    if (DS__LIKELY(!e->board) || on->kind != DS__CPU_PROXY)
+    if (DS__LIKELY(!e->registry) || on->kind != DS__CPU_PROXY)
         return DS_OK;
     ds__registries_lock();
     ds_result r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)on, upto);
@@ -11583,7 +11888,7 @@ static void ds__cpu_watcher_end(void) {
     ds__cpu.watcher_started = 0;
 }
 
-/* What the event's word says, as a token of this process. The mutex is held. */
+/* Translates the word of an event in a registry into a token of this process. The mutex is held. */
 static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_token *out) {
     uint32_t lane = (uint32_t)(word >> 40) - 1;
     out->stream = NULL;
@@ -11593,7 +11898,7 @@ static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_toke
     if (lane >= atomic_load(&b->sheet->lanes))
         return ds__fail(DS_ERR_INVALID_HANDLE, "the shared memory of process %d is damaged",
                         b->pid);
-    /* recorded here, through another handle */
+    /* this process has recorded the event, through another handle */
     if (atomic_load(&b->sheet->lane[lane].who) >> 24 == b->me) {
         ds__cpu_lane *l = ds__cpu.lanes;
         while (l && (l->serial != b->serial || l->index != lane))
@@ -11613,53 +11918,64 @@ static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_toke
     return DS_OK;
 }
 
+/* Brings the event up to date with this word of the registry, unless another thread records it
+   meanwhile; *out is the event's token. The mutex is held. */
+static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_token *out) {
+    ds__lock_take(&e->lock);
+    uint64_t before = e->word;
+    out->stream = e->stream;
+    out->upto = e->upto;
+    ds__lock_give(&e->lock);
+    if (before == word)
+        return DS_OK;
+    ds_result r = ds__cpu_word_token(e->registry, word, out);
+    if (r < 0)
+        return r;
+    ds__lock_take(&e->lock);
+    if (e->word == before && !e->capture) {
+        e->word = word;
+        e->stream = out->stream;
+        e->upto = out->upto;
+    }
+    out->stream = e->stream;
+    out->upto = e->upto;
+    ds__lock_give(&e->lock);
+    return DS_OK;
+}
+
+/* Brings an event that processes share up to date with its registry. wait: the watcher follows its
+   token. */
 static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
-    ds_result r = DS_OK;
-    ds__cpu_token t;
-    ds__mark *m = &e->board->sheet->mark[e->mark];
+    ds_result r;
+    ds__cpu_token t = { NULL, 0 };
+    ds__mark *m = &e->registry->sheet->mark[e->mark];
     ds__registries_lock();
     uint64_t word = atomic_load(&m->word);
-    if (atomic_load(&m->generation) != e->generation) {
-        r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", e->board->pid);
-    } else {
-        ds__lock_take(&e->lock);
-        uint64_t before = e->word;
-        t.stream = e->stream;
-        t.upto = e->upto;
-        ds__lock_give(&e->lock);
-        if (before != word && (r = ds__cpu_word_token(e->board, word, &t)) == DS_OK) {
-            ds__lock_take(&e->lock);
-            if (e->word == before && !e->capture) {
-                e->word = word;
-                e->stream = t.stream;
-                e->upto = t.upto;
-            }
-            t.stream = e->stream;
-            t.upto = e->upto;
-            ds__lock_give(&e->lock);
-        }
-        if (r == DS_OK && t.stream && t.stream->kind == DS__CPU_PROXY &&
-            atomic_load(&t.stream->done) < t.upto) {
-            ds__cpu_mirror((ds__cpu_proxy *)(void *)t.stream, t.upto);
-            if (wait)
-                r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)t.stream, t.upto);
-        }
+    if (atomic_load(&m->generation) == e->generation)
+        r = ds__cpu_event_refresh(e, word, &t);
+    else
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", e->registry->pid);
+    if (r == DS_OK && t.stream && t.stream->kind == DS__CPU_PROXY &&
+        atomic_load(&t.stream->done) < t.upto) {
+        ds__cpu_mirror((ds__cpu_proxy *)(void *)t.stream, t.upto);
+        if (wait)
+            r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)t.stream, t.upto);
     }
     ds__registries_unlock();
     return r;
 }
 
-/* The stream has been given a record of the event, which is this operation of it. */
+/* Makes operation `upto` of the stream the record of the event, also for other processes. */
 static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto) {
     ds__registries_lock();
     uint64_t word =
-        (uint64_t)(ds__cpu_lane_of(s, e->board)->index + 1) << 40 | (upto & 0xffffffffff);
+        (uint64_t)(ds__cpu_lane_of(s, e->registry)->index + 1) << 40 | (upto & 0xffffffffff);
     ds__lock_take(&e->lock);
     e->word = word;
     e->stream = s;
     e->upto = upto;
     ds__lock_give(&e->lock);
-    ds__mark *m = &e->board->sheet->mark[e->mark];
+    ds__mark *m = &e->registry->sheet->mark[e->mark];
     if (atomic_load(&m->generation) == e->generation)
         atomic_store(&m->word, word);
     ds__registries_unlock();
@@ -11671,10 +11987,10 @@ static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
         ds__cpu_unsafe("an event cannot be exported in this thread while the capture is open");
     if (r < 0)
         return r;
-    ds__address a = { DS__ADDRESS_EVENT, e->board->pid,
-                      e->board->fd,      e->mark,
-                      e->generation,     0,
-                      e->board->cookie,  0 };
+    ds__address a = { DS__ADDRESS_EVENT,   e->registry->pid,
+                      e->registry->fd,     e->mark,
+                      e->generation,       0,
+                      e->registry->cookie, 0 };
     memset(out, 0, 64);
     memcpy(out, &a, sizeof a);
     return DS_OK;
@@ -11713,14 +12029,14 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
         return r;
     }
     e->flags = DS_EVENT_INTERPROCESS;
-    e->board = b;
+    e->registry = b;
     e->mark = a.index;
     e->generation = a.generation;
     e->imported = 1;
     return DS_OK;
 }
 
-/* Gives an event of this process its mark. */
+/* Gives an event of this process a slot in the registry of this process. */
 static ds_result ds__cpu_event_share(ds__cpu_event *e) {
     ds__registry *b;
     ds__registries_lock();
@@ -11728,23 +12044,24 @@ static ds_result ds__cpu_event_share(ds__cpu_event *e) {
     if (r == DS_OK)
         r = ds__registry_event_add(b, &e->mark);
     if (r == DS_OK) {
-        e->board = b;
+        e->registry = b;
         e->generation = atomic_load(&b->sheet->mark[e->mark].generation);
     }
     ds__registries_unlock();
     return r;
 }
 
+/* Frees the event's slot, or drops an imported event's use of the registry. */
 static void ds__cpu_event_unshare(ds__cpu_event *e) {
-    if (!e->board)
+    if (!e->registry)
         return;
     ds__registries_lock();
     if (e->imported)
-        ds__registry_close(e->board);
+        ds__registry_close(e->registry);
     else
-        ds__registry_event_remove(e->board, e->mark);
+        ds__registry_event_remove(e->registry, e->mark);
     ds__registries_unlock();
-    e->board = NULL;
+    e->registry = NULL;
     e->imported = 0;
     e->word = 0;
 }
@@ -11766,6 +12083,7 @@ static void ds__cpu_event_unshare(ds__cpu_event *e) {
    may run under it.
    Threads: caller's threads. ds__cpu_watched may be called from any thread. */
 
+/* Returns 1 if the stream captures, or must not be used beside a capture. */
 static inline int ds__cpu_watched(const ds__cpu_stream *s) {
     return DS__UNLIKELY(atomic_load_explicit(&s->watch, memory_order_relaxed) != 0) ? 1 : 0;
 }
@@ -11773,7 +12091,7 @@ static inline int ds__cpu_watched(const ds__cpu_stream *s) {
 static const char *const ds__cpu_implicit =
     "the legacy stream cannot be used while a blocking stream of its device captures";
 
-/* How many blocking streams capture; the lock is held. */
+/* Adds to the number of blocking streams of the device that capture. The lock is held. */
 static void ds__cpu_watch_legacy(int device, int more) {
     ds__cpu_device *d = &ds__cpu.device[device];
     d->capturing += more;
@@ -11781,7 +12099,8 @@ static void ds__cpu_watch_legacy(int device, int more) {
         atomic_store(&d->legacy->watch, d->capturing);
 }
 
-/* The stream's nodes become these, or these too. 0: no memory. */
+/* Sets the nodes on which the stream's next operation depends (set), or adds to them. Returns 0 if
+   there is no memory. The lock is held. */
 static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
     uint32_t before = set ? 0 : s->dep_count;
     uint32_t *list = ds__host_alloc((before + count + 1) * sizeof *list);
@@ -11805,6 +12124,7 @@ static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t coun
     return 1;
 }
 
+/* Makes the stream a member of the capture. The lock is held. */
 static void ds__cpu_join_capture(ds__cpu_stream *s, ds__capture *c) {
     s->capture = c;
     s->next_member = c->members;
@@ -11814,6 +12134,7 @@ static void ds__cpu_join_capture(ds__cpu_stream *s, ds__capture *c) {
     atomic_store(&s->watch, 1);
 }
 
+/* Ends the stream's membership, but leaves it in the list of members. The lock is held. */
 static void ds__cpu_leave_capture(ds__cpu_stream *s) {
     s->capture = NULL;
     ds__host_free(s->deps);
@@ -11824,7 +12145,7 @@ static void ds__cpu_leave_capture(ds__cpu_stream *s) {
         ds__cpu_watch_legacy(s->device, -1);
 }
 
-/* The capture is over: all its streams are as before. */
+/* Ends a capture: no stream belongs to it any more. The lock is held. */
 static void ds__cpu_end_capture(ds__capture *c) {
     for (ds__cpu_stream *s = c->members; s;) {
         ds__cpu_stream *next = s->next_member;
@@ -11865,8 +12186,8 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
     return r;
 }
 
-/* What the origin does not come to: a node at the end of a stream that was not joined.
-   UINT32_MAX: all are; *out_r may be an error. */
+/* Returns a node on which the origin does not depend: the last one of a stream that was not joined.
+   UINT32_MAX: all streams were joined, or *out_r is an error. */
 static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
     const ds__cpu_stream *origin = c->origin;
     uint32_t found = UINT32_MAX;
@@ -11882,6 +12203,8 @@ static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
     return found;
 }
 
+/* Ends the capture of the stream, if the stream and the thread may end it. *out is the capture
+   then, even if the result is an error. The lock is held. */
 static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capture **out) {
     ds_result r = DS_OK;
     if (c->origin != s)
@@ -11921,8 +12244,8 @@ static ds_result ds__cpu_capture_end(void *stream, ds__capture **out) {
     return r;
 }
 
-/* Every open capture with a blocking stream on the device is spoiled (spoils), or only named.
-   The lock is held. */
+/* Reports the use of a legacy stream beside open captures of blocking streams of its device.
+   spoils: these captures become invalid. The lock is held. */
 static ds_result ds__cpu_legacy_used(int device, int spoils) {
     ds_result r = DS_OK;
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
@@ -11965,7 +12288,7 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
     return r;
 }
 
-/* The capture of a stream that must be active. The lock is held. */
+/* Gives the capture of a stream, and reports an error unless that is active. The lock is held. */
 static ds_result ds__cpu_active(const ds__cpu_stream *s, ds__capture **out) {
     *out = s->capture;
     if (!s->capture)
@@ -12029,20 +12352,21 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
    released.
    Threads: caller's threads, any number at once. */
 
-/* the core keeps it */
+/* Does nothing: the core keeps the mode of a thread. */
 static ds_result ds__cpu_capture_mode(ds_capture_mode mode) {
     (void)mode;
     return DS_OK;
 }
 
-/* Calls that a capture forbids in other streams and threads. */
+/* Reports a call that an open capture forbids in this thread. */
 static ds_result ds__cpu_unsafe(const char *rule) {
     if (ds__cpu.is_lax)
         return DS_OK;
     return ds__capture_guard(&ds__cpu_driver, rule);
 }
 
-/* Waiting for a device on which something captures cannot end: nothing of it runs. */
+/* Reports a wait for a device with a stream that captures; such captures become invalid. The wait
+   could not end, because captured work does not run. */
 static ds_result ds__cpu_unsafe_wait(int device) {
     ds_result r =
         ds__cpu_unsafe("a device cannot be synchronized in this thread while the capture is open");
@@ -12069,8 +12393,8 @@ static ds_result ds__cpu_unsafe_wait(int device) {
     return r;
 }
 
-/* Asking or waiting for a stream that captures, or for the legacy stream beside one. DS_OK: it
-   is over by now. */
+/* Reports a query or wait of a stream that captures, or of the legacy stream beside one. DS_OK: the
+   capture is over by now. */
 static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
     ds_result r = DS_OK;
     ds__lock_take(&ds__g.capture_lock);
@@ -12084,7 +12408,8 @@ static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
     return r;
 }
 
-/* An event that was recorded in a capture; e's number is `capture`. */
+/* Reports the use of an event that was recorded in the capture with this number. spoils: the
+   capture becomes invalid. */
 static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule) {
     ds_result r;
     ds__lock_take(&ds__g.capture_lock);
@@ -12100,8 +12425,8 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
     return r;
 }
 
-/* Puts an operation into the graph; it becomes the one that the stream's next one depends on.
-   The lock is held. */
+/* Adds an operation to the graph as a node, on which the stream's next operation depends. The lock
+   is held. */
 static ds_result ds__cpu_capture_node(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
     ds_device device = { DS_DEVICE_CPU, s->device };
     ds__node *n = ds__node_make(op, device, s->level + 1 - DS__CPU_LEVELS);
@@ -12118,7 +12443,8 @@ static ds_result ds__cpu_capture_node(ds__cpu_stream *s, ds__capture *c, const d
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* A stream of the capture waits for nodes of `capture`; the lock is held. */
+/* Makes a stream of capture c wait for nodes of capture `other`. If these differ, both captures
+   become invalid. The lock is held. */
 static ds_result ds__cpu_capture_wait(ds__cpu_stream *s, ds__capture *c, ds__capture *other,
                                       const uint32_t *deps, uint32_t count) {
     if (other == c)
@@ -12134,7 +12460,7 @@ static ds_result ds__cpu_capture_wait_event(ds__cpu_stream *s, ds__capture *c, d
     ds__lock_take(&e->lock);
     uint64_t id = e->capture;
     int recorded = e->stream != NULL;
-    ds__lock_give(&e->lock); /* an event's nodes change under the capture lock only */
+    ds__lock_give(&e->lock); /* the nodes of an event change only under the capture lock */
     if (!id)
         return recorded ? ds__capture_fail(DS_ERR_CAPTURE_ISOLATION, c, 1,
                                            "the event was recorded outside of the capture; "
@@ -12160,7 +12486,7 @@ static ds_result ds__cpu_capture_wait_stream(ds__cpu_stream *s, ds__capture *c,
     return ds__cpu_capture_wait(s, c, other->capture, other->deps, other->dep_count);
 }
 
-/* The event stands for the stream's nodes; no node is made. */
+/* Lets the event stand for the stream's nodes; adds no node. The lock is held. */
 static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__capture *c,
                                         ds__cpu_event *e) {
     uint32_t *deps = ds__host_alloc((s->dep_count + 1u) * sizeof *deps);
@@ -12186,23 +12512,32 @@ static const char *const ds__cpu_unpinned =
     "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
     "DS_COPY_HOST_STABLE for stable memory";
 
-/* The table of what an operation does on a stream that captures. The lock is held. */
+static ds_result ds__cpu_capture_kernel(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
+    if (!op->u.kernel.kernel->cpu_fn)
+        return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+    if (op->u.kernel.kernel->ours)
+        return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
+                                "a copy between devices of different drivers cannot be captured");
+    return ds__cpu_capture_node(s, c, op);
+}
+
+/* Captures a copy or fill. Pageable memory may not exist any more when the graph runs. */
+static ds_result ds__cpu_capture_move(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
+    if (ds__place_of(op, DS__OP_DST) == DS__AT_PAGEABLE ||
+        (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) == DS__AT_PAGEABLE))
+        return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, ds__cpu_unpinned);
+    return ds__cpu_capture_node(s, c, op);
+}
+
+/* Executes an operation on a stream that captures: it becomes a node, changes the nodes that the
+   stream's next operation will depend on, or is refused. The lock is held. */
 static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
     switch (op->kind) {
     case DS__OP_KERNEL:
-        if (!op->u.kernel.kernel->cpu_fn)
-            return ds__cpu_kernel_load(0, op->u.kernel.kernel);
-        if (op->u.kernel.kernel->ours)
-            return ds__capture_fail(
-                DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
-                "a copy between devices of different drivers cannot be captured");
-        return ds__cpu_capture_node(s, c, op);
+        return ds__cpu_capture_kernel(s, c, op);
     case DS__OP_COPY:
     case DS__OP_FILL:
-        if (ds__place_of(op, DS__OP_DST) == DS__AT_PAGEABLE ||
-            (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) == DS__AT_PAGEABLE))
-            return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, ds__cpu_unpinned);
-        return ds__cpu_capture_node(s, c, op);
+        return ds__cpu_capture_move(s, c, op);
     case DS__OP_HOST:
     case DS__OP_GRAPH:
     case DS__OP_EXTERNAL_RECORD:
@@ -12228,16 +12563,20 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     }
 }
 
-/* 1: the stream captures, or may not be used beside one that does; *out is the result. 0: it
-   does not any more. */
+/* Submits an operation on a stream with `watch` set. Returns 1 if the stream captures, or must not
+   be used beside a capture; *out is the result then. Returns 0 if that is over by now. */
 static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out) {
     int handled = 1;
-    if (op->kind == DS__OP_WAIT && (*out = ds__cpu_event_look(op->u.event.event, 0)) < 0)
+    *out = DS_OK;
+    if (op->kind == DS__OP_WAIT)
+        *out = ds__cpu_event_look(op->u.event.event, 0);
+    if (*out < 0)
         return 1;
     ds__lock_take(&ds__g.capture_lock);
-    if (s->kind == DS__STREAM_LEGACY)
-        handled = (*out = ds__cpu_legacy_used(s->device, 1)) < 0;
-    else if (!s->capture)
+    if (s->kind == DS__STREAM_LEGACY) {
+        *out = ds__cpu_legacy_used(s->device, 1);
+        handled = *out < 0;
+    } else if (!s->capture)
         handled = 0;
     else if (s->capture->status != DS_CAPTURE_ACTIVE)
         *out = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
@@ -12249,8 +12588,8 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
     return handled;
 }
 
-/* A stream that does not capture waits for captured work, and so comes into the capture. The
-   lock is held. */
+/* Makes a stream wait for nodes of a capture. A stream that does not capture becomes a member of
+   the capture. The lock is held. */
 static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t *deps,
                               uint32_t count) {
     if (c->status != DS_CAPTURE_ACTIVE)
@@ -12266,7 +12605,8 @@ static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t 
     return DS_OK;
 }
 
-/* e was recorded in a capture when it was looked at. 0: it was recorded anew meanwhile. */
+/* Makes a stream wait for an event that had been recorded in a capture. Returns 0 if the event has
+   been recorded outside of captures meanwhile; *out is the result otherwise. */
 static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out) {
     ds__lock_take(&ds__g.capture_lock);
     ds__lock_take(&e->lock);
@@ -12281,13 +12621,16 @@ static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *ou
     return id != 0;
 }
 
+/* Makes a stream wait for another one with `watch` set. Returns 0 if that one does not capture any
+   more; *out is the result otherwise. */
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out) {
     ds__lock_take(&ds__g.capture_lock);
     ds__capture *c = other->capture;
     int handled = 1;
-    if (other->kind == DS__STREAM_LEGACY)
-        handled = (*out = ds__cpu_legacy_used(other->device, 1)) < 0;
-    else if (c)
+    if (other->kind == DS__STREAM_LEGACY) {
+        *out = ds__cpu_legacy_used(other->device, 1);
+        handled = *out < 0;
+    } else if (c)
         *out = ds__cpu_fork(s, c, other->deps, other->dep_count);
     else
         handled = 0;
@@ -12295,8 +12638,8 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
     return handled;
 }
 
-/* Returns 1 if other streams of the capture come after all that the stream captured. Returns 0
-   also if there is no memory to find out. The lock is held. */
+/* Returns 1 if other streams of the capture depend on all work that the stream captured. Without
+   memory for the search, returns 0. The lock is held. */
 static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
     unsigned char *mark = ds__host_alloc(c->body->count + 1u);
     int joined = mark != NULL;
@@ -12369,11 +12712,11 @@ typedef struct ds__cpu_plan {
     _Atomic int users;
     uint32_t lanes;
     size_t objects;
-    ds__object **object;    /* what host functions get */
-    ds__cpu_block *block[]; /* each lane's operations, in one piece */
+    ds__object **object;    /* payloads and attached objects, which the plan keeps alive */
+    ds__cpu_block *block[]; /* the operations of each lane, in one piece */
 } ds__cpu_plan;
 
-/* A node of the graph, of its children too, and where it runs. */
+/* A node of the graph or of a child graph, with its place in a lane. */
 typedef struct ds__cpu_flat {
     const ds__node *node;
     uint32_t *deps;
@@ -12382,8 +12725,7 @@ typedef struct ds__cpu_flat {
     uint32_t lane;
     uint32_t number;
     uint32_t level;
-    uint32_t left; /* while they are sorted */
-    uint32_t next; /* while they are sorted */
+    uint32_t left; /* during the sort: dependencies that are not sorted yet */
 } ds__cpu_flat;
 
 /* A step of a lane: a wait for another lane (flat UINT32_MAX) or a node. */
@@ -12395,11 +12737,11 @@ typedef struct ds__cpu_entry {
 } ds__cpu_entry;
 
 typedef struct ds__cpu_exec {
-    _Atomic int users;    /* the owner, and launches on their way */
-    const ds__body *body; /* the core's; not looked at once the owner is gone */
+    _Atomic int users;    /* the owner, and pending launches */
+    const ds__body *body; /* the shadow graph; not used after the owner has dropped it */
     unsigned flags;
-    int dirty; /* the plan is not that of the body any more */
-    int hosts; /* there are host functions */
+    int dirty; /* 1: the shadow graph has changed since the plan was made */
+    int hosts; /* 1: there are host functions */
     uint32_t flats;
     uint32_t flat_room;
     uint32_t lanes;
@@ -12409,11 +12751,11 @@ typedef struct ds__cpu_exec {
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
     ds__cpu_stream *gate;
-    uint64_t *base;       /* of each lane: the number before the first launch */
-    uint64_t gate_base;   /* of the gate: the number before the first launch */
-    uint32_t *operations; /* of each lane, in one launch */
-    uint32_t records;     /* event nodes that record */
-    uint32_t waits;       /* event nodes that wait */
+    uint64_t *base;       /* number of each lane before the first launch */
+    uint64_t gate_base;   /* number of the gate before the first launch */
+    uint32_t *operations; /* number of operations of each lane in one launch */
+    uint32_t records;     /* number of event nodes that record */
+    uint32_t waits;       /* number of event nodes that wait */
     uint64_t launches;
     ds__cpu_plan *plan;
 } ds__cpu_exec;
@@ -12423,18 +12765,20 @@ typedef struct ds__cpu_launch {
     ds__cpu_exec *exec;
     ds__cpu_plan *plan;
     uint64_t ticket;
-    uint32_t next; /* lanes before it are done */
+    uint32_t next; /* the lanes before this one are done */
     int started;
-    ds__cpu_stamp **stamp; /* of record nodes with timing */
-    /* of record nodes whose events processes share; NULL: there are none */
+    ds__cpu_stamp **stamp; /* of record nodes; NULL for events without timing */
+    /* of record nodes; NULL for events that processes do not share */
     ds__cpu_lane **shared;
-    ds__cpu_token *token; /* what wait nodes wait for */
+    ds__cpu_token *token; /* tokens for which the wait nodes wait */
 } ds__cpu_launch;
 
+/* Returns the number of the lane after the launch with that ticket. */
 static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t ticket) {
     return x->base[lane] + (ticket + 1) * x->operations[lane];
 }
 
+/* Adds a dependency of a flat node on another one. Returns 0 if there is no memory. */
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
     if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
@@ -12443,8 +12787,9 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     return 1;
 }
 
-/* Adds the nodes of a body, whose roots come after flat node `after` (UINT32_MAX: none). A
-   child's own node comes after all of the child's. */
+/* Adds the nodes of a graph. Its roots depend on flat node `after` (UINT32_MAX: on none). A child
+   graph lies between two flat nodes: an additional one, on which its roots depend, and its own
+   node, which depends on all nodes in the child. Returns 0 if there is no memory. */
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
@@ -12457,7 +12802,6 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         const ds__node *n = b->node[i];
         uint32_t own = first + i;
         uint32_t begin = own;
-        /* another node before the child's, which its roots come after */
         if (n->child && n->child->count) {
             begin = x->flats;
             if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
@@ -12481,7 +12825,24 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     return 1;
 }
 
-/* Sorts the flat nodes so that each comes after those it depends on; *out_order is the caller's. */
+/* Counts the dependencies of each flat node in `left`, and lists the successors: those of node i
+   stand in `successor` from start[i] to start[i + 1] - 1. `start` has room for two nodes more, and
+   all its numbers must be 0. */
+static void ds__cpu_list_successors(ds__cpu_exec *x, uint32_t *start, uint32_t *successor) {
+    for (uint32_t i = 0; i < x->flats; i++) {
+        x->flat[i].left = x->flat[i].dep_count;
+        for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
+            start[x->flat[i].deps[k] + 2]++;
+    }
+    for (uint32_t i = 2; i < x->flats + 2; i++)
+        start[i] += start[i - 1];
+    for (uint32_t i = 0; i < x->flats; i++)
+        for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
+            successor[start[x->flat[i].deps[k] + 1]++] = i;
+}
+
+/* Sorts the flat nodes so that each comes after those it depends on (Kahn's algorithm). Returns 0
+   if there is no memory. The caller frees *out_order in any case. */
 static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
     uint32_t *start = ds__host_alloc((x->flats + 2u) * sizeof *start);
     uint32_t edges = 0;
@@ -12492,16 +12853,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
     uint32_t *successor = ds__host_alloc((edges + 1u) * sizeof *successor);
     *out_order = order;
     if (start && order && successor) {
-        for (uint32_t i = 0; i < x->flats; i++) {
-            x->flat[i].left = x->flat[i].dep_count;
-            for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
-                start[x->flat[i].deps[k] + 2]++;
-        }
-        for (uint32_t i = 2; i < x->flats + 2; i++)
-            start[i] += start[i - 1];
-        for (uint32_t i = 0; i < x->flats; i++)
-            for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
-                successor[start[x->flat[i].deps[k] + 1]++] = i;
+        ds__cpu_list_successors(x, start, successor);
         for (uint32_t i = 0; i < x->flats; i++)
             if (x->flat[i].left == 0)
                 order[n++] = i;
@@ -12515,6 +12867,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
     return n == x->flats && start && order && successor;
 }
 
+/* Appends an entry to a lane. Returns 0 if there is no memory. */
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
     if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
@@ -12528,9 +12881,10 @@ static int ds__cpu_flat_device(const ds__cpu_exec *x, const ds__cpu_flat *f) {
     return f->node ? f->node->device.index : x->body->device.index;
 }
 
-/* A node goes on the lane that ends with one it depends on, if that one is of the same device
-   and priority; else it begins a lane. `tail`: the last node of each lane. `seen`: the highest
-   number awaited of each lane, and for which node. */
+/* Appends a node to a lane that ends with one of its dependencies and has the same device and
+   priority. If there is no such lane, a new lane begins. The node waits once for each other lane.
+   tail: the last node of each lane. seen: for each lane, the last node that waits for it, and the
+   highest number of the lane among the node's dependencies. Returns 0 if there is no memory. */
 static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_t *seen) {
     ds__cpu_flat *f = &x->flat[flat];
     uint32_t lane = x->lanes;
@@ -12542,7 +12896,7 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
     }
     if (lane == x->lanes)
         x->operations[x->lanes++] = 0;
-    for (uint32_t k = 0; k < f->dep_count; k++) { /* the latest of each lane */
+    for (uint32_t k = 0; k < f->dep_count; k++) { /* the latest dependency in each lane */
         const ds__cpu_flat *d = &x->flat[f->deps[k]];
         uint64_t mark = (uint64_t)(flat + 1) << 32 | d->number;
         if (d->lane != lane && (seen[d->lane] >> 32 != flat + 1u || seen[d->lane] < mark))
@@ -12563,6 +12917,7 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
     return 1;
 }
 
+/* Distributes the nodes over lanes. Returns 0 if there is no memory. */
 static int ds__cpu_lay_out(ds__cpu_exec *x) {
     uint32_t *order = NULL;
     uint32_t *tail = NULL;
@@ -12596,6 +12951,7 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
     return done;
 }
 
+/* Creates the streams of the lanes, and the gate. Returns 0 if there is no memory. */
 static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     x->lane = ds__host_alloc((x->lanes + 1u) * sizeof *x->lane);
     x->base = ds__host_alloc((x->lanes + 1u) * sizeof *x->base);
@@ -12605,14 +12961,17 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
         const ds__cpu_flat *f = &x->flat[i];
         if (x->lane[f->lane])
             continue;
-        if (!(x->lane[f->lane] = ds__cpu_stream_make(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
-                                                     (int)f->level + 1 - DS__CPU_LEVELS)))
+        ds__cpu_stream *lane = ds__cpu_stream_make(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
+                                                   (int)f->level + 1 - DS__CPU_LEVELS);
+        x->lane[f->lane] = lane;
+        if (!lane)
             return 0;
-        x->base[f->lane] = atomic_load(&x->lane[f->lane]->submitted);
+        x->base[f->lane] = atomic_load(&lane->submitted);
     }
-    if (!(x->gate = ds__cpu_stream_make(x->body->device.index, DS__STREAM_LANE, 0, 0)))
+    x->gate = ds__cpu_stream_make(x->body->device.index, DS__STREAM_LANE, 0, 0);
+    if (!x->gate)
         return 0;
-    /* who emptied the stream that it was before may still have a last look at it */
+    /* the thread that has emptied the object's former stream may still look at the state once */
     uint32_t idle = DS__CPU_IDLE;
     while (!atomic_compare_exchange_strong(&x->gate->state, &idle, DS__CPU_COUNTS)) {
         idle = DS__CPU_IDLE;
@@ -12638,6 +12997,8 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
    Threads: caller's threads. The last reference to a plan or an executable may be dropped by the
    owner of a launching stream, also a worker; payload destructors then run there. */
 
+/* Drops a reference to a plan, which may be NULL. The last one frees the plan, and drops the
+   payloads of its nodes. */
 static void ds__cpu_plan_drop(ds__cpu_plan *p) {
     if (!p || atomic_fetch_sub(&p->users, 1) != 1)
         return;
@@ -12649,7 +13010,8 @@ static void ds__cpu_plan_drop(ds__cpu_plan *p) {
     ds__host_free(p);
 }
 
-/* The operation of a node as a lane has it, without a kernel's arguments. */
+/* Gives the operation of a node in the form for lanes; a disabled node does nothing. The arguments
+   of a kernel stay in the node. *records and *waits number the event nodes. */
 static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *waits,
                             ds__op *out) {
     const ds__node *n = f->node;
@@ -12679,18 +13041,21 @@ static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *
     }
 }
 
-/* Looks the nodes up again, in the order of ds__cpu_flatten. */
+/* Finds the nodes of all flat nodes again, in the order of ds__cpu_flatten: the core replaces nodes
+   when they change. */
 static void ds__cpu_regather(ds__cpu_exec *x, const ds__body *b, uint32_t *at) {
     for (uint32_t i = 0; i < b->count; i++)
         x->flat[(*at)++].node = b->node[i];
     for (uint32_t i = 0; i < b->count; i++) {
         if (!b->node[i]->child || !b->node[i]->child->count)
             continue;
-        ++*at; /* the one before the child's */
+        ++*at; /* the flat node before those of the child */
         ds__cpu_regather(x, b->node[i]->child, at);
     }
 }
 
+/* Returns the number of payloads and attached objects of a graph and its children. out: gets a
+   reference to each; NULL: they are only counted. */
 static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     size_t n = 0;
     for (size_t i = 0; i < b->object_count; i++, n++)
@@ -12706,7 +13071,19 @@ static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     return n;
 }
 
-/* Writes the operations of all lanes (write), or only adds up their bytes. */
+/* Writes an operation of that size to a plan; the arguments of a kernel follow its head. */
+static void ds__cpu_op_write(char *to, const ds__op *op, size_t bytes) {
+    if (op->kind != DS__OP_KERNEL) {
+        memcpy(to, op, bytes < sizeof *op ? bytes : sizeof *op);
+        return;
+    }
+    memcpy(to, op, DS__CPU_ARGS_AT);
+    if (op->u.kernel.args_size)
+        memcpy(to + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
+}
+
+/* Writes the operations of all lanes (write), or only adds up their bytes. `at` has the bytes of
+   each lane so far. */
 static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int write) {
     uint32_t records = 0;
     uint32_t waits = 0;
@@ -12722,48 +13099,57 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
             ds__cpu_lane_op(&x->flat[e->flat], &records, &waits, &op);
         }
         size_t bytes = ds__cpu_op_bytes(&op);
-        if (write) {
-            char *to = (char *)p->block[e->lane] + offsetof(ds__cpu_block, data) + at[e->lane];
-            memcpy(to, &op,
-                   op.kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT
-                   : bytes < sizeof op      ? bytes
-                                            : sizeof op);
-            if (op.kind == DS__OP_KERNEL && op.u.kernel.args_size)
-                memcpy(to + DS__CPU_ARGS_AT, op.u.kernel.args, op.u.kernel.args_size);
-        }
+        if (write)
+            ds__cpu_op_write((char *)p->block[e->lane] + offsetof(ds__cpu_block, data) +
+                                 at[e->lane],
+                             &op, bytes);
         at[e->lane] += bytes;
     }
 }
 
+/* Allocates the operations of all lanes, whose bytes are in `at`, and sets `at` to 0. Returns 0 if
+   there is no memory, or a lane is too long for the offsets of 32 bits. */
+static int ds__cpu_plan_alloc(ds__cpu_plan *p, size_t *at) {
+    for (uint32_t i = 0; i < p->lanes; i++) {
+        if (at[i] > UINT32_MAX - 64)
+            return 0;
+        /* one operation more: a read of a whole ds__op stays inside */
+        p->block[i] = ds__host_alloc(offsetof(ds__cpu_block, data) + at[i] + sizeof(ds__op));
+        if (!p->block[i])
+            return 0;
+        at[i] = 0;
+    }
+    return 1;
+}
+
+/* Writes the operations and objects of the executable into a plan. Returns 0 if there is no
+   memory. `at` has a zero for each lane. */
+static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
+    p->lanes = x->lanes;
+    ds__cpu_plan_fill(x, p, at, 0);
+    if (!ds__cpu_plan_alloc(p, at))
+        return 0;
+    size_t objects = ds__cpu_objects_of(x->body, NULL);
+    if (objects) {
+        p->object = ds__host_alloc(objects * sizeof *p->object);
+        if (!p->object)
+            return 0;
+    }
+    p->objects = ds__cpu_objects_of(x->body, p->object);
+    ds__cpu_plan_fill(x, p, at, 1);
+    return 1;
+}
+
+/* Makes the plan of the executable anew; pending launches keep the old one. After a failure, the
+   executable still has the old plan. */
 static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     uint32_t flats = 0;
     ds__cpu_plan *p = ds__host_alloc(sizeof *p + x->lanes * sizeof p->block[0]);
     size_t *at = ds__host_alloc((x->lanes + 1u) * sizeof *at);
-    int done = p && at;
     if (p)
         atomic_store(&p->users, 1);
     ds__cpu_regather(x, x->body, &flats);
-    if (done) {
-        p->lanes = x->lanes;
-        ds__cpu_plan_fill(x, p, at, 0);
-        for (uint32_t i = 0; i < x->lanes && done; i++) {
-            if (at[i] > UINT32_MAX - 64)
-                done = 0;
-            else
-                p->block[i] =
-                    ds__host_alloc(offsetof(ds__cpu_block, data) + at[i] +
-                                   sizeof(ds__op)); /* reading an operation whole stays inside */
-            done = done && p->block[i];
-            at[i] = 0;
-        }
-        size_t objects = ds__cpu_objects_of(x->body, NULL);
-        if (done && objects)
-            done = (p->object = ds__host_alloc(objects * sizeof *p->object)) != NULL;
-        if (done)
-            p->objects = ds__cpu_objects_of(x->body, p->object);
-        if (done)
-            ds__cpu_plan_fill(x, p, at, 1);
-    }
+    int done = p && at && ds__cpu_plan_write(x, p, at);
     ds__host_free(at);
     if (!done) {
         ds__cpu_plan_drop(p);
@@ -12776,6 +13162,8 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     return DS_OK;
 }
 
+/* Drops a reference to an executable. The last one frees it, and destroys its lanes and its
+   gate. */
 static void ds__cpu_exec_drop(ds__cpu_exec *x) {
     if (atomic_fetch_sub(&x->users, 1) != 1)
         return;
@@ -12826,7 +13214,7 @@ static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsi
     return DS_OK;
 }
 
-/* The core has the graphs themselves. */
+/* The entries that change a graph do nothing: the core keeps the graphs. */
 static ds_result ds__cpu_graph_create(ds__body *body) {
     (void)body;
     return DS_OK;
@@ -12870,8 +13258,8 @@ static void ds__cpu_graph_destroy(ds__body *body) {
     (void)body;
 }
 
-/* The core changes the body when these have returned; the next launch makes a plan of it. The
-   old one goes at once, with what it keeps, unless a launch needs it. */
+/* Drops the plan, which keeps payloads alive, at once; pending launches keep it. The core changes
+   the shadow graph after the entry has returned, and the next launch makes a plan. */
 static ds_result ds__cpu_exec_changed(ds__cpu_exec *x) {
     ds__cpu_plan_drop(x->plan);
     x->plan = NULL;
@@ -12915,6 +13303,7 @@ static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
    Threads: caller's threads submit. ds__cpu_launch_step and ds__cpu_lane_step run on the owner
    of the stream or lane; lanes run concurrently. */
 
+/* Frees a launch, and drops its references to the executable, the plan and the stamps. */
 static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
@@ -12927,66 +13316,127 @@ static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     ds__cpu_exec_drop(x);
 }
 
-/* Notes what wait nodes wait for, and makes the stamps of timed records. */
-static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
-    const ds__cpu_exec *x = run->exec;
-    uint32_t record = 0;
-    uint32_t wait = 0;
-    if (x->records && !(run->stamp = ds__host_alloc(x->records * sizeof *run->stamp)))
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    if (x->waits && !(run->token = ds__host_alloc(x->waits * sizeof *run->token)))
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    /* in the order of ds__cpu_plan_fill, which numbers them */
-    for (uint32_t i = 0; i < x->entries; i++) {
-        const ds__node *n = x->entry[i].flat == UINT32_MAX ? NULL : x->flat[x->entry[i].flat].node;
-        if (!n || (n->kind != DS_NODE_EVENT_RECORD && n->kind != DS_NODE_EVENT_WAIT))
-            continue;
-        ds__cpu_event *e = n->op.u.event.event;
-        ds_result r = n->kind == DS_NODE_EVENT_WAIT ? ds__cpu_event_look(e, 1) : DS_OK;
-        if (r < 0)
-            return r;
-        ds__lock_take(&e->lock);
-        uint64_t capture = e->capture;
-        ds__cpu_token t = { e->stream, e->upto };
-        ds__lock_give(&e->lock);
-        if (n->kind == DS_NODE_EVENT_RECORD) {
-            if ((e->flags & DS_EVENT_TIMING) && !(run->stamp[record] = ds__cpu_stamp_take()))
-                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
-            if (e->board && !run->shared &&
-                !(run->shared = ds__host_alloc(x->records * sizeof *run->shared)))
-                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-            if (e->board && (r = ds__cpu_lane_for(x->lane[x->flat[x->entry[i].flat].lane], e,
-                                                  &run->shared[record])) < 0)
-                return r;
-            record++;
-        } else {
-            if (capture)
-                return ds__cpu_captured(
-                    capture, 0, "the executable waits for an event that was recorded in a capture");
-            if (t.stream && (r = ds__cpu_event_watch(e, t.stream, t.upto)) < 0)
-                return r;
-            run->token[wait++] = t;
-        }
-    }
-    return DS_OK;
+/* Returns the flat node that an entry runs if it is an event node, else NULL. */
+static const ds__cpu_flat *ds__cpu_entry_event(const ds__cpu_exec *x, const ds__cpu_entry *e) {
+    const ds__cpu_flat *f = e->flat == UINT32_MAX ? NULL : &x->flat[e->flat];
+    if (!f || !f->node)
+        return NULL;
+    return f->node->kind == DS_NODE_EVENT_RECORD || f->node->kind == DS_NODE_EVENT_WAIT ? f : NULL;
 }
 
-/* The events of record nodes stand for this launch from now on. */
+/* Prepares record number `record` of a launch: a time stamp for an event with timing, and the lane
+   of a registry for an event that processes share. */
+static ds_result ds__cpu_launch_add_record(ds__cpu_launch *run, const ds__cpu_flat *f,
+                                           uint32_t record) {
+    const ds__cpu_exec *x = run->exec;
+    ds__cpu_event *e = f->node->op.u.event.event;
+    if (e->flags & DS_EVENT_TIMING) {
+        run->stamp[record] = ds__cpu_stamp_take();
+        if (!run->stamp[record])
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
+    }
+    if (!e->registry)
+        return DS_OK;
+    if (!run->shared)
+        run->shared = ds__host_alloc(x->records * sizeof *run->shared);
+    if (!run->shared)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    return ds__cpu_lane_for(x->lane[f->lane], e, &run->shared[record]);
+}
+
+/* Notes the token of the event at the time of the launch as that of wait number `wait`. */
+static ds_result ds__cpu_launch_add_wait(ds__cpu_launch *run, ds__cpu_event *e, uint32_t wait) {
+    ds_result r = ds__cpu_event_look(e, 1);
+    if (r < 0)
+        return r;
+    ds__lock_take(&e->lock);
+    uint64_t capture = e->capture;
+    ds__cpu_token t = { e->stream, e->upto };
+    ds__lock_give(&e->lock);
+    if (capture)
+        return ds__cpu_captured(capture, 0,
+                                "the executable waits for an event that was recorded in a capture");
+    if (t.stream)
+        r = ds__cpu_event_watch(e, t.stream, t.upto);
+    run->token[wait] = t;
+    return r;
+}
+
+/* Prepares the event nodes of a launch. They have numbers in the order of the entries, as
+   ds__cpu_plan_fill assigns them. */
+static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
+    const ds__cpu_exec *x = run->exec;
+    ds_result r = DS_OK;
+    uint32_t record = 0;
+    uint32_t wait = 0;
+    if (!x->records && !x->waits)
+        return DS_OK;
+    if (x->records) {
+        run->stamp = ds__host_alloc(x->records * sizeof *run->stamp);
+        if (!run->stamp)
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    }
+    if (x->waits) {
+        run->token = ds__host_alloc(x->waits * sizeof *run->token);
+        if (!run->token)
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    }
+    for (uint32_t i = 0; i < x->entries && r == DS_OK; i++) {
+        const ds__cpu_flat *f = ds__cpu_entry_event(x, &x->entry[i]);
+        if (!f)
+            continue;
+        r = f->node->kind == DS_NODE_EVENT_RECORD
+                ? ds__cpu_launch_add_record(run, f, record++)
+                : ds__cpu_launch_add_wait(run, f->node->op.u.event.event, wait++);
+    }
+    return r;
+}
+
+/* Lets the events of record nodes stand for the launch with that ticket. stamps: those of the
+   launch, which may be over and freed already. */
 static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
                                   ds__cpu_stamp *const *stamps) {
     uint32_t record = 0;
     for (uint32_t i = 0; i < x->entries && x->records; i++) {
-        const ds__cpu_flat *f = x->entry[i].flat == UINT32_MAX ? NULL : &x->flat[x->entry[i].flat];
-        if (!f || !f->node || f->node->kind != DS_NODE_EVENT_RECORD)
+        const ds__cpu_flat *f = ds__cpu_entry_event(x, &x->entry[i]);
+        if (!f || f->node->kind != DS_NODE_EVENT_RECORD)
             continue;
         uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
         ds__cpu_event_set(e, x->lane[f->lane], upto, stamps[record++]);
-        if (e->board)
+        if (e->registry)
             ds__cpu_event_publish(e, x->lane[f->lane], upto);
     }
 }
 
+/* Returns the next launch of an executable, with references to the executable and its plan. NULL:
+   no memory. */
+static ds__cpu_launch *ds__cpu_launch_create(ds__cpu_exec *x) {
+    ds__cpu_launch *run = ds__host_alloc(sizeof *run);
+    if (!run) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+        return NULL;
+    }
+    run->exec = x;
+    run->plan = x->plan;
+    run->ticket = x->launches;
+    atomic_fetch_add_explicit(&x->users, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&x->plan->users, 1, memory_order_relaxed);
+    return run;
+}
+
+/* Frees a launch that was not enqueued, with the references that its events would have to the
+   stamps. */
+static void ds__cpu_launch_cancel(ds__cpu_launch *run) {
+    const ds__cpu_exec *x = run->exec;
+    for (uint32_t i = 0; run->stamp && i < x->records; i++)
+        ds__cpu_stamp_give(run->stamp[i]);
+    for (uint32_t i = 0; run->shared && i < x->records; i++)
+        ds__cpu_lane_unused(run->shared[i]);
+    ds__cpu_launch_drop(run);
+}
+
+/* Enqueues a launch. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
@@ -12994,52 +13444,48 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
         r = ds__cpu_plan_make(x);
     if (r < 0)
         return r;
-    ds__cpu_launch *run = ds__host_alloc(sizeof *run);
+    ds__cpu_launch *run = ds__cpu_launch_create(x);
     if (!run)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    run->exec = x;
-    run->plan = x->plan;
-    run->ticket = x->launches;
-    atomic_fetch_add_explicit(&x->users, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&x->plan->users, 1, memory_order_relaxed);
+        return DS_ERR_OUT_OF_MEMORY;
+
     ds__cpu_stamp **stamps = NULL;
-    if (x->records || x->waits) {
-        r = ds__cpu_launch_events(run);
-        if (r == DS_OK && x->records &&
-            !(stamps = ds__copy_bytes(run->stamp, x->records * sizeof *stamps)))
+    r = ds__cpu_launch_events(run);
+    if (r == DS_OK && x->records) {
+        stamps = ds__copy_bytes(run->stamp, x->records * sizeof *stamps);
+        if (!stamps)
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
     }
     ds__op launch = *op;
     launch.u.graph.exec = run;
     if (r == DS_OK)
         r = ds__cpu_enqueue(s, &launch, NULL);
-    if (r < 0) { /* the events' halves of the stamps too */
-        for (uint32_t i = 0; run->stamp && i < x->records; i++)
-            ds__cpu_stamp_give(run->stamp[i]);
-        for (uint32_t i = 0; run->shared && i < x->records; i++)
-            ds__cpu_lane_unused(run->shared[i]);
-        ds__host_free(stamps);
-        ds__cpu_launch_drop(run);
-        return r;
-    }
+    if (r < 0)
+        goto fail;
+
     if (x->records)
         ds__cpu_launch_record(x, x->launches, stamps);
     ds__host_free(stamps);
     x->launches++;
     return DS_OK;
+
+fail:
+    ds__host_free(stamps);
+    ds__cpu_launch_cancel(run);
+    return r;
 }
 
+/* Makes the plan of an executable that has changed. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_upload(const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     return x->dirty ? ds__cpu_plan_make(x) : DS_OK;
 }
 
-/* Starts a lane: in this moment nobody runs it, or somebody who has emptied it and will see its
-   new operations. */
+/* Starts a lane. No thread runs the lane, or a thread that has emptied it will see the new
+   operations. hold_first: if the first operation is a wait, the lane is parked without a thread. */
 static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     uint32_t idle = DS__CPU_IDLE;
     ds__op *op = (ds__op *)(void *)(lane->head->data);
-    /* it would only be parked */
+    /* a worker would only park the lane */
     if (hold_first && op->kind == DS__CPU_OP_LANE_WAIT &&
         atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_RUNNING)) {
         ds__cpu_stream *on = op->u.wait.stream;
@@ -13052,13 +13498,16 @@ static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     ds__cpu_kick(lane);
 }
 
-/* What failed so far stays failed, later operations run again. The stream has nothing to do. */
+/* Ends the failure of a stream without pending work. Numbers that have failed stay failed; later
+   operations run. */
 static void ds__cpu_forgive(ds__cpu_stream *s) {
     ds__cpu_stays_failed(s, atomic_load(&s->failure), atomic_load(&s->failed_from),
                          atomic_load(&s->done));
     atomic_store(&s->failure, NULL);
 }
 
+/* Gives the lanes their operations, and starts them. The owner of the stream runs the first lane
+   itself, unless more urgent streams are ready. */
 static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_relaxed);
@@ -13076,7 +13525,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
                                   memory_order_relaxed);
         if (f)
             ds__cpu_fail_stream(lane, f, lane->lane_base + 1);
-        /* a failure that an earlier launch's stream brought along is not this one's */
+        /* the failure came from the stream of an earlier launch */
         else if (atomic_load(&lane->failure) && !atomic_load(&ds__cpu.device[lane->device].failure))
             ds__cpu_forgive(lane);
     }
@@ -13091,7 +13540,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
     uint32_t idle = DS__CPU_IDLE;
     if (x->lanes == 0 || !nest)
         return;
-    /* who emptied it goes on with it */
+    /* the thread that has emptied the lane continues with it */
     if (!atomic_compare_exchange_strong(&x->lane[0]->state, &idle, DS__CPU_RUNNING))
         return;
     ds__tls.nested++;
@@ -13099,7 +13548,8 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
     ds__tls.nested--;
 }
 
-/* The stream has come to a launch. DS__CPU_GONE: it is parked and will come again. */
+/* Runs a launch: waits for its turn, starts the lanes, and waits for all of them. DS__CPU_GONE: the
+   stream is parked, and comes to the launch again. */
 static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                uint64_t number, int who) {
     ds__cpu_launch *run = op->u.graph.exec;
@@ -13135,7 +13585,8 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
     return DS__CPU_EMPTY;
 }
 
-/* Operations that only lanes have. */
+/* Runs an operation that only lanes have: a record or wait of an event node, or a wait for another
+   lane. */
 static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                              uint64_t number, int failed, int who) {
     ds__cpu_launch *run = s->launch;
@@ -13146,7 +13597,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         if (run->shared && run->shared[op->u.wait.upto])
             ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
-        return DS__CPU_EMPTY; /* the launch gives it back */
+        return DS__CPU_EMPTY; /* the launch drops the reference to the stamp */
     }
     if (op->kind == DS__CPU_OP_NODE_WAIT)
         t = run->token[op->u.wait.upto];
@@ -13254,9 +13705,8 @@ static int ds__cpu_is_freed(uintptr_t address) {
     return found && (kept || !ds__os_is_mapped(address));
 }
 
-/* The core keeps the table of all memory; what it does not know is ordinary host memory, or
-   memory of this driver that was freed: DS_ERR_INVALID_VALUE. The usual case, a pageable operand
-   of a copy, takes no lock. */
+/* Describes memory that is not in the core's table: ordinary host memory, or freed memory of this
+   driver, which is refused. The usual case, a pageable operand of a copy, takes no lock. */
 static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
     uintptr_t address = (uintptr_t)ptr;
     memset(out, 0, sizeof *out);
@@ -13266,16 +13716,18 @@ static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
     return ds__fail(DS_ERR_INVALID_VALUE, "%p is in memory of the CPU driver that was freed", ptr);
 }
 
-/* Aligned to 512. */
+/* Allocates memory aligned to 512 bytes. NULL: no memory. */
 static void *ds__cpu_memory(size_t size) {
     return ds__os_aligned_alloc(512, size);
 }
 
-/* A device's; large pieces of a dry one are no more than addresses until they are touched. */
+/* Returns 1 if memory of this size is only reserved until it is touched: large memory of a dry
+   device (DS_CPU_DRY). */
 static int ds__cpu_is_dry(size_t size) {
     return ds__cpu.fabric && ds__cpu.fabric->flags & DS_CPU_DRY && size >= DS__CPU_DRY_BYTES;
 }
 
+/* Allocates memory of a device. NULL: no memory. */
 static void *ds__cpu_device_memory_take(size_t size) {
     if (DS__LIKELY(!ds__cpu_is_dry(size)))
         return ds__cpu_memory(size);
@@ -13298,7 +13750,7 @@ static void ds__cpu_device_memory_give(void *at, size_t size) {
     }
 }
 
-/* Takes the bytes from the device's limit. */
+/* Counts the bytes as used, unless they exceed the device's limit. */
 static ds_result ds__cpu_take(int device, size_t size) {
     ds__cpu_device *d = &ds__cpu.device[device];
     size_t used = atomic_load(&d->used);
@@ -13311,6 +13763,7 @@ static ds_result ds__cpu_take(int device, size_t size) {
     return DS_OK;
 }
 
+/* Undoes ds__cpu_take, and reports that the system has no memory. */
 static ds_result ds__cpu_short(int device, size_t size) {
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot allocate %zu bytes for cpu:%d", size,
@@ -13328,8 +13781,7 @@ static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
     return *out ? DS_OK : ds__cpu_short(device, size);
 }
 
-/* Virtual memory is the system's. Its unit here is that of GPUs, and of the system's large
-   pages. */
+/* The unit of mapped memory: that of GPUs, and of the system's large pages. */
 #define DS__CPU_SPACE_PAGE ((size_t)2 << 20)
 
 static size_t ds__cpu_space_round(size_t size) {
@@ -13362,7 +13814,7 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
         return r;
     r = ds__cpu_take(device, size);
     if (r == DS_OK && !ds__os_commit(at, size)) {
-        ds__os_decommit(at, size); /* it may have come half way */
+        ds__os_decommit(at, size); /* a part may be committed */
         r = ds__cpu_short(device, size);
     }
     if (r < 0)
@@ -13382,7 +13834,8 @@ static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
     return DS_OK;
 }
 
-/* The driver's own allocator is the system's: it keeps nothing. */
+/* Allocates memory for use in stream order. The memory comes from the system at once; the driver
+   keeps no freed memory. */
 static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void **out) {
     ds__cpu_stream *s = stream;
     ds__op op = { .kind = DS__CPU_OP_FREE };
@@ -13392,14 +13845,17 @@ static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void
         return ds__cpu_report(f);
     if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r))
         return r;
-    if ((r = ds__cpu_take(device, size)) < 0)
+    r = ds__cpu_take(device, size);
+    if (r < 0)
         return r;
-    if (!(*out = ds__cpu_device_memory_take(size)))
+    *out = ds__cpu_device_memory_take(size);
+    if (!*out)
         return ds__cpu_short(device, size);
     atomic_fetch_add(&ds__cpu.device[device].async_used, size);
     return DS_OK;
 }
 
+/* Enqueues the free of memory. */
 static ds_result ds__cpu_async_free(int device, void *stream, void *ptr, size_t size) {
     ds__cpu_stream *s = stream;
     ds__op op = { .kind = DS__CPU_OP_FREE };
@@ -13412,6 +13868,7 @@ static ds_result ds__cpu_async_free(int device, void *stream, void *ptr, size_t 
     return ds__cpu_enqueue(s, &op, NULL);
 }
 
+/* Frees the memory of a DS__CPU_OP_FREE. */
 static void ds__cpu_async_over(const ds__op *op) {
     ds__cpu_device *d = &ds__cpu.device[op->u.own.number];
     atomic_fetch_sub(&d->async_used, op->u.own.size);
@@ -13444,7 +13901,7 @@ static ds_result ds__cpu_async_info(int device, size_t *out_reserved, size_t *ou
    system calls run without them.
    Threads: caller's threads. Release and close expect that no work uses the memory. */
 
-/* Memory that other processes can open; it is all there before anybody touches it. */
+/* Memory that other processes can open. All its pages are reserved. */
 typedef struct ds__cpu_share {
     struct ds__cpu_share *next;
     void *base;
@@ -13453,7 +13910,7 @@ typedef struct ds__cpu_share {
     int fd;
 } ds__cpu_share;
 
-/* Takes the entry out, if it is there; take 0: leaves it. */
+/* Returns the entry of the memory, or NULL. take: removes it from the list. */
 static ds__cpu_share *ds__cpu_share_find(const void *base, int take) {
     ds__registries_lock();
     ds__cpu_share **p = &ds__cpu.shares;
@@ -13571,7 +14028,7 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
         "pinned memory cannot be allocated in this thread while the capture is open");
     if (r < 0)
         return r;
-    /* whole pages, which are there when the call returns, as CUDA; a dry device has addresses */
+    /* whole pages, which exist when the call returns, as with CUDA; those of a dry device do not */
     int touches = size >= DS__TOUCH_PAGE && !ds__cpu_is_dry(size);
     if (size > SIZE_MAX - DS__TOUCH_PAGE || (touches && size > ds__cpu.memory))
         *out = NULL;
@@ -13592,6 +14049,7 @@ static ds_result ds__cpu_host_register(void *ptr, size_t size) {
     return ds__cpu_unsafe("memory cannot be registered in this thread while the capture is open");
 }
 
+/* Waits for the work of a device, or of all devices if `device` is negative. */
 static ds_result ds__cpu_memory_wait(int device) {
     ds_result r = ds__cpu_unsafe(
         "memory cannot be freed or unregistered in this thread while the capture is open");
@@ -13611,7 +14069,7 @@ static ds_result ds__cpu_memory_release(ds_memory_kind kind, int device, void *p
     return DS_OK;
 }
 
-/* Waits for one unfinished stream after the other; needs no memory. */
+/* Waits for the unfinished streams of all devices, one after the other. */
 static void ds__cpu_drain(void) {
     for (int i = 0; i < ds__cpu.devices; i++) {
         ds__cpu_token t;
@@ -13718,7 +14176,7 @@ static ds_result ds__cpu_device_sensor(int device, int sensor, unsigned out[2]) 
                     ds__sensor_names[sensor], device);
 }
 
-/* This process; the driver does not know others that use the machine's memory. */
+/* Lists this process only: the driver does not know other processes that use the memory. */
 static ds_result ds__cpu_device_processes(int device, ds__processes *out) {
     size_t used = atomic_load(&ds__cpu.device[device].used);
     memset(out, 0, sizeof *out);
@@ -13808,6 +14266,8 @@ static ds_result ds__cpu_priority_range(int device, int *out_least, int *out_gre
    Threads: the threads that call ds_init and ds_shutdown, one at a time. ds__cpu_desc is read by
    the thread that starts the driver. */
 
+/* Returns the value if it is positive, else the number in the environment, else the default
+   (fallback); at most `most`. */
 static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     uint64_t n = value > 0 ? (uint64_t)value : ds__env_number(name);
     if (n == 0)
@@ -13815,9 +14275,10 @@ static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     return n > (uint64_t)most ? most : (int)n;
 }
 
-/* Options of ds_init; NULL: none were given. */
+/* The kept options of ds_init, or NULL. */
 static const ds_cpu_desc *ds__cpu_kept;
 
+/* Returns the kept options, or zeroed ones. */
 static const ds_cpu_desc *ds__cpu_desc(void) {
     static const ds_cpu_desc none;
     return ds__cpu_kept ? ds__cpu_kept : &none;
@@ -13927,8 +14388,7 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
     return desc->fabric ? ds__cpu_check_fabric(desc) : DS_OK;
 }
 
-/* A copy of a fabric in one piece of memory, with the defaults in the place of zeros; NULL: no
-   memory. */
+/* Copies a fabric into one piece of memory, and replaces zeros by defaults. NULL: no memory. */
 static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
     size_t routes = ((size_t)f->devices + 1) * ((size_t)f->devices + 1);
     size_t hops = 0;
@@ -13963,7 +14423,8 @@ static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
     return copy;
 }
 
-/* Keeps the options, with copies of all that they point to; NULL: only frees the old copies. */
+/* Keeps a copy of the options and of all memory that they point to. NULL: only frees the old
+   copies. */
 static ds_result ds__cpu_configure(const ds_init_desc *init) {
     const ds_cpu_desc *desc = init ? init->cpu : NULL;
     static ds_cpu_desc kept;
@@ -14019,20 +14480,20 @@ static void ds__cpu_probe(ds_backend_info *out) {
 
 static void ds__cpu_stop(void);
 
-static ds_result ds__cpu_start(void) {
-    const ds_cpu_desc *desc = ds__cpu_desc();
+/* Sets the options of the driver, from the kept ones and from the environment. Returns the number
+   of workers to start. */
+static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     int processors = ds__os_processors();
-    memset(&ds__cpu, 0, sizeof ds__cpu);
-    ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
-    ds__cpu.processors = processors;
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
                                  processors > 2 ? processors : 2, 256);
+    ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
+    ds__cpu.processors = processors;
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
     ds__cpu.no_spin = (desc->flags & DS_CPU_NO_SPIN) != 0;
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
     ds__cpu.seed = desc->seed ? desc->seed : ds__env_number("DEVSTREAM_CPU_SEED");
-    /* as under the seeded scheduler nothing is run at once, or split, or by who waits */
+    /* as with a seed, nothing runs at once, nothing is split, and waiting threads run no work */
     if (desc->fabric) {
         ds__cpu.fabric = desc->fabric;
         ds__cpu.seed = 1;
@@ -14040,36 +14501,49 @@ static ds_result ds__cpu_start(void) {
         ds__cpu.is_inline = 0;
     }
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
+    return workers;
+}
+
+/* Allocates the tables of devices and workers, of peer access, and of the virtual clock. On
+   failure, ds__cpu_stop frees the tables that were allocated. */
+static ds_result ds__cpu_tables_alloc(const ds_cpu_desc *desc, int workers) {
     size_t n = (size_t)ds__cpu.devices;
     size_t links = desc->fabric ? desc->fabric->links : 0;
     size_t engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
     ds__cpu.device = ds__host_alloc(n * sizeof *ds__cpu.device);
     ds__cpu.worker = ds__host_alloc((size_t)workers * sizeof *ds__cpu.worker);
-    if (desc->fabric &&
-        (ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
+    if (desc->fabric)
+        ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t));
+    if (ds__cpu.link_free) {
         ds__cpu.engine_free = ds__cpu.link_free + links;
         ds__cpu.memory_free = ds__cpu.engine_free + engines;
     }
-    ds__cpu.started = 1;
-    ds_result r = ds__cpu_peers_make(desc, n, &ds__cpu.peers);
-    if (r == DS_OK && (!ds__cpu.device || !ds__cpu.worker || (desc->fabric && !ds__cpu.link_free)))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
-    if (r < 0) {
-        ds__cpu_stop();
-        return r;
-    }
-    size_t memory = desc->memory_limit         ? desc->memory_limit
-                    : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38
-                                               : (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
+    if (!ds__cpu.device || !ds__cpu.worker || (desc->fabric && !ds__cpu.link_free))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
+    return ds__cpu_peers_make(desc, n, &ds__cpu.peers);
+}
+
+/* Sets the memory limit of all devices: that of the options, else 256 GiB for dry devices, else
+   that of the environment, else all memory that this process may use. */
+static void ds__cpu_limits_set(const ds_cpu_desc *desc) {
+    size_t limit = desc->memory_limit;
+    if (!limit && ds__cpu_is_dry(SIZE_MAX))
+        limit = (size_t)1 << 38;
+    else if (!limit)
+        limit = (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
     ds__cpu.memory = ds__os_memory();
-    for (size_t i = 0; i < n; i++)
-        ds__cpu.device[i].limit = memory ? memory : ds__cpu.memory;
-    /* What the threads read is set before the first runs. All workers count as awake, so that no
-       submission takes one that is starting for a missing one. */
+    for (int i = 0; i < ds__cpu.devices; i++)
+        ds__cpu.device[i].limit = limit ? limit : ds__cpu.memory;
+}
+
+/* Starts the workers and the monitor. The values that they read must be set before. All workers
+   count as awake, so that no submission misses one that is still starting. Returns 0, or the
+   system's error; ds__cpu_stop then ends the threads that were started. */
+static int ds__cpu_threads_start(int workers) {
+    int error = 0;
     ds__cpu.workers = workers;
     atomic_store(&ds__cpu.lookers, workers);
     atomic_store(&ds__cpu.monitor_word, 1);
-    int error = 0;
     for (int i = 0; i < workers && !error; i++) {
         error =
             ds__os_thread_start(&ds__cpu.worker[i].thread, ds__cpu_worker_main, &ds__cpu.worker[i]);
@@ -14080,6 +14554,22 @@ static ds_result ds__cpu_start(void) {
         error = ds__os_thread_start(&ds__cpu.monitor, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
     atomic_store(&ds__callers.gone_fn, ds__cpu_wake_monitor);
+    return error;
+}
+
+/* Returns with all threads started, or without any thread and memory. */
+static ds_result ds__cpu_start(void) {
+    const ds_cpu_desc *desc = ds__cpu_desc();
+    memset(&ds__cpu, 0, sizeof ds__cpu);
+    int workers = ds__cpu_options_apply(desc);
+    ds_result r = ds__cpu_tables_alloc(desc, workers);
+    ds__cpu.started = 1;
+    if (r < 0) {
+        ds__cpu_stop();
+        return r;
+    }
+    ds__cpu_limits_set(desc);
+    int error = ds__cpu_threads_start(workers);
     if (error) {
         ds__cpu_stop();
         return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
@@ -14087,7 +14577,7 @@ static ds_result ds__cpu_start(void) {
     return DS_OK;
 }
 
-/* Drains everything, ends the threads, frees. */
+/* Waits for all work, ends all threads, and frees all memory of the driver. */
 static void ds__cpu_stop(void) {
     atomic_store(&ds__callers.gone_fn, (void (*)(void))0);
     if (ds__cpu.workers_started && ds__cpu.device)
@@ -14127,14 +14617,14 @@ static void ds__cpu_stop(void) {
     memset(&ds__cpu, 0, sizeof ds__cpu);
 }
 
-/* Notes all pending work; NULL: no memory. */
+/* Lists all pending work. NULL: no memory. */
 static ds__cpu_pending *ds__cpu_list_pending(void) {
     ds__cpu_pending *mark = ds__host_alloc(sizeof *mark);
     for (int i = 0; mark && i < ds__cpu.devices; i++) {
         size_t n;
         ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
         if (n == 0) {
-            ds__host_free(one); /* the work that it was for ended meanwhile */
+            ds__host_free(one); /* the work has ended meanwhile */
             continue;
         }
         ds__cpu_pending *more = NULL;
@@ -14153,6 +14643,8 @@ static ds__cpu_pending *ds__cpu_list_pending(void) {
     return mark;
 }
 
+/* Returns 1 if the work that was pending at the first call with this mark is done. The first call,
+   with *mark NULL, makes the mark; the last one frees it. */
 static int ds__cpu_passed(void **mark) {
     ds__cpu_pending *m = *mark;
     if (!m)
@@ -14170,6 +14662,7 @@ static int ds__cpu_passed(void **mark) {
     return 1;
 }
 
+/* Returns 1 if waiting threads and several workers may share an operation. */
 static int ds__cpu_spreads(void) {
     return !ds__cpu_explores();
 }
@@ -14289,7 +14782,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
 #error "devstream needs cudart 11.8 or newer"
 #endif
 
-/* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a driver's entry of before does not look at the last two */
+/* CUDA_KERNEL_NODE_PARAMS of CUDA 12; older drivers do not read the last two fields. */
 typedef struct ds__cuda_kernel_params {
     void *function;
     unsigned grid_x;
@@ -14317,9 +14810,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     unsigned char reserved[4];
 } ds__cuda_memory;
 
-/* X(function, parameters): the functions taken from the driver library. The types are those
-   of cuda.h, which need not be there: results, options and JIT options are ints, handles are
-   pointers, a device's address is 64 bits wide. */
+/* X(function, parameters): the functions of the driver library. The types stand for those of
+   cuda.h, which is not needed: results and options are ints, handles are pointers, and the address
+   of device memory has 64 bits. */
 /* clang-format off */
 #define DS__CUDA_ENTRY_POINTS(X) \
     X(cuModuleLoadDataEx, \
@@ -14383,12 +14876,12 @@ enum {
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
 
-/* A pinned buffer for copies between a GPU and a CPU device; those of one stream share it, since
-   they run one by one. */
+/* A pinned buffer for copies between a GPU and a CPU device. The copies of a stream share it,
+   because they run one after the other. */
 typedef struct ds__cuda_stage {
     struct ds__cuda_stage *next;
     void *memory;
-    _Atomic size_t users; /* the stream, and the copies on their way */
+    _Atomic size_t users; /* the stream, and pending copies */
 } ds__cuda_stage;
 
 typedef struct ds__cuda_stream {
@@ -14396,39 +14889,40 @@ typedef struct ds__cuda_stream {
     int device;
     int kind; /* DS__STREAM_* */
     int priority;
-    _Atomic uint64_t capture; /* the number of the capture that it was last seen in */
+    _Atomic uint64_t capture; /* number of the capture in which the stream was last seen */
     int owned;                /* the handle ends with this object */
     int given;    /* unwrapped; a call that had found the object earlier may still use the handle */
     int blocking; /* the stream is ordered with the legacy stream */
-    /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
+    /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
-    uint64_t thread;       /* a per-thread stream's */
+    uint64_t thread;       /* of a per-thread stream: the number of its thread */
     ds__lock lock;         /* of `mark`, between its record and the wait for it */
-    cudaEvent_t mark;      /* what other streams wait for; made when first needed */
-    ds__mutex staging;     /* held while the pieces of a copy are put on the stream */
-    ds__cuda_stage *stage; /* made when first needed */
+    cudaEvent_t mark;      /* event for waits of other streams; created for the first one */
+    ds__mutex staging;     /* held while the pieces of a copy are enqueued */
+    ds__cuda_stage *stage; /* created for the first staged copy */
     struct ds__cuda_stream *next;
     struct ds__cuda_stream *previous;
-    struct ds__cuda_stream *sibling; /* the next one of those made for a capture */
+    struct ds__cuda_stream *sibling; /* the next stream that was made for the same capture */
 } ds__cuda_stream;
 
 typedef struct ds__cuda_event {
     _Atomic(cudaEvent_t) event;
     int device;
-    _Atomic uint64_t capture; /* of the capture in which it was recorded last; 0: outside */
-    /* made for another device, where the first record failed; a reader may still have it */
+    _Atomic uint64_t capture; /* number of the capture of the last record; 0: outside of captures */
+    /* an event of another device, where the first record failed; a reader may still use it */
     struct ds__cuda_event *older;
 } ds__cuda_event;
 
-/* A host function on its way. */
+/* States of a host function or keep. */
 enum { DS__CUDA_PENDING, DS__CUDA_TAKEN };
 
+/* A host function or callback that was enqueued. */
 typedef struct ds__cuda_host {
     struct ds__cuda_host *next;
     struct ds__cuda_host *previous;
     _Atomic int state;
     int device;
-    int embedded; /* 1: part of another block; its destructor ends that */
+    int embedded; /* 1: a part of another object, which the destructor frees */
     ds_host_fn fn;
     ds_host_fn dtor_fn;
     ds_callback_fn callback;
@@ -14436,16 +14930,16 @@ typedef struct ds__cuda_host {
     uint64_t stream;
 } ds__cuda_host;
 
-/* What an executable graph of CUDA's keeps alive, launches on their way included. */
+/* The objects that an executable graph of CUDA and its pending launches keep alive. */
 typedef struct ds__cuda_keep {
     struct ds__cuda_keep *next;
     struct ds__cuda_keep *previous;
-    _Atomic int state; /* as of a host function */
+    _Atomic int state;
     uint32_t count;
     ds__object *object[];
 } ds__cuda_keep;
 
-/* An image that was loaded on a device, shared by the kernels in it. */
+/* An image that was loaded on a device; the kernels of the image share it. */
 typedef struct ds__cuda_module {
     struct ds__cuda_module *next;
     const void *image;
@@ -14456,9 +14950,9 @@ typedef struct ds__cuda_module {
 
 /* A kernel on one device. */
 typedef struct ds__cuda_function {
-    /* what cuLaunchKernel or cudaLaunchKernel takes; NULL: not ready */
+    /* the function for cuLaunchKernel or cudaLaunchKernel; NULL: not loaded */
     _Atomic(void *) function;
-    /* most dynamic shared memory that a launch may ask for, as things are */
+    /* present limit of the dynamic shared memory of a launch */
     _Atomic unsigned shared;
     ds__cuda_module *module;
 } ds__cuda_function;
@@ -14467,49 +14961,49 @@ static struct {
     int devices;
     int multiprocessors[DS__MAX_DEVICES];
     _Atomic unsigned char used[DS__MAX_DEVICES];
-    /* 0: not asked yet, 1: no, 2: yes, and switched on, for good */
+    /* access of the first to the second: 0: not known, 1: not supported, 2: enabled for good */
     _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES];
-    /* whether the first could reach the second: 0: not asked yet, 1: no, 2: yes */
+    /* can the first reach the second: 0: not known, 1: no, 2: yes */
     _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES];
-    _Atomic size_t page[DS__MAX_DEVICES];          /* of reserved address space; 0: not asked yet */
-    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES];  /* the default one, once it is as it should be */
-    unsigned long long threshold[DS__MAX_DEVICES]; /* that it had before */
-    /* the primary ones, retained for good, as cudart does */
+    _Atomic size_t page[DS__MAX_DEVICES];          /* of reserved address space; 0: not known */
+    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES];  /* the default pool, after its set-up */
+    unsigned long long threshold[DS__MAX_DEVICES]; /* its former release threshold */
+    /* primary contexts, retained for good, as cudart does */
     _Atomic(void *) context[DS__MAX_DEVICES];
-    /* for copies of streams of the CPU driver; made when first needed */
+    /* for copies of streams of the CPU driver; created for the first one */
     cudaStream_t side[DS__MAX_DEVICES];
-    /* waits for what was pending on destroyed streams; made when first needed */
+    /* waits for the pending work of destroyed streams; created for the first one */
     _Atomic(cudaStream_t) ended[DS__MAX_DEVICES];
-    /* modules, side and ended streams: held across calls that compile or create */
+    /* of modules, side and ended streams; held across calls that compile or create */
     ds__mutex mutex;
-    /* in use, and without users until the device has been waited for */
+    /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
     ds__lock lock;            /* of the list of streams */
-    ds__cuda_stream *streams; /* all but the legacy ones */
-    /* of the three lists below: a lock that no call of cudart is made under */
+    ds__cuda_stream *streams; /* all except for the legacy streams */
+    /* of the next three lists; no call of cudart is made under it */
     ds__lock host_lock;
     ds__cuda_host *hosts;
-    ds__cuda_stage *stages; /* without users */
-    ds__cuda_keep *keeps;   /* what CUDA has not let go yet */
-    /* what it had not at a shutdown: it may still run and end that, which stays for good */
+    ds__cuda_stage *stages; /* buffers without users */
+    ds__cuda_keep *keeps;   /* keeps that CUDA has not ended yet */
+    /* keeps that CUDA had not ended at a shutdown; they stay for good, because CUDA may end them */
     ds__cuda_keep *left;
-    _Atomic int host_count; /* host functions that were put on a stream and have not returned */
+    _Atomic int host_count; /* host functions that were enqueued and have not returned */
     _Atomic int inside;     /* host functions that run */
-    _Atomic int releases;   /* threads that wait for devices in order to release memory */
+    _Atomic int releases;   /* threads that wait for devices before a release of memory */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
 } ds__cuda = { .mutex = DS__MUTEX_INIT };
 
-static _Thread_local uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
+static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
 
-/* Around the calls of one entry. */
+/* The state around the calls of an entry. */
 typedef struct ds__cuda_scope {
-    int device;
-    int pushed;
-    cudaError_t pending;
-    /* number of the capture that an error will be about; 0: not known */
+    int device;          /* the current device; negative: none */
+    int pushed;          /* 1: its context was pushed */
+    cudaError_t pending; /* the last error of the thread before the scope */
+    /* number of the capture of the stream or event, for errors; 0: not known */
     uint64_t capture;
 } ds__cuda_scope;
 
@@ -14522,7 +15016,7 @@ static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 /* cuda/capture_op.h */
 static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);
 static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn);
+                                          const ds__op *op);
 
 /* cuda/capture_query.h */
 static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
@@ -14544,10 +15038,10 @@ static void ds__cuda_stage_drop(ds__cuda_stage *stage);
 /* cuda/call.h - scopes, errors and capture modes of CUDA calls.
 
    Wraps the calls into CUDA. ds__cuda_enter opens a scope with a current device, ds__cuda_leave
-   closes it, and ds__cuda_on opens one for a stream. DS__RT checks a call of cudart, DS__DR_CODE
-   calls an entry point of the driver library, and ds__cuda_fail reports the error. ds__cuda_relax
-   and ds__cuda_query_begin change the thread's capture mode around calls that an open capture could
-   forbid.
+   closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of cudart, DS__DR an
+   entry point of the driver library; both report the error of a failed call. DS__RT_CODE and
+   DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change the thread's
+   capture mode around calls that an open capture could forbid.
 
    Invariants: A successful ds__cuda_enter needs one ds__cuda_leave; a failed one needs none.
    ds__cuda_leave makes the former device current again. An error that was pending in the thread
@@ -14559,7 +15053,8 @@ static void ds__cuda_stage_drop(ds__cuda_stage *stage);
    thread is refused (ds__cuda_mine), because CUDA's handle for it means the calling thread's
    stream. */
 
-/* The capture lock; ds__cuda_fail asks whether the thread holds it. */
+/* Takes the capture lock, and counts that the thread holds it: ds__cuda_capture_failed takes it
+   otherwise. */
 static void ds__cuda_lock(void) {
     ds__lock_take(&ds__g.capture_lock);
     ds__tls.capture_locked++;
@@ -14570,82 +15065,69 @@ static void ds__cuda_unlock(void) {
     ds__lock_give(&ds__g.capture_lock);
 }
 
-/* After these the device cannot be used by this process any more (driver_types.h says so at
-   each). */
-static int ds__cuda_is_sticky(int code) {
-    switch (code) {
-    case cudaErrorECCUncorrectable:
-    case cudaErrorNvlinkUncorrectable:
-    case 226 /* cudaErrorContained */:
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchTimeout:
-    case 709 /* cudaErrorContextIsDestroyed */:
-    case cudaErrorAssert:
-    case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorLaunchFailure:
-    case 721 /* cudaErrorTensorMemoryLeak */:
-    case 810 /* cudaErrorMpsClientTerminated */:
-    case 911 /* cudaErrorExternalDevice */:
-        return 1;
-    default:
-        return 0;
-    }
-}
+/* CUDA's codes with devstream's results. After a code of DS_ERR_FAILED, this process cannot use the
+   device any more (driver_types.h, at each of these codes). */
+static const struct {
+    int code;
+    ds_result result;
+} ds__cuda_codes[] = { { cudaErrorECCUncorrectable, DS_ERR_FAILED },
+                       { cudaErrorNvlinkUncorrectable, DS_ERR_FAILED },
+                       { 226 /* cudaErrorContained */, DS_ERR_FAILED },
+                       { cudaErrorIllegalAddress, DS_ERR_FAILED },
+                       { cudaErrorLaunchTimeout, DS_ERR_FAILED },
+                       { 709 /* cudaErrorContextIsDestroyed */, DS_ERR_FAILED },
+                       { cudaErrorAssert, DS_ERR_FAILED },
+                       { cudaErrorHardwareStackError, DS_ERR_FAILED },
+                       { cudaErrorIllegalInstruction, DS_ERR_FAILED },
+                       { cudaErrorMisalignedAddress, DS_ERR_FAILED },
+                       { cudaErrorInvalidAddressSpace, DS_ERR_FAILED },
+                       { cudaErrorInvalidPc, DS_ERR_FAILED },
+                       { cudaErrorLaunchFailure, DS_ERR_FAILED },
+                       { 721 /* cudaErrorTensorMemoryLeak */, DS_ERR_FAILED },
+                       { 810 /* cudaErrorMpsClientTerminated */, DS_ERR_FAILED },
+                       { 911 /* cudaErrorExternalDevice */, DS_ERR_FAILED },
+                       { cudaErrorInvalidValue, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidConfiguration, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidPitchValue, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidKernelImage, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidSource, DS_ERR_INVALID_VALUE },
+                       { cudaErrorLaunchOutOfResources, DS_ERR_INVALID_VALUE },
+                       { 218 /* invalid PTX */, DS_ERR_INVALID_VALUE },
+                       { 222 /* PTX too new */, DS_ERR_INVALID_VALUE },
+                       { cudaErrorSymbolNotFound, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidDeviceFunction, DS_ERR_INVALID_VALUE },
+                       { cudaErrorHostMemoryAlreadyRegistered, DS_ERR_INVALID_VALUE },
+                       { cudaErrorHostMemoryNotRegistered, DS_ERR_INVALID_VALUE },
+                       { cudaErrorMemoryAllocation, DS_ERR_OUT_OF_MEMORY },
+                       { cudaErrorNotPermitted, DS_ERR_NOT_PERMITTED },
+                       { cudaErrorNotSupported, DS_ERR_UNSUPPORTED },
+                       { cudaErrorNoKernelImageForDevice, DS_ERR_UNSUPPORTED },
+                       { cudaErrorStreamCaptureUnsupported, DS_ERR_CAPTURE_UNSUPPORTED },
+                       { cudaErrorStreamCaptureInvalidated, DS_ERR_CAPTURE_INVALIDATED },
+                       { cudaErrorStreamCaptureMerge, DS_ERR_CAPTURE_MERGE },
+                       { cudaErrorStreamCaptureUnmatched, DS_ERR_CAPTURE_UNMATCHED },
+                       { cudaErrorStreamCaptureUnjoined, DS_ERR_CAPTURE_UNJOINED },
+                       { cudaErrorStreamCaptureIsolation, DS_ERR_CAPTURE_ISOLATION },
+                       { cudaErrorStreamCaptureImplicit, DS_ERR_CAPTURE_IMPLICIT },
+                       { cudaErrorCapturedEvent, DS_ERR_CAPTURED_EVENT },
+                       { cudaErrorStreamCaptureWrongThread, DS_ERR_CAPTURE_WRONG_THREAD },
+                       { cudaErrorGraphExecUpdateFailure, DS_ERR_GRAPH_UPDATE } };
 
+/* Returns the result for a code; DS_ERR_DRIVER for codes that are not in the table. */
 static ds_result ds__cuda_map(int code) {
-    if (ds__cuda_is_sticky(code))
-        return DS_ERR_FAILED;
-    switch (code) {
-    case cudaErrorInvalidValue:
-    case cudaErrorInvalidConfiguration:
-    case cudaErrorInvalidPitchValue:
-    case cudaErrorInvalidKernelImage:
-    case cudaErrorInvalidSource:
-    case cudaErrorLaunchOutOfResources:
-    case 218 /* invalid PTX */:
-    case 222 /* PTX too new */:
-    case cudaErrorSymbolNotFound:
-    case cudaErrorInvalidDeviceFunction:
-    case cudaErrorHostMemoryAlreadyRegistered:
-    case cudaErrorHostMemoryNotRegistered:
-        return DS_ERR_INVALID_VALUE;
-    case cudaErrorMemoryAllocation:
-        return DS_ERR_OUT_OF_MEMORY;
-    case cudaErrorNotPermitted:
-        return DS_ERR_NOT_PERMITTED;
-    case cudaErrorNotSupported:
-    case cudaErrorNoKernelImageForDevice:
-        return DS_ERR_UNSUPPORTED;
-    case cudaErrorStreamCaptureUnsupported:
-        return DS_ERR_CAPTURE_UNSUPPORTED;
-    case cudaErrorStreamCaptureInvalidated:
-        return DS_ERR_CAPTURE_INVALIDATED;
-    case cudaErrorStreamCaptureMerge:
-        return DS_ERR_CAPTURE_MERGE;
-    case cudaErrorStreamCaptureUnmatched:
-        return DS_ERR_CAPTURE_UNMATCHED;
-    case cudaErrorStreamCaptureUnjoined:
-        return DS_ERR_CAPTURE_UNJOINED;
-    case cudaErrorStreamCaptureIsolation:
-        return DS_ERR_CAPTURE_ISOLATION;
-    case cudaErrorStreamCaptureImplicit:
-        return DS_ERR_CAPTURE_IMPLICIT;
-    case cudaErrorCapturedEvent:
-        return DS_ERR_CAPTURED_EVENT;
-    case cudaErrorStreamCaptureWrongThread:
-        return DS_ERR_CAPTURE_WRONG_THREAD;
-    case cudaErrorGraphExecUpdateFailure:
-        return DS_ERR_GRAPH_UPDATE;
-    default:
-        return DS_ERR_DRIVER;
-    }
+    for (size_t i = 0; i < sizeof ds__cuda_codes / sizeof ds__cuda_codes[0]; i++)
+        if (ds__cuda_codes[i].code == code)
+            return ds__cuda_codes[i].result;
+    return DS_ERR_DRIVER;
 }
 
-/* The sentence of a failed call; since CUDA 10.1 the driver's codes are cudart's. */
+/* Returns 1 if this process cannot use the device any more after the code. */
+static int ds__cuda_is_sticky(int code) {
+    return ds__cuda_map(code) == DS_ERR_FAILED;
+}
+
+/* Reports the error of a failed call. Since CUDA 10.1, the codes of the driver library are those of
+   cudart. Codes of captures take the capture lock, unless the thread holds it. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_scope *scope,
                                                                const char *call, int code) {
     char where[24] = "";
@@ -14662,7 +15144,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_sc
             : "");
 }
 
-/* A call that needs no device. */
+/* Opens a scope for calls that need no current device. */
 static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
     scope->device = device;
     scope->pushed = 0;
@@ -14670,14 +15152,15 @@ static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
     scope->pending = cudaPeekAtLastError();
 }
 
-/* An error that is of no interest; it is taken from the thread unless one of the user's was
-   there before. */
-static inline void ds__cuda_ignore(const ds__cuda_scope *scope, cudaError_t code) {
+/* Takes the error of a call from the thread, unless an error was pending before the scope. Returns
+   the code. */
+static inline cudaError_t ds__cuda_clear(const ds__cuda_scope *scope, cudaError_t code) {
     if (DS__UNLIKELY(code != cudaSuccess) && scope->pending == cudaSuccess)
         (void)cudaGetLastError();
+    return code;
 }
 
-/* The result of a cudart call. */
+/* Clears and reports the error of a cudart call. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_scope *scope,
                                                                  cudaError_t code,
                                                                  const char *call) {
@@ -14691,28 +15174,31 @@ static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t 
     return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_failed(scope, code, call);
 }
 
+/* Every call of cudart in a scope is one of these two. DS__RT returns a result; a failure is
+   cleared, mapped and reported with the function and the device of the scope. DS__RT_CODE clears
+   the error and returns the code: for clean-up, and for calls whose failure has a meaning. */
 #define DS__RT(scope, function, arguments) ds__cuda_check(&(scope), function arguments, #function)
+#define DS__RT_CODE(scope, function, arguments) ds__cuda_clear(&(scope), function arguments)
 
-/* Around calls that the user did not ask for and that an open capture, anyone's, may forbid the
-   thread or be spoiled by: module loading, pinned buffers, peer access. Inside of a scope. */
+/* Relaxes the thread's capture mode around calls of devstream's own that an open capture of any
+   thread could forbid or be invalidated by: module loading, pinned buffers, peer access. Returns 1
+   if the mode was changed; *mode is the former one. Inside of a scope. */
 static int ds__cuda_relax(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
     *mode = cudaStreamCaptureModeRelaxed;
-    cudaError_t code = cudaThreadExchangeStreamCaptureMode(mode);
-    ds__cuda_ignore(scope, code);
-    return code == cudaSuccess;
+    return DS__RT_CODE(*scope, cudaThreadExchangeStreamCaptureMode, (mode)) == cudaSuccess;
 }
 
+/* Restores the mode of ds__cuda_relax, which has returned `relaxed`. */
 static void ds__cuda_unrelax(const ds__cuda_scope *scope, int relaxed,
                              enum cudaStreamCaptureMode mode) {
     cudaError_t code = relaxed ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
-        ds__cuda_ignore(scope, code = cudaThreadExchangeStreamCaptureMode(&mode));
+        code = DS__RT_CODE(*scope, cudaThreadExchangeStreamCaptureMode, (&mode));
 }
 
-/* Around queries, which CUDA counts among the calls that are not safe in an open capture,
-   although they touch nothing of it: observed by PyTorch's maintainers (pull requests 104487 and
-   104555 there). What belongs to a capture is refused in every mode. Captures that were not
-   begun here are not known. */
+/* Relaxes the capture mode around a query, if a capture of devstream is open. CUDA counts queries
+   among the calls that an open capture forbids, although they do not touch the capture (PyTorch,
+   pull requests 104487 and 104555). A query of a stream that captures is refused in every mode. */
 static inline int ds__cuda_query_begin(const ds__cuda_scope *scope,
                                        enum cudaStreamCaptureMode *mode) {
     return DS__UNLIKELY(ds__captures_open()) ? ds__cuda_relax(scope, mode) : 0;
@@ -14724,30 +15210,46 @@ static inline void ds__cuda_query_end(const ds__cuda_scope *scope, int relaxed,
         ds__cuda_unrelax(scope, relaxed, mode);
 }
 
-/* Gives the thread the context of its current device, which is the scope's: the driver's
-   functions, unlike cudart's, do not do that themselves. */
+/* Gives the thread the context of its current device, which is that of the scope. The functions of
+   the driver library, unlike those of cudart, do not do this. Returns 0 if it fails. */
 __attribute__((cold, noinline)) static int ds__cuda_bind(const ds__cuda_scope *scope) {
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
-    cudaError_t code = cudaFree(NULL);
-    ds__cuda_ignore(scope, code);
+    cudaError_t code = DS__RT_CODE(*scope, cudaFree, (NULL));
     ds__cuda_unrelax(scope, relaxed, mode);
     return code == cudaSuccess;
 }
 
-/* The code of a driver function; it leaves cudart's last error alone. */
+/* Every call of the driver library is one of these two, except for the contexts of a scope and a
+   module's image. DS__DR sets `result` and reports a failure, like DS__RT; DS__DR_CODE sets `code`.
+   The library leaves the last error of cudart as it is. */
 #define DS__DR_CODE(scope, code, function, arguments)                             \
     do {                                                                          \
         code = ds__cuda.function arguments;                                       \
         if (DS__UNLIKELY(code == DS__CUDA_NO_CONTEXT) && ds__cuda_bind(&(scope))) \
             code = ds__cuda.function arguments;                                   \
     } while (0)
+#define DS__DR(scope, result, function, arguments)                                           \
+    do {                                                                                     \
+        int code_;                                                                           \
+        DS__DR_CODE(scope, code_, function, arguments);                                      \
+        result = DS__LIKELY(code_ == 0) ? DS_OK : ds__cuda_fail(&(scope), #function, code_); \
+    } while (0)
 
+/* Returns the result of a query by cuStreamQuery or cuEventQuery with that code. */
+static inline ds_result ds__cuda_query_result(const ds__cuda_scope *scope, int code,
+                                              const char *call) {
+    if (DS__LIKELY(code == 0))
+        return DS_OK;
+    return code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(scope, call, code);
+}
+
+/* Pushes the primary context of the scope's device. */
 __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope) {
     void *context = atomic_load_explicit(&ds__cuda.context[scope->device], memory_order_acquire);
-    /* two threads that come here at once retain the same one twice, which does no harm */
+    /* two threads at once may retain the same context twice, which is harmless */
     if (DS__UNLIKELY(!context)) {
-        /* ordinals are those of cudart */
+        /* the devices of the driver library have the numbers of cudart */
         int code = ds__cuda.cuDevicePrimaryCtxRetain(&context, scope->device);
         if (code)
             return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
@@ -14760,48 +15262,51 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
     return DS_OK;
 }
 
-/* Makes the device current until ds__cuda_leave; nothing to leave when it fails. */
+/* Opens a scope with the device current until ds__cuda_leave. A failed call needs no
+   ds__cuda_leave. */
 static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
     int now = -1;
     ds__cuda_anywhere(scope, device);
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)))
         atomic_store(&ds__cuda.used[device], 1);
-    /* no other can be current */
+    /* no other device can be current */
     if (ds__cuda.devices == 1)
         return DS_OK;
-    cudaError_t code = cudaGetDevice(&now);
-    if (DS__UNLIKELY(code != cudaSuccess))
-        return ds__cuda_failed(scope, code, "cudaGetDevice");
+    ds_result r = DS__RT(*scope, cudaGetDevice, (&now));
+    if (DS__UNLIKELY(r < 0))
+        return r;
     return DS__LIKELY(now == device) ? DS_OK : ds__cuda_switch(scope);
 }
 
+/* Closes a scope: the former device is current again. */
 static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
     void *context;
     if (DS__UNLIKELY(scope->pushed))
         (void)ds__cuda.cuCtxPopCurrent(&context);
 }
 
-/* For what must be done in any case: where the device cannot be made current it is tried
-   without. */
+/* Opens a scope for clean-up, which proceeds even if the device cannot be made current. */
 static void ds__cuda_enter_or_not(ds__cuda_scope *scope, int device) {
     if (ds__cuda_enter(scope, device) < 0 && ds__cuda_enter(scope, device) < 0)
         ds__cuda_anywhere(scope, device);
 }
 
+/* Returns the number of the calling thread. */
 static uint64_t ds__cuda_this_thread(void) {
     if (!ds__cuda_thread)
         ds__cuda_thread = atomic_fetch_add(&ds__cuda.threads, 1) + 1;
     return ds__cuda_thread;
 }
 
-/* CUDA's handle 2 means the stream of whoever calls, so it cannot stand for another thread's. */
+/* Refuses the per-thread stream of another thread: CUDA's handle 2 means the stream of the calling
+   thread. */
 static inline ds_result ds__cuda_mine(const ds__cuda_stream *s) {
     if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread()))
         return DS_OK;
     return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot use the per-thread stream of another thread");
 }
 
-/* For calls on a stream. */
+/* Opens a scope for calls on a stream; an error will name the capture of the stream. */
 static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream *s) {
     ds_result r = ds__cuda_mine(s);
     if (DS__LIKELY(r == DS_OK))
@@ -14827,67 +15332,77 @@ static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream
    Memory queries and peer access run in relaxed capture mode, so open captures neither forbid them
    nor become invalid. */
 
-static cudaError_t ds__cuda_entry_point(const char *name, void **out) {
+/* Finds an entry point of the driver library in the version of CUDA 11.8. */
+static cudaError_t ds__cuda_entry_point(const ds__cuda_scope *scope, const char *name, void **out) {
 #if CUDART_VERSION >= 12000
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-    cudaError_t code =
-        cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
+    cudaError_t code = DS__RT_CODE(*scope, cudaGetDriverEntryPointByVersion,
+                                   (name, out, 11080, cudaEnableLegacyStream, &found));
 #else
-    cudaError_t code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream, &found);
+    cudaError_t code =
+        DS__RT_CODE(*scope, cudaGetDriverEntryPoint, (name, out, cudaEnableLegacyStream, &found));
 #endif
     if (code == cudaSuccess && found != cudaDriverEntryPointSuccess)
         *out = NULL;
 #else
-    cudaError_t code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream);
+    cudaError_t code =
+        DS__RT_CODE(*scope, cudaGetDriverEntryPoint, (name, out, cudaEnableLegacyStream));
 #endif
     return code == cudaSuccess && !*out ? cudaErrorSymbolNotFound : code;
 }
 
-/* Creates no context: a process that only asks takes no memory of a GPU. */
-static void ds__cuda_probe(ds_backend_info *out) {
+/* Fills in all entry points of ds__cuda, or none. *call: the one that was not found. */
+static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const char **call) {
     static const char *const names[] = {
 #define DS__CUDA_NAME(function, parameters) #function,
         DS__CUDA_ENTRY_POINTS(DS__CUDA_NAME)
 #undef DS__CUDA_NAME
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
-    /* a call that fails leaves the next three untouched */
-    int count = 0;
-    int runtime = 0;
-    int driver = 0;
-    const char *call = "cudaGetDeviceCount";
-    cudaError_t pending = cudaPeekAtLastError();
-    cudaError_t code = cudaGetDeviceCount(&count);
-    if (code == cudaSuccess && count > 0) {
-        call = "cudaRuntimeGetVersion";
-        code = cudaRuntimeGetVersion(&runtime);
-    }
-    if (code == cudaSuccess && count > 0) {
-        call = "cudaDriverGetVersion";
-        code = cudaDriverGetVersion(&driver);
-    }
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && code == cudaSuccess && count > 0;
-         i++) {
-        call = names[i];
-        code = ds__cuda_entry_point(names[i], &found[i]);
-    }
-    if (code != cudaSuccess) {
-        if (pending == cudaSuccess)
-            (void)cudaGetLastError();
-        snprintf(out->reason, sizeof out->reason, "not taken: %s returned %d (%s: %s)", call,
-                 (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
-        return;
-    }
-    if (count == 0) {
-        snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device");
-        return;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        cudaError_t code = ds__cuda_entry_point(scope, names[i], &found[i]);
+        *call = names[i];
+        if (code != cudaSuccess)
+            return code;
     }
     int i = 0;
 #define DS__CUDA_TAKE(function, parameters) \
     memcpy(&ds__cuda.function, &found[i++], sizeof ds__cuda.function);
     DS__CUDA_ENTRY_POINTS(DS__CUDA_TAKE)
 #undef DS__CUDA_TAKE
+    return cudaSuccess;
+}
+
+/* Finds devices and entry points. Creates no context, so that a process that only asks for devices
+   takes no memory of a GPU. */
+static void ds__cuda_probe(ds_backend_info *out) {
+    int count = 0;
+    int runtime = 0;
+    int driver = 0;
+    ds__cuda_scope scope;
+    ds__cuda_anywhere(&scope, -1);
+    const char *call = "cudaGetDeviceCount";
+    cudaError_t code = DS__RT_CODE(scope, cudaGetDeviceCount, (&count));
+    if (code == cudaSuccess && count == 0) {
+        snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device");
+        return;
+    }
+    if (code == cudaSuccess) {
+        call = "cudaRuntimeGetVersion";
+        code = DS__RT_CODE(scope, cudaRuntimeGetVersion, (&runtime));
+    }
+    if (code == cudaSuccess) {
+        call = "cudaDriverGetVersion";
+        code = DS__RT_CODE(scope, cudaDriverGetVersion, (&driver));
+    }
+    if (code == cudaSuccess)
+        code = ds__cuda_find_entry_points(&scope, &call);
+    if (code != cudaSuccess) {
+        snprintf(out->reason, sizeof out->reason, "not taken: %s returned %d (%s: %s)", call,
+                 (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
+        return;
+    }
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;
@@ -14925,7 +15440,8 @@ static ds_result ds__cuda_device_attribute(int device, ds_attribute attribute, i
     return r == DS_ERR_INVALID_VALUE ? DS_ERR_UNSUPPORTED : r;
 }
 
-/* PTX for compute_60 is in the library; devices compile it for themselves. */
+/* Lists the architectures of the library's device code: PTX for compute_60, which the driver
+   compiles for each device. */
 static const char *ds__cuda_architectures(void) {
     return "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 sm_101 "
            "sm_103 sm_110 sm_120 sm_121 compute_60";
@@ -14936,7 +15452,7 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
     ds__cuda_scope scope;
     memset(out, 0, sizeof *out);
     ds__cuda_anywhere(&scope, device);
-    /* only for what no attribute tells */
+    /* only for properties that no attribute has */
     ds_result r = DS__RT(scope, cudaGetDeviceProperties, (&prop, device));
     if (r == DS_OK)
         r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
@@ -14957,7 +15473,8 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
     return DS_OK;
 }
 
-/* All atomics of the other's memory are native over NVLink, and over no PCIe. */
+/* Finds out whether NVLink connects two devices: only over NVLink are all atomic operations on the
+   peer's memory native. */
 static ds_result ds__cuda_device_link(int device, int peer, int *out) {
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, device);
@@ -14973,7 +15490,7 @@ static ds_result ds__cuda_device_speed(int device, int *out_engines, double *out
         r = ds__cuda_attribute(device, cudaDevAttrMemoryClockRate, &khz);
     if (r == DS_OK)
         r = ds__cuda_attribute(device, cudaDevAttrGlobalMemoryBusWidth, &bits);
-    *out_memory = r == DS_OK ? khz * 1e3 * 2 /* data goes at both edges */ * bits / 8 : 0;
+    *out_memory = r == DS_OK ? khz * 1e3 * 2 /* transfers per clock */ * bits / 8 : 0;
     return r;
 }
 
@@ -14999,7 +15516,7 @@ static ds_result ds__cuda_device_synchronize(int device) {
     ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0)
         return r;
-    /* before the wait: their launches are behind it then */
+    /* before the wait, which then covers all launches of these modules */
     ds__cuda_module *unused = ds__cuda_take_modules(device, 0);
     r = DS__RT(scope, cudaDeviceSynchronize, ());
     if (r == DS_OK) {
@@ -15024,29 +15541,36 @@ static ds_result ds__cuda_device_reset(int device) {
         "cuda:%d cannot be reset: other libraries share its context; start a new process", device);
 }
 
-/* Asked once per pair; access is switched on with the first answer. */
+/* Enables access to the memory of a peer. Sets *out to 0 if CUDA does not support the access, which
+   makes copies staged. Inside of a scope. */
+static ds_result ds__cuda_enable_peer(const ds__cuda_scope *scope, int peer, int *out) {
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    cudaError_t code = DS__RT_CODE(*scope, cudaDeviceEnablePeerAccess, (peer, 0));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    if (code == cudaErrorTooManyPeers || code == cudaErrorPeerAccessUnsupported) {
+        *out = 0;
+        return DS_OK;
+    }
+    /* the program itself has enabled it */
+    if (code == cudaErrorPeerAccessAlreadyEnabled)
+        return DS_OK;
+    return ds__cuda_check(scope, code, "cudaDeviceEnablePeerAccess");
+}
+
+/* Finds out whether a device can access the memory of a peer. The first answer for a pair enables
+   the access, and is kept. */
 static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
     unsigned char known = atomic_load_explicit(&ds__cuda.peer[device][peer], memory_order_acquire);
-    ds_result r = DS_OK;
     if (!known) {
         ds__cuda_scope scope;
         int can = 0;
-        if ((r = ds__cuda_enter(&scope, device)) < 0)
+        ds_result r = ds__cuda_enter(&scope, device);
+        if (r < 0)
             return r;
         r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
-        if (r == DS_OK && can) {
-            enum cudaStreamCaptureMode mode;
-            int relaxed = ds__cuda_relax(&scope, &mode);
-            cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
-            ds__cuda_unrelax(&scope, relaxed, mode);
-            /* copies are staged then */
-            if (code == cudaErrorTooManyPeers || code == cudaErrorPeerAccessUnsupported)
-                can = 0;
-            if (!can || code == cudaErrorPeerAccessAlreadyEnabled /* by the program itself */)
-                ds__cuda_ignore(&scope, code);
-            else
-                r = ds__cuda_check(&scope, code, "cudaDeviceEnablePeerAccess");
-        }
+        if (r == DS_OK && can)
+            r = ds__cuda_enable_peer(&scope, peer, &can);
         ds__cuda_leave(&scope);
         if (r < 0)
             return r;
@@ -15054,7 +15578,7 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
         atomic_store_explicit(&ds__cuda.peer[device][peer], known, memory_order_release);
     }
     *out = known == 2;
-    return r;
+    return DS_OK;
 }
 
 static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_greatest) {
@@ -15069,21 +15593,21 @@ static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_gr
 
 /* cuda/nvml.h - NVML: sensors of a GPU and the processes on it.
 
-   Reads what only NVML, a library of NVIDIA's driver, knows of a GPU: utilisation, temperature,
-   power, clocks (ds__cuda_device_sensor) and processes (ds__cuda_device_processes). The library is
-   loaded at the first question; ds__nvml_end ends it when the driver stops.
+   Reads values of a GPU from NVML, a library of NVIDIA's driver: utilisation, temperature, power,
+   clocks (ds__cuda_device_sensor) and processes (ds__cuda_device_processes). The first query loads
+   the library; ds__nvml_end ends it when the driver stops.
 
    Policy: NVML is kept until shutdown, since its initialisation takes milliseconds. A GPU is
    found by its uuid or its place on the bus, because the process may see few GPUs, under other
    numbers. The types are as in nvml.h: a device is a pointer; a result and an option are ints.
 
    Invariants: n->library is NULL unless NVML is loaded and initialised. If loading fails, the
-   next question tries again. Optional functions may be NULL; the functions that ds__nvml_load
+   next query tries again. Optional functions may be NULL; the functions that ds__nvml_load
    requires are not. ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h.
-   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Questions and
+   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Queries and
    ds__nvml_end run without it.
-   Threads: any; NVML may be asked by several threads at once. ds__nvml_end runs in ds_shutdown,
-   while no other thread is inside of devstream. */
+   Threads: any; several threads may query NVML at once. ds__nvml_end runs in ds_shutdown, while
+   no other thread is inside of devstream. */
 
 enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
 
@@ -15095,7 +15619,7 @@ typedef struct ds__nvml {
     int (*by_uuid)(const char *uuid, void **out);
     int (*by_pci)(const char *pci, void **out);
     int (*processes)(void *device, unsigned *count, void *out);
-    int old; /* 1: processes gives smaller descriptions */
+    int old; /* 1: `processes` writes ds__nvml_process_v1 */
     int (*utilization)(void *device, unsigned out[2] /* nvmlUtilization_t: gpu, memory */);
     int (*temperature)(void *device, int sensor, unsigned *out);
     int (*power)(void *device, unsigned *out_mw);
@@ -15113,7 +15637,7 @@ static int ds__nvml_get(void *library, const char *name, void *fn) {
     return found != NULL;
 }
 
-/* NULL, or why not. */
+/* Loads and initialises NVML. Returns NULL, or the reason of a failure. */
 static const char *ds__nvml_load(ds__nvml *n, const char *path) {
     memset(n, 0, sizeof *n);
     n->library = ds__os_library_open(path);
@@ -15147,7 +15671,7 @@ static const char *ds__nvml_path(void) {
     return path && *path ? path : "libnvidia-ml.so.1";
 }
 
-/* NVML, or NULL and why not. */
+/* Returns NVML, which the first call loads, or NULL and the reason. */
 static const ds__nvml *ds__nvml_open(const char **out_why) {
     ds__nvml *n = &ds__nvml_state.n;
     ds__mutex_lock(&ds__nvml_state.lock);
@@ -15165,7 +15689,8 @@ static void ds__nvml_end(void) {
     n->library = NULL;
 }
 
-/* A device that is a part of a GPU has a uuid of its own. */
+/* Finds the device in NVML by its uuid, as a GPU or as a part of one, else by its place on the bus.
+   Returns NVML's code. */
 static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
     static const char *const kinds[] = { "GPU-", "MIG-" };
     char uuid[41];
@@ -15177,7 +15702,8 @@ static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *proper
             at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x",
                            properties->uuid[k]);
         }
-        if ((code = n->by_uuid(uuid, out)) == 0)
+        code = n->by_uuid(uuid, out);
+        if (code == 0)
             return 0;
     }
     return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
@@ -15222,7 +15748,7 @@ static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2])
     int code = ds__nvml_device(n, &p, &handle);
     if (code == 0)
         code = ask[sensor](n, handle, out);
-    /* how it says "not available" in values */
+    /* the value that stands for "not available" */
     if (code == 0 && (out[0] == UINT_MAX || out[1] == UINT_MAX))
         code = DS__NVML_NOT_SUPPORTED;
     if (code == 0)
@@ -15233,7 +15759,7 @@ static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2])
                     ds__sensor_names[sensor], device, code, n->text(code));
 }
 
-/* As in nvml.h. */
+/* nvmlProcessInfo_t of nvml.h, and its form before processes had instances. */
 typedef struct ds__nvml_process {
     unsigned pid;
     unsigned long long bytes;
@@ -15271,7 +15797,8 @@ static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
     return code;
 }
 
-/* Lists the processes that use a device. If NVML is missing or fails, out->unknown says why. */
+/* Lists the processes that use a device. If NVML is missing or fails, out->unknown has the
+   reason. */
 static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
     ds_device_properties properties;
     const char *why;
@@ -15309,9 +15836,10 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
    Waits and error reports come after their release.
    Threads: any. If a capture is open, queries run in relaxed capture mode. */
 
-/* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
-   counts its own work only, and to put something on it would be a barrier for all of them. So
-   they are asked one by one, those of other threads excepted. */
+/* Returns 1 if a query or wait of the legacy stream covers the stream. Work of the legacy stream
+   comes after that of the blocking streams, but a query of CUDA counts its own work only, and an
+   operation on it would be a barrier. The blocking streams are therefore queried one by one, except
+   for per-thread streams of other threads. */
 static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream *legacy) {
     return s->blocking && s->device == legacy->device &&
            (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
@@ -15332,26 +15860,27 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
             DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__lock_give(&ds__cuda.lock);
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = code == 0                    ? DS_OK
-        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
-                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_leave(&scope);
     return r;
 }
 
-/* Makes an event and records it. The sentence of a failure is the caller's to make, once it
-   holds no lock of a stream or of their list any more: one about captures takes the capture
-   lock, under which others take those. *call: what failed. */
-static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const char **call) {
-    cudaError_t code =
-        *event ? cudaSuccess : cudaEventCreateWithFlags(event, cudaEventDisableTiming);
-    *call = "cudaEventCreateWithFlags";
-    if (DS__UNLIKELY(code != cudaSuccess)) {
-        *event = NULL;
-        return code;
+/* Records an event, which is created if *event is NULL. A failure is not reported here: the report
+   of an error about a capture takes the capture lock, and the caller may hold a lock that comes
+   after it. The caller reports *call and the code after it has released its locks. */
+static cudaError_t ds__cuda_mark(const ds__cuda_scope *scope, cudaEvent_t *event,
+                                 cudaStream_t stream, const char **call) {
+    if (!*event) {
+        cudaError_t code =
+            DS__RT_CODE(*scope, cudaEventCreateWithFlags, (event, cudaEventDisableTiming));
+        *call = "cudaEventCreateWithFlags";
+        if (DS__UNLIKELY(code != cudaSuccess)) {
+            *event = NULL;
+            return code;
+        }
     }
     *call = "cudaEventRecord";
-    return cudaEventRecord(*event, stream);
+    return DS__RT_CODE(*scope, cudaEventRecord, (*event, stream));
 }
 
 static void ds__cuda_unlock_for_events(void) {
@@ -15359,10 +15888,10 @@ static void ds__cuda_unlock_for_events(void) {
     ds__cuda_unlock();
 }
 
-/* Returns room for an event for each stream of the list and for the legacy stream, and takes the
-   capture lock, so that no stream begins to capture before its event is recorded, and
-   ds__cuda.lock. NULL: no memory, and the locks are not held. Memory is allocated without locks; if
-   the list has grown meanwhile, once more. */
+/* Takes the capture lock and ds__cuda.lock, so that no stream begins to capture before its event is
+   recorded. Returns room for an event for each stream of the list, for the legacy stream and for
+   `ended`. NULL: no memory, and the locks are not held. Memory is allocated without locks, and once
+   more if the list has grown meanwhile. */
 static cudaEvent_t *ds__cuda_lock_for_events(void) {
     cudaEvent_t *events = NULL;
     size_t room = 0;
@@ -15377,15 +15906,29 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
         ds__cuda_unlock_for_events();
         ds__host_free(events);
         room = count;
-        if (!(events = ds__host_alloc(room * sizeof(cudaEvent_t)))) {
+        events = ds__host_alloc(room * sizeof(cudaEvent_t));
+        if (!events) {
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
             return NULL;
         }
     }
 }
 
-/* Puts an event on each blocking stream that has work; inside of a scope with the device
-   current. The events are the caller's to destroy, their list (or NULL) to release. */
+/* Waits for the events unless `r` is an error, destroys them in any case, and frees the list.
+   Returns `r`, or the error of a wait. */
+static ds_result ds__cuda_await_marks(const ds__cuda_scope *scope, ds_result r, cudaEvent_t *events,
+                                      size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (r == DS_OK)
+            r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
+        (void)DS__RT_CODE(*scope, cudaEventDestroy, (events[i]));
+    }
+    ds__host_free(events);
+    return r;
+}
+
+/* Records an event on each blocking stream that has work. Inside of a scope of the device. The
+   caller passes the events to ds__cuda_await_marks, also after a failure. */
 static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
                                     cudaEvent_t **out_events, size_t *out_count) {
     cudaError_t failed = cudaSuccess;
@@ -15400,7 +15943,7 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
         DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
         if (code != DS__CUDA_NOT_READY)
             continue;
-        failed = ds__cuda_mark(&events[*out_count], s->handle, &call);
+        failed = ds__cuda_mark(scope, &events[*out_count], s->handle, &call);
         *out_count += events[*out_count] != NULL;
     }
     ds__cuda_unlock_for_events();
@@ -15414,8 +15957,8 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds_result r = ds__cuda_enter(&scope, legacy->device);
     if (r < 0)
         return r;
-    /* first: while a blocking stream captures this one is refused, and to ask that one would
-       spoil the capture as well */
+    /* first the legacy stream: beside a capture of a blocking stream its query is refused, while a
+       query of that stream would also invalidate the capture */
     int code;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
@@ -15426,13 +15969,8 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_query_end(&scope, relaxed, mode);
     if (r == DS_OK)
         r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
-    for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK)
-            r = DS__RT(scope, cudaEventSynchronize, (events[i]));
-        ds__cuda_ignore(&scope, cudaEventDestroy(events[i]));
-    }
+    r = ds__cuda_await_marks(&scope, r, events, count);
     ds__cuda_leave(&scope);
-    ds__host_free(events);
     return r;
 }
 
@@ -15449,14 +15987,13 @@ static ds_result ds__cuda_stream_query(void *stream) {
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = DS__LIKELY(code == 0)        ? DS_OK
-        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
-                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_leave(&scope);
     return r;
 }
 
-/* CUDA has no wait with a limit: asks again and again, in short order at first. */
+/* Queries until the work is done or the time is over, because CUDA has no wait with a limit. The
+   intervals grow from a pause to 0.1 ms. */
 static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
                                uint64_t timeout_ns) {
     uint64_t begin = ds__now_ns();
@@ -15509,7 +16046,7 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
    allowed under the capture lock.
    Threads: any. The caller ensures exclusive use of a stream object while the object ends. */
 
-/* The lock is held. */
+/* Adds the object to the list. ds__cuda.lock is held. */
 static void ds__cuda_link_stream(ds__cuda_stream *s) {
     s->previous = NULL;
     s->next = ds__cuda.streams;
@@ -15545,13 +16082,13 @@ static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flag
         return r;
     r = DS__RT(*scope, cudaStreamGetPriority, (*out, priority));
     if (r < 0) {
-        ds__cuda_ignore(scope, cudaStreamDestroy(*out));
+        (void)DS__RT_CODE(*scope, cudaStreamDestroy, (*out));
         *out = NULL;
     }
     return r;
 }
 
-/* The object of a stream; NULL: no memory, and the sentence is set. */
+/* Returns a new object for a native stream. NULL: no memory, which is reported. */
 static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int kind) {
     ds__cuda_stream *s = ds__host_alloc(sizeof *s);
     if (!s) {
@@ -15566,6 +16103,14 @@ static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int
     return s;
 }
 
+/* Frees an object that is not in the list. */
+static void ds__cuda_free_stream(ds__cuda_stream *s) {
+    ds__mutex_destroy(&s->staging);
+    ds__host_free(s);
+}
+
+/* Creates a stream, or the object of a stream that CUDA has. *priority becomes the priority in
+   effect. */
 static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, int *priority,
                                         void **out) {
     ds__cuda_scope scope;
@@ -15577,7 +16122,8 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     s->blocking = (flags & DS_STREAM_BLOCKING) != 0;
     ds_result r = DS_OK;
     if (kind == DS__STREAM_NEW) {
-        if ((r = ds__cuda_enter(&scope, device)) == DS_OK) {
+        r = ds__cuda_enter(&scope, device);
+        if (r == DS_OK) {
             r = ds__cuda_make_stream(&scope, flags, priority, &s->handle);
             ds__cuda_leave(&scope);
         }
@@ -15586,8 +16132,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     }
     s->priority = *priority;
     if (r < 0) {
-        ds__mutex_destroy(&s->staging);
-        ds__host_free(s);
+        ds__cuda_free_stream(s);
         return r;
     }
     if (kind != DS__STREAM_LEGACY)
@@ -15596,7 +16141,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     return DS_OK;
 }
 
-/* Whether another stream object has the handle. */
+/* Returns 1 if another stream object has the handle. */
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
     ds__lock_take(&ds__cuda.lock);
@@ -15606,16 +16151,16 @@ static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     return found;
 }
 
-/* Returns 1 if nobody can ask for the captures on the stream after its object has ended. A handle
-   that was borrowed may end at any time. The object of a per-thread stream ends after its thread,
-   which alone could end them. */
+/* Returns 1 if no thread can end a capture on the stream after its object has ended. A borrowed
+   handle may end at any time. The object of a per-thread stream ends after its thread, and no other
+   thread could end the capture. */
 static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
     return s->kind == DS__STREAM_PER_THREAD ||
            (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s));
 }
 
-/* Leaves the native stream to an unwrapped object of it that a call of another thread still uses.
-   Returns 0 if there is none. */
+/* Makes an unwrapped object of the native stream, which a call of another thread still uses, its
+   owner. Returns 0 if there is no such object. */
 static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     ds__cuda_stream *o;
     ds__lock_take(&ds__cuda.lock);
@@ -15630,13 +16175,14 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     return o != NULL;
 }
 
-/* The stream `ended` of the scope's device; NULL: cudart made none. */
+/* Returns the stream `ended` of the scope's device, which the first call creates. NULL: cudart has
+   refused. */
 static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
     ds__mutex_lock(&ds__cuda.mutex);
     cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
     if (!ended) {
-        cudaError_t code = cudaStreamCreateWithPriority(&ended, cudaStreamNonBlocking, 0);
-        ds__cuda_ignore(scope, code);
+        cudaError_t code =
+            DS__RT_CODE(*scope, cudaStreamCreateWithPriority, (&ended, cudaStreamNonBlocking, 0));
         if (code != cudaSuccess)
             ended = NULL;
         atomic_store(&ds__cuda.ended[scope->device], ended);
@@ -15645,16 +16191,15 @@ static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
     return ended;
 }
 
-/* A native stream is destroyed next. If work is pending on it, the device's stream `ended` waits
-   for that work: beside an open capture CUDA refuses to wait for the device, and nothing else
-   would name the work (ds__cuda_wait_streams_of). A stream that captures cannot be asked. */
+/* Makes the device's stream `ended` wait for the pending work of a native stream that is destroyed
+   next. Beside an open capture, CUDA refuses a wait for the device, and no other object names that
+   work (ds__cuda_wait_streams_of). A stream that captures cannot be queried, and is left out. */
 static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     const char *call;
     int busy;
-    cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
-    ds__cuda_ignore(scope, code);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
     if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
         return;
     int relaxed = ds__cuda_query_begin(scope, &mode);
@@ -15663,16 +16208,15 @@ static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s)
     cudaStream_t ended = busy == DS__CUDA_NOT_READY ? ds__cuda_ended_stream(scope) : NULL;
     if (!ended)
         return;
-    code = ds__cuda_mark(&s->mark, s->handle, &call);
+    code = ds__cuda_mark(scope, &s->mark, s->handle, &call);
     if (code == cudaSuccess)
-        code = cudaStreamWaitEvent(ended, s->mark, 0);
-    ds__cuda_ignore(scope, code);
+        (void)DS__RT_CODE(*scope, cudaStreamWaitEvent, (ended, s->mark, 0));
 }
 
-/* owned: ends the native stream too. CUDA frees it when its work is done. */
+/* Ends an object. owned: destroys the native stream too, which CUDA frees when its work is done. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
-    ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
+    ds__cuda_unlist_stream(s); /* first, so that no thread finds the handle any more */
     if (owned && ds__cuda_leave_stream(s))
         owned = 0;
     ds__cuda_enter_or_not(&scope, s->device);
@@ -15681,32 +16225,31 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     if (owned)
         ds__cuda_note_ended(&scope, s);
     if (s->mark)
-        ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
+        (void)DS__RT_CODE(scope, cudaEventDestroy, (s->mark));
     if (owned)
-        ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
+        (void)DS__RT_CODE(scope, cudaStreamDestroy, (s->handle));
     if (DS__UNLIKELY(owned && ds__captures_open()))
         ds__cuda_find_spoilt(
             &scope, "a stream that was forked into the capture was destroyed before it was joined");
     ds__cuda_leave(&scope);
     if (s->stage)
         ds__cuda_stage_drop(s->stage);
-    ds__mutex_destroy(&s->staging);
-    ds__host_free(s);
+    ds__cuda_free_stream(s);
 }
 
-/* Ends the native stream of an unwrapped object, if its new owner has ended meanwhile. */
+/* Ends an unwrapped object, with its native stream if the new owner has ended meanwhile. */
 static void ds__cuda_stream_forget(void *stream) {
     const ds__cuda_stream *s = stream;
     ds__cuda_end_stream(stream, s->owned);
 }
 
-/* A stream whose capture another thread had left open at shutdown has no handle any more. */
+/* Ends a stream. The handle is NULL if another thread had left a capture on it open at shutdown. */
 static void ds__cuda_stream_destroy(void *stream) {
     const ds__cuda_stream *s = stream;
     ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW && s->handle != NULL);
 }
 
-/* given: the handle goes to the caller. */
+/* Takes the handle away from the object. given: the caller becomes its owner. */
 static void ds__cuda_hide(ds__cuda_stream *s, int given) {
     ds__lock_take(&ds__cuda.lock);
     s->owned = s->blocking = 0;
@@ -15719,8 +16262,8 @@ static void ds__cuda_stream_unwrap(void *stream) {
     ds__cuda_hide(stream, 1);
 }
 
-/* The object may stay, as somebody's current stream: what began on the handle is over now, not
-   when it goes. */
+/* Takes a borrowed handle away from the object, which may stay as the current stream of a thread.
+   Captures that began on the handle end now, not with the object. */
 static void ds__cuda_stream_hide(void *stream) {
     ds__cuda_scope scope;
     ds__cuda_stream *s = stream;
@@ -15732,7 +16275,7 @@ static void ds__cuda_stream_hide(void *stream) {
     ds__cuda_leave(&scope);
 }
 
-/* Lists a wrapper; refuses a second owner. */
+/* Adds a wrapper to the list, unless it is the second owner of its handle. */
 static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     int taken = 0;
     ds__lock_take(&ds__cuda.lock);
@@ -15744,11 +16287,29 @@ static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner") : DS_OK;
 }
 
+/* Refuses a native stream of another device, if the driver can tell the device of a stream. */
+static ds_result ds__cuda_check_device(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+#if CUDART_VERSION >= 12080
+    int on = s->device;
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamGetDevice, (s->handle, &on));
+    if (code == cudaErrorCallRequiresNewerDriver)
+        return DS_OK;
+    if (code == cudaSuccess && on != s->device)
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d",
+                        (void *)s->handle, on, s->device);
+    return ds__cuda_check(scope, code, "cudaStreamGetDevice");
+#else
+    (void)scope;
+    (void)s;
+    return DS_OK;
+#endif
+}
+
+/* Makes an object for a native stream of the program. own: the object is its owner. */
 static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags,
                                       int *out_priority, void **out) {
     ds__cuda_scope scope;
     unsigned flags = 0;
-    int on = device;
     ds__cuda_stream *s = ds__cuda_new_stream(native, device, DS__STREAM_NEW);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
@@ -15757,21 +16318,10 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
         r = DS__RT(scope, cudaStreamGetFlags, (s->handle, &flags));
         if (r == DS_OK)
             r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
-#if CUDART_VERSION >= 12080
-        if (r == DS_OK) { /* drivers older than that cannot say */
-            cudaError_t code = cudaStreamGetDevice(s->handle, &on);
-            if (code == cudaErrorCallRequiresNewerDriver) {
-                ds__cuda_ignore(&scope, code);
-                on = device;
-            } else
-                r = ds__cuda_check(&scope, code, "cudaStreamGetDevice");
-        }
-#endif
+        if (r == DS_OK)
+            r = ds__cuda_check_device(&scope, s);
         ds__cuda_leave(&scope);
     }
-    if (r == DS_OK && on != device)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d", native, on,
-                     device);
     *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
     s->owned = own;
     s->priority = *out_priority;
@@ -15779,8 +16329,7 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
     if (r == DS_OK)
         r = ds__cuda_list_wrapper(s);
     if (r < 0) {
-        ds__mutex_destroy(&s->staging);
-        ds__host_free(s);
+        ds__cuda_free_stream(s);
         return r;
     }
     *out = s;
@@ -15795,6 +16344,7 @@ static ds_result ds__cuda_stream_native(void *stream, void **out) {
     return r;
 }
 
+/* Returns an address that all objects of a native stream share. */
 static const void *ds__cuda_stream_identity(void *stream) {
     const ds__cuda_stream *s = stream;
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
@@ -15826,7 +16376,8 @@ static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags
                   (flags & DS_EVENT_INTERPROCESS ? (unsigned)cudaEventInterprocess : 0u)));
 }
 
-/* *out may hold an event already, whose first record failed: it moves to the device. */
+/* Creates an event on the device. If *out holds an event of another device, whose first record
+   failed, the new one replaces it and keeps it as `older`. */
 static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
     ds__cuda_event *before = *out;
     ds__cuda_scope scope;
@@ -15857,7 +16408,7 @@ static void ds__cuda_event_destroy(void *event) {
     for (ds__cuda_event *e = event; e;) {
         ds__cuda_event *older = e->older;
         ds__cuda_enter_or_not(&scope, e->device);
-        ds__cuda_ignore(&scope, cudaEventDestroy(e->event));
+        (void)DS__RT_CODE(scope, cudaEventDestroy, (e->event));
         ds__cuda_leave(&scope);
         ds__host_free(e);
         e = older;
@@ -15876,9 +16427,7 @@ static ds_result ds__cuda_event_query(void *event) {
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = DS__LIKELY(code == 0)        ? DS_OK
-        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
-                                     : ds__cuda_fail(&scope, "cuEventQuery", code);
+    r = ds__cuda_query_result(&scope, code, "cuEventQuery");
     ds__cuda_leave(&scope);
     return r;
 }
@@ -15906,27 +16455,27 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     ds_result r = ds__cuda_enter(&scope, a->device);
     if (r < 0)
         return r;
-    if (!(scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed)))
+    scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
+    if (!scope.capture)
         scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
     int relaxed = ds__cuda_query_begin(&scope, &mode);
-    cudaError_t code = cudaEventElapsedTime(&ms, a->event, b->event);
+    cudaError_t code = DS__RT_CODE(scope, cudaEventElapsedTime, (&ms, a->event, b->event));
     ds__cuda_query_end(&scope, relaxed, mode);
-    /* recorded again in this moment */
-    if (code == cudaErrorNotReady) {
-        ds__cuda_ignore(&scope, code);
-        r = DS_NOT_READY;
-    } else
-        r = ds__cuda_check(&scope, code, "cudaEventElapsedTime");
+    /* "not ready": an event was recorded again in this moment */
+    r = code == cudaErrorNotReady ? DS_NOT_READY
+                                  : ds__cuda_check(&scope, code, "cudaEventElapsedTime");
     ds__cuda_leave(&scope);
     if (r == DS_OK)
         *out_ms = (double)ms;
     return r;
 }
 
-/* What CUDA says when a process opens a handle of its own. */
-static ds_result ds__cuda_own_handle(const ds__cuda_scope *scope, cudaError_t code,
-                                     const char *call) {
-    ds__cuda_ignore(scope, code);
+/* Returns the result of an import with that code, which was cleared. CUDA has a code of its own for
+   a handle that the same process has exported. */
+static ds_result ds__cuda_import_result(const ds__cuda_scope *scope, cudaError_t code,
+                                        const char *call) {
+    if (code != cudaErrorDeviceUninitialized)
+        return ds__cuda_check(scope, code, call);
     return ds__fail(DS_ERR_ILLEGAL_STATE,
                     "%s returned %d (%s): the handle was probably exported by this process; use "
                     "the exported event",
@@ -15957,10 +16506,8 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
-        cudaError_t code = cudaIpcOpenEventHandle(&event, handle);
-        r = code == cudaErrorDeviceUninitialized
-                ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenEventHandle")
-                : ds__cuda_check(&scope, code, "cudaIpcOpenEventHandle");
+        cudaError_t code = DS__RT_CODE(scope, cudaIpcOpenEventHandle, (&event, handle));
+        r = ds__cuda_import_result(&scope, code, "cudaIpcOpenEventHandle");
         ds__cuda_leave(&scope);
     }
     if (r < 0) {
@@ -16000,11 +16547,12 @@ static void ds__cuda_unlist_host(ds__cuda_host *h) {
     ds__lock_give(&ds__cuda.host_lock);
 }
 
-/* Runs it, or what remains of it after a failure, and frees it. */
+/* Invokes the function unless it failed, a callback in any case, and the destructor. The caller
+   frees the record, unless it is embedded. */
 static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     int outer = ds__tls.in_callback;
     ds_stream stream = { h->stream };
-    void *user = h->user; /* the destructor may free what has it */
+    void *user = h->user; /* the destructor may free an embedded record */
     ds__cuda_unlist_host(h);
     ds__tls.in_callback = 1;
     ds__handed_over(DS__SEEN_ACQUIRE, h->user);
@@ -16012,14 +16560,13 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
         h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
     else if (!failed && h->fn)
         h->fn(h->user);
-    /* ends an embedded record too */
     if (h->dtor_fn)
         h->dtor_fn(h->user);
     ds__handed_over(DS__SEEN_RELEASE, user);
     ds__tls.in_callback = outer;
 }
 
-/* On a thread of CUDA's. */
+/* Runs a record on a thread of CUDA, unless ds__cuda_drain has taken it. */
 static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status, void *user) {
     ds__cuda_host *h = user;
     int pending = DS__CUDA_PENDING;
@@ -16035,7 +16582,7 @@ static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status
     atomic_fetch_sub(&ds__cuda.inside, 1);
 }
 
-/* Puts a filled record on the stream; inside of a scope of the stream. */
+/* Enqueues a record whose fields are set. Inside of a scope of the stream. */
 static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                ds__cuda_host *h) {
     h->device = s->device;
@@ -16055,44 +16602,41 @@ static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_strea
     return r;
 }
 
-/* Whether the stream captures, in anyone's capture; inside of a scope of the stream. That it is
-   the legacy one beside a capture the work itself shall find out. */
+/* Finds out whether a capture of any library has the stream. Inside of a scope of the stream. For
+   the legacy stream beside a capture *out is 0: the work itself will be refused. */
 static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        int *out) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
     *out = code == cudaSuccess && status != cudaStreamCaptureStatusNone;
-    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit)) {
-        ds__cuda_ignore(scope, code);
+    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit))
         return DS_OK;
-    }
     return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
 }
 
-/* A host function, or a callback. blocks: of the library, and it touches pageable memory. A
-   function that a stream captures runs more than once, and CUDA captures it in another form. */
-static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
-                                      ds_callback_fn callback, void *user, ds_host_fn dtor_fn,
-                                      uint64_t stream, int blocks) {
+/* Enqueues the host function or callback of an operation. DS__OP_BLOCKS: it is work of the library
+   on pageable memory, which no graph may have. A captured function runs more than once, so CUDA
+   captures it in another form (ds__cuda_host_in_capture). */
+static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     int capturing = 0;
     ds__cuda_host *h = ds__host_alloc(sizeof *h);
     if (!h)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
-    h->fn = fn;
-    h->callback = callback;
-    h->user = user;
-    h->dtor_fn = dtor_fn;
-    h->stream = stream;
+    h->fn = op->u.host.fn;
+    h->callback = op->u.host.callback;
+    h->user = op->u.host.user;
+    h->dtor_fn = op->u.host.dtor_fn;
+    h->stream = op->u.host.stream;
     ds_result r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
-        if (!callback)
+        if (!h->callback)
             r = ds__cuda_is_capturing(&scope, s, &capturing);
         if (r == DS_OK && !capturing)
             r = ds__cuda_post(&scope, s, h);
         else if (r == DS_OK)
-            r = blocks ? ds__cuda_refuse_pageable(&scope)
-                       : ds__cuda_host_in_capture(&scope, s, fn, user, dtor_fn);
+            r = op->flags & DS__OP_BLOCKS ? ds__cuda_refuse_pageable(&scope)
+                                          : ds__cuda_host_in_capture(&scope, s, op);
         ds__cuda_leave(&scope);
     }
     if (r < 0 || capturing)
@@ -16102,7 +16646,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
 
 /* cuda/copy_plain.h - copies by cudart and work on host memory.
 
-   Enqueues a copy by cudart (ds__cuda_move) and says how cudart must be told about operands
+   Enqueues a copy by cudart (ds__cuda_move) and translates the places of operands for cudart
    (ds__cuda_where, ds__cuda_kind, ds__cuda_on_gpu). Runs copies and fills between host memory as
    host functions (ds__cuda_submit_host_work). For these, cudart would block the caller or has no
    function.
@@ -16115,29 +16659,31 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
    Threads: any; ds__cuda_move runs in a scope of its caller. ds__cuda_host_work runs on CUDA's
    callback thread, or during shutdown on the thread that drains. */
 
-/* Where an operand of a copy is: a device's index, or one of these. */
-enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart sees for itself */ };
+/* Place of an operand of a copy: the index of a device, or one of these. */
+enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart finds the place */ };
 
+/* Returns the place of an operand from that in the operation. */
 static int ds__cuda_where(unsigned place) {
-    return place >= DS__AT_DEVICE    ? (int)(place - DS__AT_DEVICE)
-           : place == DS__AT_UNKNOWN ? DS__CUDA_ASK
-                                     : DS__CUDA_HOST;
+    if (place >= DS__AT_DEVICE)
+        return (int)(place - DS__AT_DEVICE);
+    return place == DS__AT_UNKNOWN ? DS__CUDA_ASK : DS__CUDA_HOST;
 }
 
-/* What cudart is told of a copy that is not between two devices. */
+/* Returns the kind of a copy for cudart; between two devices, cudart finds the places. */
 static enum cudaMemcpyKind ds__cuda_kind(int to, int from) {
     if (to == DS__CUDA_ASK || from == DS__CUDA_ASK || (to >= 0 && from >= 0 && to != from))
         return cudaMemcpyDefault;
-    return to >= 0 ? (from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
-                   : (from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
+    if (to >= 0)
+        return from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice;
+    return from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost;
 }
 
-/* Whether cudart does it: what is not known here may be on a GPU. */
+/* Returns 1 for an operand that may be on a GPU, also if its place is unknown. */
 static int ds__cuda_on_gpu(unsigned place) {
     return place == DS__AT_UNKNOWN || place >= DS__AT_DEVICE;
 }
 
-/* The copy as cudart has it; `stream` is one that may be used in this scope. */
+/* Enqueues a copy by cudart on a native stream. Inside of a scope of the stream. */
 static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream, const ds__op *op,
                                int to, int from) {
     void *dst = op->u.copy.dst;
@@ -16174,8 +16720,8 @@ static void ds__cuda_copy_rows(char *dst, size_t dst_pitch, const char *src, siz
         memcpy(dst + y * dst_pitch, src + y * src_pitch, width);
 }
 
-/* The library's own work on host memory, as a host function, because cudart's copies between
-   host memory hold the caller up and it does not fill host memory at all. */
+/* A host function of the library that copies or fills host memory. cudart's copies between host
+   memory block the caller, and cudart cannot fill host memory. */
 static void ds__cuda_host_work(void *user) {
     const ds__op *op = user;
     if (op->kind == DS__OP_COPY) {
@@ -16197,13 +16743,18 @@ static void ds__cuda_host_work(void *user) {
     }
 }
 
+/* Enqueues a copy or fill of host memory as a host function. With DS__OP_BLOCKS, waits for the
+   stream. */
 static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__op *op) {
     ds__op *copy = ds__host_alloc(sizeof *copy);
     if (!copy)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     *copy = *op;
-    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__host_free, 0,
-                                       (op->flags & DS__OP_BLOCKS) != 0);
+    ds__op host = { .kind = DS__OP_HOST, .flags = (uint8_t)(op->flags & DS__OP_BLOCKS) };
+    host.u.host.fn = ds__cuda_host_work;
+    host.u.host.user = copy;
+    host.u.host.dtor_fn = ds__host_free;
+    ds_result r = ds__cuda_submit_host(s, &host);
     if (r < 0) {
         ds__host_free(copy);
         return r;
@@ -16243,35 +16794,45 @@ typedef struct ds__cuda_piece {
 } ds__cuda_piece;
 
 struct ds__cuda_staged {
-    _Atomic size_t users; /* pieces on their way, and the caller */
+    _Atomic size_t users; /* pending pieces, and the caller */
     int to_gpu;
     ds__cuda_stage *stage;
-    /* behind all of them: cudart may still read the buffer after the last one has run */
+    /* runs after all pieces: cudart may still read the buffer when the last one of them has run */
     ds__cuda_piece last;
     ds__cuda_piece piece[];
 };
 
-/* The stream's buffer, with one user more; its staging mutex is held. */
+/* Creates a buffer. */
+static ds_result ds__cuda_stage_create(const ds__cuda_scope *scope, ds__cuda_stage **out) {
+    ds__cuda_stage *stage = ds__host_alloc(sizeof *stage);
+    if (!stage)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    ds_result r =
+        DS__RT(*scope, cudaHostAlloc, (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    if (r < 0)
+        ds__host_free(stage);
+    else
+        *out = stage;
+    return r;
+}
+
+/* Gives the stream a buffer, if it has none, and counts the caller as a user. The staging mutex is
+   held. */
 static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     if (!s->stage) {
+        ds_result r = DS_OK;
         ds__lock_take(&ds__cuda.host_lock);
         ds__cuda_stage *stage = ds__cuda.stages;
         if (stage)
             ds__cuda.stages = stage->next;
         ds__lock_give(&ds__cuda.host_lock);
-        if (!stage) {
-            if (!(stage = ds__host_alloc(sizeof *stage)))
-                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
-            enum cudaStreamCaptureMode mode;
-            int relaxed = ds__cuda_relax(scope, &mode);
-            ds_result r = DS__RT(*scope, cudaHostAlloc,
-                                 (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
-            ds__cuda_unrelax(scope, relaxed, mode);
-            if (r < 0) {
-                ds__host_free(stage);
-                return r;
-            }
-        }
+        if (!stage)
+            r = ds__cuda_stage_create(scope, &stage);
+        if (r < 0)
+            return r;
         atomic_store(&stage->users, 1);
         s->stage = stage;
     }
@@ -16279,22 +16840,28 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
     return DS_OK;
 }
 
+/* Drops a user of a buffer. The last one keeps it for another stream: a host function, which may
+   not call cudart, cannot free it. */
 static void ds__cuda_stage_drop(ds__cuda_stage *stage) {
     if (atomic_fetch_sub(&stage->users, 1) != 1)
         return;
-    ds__lock_take(&ds__cuda.host_lock); /* kept for another stream: here cudart may not be called */
+    ds__lock_take(&ds__cuda.host_lock);
     stage->next = ds__cuda.stages;
     ds__cuda.stages = stage;
     ds__lock_give(&ds__cuda.host_lock);
 }
 
+/* Drops a user of a copy. The last one frees the copy, which may have no buffer yet. */
 static void ds__cuda_staged_drop(ds__cuda_staged *w) {
     if (atomic_fetch_sub(&w->users, 1) != 1)
         return;
-    ds__cuda_stage_drop(w->stage);
+    if (w->stage)
+        ds__cuda_stage_drop(w->stage);
     ds__host_free(w);
 }
 
+/* Copies a piece between the buffer and the memory of the CPU device; the record `last` copies
+   nothing. */
 static void ds__cuda_piece_run(void *user) {
     const ds__cuda_piece *p = user;
     char *stage = p->whole->stage->memory;
@@ -16322,6 +16889,7 @@ static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda
     return r;
 }
 
+/* Enqueues one piece: cudart's copy and the host function, in the order of the direction. */
 static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
     ds__cuda_staged *w = p->whole;
@@ -16341,6 +16909,8 @@ static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cu
     return r == DS_OK && w->to_gpu ? ds__cuda_move(scope, s->handle, &op, to, from) : r;
 }
 
+/* Enqueues all pieces and the record `last`. wide, rows: bytes and rows of a piece. After a
+   failure, waits until the work that was enqueued does not use the buffer any more. */
 static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_stream *s,
                                         ds__cuda_staged *w, const ds__op *op, size_t wide,
                                         size_t rows) {
@@ -16365,9 +16935,31 @@ static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_st
     w->last.whole = w;
     if (r == DS_OK)
         r = ds__cuda_post_piece(scope, s, &w->last);
-    /* what was put on the stream may use the buffer */
     if (r < 0)
-        ds__cuda_ignore(scope, cudaStreamSynchronize(s->handle));
+        (void)DS__RT_CODE(*scope, cudaStreamSynchronize, (s->handle));
+    return r;
+}
+
+/* Enqueues a copy through the stream's buffer, unless the stream captures. Inside of a scope of the
+   stream. */
+static ds_result ds__cuda_stage_copy(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                     ds__cuda_staged *w, const ds__op *op, size_t wide,
+                                     size_t rows) {
+    int capturing = 0;
+    ds_result r = ds__cuda_is_capturing(scope, s, &capturing);
+    if (r < 0)
+        return r;
+    if (capturing)
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "a copy between a GPU and a device of the CPU driver cannot be captured; "
+                        "the capture continues");
+    ds__mutex_lock(&s->staging);
+    r = ds__cuda_stage_of(scope, s);
+    if (r == DS_OK) {
+        w->stage = s->stage;
+        r = ds__cuda_submit_pieces(scope, s, w, op, wide, rows);
+    }
+    ds__mutex_unlock(&s->staging);
     return r;
 }
 
@@ -16384,35 +16976,14 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     ds__cuda_staged *w = ds__host_alloc(sizeof *w + across * down * sizeof w->piece[0]);
     if (!w)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
+    atomic_store(&w->users, 1);
+    w->to_gpu = to_gpu;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) {
-        ds__host_free(w);
-        return r;
-    }
-    int capturing = 0;
-    r = ds__cuda_is_capturing(&scope, s, &capturing);
-    if (capturing)
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                     "a copy between a GPU and a device of the CPU driver cannot be captured; the "
-                     "capture continues");
-    if (r < 0) {
+    if (r == DS_OK) {
+        r = ds__cuda_stage_copy(&scope, s, w, op, wide, rows);
         ds__cuda_leave(&scope);
-        ds__host_free(w);
-        return r;
     }
-    ds__mutex_lock(&s->staging);
-    r = ds__cuda_stage_of(&scope, s);
-    if (r < 0) {
-        ds__host_free(w);
-    } else {
-        w->stage = s->stage;
-        atomic_store(&w->users, 1);
-        w->to_gpu = to_gpu;
-        r = ds__cuda_submit_pieces(&scope, s, w, op, wide, rows);
-        ds__cuda_staged_drop(w);
-    }
-    ds__mutex_unlock(&s->staging);
-    ds__cuda_leave(&scope);
+    ds__cuda_staged_drop(w);
     return r;
 }
 
@@ -16441,7 +17012,8 @@ static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) 
    Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
    blocks it until the copy is done. All such copies of a device share one side stream. */
 
-/* capture: in which the event was recorded last. */
+/* Makes the stream wait for a native event. capture: number of the capture in which the event was
+   recorded last, for the error. */
 static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event, uint64_t capture) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
@@ -16454,9 +17026,10 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
     return r;
 }
 
-/* s waits for what is on the other stream by now. */
+/* Makes s wait for the work of the other stream so far. */
 static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    /* a record and a wait on the legacy stream are a barrier for blocking streams */
+    /* the same native stream; but a record and a wait on the legacy stream are a barrier for
+       blocking streams */
     if (s->kind != DS__STREAM_LEGACY &&
         (s == other ||
          (s->device == other->device &&
@@ -16470,23 +17043,24 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
     if (r < 0)
         return r;
     uint64_t capture = scope.capture;
-    ds__lock_take(&other->lock); /* no sentence is made under it, see ds__cuda_mark */
-    cudaError_t code = ds__cuda_mark(&other->mark, other->handle, &call);
+    ds__lock_take(&other->lock); /* no error is reported under it, see ds__cuda_mark */
+    cudaError_t code = ds__cuda_mark(&scope, &other->mark, other->handle, &call);
     ds__cuda_leave(&scope);
-    if (code == cudaSuccess && (r = ds__cuda_on(&scope, s)) == DS_OK) {
+    if (code == cudaSuccess)
+        r = ds__cuda_on(&scope, s);
+    if (code == cudaSuccess && r == DS_OK) {
         if (!scope.capture)
             scope.capture = capture;
         call = "cudaStreamWaitEvent";
-        code = cudaStreamWaitEvent(s->handle, other->mark, 0);
+        code = DS__RT_CODE(scope, cudaStreamWaitEvent, (s->handle, other->mark, 0));
         ds__cuda_leave(&scope);
     }
     ds__lock_give(&other->lock);
     return r == DS_OK ? ds__cuda_check(&scope, code, call) : r;
 }
 
-/* What concerns another device's memory only: on a stream of that device, between two waits. The
-   stream is made for this one operation, since one that is shared would make streams wait for
-   each other that have nothing to do with each other. */
+/* Enqueues an operation on memory of another device on a stream of that device, between two waits.
+   The stream is made for this operation, because a shared one would order unrelated streams. */
 static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op,
                                     ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
     void *native = NULL;
@@ -16500,7 +17074,7 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
     ds__cuda_leave(&scope);
     if (r < 0)
         return r;
-    if (capturing) /* the stream would have to live as long as a capture that is not known here */
+    if (capturing) /* the stream would have to live as long as the unknown capture */
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "in a capture begun outside devstream, work on memory of cuda:%d must be "
                         "enqueued on a stream of that device",
@@ -16513,10 +17087,11 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
         r = put(native, op);
     if (r == DS_OK)
         r = ds__cuda_wait_stream(s, native);
-    ds__cuda_stream_destroy(native); /* CUDA ends it when its work is done */
+    ds__cuda_stream_destroy(native); /* CUDA frees it when its work is done */
     return r;
 }
 
+/* Enqueues a copy on the stream itself. */
 static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
@@ -16544,7 +17119,7 @@ static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
     return ds__cuda_elsewhere(s, (int)(from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE, op, put);
 }
 
-/* On the stream's own device. */
+/* Enqueues a fill of memory of the stream's device. */
 static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
@@ -16556,8 +17131,6 @@ static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
     size_t height = op->u.fill.height;
     unsigned long long address = (uintptr_t)dst;
     unsigned value = op->u.fill.value;
-    const char *call = op->u.fill.value_size == 2 ? "cuMemsetD16Async" : "cuMemsetD32Async";
-    int code = 0;
     if (op->u.fill.value_size == 1) {
         r = height == 1
                 ? DS__RT(scope, cudaMemsetAsync, (dst, (int)(value & 255), width, s->handle))
@@ -16565,20 +17138,16 @@ static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
                          (dst, pitch, (int)(value & 255), width, height, s->handle));
     } else if (op->u.fill.value_size == 2) {
         if (height == 1)
-            DS__DR_CODE(scope, code, cuMemsetD16Async,
-                        (address, (unsigned short)value, width, s->handle));
+            DS__DR(scope, r, cuMemsetD16Async, (address, (unsigned short)value, width, s->handle));
         else
-            DS__DR_CODE(scope, code, cuMemsetD2D16Async,
-                        (address, pitch, (unsigned short)value, width, height, s->handle));
+            DS__DR(scope, r, cuMemsetD2D16Async,
+                   (address, pitch, (unsigned short)value, width, height, s->handle));
     } else {
         if (height == 1)
-            DS__DR_CODE(scope, code, cuMemsetD32Async, (address, value, width, s->handle));
+            DS__DR(scope, r, cuMemsetD32Async, (address, value, width, s->handle));
         else
-            DS__DR_CODE(scope, code, cuMemsetD2D32Async,
-                        (address, pitch, value, width, height, s->handle));
+            DS__DR(scope, r, cuMemsetD2D32Async, (address, pitch, value, width, height, s->handle));
     }
-    if (DS__UNLIKELY(code))
-        r = ds__cuda_fail(&scope, call, code);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -16592,6 +17161,7 @@ static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
                                            : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
 }
 
+/* Returns the place of memory as in ds__cuda_where. */
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
     if (!ds__memory_table_find(ptr, &info) && ds__cuda_pointer_query(ptr, &info) < 0)
@@ -16600,7 +17170,7 @@ static int ds__cuda_device_of(const void *ptr) {
                                                                                : DS__CUDA_HOST;
 }
 
-/* A GPU's streams cannot be held. */
+/* Runs nothing: the streams of a GPU cannot be held. */
 static ds_result ds__cuda_run_together(void *const *streams, size_t count,
                                        void (*run_fn)(void *user), void *user, int *out_ran) {
     (void)streams;
@@ -16611,13 +17181,16 @@ static ds_result ds__cuda_run_together(void *const *streams, size_t count,
     return DS_OK;
 }
 
-/* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
+/* Copies for a stream of the CPU driver, on the thread that runs the stream. Returns when the copy
+   is done. */
 static ds_result ds__cuda_copy_now(const ds__op *op) {
     int to = ds__cuda_device_of(op->u.copy.dst);
     int from = ds__cuda_device_of(op->u.copy.src);
-    int device = to >= 0 ? to : from >= 0 ? from : 0;
+    int device = to >= 0 ? to : from;
     int priority = 0;
     ds__cuda_scope scope;
+    if (device < 0)
+        device = 0;
     ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0)
         return r;
@@ -16651,8 +17224,8 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
    when nothing can launch the kernel any more; the module stays loaded for pending launches until
    the device has been waited for. */
 
-/* PTX without its terminating zero, which the driver needs; cubins begin with ELF's four bytes,
-   fatbins with one of two others. */
+/* Returns 1 for PTX without the terminating zero that the driver needs. Cubins begin with the four
+   bytes of ELF, fatbins with one of two other words. */
 static int ds__cuda_is_unended_text(const char *image, size_t size) {
     return size > 4 && image[size - 1] != 0 && memcmp(image, "\177ELF", 4) != 0 &&
            memcmp(image, "\x50\xed\x55\xba", 4) != 0 && memcmp(image, "\xb1\x43\x62\x46", 4) != 0;
@@ -16688,7 +17261,18 @@ static int ds__cuda_copy_image(const ds_kernel_cuda *c, char **out) {
     return *out != NULL;
 }
 
-/* Loads the image of a kernel. The mutex is held and the device current. */
+/* Reports that the driver has refused the image of a kernel, with the driver's log. */
+static ds_result ds__cuda_image_refused(const ds__cuda_scope *scope, const ds__kernel *k, int code,
+                                        char *log) {
+    ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
+    for (char *c = log; *c; c++)
+        if (*c == '\n')
+            *c = ' ';
+    return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
+                           log);
+}
+
+/* Loads the image of a kernel as a native module. The device is current. */
 static ds_result ds__cuda_load_native(const ds__cuda_scope *scope, const ds__kernel *k,
                                       void **out) {
     char log[300] = "";
@@ -16700,24 +17284,17 @@ static ds_result ds__cuda_load_native(const ds__cuda_scope *scope, const ds__ker
     if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
         code = ds__cuda_load_image(image, log, sizeof log, out);
     ds__host_free(copy);
-    if (!code)
-        return DS_OK;
-    ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
     log[sizeof log - 1] = 0;
-    for (char *c = log; *c; c++)
-        if (*c == '\n')
-            *c = ' ';
-    return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
-                           log);
+    return code ? ds__cuda_image_refused(scope, k, code, log) : DS_OK;
 }
 
-/* Returns the module of a kernel's image on the device, with one more user. The mutex is held and
-   the device current. */
+/* Gives the module of a kernel's image on the scope's device, with one user more. The mutex is
+   held, and the device is current. */
 static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
                                       ds__cuda_module **out) {
     const void *key = ds__cuda_image_key(k);
     ds__cuda_module *m = ds__cuda.modules;
-    /* one without users may be of an image that is gone, whose address another one has now */
+    /* a module without users may be that of a former image at the same address */
     while (m && (!m->users || m->image != key || m->device != scope->device))
         m = m->next;
     if (!m) {
@@ -16739,43 +17316,47 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
     return DS_OK;
 }
 
-/* The function of an image, and how much dynamic shared memory it may have without asking for
-   more. */
+/* Drops a user of a module whose functions were never launched. Without users it is unloaded at
+   once. The mutex is held. */
+static void ds__cuda_drop_module(const ds__cuda_scope *scope, ds__cuda_module *m) {
+    if (--m->users != 0)
+        return;
+    ds__cuda_module **p = &ds__cuda.modules;
+    while (*p != m)
+        p = &(*p)->next;
+    *p = m->next;
+    m->next = NULL;
+    ds__cuda_unload(scope, m);
+}
+
+/* Gives the function of a kernel's image, and the dynamic shared memory that a launch may have
+   without a new limit. The mutex is held. */
 static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__kernel *k,
                                         ds__cuda_function *f, void **out, int *out_shared) {
-    int code;
     ds_result r = ds__cuda_load_module(scope, k, &f->module);
     if (r < 0)
         return r;
-    const char *call = "cuModuleGetFunction";
-    DS__DR_CODE(*scope, code, cuModuleGetFunction, (out, f->module->module, k->cuda.entry));
-    if (!code) {
-        call = "cuFuncGetAttribute";
-        DS__DR_CODE(*scope, code, cuFuncGetAttribute, (out_shared, DS__CUDA_MAX_SHARED, *out));
-    }
-    if (!code)
+    DS__DR(*scope, r, cuModuleGetFunction, (out, f->module->module, k->cuda.entry));
+    if (r == DS_OK)
+        DS__DR(*scope, r, cuFuncGetAttribute, (out_shared, DS__CUDA_MAX_SHARED, *out));
+    if (r == DS_OK)
         return DS_OK;
-    r = ds__fail_append(ds__cuda_fail(scope, call, code),
-                        "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
-    if (--f->module->users == 0) { /* nothing can run it */
-        ds__cuda_module **p = &ds__cuda.modules;
-        while (*p != f->module)
-            p = &(*p)->next;
-        *p = f->module->next;
-        f->module->next = NULL;
-        ds__cuda_unload(scope, f->module);
-    }
+    r = ds__fail_append(r, "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
+    ds__cuda_drop_module(scope, f->module);
     f->module = NULL;
     return r;
 }
 
+/* Finds the function of a kernel on the scope's device. The mutex is held. */
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     ds__cuda_function *f = atomic_load(&k->native);
-    if (!f && !(f = ds__host_alloc((size_t)ds__cuda.devices * sizeof *f)))
+    if (!f)
+        f = ds__host_alloc((size_t)ds__cuda.devices * sizeof *f);
+    if (!f)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
     atomic_store(&k->native, f);
     f += scope->device;
-    /* by another thread */
+    /* another thread has loaded it meanwhile */
     if (atomic_load(&f->function))
         return DS_OK;
     void *function = (void *)(uintptr_t)k->cuda.native_fn;
@@ -16797,7 +17378,7 @@ static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     return DS_OK;
 }
 
-/* The kernel on a device; NULL: not ready there. */
+/* Returns the function of a kernel on a device, or NULL if the kernel is not loaded there. */
 static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
     ds__cuda_function *f = atomic_load_explicit(&k->native, memory_order_acquire);
     return DS__LIKELY(f && atomic_load_explicit(&f[device].function, memory_order_acquire))
@@ -16805,7 +17386,7 @@ static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
                : NULL;
 }
 
-/* Inside of a scope with the device current. */
+/* Loads a kernel on the scope's device, which is current. */
 __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope,
                                                           ds__kernel *k) {
     if (!ds__cuda_image_key(k) && !k->cuda.native_fn)
@@ -16831,7 +17412,8 @@ static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
     return r;
 }
 
-/* Pending launches may still need the module: it goes when the device has been waited for. */
+/* Frees the functions of a kernel. Their modules stay loaded for pending launches, until the device
+   has been waited for. */
 static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
     ds__cuda_function *f = atomic_load(&kernel->native);
     if (!f)
@@ -16845,7 +17427,7 @@ static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
     ds__host_free(f);
 }
 
-/* Takes the device's modules that no kernel has any more out of the list; all: the others too. */
+/* Takes the device's modules without users out of the list; all: those with users too. */
 static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
     ds__cuda_module *list = NULL;
     ds__mutex_lock(&ds__cuda.mutex);
@@ -16863,7 +17445,7 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
     return list;
 }
 
-/* The device is current, and nothing that is pending can run them. */
+/* Unloads modules that no pending work needs. Their device is current. */
 static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) {
     enum cudaStreamCaptureMode mode;
     if (!list)
@@ -16874,7 +17456,7 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
         int code;
         list = m->next;
         DS__DR_CODE(*scope, code, cuModuleUnload, (m->module));
-        (void)code; /* after a failure of the device nothing can be unloaded */
+        (void)code; /* on a failed device no module can be unloaded */
         ds__host_free(m);
     }
     ds__cuda_unrelax(scope, relaxed, mode);
@@ -16894,9 +17476,9 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
    none.
    Threads: any. */
 
-/* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in
-   first and count (which have offset 0 in the kernel's list). Of a number in 4 bytes the low
-   half comes first. */
+/* Points to the parameters: in the argument struct, from which cuLaunchKernel copies, or in first
+   and count, whose offset in the kernel's list is 0. A parameter of 4 bytes is the low half of
+   these, which comes first. */
 static inline void ds__cuda_params(const ds__kernel *k, const void *args, const uint64_t *first,
                                    const uint64_t *count, void **out) {
     const void *const base[] = { args, args, args, args, first, count }; /* by kind */
@@ -16904,15 +17486,14 @@ static inline void ds__cuda_params(const ds__kernel *k, const void *args, const 
         out[i] = (void *)((uintptr_t)base[k->params[i].kind] + k->params[i].offset);
 }
 
-/* Much dynamic shared memory must be asked for (CUDA C++ Programming Guide, "Shared Memory"). It
-   is one number per function and device, so it only grows: a launch of another thread may need
-   what it is. */
+/* Raises the limit of dynamic shared memory to this many bytes, which CUDA requires for large sizes
+   (CUDA C++ Programming Guide, "Shared Memory"). A function has one limit on a device. It only
+   grows, because a launch of another thread may need the present one. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds__cuda_scope *scope,
                                                                        const ds__kernel *k,
                                                                        ds__cuda_function *f,
                                                                        unsigned bytes) {
     ds_result r = DS_OK;
-    int code = 0;
     if (bytes > INT_MAX)
         return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name,
                         bytes);
@@ -16923,10 +17504,8 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
                 *scope, cudaFuncSetAttribute,
                 (k->cuda.native_fn, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
         else
-            DS__DR_CODE(*scope, code, cuFuncSetAttribute,
-                        (atomic_load(&f->function), DS__CUDA_MAX_SHARED, (int)bytes));
-        if (code)
-            r = ds__cuda_fail(scope, "cuFuncSetAttribute", code);
+            DS__DR(*scope, r, cuFuncSetAttribute,
+                   (atomic_load(&f->function), DS__CUDA_MAX_SHARED, (int)bytes));
         if (r == DS_OK)
             atomic_store(&f->shared, bytes);
     }
@@ -16935,40 +17514,42 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
                  : r;
 }
 
+/* Launches a kernel that is loaded on the stream's device. */
 static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                             ds__kernel *k, const ds_grid *g, void **params) {
-    const char *call = "cuLaunchKernel";
     ds__cuda_function *f =
         (ds__cuda_function *)atomic_load_explicit(&k->native, memory_order_relaxed) + s->device;
-    int code;
+    ds_result r;
     if (DS__UNLIKELY(g->shared_bytes > atomic_load_explicit(&f->shared, memory_order_relaxed))) {
-        ds_result r = ds__cuda_allow_shared(scope, k, f, g->shared_bytes);
+        r = ds__cuda_allow_shared(scope, k, f, g->shared_bytes);
         if (r < 0)
             return r;
     }
     if (k->cuda.native_fn) {
         struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] };
         struct dim3 block = { g->block[0], g->block[1], g->block[2] };
-        cudaError_t e =
-            cudaLaunchKernel(k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle);
-        if (DS__LIKELY(e == cudaSuccess))
-            return DS_OK;
-        ds__cuda_ignore(scope, e);
-        call = "cudaLaunchKernel";
-        code = (int)e;
+        r = DS__RT(*scope, cudaLaunchKernel,
+                   (k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle));
     } else {
-        DS__DR_CODE(*scope, code, cuLaunchKernel,
-                    (atomic_load_explicit(&f->function, memory_order_relaxed), g->grid[0],
-                     g->grid[1], g->grid[2], g->block[0], g->block[1], g->block[2], g->shared_bytes,
-                     s->handle, params, NULL));
+        DS__DR(*scope, r, cuLaunchKernel,
+               (atomic_load_explicit(&f->function, memory_order_relaxed), g->grid[0], g->grid[1],
+                g->grid[2], g->block[0], g->block[1], g->block[2], g->shared_bytes, s->handle,
+                params, NULL));
     }
-    return DS__LIKELY(code == 0)
-               ? DS_OK
-               : ds__fail_append(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
+    return DS__LIKELY(r == DS_OK) ? DS_OK : ds__fail_append(r, " (kernel %s)", k->name);
 }
 
-/* Most items of one launch: CUDA counts blocks in 31 bits, a parameter of 4 bytes items in 32. */
-static uint64_t ds__cuda_most_items(const ds__kernel *k, uint64_t per_block, int *out_can_split) {
+/* Returns the number of items of a block: that of the description, else one per thread. */
+static inline uint64_t ds__cuda_block_items(const ds__kernel *k) {
+    if (k->cuda.items_per_block)
+        return k->cuda.items_per_block;
+    return k->cuda.block ? k->cuda.block : 256;
+}
+
+/* Returns the largest number of items of one launch. CUDA counts blocks in 31 bits, and a parameter
+   of 4 bytes counts items in 32 bits. *out_can_split: more items can be split into launches. */
+static uint64_t ds__cuda_most_items(const ds__kernel *k, int *out_can_split) {
+    uint64_t per_block = ds__cuda_block_items(k);
     uint64_t most = UINT64_MAX / 2;
     int first = 0;
     int count = 0;
@@ -16986,15 +17567,14 @@ static uint64_t ds__cuda_most_items(const ds__kernel *k, uint64_t per_block, int
     return most;
 }
 
-/* Most items of one launch of this many; an error when a launch cannot have them and they cannot
-   be split. */
-static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint64_t per_block,
-                                       uint64_t *most) {
+/* Gives the items of each launch for this many items, all of them if one launch can have them.
+   Refuses more items than one launch can have, unless the kernel allows a split. */
+static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint64_t *most) {
     int can_split;
     *most = items;
     if (DS__LIKELY(items <= INT_MAX))
         return DS_OK;
-    *most = ds__cuda_most_items(k, per_block, &can_split);
+    *most = ds__cuda_most_items(k, &can_split);
     if (items <= *most || can_split)
         return DS_OK;
     return ds__fail(
@@ -17003,12 +17583,13 @@ static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint
         k->name, (unsigned long long)items);
 }
 
+/* Returns the grid of a launch over this many items. */
 static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint64_t count) {
     unsigned block = k->cuda.block ? k->cuda.block : 256;
-    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : block;
+    uint64_t per_block = ds__cuda_block_items(k);
     uint64_t limit =
         (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[device];
-    /* dividing 64 bits takes longer than all the rest */
+    /* a division of 64 bits takes longer than the rest of the function */
     uint64_t more = count + per_block - 1;
     uint64_t blocks =
         (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
@@ -17017,17 +17598,15 @@ static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint6
     return (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
 }
 
-/* Over items, in as few launches as they take: one, but for more than 2^31 - 1. */
+/* Launches a kernel over items, in as few launches as possible: one for at most 2^31 - 1 items.
+   `params` points to *first and *count. */
 static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        const ds__op *op, void **params, uint64_t *first,
                                        uint64_t *count) {
     ds__kernel *k = op->u.kernel.kernel;
     uint64_t items = op->u.kernel.items;
     uint64_t most;
-    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block
-                         : k->cuda.block         ? k->cuda.block
-                                                 : 256;
-    ds_result r = ds__cuda_split(k, items, per_block, &most);
+    ds_result r = ds__cuda_split(k, items, &most);
     for (; items && r == DS_OK; items -= *count, *first += *count) {
         *count = items < most ? items : most;
         ds_grid g = ds__cuda_items_grid(k, s->device, *count);
@@ -17089,17 +17668,18 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
    atomic, because the stop of the driver may clear it while graphs of other libraries still have
    the node. */
 
-/* What belongs to nodes of a native graph: the records of its host nodes and, in executables,
-   what the user attached. */
-#define DS__CUDA_ATTACHED UINT32_MAX /* to the graph */
+/* Tags of objects that are kept for no node: attached by the program, without a node, or of a node
+   that has no index yet. */
+#define DS__CUDA_ATTACHED UINT32_MAX
 #define DS__CUDA_NOWHERE (UINT32_MAX - 1)
-#define DS__CUDA_NEW (UINT32_MAX - 2) /* of a node that has no index yet */
+#define DS__CUDA_NEW (UINT32_MAX - 2)
 
 typedef struct ds__cuda_own {
     uint32_t node;
     ds__object *object;
 } ds__cuda_own;
 
+/* The objects that the nodes of a native graph need, and in executables the attached ones. */
 typedef struct ds__cuda_owns {
     ds__cuda_own *at;
     uint32_t count;
@@ -17109,42 +17689,45 @@ typedef struct ds__cuda_owns {
 typedef struct ds__cuda_graph {
     cudaGraph_t graph;
     ds__cuda_owns owns;
-    ds__capture *capture; /* that makes it; under the core's capture lock */
+    ds__capture *capture; /* the open capture into the graph; under the core's capture lock */
 } ds__cuda_graph;
 
-/* Where a capture began: its stream object may go before. */
+/* The native stream where a capture began; its stream object may end before the capture. */
 typedef struct ds__cuda_origin {
     cudaStream_t handle;
     int device;
     int per_thread;
     uint64_t thread;
-    ds__cuda_stream *streams; /* that were made for it */
+    ds__cuda_stream *streams; /* made for the capture */
 } ds__cuda_origin;
+
+/* States of a node of an executable: on, switched off by CUDA, or a host node with an empty task,
+   since CUDA cannot switch off host nodes. */
+enum { DS__CUDA_ON, DS__CUDA_OFF_BY_CUDA, DS__CUDA_OFF_BY_TASK };
 
 typedef struct ds__cuda_exec {
     cudaGraphExec_t exec;
     int device;
-    int stale; /* `now` missed a change */
-    /* the graph that it was made from; CUDA knows its nodes by the nodes of this graph */
+    int stale; /* 1: `now` lacks a change */
+    /* clone of the instantiated graph; its nodes name those of the executable */
     cudaGraph_t kept;
-    cudaGraph_t now; /* what it does now; both NULL: CUDA cannot copy the graph */
+    cudaGraph_t now; /* a graph of the present work; both NULL: CUDA cannot clone the graph */
     cudaGraphNode_t *kept_node;
     cudaGraphNode_t *now_node;
     uint32_t count;
-    unsigned char *off; /* by node: switched off */
+    unsigned char *off; /* by node: DS__CUDA_ON, or how it was switched off */
     unsigned char *on;  /* by node: its device */
-    /* kernels and events of `kept`, whose nodes CUDA may look at whatever the executable does
-       now */
+    /* kernels and events of `kept`: CUDA may use its nodes after a change of the executable too */
     ds__body *held;
     ds__cuda_owns owns;
 } ds__cuda_exec;
 
-/* What a host node of ours runs. */
+/* The data of a host node of devstream. */
 typedef struct ds__cuda_task {
-    _Atomic(ds_host_fn) fn; /* NULL: it runs nothing any more */
+    _Atomic(ds_host_fn) fn; /* NULL: the node runs nothing any more */
     void *user;
     ds__object *payload;
-    ds__op op; /* the library's own work */
+    ds__op op; /* of a copy or fill of host memory */
 } ds__cuda_task;
 
 static void ds__cuda_task_end(void *user) {
@@ -17153,7 +17736,8 @@ static void ds__cuda_task_end(void *user) {
     ds__host_free(h);
 }
 
-/* Of a host node, or a copy or fill of host memory; NULL: no memory, and the sentence is set. */
+/* Returns a new task for a host node, or for a copy or fill of host memory. NULL: no memory, which
+   is reported. */
 static ds__object *ds__cuda_task_new(const ds__node *n) {
     ds__cuda_task *h = ds__host_alloc(sizeof *h);
     ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
@@ -17169,6 +17753,7 @@ static ds__object *ds__cuda_task_new(const ds__node *n) {
     return o;
 }
 
+/* Runs the task of a host node. */
 static void CUDART_CB ds__cuda_host_node(void *user) {
     ds__cuda_task *h = user;
     ds_host_fn fn = atomic_load(&h->fn);
@@ -17183,10 +17768,12 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
 
 static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
+/* Makes room for one more entry. Returns 0 if there is no memory, which is reported. */
 static int ds__cuda_own_room(ds__cuda_owns *list) {
     return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
+/* Keeps an object for a node, or under a tag. Returns 0 if there is no memory. */
 static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
     if (!ds__cuda_own_room(list))
         return 0;
@@ -17194,6 +17781,7 @@ static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) 
     return 1;
 }
 
+/* Drops the objects that are kept for a node or under a tag. */
 static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
     uint32_t kept = 0;
     uint32_t count = list->count;
@@ -17207,6 +17795,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
     list->count = kept;
 }
 
+/* Drops all objects, and frees the list. */
 static void ds__cuda_own_end(ds__cuda_owns *list) {
     for (uint32_t i = 0; i < list->count; i++)
         ds__object_drop(list->at[i].object);
@@ -17214,7 +17803,8 @@ static void ds__cuda_own_end(ds__cuda_owns *list) {
     memset(list, 0, sizeof *list);
 }
 
-/* Adds all of another list, under the given node unless that is DS__CUDA_NOWHERE. */
+/* Adds all objects of another list, for this node, or with DS__CUDA_NOWHERE for the nodes of that
+   list. Returns 0 if there is no memory. */
 static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint32_t node) {
     for (uint32_t i = 0; i < from->count; i++)
         if (!ds__cuda_own_keep(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node,
@@ -17223,7 +17813,8 @@ static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint3
     return 1;
 }
 
-/* Adds what the user attached to the graph and to graphs in it. */
+/* Adds the objects that the program attached to the graph and to its child graphs. Returns 0 if
+   there is no memory. */
 static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t node) {
     for (size_t i = 0; i < b->object_count; i++)
         if (!ds__cuda_own_keep(to, node, b->object[i]))
@@ -17235,13 +17826,19 @@ static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t 
     return 1;
 }
 
-/* Adds all that an executable of the graph needs. */
+/* Adds all objects that an executable of the graph needs. Returns 0 if there is no memory. */
 static int ds__cuda_own_all(ds__cuda_owns *to, const ds__body *b) {
     return ds__cuda_own_copy(to, &((const ds__cuda_graph *)b->native)->owns, DS__CUDA_NOWHERE) &&
            ds__cuda_own_attached(to, b, DS__CUDA_ATTACHED);
 }
 
-/* What is kept for the node; NULL: nothing. */
+/* Destroys a native graph, which may be NULL. */
+static void ds__cuda_drop_graph(const ds__cuda_scope *scope, cudaGraph_t graph) {
+    if (graph)
+        (void)DS__RT_CODE(*scope, cudaGraphDestroy, (graph));
+}
+
+/* Returns the first object that is kept for the node, or NULL. */
 static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
     for (uint32_t i = 0; i < list->count; i++)
         if (list->at[i].node == node)
@@ -17267,34 +17864,47 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
    Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
    out. */
 
+/* CUDA's description of the capture of a stream. */
 typedef struct ds__cuda_look {
     enum cudaStreamCaptureStatus status;
     unsigned long long id;
     cudaGraph_t graph;
-    const cudaGraphNode_t *after; /* CUDA's, until the next call on the stream */
+    const cudaGraphNode_t *after; /* memory of CUDA, valid until the next call on the stream */
     size_t count;
 } ds__cuda_look;
 
-static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
+/* Asks CUDA for the capture of a stream. The error is cleared, and not reported. */
+static cudaError_t ds__cuda_get_info(const ds__cuda_scope *scope, cudaStream_t stream,
+                                     ds__cuda_look *out) {
     memset(out, 0, sizeof *out);
 #if CUDART_VERSION >= 13000
     const cudaGraphEdgeData *edges;
-    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after,
-                                    &edges, &out->count);
+    return DS__RT_CODE(
+        *scope, cudaStreamGetCaptureInfo,
+        (stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count));
 #elif CUDART_VERSION >= 12030
     const cudaGraphEdgeData *edges;
-    return cudaStreamGetCaptureInfo_v3(stream, &out->status, &out->id, &out->graph, &out->after,
-                                       &edges, &out->count);
+    return DS__RT_CODE(
+        *scope, cudaStreamGetCaptureInfo_v3,
+        (stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count));
 #elif CUDART_VERSION >= 12000
-    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after,
-                                    &out->count);
+    return DS__RT_CODE(*scope, cudaStreamGetCaptureInfo,
+                       (stream, &out->status, &out->id, &out->graph, &out->after, &out->count));
 #else
-    return cudaStreamGetCaptureInfo_v2(stream, &out->status, &out->id, &out->graph, &out->after,
-                                       &out->count);
+    return DS__RT_CODE(*scope, cudaStreamGetCaptureInfo_v2,
+                       (stream, &out->status, &out->id, &out->graph, &out->after, &out->count));
 #endif
 }
 
-/* The open capture with CUDA's number; NULL: others began it. The lock is held. */
+/* The same, and reports a failure. */
+static ds_result ds__cuda_look_at(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                  ds__cuda_look *out) {
+    return ds__cuda_check(scope, ds__cuda_get_info(scope, s->handle, out),
+                          "cudaStreamGetCaptureInfo");
+}
+
+/* Returns the open capture with CUDA's number, or NULL if devstream did not begin it. The lock is
+   held. */
 static ds__capture *ds__cuda_capture_of(unsigned long long id) {
     ds__capture *c = ds__g.captures;
     while (c && (c->driver->type != DS_DEVICE_CUDA || c->native != id))
@@ -17302,55 +17912,63 @@ static ds__capture *ds__cuda_capture_of(unsigned long long id) {
     return c;
 }
 
+/* Returns 1 if the capture began on the native stream of the object. */
 static int ds__cuda_began_on(const ds__capture *c, const ds__cuda_stream *s) {
     const ds__cuda_origin *o = c->origin;
     return o->handle == s->handle && o->device == s->device &&
            (!o->per_thread || o->thread == s->thread);
 }
 
-/* Asks for the capture of the stream and notes it there; inside of a scope of the stream, the
-   lock is held. *out NULL: none, or that of others, which *now tells apart. CUDA does not number
-   an invalid one. */
+/* Returns the invalid capture of a stream, which CUDA does not number, or NULL. The lock is
+   held. */
+static ds__capture *ds__cuda_invalid_capture(ds__cuda_stream *s) {
+    for (ds__capture *c = ds__g.captures; c; c = c->next) {
+        if (c->driver->type != DS_DEVICE_CUDA ||
+            (c->id != atomic_load(&s->capture) && !ds__cuda_began_on(c, s)))
+            continue;
+        /* a call outside devstream has invalidated it */
+        if (c->status == DS_CAPTURE_ACTIVE)
+            c->status = DS_CAPTURE_INVALIDATED;
+        return c;
+    }
+    return NULL;
+}
+
+/* Finds the capture of a stream, and notes its number in the stream and in the scope, which is one
+   of the stream. *out is NULL if there is none, or if devstream did not begin it; *now has CUDA's
+   description. The lock is held. */
 static ds_result ds__cuda_find_capture(ds__cuda_scope *scope, ds__cuda_stream *s,
                                        ds__cuda_look *now, ds__capture **out) {
     *out = NULL;
-    ds_result r =
-        ds__cuda_check(scope, ds__cuda_get_info(s->handle, now), "cudaStreamGetCaptureInfo");
+    ds_result r = ds__cuda_look_at(scope, s, now);
     if (r < 0)
         return r;
     if (now->status == cudaStreamCaptureStatusActive)
         *out = ds__cuda_capture_of(now->id);
-    else if (now->status != cudaStreamCaptureStatusNone) {
-        for (ds__capture *c = ds__g.captures; c && !*out; c = c->next)
-            if (c->driver->type == DS_DEVICE_CUDA &&
-                (c->id == atomic_load(&s->capture) || ds__cuda_began_on(c, s)))
-                *out = c;
-        /* by a call that was not made here */
-        if (*out && (*out)->status == DS_CAPTURE_ACTIVE)
-            (*out)->status = DS_CAPTURE_INVALIDATED;
-    }
+    else if (now->status != cudaStreamCaptureStatusNone)
+        *out = ds__cuda_invalid_capture(s);
     atomic_store(&s->capture, *out ? (*out)->id : 0);
     scope->capture = *out ? (*out)->id : 0;
     return DS_OK;
 }
 
-/* Whether CUDA has made it invalid. Nobody can ask for another thread's own stream. */
+/* Returns 1 if CUDA has made the capture invalid. A capture on the per-thread stream of another
+   thread cannot be queried, and counts as valid. The lock is held. */
 static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     ds__cuda_scope there = { .pushed = 0 };
     if (o->per_thread && o->thread != ds__cuda_this_thread())
         return 0;
-    /* its handle means the current device's */
+    /* the handle of a per-thread stream means that of the current device */
     if (o->per_thread && ds__cuda_enter(&there, o->device) < 0)
         return 0;
-    cudaError_t code = cudaStreamIsCapturing(o->handle, &status);
-    ds__cuda_ignore(scope, code);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (o->handle, &status));
     ds__cuda_leave(&there);
     return code == cudaSuccess && status == cudaStreamCaptureStatusInvalidated;
 }
 
-/* Notes which captures this call has spoiled. */
+/* Notes the captures that the last call has invalidated, with the rule that it broke. */
 static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) {
     ds__cuda_lock();
     for (ds__capture *c = ds__g.captures; c; c = c->next)
@@ -17360,7 +17978,7 @@ static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) 
     ds__cuda_unlock();
 }
 
-/* What a code of capture means for the call. */
+/* Returns the rule that a call broke, by its code of 900 to 908. */
 static const char *ds__cuda_rule(const char *call, int code) {
     switch (code) {
     case cudaErrorStreamCaptureUnsupported:
@@ -17392,50 +18010,69 @@ static const char *ds__cuda_rule(const char *call, int code) {
     }
 }
 
-/* The sentence of codes 900 to 908. The capture is that of the stream or event, else the one
-   that this call has spoiled, else the one whose rules it broke. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
-    const ds__cuda_scope *scope, const char *call, int code) {
-    ds__capture *named = NULL;
-    ds__capture *spoilt = NULL;
-    ds__capture *forbids = NULL;
-    ds__capture *only = NULL;
-    int locked = ds__tls.capture_locked;
-    int spoils = 0;
+/* Open captures that an error of CUDA may be about. */
+typedef struct ds__cuda_suspects {
+    ds__capture *named;   /* the capture of the stream or event */
+    ds__capture *spoilt;  /* the first one that the call has invalidated */
+    ds__capture *forbids; /* the first one that forbids unsafe calls in this thread */
+    ds__capture *only;    /* the only open one; NULL: none, or several */
+    int named_is_spoilt;  /* 1: the call has invalidated `named` */
+} ds__cuda_suspects;
+
+/* Finds the captures that an error may be about, and notes those that the call has invalidated. The
+   lock is held. */
+static ds__cuda_suspects ds__cuda_find_suspects(const ds__cuda_scope *scope, const char *rule) {
+    ds__cuda_suspects found = { NULL, NULL, NULL, NULL, 0 };
     int count = 0;
-    char rule[sizeof named->rule];
-    const char *why = ds__cuda_rule(call, code);
-    ds_result r = ds__cuda_map(code);
-    snprintf(rule, sizeof rule, "%s (%s returned %d)", why, call, code);
-    if (!locked)
-        ds__cuda_lock();
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         if (c->driver->type != DS_DEVICE_CUDA)
             continue;
-        int now = c->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(scope, c);
-        if (now)
+        int spoilt = c->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(scope, c);
+        if (spoilt)
             ds__capture_spoil(c, rule);
-        if (now && !spoilt)
-            spoilt = c;
+        if (spoilt && !found.spoilt)
+            found.spoilt = c;
         if (c->id == scope->capture) {
-            named = c;
-            spoils = now;
+            found.named = c;
+            found.named_is_spoilt = spoilt;
         }
-        if (!forbids && ds__capture_forbids(c))
-            forbids = c;
-        only = count++ ? NULL : c;
+        if (!found.forbids && ds__capture_forbids(c))
+            found.forbids = c;
+        found.only = count++ ? NULL : c;
     }
-    ds__capture *c = named                                                  ? named
-                     : spoilt                                               ? spoilt
-                     : code == cudaErrorStreamCaptureUnsupported && forbids ? forbids
-                                                                            : only;
-    if (c && code == cudaErrorCapturedEvent && scope->capture && c != named && c != spoilt)
-        c = NULL;
-    if (c == spoilt && c)
-        spoils = 1;
-    /* and over */
-    if (code == cudaErrorStreamCaptureUnjoined)
-        spoils = 1;
+    return found;
+}
+
+/* Returns the capture that an error names, or NULL if that capture is not open any more, or was
+   begun outside devstream. */
+static ds__capture *ds__cuda_choose_suspect(const ds__cuda_scope *scope,
+                                            const ds__cuda_suspects *found, int code) {
+    if (found->named)
+        return found->named;
+    if (found->spoilt)
+        return found->spoilt;
+    /* the capture of the event has ended */
+    if (code == cudaErrorCapturedEvent && scope->capture)
+        return NULL;
+    if (code == cudaErrorStreamCaptureUnsupported && found->forbids)
+        return found->forbids;
+    return found->only;
+}
+
+/* Reports a code of 900 to 908, with the capture that the error is about. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
+    const ds__cuda_scope *scope, const char *call, int code) {
+    int locked = ds__tls.capture_locked;
+    char rule[sizeof ds__g.captures->rule];
+    ds_result r = ds__cuda_map(code);
+    snprintf(rule, sizeof rule, "%s (%s returned %d)", ds__cuda_rule(call, code), call, code);
+    if (!locked)
+        ds__cuda_lock();
+    ds__cuda_suspects found = ds__cuda_find_suspects(scope, rule);
+    ds__capture *c = ds__cuda_choose_suspect(scope, &found, code);
+    /* an end with an unjoined stream is the end of the capture too */
+    int spoils =
+        found.named_is_spoilt || (c && c == found.spoilt) || code == cudaErrorStreamCaptureUnjoined;
     if (c)
         r = ds__capture_fail(r, c, spoils, rule);
     else if (code == cudaErrorCapturedEvent && scope->capture)
@@ -17450,7 +18087,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
     return r;
 }
 
-/* The core's guard with CUDA's answer: whether a capture forbids the thread what is not safe. */
+/* Returns 1 if an open capture forbids unsafe calls in this thread. */
 static int ds__cuda_forbidden(void) {
     int forbids = 0;
     ds__cuda_lock();
@@ -17460,8 +18097,19 @@ static int ds__cuda_forbidden(void) {
     return forbids;
 }
 
-/* Waits for what is on the streams that do not capture, and for what was on destroyed streams;
-   other threads' own streams cannot be named. Inside of a scope of the device. */
+/* Returns 1 if the work of the stream can be waited for beside an open capture: the stream is of
+   the scope's device, does not capture, and is not the per-thread stream of another thread. */
+static int ds__cuda_can_mark(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    if (s->hidden || s->device != scope->device ||
+        (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
+        return 0;
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
+    return code == cudaSuccess && status == cudaStreamCaptureStatusNone;
+}
+
+/* Waits for the work of the device's streams that do not capture, and of destroyed streams. Inside
+   of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
@@ -17474,40 +18122,30 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
                                      .kind = DS__STREAM_LEGACY };
     const ds__cuda_stream *s = &legacy;
     for (; s && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
-        enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-        if (s->hidden || s->device != scope->device ||
-            (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
+        if (!ds__cuda_can_mark(scope, s))
             continue;
-        cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
-        ds__cuda_ignore(scope, code);
-        if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
-            continue;
-        failed = ds__cuda_mark(&events[count], s->handle, &call);
+        failed = ds__cuda_mark(scope, &events[count], s->handle, &call);
         count += events[count] != NULL;
     }
     cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
     if (ended && failed == cudaSuccess) {
-        failed = ds__cuda_mark(&events[count], ended, &call);
+        failed = ds__cuda_mark(scope, &events[count], ended, &call);
         count += events[count] != NULL;
     }
     ds__cuda_unlock_for_events();
-    ds_result r = ds__cuda_check(scope, failed, call);
-    for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK)
-            r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
-        ds__cuda_ignore(scope, cudaEventDestroy(events[i]));
-    }
-    ds__host_free(events);
-    return r;
+    return ds__cuda_await_marks(scope, ds__cuda_check(scope, failed, call), events, count);
 }
 
+/* Waits for the work of all devices in use, except for captures. A failed device has no pending
+   work. */
 static ds_result ds__cuda_wait_streams(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda_scope scope;
         if (!atomic_load(&ds__cuda.used[i]))
             continue;
-        if ((r = ds__cuda_enter(&scope, i)) < 0)
+        r = ds__cuda_enter(&scope, i);
+        if (r < 0)
             return r;
         r = ds__cuda_wait_streams_of(&scope);
         ds__cuda_leave(&scope);
@@ -17529,11 +18167,13 @@ static ds_result ds__cuda_wait_streams(void) {
    graph's lock in the core. Driver calls run under it.
    Threads: any. */
 
+/* Returns the native node of a node. */
 static cudaGraphNode_t ds__cuda_native(const ds__node *n) {
     return n->native;
 }
 
-/* The node's index; UINT32_MAX: it is not in the picture. Most are found shortly before `below`. */
+/* Returns the index of a native node in the shadow graph, or UINT32_MAX. The search begins before
+   `below` and goes down, because most nodes are near it. */
 static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32_t below) {
     for (uint32_t k = 0, i = below; k < b->count; k++) {
         i = i ? i - 1 : b->count - 1;
@@ -17543,7 +18183,7 @@ static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32
     return UINT32_MAX;
 }
 
-/* What CUDA's node depends on; *out is to be released. */
+/* Gives the native nodes on which a node depends. The caller frees *out, also after a failure. */
 static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                     cudaGraphNode_t **out, size_t *count) {
     *count = 0;
@@ -17556,12 +18196,13 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
     if (r < 0 || !*count)
         return r;
 #if CUDART_VERSION >= 12030
-    /* what others captured may have edges with data */
+    /* edges that other libraries captured may have data */
     size_t size = sizeof(cudaGraphNode_t) + sizeof(cudaGraphEdgeData);
 #else
     size_t size = sizeof(cudaGraphNode_t);
 #endif
-    if (!(*out = ds__host_alloc(*count * size)))
+    *out = ds__host_alloc(*count * size);
+    if (!*out)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
 #if CUDART_VERSION >= 13000
     r = DS__RT(*scope, cudaGraphNodeGetDependencies,
@@ -17575,7 +18216,7 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
     return r;
 }
 
-/* Reads the dependencies of a node into the picture; the lock is held if a capture is open. */
+/* Reads the dependencies of a node into the shadow graph. */
 static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, uint32_t index) {
     cudaGraphNode_t *after;
     size_t count;
@@ -17592,18 +18233,20 @@ static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, u
     return r;
 }
 
+/* Gives the nodes of a native graph in CUDA's order. The caller frees *out in any case. */
 static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t graph,
                                     cudaGraphNode_t **out, size_t *count) {
     *out = NULL;
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (graph, NULL, count));
     if (r < 0 || !*count)
         return r;
-    if (!(*out = ds__host_alloc(*count * sizeof(cudaGraphNode_t))))
+    *out = ds__host_alloc(*count * sizeof(cudaGraphNode_t));
+    if (!*out)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", *count);
     return DS__RT(*scope, cudaGraphGetNodes, (graph, *out, count));
 }
 
-/* Enters a node at the end, as one that is not known. */
+/* Appends a node of unknown kind to the shadow graph. */
 static ds_result ds__cuda_append_unknown(ds__body *b, cudaGraphNode_t native) {
     ds__op op;
     memset(&op, 0, sizeof op);
@@ -17619,8 +18262,8 @@ static ds_result ds__cuda_append_unknown(ds__body *b, cudaGraphNode_t native) {
     return r;
 }
 
-/* Enters nodes that the picture does not have, as ones that are not known. The lock is held if a
-   capture is open. */
+/* Appends the nodes that the shadow graph lacks, in CUDA's order, as nodes of unknown kind with
+   their dependencies. */
 static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     ds__cuda_graph *g = b->native;
     cudaGraphNode_t *all;
@@ -17661,7 +18304,7 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
    that is not loaded, or needs more dynamic shared memory, takes ds__cuda.mutex.
    Threads: any. */
 
-/* Which type of CUDA's the node is. */
+/* Returns the type of the native node. */
 static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
     unsigned to = n->op.places >> DS__OP_DST & 255u;
     unsigned from = n->op.places >> DS__OP_SRC & 255u;
@@ -17686,8 +18329,8 @@ static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
     }
 }
 
-/* The device of a node that is made by hand: of copies and fills one that has the memory. It is
-   current while the node is made or set. */
+/* Returns the device of a node that was not captured; for copies and fills, a device that has the
+   memory. */
 static int ds__cuda_node_device(const ds__node *n) {
     int to = ds__place_of(&n->op, DS__OP_DST) - DS__AT_DEVICE;
     int from = ds__place_of(&n->op, DS__OP_SRC) - DS__AT_DEVICE;
@@ -17696,7 +18339,7 @@ static int ds__cuda_node_device(const ds__node *n) {
     return (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL) && to >= 0 ? to : n->device.index;
 }
 
-/* A launch as the parameters of a node point to it. */
+/* A launch, to which the parameters of a native node point. */
 typedef struct ds__cuda_call {
     ds_grid grid;
     uint64_t first;
@@ -17704,6 +18347,7 @@ typedef struct ds__cuda_call {
     void *params[DS_KERNEL_MAX_PARAMS];
 } ds__cuda_call;
 
+/* Fills in the launch of a kernel node, and loads the kernel if necessary. */
 static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n,
                                   ds__cuda_call *out) {
     ds__kernel *k = n->op.u.kernel.kernel;
@@ -17717,11 +18361,7 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
         out->grid = ds__grid_whole(n->op.u.kernel.grid);
     } else {
         uint64_t most;
-        r = ds__cuda_split(k, out->count,
-                           k->cuda.items_per_block ? k->cuda.items_per_block
-                           : k->cuda.block         ? k->cuda.block
-                                                   : 256,
-                           &most);
+        r = ds__cuda_split(k, out->count, &most);
         if (r == DS_OK && out->count > most)
             r = ds__fail(DS_ERR_UNSUPPORTED,
                          "kernel %s: %zu items need several launches, but a node is one launch",
@@ -17734,56 +18374,66 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
     return r;
 }
 
-/* Adds a kernel node (graph), or sets one of a graph (neither) or of an executable (exec). */
-static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node *n,
-                                     cudaGraph_t graph, cudaGraphExec_t exec,
-                                     const cudaGraphNode_t *after, size_t count,
+/* The place of a native node: a new node of `graph` that depends on `after`; else, with `exec`, a
+   node of an executable that is set; else a node of a graph that is set. */
+typedef struct ds__cuda_target {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    const cudaGraphNode_t *after;
+    size_t count; /* of `after` */
+} ds__cuda_target;
+
+/* Adds or sets a kernel node whose function is linked into the program. */
+static ds_result ds__cuda_put_linked(const ds__cuda_scope *scope, const ds__kernel *k,
+                                     ds__cuda_call *c, const ds__cuda_target *to,
                                      cudaGraphNode_t *node) {
-    const ds__kernel *k = n->op.u.kernel.kernel;
+    struct cudaKernelNodeParams p;
+    memset(&p, 0, sizeof p);
+    p.func = (void *)(uintptr_t)k->cuda.native_fn;
+    p.gridDim = (struct dim3){ c->grid.grid[0], c->grid.grid[1], c->grid.grid[2] };
+    p.blockDim = (struct dim3){ c->grid.block[0], c->grid.block[1], c->grid.block[2] };
+    p.sharedMemBytes = c->grid.shared_bytes;
+    p.kernelParams = c->params;
+    if (to->graph)
+        return DS__RT(*scope, cudaGraphAddKernelNode, (node, to->graph, to->after, to->count, &p));
+    if (to->exec)
+        return DS__RT(*scope, cudaGraphExecKernelNodeSetParams, (to->exec, *node, &p));
+    return DS__RT(*scope, cudaGraphKernelNodeSetParams, (*node, &p));
+}
+
+/* Adds or sets a kernel node whose function was loaded from an image. */
+static ds_result ds__cuda_put_loaded(const ds__cuda_scope *scope, ds__kernel *k, ds__cuda_call *c,
+                                     const ds__cuda_target *to, cudaGraphNode_t *node) {
+    ds__cuda_kernel_params p = { .function =
+                                     atomic_load(&ds__cuda_loaded(k, scope->device)->function),
+                                 .grid_x = c->grid.grid[0],
+                                 .grid_y = c->grid.grid[1],
+                                 .grid_z = c->grid.grid[2],
+                                 .block_x = c->grid.block[0],
+                                 .block_y = c->grid.block[1],
+                                 .block_z = c->grid.block[2],
+                                 .shared_bytes = c->grid.shared_bytes,
+                                 .params = c->params };
+    ds_result r;
+    if (to->graph)
+        DS__DR(*scope, r, cuGraphAddKernelNode, (node, to->graph, to->after, to->count, &p));
+    else if (to->exec)
+        DS__DR(*scope, r, cuGraphExecKernelNodeSetParams, (to->exec, *node, &p));
+    else
+        DS__DR(*scope, r, cuGraphKernelNodeSetParams, (*node, &p));
+    return r;
+}
+
+/* Adds a kernel node, which *node becomes, or sets *node. The device of the node is current. */
+static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node *n,
+                                     const ds__cuda_target *to, cudaGraphNode_t *node) {
+    ds__kernel *k = n->op.u.kernel.kernel;
     ds__cuda_call c;
-    int code = 0;
     ds_result r = ds__cuda_prepare(scope, n, &c);
     if (r < 0)
         return r;
-    if (k->cuda.native_fn) {
-        struct cudaKernelNodeParams p;
-        memset(&p, 0, sizeof p);
-        p.func = (void *)(uintptr_t)k->cuda.native_fn;
-        p.gridDim = (struct dim3){ c.grid.grid[0], c.grid.grid[1], c.grid.grid[2] };
-        p.blockDim = (struct dim3){ c.grid.block[0], c.grid.block[1], c.grid.block[2] };
-        p.sharedMemBytes = c.grid.shared_bytes;
-        p.kernelParams = c.params;
-        r = graph  ? DS__RT(*scope, cudaGraphAddKernelNode, (node, graph, after, count, &p))
-            : exec ? DS__RT(*scope, cudaGraphExecKernelNodeSetParams, (exec, *node, &p))
-                   : DS__RT(*scope, cudaGraphKernelNodeSetParams, (*node, &p));
-    } else {
-        ds__cuda_kernel_params p = {
-            atomic_load(&ds__cuda_loaded(n->op.u.kernel.kernel, scope->device)->function),
-            c.grid.grid[0],
-            c.grid.grid[1],
-            c.grid.grid[2],
-            c.grid.block[0],
-            c.grid.block[1],
-            c.grid.block[2],
-            c.grid.shared_bytes,
-            c.params,
-            NULL,
-            NULL,
-            NULL
-        };
-        if (graph)
-            DS__DR_CODE(*scope, code, cuGraphAddKernelNode, (node, graph, after, count, &p));
-        else if (exec)
-            DS__DR_CODE(*scope, code, cuGraphExecKernelNodeSetParams, (exec, *node, &p));
-        else
-            DS__DR_CODE(*scope, code, cuGraphKernelNodeSetParams, (*node, &p));
-        if (code)
-            r = ds__cuda_fail(scope,
-                              graph  ? "cuGraphAddKernelNode"
-                              : exec ? "cuGraphExecKernelNodeSetParams"
-                                     : "cuGraphKernelNodeSetParams",
-                              code);
-    }
+    r = k->cuda.native_fn ? ds__cuda_put_linked(scope, k, &c, to, node)
+                          : ds__cuda_put_loaded(scope, k, &c, to, node);
     return r < 0 ? ds__fail_append(r, " (kernel %s)", k->name) : r;
 }
 
@@ -17827,13 +18477,96 @@ static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNod
                   (node, cudaLaunchAttributePriority, &priority));
 }
 
-/* Adds a native node of the picture's node; what it needs is kept under its index. No scope is
-   needed. */
+/* Adds a kernel node with its priority. */
+static ds_result ds__cuda_add_kernel(const ds__cuda_scope *scope, const ds__cuda_graph *g,
+                                     const ds__node *n, const ds__cuda_target *to,
+                                     cudaGraphNode_t *out) {
+    ds_result r = ds__cuda_put_kernel(scope, n, to, out);
+    if (r < 0 || !n->priority)
+        return r;
+    r = ds__cuda_set_priority(scope, *out, n->priority);
+    /* while a capture makes the graph, its nodes cannot be destroyed; a priority is only a hint */
+    if (r == DS_OK || g->capture)
+        return DS_OK;
+    (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (*out));
+    return r;
+}
+
+/* Adds a host node, or a copy or fill of host memory. Its task is kept for the index. */
+static ds_result ds__cuda_add_host(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                   const ds__node *n, uint32_t index, const ds__cuda_target *to,
+                                   cudaGraphNode_t *out) {
+    struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    ds__object *task = ds__cuda_task_new(n);
+    if (!task || !ds__cuda_own_room(&g->owns))
+        goto fail;
+    host.userData = task->user;
+    r = DS__RT(*scope, cudaGraphAddHostNode, (out, to->graph, to->after, to->count, &host));
+    if (r < 0)
+        goto fail;
+    g->owns.at[g->owns.count++] = (ds__cuda_own){ index, task };
+    return DS_OK;
+
+fail:
+    ds__object_drop(task);
+    return r;
+}
+
+/* Adds a child graph, which CUDA copies. The objects of the child are kept for the index. */
+static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                    const ds__cuda_graph *child, uint32_t index,
+                                    const ds__cuda_target *to, cudaGraphNode_t *out) {
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    if (ds__cuda_own_copy(&g->owns, &child->owns, index))
+        r = DS__RT(*scope, cudaGraphAddChildGraphNode,
+                   (out, to->graph, to->after, to->count, child->graph));
+    if (r < 0)
+        ds__cuda_own_drop(&g->owns, index);
+    return r;
+}
+
+/* Adds the native node of a node by its type. A node that is switched off, of an executable whose
+   launch was captured, becomes an empty one. Inside of a scope of the node's device. */
+static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                     const ds__node *n, uint32_t index, const ds__cuda_target *to,
+                                     cudaGraphNode_t *out) {
+    struct cudaMemcpy3DParms copy;
+    struct cudaMemsetParams fill;
+    switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) {
+    case cudaGraphNodeTypeKernel:
+        return ds__cuda_add_kernel(scope, g, n, to, out);
+    case cudaGraphNodeTypeMemcpy:
+        copy = ds__cuda_copy_params(&n->op);
+        return DS__RT(*scope, cudaGraphAddMemcpyNode,
+                      (out, to->graph, to->after, to->count, &copy));
+    case cudaGraphNodeTypeMemset:
+        fill = ds__cuda_fill_params(&n->op);
+        return DS__RT(*scope, cudaGraphAddMemsetNode,
+                      (out, to->graph, to->after, to->count, &fill));
+    case cudaGraphNodeTypeHost:
+        return ds__cuda_add_host(scope, g, n, index, to, out);
+    case cudaGraphNodeTypeEventRecord:
+        return DS__RT(
+            *scope, cudaGraphAddEventRecordNode,
+            (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
+    case cudaGraphNodeTypeWaitEvent:
+        return DS__RT(
+            *scope, cudaGraphAddEventWaitNode,
+            (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
+    case cudaGraphNodeTypeGraph:
+        return ds__cuda_add_child(scope, g, n->child->native, index, to, out);
+    default:
+        return DS__RT(*scope, cudaGraphAddEmptyNode, (out, to->graph, to->after, to->count));
+    }
+}
+
+/* Adds the native node of a node, which depends on the native nodes `after`. The data of the node
+   is kept for its index. Opens a scope of the node's device. */
 static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t index,
                               const cudaGraphNode_t *after, size_t count, cudaGraphNode_t *out) {
-    cudaGraph_t graph = g->graph;
+    const ds__cuda_target to = { .graph = g->graph, .after = after, .count = count };
     ds__cuda_scope scope;
-    ds__object *task = NULL;
     if (n->kind == DS_NODE_NATIVE)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "a node captured from other libraries can only be cloned with its graph");
@@ -17846,66 +18579,7 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
         r = ds__cuda_enter(&scope, n->device.index);
     if (r < 0)
         return r;
-    struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
-    struct cudaMemcpy3DParms copy;
-    struct cudaMemsetParams fill;
-    /* off: of an executable whose launch was captured */
-    switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) {
-    case cudaGraphNodeTypeKernel:
-        r = ds__cuda_put_kernel(&scope, n, graph, NULL, after, count, out);
-        if (r == DS_OK && n->priority &&
-            (r = ds__cuda_set_priority(&scope, *out, n->priority)) < 0) {
-            /* no node of a graph that is being captured may go, and a priority is only a hint */
-            if (g->capture)
-                r = DS_OK;
-            else
-                ds__cuda_ignore(&scope, cudaGraphDestroyNode(*out));
-        }
-        break;
-    case cudaGraphNodeTypeMemcpy:
-        copy = ds__cuda_copy_params(&n->op);
-        r = DS__RT(scope, cudaGraphAddMemcpyNode, (out, graph, after, count, &copy));
-        break;
-    case cudaGraphNodeTypeMemset:
-        fill = ds__cuda_fill_params(&n->op);
-        r = DS__RT(scope, cudaGraphAddMemsetNode, (out, graph, after, count, &fill));
-        break;
-    case cudaGraphNodeTypeHost:
-        task = ds__cuda_task_new(n);
-        if (!task || !ds__cuda_own_room(&g->owns)) {
-            r = DS_ERR_OUT_OF_MEMORY;
-            break;
-        }
-        host.userData = task->user;
-        r = DS__RT(scope, cudaGraphAddHostNode, (out, graph, after, count, &host));
-        if (r == DS_OK) {
-            g->owns.at[g->owns.count++] = (ds__cuda_own){ index, task };
-            task = NULL;
-        }
-        break;
-    case cudaGraphNodeTypeEventRecord:
-        r = DS__RT(scope, cudaGraphAddEventRecordNode,
-                   (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event));
-        break;
-    case cudaGraphNodeTypeWaitEvent:
-        r = DS__RT(scope, cudaGraphAddEventWaitNode,
-                   (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event));
-        break;
-    case cudaGraphNodeTypeGraph: {
-        const ds__cuda_graph *child = n->child->native;
-        if (!ds__cuda_own_copy(&g->owns, &child->owns, index))
-            r = DS_ERR_OUT_OF_MEMORY;
-        else
-            r = DS__RT(scope, cudaGraphAddChildGraphNode, (out, graph, after, count, child->graph));
-        if (r < 0)
-            ds__cuda_own_drop(&g->owns, index);
-        break;
-    }
-    default:
-        r = DS__RT(scope, cudaGraphAddEmptyNode, (out, graph, after, count));
-        break;
-    }
-    ds__object_drop(task);
+    r = ds__cuda_add_native(&scope, g, n, index, &to, out);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -17926,6 +18600,7 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
    no lock. Adding a kernel node may take ds__cuda.mutex.
    Threads: any. */
 
+/* Adds `count` dependencies to a native graph, or none if the call fails. */
 static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph,
                                   const cudaGraphNode_t *from, const cudaGraphNode_t *to,
                                   size_t count) {
@@ -17936,17 +18611,19 @@ static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph
 #endif
 }
 
+/* Frees the native part of a graph. */
 static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
     ds__cuda_scope scope;
     if (g->graph) {
         ds__cuda_enter_or_not(&scope, device);
-        ds__cuda_ignore(&scope, cudaGraphDestroy(g->graph));
+        ds__cuda_drop_graph(&scope, g->graph);
         ds__cuda_leave(&scope);
     }
     ds__cuda_own_end(&g->owns);
     ds__host_free(g);
 }
 
+/* Makes an empty native graph. */
 static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
     ds__cuda_scope scope;
     ds__cuda_graph *g = ds__host_alloc(sizeof *g);
@@ -17964,12 +18641,26 @@ static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
     return r;
 }
 
-/* A native graph of the whole picture, in which `fresh`, if given, stands in the place of a
-   node. nodes: the native ones, with room for as many again. */
+/* Adds the dependencies on later nodes of the shadow graph, which ds__cuda_add cannot name yet. */
+static ds_result ds__cuda_connect_later(const ds__body *b, const ds__cuda_graph *g,
+                                        const cudaGraphNode_t *nodes) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < b->count; i++)
+        for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
+            if (b->node[i]->deps[k] > i)
+                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* Builds a native graph of the shadow graph, with `fresh`, if given, instead of a node. nodes: gets
+   the native nodes, and has room for as many more. */
 static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__node *fresh,
                                 cudaGraphNode_t *nodes, ds__cuda_graph **out) {
     cudaGraphNode_t *after = nodes + b->count;
-    ds__cuda_scope scope;
     ds__cuda_graph *g = NULL;
     ds_result r = ds__cuda_graph_make(b->device.index, &g);
     if (r < 0)
@@ -17982,16 +18673,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
         r = ds__cuda_add(g, fresh && i == index ? fresh : b->node[i], i, after, count, &nodes[i]);
     }
     if (r == DS_OK)
-        r = ds__cuda_enter(&scope, b->device.index);
-    if (r < 0) {
-        ds__cuda_graph_end(g, b->device.index);
-        return r;
-    }
-    for (uint32_t i = 0; i < b->count; i++)
-        for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
-            if (b->node[i]->deps[k] > i)
-                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
-    ds__cuda_leave(&scope);
+        r = ds__cuda_connect_later(b, g, nodes);
     if (r < 0)
         ds__cuda_graph_end(g, b->device.index);
     else
@@ -17999,7 +18681,8 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
     return r;
 }
 
-/* The native nodes of the picture, with room for as many again behind them; NULL: no memory. */
+/* Lists the native nodes of the shadow graph, with room for as many more behind them. NULL: no
+   memory, which is reported. The caller frees the list. */
 static cudaGraphNode_t *ds__cuda_natives(const ds__body *b) {
     cudaGraphNode_t *list = ds__host_alloc((2u * (size_t)b->count + 1) * sizeof *list);
     for (uint32_t i = 0; list && i < b->count; i++)
@@ -18009,7 +18692,8 @@ static cudaGraphNode_t *ds__cuda_natives(const ds__body *b) {
     return list;
 }
 
-/* Builds the native graph anew; the old one, if there is one, goes. */
+/* Builds the native graph anew, with `fresh`, if given, instead of a node. The former native graph,
+   if there is one, is destroyed. */
 static ds_result ds__cuda_rebuild(ds__body *b, uint32_t index, const ds__node *fresh) {
     ds__cuda_graph *g = NULL;
     cudaGraphNode_t *nodes = ds__cuda_natives(b);
@@ -18025,6 +18709,7 @@ static ds_result ds__cuda_rebuild(ds__body *b, uint32_t index, const ds__node *f
     return r;
 }
 
+/* Builds the native graph of a child graph, if there is none yet. */
 static ds_result ds__cuda_child_native(ds__body *child) {
     return child->native ? DS_OK : ds__cuda_rebuild(child, 0, NULL);
 }
@@ -18041,8 +18726,8 @@ static void ds__cuda_graph_destroy(ds__body *b) {
     b->native = NULL;
 }
 
-/* While a capture makes the graph it may have become invalid, and with it CUDA's graph gone. The
-   lock is held then. */
+/* Refuses a graph without a native graph. An open capture into the graph may have become invalid;
+   CUDA drops the native graph of an invalid capture. The capture lock is held in that case. */
 static ds_result ds__cuda_usable(const ds__body *b) {
     const ds__cuda_graph *g = b->native;
     ds__cuda_scope scope;
@@ -18060,8 +18745,8 @@ static ds_result ds__cuda_usable(const ds__body *b) {
                : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, g->capture, 0, "");
 }
 
-/* Enters what others have captured meanwhile, before the node that the core has just put at the
-   picture's end: the order of the picture is CUDA's. */
+/* Appends the nodes that other libraries have captured meanwhile. The last node, which the core has
+   just appended, stays the last one, so that the order is that of CUDA. */
 static ds_result ds__cuda_read_before_last(ds__body *b) {
     ds__cuda_scope scope;
     ds__node *n = b->node[b->count - 1];
@@ -18096,7 +18781,7 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     if (r == DS_OK && g->capture)
         r = ds__cuda_read_before_last(b);
     n->device.index = ds__cuda_node_device(n);
-    /* the nodes that were read have moved it */
+    /* not `index`: the nodes that were read have moved the node */
     if (r == DS_OK)
         r = ds__cuda_add(g, n, b->count - 1, after, n->dep_count, &node);
     n->native = node;
@@ -18104,7 +18789,7 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     return r;
 }
 
-/* In one call: what fails has connected none. */
+/* Adds edges by one call of CUDA, so that a failure adds none. */
 static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
                                       const ds_graph_node *to, size_t count) {
     ds__cuda_scope scope;
@@ -18128,7 +18813,7 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
     return r;
 }
 
-/* CUDA's copy of a graph, and of each of its nodes the copy. */
+/* Clones a native graph, and finds the clones of its nodes. After a failure, *out is NULL. */
 static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from,
                                 const cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out,
                                 cudaGraphNode_t *out_nodes) {
@@ -18136,8 +18821,8 @@ static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from,
     ds_result r = DS__RT(*scope, cudaGraphClone, (out, from));
     for (uint32_t i = 0; i < count && r == DS_OK; i++)
         r = DS__RT(*scope, cudaGraphNodeFindInClone, (&out_nodes[i], nodes[i], *out));
-    if (r < 0 && *out) {
-        ds__cuda_ignore(scope, cudaGraphDestroy(*out));
+    if (r < 0) {
+        ds__cuda_drop_graph(scope, *out);
         *out = NULL;
     }
     return r;
@@ -18146,7 +18831,7 @@ static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from,
 static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     const ds__cuda_graph *old = from->native;
     ds__cuda_scope scope;
-    /* a picture only: made when it is needed */
+    /* the native graph of a child graph is built when it is needed */
     if (!old)
         return DS_OK;
     ds__cuda_graph *g = ds__host_alloc(sizeof *g);
@@ -18156,7 +18841,9 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
                                         (unsigned)from->count);
     if (r == DS_OK && !ds__cuda_own_copy(&g->owns, &old->owns, DS__CUDA_NOWHERE))
         r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && (r = ds__cuda_enter(&scope, from->device.index)) == DS_OK) {
+    if (r == DS_OK)
+        r = ds__cuda_enter(&scope, from->device.index);
+    if (r == DS_OK) {
         r = ds__cuda_clone(&scope, old->graph, nodes, from->count, &g->graph, nodes + from->count);
         ds__cuda_leave(&scope);
     }
@@ -18172,7 +18859,7 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     return r;
 }
 
-/* Nothing to do: pictures keep it, and executables get what the picture has when they are made. */
+/* Does nothing: the shadow graph keeps the object, from which instantiation takes it. */
 static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
     (void)b;
     (void)o;
@@ -18195,11 +18882,12 @@ static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
    ds__cuda.mutex.
    Threads: any. */
 
-/* Sets a native node of a graph, or with exec of an executable, which knows it by that node.
-   device: the one on which the node was made. task: of a host node. */
+/* Sets a native node of a graph, or with `exec` the node of an executable that it names. device:
+   the one on which the node was made. task: the data of a host node. */
 static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exec,
                               cudaGraphNode_t node, void *task) {
     ds__cuda_scope scope;
+    const ds__cuda_target to = { .exec = exec };
     struct cudaHostNodeParams host = { ds__cuda_host_node, task };
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
@@ -18208,7 +18896,7 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
         return r;
     switch (ds__cuda_type(n)) {
     case cudaGraphNodeTypeKernel:
-        r = ds__cuda_put_kernel(&scope, n, NULL, exec, NULL, 0, &node);
+        r = ds__cuda_put_kernel(&scope, n, &to, &node);
         break;
     case cudaGraphNodeTypeMemcpy:
         copy = ds__cuda_copy_params(&n->op);
@@ -18245,8 +18933,8 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
 static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                     const ds__body *child, ds__cuda_owns *owns, uint32_t tag);
 
-/* Sets a node of a graph to what the picture's node does; `owns` gets what it needs, under
-   `tag`. Inside of any scope. */
+/* Sets the native node of a graph to the work of a node. The objects of the node are added to
+   `owns` for `tag`. Inside of any scope. */
 static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                        const ds__node *n, int device, ds__cuda_owns *owns,
                                        uint32_t tag) {
@@ -18272,8 +18960,8 @@ static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNod
     return ds__cuda_set(n, device, NULL, node, task->user);
 }
 
-/* Whether a native node depends on those that the picture says; nodes: the native ones in the
-   picture's order. */
+/* Refuses a native node whose dependencies are not those of the shadow graph. nodes: the native
+   ones in the order of the shadow graph. */
 static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_t *nodes,
                                const ds__body *b, uint32_t index) {
     const ds__node *n = b->node[index];
@@ -18292,7 +18980,7 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
     return r;
 }
 
-/* Of a node that is switched off, in a graph, where only an empty one does nothing. */
+/* Refuses a disabled node of a graph, unless its native node is empty. */
 static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t node) {
     enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
@@ -18301,8 +18989,8 @@ static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t 
     return r;
 }
 
-/* The graph inside of a child node: CUDA has its nodes in the order in which they were added, as
-   the picture has, which is made sure of. */
+/* Sets the nodes of the graph in a child node. CUDA lists them in the order in which they were
+   added, which is that of the shadow graph; the dependencies are compared to make sure. */
 static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                     const ds__body *child, ds__cuda_owns *owns, uint32_t tag) {
     cudaGraph_t inner = NULL;
@@ -18326,6 +19014,7 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
     return r;
 }
 
+/* Returns 1 if the graph has nodes of unknown kind. in_children: also if a child graph has some. */
 static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
     for (uint32_t i = 0; i < b->count; i++)
         if (b->node[i]->kind == DS_NODE_NATIVE ||
@@ -18334,37 +19023,34 @@ static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
     return 0;
 }
 
-/* CUDA cannot change everything of a node, and a new one in its place would be the last one of
-   its graph, which matters for updates of executables. */
-static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh) {
+/* Returns 1 if the native graph can be built anew from the shadow graph. */
+static int ds__cuda_can_rebuild(const ds__body *b) {
+    return !((const ds__cuda_graph *)b->native)->capture && !ds__cuda_has_unknown(b, 0);
+}
+
+/* Returns 1 if CUDA cannot set the native node of `old` to the work of `fresh`. CUDA ties copies
+   and fills to the context in which they were made. If the graph cannot be built anew, CUDA decides
+   about such a change. */
+static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
+    enum cudaGraphNodeType type = ds__cuda_type(fresh);
+    if (type != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD)
+        return 1;
+    if (fresh->kind == DS_NODE_KERNEL)
+        return fresh->device.index != old->device.index ||
+               !fresh->op.u.kernel.kernel->cuda.native_fn !=
+                   !old->op.u.kernel.kernel->cuda.native_fn;
+    return (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) &&
+           ds__cuda_node_device(fresh) != ds__cuda_node_device(old) && ds__cuda_can_rebuild(b);
+}
+
+/* Sets the native node of a node to the work of `fresh`, with its priority. */
+static ds_result ds__cuda_set_in_place(ds__body *b, uint32_t index, const ds__node *fresh) {
     ds__cuda_graph *g = b->native;
     const ds__node *old = b->node[index];
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_usable(b);
+    ds_result r = ds__cuda_enter(&scope, b->device.index);
     if (r < 0)
-        return r;
-    int other = ds__cuda_type(fresh) != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD;
-    if (fresh->kind == DS_NODE_KERNEL)
-        other |=
-            fresh->device.index != old->device.index ||
-            !fresh->op.u.kernel.kernel->cuda.native_fn != !old->op.u.kernel.kernel->cuda.native_fn;
-    /* CUDA ties copies and fills to the context in which they were made; where the graph cannot
-       be made anew, it is asked all the same */
-    enum cudaGraphNodeType type = ds__cuda_type(fresh);
-    if (!other && (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) &&
-        ds__cuda_node_device(fresh) != ds__cuda_node_device(old))
-        other = !g->capture && !ds__cuda_has_unknown(b, 0);
-    if (other && (g->capture || ds__cuda_has_unknown(b, 0)))
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "CUDA does not support this change, and the graph cannot be rebuilt: %s",
-                        g->capture ? "a capture adds nodes to it"
-                                   : "it has nodes captured from other libraries");
-    /* a captured one was made on its stream's */
-    fresh->device.index = other ? ds__cuda_node_device(fresh) : old->device.index;
-    if (other)
-        return ds__cuda_rebuild(b, index, fresh);
-    if ((r = ds__cuda_enter(&scope, b->device.index)) < 0)
         return r;
     cudaGraphNode_t node = ds__cuda_native(old);
     int priority = fresh->kind == DS_NODE_KERNEL && fresh->priority != old->priority;
@@ -18386,6 +19072,26 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
     return r;
 }
 
+/* Changes a node, in place if CUDA can, else by a new native graph. */
+static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh) {
+    const ds__cuda_graph *g = b->native;
+    const ds__node *old = b->node[index];
+    ds_result r = ds__cuda_usable(b);
+    if (r < 0)
+        return r;
+    if (!ds__cuda_needs_rebuild(b, old, fresh)) {
+        fresh->device.index = old->device.index; /* that of its stream, if it was captured */
+        return ds__cuda_set_in_place(b, index, fresh);
+    }
+    if (!ds__cuda_can_rebuild(b))
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "CUDA does not support this change, and the graph cannot be rebuilt: %s",
+                        g->capture ? "a capture adds nodes to it"
+                                   : "it has nodes captured from other libraries");
+    fresh->device.index = ds__cuda_node_device(fresh);
+    return ds__cuda_rebuild(b, index, fresh);
+}
+
 /* cuda/graph_keep.h - lifetime of the objects that executables need.
 
    Makes a CUDA user object that owns all kept objects of an executable (ds__cuda_keep_make), and
@@ -18402,18 +19108,18 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
    the user object cannot be made, it runs on the caller's thread. The other functions run on any
    thread. */
 
+/* Takes a keep out of the list. host_lock is held. */
 static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
-    ds__lock_take(&ds__cuda.host_lock);
     if (k->previous)
         k->previous->next = k->next;
     else
         ds__cuda.keeps = k->next;
     if (k->next)
         k->next->previous = k->previous;
-    ds__lock_give(&ds__cuda.host_lock);
 }
 
-/* On a thread of CUDA's, where it may not be called. */
+/* The destructor of the user object: drops the kept objects, unless ds__cuda_end_keeps has taken
+   the keep. */
 static void CUDART_CB ds__cuda_keep_end(void *user) {
     ds__cuda_keep *k = user;
     int pending = DS__CUDA_PENDING;
@@ -18422,18 +19128,14 @@ static void CUDART_CB ds__cuda_keep_end(void *user) {
     for (uint32_t i = 0; i < k->count; i++)
         ds__object_drop(k->object[i]);
     ds__lock_take(&ds__cuda.host_lock);
-    if (k->previous)
-        k->previous->next = k->next;
-    else
-        ds__cuda.keeps = k->next;
-    if (k->next)
-        k->next->previous = k->previous;
-    /* before the lock is given: then the driver may stop, and the allocator be another one */
+    ds__cuda_unlist_keep(k);
+    /* under the lock: the driver may stop after its release, and the program's allocator may
+       change */
     ds__host_free(k);
     ds__lock_give(&ds__cuda.host_lock);
 }
 
-/* An object of CUDA's that owns all of the list; *out NULL: it is empty. */
+/* Makes a user object that owns all objects of the list. An empty list makes none: *out is NULL. */
 static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_owns *owns,
                                     cudaUserObject_t *out) {
     *out = NULL;
@@ -18459,13 +19161,14 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
     return r;
 }
 
+/* Releases a user object, which may be NULL. */
 static void ds__cuda_keep_drop(const ds__cuda_scope *scope, cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
-        ds__cuda_ignore(scope, code = cudaUserObjectRelease(object, 1));
+        code = DS__RT_CODE(*scope, cudaUserObjectRelease, (object, 1));
 }
 
-/* The same, and the graph has it. */
+/* Makes a user object, as ds__cuda_keep_make, and moves it into the graph. */
 static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph,
                                  const ds__cuda_owns *owns, cudaUserObject_t *out) {
     ds_result r = ds__cuda_keep_make(scope, owns, out);
@@ -18479,23 +19182,24 @@ static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph,
     return r;
 }
 
-/* From here on only the executable has it. */
+/* Releases the graph's reference to a user object, which may be NULL. Only the executable owns the
+   object then. */
 static void ds__cuda_unretain(const ds__cuda_scope *scope, cudaGraph_t graph,
                               cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
-        ds__cuda_ignore(scope, code = cudaGraphReleaseUserObject(graph, object, 1));
+        code = DS__RT_CODE(*scope, cudaGraphReleaseUserObject, (graph, object, 1));
 }
 
+/* Frees an executable, which may be incomplete. */
 static void ds__cuda_exec_end(ds__cuda_exec *x) {
     ds__cuda_scope scope;
     ds__cuda_enter_or_not(&scope, x->device);
     if (x->exec)
-        ds__cuda_ignore(&scope, cudaGraphExecDestroy(x->exec));
-    if (x->now && x->now != x->kept)
-        ds__cuda_ignore(&scope, cudaGraphDestroy(x->now));
-    if (x->kept)
-        ds__cuda_ignore(&scope, cudaGraphDestroy(x->kept));
+        (void)DS__RT_CODE(scope, cudaGraphExecDestroy, (x->exec));
+    if (x->now != x->kept)
+        ds__cuda_drop_graph(&scope, x->now);
+    ds__cuda_drop_graph(&scope, x->kept);
     ds__cuda_leave(&scope);
     if (x->now_node != x->kept_node)
         ds__host_free(x->now_node);
@@ -18515,14 +19219,12 @@ static void ds__cuda_exec_destroy(void *exec) {
 /* cuda/graph_exec.h - executable graphs: instantiation, update, launch.
 
    Instantiates graphs, updates and changes executables (ds__cuda_exec), and launches and uploads
-   them. ds__cuda_remake changes one node by an update from a changed clone, where CUDA cannot set
-   the node in the executable. At the driver's stop, ds__cuda_end_keeps ends what executables still
-   keep.
+   them. ds__cuda_remake changes one node by an update from a changed clone, if CUDA cannot set the
+   node in the executable. At the driver's stop, ds__cuda_end_keeps ends the keeps of executables.
 
    Invariants: `kept` is the clone of the instantiated graph, or NULL if CUDA cannot copy the graph;
-   its nodes name the executable's nodes. `now` is a graph of what the executable does, unless
-   `stale` is set. `off` is 1 for a node that CUDA switched off, and 2 for a host node with an empty
-   task. `owns` holds the objects of what the executable does now. A failed change leaves the
+   its nodes name the executable's nodes. `now` is a graph of the executable's present work, unless
+   `stale` is set. `owns` holds the objects of the present work. A failed change leaves the
    executable as it was.
    Locks: The core holds the executable's lock, a spinlock, also during driver calls; for an update
    also the graph's lock, for an instantiation only that. Dropping kept objects may run user
@@ -18531,7 +19233,8 @@ static void ds__cuda_exec_destroy(void *exec) {
    Threads: any. ds__cuda_end_keeps runs during the stop, waits for CUDA's threads, and takes over
    after 1 s without progress. */
 
-/* Holds the kernels and events of a graph and of graphs in it. */
+/* Adds copies of the kernel and event nodes of a graph and its child graphs to `held`, which keep
+   the kernels and events alive. */
 static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
     ds_result r = DS_OK;
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
@@ -18551,6 +19254,17 @@ static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
     return r;
 }
 
+/* Clones a native graph, and replaces its nodes in the list by their clones. `nodes` has room for
+   twice as many. After a failure, *out is NULL, and the list is unchanged. */
+static ds_result ds__cuda_clone_natives(const ds__cuda_scope *scope, cudaGraph_t from,
+                                        cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out) {
+    ds_result r = ds__cuda_clone(scope, from, nodes, count, out, nodes + count);
+    if (r == DS_OK)
+        memmove(nodes, nodes + count, count * sizeof *nodes);
+    return r;
+}
+
+/* Instantiates a clone of the native graph, or the graph itself if CUDA cannot clone it. */
 static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsigned flags) {
     const ds__cuda_graph *g = b->native;
     ds__cuda_scope scope;
@@ -18558,12 +19272,10 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     ds_result r = ds__cuda_enter(&scope, x->device);
     if (r < 0)
         return r;
-    r = ds__cuda_clone(&scope, g->graph, x->kept_node, x->count, &x->kept, x->kept_node + x->count);
-    /* memory nodes: CUDA cannot copy them */
+    r = ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
+    /* CUDA cannot clone a graph with memory nodes, which only other libraries capture */
     if (r < 0 && r != DS_ERR_OUT_OF_MEMORY && ds__cuda_has_unknown(b, 1))
         r = DS_OK;
-    if (x->kept)
-        memmove(x->kept_node, x->kept_node + x->count, x->count * sizeof *x->kept_node);
     x->now = x->kept;
     cudaGraph_t from = x->kept ? x->kept : g->graph;
     if (r == DS_OK)
@@ -18599,9 +19311,10 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
     if (!x->kept_node || !x->off || !x->on || !ds__cuda_own_all(&x->owns, b))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                      (unsigned)b->count);
-    if (r == DS_OK)
-        r = (x->held = ds__body_new(b->driver, b->device)) ? ds__cuda_hold(x->held, b)
-                                                           : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) {
+        x->held = ds__body_new(b->driver, b->device);
+        r = x->held ? ds__cuda_hold(x->held, b) : DS_ERR_OUT_OF_MEMORY;
+    }
     if (r == DS_OK)
         r = ds__cuda_instantiate(x, b, flags);
     if (r < 0) {
@@ -18612,156 +19325,189 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
     return DS_OK;
 }
 
-/* CUDA's own update; *out_node: the graph's node that it does not take. */
+/* The reason for which CUDA refuses an update, and the node of the graph. */
+typedef struct ds__cuda_mismatch {
+    ds_graph_update_reason reason;
+    cudaGraphNode_t node;
+} ds__cuda_mismatch;
+
+/* Updates an executable by CUDA. */
 static ds_result ds__cuda_take_over(const ds__cuda_scope *scope, cudaGraphExec_t exec,
-                                    cudaGraph_t graph, ds_graph_update_reason *out_reason,
-                                    cudaGraphNode_t *out_node) {
+                                    cudaGraph_t graph, ds__cuda_mismatch *out) {
 #if CUDART_VERSION >= 12000
     cudaGraphExecUpdateResultInfo info;
     memset(&info, 0, sizeof info);
     ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, &info));
-    *out_reason = (ds_graph_update_reason)info.result;
-    *out_node = info.errorNode;
+    out->reason = (ds_graph_update_reason)info.result;
+    out->node = info.errorNode;
 #else
     enum cudaGraphExecUpdateResult result = cudaGraphExecUpdateSuccess;
-    *out_node = NULL;
-    ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, out_node, &result));
-    *out_reason = (ds_graph_update_reason)result;
+    out->node = NULL;
+    ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, &out->node, &result));
+    out->reason = (ds_graph_update_reason)result;
 #endif
     if (r == DS_OK)
-        *out_reason = DS_GRAPH_UPDATE_SUCCESS;
-    else if (!*out_reason || *out_reason > DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED)
-        *out_reason = DS_GRAPH_UPDATE_ERROR;
+        out->reason = DS_GRAPH_UPDATE_SUCCESS;
+    else if (!out->reason || out->reason > DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED)
+        out->reason = DS_GRAPH_UPDATE_ERROR;
     return r;
 }
 
-/* The executable becomes the graph, which it takes over with its list of nodes if that is given,
-   and `owns` in any case that succeeds. */
-static ds_result ds__cuda_become(const ds__cuda_scope *scope, ds__cuda_exec *x, cudaGraph_t graph,
-                                 cudaGraphNode_t *nodes, ds__cuda_owns *owns,
-                                 ds_graph_update_reason *out_reason, cudaGraphNode_t *out_node) {
+/* The work that an executable is to do: a graph, its nodes, and the objects that they need. */
+typedef struct ds__cuda_next {
+    cudaGraph_t graph;
+    cudaGraphNode_t *nodes;
+    ds__cuda_owns owns;
+    int is_clone; /* 1: the executable takes over the graph and the list of nodes */
+} ds__cuda_next;
+
+/* Makes the executable do the work. After that, it has taken over the objects, and the graph and
+   nodes of a clone. After a failure, *out is the reason, and the caller still owns all of them. */
+static ds_result ds__cuda_become(const ds__cuda_scope *scope, ds__cuda_exec *x, ds__cuda_next *next,
+                                 ds__cuda_mismatch *out) {
     cudaUserObject_t object;
-    *out_reason = DS_GRAPH_UPDATE_ERROR;
-    *out_node = NULL;
-    ds_result r = ds__cuda_retain(scope, graph, owns, &object);
+    out->reason = DS_GRAPH_UPDATE_ERROR;
+    out->node = NULL;
+    ds_result r = ds__cuda_retain(scope, next->graph, &next->owns, &object);
     if (r < 0)
         return r;
-    r = ds__cuda_take_over(scope, x->exec, graph, out_reason, out_node);
-    ds__cuda_unretain(scope, graph, object);
+    r = ds__cuda_take_over(scope, x->exec, next->graph, out);
+    ds__cuda_unretain(scope, next->graph, object);
     if (r < 0)
         return r;
     ds__cuda_own_end(&x->owns);
-    x->owns = *owns;
-    memset(owns, 0, sizeof *owns);
-    x->stale = nodes == NULL;
-    if (nodes) {
+    x->owns = next->owns;
+    memset(&next->owns, 0, sizeof next->owns);
+    x->stale = !next->is_clone;
+    if (next->is_clone) {
         if (x->now != x->kept) {
-            ds__cuda_ignore(scope, cudaGraphDestroy(x->now));
+            ds__cuda_drop_graph(scope, x->now);
             ds__host_free(x->now_node);
         }
-        x->now = graph;
-        x->now_node = nodes;
+        x->now = next->graph;
+        x->now_node = next->nodes;
+        next->nodes = NULL;
     }
-    /* whether an update leaves them off is not documented */
+    /* CUDA does not document that an update leaves nodes switched off */
     for (uint32_t i = 0; i < x->count; i++)
-        if (x->off[i] == 1)
-            ds__cuda_ignore(scope, cudaGraphNodeSetEnabled(x->exec, x->kept_node[i], 0));
+        if (x->off[i] == DS__CUDA_OFF_BY_CUDA)
+            (void)DS__RT_CODE(*scope, cudaGraphNodeSetEnabled, (x->exec, x->kept_node[i], 0));
     return DS_OK;
+}
+
+/* Gives the host nodes of a clone that are switched off an empty task, as those of the executable
+   have one. */
+static ds_result ds__cuda_switch_off_hosts(const ds__cuda_exec *x, const ds__body *b,
+                                           const cudaGraphNode_t *nodes) {
+    ds_result r = DS_OK;
+    for (uint32_t i = 0; i < b->count && i < x->count && r == DS_OK; i++)
+        if (x->off[i] == DS__CUDA_OFF_BY_TASK && ds__cuda_type(b->node[i]) == cudaGraphNodeTypeHost)
+            r = ds__cuda_set(b->node[i], x->device, NULL, nodes[i], &ds__cuda_nothing);
+    return r;
+}
+
+/* Updates the executable to the native graph of `next`, or if CUDA can clone it, to a clone. The
+   nodes of `next` become those of the clone. */
+static ds_result ds__cuda_update_to(ds__cuda_exec *x, const ds__body *b, ds__cuda_next *next,
+                                    ds__cuda_mismatch *out) {
+    ds__cuda_scope scope;
+    cudaGraph_t clone = NULL;
+    ds_result r = ds__cuda_enter(&scope, x->device);
+    if (r < 0)
+        return r;
+    if (x->kept)
+        r = ds__cuda_clone_natives(&scope, next->graph, next->nodes, b->count, &clone);
+    if (clone) {
+        next->graph = clone;
+        next->is_clone = 1;
+        r = ds__cuda_switch_off_hosts(x, b, next->nodes);
+    }
+    if (r == DS_OK)
+        r = ds__cuda_become(&scope, x, next, out);
+    if (r < 0)
+        ds__cuda_drop_graph(&scope, clone);
+    ds__cuda_leave(&scope);
+    return r;
 }
 
 static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_reason *out_reason,
                                       uint32_t *out_node) {
     ds__cuda_exec *x = exec;
     const ds__cuda_graph *g = b->native;
-    ds__cuda_owns owns = { NULL, 0, 0 };
-    ds__cuda_scope scope;
-    cudaGraph_t clone = NULL;
-    cudaGraphNode_t wrong = NULL;
-    cudaGraphNode_t *nodes = ds__cuda_natives(b);
-    *out_reason = DS_GRAPH_UPDATE_ERROR;
+    ds__cuda_mismatch wrong = { DS_GRAPH_UPDATE_ERROR, NULL };
+    ds__cuda_next next = { .graph = g->graph, .nodes = ds__cuda_natives(b) };
     *out_node = UINT32_MAX;
-    ds_result r = nodes ? ds__cuda_usable(b) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && !ds__cuda_own_all(&owns, b))
+    ds_result r = next.nodes ? ds__cuda_usable(b) : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && !ds__cuda_own_all(&next.owns, b))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
-        r = ds__cuda_enter(&scope, x->device);
-    if (r < 0) {
-        ds__cuda_own_end(&owns);
-        ds__host_free(nodes);
-        return r;
-    }
-    if (x->kept)
-        r = ds__cuda_clone(&scope, g->graph, nodes, b->count, &clone, nodes + b->count);
-    if (clone)
-        memmove(nodes, nodes + b->count, b->count * sizeof *nodes);
-    /* CUDA does not know of these that they are off */
-    for (uint32_t i = 0; i < b->count && i < x->count && r == DS_OK && clone; i++)
-        if (x->off[i] == 2 && ds__cuda_type(b->node[i]) == cudaGraphNodeTypeHost)
-            r = ds__cuda_set(b->node[i], x->device, NULL, nodes[i], &ds__cuda_nothing);
-    if (r == DS_OK)
-        r = ds__cuda_become(&scope, x, clone ? clone : g->graph, clone ? nodes : NULL, &owns,
-                            out_reason, &wrong);
-    for (uint32_t i = 0; i < b->count && r < 0 && wrong; i++)
-        if (nodes[i] == wrong)
+        r = ds__cuda_update_to(x, b, &next, &wrong);
+    *out_reason = wrong.reason;
+    for (uint32_t i = 0; i < b->count && r < 0 && wrong.node; i++)
+        if (next.nodes[i] == wrong.node)
             *out_node = i;
-    if (r < 0 && clone)
-        ds__cuda_ignore(&scope, cudaGraphDestroy(clone));
-    if (r < 0 || !clone)
-        ds__host_free(nodes);
-    ds__cuda_leave(&scope);
-    ds__cuda_own_end(&owns);
+    ds__host_free(next.nodes);
+    ds__cuda_own_end(&next.owns);
     return r;
 }
 
-/* Changes one node in a copy of what the executable does, and has it become that: for what CUDA
-   cannot set in an executable, or not with what the node needs. fresh NULL: the node of the
-   library's own host work is switched on or off. */
+/* Changes one node of the next work, with the objects that it needs. fresh NULL: a host node is
+   switched on or off according to x->off. */
+static ds_result ds__cuda_change_next(const ds__cuda_scope *scope, const ds__cuda_exec *x,
+                                      ds__cuda_next *next, uint32_t index, const ds__node *fresh) {
+    cudaGraphNode_t node = next->nodes[index];
+    ds_result r = DS_OK;
+    if (fresh) {
+        ds__cuda_own_drop(&next->owns, index);
+        r = ds__cuda_set_in_graph(scope, node, fresh, x->on[index], &next->owns, index);
+        if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&next->owns, fresh->child, index))
+            r = DS_ERR_OUT_OF_MEMORY;
+    }
+    if (r < 0 || (fresh && x->off[index] != DS__CUDA_OFF_BY_TASK))
+        return r;
+    const ds__object *task = ds__cuda_own_find(&next->owns, index);
+    struct cudaHostNodeParams host = { ds__cuda_host_node, &ds__cuda_nothing };
+    if (task && !x->off[index])
+        host.userData = task->user;
+    return DS__RT(*scope, cudaGraphHostNodeSetParams, (node, &host));
+}
+
+/* Changes one node in a clone of the present work, and updates the executable to the clone. This is
+   for changes that CUDA cannot make in an executable, or not with the objects of the node. fresh
+   NULL: a host node is switched on or off. */
 static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__node *fresh) {
-    ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
-    ds_graph_update_reason reason;
-    cudaGraph_t graph = NULL;
-    cudaGraphNode_t wrong;
-    cudaGraphNode_t *nodes;
+    ds__cuda_mismatch wrong;
     if (!x->kept || x->stale)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "node %u cannot be set: CUDA cannot clone the graph of the executable",
                         (unsigned)index);
-    if (!(nodes = ds__host_alloc((x->count + 1u) * sizeof *nodes)))
+    ds__cuda_next next = { .is_clone = 1 };
+    next.nodes = ds__host_alloc((x->count + 1u) * sizeof *next.nodes);
+    if (!next.nodes)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
     ds_result r = ds__cuda_enter(&scope, x->device);
     if (r < 0) {
-        ds__host_free(nodes);
+        ds__host_free(next.nodes);
         return r;
     }
-    if (!ds__cuda_own_copy(&owns, &x->owns, DS__CUDA_NOWHERE))
+    if (!ds__cuda_own_copy(&next.owns, &x->owns, DS__CUDA_NOWHERE))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
-        r = ds__cuda_clone(&scope, x->now, x->now_node, x->count, &graph, nodes);
-    if (r == DS_OK && fresh) {
-        ds__cuda_own_drop(&owns, index);
-        r = ds__cuda_set_in_graph(&scope, nodes[index], fresh, x->on[index], &owns, index);
-        if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&owns, fresh->child, index))
-            r = DS_ERR_OUT_OF_MEMORY;
-    }
-    if (r == DS_OK && (!fresh || x->off[index] == 2)) {
-        ds__object *task = ds__cuda_own_find(&owns, index);
-        struct cudaHostNodeParams host = { ds__cuda_host_node, x->off[index] || !task
-                                                                   ? &ds__cuda_nothing
-                                                                   : task->user };
-        r = DS__RT(scope, cudaGraphHostNodeSetParams, (nodes[index], &host));
-    }
+        r = ds__cuda_clone(&scope, x->now, x->now_node, x->count, &next.graph, next.nodes);
     if (r == DS_OK)
-        r = ds__cuda_become(&scope, x, graph, nodes, &owns, &reason, &wrong);
-    if (r < 0 && graph)
-        ds__cuda_ignore(&scope, cudaGraphDestroy(graph));
+        r = ds__cuda_change_next(&scope, x, &next, index, fresh);
+    if (r == DS_OK)
+        r = ds__cuda_become(&scope, x, &next, &wrong);
     if (r < 0)
-        ds__host_free(nodes);
+        ds__cuda_drop_graph(&scope, next.graph);
+    ds__host_free(next.nodes);
     ds__cuda_leave(&scope);
-    ds__cuda_own_end(&owns);
+    ds__cuda_own_end(&next.owns);
     return r;
 }
 
+/* Refuses a change of an executable whose nodes no clone names. */
 static ds_result ds__cuda_unnamed(uint32_t index) {
     return ds__fail(DS_ERR_UNSUPPORTED,
                     "node %u cannot be changed: CUDA cannot clone the graph that names its nodes",
@@ -18774,7 +19520,7 @@ static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *f
     enum cudaGraphNodeType type = ds__cuda_type(fresh);
     if (fresh->kind == DS_NODE_EMPTY || fresh->kind == DS_NODE_NATIVE)
         return DS_OK;
-    /* and rows, which CUDA sets only so */
+    /* CUDA sets host nodes without their objects, and no copies or fills of several rows */
     int remake = type == cudaGraphNodeTypeHost || type == cudaGraphNodeTypeGraph;
     remake |= (fresh->kind == DS_NODE_COPY && op->u.copy.height > 1) ||
               (fresh->kind == DS_NODE_FILL && op->u.fill.height > 1);
@@ -18811,9 +19557,13 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
         r = DS__RT(scope, cudaGraphNodeSetEnabled,
                    (x->exec, x->kept_node[index], (unsigned)enabled));
     ds__cuda_leave(&scope);
-    x->off[index] = r < 0 ? before : enabled ? 0 : type == cudaGraphNodeTypeHost ? 2 : 1;
-    /* CUDA switches no host nodes */
-    if (r == DS_OK && type == cudaGraphNodeTypeHost)
+    if (r < 0)
+        return r;
+    if (enabled)
+        x->off[index] = DS__CUDA_ON;
+    else
+        x->off[index] = type == cudaGraphNodeTypeHost ? DS__CUDA_OFF_BY_TASK : DS__CUDA_OFF_BY_CUDA;
+    if (type == cudaGraphNodeTypeHost)
         r = ds__cuda_remake(x, index, NULL);
     if (r < 0)
         x->off[index] = before;
@@ -18846,7 +19596,7 @@ static ds_result ds__cuda_upload(const ds__cuda_stream *s, const ds__cuda_exec *
     return r;
 }
 
-/* Ends what an executable kept that may still run: its blocks stay, its host functions run
+/* Drops the objects of a keep whose executable may still run. Its tasks stay allocated, and run
    nothing any more. */
 static void ds__cuda_keep_empty(ds__cuda_keep *k) {
     for (uint32_t i = 0; i < k->count; i++) {
@@ -18863,10 +19613,10 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
     }
 }
 
-/* CUDA ends what executables kept on a thread of its own, which a busy machine may start late.
-   Waits for that until a second has passed without an end. After the failure of a device CUDA may
-   never end them, and a graph that another library captured may outlive the driver: what is left
-   then is ended here. */
+/* Waits until CUDA has ended all keeps, on a thread of its own that a busy machine may start late.
+   After the failure of a device CUDA may never end them, and a graph that another library captured
+   may outlive the driver. After a second without progress, the keeps that are left are therefore
+   ended here. */
 static void ds__cuda_end_keeps(void) {
     int quiet = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
@@ -18887,8 +19637,10 @@ static void ds__cuda_end_keeps(void) {
             return;
         if (take) {
             ds__cuda_keep_empty(take);
+            ds__lock_take(&ds__cuda.host_lock);
             ds__cuda_unlist_keep(take);
-            take->next = ds__cuda.left; /* the driver has stopped for all but this thread */
+            ds__lock_give(&ds__cuda.host_lock);
+            take->next = ds__cuda.left; /* only this thread uses the driver now */
             ds__cuda.left = take;
         } else {
             if (count != last)
@@ -18931,8 +19683,8 @@ static ds_result ds__cuda_wait(const ds__cuda_stream *s, const ds__cuda_event *e
     return ds__cuda_wait_mark(s, e->event, atomic_load_explicit(&e->capture, memory_order_relaxed));
 }
 
-/* Outside of captures an external record or wait is like any other, and CUDA takes the flag only
-   inside. */
+/* Enqueues an external record or wait. Outside of captures it is a normal one, because CUDA accepts
+   the flag only in a capture. */
 static ds_result ds__cuda_external(const ds__cuda_stream *s, ds__cuda_event *e, int record) {
     ds__cuda_scope scope;
     int capturing = 0;
@@ -18951,7 +19703,7 @@ static ds_result ds__cuda_external(const ds__cuda_stream *s, ds__cuda_event *e, 
     return record ? ds__cuda_record(s, e) : ds__cuda_wait(s, e);
 }
 
-/* Puts the work on the stream, whether that captures or not. */
+/* Enqueues an operation on a stream, whether the stream captures or not. */
 static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     switch (op->kind) {
     case DS__OP_KERNEL:
@@ -18968,8 +19720,7 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
         return ds__cuda_wait_stream(s, op->u.wait.stream);
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
-        return ds__cuda_submit_host(s, op->u.host.fn, op->u.host.callback, op->u.host.user,
-                                    op->u.host.dtor_fn, op->u.host.stream, 0);
+        return ds__cuda_submit_host(s, op);
     case DS__OP_GRAPH:
         return ds__cuda_launch_graph(s, op->u.graph.exec);
     case DS__OP_UPLOAD:
@@ -19006,7 +19757,7 @@ static const char *const ds__cuda_pageable =
     "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
     "DS_COPY_HOST_STABLE for stable memory";
 
-/* A refusal of our own, which leaves the capture as it is. */
+/* Refuses an operation by a rule of devstream. The capture stays valid. */
 static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) {
     int locked = ds__tls.capture_locked;
     if (!locked)
@@ -19026,39 +19777,53 @@ static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope) {
     return ds__cuda_refuse(scope, ds__cuda_pageable);
 }
 
-/* A host function in a capture of others, whose graph keeps what the function needs. */
+/* Captures the host function of a task into a graph of another library, which keeps the user object
+   with the task. */
+static ds_result ds__cuda_launch_task(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                      ds__cuda_task *task, cudaGraph_t graph,
+                                      cudaUserObject_t object) {
+    ds_result r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task));
+    if (r < 0) {
+        if (task->payload)
+            task->payload->dtor_fn = NULL; /* before the release, which may drop the payload */
+        ds__cuda_keep_drop(scope, object);
+        return r;
+    }
+    r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, object, 1, cudaGraphUserObjectMove));
+    /* the node exists and will run the task, which stays, without work, until the driver stops */
+    if (r < 0)
+        atomic_store(&task->fn, NULL);
+    return r;
+}
+
+/* Captures a host function in a capture that devstream did not begin. The graph keeps the data of
+   the function. After a failure, the caller runs the destructor. */
 static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
+                                          const ds__op *op) {
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_look now;
     ds__node n;
+    ds__object *task = NULL;
     cudaUserObject_t object = NULL;
     memset(&n, 0, sizeof n);
     n.kind = DS_NODE_HOST;
-    n.op.u.host.fn = fn;
-    n.op.u.host.user = user;
-    ds_result r =
-        ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
-    if (r == DS_OK && dtor_fn && !(n.payload = ds__object_new(user, dtor_fn)))
-        r = DS_ERR_OUT_OF_MEMORY;
-    ds__object *task = r == DS_OK ? ds__cuda_task_new(&n) : NULL;
-    if (r == DS_OK && (!task || !ds__cuda_own_keep(&owns, DS__CUDA_NOWHERE, task)))
-        r = DS_ERR_OUT_OF_MEMORY;
+    n.op.u.host.fn = op->u.host.fn;
+    n.op.u.host.user = op->u.host.user;
+    ds_result r = ds__cuda_look_at(scope, s, &now);
+    if (r == DS_OK && op->u.host.dtor_fn) {
+        n.payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+        if (!n.payload)
+            r = DS_ERR_OUT_OF_MEMORY;
+    }
+    if (r == DS_OK) {
+        task = ds__cuda_task_new(&n);
+        if (!task || !ds__cuda_own_keep(&owns, DS__CUDA_NOWHERE, task))
+            r = DS_ERR_OUT_OF_MEMORY;
+    }
     if (r == DS_OK)
         r = ds__cuda_keep_make(scope, &owns, &object);
-    if (r == DS_OK) {
-        r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task->user));
-        if (r < 0) {
-            /* the caller ends it */
-            if (n.payload)
-                n.payload->dtor_fn = NULL;
-            ds__cuda_keep_drop(scope, object);
-        } else if ((r = DS__RT(*scope, cudaGraphRetainUserObject,
-                               (now.graph, object, 1, cudaGraphUserObjectMove))) < 0) {
-            /* the node is there and will run it: it stays until the driver stops */
-            atomic_store(&((ds__cuda_task *)task->user)->fn, NULL);
-        }
-    }
+    if (r == DS_OK)
+        r = ds__cuda_launch_task(scope, s, task->user, now.graph, object);
     if (r < 0 && n.payload)
         n.payload->dtor_fn = NULL;
     ds__object_drop(n.payload);
@@ -19067,9 +19832,10 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
     return r;
 }
 
-/* Enters the stream's last node. Where the picture lacks one node and the operation has made
-   one, it is that: without asking for all nodes, which would take a time that grows with the
-   square of their number. */
+/* Enters the stream's last node into the shadow graph, and returns its index, or UINT32_MAX.
+   made_one: the operation has made exactly one node. If the shadow graph lacks one node, it is this
+   one, and CUDA is not asked for all nodes: the time of a capture would grow with the square of
+   their number. */
 static uint32_t ds__cuda_enter_last(const ds__cuda_scope *scope, ds__body *b, cudaGraphNode_t last,
                                     int made_one) {
     size_t count = 0;
@@ -19086,10 +19852,23 @@ static uint32_t ds__cuda_enter_last(const ds__cuda_scope *scope, ds__body *b, cu
     return r == DS_OK ? ds__cuda_index(b, last, b->count) : UINT32_MAX;
 }
 
-/* Which node the operation has become: the stream's last, which is entered with what is known of
-   it (made NULL: made of op). What fails here leaves a node that is not known. UINT32_MAX: it is
+/* Gives a node of unknown kind the work of node n, which takes its place. */
+static void ds__cuda_replace_unknown(ds__body *b, uint32_t index, ds__node *n) {
+    ds__node *old = b->node[index];
+    n->native = old->native;
+    n->deps = old->deps;
+    n->dep_count = old->dep_count;
+    n->dep_room = old->dep_room;
+    old->deps = NULL;
+    b->node[index] = n;
+    ds__node_free(old);
+}
+
+/* Enters the node of an operation, the stream's last one, into the shadow graph. Its work is that
+   of `made`, which the function takes over, else of `op`. Without both, or after a failure, the
+   node stays of unknown kind. Keeps the error text. Returns the index, or UINT32_MAX if the node is
    not found. The lock is held. */
-static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, ds__capture *c,
+static uint32_t ds__cuda_note(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__capture *c,
                               const ds__op *op, ds__node *made) {
     ds__body *b = c->body;
     ds__cuda_look now;
@@ -19097,31 +19876,23 @@ static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, d
     uint32_t index = UINT32_MAX;
     char before[sizeof ds__tls.error];
     memcpy(before, ds__tls.error, sizeof before);
-    cudaError_t code = ds__cuda_get_info(s->handle, &now);
-    ds__cuda_ignore(scope, code);
-    if (code == cudaSuccess && now.status == cudaStreamCaptureStatusActive && now.count == 1) {
+    cudaError_t code = ds__cuda_get_info(scope, s->handle, &now);
+    if (code == cudaSuccess && now.status == cudaStreamCaptureStatusActive && now.count == 1)
         index = ds__cuda_enter_last(scope, b, now.after[0], op && op->kind != DS__OP_GRAPH);
-    }
     if (index != UINT32_MAX && index >= known && b->node[index]->kind == DS_NODE_NATIVE) {
-        ds__node *old = b->node[index];
-        ds__node *n = made ? made : op ? ds__node_make(op, ds_cuda(s->device), s->priority) : NULL;
-        if (n) {
-            n->native = old->native;
-            n->deps = old->deps;
-            n->dep_count = old->dep_count;
-            n->dep_room = old->dep_room;
-            old->deps = NULL;
-            b->node[index] = n;
-            ds__node_free(old);
-            made = NULL;
-        }
+        if (!made && op)
+            made = ds__node_make(op, ds_cuda(s->device), s->priority);
+        if (made)
+            ds__cuda_replace_unknown(b, index, made);
+        made = NULL;
     }
     ds__node_free(made);
     memcpy(ds__tls.error, before, sizeof before);
     return index;
 }
 
-/* What was kept for a node that had no index, or does not come. */
+/* Gives the objects under DS__CUDA_NEW the index of their node, or DS__CUDA_NOWHERE. If `r` is an
+   error, there is no node, and they are dropped. */
 static void ds__cuda_own_settle(ds__cuda_owns *list, uint32_t index, ds_result r) {
     if (r < 0)
         ds__cuda_own_drop(list, DS__CUDA_NEW);
@@ -19129,7 +19900,7 @@ static void ds__cuda_own_settle(ds__cuda_owns *list, uint32_t index, ds_result r
         list->at[i].node = index == UINT32_MAX ? DS__CUDA_NOWHERE : index;
 }
 
-/* A host function, or a copy or fill of host memory. */
+/* Captures a host function, or a copy or fill of host memory. The lock is held. */
 static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        ds__capture *c, const ds__op *op) {
     ds__cuda_graph *g = c->body->native;
@@ -19151,19 +19922,30 @@ static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_str
     return r;
 }
 
-/* In a graph the place of every operand is known. */
+/* Finds the place of an operand, if the operation does not have it: a graph needs all places. */
 static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
     ds_pointer_info info;
+    unsigned place = DS__AT_PINNED;
     if (ds__place_of(op, (int)at) != DS__AT_UNKNOWN)
         return DS_OK;
     ds_result r = ds__cuda_pointer_query(ptr, &info);
-    unsigned place = info.kind == DS_MEMORY_DEVICE     ? DS__AT_DEVICE + (unsigned)info.device.index
-                     : info.kind == DS_MEMORY_PAGEABLE ? DS__AT_PAGEABLE
-                                                       : DS__AT_PINNED;
+    if (info.kind == DS_MEMORY_DEVICE)
+        place = DS__AT_DEVICE + (unsigned)info.device.index;
+    else if (info.kind == DS_MEMORY_PAGEABLE)
+        place = DS__AT_PAGEABLE;
     op->places = (uint16_t)(op->places | place << at);
     return r;
 }
 
+/* Finds the places of all operands of a copy or fill. */
+static ds_result ds__cuda_resolve_all(ds__op *op) {
+    if (op->kind == DS__OP_FILL)
+        return ds__cuda_resolve(op, DS__OP_DST, op->u.fill.dst);
+    ds_result r = ds__cuda_resolve(op, DS__OP_DST, op->u.copy.dst);
+    return r < 0 ? r : ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
+}
+
+/* Sets the native nodes on which the stream's next operation will depend (set), or adds to them. */
 static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                     cudaGraphNode_t *after, size_t count, int set) {
     unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
@@ -19175,6 +19957,8 @@ static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_
 #endif
 }
 
+/* Captures an operation on memory of another device, on a stream of that device that joins the
+   capture. The lock is held. */
 static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stream *s,
                                             ds__capture *c, int device, const ds__op *op,
                                             ds_result (*put)(ds__cuda_stream *s,
@@ -19187,7 +19971,7 @@ static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stre
     if (r < 0)
         return r;
     ds__cuda_stream *t = native;
-    t->sibling = o->streams; /* it must live until the capture ends */
+    t->sibling = o->streams; /* the stream must live until the capture ends */
     o->streams = t;
     atomic_store(&t->capture, c->id);
     r = ds__cuda_wait_stream(t, s);
@@ -19198,13 +19982,13 @@ static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stre
     uint32_t index = ds__cuda_note(scope, t, c, op, NULL);
     if (index == UINT32_MAX)
         return ds__cuda_wait_stream(s, t);
-    /* it comes after all that the stream's next one would depend on */
+    /* the node depends on all nodes on which the next operation would have depended */
     cudaGraphNode_t last = ds__cuda_native(c->body->node[index]);
     return ds__cuda_set_after(scope, s, &last, 1, 1);
 }
 
-/* A copy between devices in the form that a node of it can be set in: CUDA does not update one
-   form by another. */
+/* Enqueues a copy between devices in the form of a node that is set later (ds__cuda_copy_params),
+   because CUDA does not update one form by another. */
 static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
@@ -19215,16 +19999,32 @@ static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
     return r;
 }
 
+/* Captures a copy or fill of memory of a GPU. The lock is held. */
+static ds_result ds__cuda_capture_move(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                       const ds__op *op, unsigned to, unsigned from) {
+    unsigned here = DS__AT_DEVICE + (unsigned)s->device;
+    ds_result (*put)(ds__cuda_stream * s, const ds__op *op) =
+        op->kind == DS__OP_COPY ? ds__cuda_copy_on : ds__cuda_fill;
+    if (to >= DS__AT_DEVICE && from >= DS__AT_DEVICE && to != from)
+        put = ds__cuda_copy_between;
+    if (to != here && from != here)
+        return ds__cuda_capture_elsewhere(
+            scope, s, c, (int)((from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE), op, put);
+    ds_result r = put(s, op);
+    if (r == DS_OK)
+        (void)ds__cuda_note(scope, s, c, op, NULL);
+    return r;
+}
+
+/* Captures a copy or fill, unless its memory cannot be used in a graph. The lock is held. */
 static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                          ds__op *op) {
-    int copy = op->kind == DS__OP_COPY;
-    ds_result r = ds__cuda_resolve(op, DS__OP_DST, copy ? op->u.copy.dst : op->u.fill.dst);
-    if (r == DS_OK && copy)
-        r = ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
+    ds_result r = ds__cuda_resolve_all(op);
     if (r < 0)
         return r;
     unsigned to = (unsigned)ds__place_of(op, DS__OP_DST);
-    unsigned from = copy ? (unsigned)ds__place_of(op, DS__OP_SRC) : DS__AT_PINNED;
+    unsigned from =
+        op->kind == DS__OP_COPY ? (unsigned)ds__place_of(op, DS__OP_SRC) : DS__AT_PINNED;
     if (to == DS__AT_PAGEABLE || from == DS__AT_PAGEABLE)
         return ds__cuda_refuse_pageable(scope);
     if (to == DS__AT_OTHER || from == DS__AT_OTHER)
@@ -19233,27 +20033,38 @@ static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream 
     op->flags = (uint8_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
     if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from))
         return ds__cuda_capture_host(scope, s, c, op);
-    unsigned here = DS__AT_DEVICE + (unsigned)s->device;
-    ds_result (*put)(ds__cuda_stream * s, const ds__op *op) =
-        copy ? ds__cuda_copy_on : ds__cuda_fill;
-    if (copy && to >= DS__AT_DEVICE && from >= DS__AT_DEVICE && to != from)
-        put = ds__cuda_copy_between;
-    if (to != here && from != here)
-        return ds__cuda_capture_elsewhere(
-            scope, s, c, (int)((from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE), op, put);
-    r = put(s, op);
+    return ds__cuda_capture_move(scope, s, c, op, to, from);
+}
+
+/* Captures the launch of an executable, whose objects the graph keeps. The lock is held. */
+static ds_result ds__cuda_capture_launch(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                         ds__capture *c, const ds__op *op) {
+    ds__cuda_graph *g = c->body->native;
+    const ds__cuda_exec *x = op->u.graph.exec;
+    uint32_t index = UINT32_MAX;
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    if (ds__cuda_own_copy(&g->owns, &x->owns, DS__CUDA_NEW))
+        r = ds__cuda_launch_graph(s, x);
     if (r == DS_OK)
-        (void)ds__cuda_note(scope, s, c, op, NULL);
+        index = ds__cuda_note(scope, s, c, op, NULL);
+    ds__cuda_own_settle(&g->owns, index, r);
     return r;
 }
 
-/* Puts the work on a stream of a capture that was begun here. The lock is held. */
+/* Returns 1 if the launch of a kernel is one launch of CUDA, and so one node. */
+static int ds__cuda_is_one_launch(const ds__op *op) {
+    uint64_t most;
+    if (op->u.kernel.grid)
+        return 1;
+    return ds__cuda_split(op->u.kernel.kernel, op->u.kernel.items, &most) == DS_OK &&
+           op->u.kernel.items <= most;
+}
+
+/* Enqueues an operation on a stream that a capture of devstream has, and enters its node. The lock
+   is held. */
 static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                        const ds__op *given) {
-    ds__cuda_graph *g = c->body->native;
     ds__op op = *given;
-    ds_result r = DS_OK;
-    uint64_t most;
     switch (op.kind) {
     case DS__OP_COPY:
     case DS__OP_FILL:
@@ -19263,44 +20074,65 @@ static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s
     case DS__OP_UPLOAD:
         return ds__cuda_refuse(scope, "an upload cannot be captured");
     case DS__OP_GRAPH:
-        if (!ds__cuda_own_copy(&g->owns, &((ds__cuda_exec *)op.u.graph.exec)->owns, DS__CUDA_NEW))
-            r = DS_ERR_OUT_OF_MEMORY;
-        if (r == DS_OK)
-            r = ds__cuda_launch_graph(s, op.u.graph.exec);
-        ds__cuda_own_settle(&g->owns,
-                            r == DS_OK ? ds__cuda_note(scope, s, c, &op, NULL) : UINT32_MAX, r);
-        return r;
+        return ds__cuda_capture_launch(scope, s, c, &op);
     default:
         break;
     }
-    r = ds__cuda_put(s, &op);
+    ds_result r = ds__cuda_put(s, &op);
     if (r < 0)
         return r;
     if (op.kind == DS__OP_RECORD)
         atomic_store(&((ds__cuda_event *)op.u.event.event)->capture, c->id);
-    if (op.kind == DS__OP_KERNEL) {
-        const ds__kernel *k = op.u.kernel.kernel;
-        r = ds__cuda_split(k, op.u.kernel.items,
-                           k->cuda.items_per_block ? k->cuda.items_per_block
-                           : k->cuda.block         ? k->cuda.block
-                                                   : 256,
-                           &most);
-        int one = r == DS_OK && (op.u.kernel.grid || op.u.kernel.items <= most);
-        /* the parts of a launch that took several are not known */
-        (void)ds__cuda_note(scope, s, c, one ? &op : NULL, NULL);
-    }
+    /* the nodes of a launch that was split stay of unknown kind */
+    if (op.kind == DS__OP_KERNEL)
+        (void)ds__cuda_note(scope, s, c, ds__cuda_is_one_launch(&op) ? &op : NULL, NULL);
     if (op.kind == DS__OP_EXTERNAL_RECORD || op.kind == DS__OP_EXTERNAL_WAIT)
         (void)ds__cuda_note(scope, s, c, &op, NULL);
     return DS_OK;
 }
 
-/* While a capture is open that was begun here, or was when the caller asked. */
+/* Enqueues an operation if a capture of devstream has the stream. Returns 1 if it was handled; *out
+   is the result then. Returns 0 if the stream does not capture in a capture of devstream. Takes the
+   lock. */
+static int ds__cuda_try_captured(ds__cuda_scope *scope, ds__cuda_stream *s, const ds__op *op,
+                                 ds_result *out) {
+    ds__cuda_look now;
+    ds__capture *c = NULL;
+    int handled = 1;
+    ds__cuda_lock();
+    *out = ds__cuda_find_capture(scope, s, &now, &c);
+    if (*out == DS_OK) {
+        int active = c && now.status == cudaStreamCaptureStatusActive;
+        int none = now.status == cudaStreamCaptureStatusNone;
+        if (DS__UNLIKELY(ds__op_changed(op, active ? c->id : 0)) && (active || none))
+            *out = DS__CHANGED;
+        else if (active)
+            *out = ds__cuda_put_captured(scope, s, c, op);
+        else
+            handled = 0;
+    }
+    ds__cuda_unlock();
+    return handled;
+}
+
+/* Notes the capture of a stream that a wait may have brought into a capture. Takes the lock. */
+static void ds__cuda_note_joined(const ds__cuda_scope *scope, ds__cuda_stream *s) {
+    ds__cuda_look now;
+    cudaError_t code = ds__cuda_get_info(scope, s->handle, &now);
+    if (code != cudaSuccess || now.status != cudaStreamCaptureStatusActive)
+        return;
+    ds__cuda_lock();
+    const ds__capture *c = ds__cuda_capture_of(now.id);
+    if (c)
+        atomic_store(&s->capture, c->id);
+    ds__cuda_unlock();
+}
+
+/* Submits an operation while a capture of devstream is open, or if the operation is bound to a
+   capture. The legacy stream cannot capture, and cannot be queried beside a capture. */
 __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s,
                                                                    const ds__op *op) {
     ds__cuda_scope scope;
-    ds__cuda_look now;
-    ds__capture *c = NULL;
-    /* it cannot capture, and cannot be asked beside a capture */
     if (s->kind == DS__STREAM_LEGACY)
         return ds__cuda_put(s, op);
     ds_result r = ds__cuda_on(&scope, s);
@@ -19308,32 +20140,10 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
         return r;
     if (op->kind == DS__OP_KERNEL && !ds__cuda_loaded(op->u.kernel.kernel, s->device))
         r = ds__cuda_ready(&scope, op->u.kernel.kernel);
-    int done = 0;
-    ds__cuda_lock();
-    if (r == DS_OK)
-        r = ds__cuda_find_capture(&scope, s, &now, &c);
-    int active = r == DS_OK && c && now.status == cudaStreamCaptureStatusActive;
-    if (r == DS_OK && DS__UNLIKELY(ds__op_changed(op, active ? c->id : 0)) &&
-        (active || now.status == cudaStreamCaptureStatusNone))
-        r = DS__CHANGED;
-    else if (active) {
-        r = ds__cuda_put_captured(&scope, s, c, op);
-        done = 1;
-    }
-    ds__cuda_unlock();
-    if (r == DS_OK && !done)
+    if (r == DS_OK && !ds__cuda_try_captured(&scope, s, op, &r)) {
         r = ds__cuda_put(s, op);
-    /* it may have come into a capture */
-    if (r == DS_OK && !done && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM)) {
-        cudaError_t code = ds__cuda_get_info(s->handle, &now);
-        ds__cuda_ignore(&scope, code);
-        ds__cuda_lock();
-        c = code == cudaSuccess && now.status == cudaStreamCaptureStatusActive
-                ? ds__cuda_capture_of(now.id)
-                : NULL;
-        if (c)
-            atomic_store(&s->capture, c->id);
-        ds__cuda_unlock();
+        if (r == DS_OK && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM))
+            ds__cuda_note_joined(&scope, s);
     }
     ds__cuda_leave(&scope);
     return r;
@@ -19355,44 +20165,20 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
    Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. A
    begin sleeps up to 0.1 s while another thread waits for a device to release memory. */
 
-/* The lock is held. */
-static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
-                                const cudaGraphNode_t *after, size_t count) {
-    enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)c->mode;
-    const char *call = c->into ? "cudaStreamBeginCaptureToGraph" : "cudaStreamBeginCapture";
-#if CUDART_VERSION >= 12030
-    cudaError_t code =
-        c->into
-            ? cudaStreamBeginCaptureToGraph(s->handle, ((ds__cuda_graph *)c->body->native)->graph,
-                                            after, NULL, count, mode)
-            : cudaStreamBeginCapture(s->handle, mode);
-#else
-    (void)after;
-    (void)count;
-    if (c->into)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "capture into an existing graph needs CUDA 12.3; this build has %d.%d",
-                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    cudaError_t code = cudaStreamBeginCapture(s->handle, mode);
-#endif
-    if (DS__LIKELY(code == cudaSuccess))
-        return DS_OK;
-    if (s->kind == DS__STREAM_LEGACY && code != cudaErrorMemoryAllocation) {
-        ds__cuda_ignore(scope, code);
+/* Reports that CUDA has refused to begin a capture, with a cleared code. The lock is held. */
+static ds_result ds__cuda_begin_refused(ds__cuda_scope *scope, ds__cuda_stream *s, cudaError_t code,
+                                        const char *call) {
+    if (s->kind == DS__STREAM_LEGACY && code != cudaErrorMemoryAllocation)
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "the legacy stream cannot capture; use another stream (%s returned %d)",
                         call, (int)code);
-    }
-    if (code == cudaErrorCallRequiresNewerDriver) {
-        ds__cuda_ignore(scope, code);
+    if (code == cudaErrorCallRequiresNewerDriver)
         return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it returned %d)", call,
                         (int)code);
-    }
     if (code != cudaErrorIllegalState)
         return ds__cuda_check(scope, code, call);
     ds__cuda_look now;
     ds__capture *open = NULL;
-    ds__cuda_ignore(scope, code);
     ds_result r = ds__cuda_find_capture(scope, s, &now, &open);
     if (r == DS_OK)
         r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream already captures")
@@ -19401,9 +20187,35 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     return r;
 }
 
-/* Waits until other threads that release memory have begun to wait for devices, which would
-   invalidate a capture that begins before that. They are done within microseconds unless work is
-   pending; then a tenth of a second is ample to begin, and their wait may take longer. */
+/* Begins a capture in CUDA. after: the nodes on which the first node depends, for a capture into an
+   existing graph. The lock is held. */
+static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                const cudaGraphNode_t *after, size_t count) {
+    enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)c->mode;
+    const char *call = "cudaStreamBeginCapture";
+    cudaError_t code;
+    if (!c->into) {
+        code = DS__RT_CODE(*scope, cudaStreamBeginCapture, (s->handle, mode));
+    } else {
+#if CUDART_VERSION >= 12030
+        const ds__cuda_graph *g = c->body->native;
+        call = "cudaStreamBeginCaptureToGraph";
+        code = DS__RT_CODE(*scope, cudaStreamBeginCaptureToGraph,
+                           (s->handle, g->graph, after, NULL, count, mode));
+#else
+        (void)after;
+        (void)count;
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "capture into an existing graph needs CUDA 12.3; this build has %d.%d",
+                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+#endif
+    }
+    return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_begin_refused(scope, s, code, call);
+}
+
+/* Waits until other threads that release memory have begun to wait for devices: a wait that begins
+   after a capture would invalidate it. Without pending work, these threads take microseconds. With
+   pending work their wait may take long, but 0.1 s is ample time for it to begin. */
 static void ds__cuda_await_releases(void) {
     for (uint64_t begin = ds__now_ns();
          atomic_load(&ds__cuda.releases) && ds__now_ns() - begin < 100000000u;) {
@@ -19411,38 +20223,45 @@ static void ds__cuda_await_releases(void) {
     }
 }
 
+/* Enters a capture that has begun: `now` is CUDA's description. The lock is held. */
+static void ds__cuda_enlist(ds__cuda_stream *s, ds__capture *c, ds__cuda_origin *o,
+                            const ds__cuda_look *now) {
+    ds__cuda_graph *g = c->body->native;
+    *o = (ds__cuda_origin){ .handle = s->handle,
+                            .device = s->device,
+                            .per_thread = s->kind == DS__STREAM_PER_THREAD,
+                            .thread = s->thread };
+    c->origin = o;
+    c->native = now->id;
+    g->graph = now->graph;
+    g->capture = c;
+    ds__capture_list(c);
+    atomic_store(&s->capture, c->id);
+}
+
+/* Begins a capture and enters it, or does neither. While the lock is held, no other thread can end
+   the capture, or enqueue work into it without notice. */
 static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                        const cudaGraphNode_t *after, size_t count,
-                                       ds__cuda_graph *g, ds__cuda_origin *o) {
+                                       ds__cuda_origin *o) {
     ds__cuda_look now;
-    atomic_fetch_add(&ds__g.capture_count, 1); /* who asks now comes to the lock */
+    atomic_fetch_add(&ds__g.capture_count, 1); /* submissions take the lock from now on */
     if (DS__UNLIKELY(atomic_load(&ds__cuda.releases)))
         ds__cuda_await_releases();
-    ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
+    ds__cuda_lock();
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     int begun = r == DS_OK;
     if (begun)
-        r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
-    if (r == DS_OK) {
-        *o = (ds__cuda_origin){ .handle = s->handle,
-                                .device = s->device,
-                                .per_thread = s->kind == DS__STREAM_PER_THREAD,
-                                .thread = s->thread };
-        c->origin = o;
-        c->native = now.id;
-        c->body->native = g;
-        g->graph = now.graph;
-        g->capture = c;
-        ds__capture_list(c);
-        atomic_store(&s->capture, c->id);
-    }
+        r = ds__cuda_look_at(scope, s, &now);
+    if (r == DS_OK)
+        ds__cuda_enlist(s, c, o, &now);
     atomic_fetch_sub(&ds__g.capture_count, 1);
     ds__cuda_unlock();
     if (r < 0 && begun) {
         cudaGraph_t graph = NULL;
-        ds__cuda_ignore(scope, cudaStreamEndCapture(s->handle, &graph));
-        if (graph && !c->into)
-            ds__cuda_ignore(scope, cudaGraphDestroy(graph));
+        (void)DS__RT_CODE(*scope, cudaStreamEndCapture, (s->handle, &graph));
+        if (!c->into)
+            ds__cuda_drop_graph(scope, graph);
     }
     return r;
 }
@@ -19451,21 +20270,30 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
                                         size_t count) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
-    ds__cuda_graph *g = c->into ? c->body->native : ds__host_alloc(sizeof *g);
+    if (!c->into)
+        c->body->native = ds__host_alloc(sizeof(ds__cuda_graph));
     ds__cuda_origin *o = ds__host_alloc(sizeof *o);
     cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
-    ds_result r = g && o && after ? ds__cuda_on(&scope, s)
-                                  : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
-    if (r == DS_OK) {
-        for (size_t i = 0; i < count; i++)
-            after[i] = ds__cuda_native(c->body->node[deps[i]]);
-        r = ds__cuda_begin_listed(&scope, s, c, after, count, g, o);
-        ds__cuda_leave(&scope);
-    }
-    if (r < 0 && !c->into)
-        ds__host_free(g);
+    ds_result r = c->body->native && o && after
+                      ? ds__cuda_on(&scope, s)
+                      : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (r < 0)
-        ds__host_free(o);
+        goto fail;
+    for (size_t i = 0; i < count; i++)
+        after[i] = ds__cuda_native(c->body->node[deps[i]]);
+    r = ds__cuda_begin_listed(&scope, s, c, after, count, o);
+    ds__cuda_leave(&scope);
+    if (r < 0)
+        goto fail;
+    ds__host_free(after);
+    return DS_OK;
+
+fail:
+    if (!c->into) {
+        ds__host_free(c->body->native);
+        c->body->native = NULL;
+    }
+    ds__host_free(o);
     ds__host_free(after);
     return r;
 }
@@ -19479,8 +20307,8 @@ static void ds__cuda_end_siblings(ds__cuda_stream *s) {
     }
 }
 
-/* The capture is over. Gives the streams that were made for it, to be ended without the lock,
-   which is held. */
+/* Drops the records of a capture that is over. Returns the streams that were made for the capture,
+   which the caller ends after it has released the lock. The lock is held. */
 static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
     ds__cuda_origin *o = c->origin;
     ds__cuda_stream *streams = o->streams;
@@ -19491,7 +20319,7 @@ static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
     return streams;
 }
 
-/* Reads what was captured into the picture. */
+/* Reads the captured nodes and all dependencies into the shadow graph. */
 static ds_result ds__cuda_read_graph(const ds__cuda_scope *scope, ds__body *b) {
     ds_result r = ds__cuda_read_nodes(scope, b);
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
@@ -19499,6 +20327,9 @@ static ds_result ds__cuda_read_graph(const ds__cuda_scope *scope, ds__body *b) {
     return r;
 }
 
+/* Ends a capture of devstream. *out is the capture if it is over, which an error may be too: CUDA
+   then has dropped it, and a graph that existed before keeps its captured nodes. The lock is
+   held. */
 static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                     ds__capture **out) {
     ds__cuda_graph *g = c->body->native;
@@ -19513,13 +20344,12 @@ static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, d
     }
     if (!ds__cuda_began_on(c, s))
         return r;
-    cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
-    ds__cuda_ignore(scope, code);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
     if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
         return r;
     *out = c;
     if (!c->into) {
-        g->graph = NULL; /* CUDA has ended it */
+        g->graph = NULL; /* CUDA has destroyed it */
     } else {
         char before[sizeof ds__tls.error];
         memcpy(before, ds__tls.error, sizeof before);
@@ -19575,6 +20405,12 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
    Threads: any. capture_mode changes the mode of the calling thread only. ds__cuda_capture_abandon
    runs during shutdown. */
 
+static ds_capture_status ds__cuda_status_of(enum cudaStreamCaptureStatus status) {
+    if (status == cudaStreamCaptureStatusNone)
+        return DS_CAPTURE_NONE;
+    return status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE : DS_CAPTURE_INVALIDATED;
+}
+
 static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
@@ -19586,9 +20422,7 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     ds__cuda_lock();
     r = ds__cuda_find_capture(&scope, s, &now, &c);
     if (r == DS_OK) {
-        out->status = now.status == cudaStreamCaptureStatusNone     ? DS_CAPTURE_NONE
-                      : now.status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE
-                                                                    : DS_CAPTURE_INVALIDATED;
+        out->status = ds__cuda_status_of(now.status);
         if (c && out->status == DS_CAPTURE_ACTIVE) {
             out->mode = c->mode;
             out->id = c->id;
@@ -19602,7 +20436,7 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     return r;
 }
 
-/* The capture of a stream that must be active. The lock is held. */
+/* Gives the capture of a stream, which must be an active one of devstream. The lock is held. */
 static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_look *now,
                                  ds__capture **out) {
     ds_result r = ds__cuda_find_capture(scope, s, now, out);
@@ -19618,6 +20452,8 @@ static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__
                : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, *out, 0, "");
 }
 
+/* Lists at most `room` nodes on which the stream's next operation will depend. *out_count: all of
+   them. The lock is held. */
 static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda_look *now,
                                      ds__body *b, ds_graph_node *out, size_t room,
                                      size_t *out_count) {
@@ -19661,6 +20497,8 @@ static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out,
     return r;
 }
 
+/* Sets the nodes on which the stream's next operation will depend (set), or adds to them. The lock
+   is held. */
 static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        const ds__body *b, const ds_graph_node *nodes, size_t count,
                                        int set) {
@@ -19700,12 +20538,13 @@ static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *node
     return r;
 }
 
+/* Exchanges the capture mode of the thread in CUDA. */
 static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     enum cudaStreamCaptureMode native = (enum cudaStreamCaptureMode)mode;
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, -1);
     ds_result r = DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
-    /* others may have exchanged it without devstream: the core gives this back */
+    /* other code may have exchanged the mode without devstream: the core restores this one */
     if (r == DS_OK)
         ds__tls.mode = (ds_capture_mode)native;
     return r;
@@ -19721,13 +20560,12 @@ static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
     if (o->per_thread && o->thread != ds__cuda_this_thread())
         return 0;
     for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++)
-        ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
-    if (graph && !c->into)
-        ds__cuda_ignore(scope, cudaGraphDestroy(graph));
+        code = DS__RT_CODE(*scope, cudaStreamEndCapture, (o->handle, &graph));
+    if (!c->into)
+        ds__cuda_drop_graph(scope, graph);
     if (code == cudaSuccess)
         return 1;
-    code = cudaStreamIsCapturing(o->handle, &status);
-    ds__cuda_ignore(scope, code);
+    code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (o->handle, &status));
     return code != cudaSuccess || status == cudaStreamCaptureStatusNone;
 }
 
@@ -19746,12 +20584,13 @@ static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_orig
         }
     ds__lock_give(&ds__cuda.lock);
     if (owned)
-        ds__cuda_ignore(scope, cudaStreamDestroy(o->handle));
+        (void)DS__RT_CODE(*scope, cudaStreamDestroy, (o->handle));
     return owned;
 }
 
-/* Drops the records of a capture. ended: CUDA does not capture into its graph any more; otherwise
-   that graph is left to CUDA, since destroying it is undefined. The lock is held. */
+/* Drops the records of a capture, as ds__cuda_capture_over. ended: CUDA does not capture into its
+   graph any more. Otherwise the graph is left to CUDA, because its destruction is undefined. The
+   lock is held. */
 static ds__cuda_stream *ds__cuda_give_up(ds__capture *c, int ended) {
     if (!c->into || !ended)
         ((ds__cuda_graph *)c->body->native)->graph = NULL;
@@ -19776,8 +20615,8 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     ds__cuda_end_siblings(streams);
 }
 
-/* A native stream ends: the captures that began on it are over. destroyed: the caller destroys it
-   next, which ends them in CUDA. */
+/* Ends the captures that began on a native stream, which is about to end. destroyed: the caller
+   destroys the stream next, which ends the captures in CUDA. */
 static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                   int destroyed) {
     for (;;) {
@@ -19816,24 +20655,24 @@ static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
    Allocations for the allocator (ds__tls.quiet) run in relaxed capture mode; other allocations do
    not, as with cudaMalloc. */
 
-/* What is the allocator's comes and goes while something captures. */
+/* Relaxes the capture mode for a call of the allocator, which may run beside an open capture. Like
+   ds__cuda_relax. */
 static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
     return ds__tls.quiet ? ds__cuda_relax(scope, mode) : 0;
 }
 
-/* Adds to the sentence what there is. Inside of a scope. */
+/* Adds the free memory of the device to an error. Inside of a scope. */
 __attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope *scope,
                                                            size_t size) {
     size_t avail = 0;
     size_t total = 0;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
-    cudaError_t code = cudaMemGetInfo(&avail, &total);
+    cudaError_t code = DS__RT_CODE(*scope, cudaMemGetInfo, (&avail, &total));
     ds__cuda_unrelax(scope, relaxed, mode);
     if (code == cudaSuccess)
         ds__fail_append(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free",
                         size, avail, total);
-    ds__cuda_ignore(scope, code);
 }
 
 static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
@@ -19851,9 +20690,9 @@ static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     return r;
 }
 
-/* Who gets access to memory of the device that has no rule of its own for that: the device, and
-   those that can reach it. Asking makes no context, and neither does the access. Inside of a
-   scope; room for all devices. */
+/* Lists the devices that get access to mapped memory or a pool of a device: the device, and those
+   that can reach it. Neither the query nor the access makes a context. `out` has room for all
+   devices. Inside of a scope. */
 static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
                                   struct cudaMemAccessDesc *out, size_t *out_count) {
     size_t n = 0;
@@ -19879,6 +20718,7 @@ static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
     return DS_OK;
 }
 
+/* Describes memory of a device for the driver library. */
 static ds__cuda_memory ds__cuda_memory_of(int device) {
     ds__cuda_memory m;
     memset(&m, 0, sizeof m);
@@ -19900,24 +20740,24 @@ static ds__cuda_memory ds__cuda_memory_of(int device) {
    Locks: The table's functions take the core's mapping lock; no driver call runs under it.
    Threads: any. All calls run in relaxed capture mode, so no open capture forbids them. */
 
-/* The unit in which memory is mapped. Inside of a scope. */
+/* Gives the unit in which memory of the device is mapped. Inside of a scope. */
 static ds_result ds__cuda_space_page(const ds__cuda_scope *scope, size_t *out) {
     ds__cuda_memory m = ds__cuda_memory_of(scope->device);
-    int code;
+    ds_result r;
     int has = 0;
     *out = atomic_load_explicit(&ds__cuda.page[scope->device], memory_order_relaxed);
     if (*out)
         return DS_OK;
-    DS__DR_CODE(*scope, code, cuDeviceGetAttribute, (&has, DS__CUDA_HAS_SPACE, scope->device));
-    if (code)
-        return ds__cuda_fail(scope, "cuDeviceGetAttribute", code);
+    DS__DR(*scope, r, cuDeviceGetAttribute, (&has, DS__CUDA_HAS_SPACE, scope->device));
+    if (r < 0)
+        return r;
     if (!has)
         return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no virtual memory management",
                         scope->device);
-    DS__DR_CODE(*scope, code, cuMemGetAllocationGranularity,
-                (out, &m, 0 /* CU_MEM_ALLOC_GRANULARITY_MINIMUM */));
-    if (code)
-        return ds__cuda_fail(scope, "cuMemGetAllocationGranularity", code);
+    DS__DR(*scope, r, cuMemGetAllocationGranularity,
+           (out, &m, 0 /* CU_MEM_ALLOC_GRANULARITY_MINIMUM */));
+    if (r < 0)
+        return r;
     atomic_store_explicit(&ds__cuda.page[scope->device], *out, memory_order_relaxed);
     return DS_OK;
 }
@@ -19931,15 +20771,11 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
-    int code;
     r = ds__cuda_space_page(&scope, &page);
     if (r == DS_OK && (!size || size > SIZE_MAX - page))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "%zu bytes of address space are not available", size);
     if (r == DS_OK) {
-        DS__DR_CODE(scope, code, cuMemAddressReserve,
-                    (&at, (size + page - 1) / page * page, page, 0, 0));
-        if (code)
-            r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
+        DS__DR(scope, r, cuMemAddressReserve, (&at, (size + page - 1) / page * page, page, 0, 0));
         if (r == DS_ERR_OUT_OF_MEMORY)
             ds__fail_append(r, "; %zu bytes of address space were requested", size);
     }
@@ -19963,39 +20799,39 @@ static void ds__cuda_space_release(int device, void *at, size_t size) {
     ds__cuda_leave(&scope);
 }
 
-/* The handle goes at once, so that the memory goes with its mapping. What was made is undone
-   when the rest fails: PyTorch's allocator did not (pytorch#188008). Inside of a scope. */
+/* Creates memory and maps it. The handle is released at once, so that the memory ends with its
+   mapping. A failure of a later step undoes the mapping, which PyTorch's allocator did not do
+   (pytorch#188008). Inside of a scope. */
 static ds_result ds__cuda_map_memory(const ds__cuda_scope *scope, void *at, size_t size) {
     struct cudaMemAccessDesc access[DS__MAX_DEVICES];
     ds__cuda_memory m = ds__cuda_memory_of(scope->device);
     unsigned long long handle = 0;
     unsigned long long address = (uintptr_t)at;
     size_t count = 0;
-    const char *call = "cuMemCreate";
     int code;
-    int released;
-    int mapped = 0;
     ds_result r = ds__cuda_readers(scope, scope->device, access, &count);
     if (r < 0)
         return r;
-    DS__DR_CODE(*scope, code, cuMemCreate, (&handle, size, &m, 0));
-    if (!code) {
-        call = "cuMemMap";
-        code = ds__cuda.cuMemMap(address, size, 0, handle, 0);
-        mapped = !code;
-        released = ds__cuda.cuMemRelease(handle);
-        if (!code && released) {
-            call = "cuMemRelease";
-            code = released;
-        }
+    DS__DR(*scope, r, cuMemCreate, (&handle, size, &m, 0));
+    if (r < 0)
+        return r;
+    DS__DR(*scope, r, cuMemMap, (address, size, 0, handle, 0));
+    if (r < 0) {
+        DS__DR_CODE(*scope, code, cuMemRelease, (handle));
+        return r;
     }
-    if (!code) {
-        call = "cuMemSetAccess";
-        code = ds__cuda.cuMemSetAccess(address, size, access, count);
-    }
-    if (code && mapped)
-        (void)ds__cuda.cuMemUnmap(address, size);
-    return code ? ds__cuda_fail(scope, call, code) : DS_OK;
+    DS__DR(*scope, r, cuMemRelease, (handle));
+    if (r < 0)
+        goto fail;
+    DS__DR(*scope, r, cuMemSetAccess, (address, size, access, count));
+    if (r < 0)
+        goto fail;
+    return DS_OK;
+
+fail:
+    DS__DR_CODE(*scope, code, cuMemUnmap, (address, size));
+    (void)code;
+    return r;
 }
 
 static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
@@ -20019,8 +20855,8 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
     return r;
 }
 
-/* One mapping at a time: cuMemUnmap takes the whole of one. A mapping that is ours it does take,
-   whatever it reports of earlier work. */
+/* Unmaps one mapping after the other, because cuMemUnmap ends exactly one. It also ends a mapping
+   if it reports the failure of earlier work. */
 static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     ds__cuda_scope scope;
     ds__mapping m;
@@ -20033,7 +20869,7 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     int code;
     while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
         DS__DR_CODE(scope, code, cuMemUnmap, (m.at, m.size));
-        /* for the log */
+        /* only for the log */
         if (code)
             DS_IGNORE(ds__cuda_fail(&scope, "cuMemUnmap", code));
     }
@@ -20056,8 +20892,9 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
    it. Allocation and free themselves run without a lock.
    Threads: any. ds__cuda_pool_end runs while the driver stops. */
 
-/* The device's default pool, which keeps what is freed and gives it out again on any stream, as
-   PyTorch sets it up. The mutex is held: its threshold is read once. Inside of a scope. */
+/* Sets up the device's default pool as PyTorch does: the pool keeps freed memory, which any stream
+   may use again. Stores the former threshold. The mutex is held, so that this happens once. Inside
+   of a scope. */
 static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *out) {
     static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies,
                                                   cudaMemPoolReuseAllowOpportunistic,
@@ -20076,7 +20913,7 @@ static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *
         r = DS__RT(*scope, cudaDeviceGetDefaultMemPool, (out, scope->device));
     for (size_t i = 0; i < sizeof reuse / sizeof reuse[0] && r == DS_OK; i++)
         r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, reuse[i], &on));
-    /* peer access as of cudaMalloc does not hold for pools */
+    /* the peer access of cudaMalloc does not apply to pools */
     if (r == DS_OK)
         r = ds__cuda_readers(scope, scope->device, access, &count);
     if (r == DS_OK && count > 1)
@@ -20091,6 +20928,7 @@ static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *
     return r;
 }
 
+/* Gives the device's pool, which the first call sets up. Inside of a scope. */
 static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) {
     ds_result r = DS_OK;
     *out = atomic_load_explicit(&ds__cuda.pool[scope->device], memory_order_acquire);
@@ -20098,13 +20936,17 @@ static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) 
         return DS_OK;
     ds__mutex_lock(&ds__cuda.mutex);
     *out = atomic_load(&ds__cuda.pool[scope->device]);
-    if (!*out && (r = ds__cuda_pool_make(scope, out)) == DS_OK)
-        atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
+    if (!*out) {
+        r = ds__cuda_pool_make(scope, out);
+        if (r == DS_OK)
+            atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
+    }
     ds__mutex_unlock(&ds__cuda.mutex);
     return r;
 }
 
-/* Refuses what would become a node of a graph. Inside of a scope of the stream. */
+/* Refuses an allocation or free on a stream that captures, where it would become a node. Inside of
+   a scope of the stream. */
 static ds_result ds__cuda_not_captured(ds__cuda_scope *scope, ds__cuda_stream *s) {
     ds__cuda_look now;
     ds__capture *c;
@@ -20140,7 +20982,7 @@ static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, voi
     return r;
 }
 
-/* On a device that failed CUDA frees and reports the failure. */
+/* Frees memory in stream order. On a failed device, CUDA frees it and reports the failure. */
 static ds_result ds__cuda_async_free(int device, void *stream, void *ptr, size_t size) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
@@ -20192,14 +21034,15 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
     return r;
 }
 
-/* Leaves the device's pool as it was, and what it keeps to the device. Inside of a scope. */
+/* Restores the threshold of the device's pool, and frees the memory that it keeps. Inside of a
+   scope. */
 static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
     if (!pool)
         return;
-    ds__cuda_ignore(scope, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold,
-                                                   &ds__cuda.threshold[device]));
-    ds__cuda_ignore(scope, cudaMemPoolTrimTo(pool, 0));
+    (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
+                      (pool, cudaMemPoolAttrReleaseThreshold, &ds__cuda.threshold[device]));
+    (void)DS__RT_CODE(*scope, cudaMemPoolTrimTo, (pool, 0));
 }
 
 /* cuda/share.h - device memory shared between processes.
@@ -20209,7 +21052,7 @@ static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
    bytes.
 
    Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
-   (ds__cuda_own_handle). No work uses the memory when it is closed or released.
+   (ds__cuda_import_result). No work uses the memory when it is closed or released.
    Locks: none.
    Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode. */
 
@@ -20245,10 +21088,9 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    cudaError_t code = cudaIpcOpenMemHandle(out, handle, cudaIpcMemLazyEnablePeerAccess);
-    r = code == cudaErrorDeviceUninitialized
-            ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenMemHandle")
-            : ds__cuda_check(&scope, code, "cudaIpcOpenMemHandle");
+    cudaError_t code =
+        DS__RT_CODE(scope, cudaIpcOpenMemHandle, (out, handle, cudaIpcMemLazyEnablePeerAccess));
+    r = ds__cuda_import_result(&scope, code, "cudaIpcOpenMemHandle");
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
@@ -20260,7 +21102,7 @@ static void ds__cuda_share_close(int device, void *base, size_t size) {
     ds__cuda_enter_or_not(&scope, device);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    ds__cuda_ignore(&scope, cudaIpcCloseMemHandle(base));
+    (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
 }
@@ -20271,7 +21113,7 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
     ds__cuda_enter_or_not(&scope, device);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    ds__cuda_ignore(&scope, cudaFree(base));
+    (void)DS__RT_CODE(scope, cudaFree, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
 }
@@ -20290,7 +21132,8 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
    Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode, so open
    captures do not matter. memory_wait blocks the caller. */
 
-/* The device whose context pinned memory is made in: the thread's, or one that is in use anyway. */
+/* Opens a scope for pinned memory on the thread's current device. If that is not a GPU, takes a
+   device that is in use, because a context on another one would take memory. */
 static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     ds_device current = ds__thread_device();
     int device = 0;
@@ -20309,7 +21152,6 @@ static ds_result ds__cuda_host_alloc(size_t size, void **out) {
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    /* pinned for all devices */
     r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
@@ -20329,7 +21171,7 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     return r;
 }
 
-/* Waits for these devices as a whole. A device that failed has nothing pending any more. */
+/* Waits for all work of these devices. A device that failed has no pending work. */
 static ds_result ds__cuda_wait_devices(int first, int end) {
     for (int i = first; i < end; i++) {
         ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
@@ -20339,10 +21181,10 @@ static ds_result ds__cuda_wait_devices(int first, int end) {
     return DS_OK;
 }
 
-/* cudaFree waits by itself; the others are not documented to. Waiting for a device would
-   invalidate the captures of its streams: where they allow the thread to free, its other streams
-   are waited for. ds__cuda_await_releases keeps captures from beginning between the question and
-   the wait. */
+/* Waits before a release of memory. cudaFree waits by itself; the other functions are not
+   documented to wait. A wait for a device would invalidate captures of its streams. If these
+   captures allow the thread to free, only the other streams are waited for. Because of
+   ds__cuda_await_releases, no capture begins between the look at capture_count and the wait. */
 static ds_result ds__cuda_memory_wait(int device) {
     int first = device < 0 ? 0 : device;
     int end = device < 0 ? ds__cuda.devices : device + 1;
@@ -20358,7 +21200,17 @@ static ds_result ds__cuda_memory_wait(int device) {
     return device >= 0 ? DS_OK : ds__cuda_wait_streams();
 }
 
-/* cudart may report the failure of earlier work here, but it does release. */
+/* Frees memory in the way of its kind. Inside of a scope. */
+static ds_result ds__cuda_free(const ds__cuda_scope *scope, ds_memory_kind kind, void *ptr) {
+    if (kind == DS_MEMORY_DEVICE)
+        return DS__RT(*scope, cudaFree, (ptr));
+    if (kind == DS_MEMORY_PINNED)
+        return DS__RT(*scope, cudaFreeHost, (ptr));
+    return DS__RT(*scope, cudaHostUnregister, (ptr));
+}
+
+/* Releases memory. cudart may report the failure of earlier work, but releases the memory then
+   too. */
 static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
     ds__cuda_scope scope;
     (void)size;
@@ -20368,15 +21220,13 @@ static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *
         ds__cuda_anywhere(&scope, -1);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    ds_result r = kind == DS_MEMORY_DEVICE   ? DS__RT(scope, cudaFree, (ptr))
-                  : kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr))
-                                             : DS__RT(scope, cudaHostUnregister, (ptr));
+    ds_result r = ds__cuda_free(&scope, kind, ptr);
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
-/* Memory that devstream did not make. */
+/* Describes memory that is not in the core's table. */
 static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     struct cudaPointerAttributes a;
     ds__cuda_scope scope;
@@ -20399,7 +21249,8 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     int code;
     out->kind = DS_MEMORY_DEVICE;
     out->device = ds_cuda(a.device);
-    if ((r = ds__cuda_enter(&scope, a.device)) < 0)
+    r = ds__cuda_enter(&scope, a.device);
+    if (r < 0)
         return r;
     DS__DR_CODE(scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
     ds__cuda_leave(&scope);
@@ -20426,13 +21277,14 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
    initialisation failed. No other thread is in an entry of the driver then, but CUDA's threads may
    run host functions during the drain. */
 
-/* CUDA has copied what a launch needs, but the module */
+/* Returns 1: CUDA copies all data of a launch except for the module, which stays loaded. */
 static int ds__cuda_passed(void **mark) {
     (void)mark;
     return 1;
 }
 
-/* A host function that a failed device has not come to; NULL: none. It is the caller's. */
+/* Takes a host function that a failed device has not begun to run, for the caller to run. NULL:
+   there is none. failed: by device. */
 static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
     ds__lock_take(&ds__cuda.host_lock);
     ds__cuda_host *h = ds__cuda.hosts;
@@ -20446,7 +21298,7 @@ static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
     return h;
 }
 
-/* Waits for the device; 1: it cannot be waited for. */
+/* Waits for the device. Returns 1 if that is not possible, because the device failed. */
 static int ds__cuda_settle(int device) {
     ds__cuda_scope scope;
     cudaError_t code = cudaErrorUnknown;
@@ -20454,9 +21306,8 @@ static int ds__cuda_settle(int device) {
          tries++) {
         if (ds__cuda_enter(&scope, device) < 0)
             continue;
-        code = cudaDeviceSynchronize();
-        ds__cuda_ignore(&scope, code);
-        /* CUDA keeps a capture open that this thread cannot end: waits for the other streams */
+        code = DS__RT_CODE(scope, cudaDeviceSynchronize, ());
+        /* a capture that this thread cannot end is open: waits for the other streams */
         if (code == cudaErrorStreamCaptureUnsupported && ds__cuda_wait_streams_of(&scope) == DS_OK)
             code = cudaSuccess;
         ds__cuda_leave(&scope);
@@ -20464,9 +21315,9 @@ static int ds__cuda_settle(int device) {
     return code != cudaSuccess;
 }
 
-/* After this no host function is on its way. CUDA runs those of a failed device itself, with the
-   failure. Should it run none for a tenth of a second, they are run here, and their records are
-   kept, in case that it comes later. */
+/* Waits until no host function is pending. CUDA runs those of a failed device, with the failure. If
+   CUDA runs none for 0.1 s, they are run here, and their records are kept, because CUDA may still
+   invoke them later. */
 static void ds__cuda_drain(void) {
     unsigned char failed[DS__MAX_DEVICES] = { 0 };
     for (int i = 0; i < ds__cuda.devices; i++)
@@ -20483,7 +21334,7 @@ static void ds__cuda_drain(void) {
         ds__cuda_host *h = ds__cuda_take_left(failed);
         if (!h)
             continue;
-        /* never dropped */
+        /* keeps the record of a staged copy for good */
         if (h->embedded)
             atomic_fetch_add(&((ds__cuda_piece *)h->user)->whole->users, 1);
         ds__cuda_run_host(h, 1);
@@ -20491,6 +21342,7 @@ static void ds__cuda_drain(void) {
     }
 }
 
+/* Frees the driver's own objects in CUDA, and unloads all modules. */
 static void ds__cuda_stop(void) {
     ds__cuda_scope scope;
     ds__nvml_end();
@@ -20498,11 +21350,11 @@ static void ds__cuda_stop(void) {
     for (int i = 0; i < ds__cuda.devices; i++) {
         if (!atomic_load(&ds__cuda.used[i]))
             continue;
-        ds__cuda_enter_or_not(&scope, i); /* nobody comes after this to try again */
+        ds__cuda_enter_or_not(&scope, i);
         if (ds__cuda.side[i])
-            ds__cuda_ignore(&scope, cudaStreamDestroy(ds__cuda.side[i]));
+            (void)DS__RT_CODE(scope, cudaStreamDestroy, (ds__cuda.side[i]));
         if (atomic_load(&ds__cuda.ended[i]))
-            ds__cuda_ignore(&scope, cudaStreamDestroy(atomic_load(&ds__cuda.ended[i])));
+            (void)DS__RT_CODE(scope, cudaStreamDestroy, (atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
         ds__cuda_pool_end(&scope, i);
@@ -20513,12 +21365,12 @@ static void ds__cuda_stop(void) {
     while (ds__cuda.stages) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;
-        ds__cuda_ignore(&scope, cudaFreeHost(stage->memory));
+        (void)DS__RT_CODE(scope, cudaFreeHost, (stage->memory));
         ds__host_free(stage);
     }
 }
 
-/* There are no options for this driver. */
+/* Accepts all options: none of them is for this driver. */
 static ds_result ds__cuda_take_options(const ds_init_desc *desc) {
     (void)desc;
     return DS_OK;

@@ -1234,25 +1234,25 @@ static inline DS_MUST_USE ds_result ds_at_mem_validate(const char *file_, int li
 
 /* alloc/internal.h - functions of the allocator that other layers use.
 
-   Declares what tensors and collectives use of the allocator beyond its public functions.
+   Declares the functions of the allocator that tensors and collectives use, beyond the public ones.
 
-   Invariants: if a function fails, it stores the sentence.
-   Locks: callers hold none; ds__mem_operand and ds__pinned_operand take the lock of an arena.
+   Invariants: If a function fails, it sets the error.
+   Locks: Callers hold none; ds__mem_operand and ds__pinned_operand take the lock of an arena.
    Threads: any. */
 
 /* Reads the environment and enters the module at the first use. */
 static ds_result ds__mem_setup(void);
 
-/* Notes that a stream, which the caller has pinned, uses memory. Memory that is not the
-   allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
+/* Notes that a stream, which the caller has pinned, uses memory. Memory of other sources, and
+   memory of the stream itself, needs no note. In a capture, the program must keep the memory. */
 static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream);
-/* The same for pinned memory. */
+/* Notes that a stream uses pinned memory. */
 static ds_result ds__pinned_operand(void *ptr, ds_stream stream);
 
 /* Destroys an event of the library's own; a zero handle is allowed. */
 static void ds__event_drop(ds_event event);
 
-/* The running call, while a function of the program runs. */
+/* State of the current call while a function of the program runs. */
 typedef struct ds__outside {
     const char *fn;
     ds_site site;
@@ -1260,7 +1260,8 @@ typedef struct ds__outside {
     int mute;
 } ds__outside;
 
-/* Before a function of the program, whose calls report their own errors, and after it. */
+/* Called before and after a function of the program. Calls in the function report their own
+   errors. */
 static ds__outside ds__resource_leave(void);
 static void ds__resource_return(ds__outside o);
 
@@ -1320,33 +1321,33 @@ typedef struct ds__mem_dev ds__mem_dev;
 
 typedef struct ds__hold ds__hold;
 
-/* Another stream's last use of a block. */
+/* The last use of a block by another stream than the arena's. */
 typedef struct ds__stream_use {
     struct ds__stream_use *next;
     ds_stream stream;
-    uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_get_id */
+    uint64_t stream_id; /* ds_stream_get_id; only in the first use of a lent block */
     ds_event event;
-    ds__hold *hold;   /* pinned memory: a capture's use, which has no event */
-    int64_t device;   /* which the event belongs to */
-    uint64_t capture; /* the event is part of this capture; 0: of none */
-    /* its stream has ended, and its event could not be recorded there */
+    ds__hold *hold;   /* pinned memory: a use in a capture, which has no event */
+    int64_t device;   /* ds__device_key of the event's device */
+    uint64_t capture; /* the capture in which the event was recorded; 0: none */
+    /* 1: the stream has ended, and its event could not be recorded before */
     uint8_t lost;
-    /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is;
-       DS__RECORDING */
+    /* 1: the event is recorded; 0: it will be, at the free (ds_mem_record_stream) or after a
+       capture; or DS__RECORDING */
     _Atomic uint8_t recorded;
 } ds__stream_use;
 
-#define DS__RECORDING 2 /* by somebody, just now */
+#define DS__RECORDING 2 /* a thread records the event now */
 
-/* What describes a piece of a segment: 104 bytes. */
+/* Describes a part of a segment: 104 bytes. */
 struct ds__mem_block {
     char *ptr;
     size_t size;
     size_t asked;
-    ds__mem_block *prev;      /* the neighbour before it in the segment */
-    ds__mem_block *next;      /* the neighbour behind it in the segment */
-    ds__mem_block *list_prev; /* free: in its bin; pending: in the arena's list */
-    /* free, pending: as list_prev; live: leads to another live block of the granule */
+    ds__mem_block *prev;      /* neighbour in the segment, at lower addresses */
+    ds__mem_block *next;      /* neighbour in the segment, at higher addresses */
+    ds__mem_block *list_prev; /* in the bin (free), in the list of pending blocks, or of holes */
+    /* in the list of `list_prev`; of a live block: in the list of its granule */
     ds__mem_block *list_next;
     ds__segment *seg;
     ds__stream_use *uses;
@@ -1357,21 +1358,22 @@ struct ds__mem_block {
     union {
         struct {
             uint8_t state;    /* a ds_mem_state */
-            uint8_t exported; /* 1: other processes may have it */
-            /* 1: live on a stream that is not its arena's, or was until it was freed; `uses`
-               begins with that stream */
+            uint8_t exported; /* 1: other processes may use the block */
+            /* 1: the block is live on another stream than the arena's, or was so until the free;
+               this stream has the first one of `uses` */
             uint8_t lent;
-            /* 1: in no bin: taken out by someone who works on it without the lock, or parked */
+            /* 1: the block is in no bin, because it is parked, or a thread works on it without the
+               lock */
             uint8_t quiet;
         };
 
-        uint32_t flags; /* these four at once */
+        uint32_t flags; /* the four members above as one number */
     };
 
-    uint16_t bin;     /* free: which */
-    uint8_t oversize; /* 1: counted among those of max_split_size or more */
-    uint8_t stale;    /* 1: freed, and to be poisoned before it is anyone's */
-    /* live: so many bytes behind what was asked for hold DS__GUARD, if nobody has written there */
+    uint16_t bin;     /* of a free block */
+    uint8_t oversize; /* 1: counted among the blocks of max_split_size or more */
+    uint8_t stale;    /* 1: freed, and must be poisoned before the next use */
+    /* of a live block: the bytes behind the requested ones that were filled with DS__GUARD */
     uint32_t guarded;
 };
 
@@ -1385,12 +1387,14 @@ enum {
     DS__FLAGS_PARKED = DS__FLAGS(DS_BLOCK_FREE, 1)
 };
 
-/* A granule with many blocks, cut finer. */
-enum { DS__DENSE_SHIFT = 16, DS__ROW_BITS = 5, DS__ROW_FROM = 8 /* blocks */ };
+/* log2 of the granule of segments with many blocks, and of the parts of a sub-table; the number of
+   blocks from which on a granule gets a sub-table. */
+enum { DS__DENSE_SHIFT = 16, DS__SUB_TABLE_BITS = 5, DS__SUB_TABLE_FROM = 8 };
 
+/* The live blocks of a granule with many blocks, by the part in which they start. */
 typedef struct ds__sub_table {
-    struct ds__sub_table *next; /* of the segment, or spare */
-    ds__mem_block *at[1 << DS__ROW_BITS];
+    struct ds__sub_table *next; /* in the list of a segment, or of unused ones */
+    ds__mem_block *at[1 << DS__SUB_TABLE_BITS];
 } ds__sub_table;
 
 struct ds__segment {
@@ -1399,29 +1403,31 @@ struct ds__segment {
     ds__arena *_Atomic arena; /* NULL: not in use */
     char *base;
     size_t size;   /* address space */
-    size_t mapped; /* bytes of memory behind it */
+    size_t mapped; /* bytes of memory in the address space */
     size_t page;   /* growing: the unit of mapping; plain: 0 */
     ds__mem_block *first;
-    /* live blocks by address: the first that starts in each 1 << shift bytes; lowest bit: a
-       ds__sub_table instead */
+    /* for each granule of 1 << shift bytes, the list of the live blocks that start there; lowest
+       bit: a ds__sub_table instead */
     ds__mem_block **granule;
-    struct ds__sub_table *rows;
+    ds__sub_table *sub_tables;
     unsigned shift;
     uint8_t kind;     /* DS__SMALL or DS__LARGE */
     uint8_t source;   /* DS__FROM_* */
-    uint8_t oversize; /* counted among those of max_split_size or more */
-    /* one block of a backend without a cache: its free is the segment's end */
+    uint8_t oversize; /* 1: counted among the segments of max_split_size or more */
+    /* 1: has one block of a backend without a cache; the free of the block ends the segment */
     uint8_t direct;
-    /* its memory is given back, and may be another segment's at once; under the registry's lock */
+    /* 1: the memory is being given back, so other segments may get its addresses; guarded by the
+       registry's lock */
     uint8_t leaving;
-    /* what the upstream was given as stream; growing: the page that the policy asked for */
+    /* the stream that was passed to the upstream; growing: the size of pages that the policy had */
     uint64_t native;
-    uint64_t serial; /* counts segments: orders free blocks beyond their addresses */
-    uint32_t index;  /* in the registry */
+    uint64_t serial; /* number of the segment, which orders the blocks of different segments */
 };
 
-#define DS__WATCHED (1u << 31) /* of ds__mem_dev.watch: there are observers */
+#define DS__WATCHED (1u << 31) /* bit of ds__mem_dev.watch: there are observers */
 
+/* The sources of a segment's memory: the driver's plain memory, reserved address space, a pool's
+   upstream, the driver's own pool, shareable memory, pinned and registered memory. */
 enum {
     DS__FROM_DRIVER = 0,
     DS__FROM_SPACE,
@@ -1441,7 +1447,7 @@ typedef struct ds__bins {
     ds__mem_block *head[DS__BINS];
 } ds__bins;
 
-/* Counted at every allocation and free, by kind of segment; under the lock of who counts. */
+/* Counts that change at every allocation and free, by kind of segment. */
 enum {
     DS__ALLOCATION = 0,
     DS__ALLOCATED_BYTES,
@@ -1453,27 +1459,25 @@ enum {
 };
 
 typedef struct ds__tally {
-    /* what is active beyond what is allocated: blocks, bytes */
     struct {
         int64_t now[DS__COUNTED];
         int64_t total[DS__COUNTED];
-        int64_t pending[2];
+        int64_t pending[2]; /* blocks and bytes that are active and not allocated */
     } kind[2];
 
-    /* DS_STAT_ALL, small, large; of active ones: only where more is active than allocated */
+    /* of both kinds, small, large; see ds__tally_peak for active blocks */
     int64_t peak[3][DS__METRICS];
 } ds__tally;
 
-/* How much more may become active before a peak has to be looked at: in a kind, or in both. */
+/* The counts that may be added in a kind, or in both, before peaks must be checked. */
 typedef struct ds__headroom {
     int64_t of[DS__COUNTED];
-    /* of what has become pending since: blocks, bytes. When it is done it is room again; what
-       was pending before is none */
+    /* blocks and bytes that have become pending since; they become headroom again when they are
+       done, blocks that were pending before do not */
     int64_t owed[2];
 } ds__headroom;
 
-/* Counted where the driver is called, and for plain segments; under the device's lock or by
-   atomic operations. */
+/* A count of driver calls or plain segments, which changes rarely. */
 typedef struct ds__meter {
     _Atomic int64_t now;
     _Atomic int64_t peak;
@@ -1485,11 +1489,12 @@ enum { DS__SEGMENT = 0, DS__RESERVED, DS__SPLIT, DS__SPLIT_BYTES, DS__METERS };
 
 /* Statistics of a device or a pool. */
 typedef struct ds__domain {
-    /* while one thread allocates: everything; later: what it had counted, and peaks */
+    /* all counts, while one thread allocates; later the counts up to then, and the peaks */
     ds__tally tally;
     int64_t freed_base[2][DS__METRICS]; /* total - now at the last reset of totals */
     int64_t frozen[2][DS__METRICS];     /* frees when totals stopped */
-    /* the most arenas that were given room since peaks were reset: so much too high they may be */
+    /* the largest number of arenas that had room since peaks were reset; peaks may be too high by
+       their rooms */
     int64_t sharers;
     ds__meter meter[2][DS__METERS];
     ds__meter all[DS__METERS];
@@ -1503,104 +1508,109 @@ typedef struct ds__domain {
     _Atomic int64_t rejections;
 } ds__domain;
 
+#define DS__ALIASES 3 /* further handles that an arena stores */
+
 struct ds__arena {
     ds__lock lock;
-    _Atomic uint8_t orphan; /* the stream has ended */
+    _Atomic uint8_t orphan; /* 1: the stream has ended */
     uint8_t exact;          /* 1: counts in the domains' tallies; 0: in its own */
-    /* calls of this arena take the long way: poison, guards, debug from 2 on */
+    /* 1: the pool has poison, guards or debug from 2 on */
     _Atomic uint8_t watched;
-    uint8_t slow;      /* requests take the long way, for any reason of the pool's */
-    uint8_t slow_free; /* frees take the long way, for any reason of the pool's */
-    uint8_t fresh;     /* ds__wanted.fresh of the request that is looked for */
-    uint8_t full;      /* totals and peaks are counted */
-    uint8_t own_pool;  /* the pool is not the device's default one */
+    uint8_t slow;      /* 1: requests do not take the fast path */
+    uint8_t slow_free; /* 1: frees do not take the fast path */
+    uint8_t fresh;     /* ds__wanted.fresh of the request that searches the arena */
+    uint8_t full;      /* 1: totals and peaks are counted */
+    uint8_t own_pool;  /* 1: the pool is not the device's default one */
     uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
     ds__mem_pool *pool;
     ds__mem_dev *dev;
     uint64_t stream_id; /* ds_stream_get_id */
     ds_stream stream;
     const void *identity; /* the driver's queue: wrappers of one stream share an arena */
-    ds_event end;         /* orphan: when its stream was done */
+    ds_event end;         /* of an orphan: behind the work of its stream */
 
-    /* other handles of the stream (ds_stream_wrap) that have come here */
+    /* further handles of the stream (ds_stream_wrap) on which memory was allocated */
     struct {
         ds_stream stream;
         uint64_t id;
-    } twin[3];
+    } alias[DS__ALIASES];
 
-    uint8_t crowded; /* there were more */
-    ds__arena *next; /* of the pool */
+    uint8_t crowded; /* 1: there were more than DS__ALIASES further handles */
+    ds__arena *next; /* in the pool's list */
     ds__segment *segments;
-    ds__mem_block *pending;
+    ds__mem_block *pending; /* the list from the oldest block to the newest */
     ds__mem_block *pending_last;
-    /* direct blocks, pending until the driver can take them back; linked by list_next */
+    /* blocks of backends without a cache that wait for another attempt to free them; linked by
+       list_next */
     ds__mem_block *deferred;
-    ds__mem_block *deferred_last; /* the last of them */
+    ds__mem_block *deferred_last;
     size_t deferred_count;
     size_t pending_bytes;
     size_t free_bytes;
-    ds__mem_block *holes[2]; /* unmapped, in the order of addresses */
-    /* the block that was freed last, not yet one with its neighbours: the next request of its
-       size takes it */
+    ds__mem_block *holes[2]; /* unmapped blocks, in the order of addresses */
+    /* the last freed block of a kind, unmerged, for the next request of its size */
     ds__mem_block *parked[2];
     ds__tally own;
-    ds__tally *tally;         /* the one it counts in: the device's if `exact`, else `own` */
+    ds__tally *tally;         /* the tally in use: the device's if `exact`, else `own` */
     ds__headroom own_room[3]; /* small, large, both */
-    ds__headroom *room;       /* the same: the device's if `exact`, else `own_room` */
-    /* the pool's; NULL: no garbage is collected, and they are not counted */
+    ds__headroom *room;       /* the headroom in use: the device's if `exact`, else `own_room` */
+    /* the pool's counter of requests; NULL: garbage is not collected */
     _Atomic uint32_t *requests;
-    ds__mem_block *spare_blocks; /* descriptions to be used again */
+    ds__mem_block *spare_blocks; /* unused descriptions */
     ds__stream_use *spare_uses;
-    ds__sub_table *spare_rows;
-    /* held by who changes the segments: never over a wait for the device */
+    ds__sub_table *spare_sub_tables;
+    /* held while the segments change, but not while the host waits for the device */
     ds__mutex grow;
     ds__bins bins[2];
-    /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation
-       may wait for it */
+    /* held before `grow` while memory is given back, also while the host waits for the device; an
+       allocation must not wait for it */
     ds__mutex giving;
 };
 
 struct ds__mem_pool {
     uint64_t id;        /* handle: index + 1 and generation; 0: a device's default pool */
-    uint64_t name[2];   /* torch's id */
-    ds__mem_pool *next; /* all of a device */
+    uint64_t name[2];   /* the identifier of ds_pool_get_id */
+    ds__mem_pool *next; /* in the device's list */
     ds__mem_dev *dev;
-    ds_mem_config config; /* for those who hold a lock of an arena, or the device's */
-    /* the same for all others (ds__pool_policy), but the limits: a copy that stays */
+    ds_mem_config config; /* for threads with the lock of an arena or of the device */
+    /* a copy of the configuration without limits, for all other threads (ds__pool_policy) */
     const ds_mem_config *_Atomic policy;
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
-    ds_resource upstream; /* then alloc_fn and free_fn are only not NULL */
+    ds_resource upstream; /* if set, alloc_fn and free_fn are not NULL and not called */
     uint8_t no_split;
     uint8_t shareable;
     _Atomic uint8_t use_on_oom;
-    _Atomic uint8_t dead;
-    /* from the configuration: */
-    uint8_t rounds;   /* divisions are set */
-    uint8_t coarse;   /* neither best_fit_by_address nor single_pool */
-    uint8_t oversize; /* there is a max_split_size */
-    uint8_t watched;  /* poison, guards or debug from 2 on */
-    uint8_t full;     /* totals are counted */
-    uint8_t direct;   /* no cache */
-    /* for large plain blocks, of all arenas, while garbage is collected: the clock of the
-       blocks' ages */
+    _Atomic uint8_t dead; /* 1: ds_pool_destroy was called */
+    /* derived from the configuration: */
+    uint8_t rounds;   /* 1: roundup_power2_divisions is set */
+    uint8_t coarse;   /* 1: neither best_fit_by_address nor single_pool */
+    uint8_t oversize; /* 1: max_split_size is set */
+    uint8_t watched;  /* 1: poison, guards or debug from 2 on */
+    uint8_t full;     /* 1: totals are counted */
+    uint8_t direct;   /* 1: a backend without a cache */
+    /* requests for large plain blocks in all arenas while garbage is collected: the clock of the
+       ages of free blocks */
     _Atomic uint32_t requests;
-    /* the rest of a plain block is worth keeping from this size on, by kind */
+    /* by kind: the smallest rest of a plain block that is cut off */
     size_t split_above[2];
     _Atomic size_t reserved;
     size_t limit;
-    _Atomic int owners; /* raised, and looked at for none, under the device's lock */
-    /* those among them that are captures and graphs: they use free memory too */
+    _Atomic int owners; /* increased, and compared with 0, under the device's lock */
+    /* the owners that are captures and graphs: they use free memory too */
     _Atomic int graphs;
     char *label;
     ds__arena *arenas;
     ds__domain stats;
 };
 
-/* One of the newest events. */
+/* An event of the history. */
 typedef struct ds__history_event {
-    uint64_t address, bytes, stream, time_ns, /* in the ring: ticks */
-        pool;
+    uint64_t address;
+    uint64_t bytes;
+    uint64_t stream;
+    uint64_t time_ns; /* in the ring: ticks */
+    uint64_t pool;
     const char *file;
     const char *label;
     uint32_t line;
@@ -1608,15 +1618,15 @@ typedef struct ds__history_event {
 } ds__history_event;
 
 struct ds__mem_dev {
-    /* the thread that allocates, while there is one; then `owner` of nobody */
+    /* the thread that allocates (&ds__tls), while there is only one; then &ds__no_owner */
     _Atomic(void *) owner;
-    _Atomic unsigned watch; /* actions that someone wants to know of */
+    _Atomic unsigned watch; /* bits of the actions that are reported */
     ds__headroom room[3];   /* of all exact arenas */
-    ds__mutex lock;         /* arenas, pools, history's settings */
+    ds__mutex lock;         /* guards the lists of pools and arenas */
     ds_device device;
     size_t total;          /* the device's memory */
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
-    /* 1: address space for a growing segment was not there, and a warning was logged */
+    /* 1: the system had no address space for a growing segment, and a warning was logged */
     _Atomic int space_missed;
     ds__mem_pool main; /* the default pool; main.next: the others */
     ds__domain stats;  /* of all pools */
@@ -1625,20 +1635,19 @@ struct ds__mem_dev {
     ds__lock history_lock;
     ds__history_event *history;
     size_t history_room; /* entries */
-    size_t history_at;   /* the entry that comes next */
+    size_t history_at;   /* index of the next entry */
     _Atomic uint64_t history_count;
-    /* of ds_mem_record_stream, whose events are recorded at the free */
+    /* uses whose events are recorded later, at the free or at the end of a stream */
     _Atomic int64_t late_uses;
-    _Atomic uint8_t async; /* the driver's own pool was used */
-    /* of the driver pool's memory: what blocks have; the rest is ds__async_surplus */
+    _Atomic uint8_t async; /* 1: the driver's own pool was used */
+    /* the bytes of blocks from the driver's own pool; ds__async_surplus has the rest of the pool */
     _Atomic size_t async_bytes;
-    int64_t async_peak[2]; /* of what was reserved with that: all, large */
-    /* calls that are between `reserved` and the segments: how many now, and, from bit 32 on,
-       were ever */
+    int64_t async_peak[2]; /* peak of reserved bytes including the driver's pool: all, large */
+    /* calls between ds__move_begin and ds__move_end: the number now, and from bit 32 on the number
+       of all calls so far */
     _Atomic uint64_t moving;
-    _Atomic int deferred; /* blocks in the arenas' lists of that name */
-    /* handle of the stream that gives back to the driver's pool what ended streams had; 0: not
-       needed yet */
+    _Atomic int deferred; /* number of deferred blocks in all arenas */
+    /* handle of ds__direct_giver's stream; 0: not made yet */
     _Atomic uint64_t giver;
 };
 
@@ -1693,10 +1702,10 @@ DSDEF ds_mem_config(ds_mem_config_cupy)(void) {
 }
 
 #define DS__LARGEST_DIVISIONS 64 /* 1 + log2 of 2^63 */
-/* expandable_segments_reserve: from here on bytes rather than a multiple */
+/* expandable_segments_reserve: values from here on are bytes, smaller ones a multiple */
 #define DS__RESERVE_BYTES ((double)(2 * DS__MIB))
 
-/* Sizes that are pages of segments, and what counts in bytes. */
+/* Checks the options in bytes. */
 static ds_result ds__config_check_sizes(const ds_mem_config *c) {
     DS__REQUIRE(c->guard_bytes % DS__UNIT == 0 && c->guard_bytes <= (size_t)1 << 30,
                 "guard_bytes is %zu; it must be a multiple of 512, at most 1 GiB", c->guard_bytes);
@@ -1720,6 +1729,7 @@ static ds_result ds__config_check_sizes(const ds_mem_config *c) {
     return DS_OK;
 }
 
+/* Checks fractions, counts and divisions. */
 static ds_result ds__config_check_numbers(const ds_mem_config *c) {
     double threshold = c->garbage_collection_threshold;
     double reserve = c->expandable_segments_reserve;
@@ -1743,8 +1753,8 @@ static ds_result ds__config_check_numbers(const ds_mem_config *c) {
     return DS_OK;
 }
 
-/* DS_ERR_INVALID_VALUE and a sentence with the member and its value when one is out of its
-   range. */
+/* Checks a configuration. If a member is out of its range, returns DS_ERR_INVALID_VALUE, and the
+   error names the member and its value. */
 DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
     DS__REQUIRE_RESERVED("ds_mem_config", c);
@@ -1775,35 +1785,41 @@ DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
     return r < 0 ? r : ds__config_check_numbers(c);
 }
 
-/* n rounded up to the next of `divisions` equal steps (a power of two, 2 or more) between two
-   powers of two; SIZE_MAX - 511: there is none. */
+/* Rounds up n to the next of 2^log2_divisions equal steps between two powers of two. Returns the
+   largest multiple of 512 if there is no such step. */
 static size_t ds__round_by_power2(size_t n, unsigned log2_divisions) {
     const size_t largest = SIZE_MAX & ~(DS__UNIT - 1);
     if ((n & (n - 1)) == 0)
         return n;
     size_t below = (size_t)1 << (63 - __builtin_clzl(n));
     size_t step = log2_divisions < 64 ? below >> log2_divisions : 0;
-    /* more divisions than bytes */
-    if (step == 0)
+    if (step == 0) /* more divisions than bytes */
         step = below;
     return n <= largest - (step - 1) ? (n + step - 1) & ~(step - 1) : largest;
 }
 
-/* The size of the block for n bytes, n > 0. An entry of roundup_power2_divisions is 1 + log2 of
-   the divisions: 0 is off, and so is 1, a single division (pytorch#161139). Sizes too large to
-   round give the largest multiple of 512. */
+/* Returns the entry of roundup_power2_divisions for a size: 1 + log2 of the divisions. 0 is off,
+   and so is 1, a single division (pytorch#161139). */
+static inline unsigned ds__config_divisions_of(const ds_mem_config *c, size_t n) {
+    int power = 63 - __builtin_clzl(n) - 20;
+    if (power < 0)
+        power = 0;
+    return c->roundup_power2_divisions[power < 15 ? power : 15];
+}
+
+/* Returns the size of the block for n bytes, n > 0. For sizes too large to round, returns the
+   largest multiple of 512. */
 DS__SEAM static inline size_t ds__config_round_size(const ds_mem_config *c, size_t n) {
     if (n < DS__UNIT)
         return DS__UNIT;
-    int power = 63 - __builtin_clzl(n) - 20;
-    unsigned coded = c->roundup_power2_divisions[power < 0 ? 0 : power > 15 ? 15 : power];
+    unsigned coded = ds__config_divisions_of(c, n);
     if (DS__UNLIKELY(coded > 1) && coded - 1 < 55 && n > DS__UNIT << (coded - 1))
         return ds__round_by_power2(n, coded - 1);
     return n <= SIZE_MAX - (DS__UNIT - 1) ? (n + DS__UNIT - 1) & ~(DS__UNIT - 1)
                                           : SIZE_MAX & ~(DS__UNIT - 1);
 }
 
-/* The plain segment for a block of this size, before segment_growth. */
+/* Returns the size of the plain segment for a block of this size, before segment_growth. */
 DS__SEAM static size_t ds__config_segment_size(const ds_mem_config *c, int kind, size_t rounded) {
     const size_t unit = 2 * DS__MIB;
     if (c->single_pool)
@@ -1815,8 +1831,8 @@ DS__SEAM static size_t ds__config_segment_size(const ds_mem_config *c, int kind,
     return rounded <= SIZE_MAX - (unit - 1) ? (rounded + unit - 1) & ~(unit - 1) : rounded;
 }
 
-/* Address space of a growing segment on a device with this much memory: whole pages, never more
-   than 9/8 of the memory when it was given in bytes. */
+/* Returns the bytes of address space of a growing segment on a device with `total` bytes, in whole
+   pages. If the option is in bytes, the size is at most 9/8 of the device's memory. */
 DS__SEAM static size_t ds__config_reserve_size(const ds_mem_config *c, size_t total, size_t page) {
     double bytes = c->expandable_segments_reserve;
     double most = (double)total * 1.125;
@@ -1833,7 +1849,7 @@ DS__SEAM static size_t ds__config_reserve_size(const ds_mem_config *c, size_t to
    Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
    and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
    lists the options. The text is read token by token (ds__config_token_next): a token is one of , :
-   [ ] or a word. White space does not count anywhere, not even inside a word.
+   [ ] or a word. White space is ignored everywhere, even inside a word.
 
    Invariants: On an error the configuration is unchanged, and the error shows the character, the
    token and the text in front. As in PyTorch, each text first resets max_split_size,
@@ -1848,8 +1864,8 @@ typedef struct ds__config_text {
     size_t start;  /* of the token */
     size_t at;     /* behind the token */
     int kind;      /* , : [ ] or 'w'; 0: the end */
-    char word[64]; /* longer ones are cut, and are no option and no number then */
-    /* where the values of options begin that others are compared with; SIZE_MAX: not given */
+    char word[64]; /* the text of the token; longer words are cut, and match no option or number */
+    /* starts of the values that are compared with other options; SIZE_MAX: not in the text */
     size_t split_at;    /* max_split_size_mb */
     size_t rounding_at; /* max_non_split_rounding_mb */
     size_t large_at;    /* large_segment_size_mb */
@@ -1863,25 +1879,30 @@ static int ds__config_is_sign(char c) {
     return c == ',' || c == ':' || c == '[' || c == ']';
 }
 
+/* Reads the next token. */
 static void ds__config_token_next(ds__config_text *t) {
     size_t n = 0;
     while (ds__config_is_space(t->text[t->at]))
         t->at++;
     t->start = t->at;
-    t->kind = ds__config_is_sign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
-    if (t->kind != 'w') {
-        t->word[0] = (char)t->kind;
-        t->word[t->kind ? 1 : 0] = 0;
+    char c = t->text[t->at];
+    if (!c || ds__config_is_sign(c)) {
+        t->kind = c;
+        t->at += c != 0;
+        t->word[0] = c;
+        t->word[1] = 0;
         return;
     }
+
+    t->kind = 'w';
     for (; t->text[t->at] && !ds__config_is_sign(t->text[t->at]); t->at++)
         if (!ds__config_is_space(t->text[t->at]) && n < sizeof t->word - 1)
             t->word[n++] = t->text[t->at];
     t->word[n] = 0;
 }
 
-/* The sentence of a text that went wrong at the token: which character, what stands there and
-   before it, and `format`. */
+/* Sets the error of a text: the number of the character at `at`, the text from there on, the text
+   in front, and the formatted reason. */
 __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
     const ds__config_text *t, size_t at, const char *format, ...) {
     char what[256];
@@ -1913,12 +1934,13 @@ __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__confi
                     shown, quote, before, what);
 }
 
+/* Reads the next token, which must be of this kind. */
 static ds_result ds__config_token_expect(ds__config_text *t, int kind, const char *what) {
     ds__config_token_next(t);
     return t->kind == kind ? DS_OK : ds__config_refuse(t, t->start, "expected %s", what);
 }
 
-/* Digits only. */
+/* Parses a whole number of digits only. Returns 0 if the word is none, or too large. */
 static int ds__config_number_parse(const char *word, uint64_t *out) {
     uint64_t n = 0;
     if (!*word)
@@ -1932,42 +1954,64 @@ static int ds__config_number_parse(const char *word, uint64_t *out) {
     return 1;
 }
 
-/* 12, 0.5, .5, 5e-1, whatever the program's locale; the characters that it takes, 0 for none. Up
-   to 15 digits it is the number that C reads. */
-static size_t ds__config_real_parse(const char *word, double *out) {
-    uint64_t n = 0;
+static int ds__config_is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+/* Parses digits with at most one point, as *out_n / 10^*out_places. Digits that *out_n cannot hold
+   only count for the places. Returns the number of characters, or 0 without a digit. */
+static size_t ds__config_digits_parse(const char *word, uint64_t *out_n, int *out_places) {
     int digits = 0;
     int point = 0;
-    int places = 0;
-    int exponent = 0;
-    int minus = 0;
     size_t i = 0;
-    for (; (word[i] >= '0' && word[i] <= '9') || (word[i] == '.' && !point); i++) {
+    *out_n = 0;
+    *out_places = 0;
+    for (; ds__config_is_digit(word[i]) || (word[i] == '.' && !point); i++) {
         if (word[i] == '.') {
             point = 1;
             continue;
         }
         digits++;
-        if (n < UINT64_MAX / 10 - 1) {
-            n = n * 10 + (uint64_t)(word[i] - '0');
-            places += point;
-        } else
-            places -= !point;
+        if (*out_n < UINT64_MAX / 10 - 1) {
+            *out_n = *out_n * 10 + (uint64_t)(word[i] - '0');
+            *out_places += point;
+        } else {
+            *out_places -= !point;
+        }
     }
-    if (!digits)
+    return digits ? i : 0;
+}
+
+/* Parses an exponent such as e-1. Returns the number of characters, or 0 if there is none. */
+static size_t ds__config_exponent_parse(const char *word, int *out) {
+    int exponent = 0;
+    int minus = 0;
+    size_t i = 1;
+    *out = 0;
+    if (word[0] != 'e' && word[0] != 'E')
         return 0;
-    if (word[i] == 'e' || word[i] == 'E') {
-        size_t k = i + 1;
-        if (word[k] == '-' || word[k] == '+')
-            minus = word[k++] == '-';
-        if (word[k] < '0' || word[k] > '9')
-            return i;
-        for (; word[k] >= '0' && word[k] <= '9'; k++)
-            if (exponent < 1000)
-                exponent = exponent * 10 + (word[k] - '0');
-        i = k;
-    }
-    places -= minus ? -exponent : exponent;
+    if (word[i] == '-' || word[i] == '+')
+        minus = word[i++] == '-';
+    if (!ds__config_is_digit(word[i]))
+        return 0;
+    for (; ds__config_is_digit(word[i]); i++)
+        if (exponent < 1000)
+            exponent = exponent * 10 + (word[i] - '0');
+    *out = minus ? -exponent : exponent;
+    return i;
+}
+
+/* Parses 12, 0.5, .5, or 5e-1, in all locales. Returns the number of characters, or 0 if there is
+   no number. Numbers of up to 15 digits have the value that C gives them. */
+static size_t ds__config_real_parse(const char *word, double *out) {
+    uint64_t n;
+    int places;
+    int exponent;
+    size_t i = ds__config_digits_parse(word, &n, &places);
+    if (!i)
+        return 0;
+    i += ds__config_exponent_parse(word + i, &exponent);
+    places -= exponent;
     double scale = 1;
     double value = (double)n;
     for (int k = places < 0 ? -places : places; k > 0 && scale < 1e300; k--)
@@ -1976,7 +2020,7 @@ static size_t ds__config_real_parse(const char *word, double *out) {
     return i;
 }
 
-/* A multiple such as 0.5, or 40G: bytes. */
+/* Reads a multiple of the device's memory such as 0.5, or bytes such as 40G. */
 static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
     double value = 0;
     size_t n = ds__config_real_parse(t->word, &value);
@@ -1992,6 +2036,7 @@ static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
     return DS_OK;
 }
 
+/* Reads a number of divisions, as 1 + log2. `zero`: 0 is allowed, and gives 0. */
 static ds_result ds__config_read_division(ds__config_text *t, int zero, unsigned char *out) {
     uint64_t n;
     if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || (n & (n - 1)) != 0 ||
@@ -2002,41 +2047,68 @@ static ds_result ds__config_read_division(ds__config_text *t, int zero, unsigned
     return DS_OK;
 }
 
-/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
-   one counts for smaller sizes too, > for those behind the last. */
-static ds_result ds__config_read_divisions(ds__config_text *t, unsigned char out[16]) {
-    size_t last = 0;
+/* The intervals read so far. */
+typedef struct ds__config_intervals {
+    unsigned char *out; /* 16 entries */
+    size_t last;        /* index of the last interval */
+    int first;          /* 1: no interval was read */
+} ds__config_intervals;
+
+/* Parses the lower end of an interval: a power of two in MiB. */
+static int ds__config_boundary_parse(const ds__config_text *t, uint64_t *out) {
+    return t->kind == 'w' && ds__config_number_parse(t->word, out) && *out &&
+           (*out & (*out - 1)) == 0;
+}
+
+/* Reads an interval and its divisions, such as 64:8. The first interval covers smaller sizes too,
+   and > all sizes behind the last one. */
+static ds_result ds__config_read_interval(ds__config_text *t, ds__config_intervals *v) {
+    uint64_t boundary = 0;
     unsigned char coded = 0;
-    int first = 1;
-    ds_result r;
-    if (t->kind != '[') {
-        if ((r = ds__config_read_division(t, 0, &coded)) < 0)
-            return r;
-        memset(out, coded, 16);
+    int rest = t->kind == 'w' && !strcmp(t->word, ">");
+    if (!rest && !ds__config_boundary_parse(t, &boundary))
+        return ds__config_refuse(
+            t, t->start, "expected an interval, which is a power of two in MiB, or '>', or ']'");
+    ds_result r = ds__config_token_expect(t, ':', "':' and the divisions");
+    if (r < 0)
+        return r;
+    ds__config_token_next(t);
+    r = ds__config_read_division(t, 1, &coded);
+    if (r < 0)
+        return r;
+
+    if (rest) {
+        for (size_t i = v->last + 1; i < 16; i++)
+            v->out[i] = coded;
         return DS_OK;
     }
+    size_t index = (size_t)__builtin_ctzll(boundary);
+    if (index > 15)
+        index = 15;
+    for (size_t i = v->first ? 0 : index; i <= index; i++)
+        v->out[i] = coded;
+    v->first = 0;
+    v->last = index;
+    return DS_OK;
+}
+
+/* Reads divisions: 4, or a list of intervals such as [64:8,256:4,>:1]. An interval is 2^i MiB to
+   twice that. */
+static ds_result ds__config_read_divisions(ds__config_text *t, unsigned char out[16]) {
+    unsigned char coded = 0;
+    ds_result r = DS_OK;
+    if (t->kind != '[') {
+        r = ds__config_read_division(t, 0, &coded);
+        if (r == DS_OK)
+            memset(out, coded, 16);
+        return r;
+    }
+
+    ds__config_intervals v = { out, 0, 1 };
     for (ds__config_token_next(t); t->kind != ']';) {
-        uint64_t boundary = 0;
-        int rest = t->kind == 'w' && !strcmp(t->word, ">");
-        if (!rest && (t->kind != 'w' || !ds__config_number_parse(t->word, &boundary) || !boundary ||
-                      (boundary & (boundary - 1)) != 0))
-            return ds__config_refuse(
-                t, t->start,
-                "expected an interval, which is a power of two in MiB, or '>', or ']'");
-        if ((r = ds__config_token_expect(t, ':', "':' and the divisions")) < 0)
+        r = ds__config_read_interval(t, &v);
+        if (r < 0)
             return r;
-        ds__config_token_next(t);
-        if ((r = ds__config_read_division(t, 1, &coded)) < 0)
-            return r;
-        size_t index = rest ? last + 1 : (size_t)__builtin_ctzll(boundary);
-        if (index > 15 && !rest)
-            index = 15;
-        for (size_t i = rest ? index : first ? 0 : index; i < 16 && (rest || i <= index); i++)
-            out[i] = coded;
-        if (!rest) {
-            first = 0;
-            last = index;
-        }
         ds__config_token_next(t);
         if (t->kind == ',')
             ds__config_token_next(t);
@@ -2046,8 +2118,8 @@ static ds_result ds__config_read_divisions(ds__config_text *t, unsigned char out
     return DS_OK;
 }
 
-/* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy, where one
-   replaces the other. */
+/* Reads a limit in bytes, or a part of the device's memory such as 40%. As in CuPy, each of them
+   replaces the other, and 0 and 0% are no limit. */
 static ds_result ds__config_read_limit(ds__config_text *t, ds_mem_config *c) {
     uint64_t bytes;
     double percent = 0;
@@ -2085,8 +2157,8 @@ typedef struct ds__config_option {
     size_t offset;
     uint64_t low;  /* MB, bytes, count: the smallest value */
     uint64_t high; /* MB, bytes, count: the largest value */
-    /* choices: in the order of their numbers, each with a bar behind it. Fixed: the value, a bar,
-       and why there is no other */
+    /* DS__IS_CHOICE: the choices in the order of their numbers, each with a bar behind it.
+       DS__IS_FIXED: the only value, a bar, and the reason */
     const char *choices;
 } ds__config_option;
 
@@ -2137,7 +2209,7 @@ static const ds__config_option ds__config_options[] = {
 };
 #define DS__OPTIONS (sizeof ds__config_options / sizeof ds__config_options[0])
 
-/* Letters to add, take away or change. */
+/* Returns the Levenshtein distance of two words: letters to add, remove or change. */
 static unsigned ds__config_word_distance(const char *a, const char *b) {
     unsigned row[64];
     size_t n = strlen(b);
@@ -2161,6 +2233,7 @@ static unsigned ds__config_word_distance(const char *a, const char *b) {
     return row[n];
 }
 
+/* Reports an unknown option, with the most similar one. */
 static ds_result ds__config_option_unknown(const ds__config_text *t) {
     const ds__config_option *nearest = NULL;
     unsigned best = (unsigned)strlen(t->word) / 3 + 1;
@@ -2178,7 +2251,7 @@ static ds_result ds__config_option_unknown(const ds__config_text *t) {
                              "there is no option '%s'; ds_mem_configure_text lists them", t->word);
 }
 
-/* The number of the word among choices, -1: none of them. */
+/* Returns the index of the word among the choices, or -1. */
 static int ds__config_choice_find(const char *choices, const char *word) {
     size_t n = strlen(word);
     for (int i = 0; *choices; i++) {
@@ -2190,13 +2263,16 @@ static int ds__config_choice_find(const char *choices, const char *word) {
     return -1;
 }
 
+/* Reads a whole number of MiB, bytes, or without a unit. */
 static ds_result ds__config_read_whole(ds__config_text *t, const ds__config_option *o, void *to) {
     const uint64_t most = SIZE_MAX / DS__MIB;
     uint64_t n;
     if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || n < o->low || n > o->high) {
-        const char *unit = o->kind == DS__IS_MB      ? " of MiB"
-                           : o->kind == DS__IS_BYTES ? " of bytes"
-                                                     : "";
+        const char *unit = "";
+        if (o->kind == DS__IS_MB)
+            unit = " of MiB";
+        else if (o->kind == DS__IS_BYTES)
+            unit = " of bytes";
         if (o->high == UINT64_MAX)
             return ds__config_refuse(t, t->start, "expected a number%s, %llu or more", unit,
                                      (unsigned long long)o->low);
@@ -2212,6 +2288,7 @@ static ds_result ds__config_read_whole(ds__config_text *t, const ds__config_opti
     return DS_OK;
 }
 
+/* Reads a number from 0 to 1, with or without the ends. */
 static ds_result ds__config_read_part(ds__config_text *t, const ds__config_option *o, double *to) {
     double value = 0;
     size_t n = ds__config_real_parse(t->word, &value);
@@ -2224,6 +2301,7 @@ static ds_result ds__config_read_part(ds__config_text *t, const ds__config_optio
     return DS_OK;
 }
 
+/* Reads one of the option's choices, as its index. */
 static ds_result ds__config_read_choice(ds__config_text *t, const ds__config_option *o, int *to) {
     int choice = ds__config_choice_find(o->choices, t->word);
     if (t->kind != 'w' || choice < 0)
@@ -2244,12 +2322,24 @@ static ds_result ds__config_read_fixed(const ds__config_text *t, const ds__confi
     return ds__config_refuse(t, t->start, "%s must be %.*s: %s", o->name, length, o->choices, why);
 }
 
-/* The value of an option; the token is its first. */
+/* Replaces the configuration by a preset. */
+static ds_result ds__config_read_preset(ds__config_text *t, const ds__config_option *o,
+                                        ds_mem_config *c) {
+    int choice = 0;
+    ds_result r = ds__config_read_choice(t, o, &choice);
+    if (r < 0)
+        return r;
+    if (choice == 0)
+        *c = (ds_mem_config_default)();
+    else
+        *c = choice == 1 ? (ds_mem_config_torch)() : (ds_mem_config_cupy)();
+    return DS_OK;
+}
+
+/* Reads the value of an option; its first token is the current one. */
 static ds_result ds__config_read_value(ds__config_text *t, const ds__config_option *o,
                                        ds_mem_config *c) {
     void *to = (char *)c + o->offset;
-    int choice = 0;
-    ds_result r = DS_OK;
     switch (o->kind) {
     case DS__IS_BOOL:
         if (strcmp(t->word, "True") && strcmp(t->word, "False"))
@@ -2270,17 +2360,14 @@ static ds_result ds__config_read_value(ds__config_text *t, const ds__config_opti
     case DS__IS_LIMIT:
         return ds__config_read_limit(t, c);
     case DS__IS_PRESET:
-        if ((r = ds__config_read_choice(t, o, &choice)) == DS_OK)
-            *c = choice == 0   ? (ds_mem_config_default)()
-                 : choice == 1 ? (ds_mem_config_torch)()
-                               : (ds_mem_config_cupy)();
-        return r;
+        return ds__config_read_preset(t, o, c);
     default:
         return ds__config_read_whole(t, o, to);
     }
 }
 
-/* Values whose range depends on others or is no interval; the character is that of the value. */
+/* Checks values whose range depends on other options or is no interval. `at`: the start of the
+   value. */
 static ds_result ds__config_read_checked(ds__config_text *t, const ds__config_option *o,
                                          const ds_mem_config *c, size_t at) {
     if (o->offset == DS__AT(max_split_size) && o->kind == DS__IS_MB)
@@ -2300,6 +2387,7 @@ static ds_result ds__config_read_checked(ds__config_text *t, const ds__config_op
     return DS_OK;
 }
 
+/* Checks options that depend on the size of large segments. */
 static ds_result ds__config_read_compared(const ds__config_text *t, const ds_mem_config *c) {
     size_t mb = c->large_segment_size / DS__MIB;
     if (c->max_split_size < c->large_segment_size) {
@@ -2322,7 +2410,7 @@ static ds_result ds__config_read_compared(const ds__config_text *t, const ds_mem
                              c->max_non_split_rounding / DS__MIB);
 }
 
-/* One "option:value"; the token is the option. */
+/* Reads one "option:value"; the current token is the option. */
 static ds_result ds__config_read_option(ds__config_text *t, ds_mem_config *c, int first) {
     const ds__config_option *o = NULL;
     for (size_t i = 0; i < DS__OPTIONS && !o; i++)
@@ -2343,7 +2431,8 @@ static ds_result ds__config_read_option(ds__config_text *t, ds_mem_config *c, in
     return r < 0 ? r : ds__config_read_checked(t, o, c, at);
 }
 
-/* torch forgets three options at each text, and so do we. */
+/* Applies a text to a configuration. Resets three options first, as PyTorch does. If the text is
+   invalid, the configuration is unchanged and the error is set. */
 static ds_result ds__config_read(const char *text, ds_mem_config *config) {
     ds__config_text t = { text, 0, 0, 0, "", SIZE_MAX, SIZE_MAX, SIZE_MAX };
     ds_mem_config c = *config;
@@ -2353,7 +2442,8 @@ static ds_result ds__config_read(const char *text, ds_mem_config *config) {
     memset(c.roundup_power2_divisions, 0, sizeof c.roundup_power2_divisions);
     ds__config_token_next(&t);
     for (int first = 1; r == DS_OK && t.kind; first = 0) {
-        if ((r = ds__config_read_option(&t, &c, first)) < 0)
+        r = ds__config_read_option(&t, &c, first);
+        if (r < 0)
             break;
         ds__config_token_next(&t);
         if (t.kind == ',')
@@ -2402,14 +2492,16 @@ typedef struct ds__callback {
 typedef struct ds__callback_list {
     ds__callback *entries;
     size_t count;
+    size_t room;
 } ds__callback_list;
 
 static struct {
-    ds__mutex lock;       /* of what follows, but what is atomic */
-    ds_mem_config config; /* of devices that are used later */
-    int configured;       /* the environment was read */
-    ds_result conf_result;
-    /* granules of 2 MiB, 16 GiB in each leaf; the lowest bit: several segments share it */
+    ds__mutex lock;        /* guards the members below that are not atomic, if no other lock does */
+    ds_mem_config config;  /* of devices that are used later */
+    int configured;        /* 1: the environment was read */
+    ds_result conf_result; /* of reading the environment */
+    /* the segments of granules of 2 MiB, in leaves of 16 GiB; lowest bit: several segments share
+       the granule */
     ds__segment *_Atomic *_Atomic root[1 << 13];
     ds__mutex registry;
     ds__segment **sorted; /* all segments, by address */
@@ -2417,23 +2509,20 @@ static struct {
     size_t sorted_room;
     uint64_t serial;
     ds__segment *free_segments;
-    struct ds__kept *kept;           /* what is freed at shutdown only */
-    struct ds__mem_policy *policies; /* all there were; the registry is locked */
-    ds__mem_pool **pools;            /* those with handles */
+    struct ds__kept *kept;           /* memory that is freed at shutdown only */
+    struct ds__mem_policy *policies; /* all policies so far, guarded by `registry` */
+    ds__mem_pool **pools;            /* the pools with handles */
     uint32_t pool_count;
-    uint32_t pool_room;
+    size_t pool_room;
     uint64_t next_pool;
-    /* not 0: allocations look whether this thread has pushed a pool */
-    _Atomic int special;
-
     ds__callback_list shortage; /* ds_mem_shortage_fn, guarded by `lock` */
     ds__callback_list oom;      /* ds_mem_oom_fn, guarded by `lock` */
     uint64_t tick_base;         /* ds__ticks at the first use */
     uint64_t tick_base_ns;      /* ds__now_ns at the first use */
-    int closing;                /* ds_shutdown has come to the pools */
-    ds__mutex leaving;          /* of `closing` and `leavers` */
-    ds__condition left;         /* there is none any more */
-    /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
+    int closing;                /* 1: ds_shutdown frees the pools */
+    ds__mutex leaving;          /* guards `closing` and `leavers` */
+    ds__condition left;         /* `leavers` has become 0 */
+    /* destroyed graphs that are releasing their pools, on a thread of CUDA's */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
 } ds__memory_state = { .lock = DS__MUTEX_INIT,
@@ -2441,26 +2530,26 @@ static struct {
                        .leaving = DS__MUTEX_INIT,
                        .left = DS__CONDITION_INIT };
 
-/* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
 #define DS__LABELS 32
 
 static _Thread_local struct {
     uint32_t epoch; /* ds__g.epoch for which `arena` and `pools` are valid */
-    /* the stream that the thread allocated on last, its slot and its arena; NULL: none */
+    /* the stream of the thread's last allocation, its slot and its arena; NULL: none */
     uint64_t stream;
     ds__slot *slot;
     ds__arena *arena;
     unsigned labels;
     unsigned pools;
     unsigned in_shortage;
-    int upstream_empty;              /* of the request that runs: a pool's upstream gave nothing */
-    const struct ds__inside *inside; /* upstreams that run */
+    int upstream_empty;              /* 1: an upstream gave no memory for the current request */
+    const struct ds__inside *inside; /* the upstreams that the thread is inside of */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
 } ds__memory_thread;
 
-/* How many pools the thread has pushed. Forgets what the thread has of before a shutdown. */
+/* Returns the number of pools that the thread has pushed. After a shutdown, resets the state of the
+   thread first. */
 static unsigned ds__pool_push_count(void) {
     if (ds__memory_thread.epoch != ds__g.epoch) {
         ds__memory_thread.epoch = ds__g.epoch;
@@ -2471,7 +2560,7 @@ static unsigned ds__pool_push_count(void) {
     return ds__memory_thread.pools;
 }
 
-/* A device's memory, if it was ever used. */
+/* Returns the allocator's record of a device, or NULL if the device was not used. */
 static ds__mem_dev *ds__mem_device_at(int backend, int index) {
     return index >= 0 && index < DS__MAX_DEVICES
                ? atomic_load_explicit(ds__module_device(DS__MODULE_ALLOC, backend, index),
@@ -2479,17 +2568,20 @@ static ds__mem_dev *ds__mem_device_at(int backend, int index) {
                : NULL;
 }
 
-/* What the core calls. The value stands in shutdown.h: shutdown uses every room, so no room before
-   it can name its function. */
+/* The functions that the core calls. shutdown.h defines the value, because ds__mem_shutdown uses
+   every room. */
 static const ds__module ds__mem_module;
 
-static const char ds__no_owner; /* the address of a thread that is none */
+/* Its address as ds__mem_dev.owner: several threads have allocated, so no thread owns the device.
+   */
+static const char ds__no_owner;
 
 /* alloc/util.h - helpers of all rooms; labels.
 
    Has helpers for many rooms: calls of public functions for the allocator's own purposes
    (DS__KEEPING), and memory that stays until ds_shutdown (ds__kept_alloc). ds__mem_dev_lock takes
    the device's lock, ds__arena_lock that of an arena; ds__hold_captures holds back new captures.
+   ds__block_list_in and ds__block_list_out link blocks into the lists of an arena.
    ds__direct_giver is the allocator's own stream for memory of ended streams. It implements
    ds_mem_label_push and ds_mem_label_pop.
 
@@ -2509,8 +2601,32 @@ static inline int ds__block_is_earlier(const ds__mem_block *a, const ds__mem_blo
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
 
-/* The stream that the arena is of, which changes when wrapped streams come and go. Zero: it has
-   ended. */
+/* Links a block into a list between two neighbours. `before` is NULL at the head, `at` at the end.
+   */
+static inline void ds__block_list_in(ds__mem_block **head, ds__mem_block *b, ds__mem_block *before,
+                                     ds__mem_block *at) {
+    b->list_prev = before;
+    b->list_next = at;
+    if (at)
+        at->list_prev = b;
+    if (before)
+        before->list_next = b;
+    else
+        *head = b;
+}
+
+/* Unlinks a block from its list. The links of the block itself stay. */
+static inline void ds__block_list_out(ds__mem_block **head, const ds__mem_block *b) {
+    if (b->list_next)
+        b->list_next->list_prev = b->list_prev;
+    if (b->list_prev)
+        b->list_prev->list_next = b->list_next;
+    else
+        *head = b->list_next;
+}
+
+/* Returns the stream of an arena, or a zero handle if the stream has ended. The stream changes
+   when wrapped streams come and go. */
 static ds_stream ds__arena_stream(ds__arena *a) {
     ds_stream stream = { 0 };
     ds__lock_take(&a->lock);
@@ -2520,7 +2636,7 @@ static ds_stream ds__arena_stream(ds__arena *a) {
     return stream;
 }
 
-/* The driver's stream of an arena, for upstreams; NULL when it has ended. */
+/* Returns the driver's stream of an arena, for upstreams, or NULL if the stream has ended. */
 static void *ds__native_of(ds__arena *a) {
     void *native = NULL;
     ds__stream *s = ds__pin(&ds__g.streams, ds__arena_stream(a).id);
@@ -2532,13 +2648,14 @@ static void *ds__native_of(ds__arena *a) {
     return native;
 }
 
+/* Fills memory for the allocator's own purposes: with poison, or as a guard. */
 static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_t size) {
     ds_result r;
     DS__KEEPING(r, (ds_fill)(ptr, value, sizeof value, size / sizeof value, stream));
     return r;
 }
 
-/* A stream of the device that is always there, pinned; NULL and the sentence: none. */
+/* Returns the legacy stream of the device, pinned. On failure returns NULL and sets the error. */
 static ds__stream *ds__any_stream(ds_device device) {
     ds_stream handle = { 0 };
     ds_result r;
@@ -2546,7 +2663,8 @@ static ds__stream *ds__any_stream(ds_device device) {
     return r < 0 ? NULL : ds__stream_pin(handle);
 }
 
-/* The stream that gives back what others cannot, pinned; NULL: there is none. */
+/* Returns the allocator's own stream of a device, pinned, or NULL if it cannot be made. Memory of
+   ended streams is given back on this stream. */
 static ds__stream *ds__direct_giver(ds__mem_dev *dev) {
     ds_stream made = { 0 };
     uint64_t none = 0;
@@ -2557,7 +2675,7 @@ static ds__stream *ds__direct_giver(ds__mem_dev *dev) {
     return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
 }
 
-/* The result of what failed last on this thread: for functions that return an object. */
+/* Returns the code of the thread's last error, for callers of functions that return an object. */
 static ds_result ds__mem_error(void) {
     return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY;
 }
@@ -2566,18 +2684,19 @@ static int ds__is_shortage(ds_result r) {
     return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED;
 }
 
-/* What a call may wait for when it gives blocks back that no cache keeps: an allocation for
-   nothing, a free for the driver's own free of plain memory. */
+/* The waits that are allowed to a call that gives back blocks of backends without a cache: none in
+   an allocation, the driver's own free of plain memory in a free, all in a flush. */
 enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
 
-/* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the
-   same type. */
+/* Header of memory that stays until shutdown. An old pointer still leads to an object of its
+   type. */
 typedef struct ds__kept {
     struct ds__kept *next;
     uint64_t pad;
 } ds__kept;
 
-static void *ds__kept_alloc_unlocked(size_t size) { /* the registry is locked */
+/* Returns zeroed memory that stays until shutdown, or NULL. The registry is locked. */
+static void *ds__kept_alloc_unlocked(size_t size) {
     ds__kept *k = ds__host_alloc(sizeof *k + size);
     if (!k)
         return NULL;
@@ -2611,8 +2730,8 @@ static void ds__arena_unlock(ds__arena *a) {
     ds__lock_give(&a->lock);
 }
 
-/* Between the question whether something captures and work that must not come into a capture
-   none begins. Destructors of the user's wait as well: they could free. */
+/* Holds back new captures until ds__let_captures: between the check for captures and work that
+   must not be captured. Destructors of the program wait too, because they could free blocks. */
 static void ds__hold_captures(void) {
     ds__mutex_lock(&ds__g.begin);
     ds__tls.upper_locked++;
@@ -2623,9 +2742,11 @@ static void ds__let_captures(void) {
     ds__mutex_unlock(&ds__g.begin);
 }
 
+/* Returns the label of the thread that was pushed last, or NULL. Of more than DS__LABELS labels,
+   the last ones are not stored. */
 static const char *ds__mem_label(void) {
-    unsigned n = ds__memory_thread.labels;
-    return n == 0 ? NULL : ds__memory_thread.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
+    unsigned n = ds__memory_thread.labels < DS__LABELS ? ds__memory_thread.labels : DS__LABELS;
+    return n ? ds__memory_thread.label[n - 1] : NULL;
 }
 
 DSDEF void(ds_mem_label_push)(const char *label) {
@@ -2662,9 +2783,11 @@ DSDEF void(ds_mem_label_pop)(void) {
 
 typedef struct ds__config_remark ds__config_remark;
 
-struct ds__config_remark { /* the text of an annotation */
+/* The text of an annotation. */
+struct ds__config_remark {
     ds__config_remark *next;
-    /* the ring has lost it when it has turned once after so many events */
+    /* the number of events up to the annotation; the ring has overwritten the annotation after as
+       many further events as it has entries */
     uint64_t until;
     char text[256];
 };
@@ -2675,12 +2798,11 @@ typedef struct ds__mem_observer {
 } ds__mem_observer;
 
 static struct {
-    ds__mutex lock; /* of what follows, and of all rings' sizes */
+    ds__mutex lock; /* guards the members up to `watch`, and the sizes of all rings */
     int on;
     size_t entries;
-    unsigned actions; /* that are recorded */
-    /* from the monotonic clock to the time of day, once it is asked for: the same in all
-       snapshots */
+    unsigned actions; /* bits of the recorded actions */
+    /* from the monotonic clock to the time of day; set by the first snapshot, for all snapshots */
     int64_t to_wall_ns;
 
     struct {
@@ -2688,20 +2810,22 @@ static struct {
         ds__config_remark *last;
     } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-    ds__mutex watch; /* of what follows */
+    ds__mutex watch; /* guards the members below */
     ds__mem_observer *watchers;
     size_t watcher_count;
     size_t watcher_room;
 } ds__history_state = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
 
+/* Runs a statement for each device that was used: `dev` is its record, ds__b its backend, ds__i its
+   index. */
 #define DS__EACH_MDEVICE(dev)                                                                   \
     for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
         for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++)                                   \
             for (ds__mem_dev *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
                  ds__once = NULL)
 
-/* Around code of the user's that may not call devstream: when it does it is told so, and the
-   call that runs keeps its name and place. */
+/* State of the current call while a callback runs that must not call devstream. Refused calls
+   report an error; the current call keeps its name and call site. */
 typedef struct ds__callback_guard {
     int outer;
     int mute;
@@ -2712,7 +2836,7 @@ typedef struct ds__callback_guard {
 static ds__callback_guard ds__callback_guard_enter(void) {
     ds__callback_guard g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
-    ds__tls.mute = 0; /* a refused call has its sentence */
+    ds__tls.mute = 0; /* a refused call sets its error */
     return g;
 }
 
@@ -2723,6 +2847,7 @@ static void ds__callback_guard_leave(ds__callback_guard g) {
     ds__tls.site = g.site;
 }
 
+/* Passes an event to all observers. */
 static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
     ds_mem_event event = { .action = (ds_mem_action)e->action,
                            .address = e->address,
@@ -2740,8 +2865,8 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
     ds__mutex_unlock(&ds__history_state.watch);
 }
 
-/* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
-   it returns. */
+/* Sets the events that the device reports. ds__history_state.lock is held. After the return, no
+   event of the old setting enters the ring. */
 static void ds__history_apply(ds__mem_dev *dev) {
     ds__mutex_lock(&ds__history_state.watch);
     unsigned watch = (ds__history_state.on && dev->history_room ? ds__history_state.actions : 0) |
@@ -2752,7 +2877,7 @@ static void ds__history_apply(ds__mem_dev *dev) {
     ds__lock_give(&dev->history_lock);
 }
 
-/* Gives the device this ring (or none), and the old one back. */
+/* Replaces the ring of a device, and returns the old one. */
 static ds__history_event *ds__history_swap(ds__mem_dev *dev, ds__history_event *ring, size_t room) {
     ds__lock_take(&dev->history_lock);
     ds__history_event *old = dev->history;
@@ -2764,7 +2889,7 @@ static ds__history_event *ds__history_swap(ds__mem_dev *dev, ds__history_event *
     return old;
 }
 
-/* The device's memory has just been made: it takes part in what was started before. */
+/* Lets a new device take part in a history that was started before. */
 static void ds__mem_history_join(ds__mem_dev *dev) {
     ds__mutex_lock(&ds__history_state.lock);
     if (ds__history_state.on && !dev->history_room) {
@@ -2782,7 +2907,8 @@ static void ds__mem_history_join(ds__mem_dev *dev) {
 /* alloc/history_ring.h - recording one event.
 
    Records an event of the allocator in the history ring of the device and passes the event to
-   the observers (ds__mem_note). ds__note_block and ds__note_free record events of blocks.
+   the observers (ds__mem_note). ds__note_block and ds__note_free record events of blocks,
+   ds__note_segment events of segments.
    ds__ticks reads the processor's clock; ds__ticks_ns converts ticks to the monotonic clock.
    ds__stream_of tells on which stream a block was allocated.
 
@@ -2795,6 +2921,7 @@ static void ds__mem_history_join(ds__mem_dev *dev) {
    calling thread. The driver is not called.
    Threads: any thread that works in the allocator. */
 
+/* Returns the time of the monotonic clock at which the processor's clock showed `ticks`. */
 static uint64_t ds__ticks_ns(uint64_t ticks) {
     uint64_t now = ds__now_ns();
     uint64_t now_ticks = ds__os_ticks();
@@ -2805,7 +2932,7 @@ static uint64_t ds__ticks_ns(uint64_t ticks) {
     return now - (uint64_t)((double)(now_ticks - ticks) * scale);
 }
 
-/* Puts an event into the ring. Its lock is held. */
+/* Enters an event in the ring. The ring's lock is held. */
 static inline void ds__ring_in(ds__mem_dev *dev, const ds__history_event *e) {
     if (DS__UNLIKELY(!dev->history_room))
         return;
@@ -2818,17 +2945,16 @@ static inline void ds__ring_in(ds__mem_dev *dev, const ds__history_event *e) {
                           memory_order_relaxed);
 }
 
-/* Tells who wants to know. Called with or without locks of arenas. */
-static void ds__mem_note(ds__mem_dev *dev, ds_mem_action action, uint64_t address, uint64_t bytes,
-                         uint64_t stream, uint64_t pool, const char *file, uint32_t line,
-                         const char *label) {
+/* Records an event of the device in the ring and passes it to the observers. Sets the time of the
+   event. Locks of arenas may be held. */
+static void ds__mem_note(ds__mem_dev *dev, const ds__history_event *event) {
     unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
-    if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED))))
+    if (DS__LIKELY(!(watch & (1u << event->action | DS__WATCHED))))
         return;
-    ds__history_event e = { address, bytes, stream, ds__os_ticks(),  pool,
-                            file,    label, line,   (uint32_t)action };
+    ds__history_event e = *event;
+    e.time_ns = ds__os_ticks();
     ds__lock_take(&dev->history_lock);
-    if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action)
+    if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << e.action)
         ds__ring_in(dev, &e);
     ds__lock_give(&dev->history_lock);
     if (DS__LIKELY(!(watch & DS__WATCHED)))
@@ -2837,26 +2963,31 @@ static void ds__mem_note(ds__mem_dev *dev, ds_mem_action action, uint64_t addres
     ds__mem_tell(dev, &e);
 }
 
-/* The stream that a block was allocated on. */
+/* Returns the number of the stream on which a block was allocated. */
 static uint64_t ds__stream_of(const ds__arena *a, const ds__mem_block *b) {
     return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id;
 }
 
-/* The handle of that stream; zero: it has ended. */
+/* Returns the handle of the stream on which a block was allocated, or zero if it has ended. */
 static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mem_block *b) {
     if (DS__UNLIKELY(b->lent && b->uses))
         return b->uses->stream;
     return a->orphan ? (ds_stream){ 0 } : a->stream;
 }
 
-/* Tells observers of a block; the arena is locked, or the block is a new one of the caller. */
+/* Returns the kind of occurrence that the observers of the core get for an action on a block. */
+static int ds__seen_kind(ds_mem_action action) {
+    if (action == DS_ACTION_ALLOC)
+        return DS__SEEN_ALLOC;
+    return action == DS_ACTION_FREE_REQUESTED ? DS__SEEN_FREE : DS__SEEN_FREE_DONE;
+}
+
+/* Passes an action on a block to the observers of the core. The arena is locked, or no other thread
+   knows the block. */
 __attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a,
                                                               ds_mem_action action,
                                                               const ds__mem_block *b) {
-    ds__observer_notify(&(ds__seen){ .kind = action == DS_ACTION_ALLOC ? DS__SEEN_ALLOC
-                                             : action == DS_ACTION_FREE_REQUESTED
-                                                 ? DS__SEEN_FREE
-                                                 : DS__SEEN_FREE_DONE,
+    ds__observer_notify(&(ds__seen){ .kind = ds__seen_kind(action),
                                      .ptr = b->ptr,
                                      .bytes = b->asked,
                                      .device = a->dev->device,
@@ -2864,14 +2995,40 @@ __attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a
                                      .label = b->label });
 }
 
+/* Returns an event of a block, without a time. */
+static inline ds__history_event ds__block_event(const ds__arena *a, ds_mem_action action,
+                                                const ds__mem_block *b) {
+    return (ds__history_event){ .address = (uint64_t)(uintptr_t)b->ptr,
+                                .bytes = b->asked,
+                                .stream = ds__stream_of(a, b),
+                                .pool = a->pool->id,
+                                .file = b->file,
+                                .label = b->label,
+                                .line = b->line,
+                                .action = (uint32_t)action };
+}
+
+/* Records an action on a block and passes it to all observers. */
 static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mem_block *b) {
-    ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b),
-                 a->pool->id, b->file, b->line, b->label);
+    ds__history_event e = ds__block_event(a, action, b);
+    ds__mem_note(a->dev, &e);
     if (ds__observer_is_set())
         ds__observe_block(a, action, b);
 }
 
-/* A free that is done at once: both of its events. */
+/* Records that a segment, or a part of it, came from the driver or went back. */
+static void ds__note_segment(const ds__arena *a, ds_mem_action action, const char *base,
+                             size_t size) {
+    ds__mem_note(a->dev, &(ds__history_event){ .address = (uint64_t)(uintptr_t)base,
+                                               .bytes = size,
+                                               .stream = a->stream_id,
+                                               .pool = a->pool->id,
+                                               .file = ds__tls.site.file,
+                                               .line = (uint32_t)ds__tls.site.line,
+                                               .action = (uint32_t)action });
+}
+
+/* Records both events of a free that is complete at once. */
 static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) {
     const unsigned both = 1u << DS_ACTION_FREE_REQUESTED | 1u << DS_ACTION_FREE_COMPLETED;
     if (DS__UNLIKELY((watch & both) != both || (watch & DS__WATCHED))) {
@@ -2879,17 +3036,10 @@ static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) 
         ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
         return;
     }
-    ds__history_event e = { (uint64_t)(uintptr_t)b->ptr,
-                            b->asked,
-                            a->stream_id,
-                            ds__os_ticks(),
-                            a->pool->id,
-                            b->file,
-                            b->label,
-                            b->line,
-                            DS_ACTION_FREE_REQUESTED };
+    ds__history_event e = ds__block_event(a, DS_ACTION_FREE_REQUESTED, b);
+    e.time_ns = ds__os_ticks();
     ds__lock_take(&a->dev->history_lock);
-    /* nothing more once ds_mem_history_stop has returned */
+    /* no event enters the ring after ds_mem_history_stop has returned */
     if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {
         ds__ring_in(a->dev, &e);
         e.action = DS_ACTION_FREE_COMPLETED;
@@ -2935,7 +3085,8 @@ static inline void ds__counter_peak_raise(int64_t *peak, int64_t now) {
         *peak = now;
 }
 
-/* The peaks of a domain whose only writer counted up, and what is left below them. */
+/* Raises the peaks of a domain that one thread counts in, and sets `room`, if not NULL, to the
+   difference between counts and peaks. */
 __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *room) {
     for (int m = 0; m < DS__METRICS; m++) {
         int from = m < DS__ACTIVE ? m : m - DS__ACTIVE;
@@ -2958,12 +3109,14 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
         memset(room[k].owed, 0, sizeof room[k].owed);
 }
 
-/* Adds with one instruction: a vector's load behind single stores waits for them. */
+/* Adds with one instruction. The fence prevents vector loads, which would wait for the single
+   stores before them. */
 static inline void ds__counter_add(int64_t *at, int64_t by) {
     *at += by;
     DS__COMPILER_FENCE();
 }
 
+/* Counts a new block in a tally, with totals if statistics are full. */
 __attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size,
                                                                int64_t asked, int full) {
     ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], 1);
@@ -2976,21 +3129,29 @@ __attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int
     ds__counter_add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
 }
 
-/* Changes what is allocated and what is pending; totals and peaks do not follow. */
+/* A change of the counts of one kind: allocated blocks and bytes, requested bytes, and pending
+   blocks and bytes. */
+typedef struct ds__count_change {
+    int64_t count;
+    int64_t size;
+    int64_t asked;
+    int64_t pending;
+    int64_t pending_bytes;
+} ds__count_change;
+
+/* Changes the allocated and the pending counts of a tally, but neither totals nor peaks. */
 __attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, int kind,
-                                                                 int64_t count, int64_t size,
-                                                                 int64_t asked, int64_t pending,
-                                                                 int64_t pending_bytes) {
-    ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], count);
-    ds__counter_add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
-    ds__counter_add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
-    if (!pending && !pending_bytes)
+                                                                 ds__count_change by) {
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], by.count);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATED_BYTES], by.size);
+    ds__counter_add(&t->kind[kind].now[DS__REQUESTED_BYTES], by.asked);
+    if (!by.pending && !by.pending_bytes)
         return;
-    ds__counter_add(&t->kind[kind].pending[0], pending);
-    ds__counter_add(&t->kind[kind].pending[1], pending_bytes);
+    ds__counter_add(&t->kind[kind].pending[0], by.pending);
+    ds__counter_add(&t->kind[kind].pending[1], by.pending_bytes);
 }
 
-/* Below 0: a peak is passed. */
+/* Uses up headroom. The result is below 0 if a peak is passed. */
 __attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom *r, int64_t count,
                                                                    int64_t size, int64_t asked) {
     ds__counter_add(&r->of[DS__ALLOCATION], -count);
@@ -2999,7 +3160,7 @@ __attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom 
     return r->of[DS__ALLOCATION] | r->of[DS__ALLOCATED_BYTES] | r->of[DS__REQUESTED_BYTES];
 }
 
-/* Counts a block that was allocated. The arena is locked and ready. */
+/* Counts an allocated block. The arena is locked and ready. */
 __attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, int kind,
                                                                   int64_t size, int64_t asked) {
     int full = a->full;
@@ -3016,49 +3177,51 @@ __attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, 
     }
 }
 
-/* Changes what is allocated and pending. */
+/* Changes the allocated and the pending counts. The arena is locked and ready. */
 __attribute__((always_inline)) static inline void ds__count_move(ds__arena *a, int kind,
-                                                                 int64_t count, int64_t size,
-                                                                 int64_t asked, int64_t pending,
-                                                                 int64_t pending_bytes) {
-    ds__tally_move(a->tally, kind, count, size, asked, pending, pending_bytes);
+                                                                 ds__count_change by) {
+    ds__tally_move(a->tally, kind, by);
     if (DS__UNLIKELY(a->own_pool) && a->exact)
-        ds__tally_move(&a->pool->stats.tally, kind, count, size, asked, pending, pending_bytes);
+        ds__tally_move(&a->pool->stats.tally, kind, by);
 }
 
-/* A live block ends, or is cut: by so many blocks and bytes. */
+/* Counts that live blocks end or are cut: by `count` blocks, `size` bytes and `asked` requested
+   bytes. */
 __attribute__((always_inline)) static inline void ds__count_less(ds__arena *a, int kind,
                                                                  int64_t count, int64_t size,
                                                                  int64_t asked) {
-    ds__count_move(a, kind, -count, -size, -asked, 0, 0);
+    ds__count_move(a, kind, (ds__count_change){ -count, -size, -asked, 0, 0 });
     if (DS__UNLIKELY(!a->measured))
         return;
     ds__room_less(&a->room[kind], -count, -size, -asked);
     ds__room_less(&a->room[2], -count, -size, -asked);
 }
 
-/* Where an arena counts from now on. All is locked, or the arena is nobody's yet. */
+/* Lets an arena count in the domains (exact) or for itself. All is locked, or no other thread
+   knows the arena. */
 static void ds__count_in(ds__arena *a, int exact) {
     a->exact = (uint8_t)exact;
     a->tally = exact ? &a->dev->stats.tally : &a->own;
     a->room = exact ? a->dev->room : a->own_room;
 }
 
-/* A block was freed and is done; it was freed and is still in use; that one is done now. */
+/* Counts a block that was freed and that no stream uses. */
 static inline void ds__count_free(ds__arena *a, int kind, int64_t size, int64_t asked) {
     ds__count_less(a, kind, 1, size, asked);
 }
 
+/* Counts a block that was freed and that streams still use. */
 static void ds__count_pending(ds__arena *a, int kind, int64_t size) {
-    ds__count_move(a, kind, -1, -size, 0, 1, size);
+    ds__count_move(a, kind, (ds__count_change){ -1, -size, 0, 1, size });
     for (int k = kind; k < 3; k += 2 - kind) {
         a->room[k].owed[0]++;
         a->room[k].owed[1] += size;
     }
 }
 
+/* Counts a pending block that no stream uses any more. */
 static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) {
-    ds__count_move(a, kind, 0, 0, -asked, -1, -size);
+    ds__count_move(a, kind, (ds__count_change){ 0, 0, -asked, -1, -size });
     for (int k = kind; k < 3; k += 2 - kind) {
         ds__headroom *r = &a->room[k];
         int64_t count = r->owed[0] > 0;
@@ -3069,7 +3232,7 @@ static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) 
     }
 }
 
-/* Counted by anyone at any time. */
+/* Adds to a meter and raises its peak. No lock is needed. */
 static void ds__meter_add(ds__meter *m, int64_t by) {
     int64_t now = atomic_fetch_add_explicit(&m->now, by, memory_order_relaxed) + by;
     int64_t peak = atomic_load_explicit(&m->peak, memory_order_relaxed);
@@ -3080,6 +3243,7 @@ static void ds__meter_add(ds__meter *m, int64_t by) {
     }
 }
 
+/* Adds to a meter of the device and, for other pools than the default one, of the pool. */
 static void ds__counter_meters_add(ds__arena *a, int kind, int meter, int64_t by) {
     if (!by)
         return;
@@ -3098,8 +3262,8 @@ static void ds__counter_meters_add(ds__arena *a, int kind, int meter, int64_t by
             atomic_fetch_add_explicit(&(a)->pool->stats.what, by, memory_order_relaxed); \
     } while (0)
 
-/* What a tally counts, added to what stands there. What is active was allocated, so its totals
-   are the same. */
+/* Adds a tally's counts to `now` and, if not NULL, to `total`. Active blocks were allocated, so
+   both have the same totals. */
 static void ds__tally_read(const ds__tally *t, int64_t now[2][DS__METRICS],
                            int64_t total[2][DS__METRICS]) {
     for (int k = 0; k < 2; k++)
@@ -3111,13 +3275,14 @@ static void ds__tally_read(const ds__tally *t, int64_t now[2][DS__METRICS],
         }
 }
 
+/* Returns a peak. An active one is at least as high as the peak of allocated blocks. */
 static int64_t ds__tally_peak(const ds__tally *t, int k, int m) {
     int64_t peak = t->peak[k][m];
     int64_t allocated = m < DS__ACTIVE ? 0 : t->peak[k][m - DS__ACTIVE];
     return allocated > peak ? allocated : peak;
 }
 
-/* What a domain counts now, over its arenas. All is locked. */
+/* Sums up the counts of a domain: the device's, or a pool's (`only`). All is locked. */
 static void ds__domain_now(ds__mem_dev *dev, ds__mem_pool *only, int64_t now[2][DS__METRICS],
                            int64_t total[2][DS__METRICS]) {
     memset(now, 0, 2 * sizeof now[0]);
@@ -3133,8 +3298,8 @@ static int ds__is_bytes(int metric) {
     return metric != DS__ALLOCATION && metric != DS__ACTIVE;
 }
 
-/* Peaks of a domain become at least what its arenas may reach; `room`: by kind, bytes and
-   counts. All is locked. */
+/* Raises the peaks of a domain to the counts that its arenas may reach with their rooms. `room`: by
+   kind, counts (0) and bytes (1). All is locked. */
 static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t room[2][2]) {
     for (int m = 0; m < DS__METRICS; m++) {
         int b = ds__is_bytes(m);
@@ -3145,7 +3310,8 @@ static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t
     }
 }
 
-/* How much may be added in a kind, or in all (2), before a peak rises: bytes (1) or counts (0). */
+/* Returns how much may be added in a kind, or in all (2), before a peak rises: bytes (1) or counts
+   (0). */
 static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], int kind,
                               int bytes) {
     int64_t least = INT64_MAX;
@@ -3160,19 +3326,12 @@ static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], 
     return least;
 }
 
-/* Gives room to all arenas of a device, which count for themselves from now on at the latest.
-   All is locked. */
-static void ds__share_room(ds__mem_dev *dev) {
-    int64_t now[2][DS__METRICS];
-    int64_t share[2][2];
-    int64_t all[2][2] = { { 0, 0 }, { 0, 0 } };
-    int arenas = 0;
-    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__no_owner);
-    ds__domain_now(dev, NULL, now, NULL);
-    for (ds__mem_pool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next)
-            arenas++;
-    for (int b = 0; b < 2; b++) { /* what is below the peaks anyway is divided too */
+/* Computes the room of each arena of the default pool, by kind, in counts (0) and bytes (1): the
+   usual room, and an equal part of the difference between the device's counts and peaks. All is
+   locked. */
+static void ds__room_divide(const ds__mem_dev *dev, int64_t now[2][DS__METRICS], int arenas,
+                            int64_t share[2][2]) {
+    for (int b = 0; b < 2; b++) {
         int64_t usual = b ? DS__ROOM_BYTES : DS__ROOM_COUNT;
         int64_t left = ds__below_peak(&dev->stats, now, 2, b) - 2 * arenas * usual;
         for (int k = 0; k < 2; k++) {
@@ -3186,56 +3345,83 @@ static void ds__share_room(ds__mem_dev *dev) {
             left -= more;
         }
     }
-    for (ds__mem_pool *p = &dev->main; p; p = p->next) {
-        int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } };
-        int64_t members = 0;
-        for (ds__arena *a = p->arenas; a; a = a->next, members++) {
-            ds__count_in(a, 0);
-            /* shares are by kind */
-            a->own_room[2] =
-                (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } };
-            for (int k = 0; k < 2; k++) {
-                int64_t count = p == &dev->main ? share[k][0] : DS__ROOM_COUNT;
-                int64_t bytes = p == &dev->main ? share[k][1] : DS__ROOM_BYTES;
-                a->own_room[k] = (ds__headroom){ { count, bytes, bytes }, { 0, 0 } };
-                pool[k][0] += count;
-                pool[k][1] += bytes;
-            }
+}
+
+/* Gives each arena of a pool the room `share` and lets the arena count for itself. Adds the rooms
+   to `sum`, by kind, in counts and bytes. Returns the number of arenas. All is locked. */
+static int64_t ds__pool_room_set(ds__mem_pool *p, int64_t share[2][2], int64_t sum[2][2]) {
+    int64_t members = 0;
+    for (ds__arena *a = p->arenas; a; a = a->next, members++) {
+        ds__count_in(a, 0);
+        /* shares are by kind */
+        a->own_room[2] =
+            (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } };
+        for (int k = 0; k < 2; k++) {
+            int64_t bytes = share[k][1];
+            a->own_room[k] = (ds__headroom){ { share[k][0], bytes, bytes }, { 0, 0 } };
+            sum[k][0] += share[k][0];
+            sum[k][1] += bytes;
         }
+    }
+    return members;
+}
+
+/* Gives room to all arenas of a device, and lets them count for themselves. All is locked. */
+static void ds__share_room(ds__mem_dev *dev) {
+    int64_t now[2][DS__METRICS];
+    int64_t usual[2][2] = { { DS__ROOM_COUNT, DS__ROOM_BYTES },
+                            { DS__ROOM_COUNT, DS__ROOM_BYTES } };
+    int64_t share[2][2];
+    int64_t all[2][2] = { { 0, 0 }, { 0, 0 } };
+    int arenas = 0;
+    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__no_owner);
+    ds__domain_now(dev, NULL, now, NULL);
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            arenas++;
+    ds__room_divide(dev, now, arenas, share);
+
+    (void)ds__pool_room_set(&dev->main, share, all);
+    for (ds__mem_pool *p = dev->main.next; p; p = p->next) {
+        int64_t in_pool[2][DS__METRICS];
+        int64_t sum[2][2] = { { 0, 0 }, { 0, 0 } };
+        int64_t members = ds__pool_room_set(p, usual, sum);
         for (int k = 0; k < 2; k++)
             for (int b = 0; b < 2; b++)
-                all[k][b] += pool[k][b];
-        if (p == &dev->main || !p->full)
+                all[k][b] += sum[k][b];
+        if (!p->full)
             continue;
-        int64_t in_pool[2][DS__METRICS];
         ds__domain_now(dev, p, in_pool, NULL);
-        ds__domain_peaks(&p->stats, in_pool, pool);
+        ds__domain_peaks(&p->stats, in_pool, sum);
         ds__counter_peak_raise(&p->stats.sharers, members);
     }
-    /* peaks stand still */
+
+    /* without full statistics, peaks do not change */
     if (!dev->main.full)
         return;
     ds__domain_peaks(&dev->stats, now, all);
     ds__counter_peak_raise(&dev->stats.sharers, arenas);
 }
 
-/* What arenas have counted goes to the domains. All is locked. */
+/* Adds an arena's own counts to the tally of a domain. */
+static void ds__tally_fold(ds__tally *to, const ds__tally *from) {
+    for (int k = 0; k < 2; k++) {
+        for (int m = 0; m < DS__COUNTED; m++) {
+            to->kind[k].now[m] += from->kind[k].now[m];
+            to->kind[k].total[m] += from->kind[k].total[m];
+        }
+        for (int m = 0; m < 2; m++)
+            to->kind[k].pending[m] += from->kind[k].pending[m];
+    }
+}
+
+/* Moves the counts of all arenas to the domains, and lets the arenas count there. All is locked. */
 static void ds__counter_fold(ds__mem_dev *dev) {
     for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
-            for (int k = 0; k < 2; k++)
-                for (int m = 0; m < DS__COUNTED + 2; m++) {
-                    int counted = m < DS__COUNTED;
-                    int64_t now =
-                        counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
-                    for (ds__tally *to = &dev->stats.tally; to;
-                         to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
-                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) +=
-                            now;
-                        if (counted)
-                            to->kind[k].total[m] += a->own.kind[k].total[m];
-                    }
-                }
+            ds__tally_fold(&dev->stats.tally, &a->own);
+            if (p != &dev->main)
+                ds__tally_fold(&p->stats.tally, &a->own);
             memset(&a->own, 0, sizeof a->own);
             ds__count_in(a, 1);
         }
@@ -3245,7 +3431,8 @@ static void ds__counter_fold(ds__mem_dev *dev) {
     atomic_store(&dev->owner, NULL);
 }
 
-/* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
+/* Returns whether the calling thread is the only one that allocates on the device, as the first
+   one or as before. Then the arenas count in the domains. */
 static int ds__counter_room_claim(ds__mem_dev *dev) {
     void *none = NULL;
     if (!atomic_compare_exchange_strong(&dev->owner, &none, (void *)&ds__tls))
@@ -3253,15 +3440,15 @@ static int ds__counter_room_claim(ds__mem_dev *dev) {
     return 1;
 }
 
-/* Whether the locked arena may count a change. */
+/* Returns whether the arena, which is locked, may count a change of `size` bytes. */
 static inline int ds__counter_room_ready(ds__arena *a, int kind, int64_t size) {
     if (DS__LIKELY(a->exact))
         return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
     return a->room[kind].of[DS__ALLOCATED_BYTES] >= size && a->room[kind].of[DS__ALLOCATION] > 0;
 }
 
-/* The same for a block. A free gives back as much as that one had been asked for, which may be
-   less than is asked for now. */
+/* Returns whether the arena, which is locked, may count a new block. The requested bytes are
+   checked too: a free gives back the bytes of its own request, which may be fewer. */
 static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t asked) {
     return ds__counter_room_ready(a, kind, size) &&
            (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
@@ -3287,16 +3474,17 @@ static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t ask
 
 #define DS__GRANULE_BITS 21
 
+/* Returns the entry of an address in the table, or NULL if its leaf was never made. */
 static inline ds__segment *_Atomic *ds__granule_at(uintptr_t address) {
-    /* not a user's address */
-    if (address >> 47)
+    if (address >> 47) /* not an address of user space */
         return NULL;
     ds__segment *_Atomic *leaf =
         atomic_load_explicit(&ds__memory_state.root[address >> 34], memory_order_acquire);
     return leaf ? &leaf[address >> DS__GRANULE_BITS & 8191] : NULL;
 }
 
-static size_t ds__sorted_after(uintptr_t address) { /* the registry is locked */
+/* Returns the index of the first segment that starts behind the address. The registry is locked. */
+static size_t ds__sorted_after(uintptr_t address) {
     size_t low = 0;
     size_t high = ds__memory_state.sorted_count;
     while (low < high) {
@@ -3309,15 +3497,16 @@ static size_t ds__sorted_after(uintptr_t address) { /* the registry is locked */
     return low;
 }
 
-/* The segment that an address lies in, or may have lain in; NULL: none. */
 static ds__segment *ds__segment_shared(const void *ptr);
 
+/* Returns the segment of an address, or NULL. The segment may have been given back. */
 static inline ds__segment *ds__segment_of(const void *ptr) {
     ds__segment *_Atomic *at = ds__granule_at((uintptr_t)ptr);
     ds__segment *s = at ? atomic_load_explicit(at, memory_order_acquire) : NULL;
     return DS__LIKELY(((uintptr_t)s & 1) == 0) ? s : ds__segment_shared(ptr);
 }
 
+/* Searches the list of all segments, for addresses in a shared granule. */
 __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
     ds__segment *s;
     ds__mutex_lock(&ds__memory_state.registry);
@@ -3329,14 +3518,15 @@ __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr
     return s;
 }
 
+/* Sets whether the memory of a segment is being given back. */
 static void ds__segment_leaves(ds__segment *s, int leaves) {
     ds__mutex_lock(&ds__memory_state.registry);
     s->leaving = (uint8_t)leaves;
     ds__mutex_unlock(&ds__memory_state.registry);
 }
 
-/* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is
-   locked. 0: no memory. */
+/* Enters the granules of [at, at + size) for the segment, or removes them. Returns 0 without host
+   memory. The registry is locked. */
 static int ds__address_granules_set(ds__segment *seg, char *at, size_t size, int in) {
     for (uintptr_t g = (uintptr_t)at >> DS__GRANULE_BITS,
                    end = ((uintptr_t)at + size - 1) >> DS__GRANULE_BITS;
@@ -3353,7 +3543,7 @@ static int ds__address_granules_set(ds__segment *seg, char *at, size_t size, int
         }
         ds__segment *_Atomic *entry = ds__granule_at(address);
         ds__segment *s = atomic_load_explicit(entry, memory_order_relaxed);
-        /* shared from now on, for good */
+        /* an entry of another segment becomes shared, until shutdown */
         if (in)
             s = s && s != seg ? (ds__segment *)(void *)((char *)seg + 1) : seg;
         else if (s == seg)
@@ -3378,6 +3568,7 @@ static int ds__address_granules_set(ds__segment *seg, char *at, size_t size, int
    user code.
    Threads: any thread that holds the arena's lock. */
 
+/* Returns the bin of blocks with `size` bytes. */
 static inline unsigned ds__bin_of_size(size_t size) {
     size_t u = size / DS__UNIT;
     if (u < 64)
@@ -3386,15 +3577,22 @@ static inline unsigned ds__bin_of_size(size_t size) {
     return 64 + (e - 6) * 32 + (unsigned)(u >> (e - 5) & 31);
 }
 
-/* Where a free block belongs. One in front of a hole could still grow, so it is the last to be
-   used: such blocks have a bin of their own. */
+/* The bin of all free blocks in front of an unmapped block. Such a block can still grow, so it is
+   used last. */
 #define DS__EDGE (DS__BINS - 1u)
 
+/* Returns the bin of a free block. */
 static inline unsigned ds__bin_of(const ds__mem_block *b) {
     return DS__UNLIKELY(b->next && b->next->state == DS_BLOCK_UNMAPPED) ? DS__EDGE
                                                                         : ds__bin_of_size(b->size);
 }
 
+/* Returns whether a neighbour, which may be NULL, is in a bin: it is free and not quiet. */
+static inline int ds__block_is_binned(const ds__mem_block *b) {
+    return b && b->state == DS_BLOCK_FREE && !b->quiet;
+}
+
+/* Puts a free block into its bin: at its place by size and address, or in front. */
 static inline void ds__bin_in(ds__arena *a, ds__mem_block *b, int by_address) {
     ds__bins *bins = &a->bins[b->seg->kind];
     unsigned i = ds__bin_of(b);
@@ -3406,34 +3604,27 @@ static inline void ds__bin_in(ds__arena *a, ds__mem_block *b, int by_address) {
             before = at;
             at = at->list_next;
         }
-    b->list_prev = before;
-    b->list_next = at;
-    if (at)
-        at->list_prev = b;
-    if (before)
-        before->list_next = b;
-    else
-        bins->head[i] = b;
+    ds__block_list_in(&bins->head[i], b, before, at);
     bins->map[i / 64] |= (uint64_t)1 << i % 64;
     bins->summary |= (uint64_t)1 << i / 64;
     a->free_bytes += b->size;
 }
 
+/* Takes a block out of its bin. */
 static inline void ds__bin_out(ds__arena *a, ds__mem_block *b) {
     ds__bins *bins = &a->bins[b->seg->kind];
-    if (b->list_next)
-        b->list_next->list_prev = b->list_prev;
-    if (b->list_prev) {
-        b->list_prev->list_next = b->list_next;
-    } else {
-        unsigned i = b->bin;
-        if (!(bins->head[i] = b->list_next) && !(bins->map[i / 64] &= ~((uint64_t)1 << i % 64)))
-            bins->summary &= ~((uint64_t)1 << i / 64);
-    }
+    unsigned i = b->bin;
+    ds__block_list_out(&bins->head[i], b);
     a->free_bytes -= b->size;
+    if (bins->head[i])
+        return;
+
+    bins->map[i / 64] &= ~((uint64_t)1 << i % 64);
+    if (!bins->map[i / 64])
+        bins->summary &= ~((uint64_t)1 << i / 64);
 }
 
-/* Sorts the blocks of all bins, when best_fit_by_address is switched on. */
+/* Sorts the blocks of all bins. Called if best_fit_by_address is switched on. */
 static void ds__bins_sort(ds__arena *a) {
     for (int kind = 0; kind < 2; kind++)
         for (unsigned i = 0; i < DS__BINS; i++) {
@@ -3452,61 +3643,70 @@ static inline int ds__segment_is_growing(const ds__segment *s) {
     return s->page != 0;
 }
 
-/* torch's limits on what a large block may be used for. */
+/* Returns whether a free block is too large for a request of `size` bytes, as PyTorch decides:
+   a block of max_split_size or more serves only requests that large, and must not exceed the
+   request by max_non_split_rounding. */
 static int ds__too_large(const ds__mem_pool *p, size_t block, size_t size) {
     size_t limit = p->config.max_split_size;
     return size < limit ? block >= limit : block - size >= p->config.max_non_split_rounding;
 }
 
-#define DS__LOOKS 16 /* candidates in one bin, unless the fit must be exact */
+/* Returns the first bin from `i` on that holds a block, or DS__BINS. `i` is at most DS__EDGE. */
+static inline unsigned ds__bin_next_used(const ds__bins *bins, unsigned i) {
+    unsigned w = i / 64;
+    uint64_t bits = bins->map[w] & ~(uint64_t)0 << i % 64;
+    if (!bits) {
+        uint64_t words = bins->summary & ~(uint64_t)0 << (w + 1);
+        if (!words)
+            return DS__BINS;
+        w = (unsigned)__builtin_ctzll(words);
+        bits = bins->map[w];
+    }
+    return w * 64 + (unsigned)__builtin_ctzll(bits);
+}
 
-/* The free block that fits best, or nearly; NULL: none does. */
-static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t size) {
-    ds__bins *bins = &a->bins[kind];
-    unsigned i = ds__bin_of_size(size);
-    unsigned w;
-    const ds__mem_pool *p = a->pool;
-    int exact = p->config.best_fit_by_address;
+/* Returns the smallest of the first `looks` blocks of a list that have `size` bytes or more, or
+   NULL. In a sorted list this is the first such block. */
+static inline ds__mem_block *ds__bin_smallest(ds__mem_block *b, size_t size, int looks,
+                                              int is_sorted) {
     ds__mem_block *best = NULL;
-    if (i >= DS__EDGE)
-        return NULL;
-    int looks = exact ? INT_MAX : DS__LOOKS;
-    /* here some may be too small */
-    for (ds__mem_block *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) {
+    for (; b && looks > 0; b = b->list_next, looks--) {
         if (b->size < size || (best && b->size >= best->size))
             continue;
         best = b;
-        /* they are sorted; or it cannot be better */
-        if (exact || b->size == size)
+        /* no later block can be better */
+        if (is_sorted || b->size == size)
             break;
     }
+    return best;
+}
+
+#define DS__LOOKS 16 /* candidates in one bin, unless the fit must be exact */
+
+/* Returns the free block that fits best, or nearly; NULL: none fits, or the policy forbids the
+   best one. */
+static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t size) {
+    ds__bins *bins = &a->bins[kind];
+    const ds__mem_pool *p = a->pool;
+    int exact = p->config.best_fit_by_address;
+    unsigned i = ds__bin_of_size(size);
+    if (i >= DS__EDGE)
+        return NULL;
+
+    /* blocks of the request's own bin may be too small, later ones are not, except at the edge */
+    ds__mem_block *best = ds__bin_smallest(bins->head[i], size, exact ? INT_MAX : DS__LOOKS, exact);
     if (!best) {
-        w = ++i / 64;
-        uint64_t bits = w < DS__BINS / 64 && i % 64 ? bins->map[w] & ~(uint64_t)0 << i % 64
-                        : w < DS__BINS / 64         ? bins->map[w]
-                                                    : 0;
-        if (!bits) {
-            uint64_t words = ++w < 64 ? bins->summary & ~(uint64_t)0 << w : 0;
-            if (!words)
-                return NULL;
-            w = (unsigned)__builtin_ctzll(words);
-            bits = bins->map[w];
-        }
-        i = w * 64 + (unsigned)__builtin_ctzll(bits);
-        if (DS__UNLIKELY(i == DS__EDGE)) {
-            for (ds__mem_block *b = bins->head[i]; b; b = b->list_next)
-                if (b->size >= size && (!best || b->size < best->size))
-                    best = b;
-            if (!best)
-                return NULL;
-        } else {
-            best = bins->head[i];
-            looks = exact ? 0 : DS__LOOKS;
-            for (ds__mem_block *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
-                if (b->size < best->size)
-                    best = b;
-        }
+        i = ds__bin_next_used(bins, i + 1);
+        if (i == DS__BINS)
+            return NULL;
+        if (DS__UNLIKELY(i == DS__EDGE))
+            best = ds__bin_smallest(bins->head[i], size, INT_MAX, 0);
+        else
+            best = ds__bin_smallest(bins->head[i], size, DS__LOOKS + 1, exact);
+        if (!best)
+            return NULL;
     }
+
     if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__segment_is_growing(best->seg) &&
         ds__too_large(p, best->size, size))
         return NULL;
@@ -3530,7 +3730,7 @@ static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t siz
    program's memory functions under both locks. No driver call is made.
    Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 
-/* A description of a block; NULL: no memory. */
+/* Returns an unused description of a block, or NULL without host memory. */
 static ds__mem_block *ds__mem_block_new(ds__arena *a) {
     ds__mem_block *b = a->spare_blocks;
     if (DS__UNLIKELY(!b)) {
@@ -3549,14 +3749,15 @@ static ds__mem_block *ds__mem_block_new(ds__arena *a) {
     return b;
 }
 
+/* Returns a description to the arena's stock. */
 static inline void ds__mem_block_drop(ds__arena *a, ds__mem_block *b) {
     b->seg = NULL;
     b->list_next = a->spare_blocks;
     a->spare_blocks = b;
 }
 
-/* Cuts a block, which is in no list, behind `size` bytes; the rest, as free as the block was,
-   comes back. The spare description is there. */
+/* Cuts a block, which is in no list, behind `size` bytes. Returns the rest, which has the state
+   of the block, or NULL without host memory. */
 static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_t size) {
     ds__mem_block *rest = ds__mem_block_new(a);
     if (DS__UNLIKELY(!rest))
@@ -3578,49 +3779,63 @@ static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_
     return rest;
 }
 
+/* Merges a block with its next neighbour, which is in no list. */
+static inline void ds__block_absorb_next(ds__arena *a, ds__mem_block *b) {
+    ds__mem_block *next = b->next;
+    b->size += next->size;
+    b->next = next->next;
+    if (b->next)
+        b->next->prev = b;
+    ds__mem_block_drop(a, next);
+}
+
+/* Returns whether a segment has other blocks beside this one. */
 static inline int ds__is_split(const ds__mem_block *b) {
     return b->prev || b->next;
 }
 
-/* Counts a change of free memory in plain segments that are in use. */
+/* Counts a change of the free blocks in plain segments that are partly in use. */
 static void ds__count_split(ds__arena *a, int kind, int64_t count, int64_t bytes) {
     ds__counter_meters_add(a, kind, DS__SPLIT, count);
     ds__counter_meters_add(a, kind, DS__SPLIT_BYTES, bytes);
 }
 
-static inline ds__sub_table *ds__row_of(const ds__mem_block *entry) {
+/* Returns the sub-table that an entry of a granule table leads to, or NULL. */
+static inline ds__sub_table *ds__sub_table_of(const ds__mem_block *entry) {
     return (uintptr_t)entry & 1 ? (ds__sub_table *)((uintptr_t)entry - 1) : NULL;
 }
 
+/* Returns the list of the live blocks near an address: of those that start in the same granule of
+   the segment, or in the same part of the granule if the granule has a sub-table. */
 static inline ds__mem_block **ds__live_at(const ds__segment *s, const char *ptr) {
     size_t offset = (size_t)(ptr - s->base);
     ds__mem_block **at = &s->granule[offset >> s->shift];
-    ds__sub_table *row = ds__row_of(*at);
-    return row ? &row->at[offset >> (s->shift - DS__ROW_BITS) & ((1 << DS__ROW_BITS) - 1)] : at;
+    ds__sub_table *table = ds__sub_table_of(*at);
+    size_t part = offset >> (s->shift - DS__SUB_TABLE_BITS) & ((1 << DS__SUB_TABLE_BITS) - 1);
+    return table ? &table->at[part] : at;
 }
 
-/* A granule has become crowded. */
-__attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s,
-                                                 ds__mem_block **entry) {
-    if (!a->spare_rows) {
+/* Gives a crowded granule a sub-table. Without host memory, the granule stays as it is. */
+__attribute__((noinline)) static void ds__sub_table_add(ds__arena *a, ds__segment *s,
+                                                        ds__mem_block **entry) {
+    if (!a->spare_sub_tables) {
         enum { MANY = 8 };
 
         ds__sub_table *many = ds__kept_alloc(MANY * sizeof *many);
-        /* it stays crowded */
         if (!many)
             return;
         for (int i = 0; i < MANY; i++) {
-            many[i].next = a->spare_rows;
-            a->spare_rows = &many[i];
+            many[i].next = a->spare_sub_tables;
+            a->spare_sub_tables = &many[i];
         }
     }
-    ds__sub_table *row = a->spare_rows;
-    a->spare_rows = row->next;
-    memset(row, 0, sizeof *row);
-    row->next = s->rows;
-    s->rows = row;
+    ds__sub_table *table = a->spare_sub_tables;
+    a->spare_sub_tables = table->next;
+    memset(table, 0, sizeof *table);
+    table->next = s->sub_tables;
+    s->sub_tables = table;
     ds__mem_block *b = *entry;
-    *entry = (ds__mem_block *)((uintptr_t)row + 1);
+    *entry = (ds__mem_block *)((uintptr_t)table + 1);
     while (b) {
         ds__mem_block *next = b->list_next;
         ds__mem_block **at = ds__live_at(s, b->ptr);
@@ -3630,6 +3845,7 @@ __attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s,
     }
 }
 
+/* Enters a live block in the granule table of its segment. */
 static inline void ds__live_in(ds__arena *a, ds__mem_block *b) {
     ds__segment *s = b->seg;
     ds__mem_block **at = ds__live_at(s, b->ptr);
@@ -3638,13 +3854,14 @@ static inline void ds__live_in(ds__arena *a, ds__mem_block *b) {
     if (s->shift != DS__DENSE_SHIFT)
         return;
     int many = 0;
-    for (const ds__mem_block *one = b; one && many < DS__ROW_FROM; one = one->list_next)
+    for (const ds__mem_block *one = b; one && many < DS__SUB_TABLE_FROM; one = one->list_next)
         many++;
-    if (DS__UNLIKELY(many == DS__ROW_FROM) &&
+    if (DS__UNLIKELY(many == DS__SUB_TABLE_FROM) &&
         at == &s->granule[(size_t)(b->ptr - s->base) >> s->shift])
-        ds__row_in(a, s, at);
+        ds__sub_table_add(a, s, at);
 }
 
+/* Removes a block from the granule table of its segment. */
 static inline void ds__live_out(ds__mem_block *b) {
     ds__mem_block **at = ds__live_at(b->seg, b->ptr);
     while (*at != b)
@@ -3652,37 +3869,31 @@ static inline void ds__live_out(ds__mem_block *b) {
     *at = b->list_next;
 }
 
+/* Returns the clock of the ages of free blocks: the pool's number of requests. */
 static inline uint32_t ds__arena_count_request(const ds__arena *a) {
     return a->requests ? atomic_load_explicit(a->requests, memory_order_relaxed) : 0;
 }
 
-/* Makes a block that is in no list free, and one with its free neighbours. */
+/* Makes a block, which is in no list, free and merges it with its free neighbours. Returns the
+   merged block. */
 static inline ds__mem_block *ds__merge_in(ds__arena *a, ds__mem_block *b) {
     ds__mem_block *prev = b->prev;
     ds__mem_block *next = b->next;
     int64_t count = 0;
     int64_t bytes = 0;
     int plain = !ds__segment_is_growing(b->seg);
-    if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
+    if (ds__block_is_binned(prev)) {
         count--;
         bytes -= (int64_t)prev->size;
         ds__bin_out(a, prev);
-        prev->size += b->size;
-        prev->next = next;
-        if (next)
-            next->prev = prev;
-        ds__mem_block_drop(a, b);
+        ds__block_absorb_next(a, prev);
         b = prev;
     }
-    if (next && next->state == DS_BLOCK_FREE && !next->quiet) {
+    if (ds__block_is_binned(next)) {
         count--;
         bytes -= (int64_t)next->size;
         ds__bin_out(a, next);
-        b->size += next->size;
-        b->next = next->next;
-        if (b->next)
-            b->next->prev = b;
-        ds__mem_block_drop(a, next);
+        ds__block_absorb_next(a, b);
     }
     b->state = DS_BLOCK_FREE;
     if (DS__UNLIKELY(plain)) {
@@ -3698,13 +3909,15 @@ static inline ds__mem_block *ds__merge_in(ds__arena *a, ds__mem_block *b) {
     return b;
 }
 
-/* The parked block, which is not among the free bytes, becomes one with its free neighbours. */
+/* Merges a block that was parked with its free neighbours. Free bytes do not include parked
+   blocks. */
 static void ds__block_unpark(ds__arena *a, ds__mem_block *b) {
     b->quiet = 0;
     ds__live_out(b);
     (void)ds__merge_in(a, b);
 }
 
+/* Parks a freed block for the next request of its size, and unparks the block parked before. */
 static inline void ds__block_park(ds__arena *a, ds__mem_block *b, int kind) {
     ds__mem_block *before = a->parked[kind];
     a->parked[kind] = b;
@@ -3722,7 +3935,8 @@ static void ds__unpark_all(ds__arena *a) {
     }
 }
 
-/* A block is a request's from now on. */
+/* Makes a block live for a request of `asked` bytes, with the label and call site of the
+   thread. */
 __attribute__((always_inline)) static inline void ds__block_mark_live(ds__mem_block *b,
                                                                       size_t asked) {
     b->state = DS_BLOCK_LIVE;
@@ -3737,7 +3951,8 @@ static inline void ds__block_mark_live_counted(ds__arena *a, ds__mem_block *b, s
     ds__count_alloc(a, b->seg->kind, (int64_t)b->size, (int64_t)asked);
 }
 
-/* The parked block, if it is as large as the request: where it was, it stays. */
+/* Takes the parked block if its size is the request's, else returns NULL. The block stays in the
+   granule table. */
 __attribute__((always_inline)) static inline ds__mem_block *ds__take_parked(ds__arena *a, int kind,
                                                                             size_t size,
                                                                             size_t asked) {
@@ -3757,46 +3972,66 @@ static void ds__count_oversize(ds__arena *a, int64_t by) {
         ds__meter_add(&a->pool->stats.oversize_allocations, by);
 }
 
-/* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or
-   there is no memory for a description. */
+/* Returns whether a block of `size` bytes may be cut off a free block: the rest must be worth
+   keeping, and blocks of max_split_size or more stay whole in plain segments. */
+static inline int ds__block_may_split(const ds__mem_pool *p, const ds__mem_block *b, size_t size) {
+    int kind = b->seg->kind;
+    int growing = ds__segment_is_growing(b->seg);
+    if (b->size - size < (growing ? DS__UNIT : p->split_above[kind]))
+        return 0;
+    return growing || kind == DS__SMALL || size < p->config.max_split_size;
+}
+
+/* Provides a spare description for ds__block_cut. Returns 0 without host memory. */
+static inline int ds__block_spare_ensure(ds__arena *a) {
+    if (DS__LIKELY(a->spare_blocks != NULL))
+        return 1;
+    ds__mem_block *spare = ds__mem_block_new(a);
+    if (!spare)
+        return 0;
+    ds__mem_block_drop(a, spare);
+    return 1;
+}
+
+/* Counts that a block of a plain segment was taken. `whole`: its size before a rest was cut off.
+   `was_split`: 1 if the block had neighbours then. */
+static inline void ds__block_plain_count(ds__arena *a, const ds__mem_block *b, size_t whole,
+                                         int was_split) {
+    int kind = b->seg->kind;
+    int64_t rest = (int64_t)(whole - b->size);
+    ds__count_split(a, kind, (rest > 0) - was_split, rest - (was_split ? (int64_t)whole : 0));
+    if (a->requests && kind == DS__LARGE)
+        atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
+}
+
+/* Takes a free block for a request and gives the rest back. Returns NULL if no block fits, or
+   without host memory for a description. The arena has room to count the block. */
 __attribute__((noinline)) static ds__mem_block *ds__block_take(ds__arena *a, int kind, size_t size,
                                                                size_t asked) {
     ds__mem_block *b = ds__take_parked(a, kind, size, asked);
     if (b)
         return b;
-    if ((b = a->parked[kind]) != NULL) {
+    b = a->parked[kind];
+    if (b) {
         a->parked[kind] = NULL;
         ds__block_unpark(a, b);
     }
-    if (DS__UNLIKELY(!(b = ds__bin_best_fit(a, kind, size))))
+    b = ds__bin_best_fit(a, kind, size);
+    if (DS__UNLIKELY(!b))
         return NULL;
+
     const ds__mem_pool *p = a->pool;
-    size_t above = ds__segment_is_growing(b->seg) ? DS__UNIT : p->split_above[b->seg->kind];
-    int was_split = ds__is_split(b);
-    int split = b->size - size >= above && DS__LIKELY(!p->no_split) &&
-                (size < p->config.max_split_size || b->seg->kind == DS__SMALL ||
-                 ds__segment_is_growing(b->seg));
-    if (DS__UNLIKELY(split && !a->spare_blocks)) { /* before anything has changed */
-        ds__mem_block *spare = ds__mem_block_new(a);
-        if (!spare)
-            return NULL;
-        ds__mem_block_drop(a, spare);
-    }
+    int split = DS__LIKELY(!p->no_split) && ds__block_may_split(p, b, size);
+    if (DS__UNLIKELY(split && !ds__block_spare_ensure(a))) /* before anything has changed */
+        return NULL;
     size_t whole = b->size;
+    int was_split = ds__is_split(b);
     ds__bin_out(a, b);
-    if (split) {
-        ds__mem_block *rest = ds__block_cut(a, b, size);
-        ds__bin_in(a, rest, p->config.best_fit_by_address);
-    }
-    if (DS__UNLIKELY(!ds__segment_is_growing(b->seg))) {
-        if (split)
-            ds__count_split(a, kind, was_split ? 0 : 1,
-                            was_split ? -(int64_t)size : (int64_t)(whole - size));
-        else if (was_split)
-            ds__count_split(a, kind, -1, -(int64_t)whole);
-        if (a->requests && kind == DS__LARGE)
-            atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
-    }
+    if (split)
+        ds__bin_in(a, ds__block_cut(a, b, size), p->config.best_fit_by_address);
+    if (DS__UNLIKELY(!ds__segment_is_growing(b->seg)))
+        ds__block_plain_count(a, b, whole, was_split);
+
     ds__live_in(a, b);
     ds__block_mark_live_counted(a, b, asked);
     if (DS__UNLIKELY(b->size >= p->config.max_split_size)) {
@@ -3806,36 +4041,47 @@ __attribute__((noinline)) static ds__mem_block *ds__block_take(ds__arena *a, int
     return b;
 }
 
-/* The live block that an address is the start of (exact), or lies in. The arena is locked. */
-static inline ds__mem_block *ds__block_find(const ds__segment *s, const char *ptr, int exact) {
-    size_t offset = (size_t)(ptr - s->base);
-    if (ptr < s->base || offset >= s->size)
-        return NULL;
-    size_t fine = (offset >> (s->shift - DS__ROW_BITS)) & ((1 << DS__ROW_BITS) - 1);
-    for (size_t i = offset >> s->shift;;) {
-        ds__sub_table *row = ds__row_of(s->granule[i]);
-        ds__mem_block *best = NULL;
-        for (ds__mem_block *b = row ? row->at[fine] : s->granule[i]; b; b = b->list_next) {
-            if (b->ptr == ptr && b->state == DS_BLOCK_LIVE)
-                return b;
-            if (b->ptr < ptr && (!best || b->ptr > best->ptr))
-                best = b;
-        }
-        if (exact)
-            return NULL;
+/* Returns the block with the last start up to `ptr` in a list of live blocks, or NULL. */
+static inline ds__mem_block *ds__live_last(ds__mem_block *b, const char *ptr) {
+    ds__mem_block *best = NULL;
+    for (; b; b = b->list_next)
+        if (b->ptr <= ptr && (!best || b->ptr > best->ptr))
+            best = b;
+    return best;
+}
+
+/* Returns the live block that an address is inside of, or NULL. The address lies in the segment,
+   and the arena is locked. Searches the lists backwards for the last start of a block. */
+static ds__mem_block *ds__block_around(const ds__segment *s, const char *ptr) {
+    const char *near = ptr;
+    for (;;) {
+        ds__mem_block *best = ds__live_last(*ds__live_at(s, near), ptr);
         if (best)
             return ptr < best->ptr + best->size && best->state == DS_BLOCK_LIVE ? best : NULL;
-        if (row && fine > 0) {
-            fine--;
-            continue;
-        }
-        if (i-- == 0)
+
+        size_t offset = (size_t)(near - s->base);
+        int is_fine = ds__sub_table_of(s->granule[offset >> s->shift]) != NULL;
+        unsigned shift = is_fine ? s->shift - DS__SUB_TABLE_BITS : s->shift;
+        size_t start = offset >> shift << shift; /* of the addresses of the list */
+        if (start == 0)
             return NULL;
-        fine = (1 << DS__ROW_BITS) - 1;
+        near = s->base + start - 1;
     }
 }
 
-/* The live block of an address and its arena, locked; NULL: there is none, nothing is locked. */
+/* Returns the live block that starts at an address (exact) or contains it, or NULL. The arena is
+   locked. */
+static inline ds__mem_block *ds__block_find(const ds__segment *s, const char *ptr, int exact) {
+    if (ptr < s->base || (size_t)(ptr - s->base) >= s->size)
+        return NULL;
+    for (ds__mem_block *b = *ds__live_at(s, ptr); b; b = b->list_next)
+        if (b->ptr == ptr && b->state == DS_BLOCK_LIVE)
+            return b;
+    return exact ? NULL : ds__block_around(s, ptr);
+}
+
+/* Returns the live block of an address and its arena, which is locked then. If there is none,
+   returns NULL and nothing is locked. */
 __attribute__((always_inline)) static inline ds__mem_block *ds__find_live(const void *ptr,
                                                                           int exact,
                                                                           ds__arena **out_arena) {
@@ -3864,15 +4110,15 @@ __attribute__((always_inline)) static inline ds__mem_block *ds__find_live(const 
    arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
    taken. While a thread holds the device lock (ds__tls.upper_locked), ds__retired_reclaim does
    nothing on that thread.
-   Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
-   arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
-   holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
-   arena.h and record_use.h have exceptions. ds__make_ready expects the arena's lock and releases
-   it. ds__count_begin expects that lock and may return 1 with all locks of the device held;
-   ds__count_end releases what is held.
+   Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock, arena
+   locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread holds several
+   of them only by ds__mem_lock_all. Drivers must be called without a spinlock; arena.h and
+   record_use.h have exceptions. ds__make_ready expects the arena's lock and releases it;
+   ds__arena_lock_ready returns with that lock held. ds__count_begin expects that lock and may
+   return 1 with all locks of the device held; ds__count_end releases the locks.
    Threads: any. */
 
-/* Stops the device: nobody allocates or frees on it until it is unlocked. */
+/* Stops the device: no thread allocates or frees on it until ds__mem_unlock_all. */
 static void ds__mem_lock_all(ds__mem_dev *dev) {
     ds__mem_dev_lock(dev);
     for (ds__mem_pool *p = &dev->main; p; p = p->next)
@@ -3889,22 +4135,32 @@ static void ds__mem_unlock_all(ds__mem_dev *dev) {
     ds__mem_dev_unlock(dev);
 }
 
-/* locked before, unlocked after */
+/* Gives the arena room to count a change of `size` bytes. The arena is locked, and is unlocked
+   afterwards, so the caller must check again. */
 __attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
     int exact = a->exact;
     ds__arena_unlock(a);
     if (exact && ds__counter_room_claim(a->dev))
         return;
     ds__mem_lock_all(a->dev);
-    /* else another thread just did */
+    /* another thread may have done so */
     if (!ds__counter_room_ready(a, kind, size))
         ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
 
-/* Lets the locked arena count a block that is there. Where there is no room for it all is locked
-   until ds__count_end (1): peaks follow what was counted, not what could be. The lock may have
-   been given up meanwhile. */
+/* Locks the arena and gives it room to count changes that need none of the headroom. */
+static void ds__arena_lock_ready(ds__arena *a, int kind) {
+    ds__arena_lock(a);
+    while (!ds__counter_room_ready(a, kind, 0)) {
+        ds__make_ready(a, kind, 0);
+        ds__arena_lock(a);
+    }
+}
+
+/* Lets the arena, which is locked, count a block. If there is no room, locks all until
+   ds__count_end and returns 1: new peaks then include the block and nothing else. The arena may be
+   unlocked meanwhile. */
 __attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size,
                                                      int64_t asked) {
     while (!ds__has_room(a, kind, size, asked)) {
@@ -3919,7 +4175,8 @@ __attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int
     return 0;
 }
 
-static void ds__count_end(ds__arena *a, int all) { /* unlocks */
+/* Ends ds__count_begin, which has returned `all`, and releases its locks. */
+static void ds__count_end(ds__arena *a, int all) {
     if (!all) {
         ds__arena_unlock(a);
         return;
@@ -3952,7 +4209,8 @@ static void ds__count_end(ds__arena *a, int all) { /* unlocks */
    the thread of ds_shutdown and waits for threads that release the pool of a graph.
    ds__mem_pool_disown also runs on a thread of CUDA's when a graph ends, and takes no lock. */
 
-/* What an arena has from its pool, at hand for every call. */
+/* Copies the flags of a pool to an arena, where every call reads them. The arena is locked, or no
+   other thread knows it. */
 static void ds__arena_apply(ds__arena *a) {
     const ds__mem_pool *p = a->pool;
     a->watched = p->watched;
@@ -3960,31 +4218,54 @@ static void ds__arena_apply(ds__arena *a) {
     a->own_pool = p != &p->dev->main;
     a->measured = a->full || a->own_pool;
     a->slow = p->watched || p->direct || p->config.poll_on_alloc;
-    a->slow_free |= a->slow || p->oversize; /* for good: blocks of before are counted */
+    /* stays set, because earlier blocks may be counted as oversize */
+    a->slow_free |= a->slow || p->oversize;
     a->requests = p->config.garbage_collection_threshold > 0 ? &a->pool->requests : NULL;
 }
 
-/* A copy of a policy that stays, the same one whenever it comes again. The limits are not part
-   of it: they change by themselves. NULL and the sentence: no memory. */
+/* Makes an arena without a stream and links it into the pool's list. Returns NULL without host
+   memory. The device is locked, or no other thread knows the pool. */
+static ds__arena *ds__arena_new(ds__mem_pool *p) {
+    ds__arena *a = ds__kept_alloc(sizeof *a);
+    if (!a)
+        return NULL;
+    ds__mutex_init(&a->grow);
+    ds__mutex_init(&a->giving);
+    a->pool = p;
+    a->dev = p->dev;
+    ds__arena_apply(a);
+    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__no_owner);
+    a->next = p->arenas;
+    p->arenas = a;
+    return a;
+}
+
+/* A copy of a policy that stays until shutdown. */
 typedef struct ds__mem_policy {
     struct ds__mem_policy *next;
     uint64_t pad;
     ds_mem_config config;
 } ds__mem_policy;
 
+/* Returns the stored copy of a policy, which is the same one for equal policies. Limits are not
+   part of it, because they change on their own. Without host memory returns NULL and sets the
+   error. */
 static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     ds_mem_config c;
-    memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
+    memcpy(&c, config, sizeof c); /* different padding only costs a further copy */
     c.limit = 0;
     c.memory_fraction = 1;
     ds__mutex_lock(&ds__memory_state.registry);
     ds__mem_policy *k = ds__memory_state.policies;
     while (k && memcmp(&k->config, &c, sizeof c) != 0)
         k = k->next;
-    if (!k && (k = ds__kept_alloc_unlocked(sizeof *k)) != NULL) {
-        memcpy(&k->config, &c, sizeof c);
-        k->next = ds__memory_state.policies;
-        ds__memory_state.policies = k;
+    if (!k) {
+        k = ds__kept_alloc_unlocked(sizeof *k);
+        if (k) {
+            memcpy(&k->config, &c, sizeof c);
+            k->next = ds__memory_state.policies;
+            ds__memory_state.policies = k;
+        }
     }
     ds__mutex_unlock(&ds__memory_state.registry);
     if (!k)
@@ -3992,12 +4273,21 @@ static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     return k ? &k->config : NULL;
 }
 
+/* Returns the policy of a pool, for callers without a lock. It stays valid until shutdown. */
 static const ds_mem_config *ds__pool_policy(ds__mem_pool *p) {
     return atomic_load_explicit(&p->policy, memory_order_acquire);
 }
 
-/* Sets a pool's configuration and what follows from it. The device is locked with all arenas of
-   the pool, or nobody knows them yet. 0 and the sentence: no memory. */
+/* Returns the smallest rest of a large plain block that is worth keeping. */
+static size_t ds__config_split_above(const ds_mem_config *c) {
+    if (c->single_pool)
+        return DS__UNIT;
+    return c->segment_growth ? 64 * 1024 : DS__MIB + 1;
+}
+
+/* Sets a pool's configuration and the members that follow from it. The device is locked with all
+   arenas of the pool, or no other thread knows the pool. Without host memory returns 0 and sets the
+   error. */
 static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
     const ds_mem_config *policy = ds__policy_keep(config);
     if (!policy)
@@ -4011,13 +4301,11 @@ static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
     p->coarse = !config->best_fit_by_address && !config->single_pool;
     p->oversize = config->max_split_size != SIZE_MAX;
     p->watched = config->poison || config->guard_bytes || config->debug > 1;
-    /* one level for a device and its pools */
+    /* the same level for a device and its pools */
     p->full = p->dev->main.config.statistics == DS_STATISTICS_FULL;
     p->direct = config->backend != DS_MEM_NATIVE;
     p->split_above[DS__SMALL] = DS__UNIT;
-    p->split_above[DS__LARGE] = config->single_pool      ? DS__UNIT
-                                : config->segment_growth ? 64 * 1024
-                                                         : DS__MIB + 1;
+    p->split_above[DS__LARGE] = ds__config_split_above(config);
     for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__arena_apply(a);
         if (sorts)
@@ -4026,7 +4314,7 @@ static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
     return 1;
 }
 
-/* The device's configuration as it stands. */
+/* Returns the current configuration of a device. */
 static ds_mem_config ds__config_of(ds__mem_dev *dev) {
     ds__mem_dev_lock(dev);
     ds_mem_config c = dev->main.config;
@@ -4034,7 +4322,7 @@ static ds_mem_config ds__config_of(ds__mem_dev *dev) {
     return c;
 }
 
-/* The configuration of devices that are used later. */
+/* Returns the configuration of devices that are used later. */
 static ds_mem_config ds__usual_config(void) {
     ds__mutex_lock(&ds__memory_state.lock);
     ds_mem_config c = ds__memory_state.config;
@@ -4042,11 +4330,11 @@ static ds_mem_config ds__usual_config(void) {
     return c;
 }
 
-/* The smaller of a configuration's limits; 0: none. */
+/* Returns the smaller one of a configuration's limits in bytes; 0: none. */
 static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
     size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0;
     size_t limit = c->limit;
-    /* nothing may be reserved */
+    /* a fraction of 0 allows nothing, but a limit of 0 is none */
     if (c->memory_fraction < 1 && by_fraction == 0)
         by_fraction = 1;
     if (by_fraction && (!limit || by_fraction < limit))
@@ -4054,12 +4342,13 @@ static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
     return limit;
 }
 
-/* The limit that counts follows from the configuration. */
+/* Sets the device's limit from its configuration. */
 static void ds__mem_limit(ds__mem_dev *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
-/* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
+/* Sets whether ds_shutdown frees the pools now. If so, waits for graphs that release their pools.
+   */
 static void ds__mem_closing(int closing) {
     ds__mutex_lock(&ds__memory_state.leaving);
     ds__memory_state.closing = closing;
@@ -4092,8 +4381,40 @@ static ds_result ds__mem_setup(void) {
     return r;
 }
 
-/* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is
-   set. */
+/* Makes the record of a device with `total` bytes of memory. Returns NULL without host memory. */
+static ds__mem_dev *ds__mem_dev_new(ds_device device, size_t total, const ds_mem_config *config) {
+    ds__mem_dev *dev = ds__kept_alloc(sizeof *dev);
+    if (!dev)
+        return NULL;
+    ds__mutex_init(&dev->lock);
+    dev->device = device;
+    dev->total = total;
+    dev->has_space = -1;
+    dev->main.dev = dev;
+    dev->main.owners = 1;
+    return ds__mem_pool_apply(&dev->main, config) ? dev : NULL;
+}
+
+/* Makes the record of a device and publishes it. On failure returns NULL and sets the error.
+   ds__memory_state.lock is held. */
+static ds__mem_dev *ds__mem_device_new(ds_device device) {
+    ds_device_properties properties;
+    if (ds__driver_of(device)->device_properties(device.index, &properties) < 0)
+        return NULL;
+    ds__mem_dev *dev = ds__mem_dev_new(device, properties.total_memory, &ds__memory_state.config);
+    if (!dev) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
+        return NULL;
+    }
+    ds__mem_limit(dev);
+    atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, ds__backend_of(device), device.index),
+                          dev, memory_order_release);
+    ds__mem_history_join(dev);
+    return dev;
+}
+
+/* Returns the record of a device (resolved), which is made at the first use. On failure returns
+   NULL and sets the error. */
 static ds__mem_dev *ds__mem_device(ds_device device) {
     int backend = ds__backend_of(device);
     ds__mem_dev *dev = ds__mem_device_at(backend, device.index);
@@ -4103,34 +4424,13 @@ static ds__mem_dev *ds__mem_device(ds_device device) {
         return NULL;
     ds__mutex_lock(&ds__memory_state.lock);
     dev = ds__mem_device_at(backend, device.index);
-    if (!dev) {
-        ds_device_properties properties;
-        ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
-        dev = r < 0 ? NULL : ds__kept_alloc(sizeof *dev);
-        if (!dev && r >= 0)
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
-        if (dev) {
-            ds__mutex_init(&dev->lock);
-            dev->device = device;
-            dev->total = properties.total_memory;
-            dev->has_space = -1;
-            dev->main.dev = dev;
-            dev->main.owners = 1;
-            if (ds__mem_pool_apply(&dev->main, &ds__memory_state.config)) {
-                ds__mem_limit(dev);
-                atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, backend, device.index),
-                                      dev, memory_order_release);
-                ds__mem_history_join(dev);
-            } else {
-                dev = NULL;
-            }
-        }
-    }
+    if (!dev)
+        dev = ds__mem_device_new(device);
     ds__mutex_unlock(&ds__memory_state.lock);
     return dev;
 }
 
-/* The device's memory if it was used; DS_OK and NULL: it was not. */
+/* Sets *out to the record of a device, or to NULL if the device was not used, and returns DS_OK. */
 static ds_result ds__mem_used(ds_device device, ds__mem_dev **out) {
     *out = NULL;
     DS__RESOLVE(device);
@@ -4138,8 +4438,8 @@ static ds_result ds__mem_used(ds_device device, ds__mem_dev **out) {
     return DS_OK;
 }
 
-/* The pool of a handle, destroyed or not, until another takes its place; NULL: none.
-   ds__memory_state.lock is held. */
+/* Returns the pool of a handle, or NULL. A destroyed pool is found until a new pool reuses its
+   object. ds__memory_state.lock is held. */
 static ds__mem_pool *ds__mem_pool_at(ds_pool pool) {
     uint32_t index = (uint32_t)pool.id;
     ds__mem_pool *p = index >= 1 && index <= ds__memory_state.pool_count
@@ -4148,8 +4448,8 @@ static ds__mem_pool *ds__mem_pool_at(ds_pool pool) {
     return p && p->id == pool.id ? p : NULL;
 }
 
-/* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
-   hold it. */
+/* Returns the pool of a handle. If there is none, returns NULL and sets the error. The object stays
+   until shutdown, so it needs no reference. */
 static ds__mem_pool *ds__mem_pool_of(ds_pool pool) {
     ds__mutex_lock(&ds__memory_state.lock);
     ds__mem_pool *p = ds__mem_pool_at(pool);
@@ -4162,8 +4462,8 @@ static ds__mem_pool *ds__mem_pool_of(ds_pool pool) {
     return p;
 }
 
-/* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
-   read while nothing is locked. */
+/* Returns the first arena of a pool. Arenas are only added, in front, so the list behind it may be
+   read without a lock. */
 static ds__arena *ds__first_arena(ds__mem_dev *dev, ds__mem_pool *p) {
     ds__mem_dev_lock(dev);
     ds__arena *a = p->arenas;
@@ -4171,6 +4471,7 @@ static ds__arena *ds__first_arena(ds__mem_dev *dev, ds__mem_pool *p) {
     return a;
 }
 
+/* Returns the pool behind `p` in the device's list, or the default pool if `p` is NULL. */
 static ds__mem_pool *ds__next_pool(ds__mem_dev *dev, ds__mem_pool *p) {
     ds__mem_dev_lock(dev);
     p = p ? p->next : &dev->main;
@@ -4178,9 +4479,9 @@ static ds__mem_pool *ds__next_pool(ds__mem_dev *dev, ds__mem_pool *p) {
     return p;
 }
 
-/* Sets what a pool has from its creation on: everything but its configuration and its label. A
-   new pool's number is never another one's, before or after a shutdown. The pool of a capture has
-   the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
+/* Sets the members of a new pool except its configuration and its label. The number of a pool is
+   never used again, even after a shutdown. The pool of a capture has the capture's number as name.
+   No other thread knows the pool, or the device is stopped. */
 static void ds__mem_pool_begin(ds__mem_pool *p, uint32_t slot, const ds_pool_desc *desc,
                                uint64_t capture) {
     uint64_t number = ++ds__memory_state.next_pool;
@@ -4198,7 +4499,7 @@ static void ds__mem_pool_begin(ds__mem_pool *p, uint32_t slot, const ds_pool_des
     p->dead = 0;
 }
 
-/* It is locked. */
+/* Returns whether a segment of the arena has memory. The arena is locked. */
 static int ds__arena_has_memory(const ds__arena *a) {
     for (const ds__segment *s = a->segments; s; s = s->next)
         if (s->mapped)
@@ -4206,9 +4507,8 @@ static int ds__arena_has_memory(const ds__arena *a) {
     return 0;
 }
 
-/* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
-   Programs that capture again and again need no more memory for that. ds__memory_state.lock is
-   held. */
+/* Makes a new pool of one without owners and memory, or returns NULL. So programs that capture
+   again and again need no further host memory. ds__memory_state.lock is held. */
 static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *config,
                                         const ds_pool_desc *desc, char *label, uint64_t capture) {
     ds__mem_pool *found = NULL;
@@ -4223,7 +4523,7 @@ static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *c
     if (found && !ds__policy_keep(config))
         found = NULL;
     if (found) {
-        ds__counter_fold(dev); /* what it has counted remains the device's */
+        ds__counter_fold(dev); /* the device keeps the counts of the pool */
         memset(&found->stats, 0, sizeof found->stats);
         ds__host_free(found->label);
         found->label = label;
@@ -4234,69 +4534,58 @@ static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *c
     return found;
 }
 
-/* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
-   the device and the configuration are not used. NULL: out of memory, the error is set. */
-static ds__mem_pool *ds__mem_pool_new(ds__mem_dev *dev, const ds_mem_config *config,
-                                      const ds_pool_desc *desc, uint64_t capture) {
-    char *copy = desc->label ? ds__copy_text(desc->label, 255) : NULL;
-    if (desc->label && !copy) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+/* Makes a pool in a new object and enters it in the list of pools and of the device. Returns NULL
+   without host memory. ds__memory_state.lock is held. */
+static ds__mem_pool *ds__mem_pool_add(ds__mem_dev *dev, const ds_mem_config *config,
+                                      const ds_pool_desc *desc, char *label, uint64_t capture) {
+    ds__mem_pool *p = ds__kept_alloc(sizeof *p);
+    if (!p || !ds__array_reserve(&ds__memory_state.pools, sizeof *ds__memory_state.pools,
+                                 ds__memory_state.pool_count, 1, &ds__memory_state.pool_room))
         return NULL;
-    }
-    ds__mutex_lock(&ds__memory_state.lock);
-    ds__mem_pool *p = ds__mem_pool_reuse(dev, config, desc, copy, capture);
-    if (p) {
-        ds__mutex_unlock(&ds__memory_state.lock);
-        return p;
-    }
-    if (!(p = ds__kept_alloc(sizeof *p))) {
-        ds__mutex_unlock(&ds__memory_state.lock);
-        ds__host_free(copy);
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
-        return NULL;
-    }
     p->dev = dev;
-    p->label = copy;
-    if (ds__memory_state.pool_count == ds__memory_state.pool_room) {
-        uint32_t room = ds__memory_state.pool_room ? 2 * ds__memory_state.pool_room : 16;
-        ds__mem_pool **more = ds__host_alloc(room * sizeof *more);
-        if (!more) {
-            ds__mutex_unlock(&ds__memory_state.lock);
-            ds__host_free(copy);
-            p->label = NULL;
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
-            return NULL;
-        }
-        if (ds__memory_state.pool_count)
-            memcpy(more, ds__memory_state.pools, ds__memory_state.pool_count * sizeof *more);
-        ds__host_free(ds__memory_state.pools);
-        ds__memory_state.pools = more;
-        ds__memory_state.pool_room = room;
-    }
     ds__mem_dev_lock(dev);
     int applied = ds__mem_pool_apply(p, config);
     if (applied) {
+        p->label = label;
         ds__memory_state.pools[ds__memory_state.pool_count++] = p;
         ds__mem_pool_begin(p, ds__memory_state.pool_count, desc, capture);
         p->next = dev->main.next;
         dev->main.next = p;
     }
     ds__mem_dev_unlock(dev);
-    ds__mutex_unlock(&ds__memory_state.lock);
-    if (applied)
-        return p;
-    ds__host_free(copy);
-    return NULL;
+    return applied ? p : NULL;
 }
 
-/* Owners come and go; the last one leaves the pool to be emptied. */
+/* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
+   the device and the configuration are not used. Without host memory returns NULL and sets the
+   error. */
+static ds__mem_pool *ds__mem_pool_new(ds__mem_dev *dev, const ds_mem_config *config,
+                                      const ds_pool_desc *desc, uint64_t capture) {
+    char *label = desc->label ? ds__copy_text(desc->label, 255) : NULL;
+    ds__mem_pool *p = NULL;
+    if (label || !desc->label) {
+        ds__mutex_lock(&ds__memory_state.lock);
+        p = ds__mem_pool_reuse(dev, config, desc, label, capture);
+        if (!p)
+            p = ds__mem_pool_add(dev, config, desc, label, capture);
+        ds__mutex_unlock(&ds__memory_state.lock);
+    }
+    if (!p) {
+        ds__host_free(label);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+    }
+    return p;
+}
+
+/* Adds an owner to a pool. */
 static void ds__mem_pool_own(ds__mem_pool *p) {
     ds__mem_dev_lock(p->dev);
     p->owners++;
     ds__mem_dev_unlock(p->dev);
 }
 
-/* no lock: a graph's end comes on a thread of CUDA's */
+/* Removes an owner. A flush empties pools without owners. Takes no lock, because CUDA ends graphs
+   on a thread of its own. */
 static void ds__mem_pool_disown(ds__mem_pool *p) {
     atomic_fetch_sub(&p->owners, 1);
 }
@@ -4320,6 +4609,7 @@ static void ds__mem_pool_disown(ds__mem_pool *p) {
    ds__record_uses do so themselves.
    Threads: any. ds__uses_awaited and ds__device_wait block the host. */
 
+/* Destroys an event of the allocator; a zero handle is allowed. */
 static void ds__event_drop(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
     if (!e)
@@ -4328,10 +4618,12 @@ static void ds__event_drop(ds_event event) {
     ds__event_unpin(e);
 }
 
-/* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the
-   sentence: there is no memory. */
+/* Prepares a use, or makes one if `u` is NULL, with an event that can be recorded on the device.
+   Without host memory returns NULL and sets the error. */
 static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) {
-    if (!u && !(u = ds__kept_alloc(sizeof *u))) {
+    if (!u)
+        u = ds__kept_alloc(sizeof *u);
+    if (!u) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record a use");
         return NULL;
     }
@@ -4351,7 +4643,8 @@ static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) 
     return u;
 }
 
-/* One from the arena's stock. The arena is not locked. */
+/* Returns a use from the arena's stock, or a new one. Without host memory returns NULL and sets the
+   error. The arena is not locked. */
 static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
     ds__stream_use *u = a->spare_uses;
@@ -4361,7 +4654,8 @@ static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
     return ds__stream_use_done(u, device);
 }
 
-/* The events of uses may be recorded again. The arena is locked. */
+/* Returns a list of uses to the arena's stock. Their events stay and are recorded again. The arena
+   is locked. */
 static void ds__stream_uses_drop(ds__arena *a, ds__stream_use *u) {
     while (u) {
         ds__stream_use *next = u->next;
@@ -4371,6 +4665,7 @@ static void ds__stream_uses_drop(ds__arena *a, ds__stream_use *u) {
     }
 }
 
+/* Queries an event. Returns DS_OK for an event that was destroyed or never recorded. */
 static ds_result ds__event_ask(ds_event event) {
     ds__event *e = ds__pin(&ds__g.events, event.id);
     void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
@@ -4380,9 +4675,9 @@ static ds_result ds__event_ask(ds_event event) {
     return r;
 }
 
-#define DS__BROKEN UINT64_MAX
+#define DS__BROKEN UINT64_MAX /* an invalidated capture, or one that cannot be queried */
 
-/* The capture that a stream is in; 0: none; DS__BROKEN: one that cannot be added to. */
+/* Returns the capture of a stream, 0 if there is none, or DS__BROKEN. */
 static uint64_t ds__capture_of(ds__stream *s) {
     ds_capture_info info;
     if (DS__LIKELY(!ds__captures_open()))
@@ -4390,11 +4685,12 @@ static uint64_t ds__capture_of(ds__stream *s) {
     memset(&info, 0, sizeof info);
     if (s->driver->capture_query(s->native, &info) != DS_OK)
         return DS__BROKEN;
-    return info.status == DS_CAPTURE_NONE     ? 0
-           : info.status == DS_CAPTURE_ACTIVE ? info.id
-                                              : DS__BROKEN;
+    if (info.status == DS_CAPTURE_NONE)
+        return 0;
+    return info.status == DS_CAPTURE_ACTIVE ? info.id : DS__BROKEN;
 }
 
+/* Returns the capture of a stream by its handle, as ds__capture_of. */
 static uint64_t ds__capture_of_handle(ds_stream stream) {
     ds__stream *s = ds__captures_open() ? ds__pin(&ds__g.streams, stream.id) : NULL;
     uint64_t capture = s ? ds__capture_of(s) : 0;
@@ -4403,13 +4699,15 @@ static uint64_t ds__capture_of_handle(ds_stream stream) {
     return capture;
 }
 
+/* Returns whether the stream captures. */
 static int ds__is_capturing(ds__stream *s) {
     ds_capture_info info;
     memset(&info, 0, sizeof info);
     return s->driver->capture_query(s->native, &info) == DS_OK && info.status != DS_CAPTURE_NONE;
 }
 
-/* Whoever gets 1 records the use's event and says then how that went; 0: it is recorded. */
+/* Returns 1 to the one thread that must record the use's event and then set `recorded`. Returns 0
+   if the event is recorded; waits while another thread records it. */
 static int ds__use_claim(ds__stream_use *u) {
     for (;;) {
         uint8_t was = 0;
@@ -4421,8 +4719,8 @@ static int ds__use_claim(ds__stream_use *u) {
     }
 }
 
-/* Gives a use the event that it was to get when a capture is over. 0: one is open still.
-   Captures are held. */
+/* Records the event of a use after a capture. Returns 0 if a capture is open, or on an error. New
+   captures are held back. */
 static int ds__record_held(ds__stream_use *u) {
     if (ds__captures_open())
         return 0;
@@ -4431,12 +4729,13 @@ static int ds__record_held(ds__stream_use *u) {
     ds__tls.mute++;
     ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
     ds__tls.mute--;
-    u->recorded = r == DS_OK || r == DS_ERR_FAILED; /* one that has failed needs none */
-    /* it has ended, or was given away, and did not see the use: nobody knows when it is done */
+    u->recorded = r == DS_OK || r == DS_ERR_FAILED; /* a failed stream needs no event */
+    /* the stream has ended, and its end did not record the event */
     u->lost |= r == DS_ERR_INVALID_HANDLE;
     return u->recorded;
 }
 
+/* As ds__record_held; holds back new captures itself. */
 static int ds__record_now(ds__stream_use *u) {
     if (ds__captures_open())
         return 0;
@@ -4446,22 +4745,22 @@ static int ds__record_now(ds__stream_use *u) {
     return recorded;
 }
 
-/* Gives every use without an event one, at the end of its stream; a stream that has ended needs
-   none. Uses of streams that capture what the block belongs to are ordered by the graph.
-   Captures are held; the block is in no list. */
+/* Records the events of all uses that have none, at the current end of their streams. Uses in
+   another capture than the block's get their events later. New captures are held back, and the
+   block is in no list. */
 static ds_result ds__record_uses_held(ds__mem_block *b) {
     for (ds__stream_use *u = b->uses; u; u = u->next) {
         if (!ds__use_claim(u))
             continue;
         uint64_t capture = ds__capture_of_handle(u->stream);
-        /* what counts is the work from before: when the capture is over */
+        /* the use is work before the capture; its event is recorded after the capture */
         if (capture && capture != u->capture) {
             u->recorded = 0;
             continue;
         }
         u->capture = capture;
         ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
-        /* a stream that has ended and saw the use has recorded it */
+        /* the stream has ended, and its end did not record the event */
         if (r == DS_ERR_INVALID_HANDLE) {
             u->lost = 1;
             u->recorded = 0;
@@ -4474,6 +4773,7 @@ static ds_result ds__record_uses_held(ds__mem_block *b) {
     return DS_OK;
 }
 
+/* As ds__record_uses_held; holds back new captures itself, if an event is missing. */
 static ds_result ds__record_uses(ds__mem_block *b) {
     const ds__stream_use *u = b->uses;
     while (u && u->recorded == 1)
@@ -4486,8 +4786,8 @@ static ds_result ds__record_uses(ds__mem_block *b) {
     return r;
 }
 
-/* Whether the uses of a block are done; a use whose stream or device has failed is. What was
-   used in a capture is used in the order of its graph. No lock is held. */
+/* Returns whether the uses of a block are done. Uses of failed streams or devices are done, and
+   uses in captures that are over, because the graph orders them. No lock is held. */
 static int ds__uses_done(ds__stream_use *u) {
     for (; u; u = u->next) {
         if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u))
@@ -4498,18 +4798,21 @@ static int ds__uses_done(ds__stream_use *u) {
             continue;
         }
         ds_result r = ds__event_ask(u->event);
-        /* an answer that says nothing of the work is no "done" */
+        /* other errors do not tell whether the work is done */
         if (r != DS_OK && r != DS_ERR_FAILED)
             return 0;
     }
     return 1;
 }
 
+/* Waits for all work of a device; `key`: ds__device_key. The host blocks. */
 static ds_result ds__device_wait(int64_t key) {
     ds_device d = { (int32_t)(key >> 32), (int32_t)(key & INT32_MAX) };
     return ds__driver_of(d)->device_synchronize(d.index);
 }
 
+/* Waits for the uses of a block. The host blocks. Returns 0 if a capture or an error prevents that.
+   No lock is held. */
 static int ds__uses_awaited(ds__stream_use *u) {
     for (; u; u = u->next) {
         if (u->recorded != 1 && !ds__record_now(u)) {
@@ -4537,7 +4840,7 @@ static int ds__uses_awaited(ds__stream_use *u) {
    of an arena's stream.
 
    Invariants: Wrappers of one native stream share an arena in each pool; the arena stores up to
-   three further handles as aliases (twin). An arena stays until shutdown. When its stream ends,
+   three further handles as aliases. An arena stays until shutdown. When its stream ends,
    an arena becomes an orphan; `end` is an event behind the stream's work, or 0 if there is none.
    An orphan without memory may serve a new stream.
    Locks: ds__arena_main and ds__arena_in take the device lock; ds__arena_of and ds__arena_join
@@ -4547,63 +4850,78 @@ static int ds__uses_awaited(ds__stream_use *u) {
    Threads: any caller's thread. ds__arena_drain blocks the host. ds__mem_stream_gone is called
    by ds_stream_destroy, and by ds__retired_reclaim for the streams of ended threads. */
 
-/* A stream has several handles when it was wrapped: its arena knows some of them, so that it
-   stays in use when one ends. The device is locked. */
+/* Returns the index of the alias with this stream number (0: a free entry), or DS__ALIASES. */
+static int ds__arena_alias_find(const ds__arena *a, uint64_t id) {
+    int i = 0;
+    while (i < DS__ALIASES && a->alias[i].id != id)
+        i++;
+    return i;
+}
+
+/* Returns the index of the first stored alias, or DS__ALIASES. */
+static int ds__arena_alias_first(const ds__arena *a) {
+    int i = 0;
+    while (i < DS__ALIASES && !a->alias[i].id)
+        i++;
+    return i;
+}
+
+/* Stores a further handle of the arena's stream, which was wrapped several times. So the arena
+   stays in use when one handle ends. The device is locked. */
 static void ds__arena_join(ds__arena *a, ds__stream *s, ds_stream handle) {
     if (a->stream_id == s->id)
         return;
     ds__stream *first = ds__pin(&ds__g.streams, a->stream.id);
-    if (first)
-        ds__stream_unpin(first);
-    else { /* it was given away */
+    if (!first) { /* the first handle has ended */
         ds__arena_lock(a);
         a->stream = handle;
         a->stream_id = s->id;
         ds__arena_unlock(a);
         return;
     }
-    for (int i = 0; i < 3; i++)
-        if (a->twin[i].id == s->id)
-            return;
-    for (int i = 0; i < 3; i++)
-        if (!a->twin[i].id) {
-            a->twin[i].stream = handle;
-            a->twin[i].id = s->id;
-            return;
-        }
-    a->crowded = 1;
+
+    ds__stream_unpin(first);
+    if (ds__arena_alias_find(a, s->id) < DS__ALIASES)
+        return;
+    int i = ds__arena_alias_find(a, 0);
+    if (i == DS__ALIASES) {
+        a->crowded = 1;
+        return;
+    }
+    a->alias[i].stream = handle;
+    a->alias[i].id = s->id;
 }
 
-/* A handle ends. 1: the stream goes on. */
+/* Removes a handle that ends. Returns 1 if the stream goes on under another handle. The device is
+   locked. */
 static int ds__arena_part(ds__arena *a, const ds__stream *s) {
-    int i = 0;
     if (!s->borrowed)
         return 0;
-    for (; i < 3; i++)
-        if (a->twin[i].id == s->id) {
-            a->twin[i].id = 0;
-            return 1;
-        }
+    int i = ds__arena_alias_find(a, s->id);
+    if (i < DS__ALIASES) {
+        a->alias[i].id = 0;
+        return 1;
+    }
     if (a->stream_id != s->id)
         return 1;
-    for (i = 0; i < 3 && !a->twin[i].id;)
-        i++;
-    if (i == 3 && !a->crowded)
+    i = ds__arena_alias_first(a);
+    if (i == DS__ALIASES && !a->crowded)
         return 0;
+
     ds__arena_lock(a);
-    if (i == 3) {
+    if (i == DS__ALIASES) {
         a->stream.id = 0;
     } else {
-        a->stream = a->twin[i].stream;
-        a->stream_id = a->twin[i].id;
-        a->twin[i].id = 0;
+        a->stream = a->alias[i].stream;
+        a->stream_id = a->alias[i].id;
+        a->alias[i].id = 0;
     }
     ds__arena_unlock(a);
     return 1;
 }
 
-/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while
-   a block of it is taken the arena does not become another stream's. */
+/* The stream of an arena, or the end of an ended one. It may change once the arena is unlocked; but
+   while a block of the arena is taken, no other stream takes the arena over. */
 typedef struct ds__owner {
     ds_stream stream;
     ds_event end;
@@ -4617,8 +4935,9 @@ static ds__owner ds__owner_of(ds__arena *a) {
     return o;
 }
 
-/* CUDA lets only its own thread put work on a per-thread stream. When that thread has ended, the
-   legacy stream comes behind all it did: it is made when such a stream comes to the allocator. */
+/* Prepares for the end of a per-thread stream of CUDA. Only its own thread can enqueue work there;
+   after the end of that thread, the legacy stream waits for all of this work. So the handle of the
+   legacy stream is made when the allocator first sees a per-thread stream. */
 static void ds__expect_end(const ds__stream *s) {
     if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD) || s->device.type != DS_DEVICE_CUDA ||
         atomic_load(&ds__memory_state.legacy[s->device.index]))
@@ -4630,8 +4949,37 @@ static void ds__expect_end(const ds__stream *s) {
     ds__tls.mute--;
 }
 
-/* The arena of a stream in a pool, made or taken over from an ended stream at its first use.
-   NULL and the sentence: no memory. The device is locked. */
+/* Gives an arena to a stream. The device is locked; the arena too, if it had a stream before. */
+static void ds__arena_assign(ds__arena *a, const ds__stream *s, ds_stream handle,
+                             const void *identity) {
+    a->stream = handle;
+    a->stream_id = s->id;
+    a->identity = identity;
+    ds__arena_apply(a);
+}
+
+/* Gives the arena of an ended stream to a new one, if the arena has no memory. So programs that
+   create and destroy streams need no further arenas. Returns 0 if the arena has memory or a stream.
+   The device is locked. */
+static int ds__arena_take_over(ds__arena *a, const ds__stream *s, ds_stream handle,
+                               const void *identity) {
+    ds_event end = { 0 };
+    ds__arena_lock(a);
+    int empty = a->orphan && !ds__arena_has_memory(a);
+    if (empty) {
+        end = a->end;
+        a->end.id = 0;
+        a->orphan = a->crowded = a->slow_free = 0;
+        memset(a->alias, 0, sizeof a->alias);
+        ds__arena_assign(a, s, handle, identity);
+    }
+    ds__arena_unlock(a);
+    ds__event_drop(end);
+    return empty;
+}
+
+/* Returns the arena of a stream in a pool. At the first use, takes the arena of an ended stream or
+   makes one. Without host memory returns NULL and sets the error. The device is locked. */
 static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
     const void *identity = s->driver->stream_identity(s->native);
     ds__expect_end(s);
@@ -4640,47 +4988,20 @@ static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle)
             ds__arena_join(a, s, handle);
             return a;
         }
-    ds__arena *a = p->arenas;
-    /* that of an ended stream without memory: streams that come and go need no more arenas */
-    for (; a; a = a->next) {
-        ds__arena_lock(a);
-        int empty = a->orphan && !ds__arena_has_memory(a);
-        if (empty) {
-            a->orphan = a->crowded = a->slow_free = 0;
-            a->stream = handle;
-            a->stream_id = s->id;
-            a->identity = identity;
-            memset(a->twin, 0, sizeof a->twin);
-            ds__arena_apply(a);
-        }
-        ds_event end = a->end;
-        if (empty)
-            a->end.id = 0;
-        ds__arena_unlock(a);
-        if (!empty)
-            continue;
-        ds__event_drop(end);
-        return a;
-    }
-    if (!(a = ds__kept_alloc(sizeof *a))) {
+    for (ds__arena *a = p->arenas; a; a = a->next)
+        if (ds__arena_take_over(a, s, handle, identity))
+            return a;
+
+    ds__arena *a = ds__arena_new(p);
+    if (a)
+        ds__arena_assign(a, s, handle, identity);
+    else
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
-        return NULL;
-    }
-    ds__mutex_init(&a->grow);
-    ds__mutex_init(&a->giving);
-    a->pool = p;
-    a->dev = p->dev;
-    a->stream = handle;
-    a->stream_id = s->id;
-    a->identity = identity;
-    ds__arena_apply(a);
-    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__no_owner);
-    a->next = p->arenas;
-    p->arenas = a;
     return a;
 }
 
-/* The arena in the device's default pool, which the stream remembers. */
+/* Returns the arena of a stream in the device's default pool. The stream stores the arena. On
+   failure returns NULL and sets the error. */
 static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a)
@@ -4696,6 +5017,7 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     return a;
 }
 
+/* Returns the arena of a stream in a pool. On failure returns NULL and sets the error. */
 static ds__arena *ds__arena_in(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
     if (p == &p->dev->main)
         return ds__arena_main(s, handle);
@@ -4705,7 +5027,8 @@ static ds__arena *ds__arena_in(ds__mem_pool *p, ds__stream *s, ds_stream handle)
     return a;
 }
 
-/* Records the end of a stream. */
+/* Records the end of a stream: on the stream, or for a per-thread stream whose thread has ended on
+   the legacy stream. */
 static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream handle) {
     ds__tls.mute++;
     ds_result r = ds__event_record(event, handle, DS__OP_RECORD);
@@ -4718,8 +5041,19 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
     return r;
 }
 
-/* Uses that a stream was to get an event for at the free get it now, before it ends. Its event
-   is recorded under the arena's lock, since the block may be freed at any time: this is rare. */
+/* Records the events of a block's uses by an ending stream that have none. The arena is locked. */
+static void ds__block_record_late(ds__mem_block *b, const ds__stream *s, ds_stream stream) {
+    if (b->state != DS_BLOCK_LIVE && b->state != DS_BLOCK_PENDING)
+        return;
+    for (ds__stream_use *u = b->uses; u; u = u->next)
+        if (u->stream.id == stream.id && ds__use_claim(u)) {
+            u->lost = ds__record_end(u->event, s, stream) < 0;
+            u->recorded = !u->lost;
+        }
+}
+
+/* Records the events of all uses by an ending stream that have none, on all devices. The arenas are
+   locked meanwhile, because the blocks may be freed at any time; such uses are rare. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
     for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
         ds__mem_dev *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
@@ -4731,22 +5065,31 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
                 ds__arena_lock(a);
                 for (ds__segment *g = a->segments; g; g = g->next)
                     for (ds__mem_block *b = g->first; b; b = b->next)
-                        for (ds__stream_use *u =
-                                 b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->uses
-                                                                                           : NULL;
-                             u; u = u->next)
-                            if (u->stream.id == stream.id && ds__use_claim(u)) {
-                                u->lost = ds__record_end(u->event, s, stream) < 0;
-                                u->recorded = !u->lost;
-                            }
+                        ds__block_record_late(b, s, stream);
                 ds__arena_unlock(a);
             }
         ds__mem_dev_unlock(dev);
     }
 }
 
-/* A stream is about to end: its free memory is anyone's once the stream has passed what is on it
-   now. Called by ds_stream_destroy. */
+/* Makes the arena an orphan, with an event behind the work of its stream if that can be recorded.
+   The device is locked. */
+static void ds__arena_orphan(ds__arena *a, ds__stream *s, ds_stream handle) {
+    ds_event end = { 0 };
+    if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK &&
+        ds__record_end(end, s, handle) < 0) {
+        ds__event_drop(end);
+        end.id = 0;
+    }
+    ds__arena_lock(a);
+    a->end = end; /* threads that have taken a block of the arena read it */
+    a->identity = NULL;
+    a->orphan = 1;
+    ds__arena_unlock(a);
+}
+
+/* Prepares the arenas of a stream for its end. Any stream may use their free memory behind the
+   current work of the stream. Called by ds_stream_destroy. */
 static void ds__mem_stream_gone(ds__stream *s) {
     ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_stream handle = { ds__handle_of(&s->slot) };
@@ -4756,37 +5099,24 @@ static void ds__mem_stream_gone(ds__stream *s) {
     const void *identity = s->driver->stream_identity(s->native);
     ds__mem_dev_lock(dev);
     for (ds__mem_pool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next) {
-            if (a->orphan || (a->stream_id != s->id && a->identity != identity) ||
-                ds__arena_part(a, s))
-                continue;
-            ds_event end = { 0 };
-            if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK &&
-                ds__record_end(end, s, handle) < 0) {
-                ds__event_drop(end);
-                end.id = 0;
-            }
-            ds__arena_lock(a);
-            a->end = end; /* whoever has taken a block of an orphan reads it */
-            a->identity = NULL;
-            a->orphan = 1;
-            ds__arena_unlock(a);
-        }
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            if (!a->orphan && (a->stream_id == s->id || a->identity == identity) &&
+                !ds__arena_part(a, s))
+                ds__arena_orphan(a, s, handle);
     ds__mem_dev_unlock(dev);
 }
 
-/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
-   not known to be done. */
+/* Waits for the work that may use the arena's free memory. The host blocks. Returns 0 if the work
+   is not known to be done. */
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__owner o = ds__owner_of(a);
     ds__tls.quiet++;
-    /* `grow` may be held: ds__retired_reclaim runs destructors of the user's, and never under a
-       lock */
+    /* `grow` may be held, so ds__retired_reclaim must not run destructors of the program */
     ds__tls.upper_locked++;
     if (o.orphan && o.end.id) {
         r = ds__event_sync(o.end, DS__FOREVER);
-    } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
+    } else { /* a wait for the stream would invalidate a capture that begins on it meanwhile */
         ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
         r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
@@ -4795,7 +5125,7 @@ static int ds__arena_drain(ds__arena *a) {
         ds__stream_uses_drop(a, u);
         ds__arena_unlock(a);
     }
-    /* the stream has ended, and nobody knows when it is done; or is another thread's own */
+    /* the stream has ended without an event, or is another thread's per-thread stream */
     if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
         r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
     ds__tls.upper_locked--;
@@ -4821,17 +5151,13 @@ static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
         return r;
 
     ds__mutex_lock(&ds__memory_state.lock);
-    ds__callback *more = ds__host_alloc((list->count + 1) * sizeof *more);
-    if (more) {
-        if (list->count)
-            memcpy(more, list->entries, list->count * sizeof *more);
-        more[list->count++] = entry;
-        ds__host_free(list->entries);
-        list->entries = more;
-    }
+    int room =
+        ds__array_reserve(&list->entries, sizeof *list->entries, list->count, 1, &list->room);
+    if (room)
+        list->entries[list->count++] = entry;
     ds__mutex_unlock(&ds__memory_state.lock);
 
-    return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");
+    return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");
 }
 
 /* Removes the first entry with this function and argument. */
@@ -4868,8 +5194,7 @@ static ds__callback ds__callback_get(const ds__callback_list *list, size_t index
 /* Frees the list at shutdown, when no other thread uses the allocator. */
 static void ds__callback_clear(ds__callback_list *list) {
     ds__host_free(list->entries);
-    list->entries = NULL;
-    list->count = 0;
+    *list = (ds__callback_list){ 0 };
 }
 
 /* alloc/poison.h - poison in freed blocks.
@@ -4878,17 +5203,17 @@ static void ds__callback_clear(ds__callback_list *list) {
    uses of the block, ds__poison_late on the block's own stream or, if the stream has ended, on a
    stream of the allocator. ds__may_write tells whether the allocator may write to a pool.
 
-   Invariants: Poison is a fill in stream order. It is not made while a capture is open, because
-   work in a capture is the user's only, nor in a pool that a graph uses, because its launches
-   write to the pool's memory at any time. A block with `stale` set must be poisoned before it is
-   free.
+   Invariants: Poison is a fill in stream order. Blocks are not poisoned while a capture is open,
+   because a capture must contain the program's work only, nor in a pool that a graph uses, because
+   its launches write to the pool's memory at any time. A block with `stale` set must be poisoned
+   before it is free.
    Locks: expects no lock; the block is quiet and in no list. New captures are held back
    (ds__g.begin) around the fills.
    Threads: caller's threads. With `wait`, ds__poison_late blocks the host. */
 
 #define DS__POISON 0xDBDBDBDBu
 
-/* Whether the allocator may write to memory of a pool now. */
+/* Returns whether the allocator may write to memory of a pool now. */
 static int ds__may_write(const ds__mem_pool *p) {
     return !ds__captures_open() && !p->graphs;
 }
@@ -4905,9 +5230,9 @@ static void ds__poison_on(ds__mem_block *b, ds_stream stream) {
     b->stale = 0;
 }
 
-/* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on
-   one of the allocator's, once its end has come, which is later from then on. 0: it has not.
-   Nothing is locked. */
+/* Poisons a block, which is in no list and whose uses are done, on its stream. If the stream has
+   ended, poisons the block on the allocator's own stream once the work of the ended stream is done,
+   and records the event of that end again. Returns 0 if that work is not done. No lock is held. */
 static int ds__poison_late(ds__arena *a, ds__mem_block *b, int wait) {
     ds__owner o = ds__owner_of(a);
     ds_result r = DS_ERR_FAILED;
@@ -4921,7 +5246,8 @@ static int ds__poison_late(ds__arena *a, ds__mem_block *b, int wait) {
     ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
     if (s) {
         ds_stream giver = { ds__handle_of(&s->slot) };
-        ds__hold_captures(); /* also keeps two threads' fills and records in one order */
+        /* holding back captures also keeps fills and records of two threads in the same order */
+        ds__hold_captures();
         if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
             ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
             DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
@@ -4953,48 +5279,47 @@ static int ds__poison_late(ds__arena *a, ds__mem_block *b, int wait) {
    without the arena's lock; observers may be invoked under that lock.
    Threads: any caller's thread. With `wait`, ds__pending_poll blocks the host. */
 
-/* Takes a block out of the pending ones. The arena is locked. */
+/* Takes a block out of the list of pending ones. The arena is locked. */
 static void ds__pending_out(ds__arena *a, ds__mem_block *b) {
-    if (b->list_prev)
-        b->list_prev->list_next = b->list_next;
-    else
-        a->pending = b->list_next;
-    if (b->list_next)
-        b->list_next->list_prev = b->list_prev;
-    else
+    ds__block_list_out(&a->pending, b);
+    if (!b->list_next)
         a->pending_last = b->list_prev;
     a->pending_bytes -= b->size;
 }
 
+/* Makes a block, which is in no list, the last of the pending ones. The arena is locked. */
 static void ds__pending_in(ds__arena *a, ds__mem_block *b) {
     b->state = DS_BLOCK_PENDING;
-    b->list_next = NULL;
-    b->list_prev = a->pending_last;
-    if (a->pending_last)
-        a->pending_last->list_next = b;
-    else
-        a->pending = b;
+    ds__block_list_in(&a->pending, b, a->pending_last, NULL);
     a->pending_last = b;
     a->pending_bytes += b->size;
 }
 
-/* Ends a block whose uses are done: it was counted as freed before. The arena is locked. */
-static void ds__pending_complete(ds__arena *a, ds__mem_block *b) {
-    ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+/* Returns the descriptions of a block's uses to the stock. The arena is locked. */
+static void ds__block_uses_drop(ds__arena *a, ds__mem_block *b) {
     ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
+}
+
+/* Counts that the uses of a block in no list are done: the free is complete. The arena is locked
+   and ready. */
+static void ds__pending_done(ds__arena *a, ds__mem_block *b) {
+    ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+    ds__block_uses_drop(a, b);
+}
+
+/* Makes a block, whose free is complete now, a free block. The arena is locked and ready. */
+static void ds__pending_complete(ds__arena *a, ds__mem_block *b) {
+    ds__pending_done(a, b);
     (void)ds__merge_in(a, b);
 }
 
-/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
-   and ready. */
+/* Frees a live block that no stream uses any more. The arena is locked and ready. */
 static void ds__block_over(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    ds__stream_uses_drop(a, b->uses);
-    b->uses = NULL;
-    b->lent = 0;
+    ds__block_uses_drop(a, b);
     b->guarded = 0;
     b->stale = 0;
     if (b->oversize) {
@@ -5005,24 +5330,17 @@ static void ds__block_over(ds__arena *a, ds__mem_block *b) {
     (void)ds__merge_in(a, b);
 }
 
+/* Frees a live block that no stream uses any more. No lock is held. */
 static void ds__block_end(ds__arena *a, ds__mem_block *b) {
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
-        ds__make_ready(a, b->seg->kind, 0);
-        ds__arena_lock(a);
-    }
+    ds__arena_lock_ready(a, b->seg->kind);
     ds__block_over(a, b);
     ds__arena_unlock(a);
 }
 
-/* A block that other processes had comes back: called without locks. */
+/* Takes back a freed block that other processes do not use any more. No lock is held. */
 __attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
     ds__arena *a = atomic_load(&b->seg->arena);
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
-        ds__make_ready(a, b->seg->kind, 0);
-        ds__arena_lock(a);
-    }
+    ds__arena_lock_ready(a, b->seg->kind);
     b->exported = 0;
     if (!b->uses && !b->stale)
         ds__pending_complete(a, b);
@@ -5031,14 +5349,14 @@ __attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
     ds__arena_unlock(a);
 }
 
-#define DS__POLLS 64 /* pending blocks that are asked for in one go */
+#define DS__POLLS 64 /* pending blocks that are examined at a time */
 
-/* Marks up to DS__POLLS pending blocks as quiet, the oldest first, and returns how many. The
-   arena is not locked. */
-static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block *list[DS__POLLS]) {
+/* Marks up to `most` pending blocks as quiet, the oldest first, and returns their number. The arena
+   is not locked. */
+static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block **list, size_t most) {
     size_t n = 0;
     ds__arena_lock(a);
-    for (ds__mem_block *b = a->pending; b && n < DS__POLLS; b = b->list_next)
+    for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
         if (!b->quiet) {
             b->quiet = 1;
             list[n++] = b;
@@ -5052,9 +5370,9 @@ static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], 
     ds__arena_lock(a);
     for (size_t i = 0; i < count; i++) {
         ds__mem_block *b = list[i];
-        while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
-            ds__make_ready(a, b->seg->kind, 0);
-            ds__arena_lock(a);
+        if (!ds__counter_room_ready(a, b->seg->kind, 0)) {
+            ds__arena_unlock(a);
+            ds__arena_lock_ready(a, b->seg->kind);
         }
         ds__pending_out(a, b);
         b->quiet = 0;
@@ -5063,14 +5381,14 @@ static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], 
     ds__arena_unlock(a);
 }
 
-/* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the
-   host waits for all. The arena is not locked. */
+/* Frees the pending blocks whose uses are done, the oldest first, and returns their number. With
+   `wait`, the host waits for the uses of all. The arena is not locked. */
 static size_t ds__pending_poll(ds__arena *a, int wait) {
     size_t done = 0;
     ds__mem_block *list[DS__POLLS];
     for (;;) {
         size_t ready = 0;
-        size_t n = ds__pending_batch_take(a, list);
+        size_t n = ds__pending_batch_take(a, list, DS__POLLS);
         for (size_t i = 0; i < n; i++) {
             ds__mem_block *b = list[i];
             if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) &&
@@ -5095,17 +5413,17 @@ static size_t ds__pending_poll(ds__arena *a, int wait) {
 /* Makes the stream wait for the uses of a block that is in no list. The arena is not locked. */
 static ds_result ds__wait_uses(ds__mem_block *b, ds_stream stream) {
     for (ds__stream_use *u = b->uses; u; u = u->next) {
-        ds_result r = u->stream.id == stream.id || u->recorded != 1 || u->capture
-                          ? DS_OK
-                          : ds__wait_event(stream, u->event, DS__OP_WAIT);
+        if (u->stream.id == stream.id || u->recorded != 1 || u->capture)
+            continue;
+        ds_result r = ds__wait_event(stream, u->event, DS__OP_WAIT);
         if (r < 0)
             return r;
     }
     return DS_OK;
 }
 
-/* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The
-   arena is locked. */
+/* Returns whether a stream in a capture (0: in none) may wait for the uses: all must be recorded in
+   that capture. The arena is locked. */
 static int ds__uses_within(const ds__stream_use *u, uint64_t capture) {
     for (; u; u = u->next)
         if (u->recorded != 1 || u->capture != capture)
@@ -5113,9 +5431,9 @@ static int ds__uses_within(const ds__stream_use *u, uint64_t capture) {
     return 1;
 }
 
-/* Takes the block that has been pending for longest, if it fits and its uses are done: what a
-   program does that lends the same memory to another stream again and again. The arena is
-   locked, is unlocked meanwhile, and is locked again. */
+/* Takes the block that has been pending for longest, if it fits and its uses are done. Programs
+   that use the same memory on another stream again and again find their block here. There is a
+   pending block. The arena is locked, is unlocked meanwhile, and is locked again. */
 __attribute__((noinline)) static ds__mem_block *ds__take_oldest(ds__arena *a, int kind, size_t size,
                                                                 size_t asked) {
     ds__mem_block *b = a->pending;
@@ -5133,19 +5451,19 @@ __attribute__((noinline)) static ds__mem_block *ds__take_oldest(ds__arena *a, in
     return ds__block_take(a, kind, size, asked);
 }
 
-/* What ds__take_pending looks for. */
+/* The block that ds__take_pending searches. */
 typedef struct ds__pending_wanted {
     int kind;
     size_t size; /* the smallest size of the block */
     size_t most; /* the largest size of the block */
-    /* waits for the uses: the arena's own stream, or with `out_whole` that of a request */
+    /* the stream that waits for the uses: the arena's own, or with `out_whole` the request's */
     ds_stream stream;
     size_t asked;              /* with `out_whole`: the bytes of the request */
     ds__mem_block **out_whole; /* not NULL: the block becomes live, whole, and goes here */
 } ds__pending_wanted;
 
-/* Whether the block is pending, of a suitable size, and in no thread's or process's hands. The
-   arena is locked. */
+/* Returns whether a pending block has a suitable size, and no thread works on it and no other
+   process uses it. The arena is locked. */
 static inline int ds__pending_suits(const ds__arena *a, const ds__mem_block *b,
                                     const ds__pending_wanted *q) {
     if (b->seg->kind != q->kind || b->size < q->size || b->size > q->most)
@@ -5173,21 +5491,18 @@ static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_want
     return best;
 }
 
-/* Makes the pending block live for another stream's request, as it is: only the request's stream
-   has waited for its uses. The arena is locked. */
+/* Makes the whole pending block live for another stream's request. The block is not split, because
+   only the request's stream has waited for its uses. The arena is locked. */
 static void ds__pending_whole_give(ds__arena *a, ds__mem_block *b, const ds__pending_wanted *q) {
-    ds__count_done(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__stream_uses_drop(a, b->uses);
-    b->uses = NULL;
-    b->lent = 0;
+    ds__pending_done(a, b);
     ds__live_in(a, b);
     ds__block_mark_live_counted(a, b, q->asked);
     *q->out_whole = b;
 }
 
-/* Takes the smallest suitable pending block and makes the stream wait for its uses. Then the
-   block becomes free, or with `out_whole` live. 1: there was one. The arena is not locked. */
+/* Takes the smallest suitable pending block and makes the stream wait for its uses. Then the block
+   becomes free, or live with `out_whole`. Returns 1 if a block was taken. The arena is not
+   locked. */
 static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
     ds__mem_block *best = ds__pending_best_take(a, q);
     if (!best)
@@ -5205,7 +5520,7 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
     if (r == DS_OK)
         all = ds__count_begin(a, q->kind, q->out_whole ? (int64_t)best->size : 0,
                               q->out_whole ? (int64_t)q->asked : 0);
-    best->quiet = 0; /* not before: the lock was given up meanwhile */
+    best->quiet = 0; /* not earlier: ds__count_begin may unlock the arena */
     if (r == DS_OK) {
         ds__pending_out(a, best);
         if (q->out_whole)
@@ -5235,18 +5550,21 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
    Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
    CUDA's, and calls neither the driver nor a public function. */
 
+/* The pool that a capture shall use; NULL: a new pool of the device. */
 typedef struct ds__capture_wish {
     ds__mem_dev *dev;
     ds__mem_pool *pool;
 } ds__capture_wish;
 
+/* Makes or takes the pool of a capture, for ds__capture_attachment. */
 static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
     ds__capture_wish *wish = user;
     ds__mem_pool *p = wish->pool;
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mem_pool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
+        p = ds__mem_pool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture);
+        if (!p)
             return DS_ERR_OUT_OF_MEMORY;
     } else {
         ds__mem_pool_own(p);
@@ -5256,12 +5574,12 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     return DS_OK;
 }
 
-/* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is
-   given back when memory is next looked for. */
+/* Releases the pool after the last graph of a capture was destroyed. Runs on any thread and must
+   not call devstream, so a later flush gives the memory of the pool back. */
 static void ds__capture_pool_release(void *user) {
     ds__mem_pool *p = user;
     ds__mutex_lock(&ds__memory_state.leaving);
-    int closing = ds__memory_state.closing; /* ds_shutdown ends pools before graphs */
+    int closing = ds__memory_state.closing; /* 1: ds_shutdown frees the pools */
     ds__memory_state.leavers += !closing;
     ds__mutex_unlock(&ds__memory_state.leaving);
     if (closing)
@@ -5274,7 +5592,8 @@ static void ds__capture_pool_release(void *user) {
     ds__mutex_unlock(&ds__memory_state.leaving);
 }
 
-/* Attaches the wished pool, or one of the device, to the capture of the stream under a key. */
+/* Attaches a pool to the capture of the stream under a key. *out is NULL if the stream does not
+   capture. */
 static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__capture_wish *wish,
                                          ds__object **out) {
     return ds__capture_attachment(s,
@@ -5285,7 +5604,7 @@ static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__cap
                                   out);
 }
 
-/* What is allocated in a pool by name while the stream captures stays as long as the graph. */
+/* Keeps a pool that a request names for as long as the graph of the stream's capture. */
 static ds_result ds__capture_keep(ds__stream *s, ds__mem_pool *p) {
     ds__capture_wish wish = { p->dev, p };
     ds__object *kept;
@@ -5294,7 +5613,7 @@ static ds_result ds__capture_keep(ds__stream *s, ds__mem_pool *p) {
     return r;
 }
 
-/* The pool of the capture that a stream is in; NULL: it does not capture. */
+/* Sets *out to the pool of the stream's capture, or to NULL if the stream does not capture. */
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mem_pool **out) {
     ds__mem_dev *dev = ds__mem_device(s->device);
     ds__capture_wish wish = { dev, NULL };
@@ -5334,10 +5653,9 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
 
    Holds the state of the allocator of pinned host memory (ds__host) and makes its device record
    at the first use. ds__pinned_device returns that record; ds__pinned_used returns it only if
-   it exists already, and ds__mem_asked any device's. ds__pinned_configure applies a new
-   configuration. Blocks are handled in
-   pinned_block.h, the memory comes from pinned_source.h, and pinned_api.h has the public
-   functions.
+   it exists already, and ds__mem_asked returns the record of any device. ds__pinned_configure
+   applies a new configuration. Blocks are handled in pinned_block.h, the memory comes from
+   pinned_source.h, and pinned_api.h has the public functions.
 
    Policy:
    1. The host is a device (ds__mem_dev) with one pool and two arenas: one for blocks below 4
@@ -5353,7 +5671,7 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
       split and merged.
    5. pinned_max_round_threshold rounds requests up to powers of two. If
       pinned_reserve_segment_size is 0, such a request takes only a block of exactly its size. A
-      new segment for it has that size too, as in torch.
+      new segment for it has that size too, as in PyTorch.
    6. Blocks are taken and freed with the arena's lock and ds__host.count held, so all counts
       are exact.
 
@@ -5369,12 +5687,13 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
 
 #define DS__HOST_PAGE ((size_t)4096)
 
-/* The graphs that a capture makes: owned by them and by the uses. */
+/* The graphs of a capture, as owners of the pinned memory that they use. */
 struct ds__hold {
-    _Atomic int owners;
-    _Atomic int gone;
+    _Atomic int owners; /* the graphs together, and each use */
+    _Atomic int gone;   /* 1: the last graph was destroyed */
 };
 
+/* Times of driver calls. */
 typedef struct ds__clock {
     int64_t total; /* ns */
     int64_t max;   /* ns */
@@ -5383,10 +5702,10 @@ typedef struct ds__clock {
 } ds__clock;
 
 static struct {
-    ds__mutex lock; /* of the first use, and of `config` */
+    ds__mutex lock; /* guards the first use, and `config` */
     ds__mem_dev *_Atomic dev;
-    ds__arena *arena[2];  /* below 4 KiB; pages */
-    ds_mem_config config; /* as it was set last */
+    ds__arena *arena[2];  /* for blocks below 4 KiB, and of whole pages */
+    ds_mem_config config; /* the configuration that was set last */
     int configured;
     _Atomic size_t round_threshold; /* from `config` */
     _Atomic size_t max_cached;      /* from `config` */
@@ -5402,7 +5721,7 @@ static struct {
     ds__clock ended;
 } ds__host = { .lock = DS__MUTEX_INIT };
 
-/* The locked configuration counts from now on. */
+/* Sets the configuration. ds__host.lock is held. */
 static void ds__pinned_apply(const ds_mem_config *c) {
     ds__host.config = *c;
     ds__host.configured = 1;
@@ -5415,40 +5734,36 @@ static void ds__pinned_apply(const ds_mem_config *c) {
     atomic_store(&ds__host.debug, c->debug);
 }
 
-/* A configuration, or what a text (which was read once already) makes of the one that is there,
-   has been set. */
+/* Sets the configuration: to `config`, or by a text (known to be valid) from the current one. */
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
     ds__mutex_lock(&ds__host.lock);
-    ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
-    if (config || ds__config_read(text, &c) == DS_OK)
-        ds__pinned_apply(&c);
+    if (config) {
+        ds__pinned_apply(config);
+    } else {
+        ds_mem_config c = ds__host.configured ? ds__host.config : ds__usual_config();
+        if (ds__config_read(text, &c) == DS_OK)
+            ds__pinned_apply(&c);
+    }
     ds__mutex_unlock(&ds__host.lock);
 }
 
+/* Makes an arena of pinned memory. Returns NULL without host memory. ds__host.lock is held. */
 static ds__arena *ds__host_arena(ds__mem_dev *dev) {
-    ds__arena *a = ds__kept_alloc(sizeof *a);
+    ds__arena *a = ds__arena_new(&dev->main);
     if (!a)
         return NULL;
-    ds__mutex_init(&a->grow);
-    ds__mutex_init(&a->giving);
-    a->pool = &dev->main;
-    a->dev = dev;
     a->stream_id = UINT64_MAX;
-    ds__arena_apply(a);
     a->slow = 1;
-    ds__count_in(a, 1);
-    a->next = dev->main.arenas;
-    dev->main.arenas = a;
     return a;
 }
 
-/* The host's memory if it was used; NULL: it was not. */
+/* Returns the device record of pinned memory, or NULL if pinned memory was not used. */
 static ds__mem_dev *ds__pinned_used(void) {
     return atomic_load_explicit(&ds__host.dev, memory_order_acquire);
 }
 
-/* The memory of a device if it was used; DS_OK and NULL: it was not. DS_DEVICE_HOST is pinned
-   memory. */
+/* Sets *out to the record of a device, or to NULL if the device was not used. DS_DEVICE_HOST stands
+   for pinned memory. */
 static ds_result ds__mem_asked(ds_device device, ds__mem_dev **out) {
     if (device.type != DS_DEVICE_HOST)
         return ds__mem_used(device, out);
@@ -5456,7 +5771,28 @@ static ds_result ds__mem_asked(ds_device device, ds__mem_dev **out) {
     return DS_OK;
 }
 
-/* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */
+/* Makes the device record of pinned memory with both arenas, and publishes it. Returns NULL without
+   host memory. ds__host.lock is held. */
+static ds__mem_dev *ds__pinned_device_new(void) {
+    ds_mem_config c = (ds_mem_config_default)();
+    c.single_pool = 1; /* segments have the size of the request */
+    c.segment_growth = 0;
+    c.expandable_segments = 0;
+    ds__mem_dev *dev = ds__mem_dev_new((ds_device){ .type = DS_DEVICE_HOST }, ds__os_memory(), &c);
+    if (!dev)
+        return NULL;
+    atomic_store(&dev->limit, atomic_load(&ds__host.limit));
+    for (int i = 0; i < 2; i++) {
+        ds__host.arena[i] = ds__host_arena(dev);
+        if (!ds__host.arena[i])
+            return NULL;
+    }
+    atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
+    return dev;
+}
+
+/* Returns the device record of pinned memory, which is made at the first use. On failure returns
+   NULL and sets the error. */
 static ds__mem_dev *ds__pinned_device(void) {
     ds__mem_dev *dev = ds__pinned_used();
     if (DS__LIKELY(dev != NULL))
@@ -5469,23 +5805,8 @@ static ds__mem_dev *ds__pinned_device(void) {
         ds__pinned_apply(&usual);
     }
     dev = ds__pinned_used();
-    if (!dev && (dev = ds__kept_alloc(sizeof *dev)) != NULL) {
-        ds_mem_config c = (ds_mem_config_default)();
-        c.single_pool = 1; /* segments are as large as they are asked for */
-        c.segment_growth = 0;
-        c.expandable_segments = 0;
-        ds__mutex_init(&dev->lock);
-        dev->device.type = DS_DEVICE_HOST;
-        dev->total = ds__os_memory();
-        dev->main.dev = dev;
-        dev->main.owners = 1;
-        atomic_store(&dev->limit, atomic_load(&ds__host.limit));
-        if (ds__mem_pool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
-            (ds__host.arena[1] = ds__host_arena(dev)))
-            atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
-        else
-            dev = NULL;
-    }
+    if (!dev)
+        dev = ds__pinned_device_new();
     ds__mutex_unlock(&ds__host.lock);
     if (!dev)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
@@ -5506,6 +5827,7 @@ static ds__mem_dev *ds__pinned_device(void) {
    spinning lock may be held. The caller of ds__pinned_source_alloc holds the arena's `grow`.
    Threads: caller's threads. */
 
+/* Adds the time of a driver call that began at `since`. */
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
     ds__lock_take(&ds__host.clock_lock);
@@ -5518,7 +5840,7 @@ static void ds__clock_add(ds__clock *c, uint64_t since) {
     ds__lock_give(&ds__host.clock_lock);
 }
 
-/* Ordinary memory that is registered. */
+/* Allocates ordinary memory, touches its pages, and registers it with the driver. */
 static ds_result ds__registered_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     if (!ds__g.driver[b])
@@ -5546,6 +5868,7 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
     return r;
 }
 
+/* Allocates the memory of a pinned segment; *out_source: DS__FROM_*. No spinning lock is held. */
 static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out) {
     int registers = atomic_load(&ds__host.registers);
     uint64_t since = ds__now_ns();
@@ -5557,7 +5880,8 @@ static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **ou
     return r;
 }
 
-/* Nobody uses the memory, so nothing is waited for; it is gone whatever the driver says. */
+/* Frees the memory of a pinned segment. No work uses the memory, so the host does not wait, and an
+   error of the driver is ignored. */
 static ds_result ds__pinned_source_free(const ds__segment *s) {
     uint64_t since = ds__now_ns();
     ds__tls.mute++;
@@ -5784,7 +6108,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
     return n.held ? DS_NOT_READY : DS_OK;
 }
 
-/* Checks what a device counts, or a pool: the sums of its blocks and segments. */
+/* Compares the statistics of a device, or of a pool (`only`), with the sums of blocks and segments.
+   */
 static ds_result ds__validate_sums(ds__mem_dev *dev, ds__mem_pool *only,
                                    int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
     static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
@@ -5815,7 +6140,7 @@ static ds_result ds__validate_sums(ds__mem_dev *dev, ds__mem_pool *only,
     return DS_OK;
 }
 
-/* What the segments of a device have, or of a pool; and the oversize ones, as they were counted. */
+/* Sums of the segments of a device or a pool. */
 typedef struct ds__mem_count {
     size_t segments;
     size_t bytes;
@@ -5835,8 +6160,8 @@ static ds_result ds__validate_count(const ds__mem_count *n, ds__mem_dev *dev, ds
     return DS_OK;
 }
 
-/* The registry is locked. The segment is where its address belongs; where one has just been
-   given back another may be. */
+/* Returns whether the table by address has the segment in its place. Other segments may have the
+   same address. The registry is locked. */
 static int ds__is_sorted(const ds__segment *s) {
     size_t i = ds__sorted_after((uintptr_t)s->base);
     while (i > 0 && ds__memory_state.sorted[i - 1] != s &&
@@ -5845,7 +6170,7 @@ static int ds__is_sorted(const ds__segment *s) {
     return i > 0 && ds__memory_state.sorted[i - 1] == s;
 }
 
-/* Whether the segment reaches into the next one of the table, while both are in use. */
+/* Returns whether the segment reaches into the next one of the table, while both are in use. */
 static int ds__segment_overlaps(const ds__segment *s, const ds__segment *next, const ds__arena *a) {
     if (next->base < s->base)
         return 1;
@@ -5853,8 +6178,8 @@ static int ds__segment_overlaps(const ds__segment *s, const ds__segment *next, c
            atomic_load(&((ds__segment *)(uintptr_t)next)->arena);
 }
 
-/* Checks that the segments in the table are in order and do not overlap. *out_listed: how many
-   are the device's. Everything is locked, the registry too. */
+/* Checks that the segments in the table are in order and do not overlap. *out_listed: the number of
+   the device's segments. Everything is locked, the registry too. */
 static ds_result ds__validate_order(const ds__mem_dev *dev, size_t *out_listed) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < ds__memory_state.sorted_count; i++) {
@@ -5872,8 +6197,8 @@ static ds_result ds__validate_order(const ds__mem_dev *dev, size_t *out_listed) 
     return r;
 }
 
-/* Checks the table of all segments by address: the segments are in order, no two overlap, and all
-   of the device's are in their place. *out_listed: how many are the device's. Everything is
+/* Checks the table of all segments by address: the segments are in order, no two overlap, and those
+   of the device are in their place. *out_listed: the number of the device's segments. Everything is
    locked. */
 static ds_result ds__validate_sorted(ds__mem_dev *dev, size_t *out_listed) {
     *out_listed = 0;
@@ -5905,9 +6230,9 @@ static ds__mem_count ds__validate_pool_count(const ds__mem_pool *p) {
     return n;
 }
 
-/* Checks the bytes that limits go by, the oversize blocks and the table by address. Everything is
-   locked, but a thread that calls the driver for memory holds no lock meanwhile: while one does,
-   the limits are not compared. */
+/* Checks the reserved bytes, the oversize blocks and the table by address. Everything is locked.
+   But a thread that calls the driver for memory holds no lock; while there is one, the reserved
+   bytes are not compared. */
 static ds_result ds__validate_reserved(ds__mem_dev *dev) {
     uint64_t moving = atomic_load(&dev->moving);
     ds__mem_count all = { 0, 0, 0, 0, 0 };
@@ -5998,7 +6323,7 @@ static ds_result ds__device_validate(ds__mem_dev *dev) {
     return r;
 }
 
-/* The check of a policy whose debug is at least this. */
+/* Checks the pool's device if `debug` of the pool's policy is at least `level`. */
 static ds_result ds__pool_check(ds__mem_pool *p, int level) {
     return DS__UNLIKELY(ds__pool_policy(p)->debug >= level) ? ds__device_validate(p->dev) : DS_OK;
 }
@@ -6015,8 +6340,8 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
    Defines the records for memory that processes share, and their global state (ds__share). The
    exporter has exported segments (ds__export_hold) and exports (ds__ipc_export, one for each
    block). The importer has opened segments (ds__guest) and imports (ds__got, one for each block).
-   ds__ipc_memory is the content of an IPC handle, and ds__export_slot_facts what the exporter's
-   registry says.
+   ds__ipc_memory is the content of an IPC handle, and ds__export_slot_facts the content of an
+   export slot.
 
    Policy:
    1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
@@ -6026,15 +6351,15 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
       size.
    2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
       when it opens the segment. A lease is a number that only a living process holds. So any
-      process that looks at a lease of a dead process takes it back.
+      process may take back a lease of an ended process.
    3. Closing an import enqueues a callback on the stream of the last use; the block's lease ends
       in that callback. A later call of this process closes the segment when no block of the
       segment is left; then the segment's lease ends.
    4. A freed block without leases is free. A freed block with leases is in `limbo` until the
-      leases are gone. `limbo` is looked at when a block is exported, imported, closed or freed,
+      leases are gone. `limbo` is searched when a block is exported, imported, closed or freed,
       by ds_mem_ipc_collect, and when memory is short.
-   5. A slot is closed before its leases are looked at, and a lease is taken before the slot is
-      looked at. So of a free and an import at the same time, one sees the other.
+   5. A slot is closed before its leases are read, and a lease is taken before the slot is read.
+      So of a free and an import at the same time, one sees the other.
    6. A freed segment stays until all processes that have it open have closed it, as CUDA
       requires.
 
@@ -6049,29 +6374,28 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
 
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
 
-/* A segment of this process. */
+/* A segment of a shareable pool. */
 typedef struct ds__export_hold {
     struct ds__export_hold *next;
     ds_device device;
     char *base;
     size_t size;
-    uint32_t stake;      /* from the first export on */
-    uint32_t generation; /* from the first export on: not 0 */
-    int over;            /* the allocator has given it back */
+    uint32_t stake;      /* the export slot, from the first export on */
+    uint32_t generation; /* of the export slot; 0 before the first export */
+    int over;            /* 1: the allocator has given the segment back */
 } ds__export_hold;
 
 /* An exported block, until it is free. */
 typedef struct ds__ipc_export {
-    /* in its bucket, in limbo, or in the list of those that are over */
-    struct ds__ipc_export *next;
+    struct ds__ipc_export *next; /* in a bucket, in `limbo`, or in `over` */
     ds__mem_block *block;
     char *ptr;
-    uint32_t stake;
+    uint32_t stake; /* the export slot */
     uint32_t generation;
-    ds_event event; /* 0: more than DS__SENT_EVENTS have one */
+    ds_event event; /* 0: DS__SENT_EVENTS other records have an event */
 } ds__ipc_export;
 
-/* A segment of another process. */
+/* An opened segment of another process. */
 typedef struct ds__guest {
     struct ds__guest *next;
     ds_device device;
@@ -6081,10 +6405,10 @@ typedef struct ds__guest {
     uint32_t stake;
     uint32_t generation;
     uint32_t lease;
-    size_t blocks;
+    size_t blocks; /* records of imports in the segment */
 } ds__guest;
 
-/* A block of it. */
+/* An imported block. */
 typedef struct ds__got {
     struct ds__got *next;
     ds__guest *guest;
@@ -6094,17 +6418,17 @@ typedef struct ds__got {
     uint32_t generation;
     int open; /* imports that were not closed */
     uint32_t lease;
-    _Atomic int left; /* those, and closed ones whose stream has not come there */
-    _Atomic int gone; /* the lease is dropped, and no callback will come */
+    _Atomic int left; /* `open`, and closed imports whose callback has not run */
+    _Atomic int gone; /* 1: the lease is dropped, and no callback will come */
 } ds__got;
 
 static struct {
     ds__mutex mutex;
-    ds__lock lock; /* of the next two, and the buckets */
-    ds__ipc_export *limbo;
-    ds__ipc_export *over;
+    ds__lock lock;         /* guards `limbo`, `over` and `bucket` */
+    ds__ipc_export *limbo; /* freed blocks with leases */
+    ds__ipc_export *over;  /* records of freed blocks without leases */
     ds__ipc_export *bucket[DS__SENT_BUCKETS];
-    ds__export_hold *hoards;
+    ds__export_hold *hoards; /* all exported segments */
     ds__guest *guests;
     ds__got *got;
     size_t events;
@@ -6114,11 +6438,11 @@ static struct {
     uint64_t looked_ns;
 } ds__share = { .mutex = DS__MUTEX_INIT };
 
-/* The content of a handle. It comes from outside: all but `inner` names the export slot, and
-   `inner` is checked against the size there. */
+/* The content of an IPC handle, which another process may have changed. All members except `inner`
+   name the export slot; `inner` is compared with the size there. */
 typedef struct ds__ipc_memory {
     uint8_t version;
-    uint8_t type; /* of the devices, for the sentence; the segment's slot decides */
+    uint8_t type; /* of the device, for the error; the type in the segment's slot counts */
     uint8_t zero[2];
     int32_t pid;
     int32_t fd;
@@ -6126,7 +6450,7 @@ typedef struct ds__ipc_memory {
     uint32_t generation;
     uint32_t zero_too;
     uint64_t cookie;
-    uint64_t inner;          /* where the pointer is in the block */
+    uint64_t inner;          /* offset of the pointer in the block */
     unsigned char rest[216]; /* zero */
 } ds__ipc_memory;
 
@@ -6150,7 +6474,8 @@ enum { DS__PARCEL_VERSION = 2 };
    Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
    on driver threads. */
 
-/* A stake on the own board, with what importers read of it. The boards' mutex is held. */
+/* Takes an export slot of the process's registry, with its content for importers. The registries'
+   mutex is held. */
 static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_facts *facts,
                                      uint32_t *out, uint32_t *out_generation) {
     uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
@@ -6173,7 +6498,7 @@ static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_fact
     return DS_OK;
 }
 
-/* Nobody has a lease of it. The boards' mutex is held. */
+/* Gives an export slot without leases back. The registries' mutex is held. */
 static void ds__export_slot_end(ds__registry *b, uint32_t i) {
     ds__export_slot *s = &b->sheet->stake[i];
     atomic_fetch_and(&s->word, ~(uint64_t)1);
@@ -6181,17 +6506,19 @@ static void ds__export_slot_end(ds__registry *b, uint32_t i) {
     b->free_stake = i + 1;
 }
 
+/* Closes an export slot: no process can take a lease from now on. */
 static void ds__export_slot_close(uint32_t i) {
     atomic_fetch_and(&ds__registries.own->sheet->stake[i].word, ~(uint64_t)1);
 }
 
-/* A lease says who has it as a lane does: number << 24 | process id. */
+/* Returns the number of the process that has a lease. A lease is number << 24 | process id, as in a
+   lane of the registry. */
 static uint64_t ds__lease_number(uint64_t lease) {
     return lease >> 24;
 }
 
-/* Whether somebody has a lease of the own stake; look: those of processes that are gone are
-   ended first. */
+/* Returns whether a process has a lease of an own export slot. With `look`, first ends the leases
+   of processes that have ended. */
 static int ds__export_slot_leased(uint32_t i, int look) {
     ds__registry *b = ds__registries.own;
     ds__export_slot *s = &b->sheet->stake[i];
@@ -6206,8 +6533,8 @@ static int ds__export_slot_leased(uint32_t i, int look) {
     return leased;
 }
 
-/* Takes a lease of another process's stake; that of a process that is gone when no other is
-   free. The stake's facts stay as they are until ds__lease_drop. No stake has generation 0. */
+/* Takes a lease of another process's export slot; if none is free, takes over the lease of an ended
+   process. The content of the slot stays until ds__lease_drop. No slot has generation 0. */
 static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t generation,
                                 uint32_t *out) {
     DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
@@ -6258,7 +6585,8 @@ static ds__ipc_export **ds__ipc_export_bucket(const char *ptr) {
     return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
 }
 
-/* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
+/* Returns the record of a live exported block, or NULL. With `take`, removes the record from its
+   bucket. ds__share.lock is held. */
 static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
     ds__ipc_export **p = ds__ipc_export_bucket(ptr);
     while (*p && (*p)->ptr != ptr)
@@ -6269,7 +6597,8 @@ static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
     return s;
 }
 
-/* The user has freed the block; its arena is locked. 1: other processes still have it. */
+/* Moves the record of a freed block to `limbo` or `over`. Returns 1 if other processes still have
+   leases of the block. The arena is locked. */
 static int ds__share_hold(ds__mem_block *b) {
     ds__lock_take(&ds__share.lock);
     ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
@@ -6289,7 +6618,7 @@ static int ds__share_hold(ds__mem_block *b) {
     return leased;
 }
 
-/* Ends what the record of a block that nobody else has stands for. The mutex is held. */
+/* Gives the event and the export slot of a block without leases back. ds__share.mutex is held. */
 static void ds__ipc_export_clear(ds__ipc_export *s) {
     if (s->event.id) {
         ds__event_drop(s->event);
@@ -6300,20 +6629,21 @@ static void ds__ipc_export_clear(ds__ipc_export *s) {
     ds__registries_unlock();
 }
 
+/* Ends a record of a block without leases. ds__share.mutex is held. */
 static void ds__ipc_export_end(ds__ipc_export *s) {
     ds__ipc_export_clear(s);
     ds__host_free(s);
 }
 
-/* The segment's memory, which the allocator has given back and nobody has open, or which stays
-   where it is. The mutex is held. */
+/* Ends a record of a segment and frees the memory. With `stays`, other processes have the memory
+   open, and it remains until the process ends. ds__share.mutex is held. */
 static void ds__export_hold_end(ds__export_hold *h, int stays) {
     ds__found f;
     if (stays)
         (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
     else
-        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size,
-                                          1)); /* the allocator has waited for the device */
+        /* without a wait: the allocator has waited for the device */
+        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size, 1));
     if (h->generation && !stays) {
         ds__registries_lock();
         ds__export_slot_end(ds__registries.own, h->stake);
@@ -6322,12 +6652,13 @@ static void ds__export_hold_end(ds__export_hold *h, int stays) {
     ds__host_free(h);
 }
 
-/* The mutex is held. */
+/* Ends the segments that were given back and that no other process has open; during ds_shutdown,
+   all that were given back. ds__share.mutex is held. */
 static void ds__export_holds_collect(void) {
     for (ds__export_hold **p = &ds__share.hoards; *p;) {
         ds__export_hold *h = *p;
         int leased = h->over && h->generation && ds__export_slot_leased(h->stake, 1);
-        /* on a CPU device only the name goes */
+        /* memory of a CPU device can be freed: other processes keep their mapping */
         int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
         if (stays)
             ds__log_warn("%zu bytes at %p remain allocated until the process ends: other processes "
@@ -6342,6 +6673,7 @@ static void ds__export_holds_collect(void) {
     }
 }
 
+/* Allocates the memory of a shareable segment. */
 static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
     ds__export_hold *h = ds__host_alloc(sizeof *h);
     if (!h)
@@ -6362,6 +6694,8 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
     return DS_OK;
 }
 
+/* Gives a shareable segment back after the work of the device. The memory stays while other
+   processes have it open. */
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
     ds__tls.quiet++;
@@ -6384,8 +6718,7 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
     return DS_OK;
 }
 
-/* The import whose block holds the address and that is not closed; NULL: none. The mutex is
-   held. */
+/* Returns the open import that contains an address, or NULL. ds__share.mutex is held. */
 static ds__got *ds__got_of(const void *ptr) {
     ds__got *g = ds__share.got;
     while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size))
@@ -6393,7 +6726,7 @@ static ds__got *ds__got_of(const void *ptr) {
     return g;
 }
 
-/* Closes a segment of which no block is left. The mutex is held. */
+/* Closes a segment without imports. ds__share.mutex is held. */
 static void ds__guest_end(ds__guest *q) {
     ds__guest **p = &ds__share.guests;
     while (*p != q)
@@ -6407,7 +6740,8 @@ static void ds__guest_end(ds__guest *q) {
     ds__host_free(q);
 }
 
-/* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
+/* Ends imports whose callbacks have run, or with `all` every import, at ds_shutdown.
+   ds__share.mutex is held. */
 static void ds__got_collect(int all) {
     for (ds__got **p = &ds__share.got; *p;) {
         ds__got *g = *p;
@@ -6431,8 +6765,8 @@ static void ds__got_collect(int all) {
    records.
 
    Invariants: A record in `limbo` leaves the list only without leases; then its slot and event
-   are released and its block becomes free or pending. By the way (DS__COLLECT_BY_THE_WAY), a
-   limbo of 32 blocks or more is looked at no more than once per millisecond. More than 1,000
+   are released and its block becomes free or pending. With DS__COLLECT_BY_THE_WAY, a
+   limbo of 32 blocks or more is examined no more than once per millisecond. More than 1,000
    blocks in `limbo` cause one warning.
    Locks: ds__share_collect_now tries to take ds__share.mutex; only ds_mem_ipc_collect waits for
    the mutex. Inside, the registries' mutex and ds__share.lock are taken for short steps. Blocks
@@ -6440,16 +6774,14 @@ static void ds__got_collect(int all) {
    mutex while it holds locks of the allocator.
    Threads: any caller's thread; ds__share_shutdown runs on the thread of ds_shutdown. */
 
-/* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
-   is held. */
+/* Ends records of blocks without leases. Returns the records of blocks in limbo that have no lease
+   any more; the caller must return these blocks. ds__share.mutex is held. */
 static ds__ipc_export *ds__share_sort(void) {
     ds__ipc_export *ready = NULL;
-    ds__ipc_export *over;
-    ds__ipc_export *limbo;
     ds__got_collect(0);
     ds__lock_take(&ds__share.lock);
-    over = ds__share.over;
-    limbo = ds__share.limbo;
+    ds__ipc_export *over = ds__share.over;
+    ds__ipc_export *limbo = ds__share.limbo;
     ds__share.over = ds__share.limbo = NULL;
     ds__lock_give(&ds__share.lock);
     while (over) {
@@ -6477,16 +6809,18 @@ static ds__ipc_export *ds__share_sort(void) {
     return ready;
 }
 
-/* How much trouble to take: none while another thread is at it, or while many are in limbo and
-   were looked at a moment ago. */
+/* The effort of a collection: none if another thread has the mutex, or if many blocks in limbo were
+   examined less than a millisecond ago; none if another thread has the mutex; full. */
 enum { DS__COLLECT_BY_THE_WAY, DS__COLLECT_IF_FREE, DS__COLLECT_ALL };
 
-static void ds__share_collect_now(int how, size_t *out_count) {
+/* Collects exports that are no longer used. Returns the number of blocks that have come back. Only
+   DS__COLLECT_ALL waits for ds__share.mutex. */
+static size_t ds__share_collect_now(int how) {
     size_t count = 0;
     if (how == DS__COLLECT_ALL)
         ds__mutex_lock(&ds__share.mutex);
     else if (!ds__mutex_trylock(&ds__share.mutex))
-        return;
+        return 0;
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
         how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
@@ -6498,48 +6832,49 @@ static void ds__share_collect_now(int how, size_t *out_count) {
     if (warn)
         ds__log_warn("%zu freed blocks are kept because other processes have not closed them",
                      many);
-    while (ready) { /* the allocator's locks may be held by who waits for the mutex */
+    /* without the mutex, because a thread may wait for it with locks of the allocator held */
+    while (ready) {
         ds__ipc_export *s = ready;
         ready = s->next;
         ds__mem_return(s->block);
         ds__host_free(s);
         count++;
     }
-    if (out_count)
-        *out_count = count;
+    return count;
 }
 
 static void ds__share_collect_by_the_way(void) {
-    ds__share_collect_now(DS__COLLECT_BY_THE_WAY, NULL);
+    (void)ds__share_collect_now(DS__COLLECT_BY_THE_WAY);
 }
 
 static size_t ds__share_collect(void) {
-    size_t count = 0;
-    ds__share_collect_now(DS__COLLECT_IF_FREE, &count);
-    return count;
+    return ds__share_collect_now(DS__COLLECT_IF_FREE);
 }
 
 DSDEF ds_result(ds_mem_ipc_collect)(void) {
     DS__ENTER("ds_mem_ipc_collect");
-    ds__share_collect_now(DS__COLLECT_ALL, NULL);
+    (void)ds__share_collect_now(DS__COLLECT_ALL);
     return DS_OK;
 }
 
-/* When all work is done, before the segments go. */
+/* Ends all records of a list. ds__share.mutex is held. */
+static void ds__ipc_exports_end(ds__ipc_export **list) {
+    while (*list) {
+        ds__ipc_export *s = *list;
+        *list = s->next;
+        ds__ipc_export_end(s);
+    }
+}
+
+/* Ends all records at ds_shutdown, after all work and before the segments are freed. */
 static void ds__share_shutdown(void) {
     ds__mutex_lock(&ds__share.mutex);
     ds__share.ending = 1;
     ds__got_collect(1);
-    for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
-        ds__ipc_export **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
-                                : i == DS__SENT_BUCKETS ? &ds__share.limbo
-                                                        : &ds__share.over;
-        while (*list) {
-            ds__ipc_export *s = *list;
-            *list = s->next;
-            ds__ipc_export_end(s);
-        }
-    }
+    for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
+        ds__ipc_exports_end(&ds__share.bucket[i]);
+    ds__ipc_exports_end(&ds__share.limbo);
+    ds__ipc_exports_end(&ds__share.over);
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
     ds__mutex_unlock(&ds__share.mutex);
@@ -6547,10 +6882,11 @@ static void ds__share_shutdown(void) {
 
 /* alloc/segment.h - descriptions of segments, and limits.
 
-   Makes and removes the description of a segment (ds__segment_new, ds__segment_drop).
+   Makes and removes the description of a segment (ds__segment_new, ds__segment_drop), and its first
+   and last block (ds__segment_first_new, ds__segment_retire).
    ds__segment_reserve and ds__segment_unreserve keep the reserved bytes within the limits of the
    device and the pool. Growing segments, plain segments and blocks without a cache use these
-   functions. ds__async_has and ds__async_surplus return what the driver's own pool has.
+   functions. ds__async_has and ds__async_surplus return the bytes of the driver's own pool.
 
    Invariants: ds__memory_state.sorted has every segment in the order of base addresses. Reserved
    bytes may exceed the bytes of the segments only while dev->moving counts a call between
@@ -6587,7 +6923,7 @@ static size_t ds__async_surplus(ds__mem_dev *dev) {
     return has > blocks ? has - blocks : 0;
 }
 
-/* Adds unless the sum would pass the limit, 0: none. */
+/* Adds `size` and returns 1, unless the sum would exceed the limit. Limit 0: none. */
 static int ds__segment_add_within(_Atomic size_t *sum, size_t size, size_t limit) {
     size_t was = atomic_load(sum);
     do {
@@ -6597,7 +6933,7 @@ static int ds__segment_add_within(_Atomic size_t *sum, size_t size, size_t limit
     return 1;
 }
 
-/* From here until ds__move_end what is reserved may be more than what segments have. */
+/* Until ds__move_end, the reserved bytes may exceed the bytes of the segments. */
 static void ds__move_begin(ds__mem_dev *dev) {
     atomic_fetch_add(&dev->moving, ((uint64_t)1 << 32) + 1);
 }
@@ -6623,18 +6959,20 @@ static ds_result ds__reserve_with(ds__arena *a, size_t size, size_t surplus) {
     return DS_ERR_LIMIT_EXCEEDED;
 }
 
+/* Reserves bytes within the limits of the pool and the device. No spinning lock is held. */
 static ds_result ds__segment_reserve(ds__arena *a, size_t size) {
     return ds__reserve_with(a, size, atomic_load(&a->dev->limit) ? ds__async_surplus(a->dev) : 0);
 }
 
+/* Gives reserved bytes back that no segment has. */
 static void ds__segment_unreserve(ds__arena *a, size_t size) {
     atomic_fetch_sub(&a->pool->reserved, size);
     atomic_fetch_sub(&a->dev->reserved, size);
     ds__move_end(a->dev);
 }
 
-/* A segment has the bytes; less than 0: it has them no more, and ds__segment_unreserve follows. The
-   arena is locked. */
+/* Counts reserved bytes that a segment has now. If `by` is negative, a segment has lost the bytes,
+   and ds__segment_unreserve must follow. The arena is locked. */
 static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
     ds__counter_meters_add(a, kind, DS__RESERVED, by);
     if (by > 0)
@@ -6643,100 +6981,120 @@ static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
         ds__move_begin(a->dev);
 }
 
-/* A description of a segment, in no list. */
-static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
-                                    size_t page) {
-    ds__mutex_lock(&ds__memory_state.registry);
-    ds__segment *s = ds__memory_state.free_segments;
-    int room = ds__memory_state.sorted_count < ds__memory_state.sorted_room;
-    if (!room) {
-        size_t more = ds__memory_state.sorted_room ? 2 * ds__memory_state.sorted_room : 64;
-        ds__segment **sorted = ds__host_alloc(more * sizeof *sorted);
-        if (sorted) {
-            if (ds__memory_state.sorted_count)
-                memcpy(sorted, ds__memory_state.sorted,
-                       ds__memory_state.sorted_count * sizeof *sorted);
-            ds__host_free(ds__memory_state.sorted);
-            ds__memory_state.sorted = sorted;
-            ds__memory_state.sorted_room = more;
-            room = 1;
-        }
-    }
-    if (s)
-        ds__memory_state.free_segments = s->next;
-    else
-        s = ds__kept_alloc_unlocked(sizeof *s);
-    unsigned shift =
-        kind == DS__SMALL || ds__pool_policy(a->pool)->single_pool ? DS__DENSE_SHIFT : 20;
-    size_t granules = (size + ((size_t)1 << shift) - 1) >> shift;
-    ds__mem_block **table = s && room ? ds__host_alloc(granules * sizeof *table) : NULL;
-    int entered = table && (page || ds__address_granules_set(s, base, size, 1));
-    if (!entered) {
-        if (table && !page)
-            ds__address_granules_set(s, base, size, 0);
-        ds__host_free(table);
-        if (s) {
-            s->next = ds__memory_state.free_segments;
-            ds__memory_state.free_segments = s;
-        }
-        ds__mutex_unlock(&ds__memory_state.registry);
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
-        return NULL;
-    }
-    s->base = base;
-    s->size = size;
-    s->mapped = page ? 0 : size;
-    s->page = page;
-    s->granule = table;
-    s->rows = NULL;
-    s->shift = shift;
-    s->kind = (uint8_t)kind;
-    s->source = (uint8_t)source;
-    s->serial = ++ds__memory_state.serial;
-    s->native = 0;
-    s->direct = s->leaving = 0;
-    s->first = NULL;
-    size_t i = ds__sorted_after((uintptr_t)base);
+/* Enters a segment in the table of all segments, which has room. The registry is locked. */
+static void ds__segment_sorted_in(ds__segment *s) {
+    size_t i = ds__sorted_after((uintptr_t)s->base);
     memmove(&ds__memory_state.sorted[i + 1], &ds__memory_state.sorted[i],
             (ds__memory_state.sorted_count - i) * sizeof *ds__memory_state.sorted);
     ds__memory_state.sorted[i] = s;
     ds__memory_state.sorted_count++;
-    atomic_store_explicit(&s->arena, a, memory_order_release);
-    ds__mutex_unlock(&ds__memory_state.registry);
-    return s;
 }
 
-/* Nothing leads to the segment any more. It is in no list of its arena. */
-static void ds__segment_drop(ds__segment *s) {
-    ds__arena *a = atomic_load(&s->arena);
-    ds__mem_block **table = s->granule;
-    ds__arena_lock(a);
-    /* a late look-up is in the table with this lock */
-    for (ds__sub_table *row = s->rows; row; row = s->rows) {
-        s->rows = row->next;
-        row->next = a->spare_rows;
-        a->spare_rows = row;
-    }
-    atomic_store_explicit(&s->arena, NULL, memory_order_release);
-    s->granule = NULL;
-    ds__arena_unlock(a);
-    ds__mutex_lock(&ds__memory_state.registry);
+/* Removes a segment from the table of all segments. The registry is locked. */
+static void ds__segment_sorted_out(const ds__segment *s) {
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
-    /* its memory may be a newer segment's already */
+    /* a newer segment may have the same address already */
     while (ds__memory_state.sorted[i] != s)
         i--;
     memmove(&ds__memory_state.sorted[i], &ds__memory_state.sorted[i + 1],
             (ds__memory_state.sorted_count - i - 1) * sizeof *ds__memory_state.sorted);
     ds__memory_state.sorted_count--;
-    if (!s->page)
-        ds__address_granules_set(s, s->base, s->size, 0);
-    s->next = ds__memory_state.free_segments;
-    ds__memory_state.free_segments = s;
-    ds__mutex_unlock(&ds__memory_state.registry);
-    ds__host_free(table);
 }
 
-static void ds__segment_in(ds__arena *a, ds__segment *s) { /* locked */
+/* Takes an unused description of a segment, or makes one. Returns NULL without host memory. The
+   registry is locked. */
+static ds__segment *ds__segment_description_take(void) {
+    ds__segment *s = ds__memory_state.free_segments;
+    if (!s)
+        return ds__kept_alloc_unlocked(sizeof *s);
+    ds__memory_state.free_segments = s->next;
+    return s;
+}
+
+static void ds__segment_description_drop(ds__segment *s) {
+    s->next = ds__memory_state.free_segments;
+    ds__memory_state.free_segments = s;
+}
+
+/* Gives a segment its granule table, and enters plain segments in the table of addresses. Returns 0
+   without host memory. The registry is locked. */
+static int ds__segment_tables_set(ds__segment *s) {
+    size_t granules = (s->size + ((size_t)1 << s->shift) - 1) >> s->shift;
+    s->granule = ds__host_alloc(granules * sizeof *s->granule);
+    if (!s->granule)
+        return 0;
+    if (s->page || ds__address_granules_set(s, s->base, s->size, 1))
+        return 1;
+    ds__address_granules_set(s, s->base, s->size, 0);
+    ds__host_free(s->granule);
+    s->granule = NULL;
+    return 0;
+}
+
+/* Makes a description of a segment, which is in no list of the arena and has no blocks. `page`: 0
+   for plain segments. Returns NULL without host memory, and the error is set. */
+static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
+                                    size_t page) {
+    int dense = kind == DS__SMALL || ds__pool_policy(a->pool)->single_pool;
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__segment *s = NULL;
+    if (ds__array_reserve(&ds__memory_state.sorted, sizeof *ds__memory_state.sorted,
+                          ds__memory_state.sorted_count, 1, &ds__memory_state.sorted_room))
+        s = ds__segment_description_take();
+    if (s) {
+        s->base = base;
+        s->size = size;
+        s->mapped = page ? 0 : size;
+        s->page = page;
+        s->sub_tables = NULL;
+        s->shift = dense ? DS__DENSE_SHIFT : 20;
+        s->kind = (uint8_t)kind;
+        s->source = (uint8_t)source;
+        s->native = 0;
+        s->direct = s->leaving = 0;
+        s->first = NULL;
+        if (ds__segment_tables_set(s)) {
+            s->serial = ++ds__memory_state.serial;
+            ds__segment_sorted_in(s);
+            atomic_store_explicit(&s->arena, a, memory_order_release);
+        } else {
+            ds__segment_description_drop(s);
+            s = NULL;
+        }
+    }
+    ds__mutex_unlock(&ds__memory_state.registry);
+    if (!s)
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+    return s;
+}
+
+/* Ends a segment that is in no list of its arena: no address leads to it any more. Its description
+   is used again for other segments. Takes the arena's lock and the registry's. */
+static void ds__segment_drop(ds__segment *s) {
+    ds__arena *a = atomic_load(&s->arena);
+    ds__mem_block **granule = s->granule;
+    ds__arena_lock(a);
+    /* a late look-up reads the table with this lock held */
+    for (ds__sub_table *table = s->sub_tables; table; table = s->sub_tables) {
+        s->sub_tables = table->next;
+        table->next = a->spare_sub_tables;
+        a->spare_sub_tables = table;
+    }
+    atomic_store_explicit(&s->arena, NULL, memory_order_release);
+    s->granule = NULL;
+    ds__arena_unlock(a);
+
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__segment_sorted_out(s);
+    if (!s->page)
+        ds__address_granules_set(s, s->base, s->size, 0);
+    ds__segment_description_drop(s);
+    ds__mutex_unlock(&ds__memory_state.registry);
+    ds__host_free(granule);
+}
+
+/* Links a segment into the arena's list. The arena is locked. */
+static void ds__segment_in(ds__arena *a, ds__segment *s) {
     s->prev = NULL;
     s->next = a->segments;
     if (s->next)
@@ -6744,7 +7102,8 @@ static void ds__segment_in(ds__arena *a, ds__segment *s) { /* locked */
     a->segments = s;
 }
 
-static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
+/* Unlinks a segment from the arena's list. The arena is locked. */
+static void ds__segment_out(ds__arena *a, ds__segment *s) {
     if (s->prev)
         s->prev->next = s->next;
     else
@@ -6753,6 +7112,7 @@ static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
         s->next->prev = s->prev;
 }
 
+/* Counts a new segment (1) or the end of one (-1). The arena is locked. */
 static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     ds__counter_meters_add(a, s->kind, DS__SEGMENT, sign);
     if (sign > 0)
@@ -6762,6 +7122,33 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     ds__meter_add(&a->dev->stats.oversize_segments, sign);
     if (a->pool != &a->dev->main)
         ds__meter_add(&a->pool->stats.oversize_segments, sign);
+}
+
+/* Makes a block of the whole address space of a new segment, and links the segment into the arena's
+   list. Returns NULL without host memory, and nothing has changed. The arena is locked. */
+static ds__mem_block *ds__segment_first_new(ds__arena *a, ds__segment *s) {
+    ds__mem_block *b = ds__mem_block_new(a);
+    if (!b)
+        return NULL;
+    memset(b, 0, sizeof *b);
+    b->ptr = s->base;
+    b->size = s->size;
+    b->seg = s;
+    s->first = b;
+    ds__segment_in(a, s);
+    return b;
+}
+
+/* Takes a segment whose memory is the driver's again, and its only block, out of the arena.
+   ds__segment_drop and ds__segment_unreserve must follow without the lock. The arena is locked. */
+static void ds__segment_retire(ds__arena *a, ds__segment *s) {
+    ds__segment_out(a, s);
+    ds__mem_block_drop(a, s->first);
+    s->first = NULL;
+    ds__count_reserved(a, s->kind, -(int64_t)s->size);
+    ds__count_segment(a, s, -1);
+    DS__COUNT_CALL(a, driver_frees, 1);
+    ds__note_segment(a, DS_ACTION_SEGMENT_FREE, s->base, s->size);
 }
 
 /* alloc/stats_sum.h - sums of statistics.
@@ -6774,13 +7161,12 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
    Locks: ds__stats_sum stops the device (ds__mem_lock_all) and asks the driver before that.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
-static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
-    ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,
-                      full ? atomic_load(&m->total) : 0, full ? atomic_load(&m->freed) : 0 };
-    return s;
+static ds_mem_stat ds__stat_of_meter(const ds__meter *m) {
+    return (ds_mem_stat){ atomic_load(&m->now), atomic_load(&m->peak), atomic_load(&m->total),
+                          atomic_load(&m->freed) };
 }
 
-/* The sums of a domain: a device's (only NULL) or a pool's. */
+/* Sums up the statistics of a device, or of a pool (`only`). No lock is held. */
 static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *out) {
     int64_t now[2][DS__METRICS];
     int64_t total[2][DS__METRICS];
@@ -6808,12 +7194,12 @@ static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *ou
     ds_mem_stat *meter[DS__METERS] = { out->segment, out->reserved_bytes, out->inactive_split,
                                        out->inactive_split_bytes };
     for (int m = 0; m < DS__METERS; m++) {
-        meter[m][0] = ds__stat_of_meter(&d->all[m], 1);
+        meter[m][0] = ds__stat_of_meter(&d->all[m]);
         for (int k = 0; k < 2; k++)
-            meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m], 1);
+            meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m]);
     }
     kept -= (int64_t)atomic_load(&dev->async_bytes);
-    /* the driver's pool knows no kinds: what it keeps is large */
+    /* the driver's own pool has no kinds; its cached memory counts as large */
     for (int k = 0; k < 2 && !only && atomic_load(&dev->async); k++) {
         ds_mem_stat *s = &out->reserved_bytes[k ? DS_STAT_LARGE : DS_STAT_ALL];
         if (kept > 0)
@@ -6821,8 +7207,8 @@ static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *ou
         ds__counter_peak_raise(&dev->async_peak[k], s->current);
         ds__counter_peak_raise(&s->peak, dev->async_peak[k]);
     }
-    out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations, 1);
-    out->oversize_segments = ds__stat_of_meter(&d->oversize_segments, 1);
+    out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations);
+    out->oversize_segments = ds__stat_of_meter(&d->oversize_segments);
     out->num_alloc_retries = atomic_load(&d->retries);
     out->num_ooms = atomic_load(&d->ooms);
     out->num_sync_all_streams = atomic_load(&d->syncs);
@@ -6873,50 +7259,53 @@ enum {
 
 #define DS__RES_PUSHES 16
 
+/* A block that was enlarged for its alignment. */
 typedef struct ds__moved {
     struct ds__moved *next;
-    void *ptr;
-    void *whole;
-    size_t size;
+    void *ptr;   /* the aligned address */
+    void *whole; /* the upstream's block */
+    size_t size; /* of the upstream's block */
 } ds__moved;
 
+/* The record of a resource. */
 typedef struct ds__res {
     uint64_t id;
     int kind;
     ds_site made;
     ds_resource up;
-    /* allocations and calls that are inside; under the list's lock, as `standing` */
+    /* allocations and calls in progress; guarded by ds__rs.lock */
     int64_t live;
-    int standing;
+    int standing; /* adaptors upon this resource; guarded by ds__rs.lock */
     ds_device device;
     ds_pool pool;
     size_t limit;
-    size_t used;
     size_t alignment;
     size_t threshold;
-    ds_write_fn write_fn;
     ds_resource_failure_fn failure_fn;
-    void *user;
-    ds__mutex lock; /* of `used` and what follows */
-    int stopped;
+    void *user;     /* of `failure_fn` */
+    ds__mutex lock; /* guards the members below */
+    size_t used;
+    ds__text_writer log;
     unsigned depth;
     ds_resource_stats stats[DS__RES_PUSHES + 1];
-    ds__moved *moved[64]; /* what the aligned one gave, by its address */
+    ds__moved *moved[64]; /* lists by a hash of the aligned address */
 } ds__res;
 
 static struct {
     ds__mutex lock;
-    ds__res **at;
+    ds__res **at; /* NULL: a free entry */
     uint32_t count;
-    uint32_t serial; /* no number is used twice */
+    size_t room;
+    uint32_t serial; /* number of the last record; never reset, so that numbers are unique */
 } ds__rs = { .lock = DS__MUTEX_INIT };
 
-/* The functions of every resource made by devstream. The values stand in resource_kinds.h, which
-   uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource. */
+/* The functions of every resource made by devstream. resource_kinds.h defines the values, because
+   it uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource.
+   */
 static const ds_resource ds__res_made;
 
-/* The resource of a number, which stays as long as the caller is inside; *out_live: how much it
-   had. NULL and the sentence: there is none. */
+/* Returns the record of a number, which stays until ds__res_leave; *out_live: its `live` before. If
+   there is none, returns NULL and sets the error. */
 static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     uint64_t id = (uint64_t)(uintptr_t)user;
     uint32_t i = (uint32_t)id;
@@ -6934,12 +7323,14 @@ static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     return r;
 }
 
+/* Ends ds__res_enter: lowers `live` by 1, or by 2 after a free. */
 static void ds__res_leave(ds__res *r, int64_t by) {
     ds__mutex_lock(&ds__rs.lock);
     r->live -= by;
     ds__mutex_unlock(&ds__rs.lock);
 }
 
+/* Checks a resource that the program passed as the argument `what`. */
 static ds_result ds__res_good(const ds_resource *resource, const char *what) {
     DS__REQUIRE(resource, "%s is NULL", what);
     DS__REQUIRE(resource->alloc_fn && resource->free_fn, "%s has no functions: was it destroyed?",
@@ -6947,15 +7338,15 @@ static ds_result ds__res_good(const ds_resource *resource, const char *what) {
     return DS_OK;
 }
 
-/* Calls of another resource. The program's own functions may do what they like, and need not say
-   why they fail. */
+/* Returns the result of a function of the program. Sets an error if the function has set none for
+   its result, or if the result is not an error code. */
 static ds_result ds__res_said(ds_result r, const char *what) {
     if (r > 0)
         return ds__fail(DS_ERR_INVALID_VALUE,
                         "the resource's %s returned %d, which is not an error code", what, (int)r);
-    return r == DS_OK || ds__tls.code == r
-               ? r
-               : ds__fail(r, "the resource's %s returned %s", what, (ds_result_get_name)(r));
+    if (r == DS_OK || ds__tls.code == r)
+        return r;
+    return ds__fail(r, "the resource's %s returned %s", what, (ds_result_get_name)(r));
 }
 
 /* Sets the thread's capture mode and returns the former one. If a driver refuses, the mode stays,
@@ -6970,15 +7361,17 @@ static ds_capture_mode ds__mode_exchange(ds_capture_mode mode) {
     return mode;
 }
 
-/* Before a function of the program: calls in it report their errors. */
+/* Prepares the thread for a function of the program. Calls in the function report their own errors,
+   and are not affected by open captures. */
 static ds__outside ds__resource_leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, ds__tls.mode, ds__tls.mute };
     o.mode = ds__mode_exchange(DS_CAPTURE_RELAXED);
     ds__tls.code = DS_OK;
-    ds__tls.mute = 0; /* errors of the user's code are the user's */
+    ds__tls.mute = 0;
     return o;
 }
 
+/* Ends ds__resource_leave. */
 static void ds__resource_return(ds__outside o) {
     (void)ds__mode_exchange(o.mode);
     ds__tls.mute = o.mute;
@@ -6988,6 +7381,7 @@ static void ds__resource_return(ds__outside o) {
     ds__tls.site = o.site;
 }
 
+/* Allocates from an upstream. On failure *out is NULL and the error is set. No lock is held. */
 static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment,
                               ds_stream stream, void **out) {
     *out = NULL;
@@ -7004,6 +7398,7 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     return r;
 }
 
+/* Frees memory of an upstream. No lock is held. */
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
     if (up->free_fn == ds__res_made.free_fn)
         return up->free_fn(up->user, ptr, size, stream);
@@ -7029,11 +7424,13 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
    Threads: caller's threads. An upstream runs on the thread whose allocation or trim needs it,
    and on that of ds_shutdown. */
 
+/* An upstream that the thread is inside of. */
 typedef struct ds__inside {
-    const ds__mem_pool *pool; /* whose segments this thread is changing meanwhile */
+    const ds__mem_pool *pool; /* the pool whose upstream runs */
     const struct ds__inside *outer;
 } ds__inside;
 
+/* Returns whether the thread is inside of the pool's upstream. */
 static int ds__is_inside(const ds__mem_pool *p) {
     const ds__inside *i = ds__memory_thread.inside;
     while (i && i->pool != p)
@@ -7045,10 +7442,12 @@ static ds_result ds__inside_fail(void) {
     return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself");
 }
 
+/* Returns memory to the pool's upstream. All work on the memory is done. No spinning lock is held.
+   */
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__inside inside = { a->pool, ds__memory_thread.inside };
     ds__memory_thread.inside = &inside;
-    if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
+    if (a->pool->upstream.free_fn) { /* without a stream, because the work is done */
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
             ds__log_warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
     } else {
@@ -7059,10 +7458,9 @@ static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__memory_thread.inside = inside.outer;
 }
 
-static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
-    int backend = ds__backend_of(a->dev->device);
-    int index = a->dev->device.index;
-    ds__found f;
+/* Calls the pool's upstream. *out is NULL if the upstream gave no memory; then the result tells
+   why. */
+static ds_result ds__upstream_call(ds__arena *a, size_t size, void **out) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     *out = NULL;
     ds__inside inside = { a->pool, ds__memory_thread.inside };
@@ -7071,32 +7469,53 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
         r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
         ds__outside o = ds__resource_leave();
-        *out = a->pool->alloc_fn((ptrdiff_t)size, index, ds__native_of(a));
+        *out = a->pool->alloc_fn((ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
         ds__resource_return(o);
     }
     ds__memory_thread.inside = inside.outer;
     ds__memory_thread.upstream_empty = !*out;
-    if (!*out)
-        return r;
-    int known;
-    int aligned = (uintptr_t)*out % DS__UNIT == 0;
-    r = aligned ? ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, backend, index)
-                : DS_ERR_INVALID_VALUE;
-    if (r == DS_OK)
-        return r;
-    known = aligned && r == DS_ERR_INVALID_VALUE && ds__range_find(*out, &f);
-    if (known && (!f.held || f.held == DS__HELD_ASYNC) && f.kind == DS_MEMORY_DEVICE &&
-        f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
-        return DS_OK; /* of ds_device_alloc, or the driver's allocator: it stays theirs */
-    ds__upstream_free(a, *out, size);
-    return !aligned ? ds__fail(r, "the pool's upstream returned %p, which is not aligned to %zu",
-                               *out, DS__UNIT)
-           : known
-               ? ds__fail(r, "the pool's upstream returned %p, which overlaps other memory", *out)
-               : ds__fail(r, "no memory to keep track of a segment");
+    return r;
 }
 
-/* Memory for a plain segment from where the pool takes it. */
+/* Returns whether known memory is device memory of ds_device_alloc or of the driver's allocator,
+   with at least `size` bytes. Its entry in the table stays as it is. */
+static int ds__upstream_may_use(const ds__arena *a, const ds__found *f, const void *ptr,
+                                size_t size) {
+    return (!f->held || f->held == DS__HELD_ASYNC) && f->kind == DS_MEMORY_DEVICE &&
+           f->backend == ds__backend_of(a->dev->device) && f->device == a->dev->device.index &&
+           f->end - (uintptr_t)ptr >= size;
+}
+
+/* Takes memory from the pool's upstream and enters it in the table of known memory. Refuses memory
+   that is not aligned or overlaps other memory. No spinning lock is held. */
+static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
+    int backend = ds__backend_of(a->dev->device);
+    ds__found f;
+    ds_result r = ds__upstream_call(a, size, out);
+    if (!*out)
+        return r;
+    if ((uintptr_t)*out % DS__UNIT != 0) {
+        ds__upstream_free(a, *out, size);
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the pool's upstream returned %p, which is not aligned to %zu", *out,
+                        DS__UNIT);
+    }
+
+    r = ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, backend,
+                      a->dev->device.index);
+    if (r == DS_OK)
+        return r;
+    int known = r == DS_ERR_INVALID_VALUE && ds__range_find(*out, &f);
+    if (known && ds__upstream_may_use(a, &f, *out, size))
+        return DS_OK;
+    ds__upstream_free(a, *out, size);
+    if (known)
+        return ds__fail(r, "the pool's upstream returned %p, which overlaps other memory", *out);
+    return ds__fail(r, "no memory to keep track of a segment");
+}
+
+/* Takes memory for a plain segment from the pool's source; *out_source: DS__FROM_*. No spinning
+   lock is held. */
 static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, void **out) {
     ds__mem_pool *p = a->pool;
     *out = NULL;
@@ -7111,6 +7530,7 @@ static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, vo
                         : ds__segment_alloc(a->dev->device, size, out);
 }
 
+/* Returns the memory of a plain segment to its source. No spinning lock is held. */
 static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
     ds__found f;
     switch (s->source) {
@@ -7143,76 +7563,83 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
    `grow` while it waits for the arena's stream.
    Threads: caller's threads. Other threads may allocate and free in the arena meanwhile. */
 
-/* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
-static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
+/* Returns the size of a new plain segment that needs `least` bytes. With segment_growth, segments
+   grow with the reserved memory: fewer and larger segments fragment less. */
+static size_t ds__plain_size(const ds__arena *a, int kind, size_t least) {
     const ds_mem_config *c = ds__pool_policy(a->pool);
-    size_t want = ds__config_segment_size(c, kind, size);
-    size_t least = want;
-    if (c->segment_growth && !a->pool->no_split) { /* fewer and larger ones fragment less */
-        size_t more =
-            (size_t)atomic_load(a->pool == &a->dev->main ? &a->dev->stats.all[DS__RESERVED].now
-                                                         : &a->pool->stats.all[DS__RESERVED].now) /
-            c->segment_growth / (2 * DS__MIB) * (2 * DS__MIB);
-        if (kind == DS__SMALL && more > 8 * DS__MIB)
-            more = 8 * DS__MIB;
-        if (more > want)
-            want = more;
+    ds__domain *d = a->pool == &a->dev->main ? &a->dev->stats : &a->pool->stats;
+    if (!c->segment_growth || a->pool->no_split)
+        return least;
+    size_t unit = 2 * DS__MIB;
+    size_t size = (size_t)atomic_load(&d->all[DS__RESERVED].now) / c->segment_growth / unit * unit;
+    if (kind == DS__SMALL && size > 8 * DS__MIB)
+        size = 8 * DS__MIB;
+    return size > least ? size : least;
+}
+
+/* Takes `size` bytes from the pool's source, within the limits. On success the bytes are reserved.
+   */
+static ds_result ds__plain_take(ds__arena *a, size_t size, int *out_source, void **out_base) {
+    ds_result r = ds__segment_reserve(a, size);
+    if (r < 0)
+        return r;
+    DS__COUNT_CALL(a, driver_allocs, 1);
+    r = ds__source_alloc(a, size, out_source, out_base);
+    if (r < 0) {
+        ds__segment_unreserve(a, size);
+        DS__COUNT_CALL(a, driver_allocs, -1);
     }
-    for (;;) {
-        void *base = NULL;
-        int source = 0;
-        ds_result r = ds__segment_reserve(a, want);
-        if (r == DS_OK) {
-            DS__COUNT_CALL(a, driver_allocs, 1);
-            r = ds__source_alloc(a, want, &source, &base);
-            /* an upstream's own: none of ours is in the way */
-            if (r == DS_ERR_LIMIT_EXCEEDED)
-                r = DS_ERR_OUT_OF_MEMORY;
-            if (r < 0) {
-                ds__segment_unreserve(a, want);
-                DS__COUNT_CALL(a, driver_allocs, -1);
-            }
-        }
-        if (r < 0) {
-            if (want == least || !ds__is_shortage(r))
-                return r;
-            want = want / 2 / (2 * DS__MIB) * (2 * DS__MIB);
-            if (want < least)
-                want = least;
-            continue;
-        }
-        ds__segment *s = ds__segment_new(a, kind, source, base, want, 0);
-        ds__arena_lock(a);
-        ds__mem_block *b = s ? ds__mem_block_new(a) : NULL;
-        if (!b) {
-            ds__arena_unlock(a);
-            ds__segment whole = { .base = base, .size = want, .source = (uint8_t)source };
-            if (s)
-                ds__segment_drop(s);
-            DS_IGNORE(ds__source_free(a, &whole));
-            ds__segment_unreserve(a, want);
-            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
-        }
-        memset(b, 0, sizeof *b);
-        b->ptr = base;
-        b->size = want;
+    /* a limit of an upstream is not one of the allocator */
+    return r == DS_ERR_LIMIT_EXCEEDED ? DS_ERR_OUT_OF_MEMORY : r;
+}
+
+/* Makes a segment with one free block of memory from the source. Without host memory, the memory
+   goes back. No spinning lock is held. */
+static ds_result ds__plain_publish(ds__arena *a, int kind, int source, void *base, size_t size) {
+    ds__segment *s = ds__segment_new(a, kind, source, base, size, 0);
+    ds__arena_lock(a);
+    ds__mem_block *b = s ? ds__segment_first_new(a, s) : NULL;
+    if (b) {
         b->asked = ds__arena_count_request(a);
-        b->seg = s;
-        s->first = b;
-        ds__segment_in(a, s);
-        ds__count_reserved(a, kind, (int64_t)want);
+        ds__count_reserved(a, kind, (int64_t)size);
         ds__count_segment(a, s, 1);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, want, a->stream_id,
-                     a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+        ds__note_segment(a, DS_ACTION_SEGMENT_ALLOC, base, size);
         b->state = DS_BLOCK_FREE;
         ds__bin_in(a, b, a->pool->config.best_fit_by_address);
-        ds__arena_unlock(a);
+    }
+    ds__arena_unlock(a);
+    if (b)
         return DS_OK;
+
+    if (s)
+        ds__segment_drop(s);
+    ds__segment whole = { .base = base, .size = size, .source = (uint8_t)source };
+    DS_IGNORE(ds__source_free(a, &whole));
+    ds__segment_unreserve(a, size);
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+}
+
+/* Takes a new plain segment for a request. After a shortage halves the size, down to the bytes
+   that the request needs. `grow` of the arena is held, and no spinning lock. */
+static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
+    size_t unit = 2 * DS__MIB;
+    size_t least = ds__config_segment_size(ds__pool_policy(a->pool), kind, size);
+    for (size_t want = ds__plain_size(a, kind, least);;) {
+        void *base = NULL;
+        int source = 0;
+        ds_result r = ds__plain_take(a, want, &source, &base);
+        if (r == DS_OK)
+            return ds__plain_publish(a, kind, source, base, want);
+        if (want == least || !ds__is_shortage(r))
+            return r;
+        want = want / 2 / unit * unit;
+        if (want < least)
+            want = least;
     }
 }
 
-/* Waits for the arena's stream while others may let it grow. The block that is to go is quiet
-   and in no list. */
+/* Waits for the work of the arena's stream, with `grow` released so that the arena can grow
+   meanwhile. Returns 0 if the work is not known to be done. */
 static int ds__drain_aside(ds__arena *a) {
     ds__mutex_unlock(&a->grow);
     int drained = ds__arena_drain(a);
@@ -7220,37 +7647,36 @@ static int ds__drain_aside(ds__arena *a) {
     return drained;
 }
 
-/* Gives a plain segment back whose only block, free and quiet, is in no list. `giving` and
-   `grow` are held, no spinning lock; for pinned memory nothing is. */
+/* Returns whether the memory of a segment may go back to its source: an upstream always takes it,
+   and pinned memory has no stream. Otherwise waits for the arena's stream. */
+static int ds__segment_is_done(ds__arena *a, const ds__segment *s) {
+    if (s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED)
+        return 1;
+    return ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM;
+}
+
+/* Gives a plain segment back. Its only block is free, quiet, and in no list. `giving` and `grow`
+   are held, except for pinned memory, and no spinning lock. If the segment cannot be given back,
+   its block returns to its bin. */
 static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
-    int kind = s->kind;
     ds__segment copy = *s;
-    int pinned = s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED;
-    /* An upstream is not asked whether it can wait; pinned memory has no stream. */
-    ds_result r = pinned || ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM
-                      ? DS_OK
-                      : DS_ERR_ILLEGAL_STATE;
-    if (r == DS_OK) {
+    ds_result r = DS_ERR_ILLEGAL_STATE;
+    if (ds__segment_is_done(a, s)) {
         ds__segment_leaves(s, 1);
-        if ((r = ds__source_free(a, &copy)) < 0)
+        r = ds__source_free(a, &copy);
+        if (r < 0)
             ds__segment_leaves(s, 0);
     }
+
     ds__arena_lock(a);
-    if (r < 0) { /* it is still there */
+    if (r < 0) {
         s->first->quiet = 0;
         ds__bin_in(a, s->first, a->pool->config.best_fit_by_address);
         ds__arena_unlock(a);
         return r;
     }
-    ds__segment_out(a, s);
-    ds__mem_block_drop(a, s->first);
-    s->first = NULL;
-    ds__count_reserved(a, kind, -(int64_t)size);
-    ds__count_segment(a, s, -1);
-    DS__COUNT_CALL(a, driver_frees, 1);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)copy.base, size, a->stream_id,
-                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__segment_retire(a, s);
     ds__arena_unlock(a);
     ds__segment_drop(s);
     ds__segment_unreserve(a, size);
@@ -7275,22 +7701,28 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
    Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
    arena meanwhile; the block in work is quiet. */
 
+/* Takes a hole out of its list. The arena is locked. */
+static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
+    ds__block_list_out(&a->holes[b->seg->kind], b);
+}
+
+/* Returns whether a neighbour, which may be NULL, is a hole in the list. */
+static int ds__hole_is_listed(const ds__mem_block *b) {
+    return b && b->state == DS_BLOCK_UNMAPPED && !b->quiet;
+}
+
 /* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
    A free block in front of it moves to the bin DS__EDGE. The arena is locked. */
 static void ds__hole_in(ds__arena *a, ds__mem_block *b) {
     int kind = b->seg->kind;
     ds__mem_block *prev = b->prev;
     b->state = DS_BLOCK_UNMAPPED;
-    if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
+    if (ds__block_is_binned(prev)) {
         ds__bin_out(a, prev);
         ds__bin_in(a, prev, a->pool->config.best_fit_by_address);
     }
-    if (prev && prev->state == DS_BLOCK_UNMAPPED && !prev->quiet) {
-        prev->size += b->size;
-        prev->next = b->next;
-        if (b->next)
-            b->next->prev = prev;
-        ds__mem_block_drop(a, b);
+    if (ds__hole_is_listed(prev)) {
+        ds__block_absorb_next(a, prev);
         b = prev;
     } else {
         ds__mem_block *before = NULL;
@@ -7299,38 +7731,24 @@ static void ds__hole_in(ds__arena *a, ds__mem_block *b) {
             before = at;
             at = at->list_next;
         }
-        b->list_prev = before;
-        b->list_next = at;
-        if (at)
-            at->list_prev = b;
-        if (before)
-            before->list_next = b;
-        else
-            a->holes[kind] = b;
+        ds__block_list_in(&a->holes[kind], b, before, at);
     }
-    ds__mem_block *next = b->next;
-    if (next && next->state == DS_BLOCK_UNMAPPED && !next->quiet) {
-        if (next->list_prev)
-            next->list_prev->list_next = next->list_next;
-        else
-            a->holes[kind] = next->list_next;
-        if (next->list_next)
-            next->list_next->list_prev = next->list_prev;
-        b->size += next->size;
-        b->next = next->next;
-        if (b->next)
-            b->next->prev = b;
-        ds__mem_block_drop(a, next);
+    if (ds__hole_is_listed(b->next)) {
+        ds__hole_out(a, b->next);
+        ds__block_absorb_next(a, b);
     }
 }
 
-static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
-    if (b->list_prev)
-        b->list_prev->list_next = b->list_next;
-    else
-        a->holes[b->seg->kind] = b->list_next;
-    if (b->list_next)
-        b->list_next->list_prev = b->list_prev;
+/* Returns the bytes of address space that a new growing segment reserves for a request of `size`
+   bytes. Several segments of small blocks share a device, so each reserves less. */
+static size_t ds__space_size(const ds__arena *a, int kind, size_t size, size_t page) {
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    size_t reserve = ds__config_reserve_size(c, a->dev->total, page);
+    if (kind == DS__SMALL && !c->single_pool)
+        reserve /= 16;
+    if (reserve < size + 2 * page)
+        reserve = size + 2 * page;
+    return reserve < 16 * page ? 16 * page : reserve;
 }
 
 /* Reserves address space for another growing segment. DS_ERR_UNSUPPORTED: the device cannot do
@@ -7339,16 +7757,9 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__pool_policy(a->pool);
     ds__mem_dev *dev = a->dev;
     size_t least = 0;
-    size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
-    size_t reserve = ds__config_reserve_size(c, dev->total, page);
+    size_t asked = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
+    size_t reserve = ds__space_size(a, kind, size, asked);
     void *base = NULL;
-    /* another one follows when it is full */
-    if (kind == DS__SMALL && !c->single_pool)
-        reserve /= 16;
-    if (reserve < size + 2 * page)
-        reserve = size + 2 * page;
-    if (reserve < 16 * page)
-        reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
     if (r == DS_ERR_OUT_OF_MEMORY && !atomic_exchange(&dev->space_missed, 1))
         ds__log_warn("%s; plain segments are used instead of growing ones "
@@ -7356,35 +7767,30 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
                      ds__tls.aside);
     if (r < 0)
         return r == DS_ERR_OUT_OF_MEMORY ? DS_ERR_UNSUPPORTED : r;
-    size_t asked = page;
-    page = (page + least - 1) / least * least;
-    reserve = reserve / page * page; /* whole pages; what is behind them stays unused */
+
+    size_t page = (asked + least - 1) / least * least;
+    reserve = reserve / page * page; /* whole pages; the rest stays unused */
     ds__move_begin(dev);
     ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
     ds__arena_lock(a);
-    ds__mem_block *b = s ? ds__mem_block_new(a) : NULL;
-    if (!b) {
-        ds__arena_unlock(a);
-        if (s)
-            ds__segment_drop(s);
+    ds__mem_block *b = s ? ds__segment_first_new(a, s) : NULL;
+    if (b) {
+        s->native = asked;
+        ds__hole_in(a, b);
         ds__move_end(dev);
-        ds__space_release(dev->device, base, reserve);
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+        ds__arena_unlock(a);
+        return DS_OK;
     }
-    memset(b, 0, sizeof *b);
-    b->ptr = base;
-    b->size = reserve;
-    b->seg = s;
-    s->first = b;
-    s->native = asked;
-    ds__segment_in(a, s);
-    ds__hole_in(a, b);
-    ds__move_end(dev);
+
     ds__arena_unlock(a);
-    return DS_OK;
+    if (s)
+        ds__segment_drop(s);
+    ds__move_end(dev);
+    ds__space_release(dev->device, base, reserve);
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
 }
 
-/* Memory behind pages; all or nothing. */
+/* Maps memory of pages, all or none, and enters the addresses. No spinning lock is held. */
 static ds_result ds__segment_map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     const ds__driver *driver = ds__driver_of(a->dev->device);
     int index = a->dev->device.index;
@@ -7420,13 +7826,13 @@ static ds__mem_block *ds__hole_for(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__pool_policy(a->pool);
     size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
     for (ds__mem_block *h = a->holes[kind]; h; h = h->list_next) {
-        /* empty, and of another policy */
+        /* an empty segment whose pages have the size of an earlier policy */
         if (!h->seg->mapped && h->seg->native != page)
             continue;
         size_t room = h->size;
-        if (h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet)
+        if (ds__block_is_binned(h->prev))
             room += h->prev->size;
-        if (h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet)
+        if (ds__block_is_binned(h->next))
             room += h->next->size;
         if (room >= size)
             return h;
@@ -7434,8 +7840,8 @@ static ds__mem_block *ds__hole_for(ds__arena *a, int kind, size_t size) {
     return NULL;
 }
 
-/* Takes `count` descriptions of blocks, for cuts after a driver call: a cut must not fail when
-   pages are mapped or unmapped already. 0: out of memory, none is taken. The arena is locked. */
+/* Takes `count` descriptions of blocks, so that cuts after a driver call cannot fail. Returns 0
+   without host memory, and none is taken. The arena is locked. */
 static int ds__spares_take(ds__arena *a, ds__mem_block **spares, int count) {
     for (int i = 0; i < count; i++) {
         spares[i] = ds__mem_block_new(a);
@@ -7448,13 +7854,12 @@ static int ds__spares_take(ds__arena *a, ds__mem_block **spares, int count) {
     return 1;
 }
 
-/* Maps pages of a hole, at most `need` bytes, and makes them a free block. The arena is locked,
-   is unlocked for the driver call, and is locked again. */
+/* Maps as many pages of a hole as a block of `size` bytes needs, and makes them a free block. The
+   arena is locked, is unlocked for the driver call, and is locked again. */
 static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     ds__segment *s = h->seg;
     ds__mem_block *spare = NULL;
-    ds__mem_block *prev =
-        h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
+    ds__mem_block *prev = ds__block_is_binned(h->prev) ? h->prev : NULL;
     size_t before = prev ? prev->size : 0;
     size_t need = size > before ? size - before : 1;
     need = (need + s->page - 1) / s->page * s->page;
@@ -7481,21 +7886,20 @@ static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     }
     if (r == DS_OK && need < h->size)
         ds__hole_in(a, ds__block_cut(a, h, need));
-    h->quiet = 0; /* not before the rest has found its place */
+    h->quiet = 0; /* not earlier, or the rest would be merged with it */
     if (r < 0) {
         ds__hole_in(a, h);
         return r;
     }
     s->mapped += need;
     ds__count_reserved(a, s->kind, (int64_t)need);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)h->ptr, need, a->stream_id,
-                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__note_segment(a, DS_ACTION_SEGMENT_MAP, h->ptr, need);
     (void)ds__merge_in(a, h);
     return DS_OK;
 }
 
-/* Lets a growing segment grow until it has a free block of `size`. `grow` is held, no spinning
-   lock. */
+/* Lets a growing segment grow until it has a free block of `size` bytes. `grow` is held, and no
+   spinning lock. */
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
         ds__arena_lock(a);
@@ -7511,8 +7915,9 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Unmaps the whole pages of a free block that is quiet and in no bin; the stream has passed all
-   uses of it. Returns the bytes; 0: the block is as before. `grow` is held. */
+/* Unmaps the whole pages of a free block that is quiet and in no bin, at most `most` bytes rounded
+   up. All work on the block is done. Returns the bytes; 0: the block is in its bin again. `grow` is
+   held, and no spinning lock. */
 static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__segment *s = b->seg;
     ds__mem_block *spares[2];
@@ -7520,7 +7925,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     size_t to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page;
     size_t done = 0;
     ds_result r = DS_OK;
-    /* the end: what stays is low */
+    /* the end of the block, so that the mapped memory has low addresses */
     if (to - from > s->page && most <= to - from - s->page)
         from = to - (most + s->page - 1) / s->page * s->page;
     ds__arena_lock(a);
@@ -7549,14 +7954,13 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__hole_in(a, hole);
     if (rest)
         (void)ds__merge_in(a, rest);
-    if (front) { /* after the hole, which decides on the bin */
+    if (front) { /* after the hole, on which its bin depends */
         b->quiet = 0;
         (void)ds__merge_in(a, b);
     }
     s->mapped -= done;
     ds__count_reserved(a, s->kind, -(int64_t)done);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
-                 a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__note_segment(a, DS_ACTION_SEGMENT_UNMAP, s->base + from, done);
     ds__arena_unlock(a);
     ds__mutex_lock(&ds__memory_state.registry);
     ds__address_granules_set(s, s->base + from, done, 0);
@@ -7582,7 +7986,8 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
    Threads: any caller's thread. A free of plain memory blocks the host until the work on the
    block is done; a free to the driver's pool does not. */
 
-/* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
+/* Records the events of the uses that have none, while new captures are held back. Returns 0 if a
+   capture prevents that. */
 static int ds__direct_record(ds__mem_block *b) {
     int done = 1;
     if (!b->uses)
@@ -7596,78 +8001,96 @@ static int ds__direct_record(ds__mem_block *b) {
     return done;
 }
 
-/* Makes the stream wait for the uses of the block, then give it back. One that cannot wait need
-   not when they are done. */
-static ds_result ds__direct_put(ds__stream *s, ds__mem_block *b, int wait) {
+/* Gives a block of the driver's pool back in the order of a stream, while new captures are held
+   back. The stream waits for the uses first, if they are not done (`done`). */
+static ds_result ds__direct_enqueue(ds__stream *s, ds__mem_block *b, int done) {
     ds_stream handle = { ds__handle_of(&s->slot) };
     ds_result r = DS_NOT_READY;
-    for (int second = 0; second < 2 && r != DS_OK; second++) {
-        if (second &&
-            (ds__captures_open() || !(wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses))))
-            break;
-        ds__hold_captures();
-        r = ds__capture_of(s) ? DS_NOT_READY : second ? DS_OK : ds__wait_uses(b, handle);
-        if (r == DS_OK && b->stale && !ds__captures_open())
-            DS_IGNORE(ds__own_fill(handle, b->ptr, DS__POISON, b->size));
-        if (r == DS_OK)
-            r = ds__async_free(s, b->ptr);
-        ds__let_captures();
-    }
+    ds__hold_captures();
+    if (!ds__capture_of(s))
+        r = done ? DS_OK : ds__wait_uses(b, handle);
+    if (r == DS_OK && b->stale && !ds__captures_open())
+        DS_IGNORE(ds__own_fill(handle, b->ptr, DS__POISON, b->size));
+    if (r == DS_OK)
+        r = ds__async_free(s, b->ptr);
+    ds__let_captures();
     return r;
 }
 
-/* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream
-   has ended: behind that one's end. 1: it was done. */
+/* Gives a block of the driver's pool back in the order of a stream, behind the uses of the block.
+   If the stream cannot wait for the uses, they must be done: with `wait` the host waits for them.
+   */
+static ds_result ds__direct_put(ds__stream *s, ds__mem_block *b, int wait) {
+    ds_result r = ds__direct_enqueue(s, b, 0);
+    if (r != DS_OK && !ds__captures_open() &&
+        (wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)))
+        r = ds__direct_enqueue(s, b, 1);
+    return r;
+}
+
+/* Makes the allocator's own stream wait for the end of the arena's stream. If no event marks the
+   end, the host waits for it. */
+static ds_result ds__direct_end_await(ds__arena *a, ds_stream giver, ds_event end) {
+    if (end.id)
+        return ds__wait_event(giver, end, DS__OP_WAIT);
+    return ds__arena_drain(a) ? DS_OK : DS_NOT_READY;
+}
+
+/* Gives a block of the driver's pool back in the order of its stream, or behind the end of the
+   stream if the stream has ended. Returns 1 on success. */
 static int ds__direct_give(ds__arena *a, ds__mem_block *b, int wait) {
-    ds_result r;
     ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
-        r = ds__direct_put(s, b, wait);
+        ds_result r = ds__direct_put(s, b, wait);
         ds__stream_unpin(s);
         if (r == DS_OK || !wait)
             return r == DS_OK;
     }
+
     ds__owner o = ds__owner_of(a);
     ds_event end = { o.orphan ? o.end.id : 0 };
-    /* nobody knows when the stream is done, or it is another thread's */
+    /* no event marks the end of the stream, or the stream is another thread's */
     if (!end.id && !wait)
         return 0;
-    if (!(s = ds__direct_giver(a->dev)))
+    s = ds__direct_giver(a->dev);
+    if (!s)
         return 0;
-    ds_stream giver = { ds__handle_of(&s->slot) };
-    r = end.id               ? ds__wait_event(giver, end, DS__OP_WAIT)
-        : ds__arena_drain(a) ? DS_OK
-                             : DS_NOT_READY;
+    ds_result r = ds__direct_end_await(a, (ds_stream){ ds__handle_of(&s->slot) }, end);
     if (r == DS_OK || r == DS_ERR_FAILED)
         r = ds__direct_put(s, b, wait);
     ds__stream_unpin(s);
     return r == DS_OK;
 }
 
-/* The work on a plain block's own stream counts like a use. When the stream has ended its end
-   does; 0: that has not come, or nobody knows when. */
+/* Adds a use of a plain block by its own stream, so that the block waits for this stream's work
+   too. Returns 0 without host memory. */
+static int ds__direct_own_add(ds__arena *a, ds__mem_block *b, ds_stream stream) {
+    for (const ds__stream_use *u = b->uses; u; u = u->next)
+        if (u->stream.id == stream.id)
+            return 1;
+    ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
+    if (!u)
+        return 0;
+    ds__arena_lock(a);
+    u->stream = stream;
+    u->next = b->uses;
+    b->uses = u;
+    atomic_fetch_add(&a->dev->late_uses, 1);
+    ds__arena_unlock(a);
+    return 1;
+}
+
+/* Covers the work of a plain block's own stream: by a use, or if the stream has ended, by the end
+   of the stream. Returns 0 if that end is not reached or not known. */
 static int ds__direct_own(ds__arena *a, ds__mem_block *b, int wait) {
     ds__owner o = ds__owner_of(a);
-    ds_stream handle = o.stream;
-    ds__stream *s = ds__pin(&ds__g.streams, handle.id);
+    ds__stream *s = ds__pin(&ds__g.streams, o.stream.id);
     int alive = s && !o.orphan;
     if (s)
         ds__stream_unpin(s);
-    if (alive) {
-        for (const ds__stream_use *u = b->uses; u; u = u->next)
-            if (u->stream.id == handle.id)
-                return 1;
-        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
-        if (!u)
-            return wait == DS__WAIT_ALL && ds__arena_drain(a);
-        ds__arena_lock(a);
-        u->stream = handle;
-        u->next = b->uses;
-        b->uses = u;
-        atomic_fetch_add(&a->dev->late_uses, 1);
-        ds__arena_unlock(a);
-        return 1;
-    }
+    if (alive)
+        return ds__direct_own_add(a, b, o.stream) || (wait == DS__WAIT_ALL && ds__arena_drain(a));
+
     o = ds__owner_of(a);
     ds_event end = { o.orphan ? o.end.id : 0 };
     if (wait == DS__WAIT_ALL)
@@ -7676,8 +8099,8 @@ static int ds__direct_own(ds__arena *a, ds__mem_block *b, int wait) {
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
-/* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is
-   locked. */
+/* Tries to give a block that is in no list back to the driver. Returns 1 on success. No lock is
+   held. */
 static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     int plain = b->seg->source != DS__FROM_ASYNC;
     int done;
@@ -7685,7 +8108,7 @@ static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
         return 0;
     if (!ds__direct_record(b) && (wait != DS__WAIT_ALL || !ds__uses_awaited(b->uses)))
         return 0;
-    /* a capture could forbid to ask */
+    /* an open capture could refuse the query */
     if (plain && (wait == DS__WAIT_NONE || ds__captures_open()))
         return 0;
     ds__tls.quiet += plain;
@@ -7701,37 +8124,24 @@ static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     return done;
 }
 
-/* The driver has it: its description goes. */
+/* Ends a block whose memory the driver has again, with its segment. No lock is held. */
 static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
     ds__segment *s = b->seg;
     size_t size = s->size;
-    int kind = s->kind;
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, kind, 0)) {
-        ds__make_ready(a, kind, 0);
-        ds__arena_lock(a);
-    }
-    ds__count_done(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id,
-                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
-    ds__stream_uses_drop(a, b->uses);
-    b->uses = NULL;
+    ds__arena_lock_ready(a, s->kind);
+    ds__pending_done(a, b);
     b->quiet = b->stale = 0;
-    ds__segment_out(a, s);
-    ds__count_reserved(a, kind, -(int64_t)size);
-    ds__count_segment(a, s, -1);
-    DS__COUNT_CALL(a, driver_frees, 1);
-    ds__mem_block_drop(a, b);
+    ds__segment_retire(a, s);
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
     ds__segment_drop(s);
-    /* both at once: between them the limit counts the bytes twice */
+    /* both without a step between, in which the limit would count the bytes twice */
     if (async)
         atomic_fetch_sub(&a->dev->async_bytes, size);
     ds__segment_unreserve(a, size);
 }
 
+/* Appends a block to the arena's deferred blocks. */
 static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
     b->quiet = 0;
@@ -7746,11 +8156,13 @@ static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     atomic_fetch_add(&a->dev->deferred, 1);
 }
 
+/* Takes the first of the arena's deferred blocks and makes it quiet, or returns NULL. */
 static ds__mem_block *ds__direct_next(ds__arena *a) {
     ds__arena_lock(a);
     ds__mem_block *b = a->deferred;
     if (b) {
-        if (!(a->deferred = b->list_next))
+        a->deferred = b->list_next;
+        if (!a->deferred)
             a->deferred_last = NULL;
         a->deferred_count--;
         b->quiet = 1;
@@ -7761,13 +8173,13 @@ static ds__mem_block *ds__direct_next(ds__arena *a) {
     return b;
 }
 
-#define DS__DEFERRED 16 /* of an arena's deferred blocks are tried at a call */
+#define DS__DEFERRED 16 /* deferred blocks of an arena that one call tries again */
 
-/* Tries the deferred blocks again, those first that have not been tried for longest: a few, or
-   all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
+/* Tries deferred blocks again, the longest untried ones first: some of each arena, or all
+   (DS__WAIT_ALL). Returns the bytes that went back. No lock is held. */
 static size_t ds__direct_again(ds__mem_dev *dev, int wait) {
     size_t done = 0;
-    /* a stream may become a part of one in another thread at any time */
+    /* another thread may join a stream to an open capture at any time */
     if (DS__LIKELY(!atomic_load(&dev->deferred)) || ds__captures_open())
         return 0;
     ds__tls.mute++;
@@ -7776,21 +8188,26 @@ static size_t ds__direct_again(ds__mem_dev *dev, int wait) {
         size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count
                                                                                : DS__DEFERRED;
         ds__arena_unlock(a);
-        for (ds__mem_block *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
-            /* the driver's pool may keep it */
+        for (; left > 0; left--) {
+            ds__mem_block *b = ds__direct_next(a);
+            if (!b)
+                break;
+            /* the driver's pool may keep the memory */
             size_t size = b->seg->source == DS__FROM_ASYNC ? 0 : b->size;
             if (ds__direct_try(a, b, wait)) {
                 ds__direct_over(a, b);
                 done += size;
-            } else
+            } else {
                 ds__direct_defer(a, b);
+            }
         }
     }
     ds__tls.mute--;
     return done;
 }
 
-/* The block is pending and in no list. */
+/* Frees a block of a backend without a cache, now or later. The block is pending, quiet, and in no
+   list. No lock is held. */
 static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
     (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
     ds__tls.mute++;
@@ -7804,10 +8221,10 @@ static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
 
 /* alloc/trim.h - returning cached memory to the driver.
 
-   ds__mem_flush waits for pending blocks and returns the free memory of a device or a pool, as
-   torch's release_cached_blocks. ds__arena_trim returns the free memory of one arena.
-   ds__release_oversize and ds__collect_garbage return selected large segments. ds__async_give
-   shrinks the driver's own pool; ds__direct_drain waits for frees that are on their way there.
+   ds__mem_flush waits for pending blocks and returns the free memory of a device or a pool.
+   ds__arena_trim returns the free memory of one arena. ds__release_oversize and ds__collect_garbage
+   return selected large segments. ds__async_give shrinks the driver's own pool; ds__direct_drain
+   waits for frees that are on their way there.
 
    Invariants: Memory is returned only if the work of its arena's stream is known to be done
    (ds__arena_drain). Two exceptions: a user's upstream gets it in any case, and pinned memory
@@ -7831,7 +8248,7 @@ typedef struct ds__trim {
     int stays;    /* 1: something cannot be given back now, so the call ends */
 } ds__trim;
 
-/* Whether the free block has `least` bytes, and a whole page or the whole segment. */
+/* Returns whether a free block has `least` bytes, and a whole page or the whole segment. */
 static int ds__trim_suits(const ds__mem_block *b, size_t least) {
     const ds__segment *s = b->seg;
     if (b->size < least)
@@ -7842,8 +8259,8 @@ static int ds__trim_suits(const ds__mem_block *b, size_t least) {
     return from + s->page <= (size_t)(b->ptr + b->size - s->base);
 }
 
-/* Takes the first suitable block out of a bin and makes it quiet. NULL: there is none. The arena
-   is locked. */
+/* Takes the first suitable block out of a bin and makes it quiet, or returns NULL. The arena is
+   locked. */
 static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
     ds__mem_block *found = t->a->bins[kind].head[bin];
     while (found && !ds__trim_suits(found, t->least))
@@ -7855,8 +8272,8 @@ static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
     return found;
 }
 
-/* Gives back a quiet block that is in no bin, or what can be of it. `giving` and `grow` are held,
-   the arena is not locked. */
+/* Gives back a quiet block that is in no bin, or a part of it. `giving` and `grow` are held, the
+   arena is not locked. */
 static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
     ds__arena *a = t->a;
     ds__segment *s = b->seg;
@@ -7869,7 +8286,7 @@ static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
         return;
     }
 
-    /* now, for each: others may use the stream meanwhile */
+    /* for each block anew, because other threads may use the stream meanwhile */
     if (ds__drain_aside(a)) {
         size_t unmapped = ds__unmap_block(a, b, t->most - t->done);
         t->done += unmapped;
@@ -7890,7 +8307,7 @@ static void ds__trim_bin(ds__trim *t, int kind, unsigned bin) {
     ds__arena_lock(a);
     ds__unpark_all(a);
     do {
-        /* since just now: what is free may be a graph's */
+        /* the pool has become a graph's, which may use the free memory */
         if (a->pool->graphs) {
             t->stays = 1;
             break;
@@ -7905,8 +8322,8 @@ static void ds__trim_bin(ds__trim *t, int kind, unsigned bin) {
     ds__arena_unlock(a);
 }
 
-/* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and
-   a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing is locked. */
+/* Gives back free memory of an arena: whole pages and whole segments, about `most` bytes at most,
+   from blocks of `least` bytes or more. Returns the bytes. No lock is held. */
 static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     ds__trim t = { .a = a, .most = most, .least = least };
     if (a->pool->graphs || ds__is_inside(a->pool))
@@ -7921,7 +8338,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     return t.done;
 }
 
-/* Whether ds__mem_flush empties the pool: `only`, or the default pool and those without owners. */
+/* Returns whether ds__mem_flush empties the pool: `only`, or the default pool and pools without
+   owners. */
 static int ds__flush_covers(const ds__mem_dev *dev, const ds__mem_pool *p,
                             const ds__mem_pool *only) {
     if (p->graphs)
@@ -7931,9 +8349,9 @@ static int ds__flush_covers(const ds__mem_dev *dev, const ds__mem_pool *p,
     return p == &dev->main || p->owners <= 0;
 }
 
-/* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
-   the pools: the default one, and those that nobody has any more; or `only`. Not while a capture
-   is open: it could forbid what this does. */
+/* Waits for all pending blocks, then gives free memory back until `keep` bytes are reserved: of the
+   default pool and of pools without owners, or of `only`. Does nothing while a capture is open,
+   which the waits could invalidate. PyTorch's release_cached_blocks. */
 static size_t ds__mem_flush(ds__mem_dev *dev, ds__mem_pool *only, size_t keep) {
     size_t done = 0;
     if (ds__captures_open())
@@ -7948,7 +8366,7 @@ static size_t ds__mem_flush(ds__mem_dev *dev, ds__mem_pool *only, size_t keep) {
             (void)ds__pending_poll(a, 1);
     }
 
-    /* as in torch, a single pool's wait is not one for all streams */
+    /* as in PyTorch, the wait of a single pool does not count as a wait for all streams */
     if (!only)
         atomic_fetch_add(&dev->stats.syncs, 1);
     for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
@@ -7964,7 +8382,7 @@ static size_t ds__mem_flush(ds__mem_dev *dev, ds__mem_pool *only, size_t keep) {
     return done;
 }
 
-/* Waits for frees that are on their way to the driver's pool. */
+/* Waits for the frees to the driver's own pool that are enqueued. */
 static void ds__direct_drain(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
@@ -7982,22 +8400,22 @@ static void ds__async_give(ds__mem_dev *dev, size_t keep) {
     if (!atomic_load(&dev->async))
         return;
     ds__direct_drain(dev);
-    /* the pool shrinks here only: so the peak of what is reserved is the truth */
+    /* notes the peak of reserved bytes: the driver's pool shrinks only here */
     ds__stats_sum(dev, NULL, &before);
     ds__tls.mute++;
     DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
     ds__tls.mute--;
 }
 
-/* A plain segment of large blocks that is free as a whole. The arena is locked. */
+/* Returns whether a segment is plain, of large blocks, and free as a whole. The arena is locked. */
 static int ds__is_whole(const ds__segment *s) {
     const ds__mem_block *b = s->first;
     return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
            !b->quiet;
 }
 
-/* Gives it back, for which the arena is unlocked; returns the bytes, 0: it stays. `giving` and
-   `grow` are held. */
+/* Gives a whole segment back. Returns the bytes, or 0 if the segment stays. `giving` and `grow` are
+   held. The arena is locked, is unlocked meanwhile, and is locked again. */
 static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     ds__bin_out(a, s->first);
@@ -8028,8 +8446,9 @@ static ds__segment *ds__oversize_best(const ds__arena *a, size_t split, size_t e
     return best;
 }
 
-/* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
-   the smallest one that is enough for the request, else the largest ones until they are. */
+/* Gives back segments of max_split_size or more: the smallest one that is enough for the request,
+   else the largest ones until they are enough. Returns the bytes. No lock is held. PyTorch's
+   release_available_cached_blocks. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
     size_t split = ds__pool_policy(a->pool)->max_split_size;
     size_t enough = size > split ? size : split;
@@ -8040,7 +8459,7 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
     ds__mutex_lock(&a->giving);
     ds__mutex_lock(&a->grow);
     ds__arena_lock(a);
-    /* since it was asked: what is free may be a graph's */
+    /* the pool may have become a graph's, which may use the free memory */
     for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
         ds__segment *best = ds__oversize_best(a, split, enough);
         given = best ? ds__give_whole(a, best) : 0;
@@ -8048,26 +8467,26 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
     ds__arena_unlock(a);
     ds__mutex_unlock(&a->grow);
     ds__mutex_unlock(&a->giving);
-    /* growing ones: enough only with them */
+    /* growing segments too, if the plain ones are not enough */
     return done < enough ? ds__arena_trim(a, enough - done, split) : done;
 }
 
-/* How many requests came to the pool since it was freed. */
+/* Returns the number of requests in the pool since the segment became free. */
 static uint32_t ds__segment_age(const ds__arena *a, const ds__segment *s) {
     return ds__arena_count_request(a) - (uint32_t)s->first->asked;
 }
 
-/* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages`
-   together, on the average, or older. Nothing is locked. */
+/* Gives back the whole segments of an arena that are at least as old as the average, `ages` /
+   `count`. Returns the bytes. No lock is held. */
 static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     size_t done = 0;
     size_t given = 1;
-    /* another thread gives back, and may be waiting */
+    /* another thread gives memory back, and may wait for the device */
     if (!ds__mutex_trylock(&a->giving))
         return 0;
     ds__mutex_lock(&a->grow);
     ds__arena_lock(a);
-    /* since it was asked: what is free may be a graph's */
+    /* the pool may have become a graph's, which may use the free memory */
     for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
         if (!ds__is_whole(s) || ds__segment_age(a, s) * count < ages) {
             s = s->next;
@@ -8083,10 +8502,9 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     return done;
 }
 
-/* torch's garbage collection: in rounds, the pool's unsplit large segments that were not used
-   for as long as the average, or longer, are given back, whichever stream had them, until what
-   is reserved is below the threshold. One arena after the other: of two nobody holds the locks
-   at once. */
+/* Collects garbage as PyTorch does: gives back the unsplit large segments of all arenas of the pool
+   that are at least as old as the average, in rounds, until the reserved bytes are below the
+   threshold. Takes the locks of one arena at a time. */
 static void ds__collect_garbage(ds__mem_dev *dev, ds__mem_pool *p) {
     size_t limit = atomic_load(&dev->limit);
     size_t freed = 1;
@@ -8126,16 +8544,19 @@ static void ds__collect_garbage(ds__mem_dev *dev, ds__mem_pool *p) {
    all of the device's (ds__mem_lock_all) if the arena has no room to count the block.
    Threads: any caller's thread. */
 
+/* Returns the size of the block for a request. `rounds`: the policy has divisions; `coarse`: large
+   sizes are rounded up to 64 KiB. */
 static inline size_t ds__request_round(const ds_mem_config *c, int rounds, int coarse,
                                        size_t size) {
     if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2))
         return ds__config_round_size(c, size);
-    /* nearly equal sizes become equal: less is left over */
+    /* nearly equal sizes become equal, so that freed blocks fit more requests */
     if (size > 4 * DS__MIB && coarse)
         return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1);
     return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
 }
 
+/* Returns the size of the block for a request in a pool. The arena is locked. */
 static inline size_t ds__request_round_for_pool(const ds__mem_pool *p, size_t size) {
     return ds__request_round(&p->config, p->rounds, p->coarse, size);
 }
@@ -8144,7 +8565,7 @@ static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
     return rounded > DS__SMALL_LIMIT || c->single_pool ? DS__LARGE : DS__SMALL;
 }
 
-/* The same of a policy that was read without a lock. */
+/* Returns whether the policy rounds up sizes to divisions of powers of two. */
 static int ds__request_has_rounding(const ds_mem_config *c) {
     int some = 0;
     for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
@@ -8152,12 +8573,19 @@ static int ds__request_has_rounding(const ds_mem_config *c) {
     return some != 0;
 }
 
+/* Returns the size of the block for a request under a policy that was read without a lock. */
 static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
     return ds__request_round(c, ds__request_has_rounding(c),
                              !c->best_fit_by_address && !c->single_pool, size);
 }
 
-/* One request on its way. */
+/* Returns the size of the block for a request of `asked` bytes, with the policy's guard and an
+   alignment (0: none). Sizes that no device has give SIZE_MAX / 2. */
+static size_t ds__request_block_size(const ds_mem_config *c, size_t asked, size_t align) {
+    return asked <= SIZE_MAX / 4 ? ds__rounded_by(c, asked + c->guard_bytes) + align : SIZE_MAX / 2;
+}
+
+/* A request in progress. */
 typedef struct ds__wanted {
     ds__arena *a;
     ds_stream stream;
@@ -8166,21 +8594,22 @@ typedef struct ds__wanted {
     size_t size;
     size_t asked;
     ds__mem_block *block; /* found */
-    /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
+    /* 1: memory was just taken from the driver for the request, so max_split_size does not exclude
+       the block */
     uint8_t fresh;
-    uint8_t aligned; /* the front may be cut off */
-    /* a pending block of another stream may be much larger than the request: there is nothing
-       else */
+    uint8_t aligned; /* 1: the front of the block may be cut off */
+    /* 1: a pending block of another stream may be more than twice as large as the request, because
+       all other sources have failed */
     uint8_t wasteful;
 } ds__wanted;
 
-/* Looks in the request's own arena. */
+/* Searches the request's own arena. Returns 1 if q->block was found. No lock is held, or `grow`. */
 static int ds__request_try(ds__wanted *q) {
     ds__arena *a = q->a;
     int all = 0;
     ds__arena_lock(a);
     a->fresh = q->fresh; /* while this thread has the lock */
-    /* peaks follow, and others are stopped, only for what is there */
+    /* peaks rise, and other threads are stopped, only if there is a block */
     if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) {
         ds__unpark_all(a);
         int there = ds__bin_best_fit(a, q->kind, q->size) != NULL;
@@ -8215,12 +8644,12 @@ static int ds__request_try(ds__wanted *q) {
    Threads: any caller's thread. Streams may end at any time, so ds__reuse_from_arena reads the
    owner of an arena again after it took a block. */
 
-/* Whether the request's stream can wait for the owner. */
+/* Returns whether the request's stream can wait for the owner. */
 static int ds__can_await(const ds__wanted *q, ds__owner o) {
-    /* nobody knows when its stream was done */
+    /* the stream has ended, and no event marks the end of its work */
     if (o.orphan && !o.end.id)
         return 0;
-    if (ds__captures_open()) { /* across the bounds of a capture nobody waits */
+    if (ds__captures_open()) { /* no stream waits across the border of a capture */
         uint64_t capture = ds__capture_of(q->s);
         if (capture == DS__BROKEN || capture != (o.orphan ? 0 : ds__capture_of_handle(o.stream)))
             return 0;
@@ -8247,7 +8676,7 @@ static int ds__reuse_is_possible(ds__reuse *x) {
     x->owner = ds__owner_of(from);
     if (!ds__can_await(q, x->owner))
         return 0;
-    /* nobody else asks there, unless memory is short */
+    /* otherwise, pending blocks of ended streams are examined only in a shortage */
     if (x->owner.orphan && !ds__captures_open())
         (void)ds__pending_poll(from, 0);
 
@@ -8272,7 +8701,7 @@ static int ds__reuse_reserve(ds__reuse *x) {
     ds__wanted other = *q;
     other.a = x->from;
     other.fresh = 0;
-    /* first: nothing fails for lack of it afterwards */
+    /* first, so that host memory cannot be short after a block was taken */
     x->use = ds__stream_use_new(x->from, q->a->dev->device);
     if (!x->use)
         return 0;
@@ -8329,11 +8758,7 @@ static void ds__reuse_pending_restore(ds__reuse *x) {
     u->stream = x->q->stream;
     u->recorded = 1;
 
-    ds__arena_lock(from);
-    while (!ds__counter_room_ready(from, kind, 0)) {
-        ds__make_ready(from, kind, 0);
-        ds__arena_lock(from);
-    }
+    ds__arena_lock_ready(from, kind);
     ds__live_out(x->block);
     x->block->uses = u;
     ds__count_pending(from, kind, (int64_t)x->block->size);
@@ -8392,7 +8817,7 @@ static int ds__reuse_from_arena(ds__wanted *q, ds__arena *from) {
     return 1;
 }
 
-/* Looks in all arenas of a pool, or only in those of ended streams. */
+/* Searches all arenas of a pool, or only those of ended streams. */
 static int ds__reuse_from_any(ds__wanted *q, ds__mem_pool *p, int orphans) {
     for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
         if ((!orphans || ds__owner_of(a).orphan) && ds__reuse_from_arena(q, a))
@@ -8400,8 +8825,8 @@ static int ds__reuse_from_any(ds__wanted *q, ds__mem_pool *p, int orphans) {
     return 0;
 }
 
-/* Looks in the pools that help out. One that becomes a graph's in the middle is left alone
-   later. */
+/* Searches the pools with use_on_oom, for requests in the default pool. A pool may become a graph's
+   meanwhile; ds__reuse_order_after_owner checks that. */
 static int ds__reuse_from_pools(ds__wanted *q) {
     ds__mem_dev *dev = q->a->dev;
     if (q->a->pool != &dev->main)
@@ -8424,52 +8849,52 @@ static int ds__reuse_from_pools(ds__wanted *q) {
    stays part of the block if the policy does not split there or if host memory is short.
    Locks: ds__align_wanted expects no lock and takes the lock of the block's arena. After
    cross-stream reuse, that arena is not the request's arena. If the counters need room, all locks
-   of the device are taken for a moment (ds__make_ready). New descriptions may call the program's
-   memory functions under the arena's lock. No driver call is made.
+   of the device are taken for a moment (ds__arena_lock_ready). New descriptions may call the
+   program's memory functions under the arena's lock. No driver call is made.
    Threads: any caller's thread; no other thread knows the block yet. */
 
-/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
-   request was larger by the alignment. 0: no memory. */
-static int ds__align_wanted(ds__wanted *q, size_t align, size_t size) {
+/* Cuts the front off the request's block and frees it: the rest becomes the request's block.
+   Returns 0 without host memory; then nothing has changed. The arena is locked and can count. */
+static int ds__align_front_cut(ds__arena *a, ds__wanted *q, size_t front) {
     ds__mem_block *b = q->block;
-    ds__arena *a = atomic_load(&b->seg->arena);
-    size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, q->kind, 0)) {
-        ds__make_ready(a, q->kind, 0);
-        ds__arena_lock(a);
-    }
-    ds__mem_block *rest = front ? ds__block_cut(a, b, front) : NULL;
-    if (front && !rest) {
+    ds__mem_block *rest = ds__block_cut(a, b, front);
+    if (!rest)
+        return 0;
+    ds__live_out(b);
+    rest->asked = b->asked;
+    rest->label = b->label;
+    rest->file = b->file;
+    rest->line = b->line;
+    rest->uses = b->uses;
+    rest->lent = b->lent;
+    rest->oversize = b->oversize;
+    b->oversize = 0;
+    rest->state = DS_BLOCK_LIVE;
+    b->uses = NULL;
+    b->lent = 0;
+    ds__live_in(a, rest);
+    ds__count_less(a, q->kind, 0, (int64_t)front, 0);
+    b->asked = 0;
+    (void)ds__merge_in(a, b);
+    q->block = rest;
+    return 1;
+}
+
+/* Cuts the front of the request's block off so that the block starts aligned, and the end behind
+   `size` bytes. The block is larger than `size` by the alignment. Returns 0 without host memory. */
+static int ds__align_wanted(ds__wanted *q, size_t align, size_t size) {
+    ds__arena *a = atomic_load(&q->block->seg->arena);
+    size_t front = (align - (size_t)((uintptr_t)q->block->ptr & (align - 1))) & (align - 1);
+    ds__arena_lock_ready(a, q->kind);
+    if (front && !ds__align_front_cut(a, q, front)) {
         ds__arena_unlock(a);
         return 0;
     }
-    if (rest) { /* the front is freed, the rest is the block */
-        ds__live_out(b);
-        rest->asked = b->asked;
-        rest->label = b->label;
-        rest->file = b->file;
-        rest->line = b->line;
-        rest->uses = b->uses;
-        rest->lent = b->lent;
-        rest->oversize = b->oversize;
-        b->oversize = 0;
-        rest->state = DS_BLOCK_LIVE;
-        b->uses = NULL;
-        b->lent = 0;
-        ds__live_in(a, rest);
-        ds__count_less(a, q->kind, 0, (int64_t)front, 0);
-        b->asked = 0;
-        (void)ds__merge_in(a, b);
-        q->block = b = rest;
-    }
-    const ds__mem_pool *p = a->pool;
-    size_t behind = b->size - size;
-    int cut =
-        behind >= (ds__segment_is_growing(b->seg) ? DS__UNIT : p->split_above[q->kind]) &&
-        (size < p->config.max_split_size || q->kind == DS__SMALL || ds__segment_is_growing(b->seg));
-    if (cut && (rest = ds__block_cut(a, b, size)) != NULL) {
-        ds__count_less(a, q->kind, 0, (int64_t)behind, 0);
+
+    ds__mem_block *b = q->block;
+    ds__mem_block *rest = ds__block_may_split(a->pool, b, size) ? ds__block_cut(a, b, size) : NULL;
+    if (rest) {
+        ds__count_less(a, q->kind, 0, (int64_t)rest->size, 0);
         (void)ds__merge_in(a, rest);
     }
     ds__arena_unlock(a);
@@ -8493,25 +8918,29 @@ static int ds__align_wanted(ds__wanted *q, size_t align, size_t size) {
 
 #define DS__GUARD 0x5AFE5AFEu
 
+/* Returns the start of a block's guard. */
 static char *ds__guard_of(const ds__mem_block *b) {
     return b->ptr + ((b->asked + 3) & ~(size_t)3);
 }
 
+/* Checks the pool, and fills the guard of a new block in stream order. No lock is held. */
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mem_block *b = q->block;
     ds_result r = ds__pool_check(q->a->pool, 2);
     if (r < 0 || !guard)
         return r;
     ds__hold_captures();
-    if (ds__may_write(q->a->pool) &&
-        (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK)
-        b->guarded = (uint32_t)guard;
+    if (ds__may_write(q->a->pool)) {
+        r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard);
+        if (r == DS_OK)
+            b->guarded = (uint32_t)guard;
+    }
     ds__let_captures();
     return r;
 }
 
-/* What the device's work has left there. It is read on a stream that nobody captures: a capture
-   that begins on the block's own one is not spoilt. */
+/* Copies memory of a block to the host. Uses the allocator's own stream, so a capture that begins
+   on the block's stream is not invalidated. The work on the block is done. */
 static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t size) {
     ds_result r;
     ds__stream *s = ds__direct_giver(a->dev);
@@ -8525,45 +8954,62 @@ static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t s
     return r;
 }
 
-/* Is called with the block in no list. A damaged guard is told through the log: the free itself
-   has done nothing wrong. */
+/* Logs that a block was overwritten `behind` bytes behind the requested ones. */
+static void ds__guard_report(const ds__mem_block *b, size_t behind) {
+    ds__log_warn("%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
+                 "behind their end; found at the free at %s:%d",
+                 b->asked, (void *)b->ptr, b->label ? " of " : "", b->label ? b->label : "",
+                 b->file ? b->file : "?", b->line, behind,
+                 ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
+}
+
+/* Checks the guard of a freed block, after the work on the block is done. Logs damage; the free
+   succeeds, because it caused no damage. */
+static void ds__guard_check(ds__arena *a, const ds__mem_block *b, size_t guard) {
+    /* the work of the borrowing stream is one of the uses */
+    if (!ds__uses_awaited(b->uses) || !(b->lent || ds__arena_drain(a)))
+        return;
+    const char *at = ds__guard_of(b);
+    uint32_t *seen = ds__host_alloc(guard);
+    if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
+        for (size_t i = 0; i < guard / sizeof *seen; i++)
+            if (seen[i] != DS__GUARD) {
+                ds__guard_report(b, (size_t)(at - b->ptr) + i * sizeof *seen - b->asked);
+                break;
+            }
+    ds__host_free(seen);
+}
+
+/* Poisons a freed block: at once, if only the stream that has the block uses it. Otherwise the
+   block stays `stale` and is poisoned when all uses are done, or by the stream that takes it
+   earlier. */
+static void ds__watched_poison(ds__arena *a, ds__mem_block *b) {
+    const ds__stream_use *u = b->uses;
+    ds__owner o = ds__owner_of(a);
+    int alone;
+    if (b->lent)
+        alone = u && !u->next && !u->recorded && !u->lost;
+    else
+        alone = !u && !o.orphan;
+    b->stale = 1;
+    if (alone && !b->exported)
+        ds__poison_on(b, b->lent ? u->stream : o.stream);
+    else if (!u && !b->exported && !b->seg->direct)
+        (void)ds__poison_late(a, b, 0);
+}
+
+/* Does the extra work of a free in a watched pool. The block is quiet and in no list; no lock is
+   held. */
 static void ds__watched_free(ds__arena *a, ds__mem_block *b) {
     size_t guard = b->guarded;
     b->guarded = 0;
     if (ds__captures_open())
         return;
     ds__tls.mute++;
-    /* a borrower is one of the uses */
-    if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) {
-        const char *at = ds__guard_of(b);
-        uint32_t *seen = ds__host_alloc(guard);
-        if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
-            for (size_t i = 0; i < guard / sizeof *seen; i++)
-                if (seen[i] != DS__GUARD) {
-                    ds__log_warn(
-                        "%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
-                        "behind their end; found at the free at %s:%d",
-                        b->asked, (void *)b->ptr, b->label ? " of " : "", b->label ? b->label : "",
-                        b->file ? b->file : "?", b->line,
-                        (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
-                        ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
-                    break;
-                }
-        ds__host_free(seen);
-    }
-    /* at once on the stream that has it, if nobody else does; else when all are done, or by who
-       takes it before */
-    if (ds__pool_policy(a->pool)->poison) {
-        const ds__stream_use *u = b->uses;
-        ds__owner o = ds__owner_of(a);
-        int alone =
-            !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !o.orphan);
-        b->stale = 1;
-        if (alone)
-            ds__poison_on(b, b->lent ? u->stream : o.stream);
-        else if (!u && !b->exported && !b->seg->direct)
-            (void)ds__poison_late(a, b, 0);
-    }
+    if (guard)
+        ds__guard_check(a, b, guard);
+    if (ds__pool_policy(a->pool)->poison)
+        ds__watched_poison(a, b);
     if (ds__pool_check(a->pool, 2) < 0)
         ds__log_warn("%s", ds__tls.aside);
     ds__tls.mute--;
@@ -8588,6 +9034,7 @@ typedef struct ds__oom_size {
     char text[24];
 } ds__oom_size;
 
+/* Returns a size as text, in the largest unit of which there is more than one. */
 static ds__oom_size ds__oom_size_format(size_t n) {
     ds__oom_size s;
     double kib = (double)n / 1024;
@@ -8604,7 +9051,8 @@ static ds__oom_size ds__oom_size_format(size_t n) {
 
 #define DS__SIZE(n) ds__oom_size_format(n).text
 
-/* most slots of the table; when three quarters of it are taken the others are one owner, `rest` */
+/* The largest number of slots in the table. Only three quarters are used; further owners are
+   counted together, as `rest`. */
 #define DS__OWNERS ((size_t)1 << 17)
 
 /* An owner of live blocks: a label, else a file and line. Labels are compared by their text and
@@ -8624,7 +9072,7 @@ typedef struct ds__oom_owners {
     ds__oom_owner rest;
 } ds__oom_owners;
 
-/* Room for the owners of so many blocks. */
+/* Makes a table for the owners of a number of blocks. */
 static void ds__oom_owners_begin(ds__oom_owners *t, size_t blocks) {
     memset(t, 0, sizeof *t);
     for (t->room = 64; t->room < DS__OWNERS && t->room / 4 * 3 < blocks;)
@@ -8636,33 +9084,46 @@ static int ds__oom_text_same(const char *a, const char *b) {
     return a == b || (a && b && !strcmp(a, b));
 }
 
-static void ds__oom_owners_add(ds__oom_owners *t, const ds__mem_block *b) {
-    uint32_t hash = 2166136261u ^ (b->label ? 0 : b->line);
-    ds__oom_owner *o = &t->rest;
-    for (const char *c = b->label ? b->label : b->file ? b->file : ""; *c; c++)
+/* Returns whether a block belongs to an owner: blocks with a label by the label, others by file and
+   line. */
+static int ds__oom_owner_has(const ds__oom_owner *o, const ds__mem_block *b) {
+    return ds__oom_text_same(o->label, b->label) &&
+           (b->label || (o->line == b->line && ds__oom_text_same(o->file, b->file)));
+}
+
+/* Returns the owner of a block, which is entered if there is room; else `rest`. */
+static ds__oom_owner *ds__oom_owner_of(ds__oom_owners *t, const ds__mem_block *b) {
+    uint32_t hash = 2166136261u ^ (b->label ? 0 : b->line); /* FNV-1a */
+    const char *name = b->label ? b->label : b->file;
+    for (const char *c = name ? name : ""; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 16777619u;
-    for (size_t i = hash & (t->room - 1); t->slot; i = (i + 1) & (t->room - 1)) {
-        ds__oom_owner *at = &t->slot[i];
-        if (at->count) {
-            if (!ds__oom_text_same(at->label, b->label) ||
-                (!b->label && (at->line != b->line || !ds__oom_text_same(at->file, b->file))))
-                continue;
-        } else {
-            if (t->used >= t->room / 4 * 3)
-                break;
-            t->used++;
-            at->label = b->label;
-            at->file = b->file;
-            at->line = b->line;
-        }
-        o = at;
-        break;
-    }
+    if (!t->slot)
+        return &t->rest;
+    size_t i = hash & (t->room - 1);
+    while (t->slot[i].count && !ds__oom_owner_has(&t->slot[i], b))
+        i = (i + 1) & (t->room - 1);
+
+    ds__oom_owner *at = &t->slot[i];
+    if (at->count)
+        return at;
+    if (t->used >= t->room / 4 * 3)
+        return &t->rest;
+    t->used++;
+    at->label = b->label;
+    at->file = b->file;
+    at->line = b->line;
+    return at;
+}
+
+/* Adds a live block to its owner. */
+static void ds__oom_owners_add(ds__oom_owners *t, const ds__mem_block *b) {
+    ds__oom_owner *o = ds__oom_owner_of(t, b);
     o->bytes += b->size;
     o->count++;
 }
 
-/* Takes the one with most bytes out; NULL: all are out. */
+/* Takes out the owner with the most bytes: copies it to *out and returns its entry. Returns NULL
+   after the last one. */
 static ds__oom_owner *ds__oom_owners_next(ds__oom_owners *t, ds__oom_owner *out) {
     ds__oom_owner *best = &t->rest;
     for (size_t i = 0; t->slot && i < t->room; i++)
@@ -8673,6 +9134,7 @@ static ds__oom_owner *ds__oom_owners_next(ds__oom_owners *t, ds__oom_owner *out)
     return out->bytes ? best : NULL;
 }
 
+/* Writes the name of an owner that ds__oom_owners_next has returned. */
 static void ds__oom_owner_name(const ds__oom_owners *t, const ds__oom_owner *which,
                                const ds__oom_owner *o, char out[80]) {
     if (which == &t->rest)
@@ -8703,23 +9165,23 @@ static void ds__oom_owner_name(const ds__oom_owners *t, const ds__oom_owner *whi
 
 #define DS__TOP 10
 
+/* The numbers about a request that found no memory. */
 typedef struct ds__oom_facts {
     ds__mem_dev *dev;
     ds__mem_pool *pool;
-    size_t wanted;          /* bytes that were asked for */
-    size_t size;            /* bytes that the block takes, with its rounding, alignment and guard */
+    size_t wanted;          /* bytes of the request */
+    size_t size;            /* bytes of the block, with rounding, alignment and guard */
     size_t segment;         /* bytes that the driver was asked for */
-    const ds__arena *arena; /* where it was looked for */
+    const ds__arena *arena; /* of the request */
     int kind;
     int aligned;
-    int quiet; /* a capture is open */
-    ds_result why;
+    int quiet;    /* 1: a capture is open */
     size_t total; /* of the device */
     size_t free;  /* of the device; 0 if the device does not tell */
-    /* of the device: used, and not the allocator's; 0 if the device does not tell */
-    size_t outside;
-    int known;         /* 1: the device tells */
-    size_t limit;      /* 0: none */
+    size_t
+        outside;  /* used on the device, but not by the allocator; 0 if the device does not tell */
+    int known;    /* 1: the device tells its free memory */
+    size_t limit; /* 0: none */
     size_t pool_limit; /* 0: none */
     /* of all pools: */
     size_t reserved;
@@ -8730,21 +9192,21 @@ typedef struct ds__oom_facts {
     size_t pending_count;
     size_t cached_count;
     size_t largest;
-    /* of the pool that was asked: */
+    /* of the request's pool: */
     size_t pool_reserved;
     size_t pool_cached;
     size_t pool_pending;
-    /* the largest free block of the pool that was asked: */
-    size_t mine;         /* of the request's stream */
-    size_t kept;         /* that max_split_size keeps */
-    size_t theirs;       /* of another stream */
+    /* the largest free block of the request's pool: */
+    size_t mine;         /* in the request's arena */
+    size_t kept;         /* not usable because of max_split_size */
+    size_t theirs;       /* in another stream's arena */
     size_t elsewhere;    /* of the other kind */
-    ds__arena *owner;    /* of `theirs` */
-    int apart;           /* nobody can wait for that stream */
-    size_t back;         /* bytes that emptying the cache would give back, if no capture was open */
-    size_t pool_back;    /* those of the pool that was asked */
+    ds__arena *owner;    /* the arena of `theirs` */
+    int apart;           /* 1: the request's stream cannot wait for the stream of `owner` */
+    size_t back;         /* bytes that emptying the cache would give back without an open capture */
+    size_t pool_back;    /* those of the request's pool */
     size_t awaited;      /* bytes that emptying the cache would wait for first */
-    size_t pool_awaited; /* those of the pool that was asked */
+    size_t pool_awaited; /* those of the request's pool */
     size_t private_reserved;
     size_t private_cached;
     ds__oom_owners owners;
@@ -8759,6 +9221,8 @@ typedef struct ds__oom_facts {
     char hint[256];
 } ds__oom_facts;
 
+/* Counts a block by its state. `asked`: it is in the request's pool; `private_one`: it is not in
+   the default pool. */
 static void ds__oom_block(ds__oom_facts *s, const ds__mem_block *b, int asked, int private_one) {
     switch (b->state) {
     case DS_BLOCK_LIVE:
@@ -8787,16 +9251,22 @@ static void ds__oom_block(ds__oom_facts *s, const ds__mem_block *b, int asked, i
     }
 }
 
-/* Why a free block of the pool that was asked is not the request's. */
+/* Returns the member for a free block of the request's pool, by the reason why the request did not
+   get the block. */
+static size_t *ds__oom_place_of(ds__oom_facts *s, const ds__arena *a, const ds__mem_block *b) {
+    if (b->seg->kind != s->kind)
+        return &s->elsewhere;
+    if (s->pool->oversize && !ds__segment_is_growing(b->seg) && b->size >= s->size &&
+        ds__too_large(s->pool, b->size, s->size))
+        return &s->kept;
+    return a == s->arena ? &s->mine : &s->theirs;
+}
+
+/* Notes the size of a block of the request's pool if it is the largest free one for its reason. */
 static void ds__oom_place(ds__oom_facts *s, ds__arena *a, const ds__mem_block *b) {
     if (b->state != DS_BLOCK_FREE || b->quiet)
         return;
-    int keeps = s->pool->oversize && !ds__segment_is_growing(b->seg) && b->size >= s->size &&
-                ds__too_large(s->pool, b->size, s->size);
-    size_t *at = b->seg->kind != s->kind ? &s->elsewhere
-                 : keeps                 ? &s->kept
-                 : a == s->arena         ? &s->mine
-                                         : &s->theirs;
+    size_t *at = ds__oom_place_of(s, a, b);
     if (b->size <= *at)
         return;
     *at = b->size;
@@ -8804,8 +9274,8 @@ static void ds__oom_place(ds__oom_facts *s, ds__arena *a, const ds__mem_block *b
         s->owner = a;
 }
 
-/* What of a segment goes back when the cache is emptied, as in ds__arena_trim; *awaited grows by
-   what is pending. */
+/* Returns the bytes of a segment that emptying the cache would give back, by the rules of
+   ds__arena_trim. Adds pending bytes to *awaited. */
 static size_t ds__oom_back(const ds__segment *g, size_t *awaited) {
     size_t bytes = 0;
     for (const ds__mem_block *b = g->first; b; b = b->next) {
@@ -8825,6 +9295,7 @@ static size_t ds__oom_back(const ds__segment *g, size_t *awaited) {
     return bytes;
 }
 
+/* Returns the number of live blocks. All is locked. */
 static size_t ds__oom_count(const ds__mem_dev *dev) {
     size_t live = 0;
     for (const ds__mem_pool *p = &dev->main; p; p = p->next)
@@ -8835,7 +9306,7 @@ static size_t ds__oom_count(const ds__mem_dev *dev) {
     return live;
 }
 
-/* Everything is locked. */
+/* Collects the numbers of all blocks and segments. All is locked. */
 static void ds__oom_walk(ds__oom_facts *s) {
     for (const ds__mem_pool *p = &s->dev->main; p; p = p->next) {
         int asked = p == s->pool;
@@ -8866,21 +9337,23 @@ static void ds__oom_walk(ds__oom_facts *s) {
     }
 }
 
-/* The biggest owners, with copies of their names: a label lives as long as its block, which may
-   be freed once nothing is locked. */
+/* Stores the biggest owners with copies of their names, because a block and its label may go once
+   the locks are released. All is locked. */
 static void ds__oom_rank(ds__oom_facts *s) {
     ds__oom_owner o;
-    ds__oom_owner *which;
-    for (s->tops = 0; s->tops < DS__TOP && (which = ds__oom_owners_next(&s->owners, &o));
-         s->tops++) {
+    for (s->tops = 0; s->tops < DS__TOP; s->tops++) {
+        const ds__oom_owner *which = ds__oom_owners_next(&s->owners, &o);
+        if (!which)
+            return;
         ds__oom_owner_name(&s->owners, which, &o, s->top[s->tops].name);
         s->top[s->tops].bytes = o.bytes;
         s->top[s->tops].count = o.count;
     }
 }
 
+/* Collects the numbers. No lock is held. */
 static void ds__oom_collect(ds__oom_facts *s) {
-    ds__tls.mute++; /* this is not what went wrong */
+    ds__tls.mute++; /* an error here is not the one to report */
     s->known =
         ds__driver_of(s->dev->device)->device_memory(s->dev->device.index, &s->free, &s->total) ==
         DS_OK;
@@ -8894,8 +9367,8 @@ static void ds__oom_collect(ds__oom_facts *s) {
     ds__mem_lock_all(s->dev);
     size_t live = ds__oom_count(s->dev);
     ds__mem_unlock_all(s->dev);
-    ds__oom_owners_begin(&s->owners,
-                         live); /* the allocator of the program is not called with locks */
+    /* without locks, because the program's memory functions are called */
+    ds__oom_owners_begin(&s->owners, live);
     ds__mem_lock_all(s->dev);
     ds__oom_walk(s);
     ds__oom_rank(s);
@@ -8919,11 +9392,12 @@ static void ds__oom_collect(ds__oom_facts *s) {
    driver and release it, with errors muted.
    Threads: the thread of the failed request. */
 
+/* Returns the fragmentation in percent. */
 static int ds__oom_fragmentation(const ds__oom_facts *s) {
     return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
 }
 
-/* Whether growing segments could be had. */
+/* Returns whether growing segments are off but possible. */
 static int ds__oom_could_grow(const ds__oom_facts *s) {
     void *at = NULL;
     size_t page = 0;
@@ -8940,8 +9414,8 @@ static int ds__oom_could_grow(const ds__oom_facts *s) {
     return r == DS_OK;
 }
 
-/* Whether the request could be served if so much went back to the device, so much of it the
-   pool's. */
+/* Returns whether the request could be served if `back` bytes went back to the device, `pool_back`
+   of these from the pool. */
 static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
     size_t need = s->segment > s->size ? s->segment : s->size;
     size_t left = s->reserved - back;
@@ -8953,7 +9427,8 @@ static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
     return !s->known || need <= s->free + back;
 }
 
-/* Memory that an open capture keeps from the request; 0: none. */
+/* Advice if an open capture keeps memory from the request. Returns 0 if the reason does not apply.
+   */
 static int ds__oom_hint_capture(ds__oom_facts *s) {
     const ds_mem_config *c = ds__pool_policy(s->pool);
     if (!s->quiet || ds__oom_fits(s, 0, 0))
@@ -8979,28 +9454,39 @@ static int ds__oom_hint_capture(ds__oom_facts *s) {
     return 0;
 }
 
-/* Memory that is there and cannot be used for this; 0: none. */
-static int ds__oom_hint_cached(ds__oom_facts *s) {
+/* Returns the advice about a free block of another stream. */
+static const char *ds__oom_theirs_advice(const ds__oom_facts *s) {
+    if (s->apart)
+        return ", and this stream cannot wait for it while a capture is open";
+    if (ds__pool_policy(s->pool)->reuse == DS_REUSE_NEVER)
+        return "; with reuse:on_shortage this stream may wait for it";
+    return "; wait for that stream, or allocate on it";
+}
+
+/* Returns the reason why the block must be larger than the request. */
+static const char *ds__oom_enlarged_by(const ds__oom_facts *s) {
     const ds_mem_config *c = ds__pool_policy(s->pool);
+    if (s->aligned)
+        return "the alignment";
+    if (c->guard_bytes)
+        return "guard_bytes";
+    return ds__request_has_rounding(c) ? "roundup_power2_divisions" : "rounding";
+}
+
+/* Advice if one block would be large enough, but cannot be used. Returns 0 if the reason does not
+   apply. */
+static int ds__oom_hint_block(ds__oom_facts *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
-    if (s->pool_pending >= s->size && !s->quiet)
-        return snprintf(out, room,
-                        "%s are freed but in use by other streams; synchronize those, or call "
-                        "ds_mem_record_use right after their last use",
-                        DS__SIZE(s->pool_pending));
     if (s->mine >= s->size)
         return snprintf(out, room, "a block of %s was freed during the call; try again",
                         DS__SIZE(s->mine));
     if (s->kept >= s->size)
         return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s",
-                        DS__SIZE(s->kept), DS__SIZE(c->max_split_size));
+                        DS__SIZE(s->kept), DS__SIZE(ds__pool_policy(s->pool)->max_split_size));
     if (s->theirs >= s->size)
-        return snprintf(
-            out, room, "a free block of %s belongs to another stream%s", DS__SIZE(s->theirs),
-            s->apart ? ", and this stream cannot wait for it while a capture is open"
-            : c->reuse == DS_REUSE_NEVER ? "; with reuse:on_shortage this stream may wait for it"
-                                         : "; wait for that stream, or allocate on it");
+        return snprintf(out, room, "a free block of %s belongs to another stream%s",
+                        DS__SIZE(s->theirs), ds__oom_theirs_advice(s));
     if (s->elsewhere >= s->size)
         return snprintf(
             out, room,
@@ -9009,12 +9495,23 @@ static int ds__oom_hint_cached(ds__oom_facts *s) {
     if (s->mine >= s->wanted)
         return snprintf(out, room,
                         "a free block of %s would fit, but %s enlarges the request to %s",
-                        DS__SIZE(s->mine),
-                        s->aligned                    ? "the alignment"
-                        : c->guard_bytes              ? "guard_bytes"
-                        : ds__request_has_rounding(c) ? "roundup_power2_divisions"
-                                                      : "rounding",
-                        DS__SIZE(s->size));
+                        DS__SIZE(s->mine), ds__oom_enlarged_by(s), DS__SIZE(s->size));
+    return 0;
+}
+
+/* Advice if there is enough memory that cannot be used: pending, in one block, in pieces, or in
+   other pools. Returns 0 if the reason does not apply. */
+static int ds__oom_hint_cached(ds__oom_facts *s) {
+    char *out = s->hint;
+    const size_t room = sizeof s->hint;
+    if (s->pool_pending >= s->size && !s->quiet)
+        return snprintf(out, room,
+                        "%s are freed but in use by other streams; synchronize those, or call "
+                        "ds_mem_record_use right after their last use",
+                        DS__SIZE(s->pool_pending));
+    int n = ds__oom_hint_block(s);
+    if (n)
+        return n;
     if (s->pool_cached >= s->wanted && ds__oom_could_grow(s))
         return snprintf(out, room,
                         "%s are cached in pieces too small; with expandable_segments:True pieces "
@@ -9033,64 +9530,70 @@ static int ds__oom_hint_cached(ds__oom_facts *s) {
     return 0;
 }
 
-static void ds__oom_hint(ds__oom_facts *s) {
+/* Advice if no freed memory would help: the request exceeds the device or a limit, or an upstream
+   has refused. Returns 0 if the reason does not apply. */
+static int ds__oom_hint_impossible(ds__oom_facts *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     size_t most = s->limit && s->limit < s->total ? s->limit : s->total;
-    int pools = s->pool_limit &&
-                s->segment > s->pool_limit - (s->pool_reserved < s->pool_limit ? s->pool_reserved
-                                                                               : s->pool_limit);
-    int devices =
-        s->limit && s->segment > s->limit - (s->reserved < s->limit ? s->reserved : s->limit);
-    if (s->wanted >= (size_t)1 << 60) {
-        snprintf(out, room,
-                 "no device has 2^60 bytes; the size looks like a negative number or an overflow");
+    if (s->wanted >= (size_t)1 << 60)
+        return snprintf(
+            out, room,
+            "no device has 2^60 bytes; the size looks like a negative number or an overflow");
+    if (ds__memory_thread.upstream_empty)
+        return snprintf(out, room,
+                        "the pool's upstream returned NULL; check the upstream's own report");
+    if (s->total && s->wanted > s->total)
+        return snprintf(out, room, "the device is smaller than the request");
+    if (most && s->wanted > most)
+        return snprintf(
+            out, room,
+            "the request is larger than the limit of %s; raise it by ds_mem_set_limit or "
+            "ds_mem_set_fraction",
+            DS__SIZE(most));
+    if (s->pool_limit && s->wanted > s->pool_limit)
+        return snprintf(out, room, "the request is larger than the pool's limit of %s",
+                        DS__SIZE(s->pool_limit));
+    return 0;
+}
+
+/* Returns whether a limit (0: none) prevents the segment while so many bytes are reserved. */
+static int ds__oom_exceeds(const ds__oom_facts *s, size_t limit, size_t reserved) {
+    return limit && s->segment > limit - (reserved < limit ? reserved : limit);
+}
+
+/* Advice if a limit prevents the allocation. Returns 0 if the reason does not apply. */
+static int ds__oom_hint_limit(ds__oom_facts *s) {
+    char *out = s->hint;
+    const size_t room = sizeof s->hint;
+    if (ds__oom_exceeds(s, s->pool_limit, s->pool_reserved))
+        return snprintf(
+            out, room,
+            "only the pool's limit of %s prevents the allocation; raise it, or free memory of "
+            "the pool",
+            DS__SIZE(s->pool_limit));
+    if (ds__oom_exceeds(s, s->limit, s->reserved))
+        return snprintf(
+            out, room,
+            "only the limit of %s prevents the allocation; raise it by ds_mem_set_limit or "
+            "ds_mem_set_fraction (limit, per_process_memory_fraction)",
+            DS__SIZE(s->limit));
+    return 0;
+}
+
+/* Writes the advice of the first reason that applies to s->hint. */
+static void ds__oom_hint(ds__oom_facts *s) {
+    char *out = s->hint;
+    const size_t room = sizeof s->hint;
+    if (ds__oom_hint_impossible(s) || ds__oom_hint_capture(s) || ds__oom_hint_cached(s) ||
+        ds__oom_hint_limit(s))
         return;
-    }
-    if (ds__memory_thread.upstream_empty) {
-        snprintf(out, room, "the pool's upstream returned NULL; check the upstream's own report");
-        return;
-    }
-    if (s->total && s->wanted > s->total) {
-        snprintf(out, room, "the device is smaller than the request");
-        return;
-    }
-    if (most && s->wanted > most) {
-        snprintf(out, room,
-                 "the request is larger than the limit of %s; raise it by ds_mem_set_limit or "
-                 "ds_mem_set_fraction",
-                 DS__SIZE(most));
-        return;
-    }
-    if (s->pool_limit && s->wanted > s->pool_limit) {
-        snprintf(out, room, "the request is larger than the pool's limit of %s",
-                 DS__SIZE(s->pool_limit));
-        return;
-    }
-    if (ds__oom_hint_capture(s) || ds__oom_hint_cached(s))
-        return;
-    if (pools) {
-        snprintf(out, room,
-                 "only the pool's limit of %s prevents the allocation; raise it, or free memory of "
-                 "the pool",
-                 DS__SIZE(s->pool_limit));
-        return;
-    }
-    if (devices) {
-        snprintf(out, room,
-                 "only the limit of %s prevents the allocation; raise it by ds_mem_set_limit or "
-                 "ds_mem_set_fraction (limit, per_process_memory_fraction)",
-                 DS__SIZE(s->limit));
-        return;
-    }
-    if (s->outside >= s->wanted || s->outside > s->total / 2) {
+    if (s->outside >= s->wanted || s->outside > s->total / 2)
         snprintf(out, room,
                  "%s of the device are used outside the allocator: processes "
                  "(ds_mem_write_processes), contexts, libraries, ds_device_alloc",
                  DS__SIZE(s->outside));
-        return;
-    }
-    if (s->tops && s->top[0].bytes > s->live / 2)
+    else if (s->tops && s->top[0].bytes > s->live / 2)
         snprintf(out, room, "%.60s has %s of the %s allocated bytes; check this owner first",
                  s->top[0].name, DS__SIZE(s->top[0].bytes), DS__SIZE(s->live));
     else
@@ -9112,12 +9615,14 @@ static void ds__oom_hint(ds__oom_facts *s) {
    Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own page.
    */
 
+/* A text of limited size. */
 typedef struct ds__oom_page {
     char *text;
     size_t room;
     size_t n;
 } ds__oom_page;
 
+/* Appends formatted text, and cuts the part without room. */
 __attribute__((format(printf, 2, 3))) static void ds__oom_page_print(ds__oom_page *p,
                                                                      const char *format, ...) {
     va_list args;
@@ -9128,7 +9633,8 @@ __attribute__((format(printf, 2, 3))) static void ds__oom_page_print(ds__oom_pag
         p->n = p->n + (size_t)n < p->room ? p->n + (size_t)n : p->room - 1;
 }
 
-static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
+/* Writes the part of the page about the request. */
+static void ds__oom_page_request(const ds__oom_facts *s, ds__oom_page *p) {
     const char *type = ds__type_name(s->dev->device.type);
     ds__oom_page_print(p, "out of memory on %s:%d", type, s->dev->device.index);
     if (ds__tls.site.file)
@@ -9142,6 +9648,10 @@ static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
     else if (s->pool != &s->dev->main)
         ds__oom_page_print(p, ", from the pool %s",
                            s->pool->label ? s->pool->label : "without a label");
+}
+
+/* Writes the part of the page about the device and the limits. */
+static void ds__oom_page_device(const ds__oom_facts *s, ds__oom_page *p) {
     ds__oom_page_print(p, "\n  device          %s in all, %s free", DS__SIZE(s->total),
                        s->known ? DS__SIZE(s->free) : "an unknown amount");
     if (s->outside)
@@ -9154,13 +9664,23 @@ static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
     if (s->private_reserved)
         ds__oom_page_print(p, ", %s of it by private pools, of which %s are cached",
                            DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
-    ds__oom_page_print(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count,
-                       s->live_count == 1 ? "" : "s");
-    ds__oom_page_print(p,
-                       "\n  pending         %s in %zu block%s, freed while other streams use them",
-                       DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
-    ds__oom_page_print(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached),
-                       s->cached_count, s->cached_count == 1 ? "" : "s");
+}
+
+/* Writes a line about blocks in one state. */
+static void ds__oom_page_blocks(ds__oom_page *p, const char *state, size_t bytes, size_t count,
+                                const char *remark) {
+    ds__oom_page_print(p, "\n  %-16s%s in %zu block%s%s", state, DS__SIZE(bytes), count,
+                       count == 1 ? "" : "s", remark);
+}
+
+/* Writes the page of ds_mem_get_last_report. */
+static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
+    ds__oom_page_request(s, p);
+    ds__oom_page_device(s, p);
+    ds__oom_page_blocks(p, "allocated", s->live, s->live_count, "");
+    ds__oom_page_blocks(p, "pending", s->pending, s->pending_count,
+                        ", freed while other streams use them");
+    ds__oom_page_blocks(p, "cached", s->cached, s->cached_count, "");
     ds__oom_page_print(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest),
                        ds__oom_fragmentation(s));
     if (s->tops)
@@ -9171,7 +9691,8 @@ static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
     ds__oom_page_print(p, "hint: %s\n", s->hint);
 }
 
-/* What ds_error_get_last() has room for: owners are left out from the least one on. */
+/* Writes the sentence of ds_error_get_last. Leaves out owners without room, the smallest ones
+   first. */
 static void ds__oom_line(const ds__oom_facts *s, ds__oom_page *p) {
     const size_t tail = strlen(s->hint) + 16;
     ds__oom_page_print(p, "%s were requested on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
@@ -9194,35 +9715,45 @@ static void ds__oom_line(const ds__oom_facts *s, ds__oom_page *p) {
     ds__oom_page_print(p, "; hint: %s", s->hint);
 }
 
-/* Sets the sentence of the error `why` and the thread's long report. Nothing is locked.
-   `segment` is what was asked of the driver. */
+/* Collects the numbers about a request. `segment`: the bytes that the driver was asked for. No lock
+   is held. */
+static void ds__oom_facts_set(ds__oom_facts *s, const ds__wanted *q, size_t segment) {
+    memset(s, 0, sizeof *s);
+    s->dev = q->a->dev;
+    s->pool = q->a->pool;
+    s->arena = q->a;
+    s->wanted = q->asked;
+    s->size = q->size;
+    s->kind = q->kind;
+    s->aligned = q->aligned;
+    s->quiet = ds__captures_open() != 0;
+    /* a growing segment maps the request's own pages only */
+    int grows = ds__pool_policy(s->pool)->expandable_segments && s->dev->has_space > 0;
+    s->segment = segment > s->wanted && !grows ? segment : s->wanted;
+    ds__oom_collect(s);
+    s->apart = s->quiet && s->owner && !ds__can_await(q, ds__owner_of(s->owner));
+}
+
+/* Returns how many of `most` characters ds__fail can store behind the call site and the name of the
+   function. */
+static size_t ds__oom_line_room(size_t most) {
+    size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) +
+                    (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3;
+    if (before + most <= sizeof ds__tls.error)
+        return most;
+    return before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
+}
+
+/* Sets the error `why` with a sentence about the shortage, and the thread's report. `segment`: the
+   bytes that the driver was asked for. No lock is held. */
 __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wanted *q,
                                                                     size_t segment, ds_result why) {
     char line[450];
     ds__oom_facts s;
     ds__oom_page page = { NULL, 6144, 0 };
-    ds__oom_page short_one = { line, sizeof line, 0 };
-    /* of ds__fail */
-    size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) +
-                    (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3;
-    if (before + sizeof line > sizeof ds__tls.error)
-        short_one.room = before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
+    ds__oom_page sentence = { line, ds__oom_line_room(sizeof line), 0 };
     ds__caller *t = ds__my_caller();
-    memset(&s, 0, sizeof s);
-    s.dev = q->a->dev;
-    s.pool = q->a->pool;
-    s.arena = q->a;
-    s.wanted = q->asked;
-    s.size = q->size;
-    s.kind = q->kind;
-    s.aligned = q->aligned;
-    s.quiet = ds__captures_open() != 0;
-    s.segment = segment > s.wanted &&
-                        !(ds__pool_policy(s.pool)->expandable_segments && s.dev->has_space > 0)
-                    ? segment
-                    : s.wanted;
-    ds__oom_collect(&s);
-    s.apart = s.quiet && s.owner && !ds__can_await(q, ds__owner_of(s.owner));
+    ds__oom_facts_set(&s, q, segment);
     ds__oom_hint(&s);
     page.text = t ? ds__host_alloc(page.room) : NULL;
     if (page.text)
@@ -9231,7 +9762,7 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
         ds__host_free(t->module[DS__MODULE_ALLOC]);
         t->module[DS__MODULE_ALLOC] = page.text;
     }
-    ds__oom_line(&s, &short_one);
+    ds__oom_line(&s, &sentence);
     ds__fail(why, "%s", line);
 }
 
@@ -9258,17 +9789,42 @@ DSDEF const char *(ds_mem_get_last_report)(void) {
    it.
    Threads: any caller's thread, in any order to the streams' work. */
 
-/* The long way of a free. The arena is locked and the block is live; unlocks. */
+/* Makes a live block pending, quiet and in no list, and counts the free. The arena is locked and
+   ready. */
+static void ds__free_begin(ds__arena *a, ds__mem_block *b) {
+    ds__live_out(b);
+    b->quiet = 1;
+    b->state = DS_BLOCK_PENDING;
+    ds__count_pending(a, b->seg->kind, (int64_t)b->size);
+    if (b->oversize) {
+        b->oversize = 0;
+        ds__count_oversize(a, -1);
+    }
+    ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+}
+
+/* Records the events of the uses that have none. After a failure of the device, there is nothing to
+   wait for; after another error, the events are recorded later. No lock is held. */
+static void ds__free_uses_record(ds__mem_block *b) {
+    ds__tls.mute++;
+    ds_result r = ds__record_uses(b);
+    if (r == DS_ERR_FAILED)
+        for (ds__stream_use *u = b->uses; u; u = u->next)
+            u->recorded = 1;
+    ds__tls.mute--;
+}
+
+/* Frees a block in all cases that the fast path does not cover. The arena is locked and the block
+   is live; unlocks the arena. */
 __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_block *b) {
+    char *ptr = b->ptr;
     int kind = b->seg->kind;
     if (a->dev->device.type == DS_DEVICE_HOST) {
-        char *ptr = b->ptr;
         ds__arena_unlock(a);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_mem_pinned_free",
                         (void *)ptr);
     }
     while (!ds__counter_room_ready(a, kind, 0)) {
-        char *ptr = b->ptr;
         ds__make_ready(a, kind, 0);
         ds__arena *again = NULL;
         b = ds__find_live(ptr, 1, &again); /* it may have been freed meanwhile */
@@ -9277,40 +9833,22 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_b
                             (void *)ptr);
         a = again;
     }
+
     int exported = b->exported;
-    ds__live_out(b);
-    b->quiet = 1;
-    b->state = DS_BLOCK_PENDING;
-    ds__count_pending(a, kind, (int64_t)b->size);
-    if (b->oversize) {
-        b->oversize = 0;
-        ds__count_oversize(a, -1);
-    }
-    ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+    ds__free_begin(a, b);
     ds__arena_unlock(a);
     if (a->watched || b->guarded)
         ds__watched_free(a, b);
     if (b->seg->direct)
         return ds__direct_free(a, b);
-    ds__tls.mute++;
-    ds_result r = ds__record_uses(b);
-    /* there is nothing to wait for; after any other error they are recorded later */
-    if (r == DS_ERR_FAILED)
-        for (ds__stream_use *u = b->uses; u; u = u->next)
-            u->recorded = 1;
-    ds__tls.mute--;
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, kind, 0)) {
-        ds__make_ready(a, kind, 0);
-        ds__arena_lock(a);
-    }
+    ds__free_uses_record(b);
+
+    ds__arena_lock_ready(a, kind);
     b->quiet = 0;
-    /* it comes back by ds__mem_return */
-    if (b->exported && ds__share_hold(b))
-        ;
-    else if (b->uses || b->stale)
+    int held = b->exported && ds__share_hold(b); /* until ds__mem_return */
+    if (!held && (b->uses || b->stale))
         ds__pending_in(a, b);
-    else
+    else if (!held)
         ds__pending_complete(a, b);
     ds__arena_unlock(a);
     if (exported)
@@ -9318,8 +9856,8 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_b
     return DS_OK;
 }
 
-/* A free with events to record in the ring, of a block that other streams used, or in a plain
-   segment. The arena is locked; unlocks. */
+/* Frees a block that other streams used or that is in a plain segment, or while events are
+   reported. The arena is locked and ready; unlocks the arena. */
 __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_block *b, int kind,
                                                           unsigned watch) {
     if (DS__UNLIKELY(b->uses != NULL)) {
@@ -9402,6 +9940,8 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
    Threads: any caller's thread. Other threads may take memory that a step has found, so growing
    is tried up to 16 times. */
 
+/* Gets memory for a request: by pages of a growing segment, or by a plain segment. Sets q->block if
+   another thread has made room meanwhile. No lock is held. */
 static ds_result ds__segment_obtain(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__mem_dev *dev = a->dev;
@@ -9426,6 +9966,8 @@ static ds_result ds__segment_obtain(ds__wanted *q) {
     return r;
 }
 
+/* Invokes the shortage callbacks, which may call devstream. Returns whether one has freed memory.
+   No lock is held. */
 static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
     int freed = 0;
     if (ds__memory_thread.in_shortage)
@@ -9434,16 +9976,12 @@ static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
         ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)
             return freed;
-        const char *name = ds__tls.fn;
-        ds_site site = ds__tls.site;
-        int mute = ds__tls.mute;
+        ds__callback_guard g = ds__callback_guard_enter();
+        ds__tls.in_callback = g.outer;
         ds__memory_thread.in_shortage = 1;
-        ds__tls.mute = 0; /* errors of the callback are the user's */
         freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
-        ds__tls.mute = mute;
         ds__memory_thread.in_shortage = 0;
-        ds__tls.fn = name;
-        ds__tls.site = site;
+        ds__callback_guard_leave(g);
     }
 }
 
@@ -9462,7 +10000,7 @@ static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet)
     if (behind && ds__take_pending(a, &pending) && ds__request_try(q))
         return 1;
 
-    /* what ended streams had is anyone's */
+    /* free memory of ended streams may be used by any stream */
     if (ds__reuse_from_any(q, p, c->reuse != DS_REUSE_ALWAYS))
         return 1;
     if (ds__share_collect() && ds__request_try(q))
@@ -9471,8 +10009,8 @@ static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet)
     return 0;
 }
 
-/* Grows the arena and searches it again: another thread may have taken what was just made. Sets
-   q->block if the block was found. */
+/* Grows the arena and searches it again, because another thread may have taken the new memory. Sets
+   q->block if a block was found. */
 static ds_result ds__fallback_grow(ds__wanted *q) {
     ds_result r = ds__segment_obtain(q);
     if (r == DS_OK && !q->block)
@@ -9522,7 +10060,7 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
 static ds_result ds__fallback_serve(ds__wanted *q) {
     ds__arena *a = q->a;
     const ds_mem_config *c = ds__pool_policy(a->pool);
-    int quiet = ds__captures_open() != 0; /* then no event is asked for */
+    int quiet = ds__captures_open() != 0; /* 1: events must not be queried */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (ds__is_inside(a->pool))
         return ds__inside_fail();
@@ -9530,7 +10068,7 @@ static ds_result ds__fallback_serve(ds__wanted *q) {
         return DS_OK;
 
     for (int round = 0; round < 2; round++) {
-        for (int again = 0; again < 16; again++) { /* another thread may take what was just made */
+        for (int again = 0; again < 16; again++) { /* another thread may take the new memory */
             r = ds__fallback_grow(q);
             if (q->block)
                 return DS_OK;
@@ -9553,6 +10091,8 @@ static ds_result ds__fallback_serve(ds__wanted *q) {
     return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
 }
 
+/* Records an out-of-memory event and invokes the callbacks. `needed`: the bytes that the driver was
+   asked for. No lock is held. */
 static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_dev *dev = a->dev;
     size_t avail = 0;
@@ -9562,37 +10102,38 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     size_t reserved = atomic_load(&dev->reserved);
     if (limit && avail > limit - (reserved < limit ? reserved : limit))
         avail = limit - (reserved < limit ? reserved : limit);
-    ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
-                 (uint32_t)ds__tls.site.line, ds__mem_label());
+    ds__mem_note(dev, &(ds__history_event){ .address = avail,
+                                            .bytes = needed,
+                                            .stream = a->stream_id,
+                                            .pool = a->pool->id,
+                                            .file = ds__tls.site.file,
+                                            .label = ds__mem_label(),
+                                            .line = (uint32_t)ds__tls.site.line,
+                                            .action = DS_ACTION_OOM });
     for (size_t i = 0;; i++) {
         ds__callback c = ds__callback_get(&ds__memory_state.oom, i);
         if (!c.fn)
             return;
-        int outer = ds__tls.in_callback;
-        const char *name = ds__tls.fn;
-        ds_site site = ds__tls.site;
-        int mute = ds__tls.mute;
-        ds__tls.in_callback = 1;
-        ds__tls.mute = 0;
+        ds__callback_guard g = ds__callback_guard_enter();
         ((ds_mem_oom_fn)c.fn)(dev->device, needed, limit ? limit : total, avail, c.user);
-        ds__tls.mute = mute;
-        ds__tls.in_callback = outer;
-        ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */
-        ds__tls.site = site;
+        ds__callback_guard_leave(g);
     }
 }
 
-/* The long way of a request. */
+/* Serves a request for which the arena has no free block. If that fails, counts and reports the
+   failure. No lock is held. */
 static ds_result ds__ask_slow(ds__wanted *q) {
     ds__arena *a = q->a;
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    int huge = q->size >= (size_t)1 << 60;
     ds_result r = ds__pool_check(a->pool, 1);
     ds__memory_thread.upstream_empty = 0;
     if (r < 0)
         return r;
-    if (q->size >= (size_t)1 << 60) {
+    if (huge) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
-        ds__tls.mute++; /* what the steps say is not the user's, unless it is the last word */
+        ds__tls.mute++; /* errors of single steps do not reach the caller */
         r = ds__fallback_serve(q);
         ds__tls.mute--;
         if (r == DS_OK)
@@ -9602,14 +10143,12 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     }
     if (!ds__is_shortage(r))
         return r;
+
     DS__COUNT_CALL(a, ooms, 1);
-    const ds_mem_config *c = ds__pool_policy(a->pool);
     if (r == DS_ERR_LIMIT_EXCEEDED && ds__pool_policy(&a->dev->main)->throw_on_cudamalloc_oom)
         DS__COUNT_CALL(a, rejections, 1);
-    ds__tell_oom(
-        a, ds__config_segment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
-    ds__oom_report(
-        q, q->size >= (size_t)1 << 60 ? q->size : ds__config_segment_size(c, q->kind, q->size), r);
+    ds__tell_oom(a, ds__config_segment_size(c, q->kind, huge ? q->asked : q->size));
+    ds__oom_report(q, huge ? q->size : ds__config_segment_size(c, q->kind, q->size), r);
     return r;
 }
 
@@ -9650,13 +10189,14 @@ static void ds__direct_untake(ds__wanted *q, int async, void *base) {
     ds__segment_unreserve(q->a, q->size);
 }
 
+/* Reserves the bytes of a request and takes them from the driver. No lock is held. */
 static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
     ds__mem_dev *dev = q->a->dev;
     size_t limit = atomic_load(&dev->limit);
     size_t cached = 0;
     if (async && limit)
         (void)ds__async_has(dev, &cached);
-    /* the pool may have a fitting piece, so that it does not grow: found out by trying */
+    /* the pool may have a fitting piece and need not grow; only trying shows that */
     int reuse = cached >= q->size;
     ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__segment_reserve(q->a, q->size);
     if (r < 0)
@@ -9665,7 +10205,7 @@ static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
     if (async && r == DS_OK) {
         atomic_store(&dev->async, 1);
         atomic_fetch_add(&dev->async_bytes, q->size);
-        /* it has grown */
+        /* the pool has grown beyond the limit */
         if (reuse && atomic_load(&dev->reserved) + ds__async_surplus(dev) > limit) {
             ds__direct_untake(q, async, *out);
             *out = NULL;
@@ -9699,15 +10239,13 @@ static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     return r;
 }
 
-/* Enters the only block of a segment as live, and counts both. The arena is locked and can count
-   the block. */
+/* Enters the only block of a segment as live, and counts both. The arena is locked and has room to
+   count the block. */
 static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
                                ds__mem_block *b) {
     ds__arena *a = q->a;
     ds__segment *seg = b->seg;
-    seg->first = b;
     seg->direct = 1;
-    ds__segment_in(a, seg);
     ds__count_reserved(a, q->kind, (int64_t)q->size);
     ds__count_segment(a, seg, 1);
     DS__COUNT_CALL(a, driver_allocs, 1);
@@ -9716,20 +10254,17 @@ static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, con
         ds__count_oversize(a, 1);
     }
 
-    b->state = DS_BLOCK_LIVE;
-    b->asked = q->asked;
-    b->label = request->label ? request->label : ds__mem_label();
-    b->file = ds__tls.site.file;
-    b->line = (uint32_t)ds__tls.site.line;
+    ds__block_mark_live(b, q->asked);
+    if (request->label)
+        b->label = request->label;
     ds__live_in(a, b);
     ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)b->ptr, q->size,
-                 a->stream_id, a->pool->id, b->file, b->line, NULL);
+    ds__note_segment(a, DS_ACTION_SEGMENT_ALLOC, b->ptr, q->size);
     ds__note_block(a, DS_ACTION_ALLOC, b);
 }
 
-/* Makes a segment with one live block of the memory at `base`; q->block becomes the block. 0: out
-   of host memory, and the arena is as before. No lock is held. */
+/* Makes a segment with one live block of the memory at `base`; q->block becomes the block. Returns
+   0 without host memory, and the arena is as before. No lock is held. */
 static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
                             void *base) {
     ds__arena *a = q->a;
@@ -9740,14 +10275,9 @@ static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const 
 
     ds__arena_lock(a);
     int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-    ds__mem_block *b = ds__mem_block_new(a);
-    if (b) {
-        memset(b, 0, sizeof *b);
-        b->ptr = base;
-        b->size = q->size;
-        b->seg = seg;
+    ds__mem_block *b = ds__segment_first_new(a, seg);
+    if (b)
         ds__direct_publish(q, request, c, b);
-    }
     ds__count_end(a, all);
     q->block = b;
     if (!b)
@@ -9755,8 +10285,9 @@ static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const 
     return b != NULL;
 }
 
-/* Reports that the driver gave no memory, and returns `r`. After a shortage the callbacks are
-   invoked and the report is written; after another error its sentence is restored. */
+/* Reports that the driver gave no memory, and returns `r`. After a shortage, the callbacks are
+   invoked and the report is written. Another error becomes the thread's last error, since it was
+   muted before. */
 static ds_result ds__direct_refuse(ds__wanted *q, const ds_mem_config *c, ds_result r) {
     ds__arena *a = q->a;
     if (!ds__is_shortage(r)) {
@@ -9778,10 +10309,8 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     ds__mem_pool *p = a->pool;
     const ds_mem_config *c = ds__pool_policy(p);
     int async = c->backend == DS_MEM_DRIVER_POOL;
-    size_t guard = c->guard_bytes;
     void *base = NULL;
-    q->size =
-        request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) : SIZE_MAX / 2;
+    q->size = ds__request_block_size(c, request->size, 0);
     q->kind = ds__kind_of(c, q->size);
     DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend",
                 request->alignment);
@@ -9801,7 +10330,9 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
         ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
-    if (a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
+    if (a->watched)
+        r = ds__watched_alloc(q, c->guard_bytes);
+    if (r < 0) {
         ds__arena_lock(a);
         DS_IGNORE(ds__free_slow(a, q->block));
         return r;
@@ -9827,82 +10358,106 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
    Threads: any caller's thread. The remembered arena is thread-local (ds__tls). Requests from a
    shortage callback are refused. */
 
-/* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
-   capture's. */
-static ds__arena *ds__arena_route(ds__stream *s, ds_stream handle, ds_pool pool) {
-    ds__mem_pool *p = NULL;
-    if (!pool.id && ds__captures_open()) {
-        if (ds__capture_pool_of(s, &p) < 0)
-            return NULL;
-    }
-    /* what an upstream allocates is not meant */
-    for (unsigned i = ds__memory_thread.inside ? 0 : ds__pool_push_count();
-         !p && !pool.id && i-- > 0;) {
+/* Returns whether the pool belongs to the stream's device. */
+static int ds__pool_serves(const ds__mem_pool *p, const ds__stream *s) {
+    return p->dev->device.type == s->device.type && p->dev->device.index == s->device.index;
+}
+
+/* Sets *out to the thread's last pushed pool of the stream's device, or to NULL. Allocations of an
+   upstream ignore pushed pools. Returns 0 if a pushed pool was destroyed, and the error is set. */
+static int ds__pool_pushed_find(const ds__stream *s, ds__mem_pool **out) {
+    *out = NULL;
+    for (unsigned i = ds__memory_thread.inside ? 0 : ds__pool_push_count(); i-- > 0;) {
         ds__mem_pool *pushed = ds__mem_pool_of(ds__memory_thread.pool[i]);
         if (!pushed)
-            return NULL;
-        if (pushed->dev->device.type == s->device.type &&
-            pushed->dev->device.index == s->device.index)
-            p = pushed;
-    }
-    if (pool.id) {
-        p = ds__mem_pool_of(pool);
-        if (p &&
-            (p->dev->device.type != s->device.type || p->dev->device.index != s->device.index)) {
-            ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d",
-                     ds__type_name(p->dev->device.type), p->dev->device.index,
-                     ds__type_name(s->device.type), s->device.index);
-            return NULL;
+            return 0;
+        if (ds__pool_serves(pushed, s)) {
+            *out = pushed;
+            return 1;
         }
+    }
+    return 1;
+}
+
+/* Returns the pool that a request names, for a stream. A capture of the stream keeps the pool. On
+   failure returns NULL and sets the error. */
+static ds__mem_pool *ds__pool_named(ds__stream *s, ds_pool pool) {
+    ds__mem_pool *p = ds__mem_pool_of(pool);
+    if (!p)
+        return NULL;
+    if (!ds__pool_serves(p, s)) {
+        ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d",
+                 ds__type_name(p->dev->device.type), p->dev->device.index,
+                 ds__type_name(s->device.type), s->device.index);
+        return NULL;
+    }
+    if (ds__captures_open() && ds__capture_keep(s, p) < 0)
+        return NULL;
+    return p;
+}
+
+/* Returns the arena for a request: in the named pool, the capture's pool, a pushed pool, or the
+   default pool. On failure returns NULL and sets the error. */
+static ds__arena *ds__arena_route(ds__stream *s, ds_stream handle, ds_pool pool) {
+    ds__mem_pool *p = NULL;
+    if (pool.id) {
+        p = ds__pool_named(s, pool);
         if (!p)
             return NULL;
-        if (ds__captures_open() && ds__capture_keep(s, p) < 0)
+    } else {
+        if (ds__captures_open() && ds__capture_pool_of(s, &p) < 0)
+            return NULL;
+        if (!p && !ds__pool_pushed_find(s, &p))
             return NULL;
     }
     return p ? ds__arena_in(p, s, handle) : ds__arena_main(s, handle);
 }
 
-/* A request with everything that can be said. */
+/* Finds a block for the request: in its own arena, else by the fallback chain. */
+static ds_result ds__request_find(ds__wanted *q, const char *label) {
+    ds_result r = DS_OK;
+    if (label)
+        ds_mem_label_push(label);
+    if (ds__pool_policy(q->a->pool)->poll_on_alloc && !ds__captures_open())
+        (void)ds__pending_poll(q->a, 0);
+    if (!ds__request_try(q))
+        r = ds__ask_slow(q);
+    if (label)
+        ds_mem_label_pop();
+    return r;
+}
+
+/* Serves a request with all its options. No lock is held. */
 __attribute__((noinline)) static ds_result ds__request_serve(ds__stream *s,
                                                              const ds_mem_request *request,
                                                              void **out) {
     if (ds__memory_thread.in_shortage)
         return ds__fail(DS_ERR_NOT_PERMITTED, "a shortage callback must not allocate memory");
     ds__arena *a = ds__arena_route(s, request->stream, request->pool);
-    ds_result r = DS_OK;
     if (!a)
         return ds__mem_error();
-    ds__mem_pool *p = a->pool;
-    const ds_mem_config *c = ds__pool_policy(p);
-    size_t guard = c->guard_bytes;
+    const ds_mem_config *c = ds__pool_policy(a->pool);
     size_t align = request->alignment > DS__UNIT ? request->alignment : 0;
     ds__wanted q = {
         .a = a, .stream = request->stream, .s = s, .asked = request->size, .aligned = align != 0
     };
-    if (c->backend != DS_MEM_NATIVE && !p->id)
+    if (c->backend != DS_MEM_NATIVE && !a->pool->id)
         return ds__direct_alloc(&q, request, out);
-    q.size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) + align
-                                           : SIZE_MAX / 2;
+
+    q.size = ds__request_block_size(c, request->size, align);
     q.kind = ds__kind_of(c, q.size);
-    if (align && p->no_split)
+    if (align && a->pool->no_split)
         return ds__fail(
             DS_ERR_INVALID_VALUE,
             "an alignment of %zu needs split blocks, but the pool has no_split; use at most 512",
             align);
-    if (request->label)
-        ds_mem_label_push(request->label);
-    if (c->poll_on_alloc && !ds__captures_open())
-        (void)ds__pending_poll(a, 0);
-    if (!ds__request_try(&q))
-        r = ds__ask_slow(&q);
-    if (request->label)
-        ds_mem_label_pop();
+    ds_result r = ds__request_find(&q, request->label);
     if (r < 0)
         return r;
     if (align && !ds__align_wanted(&q, align, q.size - align))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
     else if (DS__UNLIKELY(a->watched))
-        r = ds__watched_alloc(&q, guard);
+        r = ds__watched_alloc(&q, c->guard_bytes);
     if (r < 0) {
         ds__block_end(atomic_load(&q.block->seg->arena), q.block);
         return r;
@@ -9912,10 +10467,10 @@ __attribute__((noinline)) static ds_result ds__request_serve(ds__stream *s,
     return DS_OK;
 }
 
-/* The arena of the stream in the device's default pool, which the thread remembers; NULL: the
-   stream has none yet, or is no stream. */
+/* Returns the arena of a stream in the device's default pool, and stores it in the thread's state.
+   Returns NULL if the stream has none yet, or if the handle is stale. */
 __attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
-    (void)ds__pool_push_count(); /* forgets what the thread remembers of before ds_shutdown */
+    (void)ds__pool_push_count(); /* resets the thread's state after a shutdown */
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (!s)
         return NULL;
@@ -9929,7 +10484,7 @@ __attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
     return a;
 }
 
-/* What the short way did not do. */
+/* Serves a request that the fast path did not serve. */
 __attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream stream,
                                                           void **out) {
     ds__stream *s = ds__stream_pin(stream);
@@ -9944,22 +10499,11 @@ __attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream
     return r;
 }
 
-DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
-    ds_result r = ds__api_enter_inline("ds_mem_alloc");
-    if (DS__LIKELY(out != NULL))
-        *out = NULL;
-    if (DS__UNLIKELY(r < 0))
-        return r;
-    DS__REQUIRE(out, "out is NULL");
-    /* Without a pin: slots and arenas stay until ds_shutdown, which changes the epoch; a stream's
-       end locks its arena. */
-    ds__arena *a = ds__memory_thread.arena;
-    if (DS__UNLIKELY(stream.id != ds__memory_thread.stream ||
-                     ds__memory_thread.epoch != ds__g.epoch))
-        a = ds__arena_again(stream);
-    if (DS__UNLIKELY(!a || ds__memory_thread.pools | ds__memory_thread.in_shortage ||
-                     ds__captures_open() || size - 1 >= SIZE_MAX / 4))
-        return ds__alloc_slow(size, stream, out);
+/* Takes a free block of the arena for a request, if the arena needs no special treatment and still
+   belongs to the thread's last stream. Otherwise, or if no block fits, returns NULL. */
+__attribute__((always_inline)) static inline ds__mem_block *ds__alloc_fast(ds__arena *a,
+                                                                           size_t size,
+                                                                           ds_stream stream) {
     ds__mem_block *b = NULL;
     ds__lock_take(&a->lock);
     size_t rounded = ds__request_round_for_pool(a->pool, size);
@@ -9971,13 +10515,34 @@ DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
             b = ds__block_take(a, kind, rounded, size);
         if (DS__UNLIKELY(!b && a->pending))
             b = ds__take_oldest(a, kind, rounded, size);
-        if (DS__LIKELY(b != NULL))
-            *out = b->ptr;
         if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b)
             ds__note_block(a, DS_ACTION_ALLOC, b);
     }
     ds__lock_give(&a->lock);
-    return DS__LIKELY(b != NULL) ? DS_OK : ds__alloc_slow(size, stream, out);
+    return b;
+}
+
+DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
+    ds_result r = ds__api_enter_inline("ds_mem_alloc");
+    if (DS__LIKELY(out != NULL))
+        *out = NULL;
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    DS__REQUIRE(out, "out is NULL");
+    /* The stream is not pinned: slots and arenas stay until ds_shutdown, which changes the epoch,
+       and the end of a stream locks its arena. */
+    ds__arena *a = ds__memory_thread.arena;
+    if (DS__UNLIKELY(stream.id != ds__memory_thread.stream ||
+                     ds__memory_thread.epoch != ds__g.epoch))
+        a = ds__arena_again(stream);
+    if (DS__UNLIKELY(!a || ds__memory_thread.pools | ds__memory_thread.in_shortage ||
+                     ds__captures_open() || size - 1 >= SIZE_MAX / 4))
+        return ds__alloc_slow(size, stream, out);
+    const ds__mem_block *b = ds__alloc_fast(a, size, stream);
+    if (DS__UNLIKELY(!b))
+        return ds__alloc_slow(size, stream, out);
+    *out = b->ptr;
+    return DS_OK;
 }
 
 DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
@@ -10085,24 +10650,29 @@ static void ds__use_earlier_extend(const ds__use_note *n, ds__stream_use *u) {
     u->recorded = 0;
 }
 
-/* Reads from the block what the use needs, takes a description for a new use from the arena's
-   stock, and unlocks the arena. */
+/* Returns an earlier use by the same stream in the same capture, or NULL. Work before a capture is
+   a use of its own, and the first use of a lent block is that of the borrowing stream. The arena is
+   locked. */
+static ds__stream_use *ds__use_earlier_find(const ds__use_note *n) {
+    ds__stream_use *u = n->b->lent ? n->b->uses->next : n->b->uses;
+    while (u && (u->stream.id != n->stream.id || u->capture != n->capture))
+        u = u->next;
+    return u;
+}
+
+/* Reads the state of the block, takes a description for a new use from the arena's stock, and
+   unlocks the arena. */
 static void ds__use_prepare(ds__use_note *n) {
     ds__arena *a = n->a;
-    ds__mem_block *b = n->b;
     n->relation = ds__use_relation_get(n);
     n->capture = n->pinned ? 0 : ds__capture_of(n->s);
-    /* the graph orders its uses itself; work from before the capture is noted */
+    /* the graph orders its own uses; only work before the capture is noted */
     if (n->capture && !a->pool->graphs) {
         n->now = 0;
         n->capture = 0;
     }
 
-    /* the first use of a lent block belongs to the borrowing stream */
-    ds__stream_use *u = b->lent ? b->uses->next : b->uses;
-    /* work from before a capture is a use of its own */
-    while (u && (u->stream.id != n->stream.id || u->capture != n->capture))
-        u = u->next;
+    ds__stream_use *u = ds__use_earlier_find(n);
     if (!u && n->relation == DS__USE_OTHER) {
         n->fresh = a->spare_uses;
         if (n->fresh)
@@ -10115,7 +10685,7 @@ static void ds__use_prepare(ds__use_note *n) {
         n->now = 0;
 
     n->earlier = u;
-    n->start = b->ptr;
+    n->start = n->b->ptr;
     n->event = (ds_event){ u ? u->event.id : 0 };
     ds__arena_unlock(a);
 }
@@ -10198,8 +10768,8 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     return r;
 }
 
-/* Notes that a stream, which the caller has pinned, uses memory. Memory that is not the
-   allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
+/* Notes that a stream, which the caller has pinned, uses memory. Memory of other sources, and
+   memory of the stream itself, needs no note. In a capture, the program must keep the memory. */
 DS__SEAM static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
     ds__arena *a = NULL;
     const ds__mem_block *b = ds__find_live(ptr, 0, &a);
@@ -10236,6 +10806,7 @@ DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
    Threads: any caller's thread. The functions that give memory back may block the host until
    streams have done their work. */
 
+/* Fills the public description of a block. The arena is locked. */
 static void ds__block_describe(const ds__arena *a, const ds__mem_block *b, ds_mem_block *out) {
     memset(out, 0, sizeof *out);
     out->ptr = b->ptr;
@@ -10267,6 +10838,7 @@ DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     return DS_OK;
 }
 
+/* Gives the cached memory of a device back, down to `keep` reserved bytes. */
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
     ds__mem_dev *dev;
     ds_result r = ds__mem_used(device, &dev);
@@ -10276,10 +10848,10 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "cached memory cannot be freed while a capture is open");
     size_t done = 0;
-    if ((r = ds__pool_check(&dev->main, 1)) < 0)
-        return r;
-    if (DS__UNLIKELY(ds__sync_watched()) &&
-        (r = ds__sync_tell("waits for blocks in use by other streams")) < 0)
+    r = ds__pool_check(&dev->main, 1);
+    if (r == DS_OK && DS__UNLIKELY(ds__sync_watched()))
+        r = ds__sync_tell("waits for blocks in use by other streams");
+    if (r < 0)
         return r;
     size_t pool = ds__async_has(dev, NULL);
     if (atomic_load(&dev->reserved) > keep)
@@ -10290,7 +10862,7 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
     size_t others = atomic_load(&dev->reserved);
     others = others > blocks ? others - blocks : 0;
     keep = keep > others ? keep - others : 0;
-    if (pool > keep) { /* a pool gives back only what streams are done with */
+    if (pool > keep) { /* the driver's pool gives back memory only after the work of streams */
         ds__async_give(dev, keep);
         size_t left = ds__async_has(dev, NULL);
         done += pool > left ? pool - left : 0;
@@ -10356,26 +10928,24 @@ DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released
    locks the program's memory and log functions may be called, the driver is not.
    Threads: any caller's thread. A callback that was removed may still run on another thread. */
 
-/* Totals stop, or go on where they stopped. All is locked. */
-static void ds__device_freeze(ds__mem_dev *dev, int stop) {
-    for (ds__mem_pool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
-        ds__domain *d = p ? &p->stats : &dev->stats;
-        int64_t now[2][DS__METRICS];
-        int64_t total[2][DS__METRICS];
-        ds__domain_now(dev, p, now, total);
-        for (int k = 0; k < 2; k++)
-            for (int m = 0; m < DS__METRICS; m++) {
-                if (stop)
-                    d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
-                else
-                    d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
-            }
-        if (p ? !p->next : !dev->main.next)
-            return;
-    }
+/* Stops the totals of a domain, the device's or a pool's (`only`), or continues them where they
+   stopped. All is locked. */
+static void ds__domain_freeze(ds__mem_dev *dev, ds__mem_pool *only, int stop) {
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    int64_t now[2][DS__METRICS];
+    int64_t total[2][DS__METRICS];
+    ds__domain_now(dev, only, now, total);
+    for (int k = 0; k < 2; k++)
+        for (int m = 0; m < DS__METRICS; m++) {
+            if (stop)
+                d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
+            else
+                d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
+        }
 }
 
-/* All is locked. */
+/* Returns whether a device's policy may be set, and stores the copy of the policy. All is locked.
+   */
 static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) {
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
@@ -10385,8 +10955,29 @@ static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) 
     return ds__policy_keep(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Sets a device's policy, which was checked, or what a text makes of the one that is there;
-   `only_ask`: whether that could be done. */
+/* Sets the policy of a device after ds__mem_may_set. The pools follow the level of the device's
+   statistics. All is locked. */
+static void ds__mem_apply(ds__mem_dev *dev, const ds_mem_config *config) {
+    int full = dev->main.full;
+    int changes = full != (config->statistics == DS_STATISTICS_FULL);
+    ds__counter_fold(dev); /* so that peaks may be counted from now on */
+    if (changes)
+        ds__domain_freeze(dev, NULL, full);
+    (void)ds__mem_pool_apply(&dev->main, config);
+    for (ds__mem_pool *p = changes ? dev->main.next : NULL; p; p = p->next) {
+        ds_mem_config own = p->config;
+        ds__domain_freeze(dev, p, full);
+        (void)ds__mem_pool_apply(p, &own);
+    }
+    if (dev->main.full)
+        ds__at_peak(&dev->stats.tally, dev->room);
+    for (ds__mem_pool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
+        ds__at_peak(&p->stats.tally, NULL);
+    ds__mem_limit(dev);
+}
+
+/* Sets the policy of a device to a checked configuration, or by a text from the current one. With
+   `only_ask`, only returns whether that is possible. */
 static ds_result ds__mem_set(ds__mem_dev *dev, const ds_mem_config *config, const char *text,
                              int only_ask) {
     ds_mem_config made;
@@ -10398,23 +10989,10 @@ static ds_result ds__mem_set(ds__mem_dev *dev, const ds_mem_config *config, cons
         r = ds__config_read(text, &made);
         config = &made;
     }
-    if (r == DS_OK && (r = ds__mem_may_set(dev, config)) == DS_OK && !only_ask) {
-        int full = dev->main.full;
-        int changes = full != (config->statistics == DS_STATISTICS_FULL);
-        ds__counter_fold(dev); /* peaks may be counted from now on */
-        if (changes)
-            ds__device_freeze(dev, full);
-        (void)ds__mem_pool_apply(&dev->main, config);
-        for (ds__mem_pool *p = changes ? dev->main.next : NULL; p; p = p->next) {
-            ds_mem_config own = p->config;
-            (void)ds__mem_pool_apply(p, &own);
-        }
-        if (dev->main.full)
-            ds__at_peak(&dev->stats.tally, dev->room);
-        for (ds__mem_pool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
-            ds__at_peak(&p->stats.tally, NULL);
-        ds__mem_limit(dev);
-    }
+    if (r == DS_OK)
+        r = ds__mem_may_set(dev, config);
+    if (r == DS_OK && !only_ask)
+        ds__mem_apply(dev, config);
     ds__mem_unlock_all(dev);
     return r;
 }
@@ -10429,7 +11007,8 @@ DSDEF ds_result(ds_mem_configure)(ds_device device, const ds_mem_config *config)
     ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
-    if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK)
+    r = ds__mem_set(dev, config, NULL, 0);
+    if (r == DS_OK)
         ds__pinned_configure(config, NULL);
     return r;
 }
@@ -10441,17 +11020,19 @@ DSDEF ds_result(ds_mem_configure_text)(const char *text) {
     if (r < 0)
         return r;
     ds_mem_config c = ds__usual_config();
-    if ((r = ds__config_read(text, &c)) < 0)
+    r = ds__config_read(text, &c);
+    if (r < 0)
         return r;
-    for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
-        if (!ask) {                      /* first: a device that comes meanwhile has it */
+    for (int ask = 1; ask >= 0; ask--) { /* first, asks all devices */
+        if (!ask) { /* before the devices, so that a new device has the configuration too */
             ds__mutex_lock(&ds__memory_state.lock);
             ds__memory_state.config = c;
             ds__mutex_unlock(&ds__memory_state.lock);
         }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
             ds__mem_dev *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
-            if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0)
+            r = dev ? ds__mem_set(dev, NULL, text, ask) : DS_OK;
+            if (r < 0)
                 return r;
         }
     }
@@ -10473,6 +11054,7 @@ DSDEF ds_result(ds_mem_get_config)(ds_device device, ds_mem_config *out) {
     return DS_OK;
 }
 
+/* Sets the limit of a device (which = 1) or its fraction (0). */
 static ds_result ds__mem_change(ds_device device, double fraction, size_t limit, int which) {
     DS__RESOLVE(device);
     ds__mem_dev *dev = ds__mem_device(device);
@@ -10563,7 +11145,7 @@ DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
    (trim.h).
    Threads: any caller's thread; pushes belong to the calling thread. */
 
-/* Of pools whose upstream is a resource. */
+/* Functions of pools whose upstream is a resource. They are not called. */
 static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
     (void)size;
     (void)device;
@@ -10578,14 +11160,8 @@ static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) {
     (void)stream;
 }
 
-DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
-    static const ds_pool_desc none;
-    if (out)
-        out->id = 0;
-    DS__ENTER("ds_pool_create");
-    DS__REQUIRE(out, "out is NULL");
-    if (!desc)
-        desc = &none;
+/* Checks the description of a pool, except its device and its configuration. */
+static ds_result ds__pool_desc_check(const ds_pool_desc *desc) {
     DS__REQUIRE_RESERVED("ds_pool_desc", desc);
     DS__REQUIRE(!desc->alloc_fn == !desc->free_fn,
                 "alloc_fn and free_fn must both be set or both be NULL");
@@ -10595,14 +11171,29 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
                 "the upstream has no functions: was it destroyed?");
     DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream),
                 "a shareable pool cannot have an upstream");
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
+    static const ds_pool_desc none;
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_pool_create");
+    DS__REQUIRE(out, "out is NULL");
+    if (!desc)
+        desc = &none;
+    ds_result r = ds__pool_desc_check(desc);
+    if (r < 0)
+        return r;
     ds_device device = desc->device;
     DS__RESOLVE(device);
-    ds_result r = desc->config ? ds__config_check(desc->config) : DS_OK;
+    r = desc->config ? ds__config_check(desc->config) : DS_OK;
     if (r < 0)
         return r;
     ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
+
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
     c.backend = DS_MEM_NATIVE;
     ds_pool_desc d = *desc;
@@ -10610,7 +11201,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
         d.alloc_fn = ds__no_alloc;
         d.free_fn = ds__no_free;
     }
-    /* the device's own need no copy: they count anyway */
+    /* without a configuration, the limits of the device's own apply anyway */
     size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
     if (by_config && (!d.limit || by_config < d.limit))
         d.limit = by_config;
@@ -10630,7 +11221,7 @@ DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the pool belongs to a capture or its graph and cannot be destroyed");
     ds__mutex_lock(&ds__memory_state.lock);
-    int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
+    int gone = p->dead || p->id != pool.id; /* the object may be a newer pool's */
     if (!gone)
         p->dead = 1;
     ds__mutex_unlock(&ds__memory_state.lock);
@@ -10653,7 +11244,7 @@ DSDEF ds_result(ds_pool_push)(ds_pool pool) {
     if (ds__pool_push_count() == DS__POOL_PUSHES)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed, the maximum", DS__POOL_PUSHES);
     ds__mem_pool_own(p);
-    if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
+    if (p->id != pool.id) { /* the pool was destroyed, and its object is a newer pool's */
         ds__mem_pool_disown(p);
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     }
@@ -10666,12 +11257,8 @@ DSDEF ds_result(ds_pool_pop)(void) {
     if (ds__pool_push_count() == 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
     ds_pool pool = ds__memory_thread.pool[--ds__memory_thread.pools];
-    ds__mutex_lock(&ds__memory_state.lock); /* destroyed ones too */
-    uint32_t index = (uint32_t)pool.id;
-    ds__mem_pool *p = index >= 1 && index <= ds__memory_state.pool_count &&
-                              ds__memory_state.pools[index - 1]->id == pool.id
-                          ? ds__memory_state.pools[index - 1]
-                          : NULL;
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__mem_pool *p = ds__mem_pool_at(pool); /* destroyed pools too */
     ds__mutex_unlock(&ds__memory_state.lock);
     if (p)
         ds__mem_pool_disown(p);
@@ -10722,7 +11309,9 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     ds_result r = DS__UNLIKELY(ds__sync_watched())
                       ? ds__sync_tell("waits for blocks in use by other streams")
                       : DS_OK;
-    if (r < 0 || (r = ds__pool_check(p, 1)) < 0)
+    if (r == DS_OK)
+        r = ds__pool_check(p, 1);
+    if (r < 0)
         return r;
     size_t done = ds__mem_flush(p->dev, p, 0);
     if (out_released)
@@ -10747,6 +11336,7 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
    lock. ds_pool_save and ds_pool_check_live take all locks of the device.
    Threads: any caller's thread. No other thread may use the pool during ds_pool_restore. */
 
+/* A live block in a checkpoint. */
 typedef struct ds__saved {
     char *ptr;
     size_t size;
@@ -10756,7 +11346,7 @@ typedef struct ds__saved {
     const char *label;
     const char *file;
     uint32_t line;
-    uint32_t there;
+    uint32_t there; /* during a restore, 1: the block is live */
 } ds__saved;
 
 struct ds_pool_checkpoint {
@@ -10772,7 +11362,8 @@ static int ds__saved_order(const void *a, const void *b) {
     return x->ptr < y->ptr ? -1 : x->ptr > y->ptr;
 }
 
-/* Uses that are over are so; not while a capture could be spoiled by the question. */
+/* Frees pending blocks whose uses are done. Does nothing while a capture is open, which the queries
+   could invalidate. */
 static void ds__pool_poll(ds__mem_pool *p) {
     if (ds__captures_open())
         return;
@@ -10780,18 +11371,54 @@ static void ds__pool_poll(ds__mem_pool *p) {
         (void)ds__pending_poll(a, 0);
 }
 
-/* 0 and a sentence: others have to do with the block. All is locked. */
+/* Returns why a block cannot be saved or restored, or NULL if no other stream, process or thread
+   has to do with it. All is locked. */
+static const char *ds__block_unsettled_reason(const ds__mem_block *b) {
+    if (b->state == DS_BLOCK_PENDING)
+        return "was freed, and other streams may still use it";
+    if (b->state == DS_BLOCK_LIVE && b->exported)
+        return "is used by other processes";
+    if (b->state == DS_BLOCK_LIVE && b->uses)
+        return "was used on other streams";
+    return b->quiet ? "is being freed by another thread" : NULL;
+}
+
+/* Returns whether a block can be saved or restored; if not, sets the error. All is locked. */
 static int ds__block_settled(const ds__mem_block *b) {
-    const char *what = b->state == DS_BLOCK_PENDING
-                           ? "was freed, and other streams may still use it"
-                       : b->state == DS_BLOCK_LIVE && b->exported ? "is used by other processes"
-                       : b->state == DS_BLOCK_LIVE && b->uses     ? "was used on other streams"
-                       : b->quiet ? "is being freed by another thread"
-                                  : NULL;
-    if (what)
+    const char *reason = ds__block_unsettled_reason(b);
+    if (reason)
         ds__fail(DS_ERR_ILLEGAL_STATE, "the block of %zu bytes at %p %s", b->size, (void *)b->ptr,
-                 what);
-    return !what;
+                 reason);
+    return !reason;
+}
+
+/* Counts the live blocks of a pool. Returns 0 if a block is not settled, and the error is set. All
+   is locked. */
+static int ds__pool_settled(ds__mem_pool *p, size_t *out_live) {
+    *out_live = 0;
+    for (const ds__arena *a = p->arenas; a; a = a->next)
+        for (const ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mem_block *b = s->first; b; b = b->next) {
+                if (!ds__block_settled(b))
+                    return 0;
+                *out_live += b->state == DS_BLOCK_LIVE;
+            }
+    return 1;
+}
+
+/* Adds the live blocks of an arena to a checkpoint, which has room. All is locked. */
+static void ds__arena_save(const ds__arena *a, ds_pool_checkpoint *c) {
+    for (ds__segment *s = a->segments; s; s = s->next)
+        for (const ds__mem_block *b = s->first; b; b = b->next)
+            if (b->state == DS_BLOCK_LIVE)
+                c->at[c->count++] = (ds__saved){ .ptr = b->ptr,
+                                                 .size = b->size,
+                                                 .asked = b->asked,
+                                                 .seg = s,
+                                                 .serial = s->serial,
+                                                 .label = b->label,
+                                                 .file = b->file,
+                                                 .line = b->line };
 }
 
 DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
@@ -10803,29 +11430,24 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds__pool_poll(p);
+
     ds_pool_checkpoint *c = NULL;
     size_t count = 0;
-    int settled = 1;
+    ds_result r = DS_OK;
     ds__mem_lock_all(p->dev);
-    for (ds__arena *a = p->arenas; a; a = a->next) {
-        ds__unpark_all(a);
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mem_block *b = s->first; b && settled; b = b->next) {
-                settled = ds__block_settled(b);
-                count += b->state == DS_BLOCK_LIVE;
-            }
+    if (!ds__pool_settled(p, &count))
+        r = DS_ERR_ILLEGAL_STATE;
+    if (r == DS_OK) {
+        c = ds__host_alloc(sizeof *c + count * sizeof c->at[0]);
+        if (!c)
+            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
     }
-    if (settled && !(c = ds__host_alloc(sizeof *c + count * sizeof c->at[0])))
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
-    for (ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mem_block *b = s->first; b; b = b->next)
-                if (b->state == DS_BLOCK_LIVE)
-                    c->at[c->count++] = (ds__saved){ b->ptr,   b->size, b->asked, s, s->serial,
-                                                     b->label, b->file, b->line,  0 };
+    for (const ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
+        ds__arena_save(a, c);
     ds__mem_unlock_all(p->dev);
-    if (!c)
-        return settled ? DS_ERR_OUT_OF_MEMORY : DS_ERR_ILLEGAL_STATE;
+    if (r < 0)
+        return r;
+
     c->pool = p;
     memcpy(c->name, p->name, sizeof c->name);
     qsort(c->at, c->count, sizeof c->at[0], ds__saved_order);
@@ -10837,7 +11459,7 @@ DSDEF void(ds_pool_checkpoint_destroy)(ds_pool_checkpoint *checkpoint) {
     ds__host_free(checkpoint);
 }
 
-/* What has to change: blocks that end come first in `changed`, then those that are live again. */
+/* A restore in progress. `changed` has the blocks that end, and then those that become live. */
 typedef struct ds__rewind {
     ds__saved *at;
     ds_mem_block *changed;
@@ -10845,6 +11467,8 @@ typedef struct ds__rewind {
     size_t changes;
 } ds__rewind;
 
+/* Sets `there` of all saved blocks. Fails if memory of a saved block went back to the driver. All
+   is locked. */
 static ds_result ds__rewind_plan_saved(ds__mem_pool *p, ds__rewind *q) {
     ds__segment *s = NULL;
     ds__mem_block *b = NULL;
@@ -10856,7 +11480,7 @@ static ds_result ds__rewind_plan_saved(ds__mem_pool *p, ds__rewind *q) {
         }
         while (b && b->ptr + b->size <= v->ptr)
             b = b->next;
-        const ds__mem_block *last = b; /* none of the memory may be a hole */
+        const ds__mem_block *last = b; /* all of the memory must be mapped */
         while (last && last->state != DS_BLOCK_UNMAPPED &&
                last->ptr + last->size < v->ptr + v->size)
             last = last->next;
@@ -10870,63 +11494,68 @@ static ds_result ds__rewind_plan_saved(ds__mem_pool *p, ds__rewind *q) {
     return DS_OK;
 }
 
-/* Looks at everything and changes nothing that shows. All is locked. */
+/* Provides the arena with two descriptions for each block that becomes live: cutting the block out
+   leaves a block in front and one behind. Returns 0 without host memory. All is locked. */
+static int ds__rewind_spares(ds__arena *a, const ds__rewind *q) {
+    ds__mem_block *taken = NULL;
+    size_t needed = 0;
+    for (const ds__saved *v = q->at; v < q->at + q->count; v++)
+        if (!v->there && atomic_load(&v->seg->arena) == a)
+            needed += 2;
+    while (needed) {
+        ds__mem_block *b = ds__mem_block_new(a);
+        if (!b)
+            break;
+        b->list_next = taken;
+        taken = b;
+        needed--;
+    }
+    while (taken) {
+        ds__mem_block *b = taken;
+        taken = b->list_next;
+        ds__mem_block_drop(a, b);
+    }
+    return !needed;
+}
+
+/* Returns whether a live block is a saved one. All is locked. */
+static int ds__rewind_keeps(const ds__rewind *q, const ds__mem_block *b) {
+    ds__saved key = { .ptr = b->ptr };
+    const ds__saved *v = bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
+    return v && v->there;
+}
+
+/* Appends the live blocks of an arena that are not saved ones to `changed`. All is locked. */
+static void ds__rewind_list_ends(ds__arena *a, ds__rewind *q) {
+    for (const ds__segment *s = a->segments; s; s = s->next)
+        for (const ds__mem_block *b = s->first; b; b = b->next) {
+            if (b->state != DS_BLOCK_LIVE || ds__rewind_keeps(q, b))
+                continue;
+            ds__block_describe(a, b, &q->changed[q->changes]);
+            q->changed[q->changes++].state = DS_BLOCK_FREE;
+        }
+}
+
+/* Plans a restore, and changes nothing that the program can notice. All is locked. */
 static ds_result ds__rewind_plan(ds__mem_pool *p, ds__rewind *q) {
     size_t live = 0;
-    for (ds__arena *a = p->arenas; a; a = a->next) {
-        ds__unpark_all(a);
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mem_block *b = s->first; b; b = b->next) {
-                if (!ds__block_settled(b))
-                    return DS_ERR_ILLEGAL_STATE;
-                live += b->state == DS_BLOCK_LIVE;
-            }
-    }
+    if (!ds__pool_settled(p, &live))
+        return DS_ERR_ILLEGAL_STATE;
     ds_result r = ds__rewind_plan_saved(p, q);
     if (r < 0)
         return r;
-    if (!(q->changed = ds__host_alloc((live + q->count + 1) * sizeof *q->changed)))
+    q->changed = ds__host_alloc((live + q->count + 1) * sizeof *q->changed);
+    int room = q->changed != NULL;
+    for (ds__arena *a = p->arenas; a && room; a = a->next)
+        room = ds__rewind_spares(a, q);
+    if (!room)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
-    for (ds__arena *a = p->arenas; a; a = a->next) {
-        /* descriptions: each block that is cut out leaves one before it and one behind it */
-        ds__mem_block *spare = NULL;
-        ds__mem_block *one = NULL;
-        for (const ds__saved *v = q->at; v < q->at + q->count; v++)
-            for (int i = 0; i < 2 && !v->there && atomic_load(&v->seg->arena) == a; i++) {
-                if (!(one = ds__mem_block_new(a)))
-                    r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
-                if (one) {
-                    one->list_next = spare;
-                    spare = one;
-                }
-            }
-        for (; spare; spare = one) {
-            one = spare->list_next;
-            ds__mem_block_drop(a, spare);
-        }
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mem_block *b = s->first; b && r == DS_OK; b = b->next) {
-                ds__saved key = { .ptr = b->ptr };
-                ds__saved *v = b->state != DS_BLOCK_LIVE
-                                   ? NULL
-                                   : bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
-                if (b->state != DS_BLOCK_LIVE || (v && v->there))
-                    continue;
-                ds__block_describe(a, b, &q->changed[q->changes]);
-                q->changed[q->changes++].state = DS_BLOCK_FREE;
-            }
-    }
-    return r;
+    for (ds__arena *a = p->arenas; a; a = a->next)
+        ds__rewind_list_ends(a, q);
+    return DS_OK;
 }
 
-static void ds__arena_lock_ready(ds__arena *a, int kind) {
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, kind, 0)) {
-        ds__make_ready(a, kind, 0);
-        ds__arena_lock(a);
-    }
-}
-
+/* Frees a block that was planned to end. Returns 0 if another thread has changed it. */
 static int ds__rewind_end(const ds_mem_block *gone) {
     ds__segment *s = ds__segment_of(gone->ptr);
     ds__arena *a = s ? atomic_load(&s->arena) : NULL;
@@ -10944,63 +11573,81 @@ static int ds__rewind_end(const ds_mem_block *gone) {
     return good;
 }
 
-/* Cuts a block out of the free memory around it, where it was. `before`: a live block below it
-   in the segment, or NULL. */
-static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_block *out) {
+/* Returns the free block around the memory of a saved block, or NULL if another thread has changed
+   the memory. `before`: a live block below in the segment, or NULL. The arena is locked. */
+static ds__mem_block *ds__rewind_place(const ds__arena *a, const ds__saved *v,
+                                       const ds__saved *before) {
     ds__segment *s = v->seg;
-    ds__arena *a = atomic_load(&s->arena);
+    if (atomic_load(&s->arena) != a || s->serial != v->serial)
+        return NULL;
+    ds__mem_block *b = before ? ds__block_find(s, before->ptr, 1) : s->first;
+    while (b && b->ptr + b->size <= v->ptr)
+        b = b->next;
+    int fits = ds__block_is_binned(b) && b->ptr <= v->ptr && v->ptr + v->size <= b->ptr + b->size;
+    return fits ? b : NULL;
+}
+
+/* Cuts the saved block out of a free block, in no list and live, and frees the rests. Returns NULL
+   without host memory. The arena is locked. */
+static ds__mem_block *ds__rewind_cut(ds__arena *a, ds__mem_block *b, const ds__saved *v) {
+    ds__bin_out(a, b);
+    if (!ds__segment_is_growing(b->seg) && ds__is_split(b))
+        ds__count_split(a, b->seg->kind, -1, -(int64_t)b->size);
+    /* live, like the parts cut off: a freed rest must not be merged with the block again */
+    b->state = DS_BLOCK_LIVE;
+    b->oversize = 0;
+    if (b->ptr < v->ptr) {
+        ds__mem_block *front = b;
+        b = ds__block_cut(a, front, (size_t)(v->ptr - front->ptr));
+        (void)ds__merge_in(a, front);
+    }
+    if (b && b->size > v->size) {
+        ds__mem_block *rest = ds__block_cut(a, b, v->size);
+        (void)ds__merge_in(a, rest ? rest : b);
+        if (!rest)
+            b = NULL;
+    }
+    return b;
+}
+
+/* Enters a block that was cut out as live, with the members of the saved one. The arena is locked
+   and has room to count the block. */
+static void ds__rewind_publish(ds__arena *a, ds__mem_block *b, const ds__saved *v) {
+    ds__live_in(a, b);
+    ds__block_mark_live_counted(a, b, v->asked);
+    b->label = v->label;
+    b->file = v->file;
+    b->line = v->line;
+    b->uses = NULL;
+    b->guarded = 0;
+    b->lent = b->exported = 0;
+    if (b->size >= a->pool->config.max_split_size) {
+        b->oversize = 1;
+        ds__count_oversize(a, 1);
+    }
+    ds__note_block(a, DS_ACTION_ALLOC, b);
+}
+
+/* Makes a saved block live again where it was, and describes it. `before`: a live block below in
+   the segment, or NULL. Returns 0 if another thread has changed the memory. */
+static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_block *out) {
+    ds__arena *a = atomic_load(&v->seg->arena);
     if (!a)
         return 0;
     ds__arena_lock(a);
-    int all = ds__count_begin(a, s->kind, (int64_t)v->size, (int64_t)v->asked);
-    ds__mem_block *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
-                       : before ? ds__block_find(s, before->ptr, 1)
-                                : s->first;
-    ds__mem_block *rest = NULL;
-    while (b && b->ptr + b->size <= v->ptr)
-        b = b->next;
-    int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr &&
-               v->ptr + v->size <= b->ptr + b->size;
-    if (good) {
-        ds__bin_out(a, b);
-        if (!ds__segment_is_growing(s) && ds__is_split(b))
-            ds__count_split(a, s->kind, -1, -(int64_t)b->size);
-        /* what is cut off is so too until it is free: it must not become one with the block
-           again */
-        b->state = DS_BLOCK_LIVE;
-        b->oversize = 0;
-        if (b->ptr < v->ptr) {
-            rest = ds__block_cut(a, b, (size_t)(v->ptr - b->ptr));
-            good = rest != NULL;
-            (void)ds__merge_in(a, b);
-            b = rest;
-        }
-    }
-    if (good && b->size > v->size) {
-        rest = ds__block_cut(a, b, v->size);
-        good = rest != NULL;
-        (void)ds__merge_in(a, good ? rest : b);
-    }
-    if (good) {
-        ds__live_in(a, b);
-        ds__block_mark_live_counted(a, b, v->asked);
-        b->label = v->label;
-        b->file = v->file;
-        b->line = v->line;
-        b->uses = NULL;
-        b->guarded = 0;
-        b->lent = b->exported = 0;
-        if (b->size >= a->pool->config.max_split_size) {
-            b->oversize = 1;
-            ds__count_oversize(a, 1);
-        }
-        ds__note_block(a, DS_ACTION_ALLOC, b);
+    int all = ds__count_begin(a, v->seg->kind, (int64_t)v->size, (int64_t)v->asked);
+    ds__mem_block *b = ds__rewind_place(a, v, before);
+    if (b)
+        b = ds__rewind_cut(a, b, v);
+    if (b) {
+        ds__rewind_publish(a, b, v);
         ds__block_describe(a, b, out);
     }
     ds__count_end(a, all);
-    return good;
+    return b != NULL;
 }
 
+/* Executes the plan. Returns 0 if another thread has used the pool. */
 static int ds__rewind_all(ds__rewind *q) {
     size_t ends = q->changes;
     for (size_t i = 0; i < ends; i++)
@@ -11029,12 +11676,13 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name),
                 "the checkpoint belongs to another pool");
     ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
-    if (!(q.at = ds__host_alloc((q.count + 1) * sizeof *q.at)))
+    q.at = ds__host_alloc((q.count + 1) * sizeof *q.at);
+    if (!q.at)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
     memcpy(q.at, checkpoint->at, q.count * sizeof *q.at);
     ds__pool_poll(p);
     ds__arena *first = ds__first_arena(p->dev, p);
-    /* segments stay as they are; arenas that come now have none of these */
+    /* so that segments stay as they are; arenas that are made later have no saved blocks */
     for (ds__arena *a = first; a; a = a->next) {
         ds__mutex_lock(&a->giving);
         ds__mutex_lock(&a->grow);
@@ -11062,46 +11710,69 @@ static int ds__ptr_order(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+/* The addresses that ds_pool_check_live compares with the live blocks. */
+typedef struct ds__live_list {
+    void **ptr; /* sorted */
+    unsigned char *seen;
+    size_t count;
+} ds__live_list;
+
+/* Returns whether all live blocks of an arena are in the list, and marks them there; if not, sets
+   the error. All is locked. */
+static ds_result ds__live_list_mark(const ds__live_list *l, const ds__arena *a) {
+    for (const ds__segment *s = a->segments; s; s = s->next)
+        for (const ds__mem_block *b = s->first; b; b = b->next) {
+            void *ptr = b->ptr;
+            if (b->state != DS_BLOCK_LIVE)
+                continue;
+            void **at = bsearch(&ptr, l->ptr, l->count, sizeof ptr, ds__ptr_order);
+            if (!at)
+                return ds__fail(DS_ERR_ILLEGAL_STATE,
+                                "the block of %zu bytes at %p is live and not in the list", b->size,
+                                (void *)b->ptr);
+            l->seen[at - l->ptr] = 1;
+        }
+    return DS_OK;
+}
+
+/* Returns whether all entries of the list were marked; if not, sets the error. */
+static ds_result ds__live_list_check(const ds__live_list *l) {
+    for (size_t i = 0; i < l->count; i++) {
+        if (l->seen[i])
+            continue;
+        int twice =
+            (i && l->ptr[i] == l->ptr[i - 1]) || (i + 1 < l->count && l->ptr[i] == l->ptr[i + 1]);
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", l->ptr[i],
+                        twice ? "twice" : "and is not the start of a live block of the pool");
+    }
+    return DS_OK;
+}
+
 DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
     DS__ENTER("ds_pool_check_live");
     DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
+    ds__live_list l = { .count = count };
     ds_result r = DS_OK;
-    void **sorted = ds__host_alloc((count + 1) * sizeof *sorted);
-    unsigned char *seen = ds__host_alloc(count + 1);
-    if (sorted && count) {
-        memcpy(sorted, ptrs, count * sizeof *sorted);
-        qsort(sorted, count, sizeof *sorted, ds__ptr_order);
-    }
-    if (!sorted || !seen)
+    l.ptr = ds__host_alloc((count + 1) * sizeof *l.ptr);
+    l.seen = ds__host_alloc(count + 1);
+    if (!l.ptr || !l.seen)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to compare %zu blocks", count);
+    if (r == DS_OK && count) {
+        memcpy(l.ptr, ptrs, count * sizeof *l.ptr);
+        qsort(l.ptr, count, sizeof *l.ptr, ds__ptr_order);
+    }
+
     ds__mem_lock_all(p->dev);
-    for (ds__arena *a = p->arenas; a; a = a->next)
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mem_block *b = s->first; b && r == DS_OK; b = b->next) {
-                void *ptr = b->ptr;
-                void **at = b->state == DS_BLOCK_LIVE
-                                ? bsearch(&ptr, sorted, count, sizeof ptr, ds__ptr_order)
-                                : NULL;
-                if (at)
-                    seen[at - sorted] = 1;
-                else if (b->state == DS_BLOCK_LIVE)
-                    r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                                 "the block of %zu bytes at %p is live and not in the list",
-                                 b->size, (void *)b->ptr);
-            }
+    for (const ds__arena *a = p->arenas; a && r == DS_OK; a = a->next)
+        r = ds__live_list_mark(&l, a);
     ds__mem_unlock_all(p->dev);
-    for (size_t i = 0; i < count && r == DS_OK; i++)
-        if (!seen[i]) {
-            int twice =
-                (i && sorted[i] == sorted[i - 1]) || (i + 1 < count && sorted[i] == sorted[i + 1]);
-            r = ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", sorted[i],
-                         twice ? "twice" : "and is not the start of a live block of the pool");
-        }
-    ds__host_free(seen);
-    ds__host_free(sorted);
+    if (r == DS_OK)
+        r = ds__live_list_check(&l);
+    ds__host_free(l.seen);
+    ds__host_free(l.ptr);
     return r;
 }
 
@@ -11110,10 +11781,9 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
    Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
    ds_mem_get_allocated, over the sums of stats_sum.h.
 
-   Invariants: the block counts in one result belong to one moment.
-   Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
-   ds__memory_state.lock meanwhile, so that no new pool takes the place of the old one.
-   ds__reset_peaks expects the device stopped.
+   Invariants: The block counts in one result belong to one moment.
+   Locks: The sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
+   ds__memory_state.lock meanwhile, so that no new pool reuses the object.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
 DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
@@ -11133,82 +11803,78 @@ DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    ds__mutex_lock(&ds__memory_state.lock); /* while it is held no pool takes another's place */
+    ds__mutex_lock(&ds__memory_state.lock); /* so that no new pool reuses the object meanwhile */
     ds__mem_pool *p = ds__mem_pool_at(pool);
     if (p)
         ds__stats_sum(p->dev, p, out);
     ds__mutex_unlock(&ds__memory_state.lock);
-    /* the sentence */
     if (!p) {
-        (void)ds__mem_pool_of(pool);
+        (void)ds__mem_pool_of(pool); /* sets the error */
         return DS_ERR_INVALID_HANDLE;
     }
     return DS_OK;
 }
 
-/* Peaks start anew, and so does the search for a thread that allocates alone. All is locked. */
-static void ds__reset_peaks(ds__mem_dev *dev) {
-    for (ds__mem_pool *p = NULL;;) { /* NULL: the device's own */
-        int64_t now[2][DS__METRICS];
-        int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
-        ds__domain *d = p ? &p->stats : &dev->stats;
-        ds__domain_now(dev, p, now, NULL);
-        for (int m = 0; m < DS__METRICS; m++)
-            for (int k = 0; k < 3; k++)
-                d->tally.peak[k][m] = INT64_MIN;
-        ds__domain_peaks(d, now, none);
-        d->sharers = 0;
-        for (int m = 0; m < DS__METERS; m++) {
-            atomic_store(&d->all[m].peak, atomic_load(&d->all[m].now));
-            for (int k = 0; k < 2; k++)
-                atomic_store(&d->meter[k][m].peak, atomic_load(&d->meter[k][m].now));
-        }
-        atomic_store(&d->oversize_allocations.peak, atomic_load(&d->oversize_allocations.now));
-        atomic_store(&d->oversize_segments.peak, atomic_load(&d->oversize_segments.now));
-        if (!p)
-            p = dev->main.next;
-        else
-            p = p->next;
-        if (!p)
-            break;
-    }
-    memset(dev->async_peak, 0, sizeof dev->async_peak); /* taken anew with the next statistics */
-    ds__at_peak(&dev->stats.tally, dev->room);
+/* Returns the meters of a domain, one after the other: of both kinds, small, large, and those of
+   oversize blocks and segments. NULL: there is none with this number. */
+static ds__meter *ds__domain_meter(ds__domain *d, int number) {
+    if (number < DS__METERS)
+        return &d->all[number];
+    if (number < 3 * DS__METERS)
+        return &d->meter[number / DS__METERS - 1][number % DS__METERS];
+    if (number == 3 * DS__METERS)
+        return &d->oversize_allocations;
+    return number == 3 * DS__METERS + 1 ? &d->oversize_segments : NULL;
 }
 
+/* Resets the peaks of a domain, the device's or a pool's (`only`), to its counts. All is locked. */
+static void ds__domain_peaks_reset(ds__mem_dev *dev, ds__mem_pool *only) {
+    int64_t now[2][DS__METRICS];
+    int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    ds__domain_now(dev, only, now, NULL);
+    for (int m = 0; m < DS__METRICS; m++)
+        for (int k = 0; k < 3; k++)
+            d->tally.peak[k][m] = INT64_MIN;
+    ds__domain_peaks(d, now, none);
+    d->sharers = 0;
+    for (int i = 0; ds__domain_meter(d, i); i++)
+        atomic_store(&ds__domain_meter(d, i)->peak, atomic_load(&ds__domain_meter(d, i)->now));
+}
+
+/* Resets the totals of a domain, the device's or a pool's (`only`). All is locked. */
+static void ds__domain_totals_reset(ds__mem_dev *dev, ds__mem_pool *only) {
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    ds__domain_now(dev, only, d->freed_base, NULL);
+    memset(d->frozen, 0, sizeof d->frozen);
+    for (int k = 0; k < 2; k++)
+        for (int m = 0; m < DS__COUNTED; m++)
+            d->tally.kind[k].total[m] = 0;
+    for (int i = 0; ds__domain_meter(d, i); i++) {
+        atomic_store(&ds__domain_meter(d, i)->total, 0);
+        atomic_store(&ds__domain_meter(d, i)->freed, 0);
+    }
+    atomic_store(&d->retries, 0);
+    atomic_store(&d->ooms, 0);
+    atomic_store(&d->syncs, 0);
+    atomic_store(&d->driver_allocs, 0);
+    atomic_store(&d->driver_frees, 0);
+    atomic_store(&d->rejections, 0);
+}
+
+/* Resets the peaks or the totals of a device and its pools. The search for a thread that allocates
+   alone begins anew. */
 static void ds__mem_reset_of(ds__mem_dev *dev, int peaks) {
+    void (*reset)(ds__mem_dev *, ds__mem_pool *) =
+        peaks ? ds__domain_peaks_reset : ds__domain_totals_reset;
     ds__mem_lock_all(dev);
     ds__counter_fold(dev);
-    if (peaks)
-        ds__reset_peaks(dev);
-    for (ds__mem_pool *p = NULL; !peaks;) {
-        ds__domain *d = p ? &p->stats : &dev->stats;
-        ds__domain_now(dev, p, d->freed_base, NULL);
-        memset(d->frozen, 0, sizeof d->frozen);
-        for (int k = 0; k < 2; k++)
-            for (int m = 0; m < DS__COUNTED; m++)
-                d->tally.kind[k].total[m] = 0;
-        for (int m = 0; m < DS__METERS; m++) {
-            ds__meter *one[3] = { &d->all[m], &d->meter[0][m], &d->meter[1][m] };
-            for (int k = 0; k < 3; k++) {
-                atomic_store(&one[k]->total, 0);
-                atomic_store(&one[k]->freed, 0);
-            }
-        }
-        ds__meter *over[2] = { &d->oversize_allocations, &d->oversize_segments };
-        for (int k = 0; k < 2; k++) {
-            atomic_store(&over[k]->total, 0);
-            atomic_store(&over[k]->freed, 0);
-        }
-        atomic_store(&d->retries, 0);
-        atomic_store(&d->ooms, 0);
-        atomic_store(&d->syncs, 0);
-        atomic_store(&d->driver_allocs, 0);
-        atomic_store(&d->driver_frees, 0);
-        atomic_store(&d->rejections, 0);
-        p = p ? p->next : dev->main.next;
-        if (!p)
-            break;
+    reset(dev, NULL);
+    for (ds__mem_pool *p = dev->main.next; p; p = p->next)
+        reset(dev, p);
+    if (peaks) {
+        memset(dev->async_peak, 0, sizeof dev->async_peak); /* set by the next ds__stats_sum */
+        ds__at_peak(&dev->stats.tally, dev->room);
     }
     ds__mem_unlock_all(dev);
 }
@@ -11267,7 +11933,7 @@ DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reser
 
 /* alloc/report_names.h - memory statistics by name.
 
-   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mem_stats_sum).
+   Maps PyTorch's names of memory statistics to members of ds_mem_stats (ds__mem_stats_sum).
    ds_mem_stats_get_by_name reads one value; ds_mem_stats_get_name lists the names.
 
    Invariants: ds__mem_stats_sum is sorted in the order of strcmp, because the look-up is a binary
@@ -11275,7 +11941,7 @@ DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reser
    Locks: none.
    Threads: any. The table is constant, and ds_mem_stats_get_name needs no initialised library. */
 
-/* torch's names, in the order of strcmp. */
+/* PyTorch's names, in the order of strcmp. */
 #define DS__STAT4(name, member)                                      \
     { name ".allocated", offsetof(ds_mem_stats, member.allocated) }, \
         { name ".current", offsetof(ds_mem_stats, member.current) }, \
@@ -11324,8 +11990,9 @@ DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char 
     if (out)
         *out = 0;
     DS__ENTER("ds_mem_stats_get_by_name");
-    DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
-    if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
+    DS__REQUIRE(stats, "stats is NULL");
+    DS__REQUIRE(name && out, "%s is NULL", name ? "out" : "name");
+    if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* as in PyTorch's documents */
         snprintf(alias, sizeof alias, "allocation.%s", name + 10);
         wanted = alias;
     }
@@ -11350,13 +12017,13 @@ DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char 
    Implements ds_mem_write_summary: writes the statistics of a device as the table of
    torch.cuda.memory_summary (ds__report_table_write), row by row to the user's writer.
 
-   Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
+   Invariants: The text is PyTorch's apart from the name in the title, also on CPU devices. The
    rows of one metric share the unit of each column; the row of all sizes determines it.
    Locks: none of its own. ds_mem_get_stats stops the device; the writer is called after that,
    with no lock held.
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
-/* The unit of a column is that of its first row, of all sizes. */
+/* Writes a value in the unit of its column, which suits `unit_of`, the value of the first row. */
 static void ds__report_cell_format(char out[32], int counts, int64_t value, int64_t unit_of) {
     static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" };
     static const char *const thousands[] = { "  ", "K ", "M " };
@@ -11373,6 +12040,7 @@ static void ds__report_cell_format(char out[32], int counts, int64_t value, int6
         snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
 }
 
+/* Writes the row of a metric; `unit_of`: the row of all sizes. */
 static void ds__report_row_write(ds__text_writer *p, const char *name, int counts,
                                  const ds_mem_stat *s, const ds_mem_stat *unit_of) {
     char cell[4][32];
@@ -11449,7 +12117,7 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
     ds__tls.site = site;
     ds__text_writer pen = { write_fn, user, 0, 0 };
     ds__report_table_write(&pen, device.index, &stats, abbreviated);
-    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+    return ds__text_writer_result(&pen);
 }
 
 /* alloc/ipc_sharers.h - report of the processes that share memory of a device.
@@ -11457,8 +12125,8 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
    Writes the processes that share memory of a device, with their bytes (ds__share_list).
    ds__sharer_write writes the line of one process. report_processes.h uses both.
 
-   Invariants: A process stands in the report once, with the sum of what it has of this process
-   and what this process has of it. At most DS__SHARERS processes are reported.
+   Invariants: The report lists a process once, with the sum of the bytes that the process has
+   imported from this one and exported to this one. At most DS__SHARERS processes are reported.
    Locks: ds__share.mutex and ds__share.lock while the records are read; the user's writer is
    called after they are released.
    Threads: any caller's thread. */
@@ -11471,20 +12139,20 @@ static void ds__sharer_write(ds__text_writer *p, unsigned pid, unsigned long lon
                               (double)bytes / (double)DS__MIB);
 }
 
-/* Who has blocks of the device, or has given it some: the number on the own board (0: it has
-   given), the process, and how much. */
-enum { DS__SHARERS = 256 }; /* more are not told */
+enum { DS__SHARERS = 256 }; /* the largest number of processes in a report */
 
+/* The processes that share memory of a device, with the bytes. */
 typedef struct ds__sharers {
     size_t count;
 
     struct {
-        uint64_t number;
+        uint64_t number; /* in the own registry; 0: memory was imported from the process */
         uint64_t bytes;
         unsigned pid;
     } at[DS__SHARERS];
 } ds__sharers;
 
+/* Adds bytes to a process. */
 static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t bytes) {
     size_t i = 0;
     while (i < l->count && (l->at[i].number != number || l->at[i].pid != pid))
@@ -11500,12 +12168,13 @@ static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t
     l->at[i].bytes += bytes;
 }
 
+/* Adds the processes with leases of the device's blocks in a list of exports. */
 static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_export *s) {
     for (; s; s = s->next) {
         const ds__arena *a = atomic_load(&s->block->seg->arena);
-        for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index &&
-                        a->dev->device.type == device.type;
-             k++) {
+        if (!a || a->dev->device.index != device.index || a->dev->device.type != device.type)
+            continue;
+        for (int k = 0; k < DS__LEASES; k++) {
             uint64_t lease = atomic_load(&ds__registries.own->sheet->stake[s->stake].lease[k]);
             if (lease)
                 ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
@@ -11514,13 +12183,14 @@ static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_expor
     }
 }
 
+/* Writes a line for each process that shares memory of the device. No lock is held. */
 static void ds__share_list(ds_device device, ds__text_writer *p) {
     ds__sharers *l = ds__host_alloc(sizeof *l);
     if (!l)
         return;
     ds__mutex_lock(&ds__share.mutex);
     if (ds__registries.own) {
-        ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
+        ds__lock_take(&ds__share.lock); /* meanwhile, no block of these lists is reused */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
             ds__sharers_of(l, device, ds__share.bucket[i]);
         ds__sharers_of(l, device, ds__share.limbo);
@@ -11549,13 +12219,13 @@ static void ds__share_list(ds_device device, ds__text_writer *p) {
 /* alloc/report_processes.h - report of the processes that use a device.
 
    Implements ds_mem_write_processes, the counterpart of torch.cuda.list_gpu_processes: one line
-   for each process and its memory. The driver lists the processes (device_processes). That of the
-   CPU knows this process only, so the processes with shared memory follow (ds__share_list).
+   for each process and its memory. The driver lists the processes (device_processes). The CPU
+   driver lists this process only, so the processes with shared memory follow (ds__share_list).
 
-   Invariants: if the driver does not know the processes, the report says why and the call still
+   Invariants: If the driver cannot list the processes, the report gives the reason and the call
    succeeds.
-   Locks: none of its own. ds__share_list takes those of the exports. The user's writer is called
-   after they are released.
+   Locks: none of its own. ds__share_list takes the locks of the exports. The user's writer is
+   called after they are released.
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
 DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, void *user) {
@@ -11576,11 +12246,9 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
     for (size_t i = 0; i < processes.count; i++)
         ds__sharer_write(&pen, processes.list[i].id, processes.list[i].bytes);
     ds__host_free(processes.list);
-    if (device.type == DS_DEVICE_CPU) /* its driver knows this process only */
+    if (device.type == DS_DEVICE_CPU) /* the CPU driver lists this process only */
         ds__share_list(device, &pen);
-    return r == DS_OK && pen.stopped
-               ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped)
-               : r;
+    return r == DS_OK ? ds__text_writer_result(&pen) : r;
 }
 
 /* alloc/history.h - history of allocator events.
@@ -11605,6 +12273,7 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u
 
+/* Frees the annotations of a device that a ring of `room` entries has lost after `count` events. */
 static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
     ds__config_remark **first = &ds__history_state.remarks[backend][index].first;
     while (*first && count - (*first)->until >= room) {
@@ -11633,8 +12302,11 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     memset(ring, 0, sizeof ring);
     ds__mutex_lock(&ds__history_state.lock);
     DS__EACH_MDEVICE(dev)
-    if (r == DS_OK && !(ring[ds__b][ds__i] = ds__host_alloc(entries * sizeof(ds__history_event))))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
+    if (r == DS_OK) {
+        ring[ds__b][ds__i] = ds__host_alloc(entries * sizeof(ds__history_event));
+        if (!ring[ds__b][ds__i])
+            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
+    }
     if (r == DS_OK) {
         ds__history_state.on = 1;
         ds__history_state.entries = entries;
@@ -11662,17 +12334,24 @@ DSDEF ds_result(ds_mem_history_stop)(void) {
     return DS_OK;
 }
 
-/* Bytes of the UTF-8 character that begins there; 0: there is none. */
+/* Returns the number of bytes that a first byte of UTF-8 announces, or 0 if it is none. */
+static size_t ds__utf8_announced(unsigned char first) {
+    if (first < 0x80)
+        return 1;
+    if (first < 0xc2 || first >= 0xf5)
+        return 0;
+    if (first < 0xe0)
+        return 2;
+    return first < 0xf0 ? 3 : 4;
+}
+
+/* Returns the number of bytes of the UTF-8 character at `text`, or 0 if it is invalid: an overlong
+   form, a surrogate, or above U+10FFFF (RFC 3629). */
 static size_t ds__history_utf8_length(const char *text) {
     const unsigned char *p = (const unsigned char *)text;
+    size_t n = ds__utf8_announced(p[0]);
     unsigned low = 0x80;
     unsigned high = 0xbf;
-    size_t n = p[0] < 0x80   ? 1
-               : p[0] < 0xc2 ? 0
-               : p[0] < 0xe0 ? 2
-               : p[0] < 0xf0 ? 3
-               : p[0] < 0xf5 ? 4
-                             : 0;
     if (p[0] == 0xe0)
         low = 0xa0;
     /* surrogates */
@@ -11688,8 +12367,8 @@ static size_t ds__history_utf8_length(const char *text) {
     return n;
 }
 
-/* Copies as much as there is room for, in whole characters; what is no UTF-8 becomes question
-   marks. */
+/* Copies as many whole characters as there is room for. Bytes that are not UTF-8 become question
+   marks. Returns the number of bytes. */
 static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
     size_t n = 0;
     while (*text) {
@@ -11723,8 +12402,10 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     int i = device.index;
     ds__utf8_copy(m->text, sizeof m->text, text);
     ds__mutex_lock(&ds__history_state.lock);
-    ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file,
-                 (uint32_t)ds__tls.site.line, m->text);
+    ds__mem_note(dev, &(ds__history_event){ .file = ds__tls.site.file,
+                                            .label = m->text,
+                                            .line = (uint32_t)ds__tls.site.line,
+                                            .action = DS_ACTION_ANNOTATION });
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     ds__remarks_drop(b, i, m->until, dev->history_room);
     if (ds__history_state.remarks[b][i].first)
@@ -11739,8 +12420,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
 /* alloc/observer.h - observers of allocator events.
 
    Implements ds_mem_add_event_callback and ds_mem_remove_event_callback; history_state.h has the
-   list and calls the observers. ds__snap_room makes room in an array, here and for snapshots.
-   ds__snapshot_shutdown resets history and observers.
+   list and calls the observers. ds__snapshot_shutdown resets history and observers.
 
    Invariants: When ds_mem_remove_event_callback returns DS_OK, no thread is inside the observer.
    Locks: order: ds__history_state.lock, then ds__history_state.watch. Observers run under
@@ -11748,24 +12428,6 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
    arena's lock. ds__history_state.watch is taken last, after all locks of the allocator.
    Threads: an observer runs on the thread that reports the event, one call at a time in the
    process. */
-
-/* Room for `more` elements; 0: no memory. */
-static int ds__snap_room(void *list, size_t element, size_t count, size_t more, size_t *room) {
-    void *old;
-    void *bigger;
-    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
-    if (count + more <= *room)
-        return 1;
-    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__host_alloc(wanted * element)))
-        return 0;
-    memcpy(&old, list, sizeof old);
-    if (count)
-        memcpy(bigger, old, count * element);
-    ds__host_free(old);
-    memcpy(list, &bigger, sizeof bigger);
-    *room = wanted;
-    return 1;
-}
 
 DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_add_event_callback");
@@ -11775,8 +12437,9 @@ DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
         return r;
     ds__mutex_lock(&ds__history_state.lock);
     ds__mutex_lock(&ds__history_state.watch);
-    int room = ds__snap_room(&ds__history_state.watchers, sizeof *ds__history_state.watchers,
-                             ds__history_state.watcher_count, 1, &ds__history_state.watcher_room);
+    int room =
+        ds__array_reserve(&ds__history_state.watchers, sizeof *ds__history_state.watchers,
+                          ds__history_state.watcher_count, 1, &ds__history_state.watcher_room);
     if (room)
         ds__history_state.watchers[ds__history_state.watcher_count++] =
             (ds__mem_observer){ fn, user };
@@ -11807,7 +12470,7 @@ DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
                             "this function was not added with this user pointer");
 }
 
-/* ds_shutdown: everything starts afresh. */
+/* Resets history and observers at ds_shutdown. */
 static void ds__snapshot_shutdown(void) {
     DS__EACH_MDEVICE(dev) {
         ds__host_free(ds__history_swap(dev, NULL, 0));
@@ -11858,8 +12521,8 @@ typedef struct ds__ssegment {
     uint32_t pool;
     uint32_t kind;
     uint32_t growing;
-    size_t first; /* its first block */
-    size_t count; /* how many blocks it has */
+    size_t first; /* index of the first block */
+    size_t count; /* of blocks */
 } ds__ssegment;
 
 typedef struct ds__spool {
@@ -11876,28 +12539,40 @@ typedef struct ds__sdevice {
     size_t room;
     uint64_t seen; /* events since the start of the history */
     uint64_t active;
-    /* from the oldest; `line` is their frame, or the text of an annotation, and `pool` an index */
+    /* from the oldest event on; `line` is the number of the frame, or of an annotation's text, and
+       `pool` an index */
     ds__history_event *events;
     size_t count;
 } ds__sdevice;
 
+/* A hash table of texts or frames. */
 typedef struct ds__sindex {
-    uint32_t *slot; /* the element at i is entered as i + 1 */
-    size_t mask;
+    uint32_t *slot; /* numbers of elements; 0: free */
+    size_t mask;    /* number of slots - 1 */
 } ds__sindex;
 
 typedef struct ds__snap {
-    int broken;           /* there was no memory */
-    ds__sdevice *devices; /* all that exist */
+    int broken;           /* 1: out of host memory */
+    ds__sdevice *devices; /* all devices of the machine */
     uint32_t device_count;
     ds__ssegment *segments;
     ds__sblock *blocks;
     ds__spool *pools;
     ds__sframe *frames; /* from 1 */
     char *text;
-    size_t *texts; /* where they begin; from 1 */
-    size_t segment_count, segment_room, block_count, block_room, pool_count, pool_room, frame_count,
-        frame_room, text_size, text_room, texts_count, texts_room;
+    size_t *texts; /* starts of the texts in `text`; from 1 */
+    size_t segment_count;
+    size_t segment_room;
+    size_t block_count;
+    size_t block_room;
+    size_t pool_count;
+    size_t pool_room;
+    size_t frame_count;
+    size_t frame_room;
+    size_t text_size;
+    size_t text_room;
+    size_t texts_count;
+    size_t texts_room;
     ds__sindex text_index;
     ds__sindex frame_index;
 
@@ -11908,39 +12583,52 @@ typedef struct ds__snap {
 
     ds_mem_config config;
     size_t entries;     /* of the history */
-    uint32_t nobody;    /* the name of a frame without a label */
+    uint32_t nobody;    /* the name of frames without a label */
     uint64_t time_ns;   /* of the monotonic clock */
-    int64_t to_wall_ns; /* and from that to the time of day */
+    int64_t to_wall_ns; /* from the monotonic clock to the time of day */
 } ds__snap;
 
-#define DS__SNAP_MORE(s, list, count, room)                                                      \
-    (!(s)->broken && ((s)->broken = !ds__snap_room(&(s)->list, sizeof *(s)->list, (s)->count, 1, \
-                                                   &(s)->room)) == 0)
+/* Makes room for one more element of a list. 0: out of host memory, and the snapshot is broken. */
+#define DS__SNAP_MORE(s, list, count, room)                                                       \
+    (!(s)->broken && ((s)->broken = !ds__array_reserve(&(s)->list, sizeof *(s)->list, (s)->count, \
+                                                       1, &(s)->room)) == 0)
 
-/* Finds the slot of the element that has this hash and is equal, or the place for it. `same`
-   compares the key with the element at an index. NULL: no memory. */
-static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_t hash,
-                               int (*same)(ds__snap *s, uint32_t at, const void *key),
-                               uint64_t (*hash_of)(ds__snap *s, uint32_t at), const void *key) {
-    if (2 * count >= x->mask) {
-        size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
-        uint32_t *bigger = ds__host_alloc(size * sizeof *bigger);
-        if (!bigger) {
-            s->broken = 1;
-            return NULL;
-        }
-        for (uint32_t i = 1; i <= count; i++) {
-            size_t at = hash_of(s, i) & (size - 1);
-            while (bigger[at])
-                at = (at + 1) & (size - 1);
-            bigger[at] = i;
-        }
-        ds__host_free(x->slot);
-        x->slot = bigger;
-        x->mask = size - 1;
+/* The functions of a hash table: whether an element equals a key, and the hash of an element. */
+typedef struct ds__sindex_kind {
+    int (*same)(const ds__snap *s, uint32_t at, const void *key);
+    uint64_t (*hash_of)(const ds__snap *s, uint32_t at);
+} ds__sindex_kind;
+
+/* Gives a hash table with `count` elements four times as many slots. Returns 0 without host memory.
+   */
+static int ds__sindex_grow(const ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
+                           size_t count) {
+    size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
+    uint32_t *bigger = ds__host_alloc(size * sizeof *bigger);
+    if (!bigger)
+        return 0;
+    for (uint32_t i = 1; i <= count; i++) {
+        size_t at = kind->hash_of(s, i) & (size - 1);
+        while (bigger[at])
+            at = (at + 1) & (size - 1);
+        bigger[at] = i;
+    }
+    ds__host_free(x->slot);
+    x->slot = bigger;
+    x->mask = size - 1;
+    return 1;
+}
+
+/* Returns the slot of the element that equals the key, or the free slot for it. Returns NULL
+   without host memory, and the snapshot is broken. */
+static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
+                               size_t count, uint64_t hash, const void *key) {
+    if (2 * count >= x->mask && !ds__sindex_grow(s, x, kind, count)) {
+        s->broken = 1;
+        return NULL;
     }
     size_t at = hash & x->mask;
-    while (x->slot[at] && !same(s, x->slot[at], key))
+    while (x->slot[at] && !kind->same(s, x->slot[at], key))
         at = (at + 1) & x->mask;
     return &x->slot[at];
 }
@@ -11956,27 +12644,30 @@ static const char *ds__snap_string(const ds__snap *s, uint32_t text) {
     return text ? s->text + s->texts[text - 1] : "";
 }
 
-static int ds__text_same(ds__snap *s, uint32_t at, const void *key) {
+static int ds__text_same(const ds__snap *s, uint32_t at, const void *key) {
     return strcmp(ds__snap_string(s, at), key) == 0;
 }
 
-static uint64_t ds__text_hash(ds__snap *s, uint32_t at) {
+static uint64_t ds__text_hash(const ds__snap *s, uint32_t at) {
     return ds__hash_text(ds__snap_string(s, at));
 }
 
-/* The number of a text, which is copied; 0: NULL, or no memory. */
+static const ds__sindex_kind ds__text_kind = { ds__text_same, ds__text_hash };
+
+/* Returns the number of a text, which is copied at its first use. Returns 0 for NULL, or without
+   host memory. */
 static uint32_t ds__snap_text(ds__snap *s, const char *text) {
     char clean[2048];
     if (!text || s->broken)
         return 0;
     size_t n = ds__utf8_copy(clean, sizeof clean, text) + 1;
-    uint32_t *slot = ds__snap_slot(s, &s->text_index, s->texts_count, ds__hash_text(clean),
-                                   ds__text_same, ds__text_hash, clean);
+    uint32_t *slot = ds__snap_slot(s, &s->text_index, &ds__text_kind, s->texts_count,
+                                   ds__hash_text(clean), clean);
     if (!slot || *slot)
         return slot ? *slot : 0;
     if (!DS__SNAP_MORE(s, texts, texts_count, texts_room))
         return 0;
-    if (!ds__snap_room(&s->text, 1, s->text_size, n, &s->text_room)) {
+    if (!ds__array_reserve(&s->text, 1, s->text_size, n, &s->text_room)) {
         s->broken = 1;
         return 0;
     }
@@ -11986,7 +12677,8 @@ static uint32_t ds__snap_text(ds__snap *s, const char *text) {
     return *slot = (uint32_t)++s->texts_count;
 }
 
-/* The same for a text that nobody changes before ds__snap_forget. */
+/* As ds__snap_text, for a text that does not change before ds__snap_forget. Compares pointers
+   first. */
 static uint32_t ds__snap_known(ds__snap *s, const char *text) {
     size_t at = ((uintptr_t)text ^ (uintptr_t)text >> 9) & 255;
     if (!text || s->recent[at].ptr != text) {
@@ -11996,6 +12688,7 @@ static uint32_t ds__snap_known(ds__snap *s, const char *text) {
     return s->recent[at].text;
 }
 
+/* Empties the cache of ds__snap_known. */
 static void ds__snap_forget(ds__snap *s) {
     memset(s->recent, 0, sizeof s->recent);
 }
@@ -12006,22 +12699,25 @@ static uint64_t ds__hash_frame(const ds__sframe *f) {
     return h ^ h >> 32;
 }
 
-static int ds__frame_same(ds__snap *s, uint32_t at, const void *key) {
+static int ds__frame_same(const ds__snap *s, uint32_t at, const void *key) {
     return memcmp(&s->frames[at - 1], key, sizeof(ds__sframe)) == 0;
 }
 
-static uint64_t ds__frame_hash(ds__snap *s, uint32_t at) {
+static uint64_t ds__frame_hash(const ds__snap *s, uint32_t at) {
     return ds__hash_frame(&s->frames[at - 1]);
 }
 
-/* The number of a frame; 0: nothing is known, or no memory. */
+static const ds__sindex_kind ds__frame_kind = { ds__frame_same, ds__frame_hash };
+
+/* Returns the number of a frame. Returns 0 if neither file nor label is known, or without host
+   memory. */
 static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, const char *label) {
     ds__sframe f = { ds__snap_known(s, file), file ? line : 0,
                      ds__snap_known(s, label && *label ? label : NULL) };
     if (!f.file && !f.name)
         return 0;
-    uint32_t *slot = ds__snap_slot(s, &s->frame_index, s->frame_count, ds__hash_frame(&f),
-                                   ds__frame_same, ds__frame_hash, &f);
+    uint32_t *slot =
+        ds__snap_slot(s, &s->frame_index, &ds__frame_kind, s->frame_count, ds__hash_frame(&f), &f);
     if (!slot || *slot)
         return slot ? *slot : 0;
     if (!DS__SNAP_MORE(s, frames, frame_count, frame_room))
@@ -12035,7 +12731,7 @@ static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, con
    ds__snap_collect copies the segments, blocks, pools and history of all devices, or of one
    pool, into a ds__snap. CUDA's devices come first. ds__snap_free frees it.
 
-   Invariants: Each run of mapped blocks between holes becomes a segment, as in torch's
+   Invariants: Each run of mapped blocks between holes becomes a segment, as in PyTorch's
    snapshots. Segments are sorted by device and address. The times of a device's events are
    nanoseconds and never decrease; their labels, places and pools are replaced by numbers. If
    memory runs out, the whole snapshot is dropped.
@@ -12046,8 +12742,8 @@ static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, con
    Threads: any caller's thread, also while streams capture. The copy of a device is consistent
    in itself; devices are copied one after the other. */
 
-/* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots.
-   All is locked. */
+/* Copies the blocks of a segment. As in PyTorch's snapshots, each run of blocks between holes
+   becomes a segment. All is locked. */
 static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__arena *a,
                              uint32_t device, uint32_t pool) {
     ds__ssegment *run = NULL;
@@ -12074,8 +12770,7 @@ static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__aren
         *to = (ds__sblock){ .address = (uintptr_t)b->ptr, .size = b->size, .state = b->state };
         run->size += b->size;
         run->count++;
-        /* its label may be gone */
-        if (b->state == DS_BLOCK_FREE)
+        if (b->state == DS_BLOCK_FREE) /* its label may have been freed */
             continue;
         to->asked = b->asked;
         to->frame = ds__snap_frame(s, b->file, b->line, b->label);
@@ -12086,6 +12781,7 @@ static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__aren
     }
 }
 
+/* Copies a pool, and returns its index. */
 static uint32_t ds__snap_pool(ds__snap *s, const ds__mem_pool *p, uint32_t device) {
     if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
         return 0;
@@ -12094,14 +12790,32 @@ static uint32_t ds__snap_pool(ds__snap *s, const ds__mem_pool *p, uint32_t devic
     return (uint32_t)s->pool_count++;
 }
 
-/* Copies the newest events, from the oldest of them. The device is locked. */
+/* Converts the times of the events from ticks to nanoseconds. The same scale for all events keeps
+   their order. */
+static void ds__snap_times(ds__sdevice *d) {
+    if (!d->count)
+        return;
+    for (size_t i = 1; i < d->count;
+         i++) /* a thread may have waited between its time and its entry */
+        if (d->events[i].time_ns < d->events[i - 1].time_ns)
+            d->events[i].time_ns = d->events[i - 1].time_ns;
+    uint64_t from = d->events[0].time_ns;
+    uint64_t from_ns = ds__ticks_ns(from);
+    uint64_t to = d->events[d->count - 1].time_ns;
+    double scale = to > from ? (double)(ds__ticks_ns(to) - from_ns) / (double)(to - from) : 0;
+    for (size_t i = 0; i < d->count; i++)
+        d->events[i].time_ns = from_ns + (uint64_t)((double)(d->events[i].time_ns - from) * scale);
+}
+
+/* Copies the events of a device, from the oldest one in the ring on. The device is locked. */
 static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mem_dev *dev) {
-    /* a few may come without the device's lock */
+    /* a few more events may come, because some need no lock of the device */
     uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 64;
     size_t have = n < dev->history_room ? (size_t)n : dev->history_room;
     if (!have || s->broken)
         return;
-    if (!(d->events = ds__host_alloc(have * sizeof *d->events))) {
+    d->events = ds__host_alloc(have * sizeof *d->events);
+    if (!d->events) {
         s->broken = 1;
         return;
     }
@@ -12112,36 +12826,35 @@ static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mem_dev *dev) {
     for (size_t i = 0; i < d->count; i++)
         d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
     ds__lock_give(&dev->history_lock);
-    for (size_t i = 1; i < d->count; i++) /* who took the time may have waited long for the turn */
-        if (d->events[i].time_ns < d->events[i - 1].time_ns)
-            d->events[i].time_ns = d->events[i - 1].time_ns;
-    uint64_t from = d->count ? d->events[0].time_ns : 0;
-    uint64_t from_ns = d->count ? ds__ticks_ns(from) : 0;
-    uint64_t to = d->count ? d->events[d->count - 1].time_ns : 0;
-    /* one for all, so that their order stays */
-    double scale = to > from ? (double)(ds__ticks_ns(to) - from_ns) / (double)(to - from) : 0;
-    for (size_t i = 0; i < d->count; i++)
-        d->events[i].time_ns = from_ns + (uint64_t)((double)(d->events[i].time_ns - from) * scale);
+    ds__snap_times(d);
 }
 
-/* Names what the events point to, and keeps those of one pool if one is asked for. `lock` is
-   held: no annotation goes away. */
+/* Returns the index of a device's pool, from a guess on, or `pool_count`. */
+static uint32_t ds__snap_pool_find(const ds__snap *s, uint32_t device, uint64_t id,
+                                   uint32_t guess) {
+    if (guess < s->pool_count && s->pools[guess].device == device && s->pools[guess].id == id)
+        return guess;
+    uint32_t pool = 0;
+    while (pool < s->pool_count && (s->pools[pool].device != device || s->pools[pool].id != id))
+        pool++;
+    return pool;
+}
+
+/* Replaces texts, frames and pools of the events by their numbers. If `only` is not 0, keeps the
+   events of that pool, and the annotations. ds__history_state.lock is held, so annotations stay. */
 static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64_t only) {
     size_t kept = 0;
     uint32_t pool = 0;
     for (size_t i = 0; i < d->count && !s->broken; i++) {
         ds__history_event e = d->events[i];
-        if (pool >= s->pool_count || s->pools[pool].device != number || s->pools[pool].id != e.pool)
-            for (pool = 0; pool < s->pool_count &&
-                           (s->pools[pool].device != number || s->pools[pool].id != e.pool);)
-                pool++;
+        pool = ds__snap_pool_find(s, number, e.pool, pool);
         if (only && e.pool != only && e.action != DS_ACTION_ANNOTATION)
             continue;
         if (e.action == DS_ACTION_ANNOTATION)
             e.line = ds__snap_text(s, e.label);
         else
             e.line = ds__snap_frame(s, e.file, e.line, e.label);
-        if (pool == s->pool_count) { /* it is no more */
+        if (pool == s->pool_count) { /* the pool does not exist any more */
             if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
                 break;
             s->pools[s->pool_count++] =
@@ -12153,6 +12866,8 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
     d->count = kept;
 }
 
+/* Copies a device with its pools, blocks and events; `only`: the pool to copy, 0 for all.
+   ds__history_state.lock is held. */
 static void ds__snap_device(ds__snap *s, ds__mem_dev *dev, uint32_t number, unsigned flags,
                             uint64_t only) {
     ds__sdevice *d = &s->devices[number];
@@ -12178,9 +12893,11 @@ static void ds__snap_device(ds__snap *s, ds__mem_dev *dev, uint32_t number, unsi
     ds__snap_forget(s);
     ds__snap_events(s, d, number, only);
     ds__snap_forget(s);
-    /* for the next one */
-    ds__mem_note(dev, DS_ACTION_SNAPSHOT, 0, d->active, 0, 0, ds__tls.site.file,
-                 (uint32_t)ds__tls.site.line, NULL);
+    /* shows in the next snapshot */
+    ds__mem_note(dev, &(ds__history_event){ .bytes = d->active,
+                                            .file = ds__tls.site.file,
+                                            .line = (uint32_t)ds__tls.site.line,
+                                            .action = DS_ACTION_SNAPSHOT });
 }
 
 static int ds__snap_order(const void *a, const void *b) {
@@ -12208,15 +12925,39 @@ static void ds__snap_free(ds__snap *s) {
     ds__host_free(s);
 }
 
-/* `lock` is held. */
+/* Returns the difference between the time of day and the monotonic clock, the same one for all
+   snapshots. ds__history_state.lock is held. */
 static int64_t ds__to_wall(void) {
     if (!ds__history_state.to_wall_ns)
         ds__history_state.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
     return ds__history_state.to_wall_ns;
 }
 
-/* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come
-   first. */
+/* Copies the settings and all devices, CUDA's first; `only`: the pool to copy, or NULL. */
+static void ds__snap_fill(ds__snap *s, unsigned flags, const ds__mem_pool *only, int gpus) {
+    ds__mutex_lock(&ds__memory_state.lock);
+    s->config = ds__memory_state.config;
+    ds__mutex_unlock(&ds__memory_state.lock);
+    ds__mutex_lock(&ds__history_state.lock);
+    s->time_ns = ds__now_ns();
+    s->to_wall_ns = ds__to_wall();
+    s->entries = ds__history_state.entries;
+    s->nobody = ds__snap_text(s, "(no label)");
+    /* the first device last: the settings are those of the device that was copied last */
+    for (int i = (int)s->device_count; i-- > 0 && !s->broken;) {
+        ds_device device = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
+        ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+        s->devices[i].device = device;
+        if (dev && (!only || only->dev == dev))
+            ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
+    }
+    ds__mutex_unlock(&ds__history_state.lock);
+    if (s->segment_count)
+        qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
+}
+
+/* Collects a snapshot of all devices, or of one pool. Without host memory returns NULL and sets the
+   error. */
 static ds__snap *ds__snap_collect(unsigned flags, const ds__mem_pool *only) {
     int gpus = ds__type_count(DS_DEVICE_CUDA);
     int all = gpus + ds__type_count(DS_DEVICE_CPU);
@@ -12226,28 +12967,10 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mem_pool *only) {
         s->devices = ds__host_alloc((size_t)(all ? all : 1) * sizeof *s->devices);
     }
     if (s && s->devices) {
-        ds__mutex_lock(&ds__memory_state.lock);
-        s->config = ds__memory_state.config;
-        ds__mutex_unlock(&ds__memory_state.lock);
-        ds__mutex_lock(&ds__history_state.lock);
-        s->time_ns = ds__now_ns();
-        s->to_wall_ns = ds__to_wall();
-        s->entries = ds__history_state.entries;
-        s->nobody = ds__snap_text(s, "(no label)");
-        /* the settings that remain are the first device's */
-        for (int i = all; i-- > 0 && !s->broken;) {
-            ds_device device = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
-            ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
-            s->devices[i].device = device;
-            if (dev && (!only || only->dev == dev))
-                ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
-        }
-        ds__mutex_unlock(&ds__history_state.lock);
-        if (s->segment_count)
-            qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
+        ds__snap_fill(s, flags, only, gpus);
+        if (!s->broken)
+            return s;
     }
-    if (s && s->devices && !s->broken)
-        return s;
     ds__snap_free(s);
     ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     return NULL;
@@ -12265,7 +12988,7 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mem_pool *only) {
    and devstream refuses calls from it.
    Threads: one thread per ds__item_writer: that of the snapshot call. */
 
-/* What both use again and again. */
+/* The words of both formats. */
 /* clang-format off */
 #define DS__WORDS(X) \
     X(segments) \
@@ -12343,10 +13066,8 @@ static const char *const ds__words[] = {
 };
 
 typedef struct ds__item_writer {
-    ds_write_fn write_fn;
-    void *user;
-    int stopped;
-    int pickle;
+    ds__text_writer out;
+    int pickle; /* 1: pickle; 0: JSON */
     unsigned depth;
 
     struct {
@@ -12354,8 +13075,8 @@ typedef struct ds__item_writer {
         char close;
     } level[8]; /* close: ']' or '}' */
 
-    uint32_t memos; /* of the pickle; what has none yet has 0 */
-    uint32_t word[DS__WORD_COUNT];
+    uint32_t memos;                /* the last memo number of the pickle */
+    uint32_t word[DS__WORD_COUNT]; /* memo numbers of words, texts and frames; 0: not written yet */
     uint32_t *text;
     uint32_t *frame;
     const ds__snap *s;
@@ -12363,16 +13084,17 @@ typedef struct ds__item_writer {
     char buffer[16384];
 } ds__item_writer;
 
+/* Passes the buffer to the writer, unless the writer has stopped. */
 static void ds__item_writer_flush(ds__item_writer *k) {
     ds__callback_guard g = ds__callback_guard_enter();
-    if (k->size && !k->stopped)
-        k->stopped = k->write_fn(k->buffer, k->size, k->user);
+    if (k->size && !k->out.stopped)
+        k->out.stopped = k->out.write_fn(k->buffer, k->size, k->out.user);
     ds__callback_guard_leave(g);
     k->size = 0;
 }
 
 static void ds__item_writer_bytes(ds__item_writer *k, const void *bytes, size_t size) {
-    for (const char *p = bytes; size && !k->stopped;) {
+    for (const char *p = bytes; size && !k->out.stopped;) {
         size_t n = sizeof k->buffer - k->size;
         if (n > size)
             n = size;
@@ -12397,13 +13119,14 @@ static void ds__item_writer_plain(ds__item_writer *k, const char *text) {
 static void ds__item_writer_number(ds__item_writer *k, uint64_t n) {
     char digits[20];
     size_t at = sizeof digits;
-    do
+    do {
         digits[--at] = (char)('0' + n % 10);
-    while (n /= 10);
+        n /= 10;
+    } while (n);
     ds__item_writer_bytes(k, digits + at, sizeof digits - at);
 }
 
-/* A string of JSON, which may also stand in a page. */
+/* Writes a string of JSON. It contains no '<', so it may be part of an HTML page. */
 static void ds__item_writer_quoted(ds__item_writer *k, const char *text) {
     ds__item_writer_byte(k, '"');
     for (; *text; text++) {
@@ -12419,14 +13142,14 @@ static void ds__item_writer_quoted(ds__item_writer *k, const char *text) {
     ds__item_writer_byte(k, '"');
 }
 
-/* Opcode, then the number in so many bytes, lowest first. */
+/* Writes an opcode of pickle, and a number in `bytes` bytes, the lowest first. */
 static void ds__snapshot_opcode_write(ds__item_writer *k, int opcode, uint64_t n, unsigned bytes) {
     ds__item_writer_byte(k, opcode);
     for (; bytes; bytes--, n >>= 8)
         ds__item_writer_byte(k, (int)(n & 255));
 }
 
-/* What is on top of the stack gets a number, or what has one is taken again. */
+/* Gives the object on top of the pickle's stack a memo number. */
 static void ds__pickle_keep(ds__item_writer *k, uint32_t *memo) {
     *memo = ++k->memos;
     if (*memo < 256)
@@ -12435,6 +13158,7 @@ static void ds__pickle_keep(ds__item_writer *k, uint32_t *memo) {
         ds__snapshot_opcode_write(k, 'r', *memo, 4);
 }
 
+/* Pushes the object of a memo number. Returns 0 if there is no number yet. */
 static int ds__pickle_again(ds__item_writer *k, const uint32_t *memo) {
     if (*memo)
         ds__snapshot_opcode_write(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
@@ -12447,8 +13171,16 @@ static void ds__pickle_text(ds__item_writer *k, const char *text) {
     ds__item_writer_bytes(k, text, n);
 }
 
-/* Opens a list or a dictionary: '[' or '{'. The reader of the viewer passes what is between two
-   marks as arguments, so a mark stands before each thousandth item of a list. */
+/* Writes a string without a memo number. */
+static void ds__item_writer_string(ds__item_writer *k, const char *text) {
+    if (k->pickle)
+        ds__pickle_text(k, text);
+    else
+        ds__item_writer_quoted(k, text);
+}
+
+/* Opens a list ('[') or a dictionary ('{'). PyTorch's viewer passes the items after a mark of the
+   pickle as arguments of a call, so there is a mark before each thousandth item of a list. */
 static void ds__item_writer_open(ds__item_writer *k, char what) {
     k->level[k->depth].count = 0;
     k->level[k->depth++].close = what == '[' ? ']' : '}';
@@ -12470,7 +13202,7 @@ static void ds__item_writer_close(ds__item_writer *k) {
         ds__item_writer_byte(k, 'e');
 }
 
-/* Before each item of a list. */
+/* Must be called before each item of a list. */
 static void ds__item_writer_item(ds__item_writer *k) {
     uint32_t n = k->level[k->depth - 1].count++;
     if (!k->pickle) {
@@ -12483,6 +13215,7 @@ static void ds__item_writer_item(ds__item_writer *k) {
         ds__item_writer_plain(k, n ? "e(" : "(");
 }
 
+/* Writes one of DS__WORDS. */
 static void ds__item_writer_word(ds__item_writer *k, int word) {
     if (!k->pickle) {
         ds__item_writer_quoted(k, ds__words[word]);
@@ -12494,7 +13227,7 @@ static void ds__item_writer_word(ds__item_writer *k, int word) {
     ds__pickle_keep(k, &k->word[word]);
 }
 
-/* Before each value of a dictionary. */
+/* Writes the key of a value in a dictionary. */
 static void ds__item_writer_key(ds__item_writer *k, int word) {
     if (!k->pickle && k->level[k->depth - 1].count++)
         ds__item_writer_byte(k, ',');
@@ -12503,6 +13236,7 @@ static void ds__item_writer_key(ds__item_writer *k, int word) {
         ds__item_writer_byte(k, ':');
 }
 
+/* Writes a number; in a pickle, numbers above INT64_MAX become INT64_MAX. */
 static void ds__item_writer_int(ds__item_writer *k, uint64_t n) {
     if (!k->pickle) {
         ds__item_writer_number(k, n);
@@ -12530,6 +13264,7 @@ static void ds__item_writer_int(ds__item_writer *k, uint64_t n) {
         ds__item_writer_byte(k, (int)(n >> 8 * i & 255));
 }
 
+/* Writes a text by its number in the snapshot. */
 static void ds__item_writer_text(ds__item_writer *k, uint32_t text) {
     const char *string = ds__snap_string(k->s, text);
     if (!k->pickle) {
@@ -12543,6 +13278,7 @@ static void ds__item_writer_text(ds__item_writer *k, uint32_t text) {
         ds__pickle_keep(k, &k->text[text - 1]);
 }
 
+/* The following functions write a key and a value. */
 static void ds__put_int(ds__item_writer *k, int word, uint64_t n) {
     ds__item_writer_key(k, word);
     ds__item_writer_int(k, n);
@@ -12571,7 +13307,7 @@ static void ds__put_list(ds__item_writer *k, int word) {
     ds__item_writer_open(k, '[');
 }
 
-/* -1 for no limit. */
+/* Writes a size; SIZE_MAX becomes -1. */
 static void ds__put_size(ds__item_writer *k, int word, size_t size) {
     if (size <= INT64_MAX) {
         ds__put_int(k, word, size);
@@ -12584,7 +13320,7 @@ static void ds__put_size(ds__item_writer *k, int word, size_t size) {
         ds__item_writer_plain(k, "-1");
 }
 
-/* A number from 0 to 1000. */
+/* Writes a number from 0 to 1000. */
 static void ds__put_real(ds__item_writer *k, int word, double value) {
     char text[32];
     uint64_t bits;
@@ -12604,7 +13340,7 @@ static void ds__put_real(ds__item_writer *k, int word, double value) {
 /* alloc/snapshot_write.h - writing a snapshot as pickle or JSON.
 
    ds__write_snapshot writes segments, events, settings, annotations and devices in the
-   structure of torch's snapshots. One walk over the collected data makes the pickle or the
+   structure of PyTorch's snapshots. One walk over the collected data makes the pickle or the
    JSON, so both have the same contents.
 
    Invariants: The words of actions follow DS__WORD_alloc in the order of ds_mem_action. The
@@ -12612,6 +13348,7 @@ static void ds__put_real(ds__item_writer *k, int word, double value) {
    Locks: none. The user's writer is called with no lock of the allocator held.
    Threads: the thread of the snapshot call. */
 
+/* Writes the identifier of a pool: a tuple or a list of two numbers. */
 static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
     ds__item_writer_key(k, DS__WORD_segment_pool_id);
@@ -12624,7 +13361,7 @@ static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
     ds__item_writer_byte(k, k->pickle ? 0x86 : ']');
 }
 
-/* One frame, or none. */
+/* Writes a list with one frame, or an empty list for frame 0. */
 static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
     ds__item_writer_key(k, DS__WORD_frames);
     if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1]))
@@ -12646,6 +13383,7 @@ static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
         ds__pickle_keep(k, &k->frame[frame - 1]);
 }
 
+/* Returns a time of day in microseconds. */
 static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) {
     return (uint64_t)((int64_t)time_ns + s->to_wall_ns) / 1000;
 }
@@ -12678,7 +13416,7 @@ static void ds__write_segment(ds__item_writer *k, const ds__ssegment *g) {
     ds__put_bool(k, DS__WORD_is_expandable, (int)g->growing);
     ds__put_frames(k, 0);
     ds__put_list(k, DS__WORD_blocks);
-    for (size_t i = 0; i < g->count && !k->stopped; i++) {
+    for (size_t i = 0; i < g->count && !k->out.stopped; i++) {
         ds__item_writer_item(k);
         ds__write_block(k, &k->s->blocks[g->first + i]);
     }
@@ -12710,31 +13448,25 @@ static void ds__write_settings(ds__item_writer *k) {
     ds__item_writer_open(k, '{');
     ds__item_writer_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
     ds__utf8_copy(clean, sizeof clean, conf ? conf : "");
-    if (k->pickle)
-        ds__pickle_text(k, clean);
-    else
-        ds__item_writer_quoted(k, clean);
+    ds__item_writer_string(k, clean);
     ds__put_size(k, DS__WORD_max_split_size, c->max_split_size);
     ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
     ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
     ds__put_int(k, DS__WORD_pinned_num_register_threads, c->pinned_num_register_threads);
-    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, 1); /* it always is */
+    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, 1); /* always */
     ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
     ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
                  c->graph_capture_record_stream_reuse);
     ds__item_writer_key(k, DS__WORD_roundup_power2_divisions);
     ds__item_writer_open(k, '{');
-    for (unsigned i = 0; i < 16; i++) { /* by MiB */
+    for (unsigned i = 0; i < 16; i++) { /* the keys are sizes in MiB */
         char mib[8];
         snprintf(mib, sizeof mib, "%u", 1u << i);
-        if (k->pickle)
-            ds__pickle_text(k, mib);
-        else {
-            if (i)
-                ds__item_writer_byte(k, ',');
-            ds__item_writer_quoted(k, mib);
+        if (i && !k->pickle)
+            ds__item_writer_byte(k, ',');
+        ds__item_writer_string(k, mib);
+        if (!k->pickle)
             ds__item_writer_byte(k, ':');
-        }
         ds__item_writer_int(k, c->roundup_power2_divisions[i]
                                    ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
                                    : (uint64_t)0);
@@ -12750,10 +13482,7 @@ static void ds__write_settings(ds__item_writer *k) {
 static void ds__write_name(ds__item_writer *k, ds_device device) {
     char name[DS_DEVICE_NAME_SIZE];
     snprintf(name, sizeof name, "%s:%d", ds__type_name(device.type), (int)device.index);
-    if (k->pickle)
-        ds__pickle_text(k, name);
-    else
-        ds__item_writer_quoted(k, name);
+    ds__item_writer_string(k, name);
 }
 
 static void ds__write_devices(ds__item_writer *k) {
@@ -12776,7 +13505,7 @@ static void ds__write_devices(ds__item_writer *k) {
 static void ds__write_annotations(ds__item_writer *k) {
     ds__put_list(k, DS__WORD_external_annotations);
     for (uint32_t d = 0; d < k->s->device_count; d++)
-        for (size_t i = 0; i < k->s->devices[d].count && !k->stopped; i++) {
+        for (size_t i = 0; i < k->s->devices[d].count && !k->out.stopped; i++) {
             const ds__history_event *e = &k->s->devices[d].events[i];
             if (e->action != DS_ACTION_ANNOTATION)
                 continue;
@@ -12790,14 +13519,14 @@ static void ds__write_annotations(ds__item_writer *k) {
     ds__item_writer_close(k);
 }
 
-/* The pickle's or the JSON's. */
+/* Writes the snapshot as pickle or JSON. */
 static void ds__write_snapshot(ds__item_writer *k) {
     const ds__snap *s = k->s;
     if (k->pickle)
         ds__snapshot_opcode_write(k, 0x80, 2, 1);
     ds__item_writer_open(k, '{');
     ds__put_list(k, DS__WORD_segments);
-    for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
+    for (size_t i = 0; i < s->segment_count && !k->out.stopped; i++) {
         ds__item_writer_item(k);
         ds__write_segment(k, &s->segments[i]);
     }
@@ -12806,7 +13535,7 @@ static void ds__write_snapshot(ds__item_writer *k) {
     for (uint32_t d = 0; d < s->device_count; d++) {
         ds__item_writer_item(k);
         ds__item_writer_open(k, '[');
-        for (size_t i = 0; i < s->devices[d].count && !k->stopped; i++) {
+        for (size_t i = 0; i < s->devices[d].count && !k->out.stopped; i++) {
             if (s->devices[d].events[i].action == DS_ACTION_ANNOTATION)
                 continue;
             ds__item_writer_item(k);
@@ -12835,6 +13564,7 @@ static void ds__write_snapshot(ds__item_writer *k) {
    Locks: none. The user's writer is called with no lock of the allocator held.
    Threads: the thread of the snapshot call. */
 
+/* Writes numbers of a list, with a comma in front unless they are the first ones. */
 static void ds__page_numbers(ds__item_writer *k, const uint64_t *n, size_t count, int first) {
     for (size_t i = 0; i < count; i++) {
         if (i || !first)
@@ -12843,11 +13573,15 @@ static void ds__page_numbers(ds__item_writer *k, const uint64_t *n, size_t count
     }
 }
 
-/* What the page reads: flat lists of numbers, frames and texts by number. */
-static void ds__page_data(ds__item_writer *k) {
+/* Writes a member: its name, with the comma and the colon, and a number. */
+static void ds__page_member(ds__item_writer *k, const char *name, uint64_t n) {
+    ds__item_writer_plain(k, name);
+    ds__item_writer_number(k, n);
+}
+
+/* Writes the texts, frames and pools. */
+static void ds__page_names(ds__item_writer *k) {
     const ds__snap *s = k->s;
-    ds__item_writer_plain(k, "{\"time\":");
-    ds__item_writer_number(k, ds__snap_us(s, s->time_ns));
     ds__item_writer_plain(k, ",\"texts\":[\"\"");
     for (uint32_t i = 1; i <= s->texts_count; i++) {
         ds__item_writer_byte(k, ',');
@@ -12861,9 +13595,41 @@ static void ds__page_data(ds__item_writer *k) {
     for (size_t i = 0; i < s->pool_count; i++)
         ds__page_numbers(
             k, (uint64_t[]){ s->pools[i].name[0], s->pools[i].name[1], s->pools[i].label }, 3, !i);
+    ds__item_writer_byte(k, ']');
+}
+
+/* Writes a device with its events. */
+static void ds__page_device(ds__item_writer *k, const ds__sdevice *v) {
+    uint64_t start = v->count ? v->events[0].time_ns : 0;
+    uint64_t last = start;
+    ds__item_writer_plain(k, "\n{\"name\":");
+    ds__write_name(k, v->device);
+    ds__page_member(k, ",\"total\":", v->total);
+    ds__page_member(k, ",\"limit\":", v->limit);
+    ds__page_member(k, ",\"seen\":", v->seen);
+    ds__page_member(k, ",\"start\":", v->count ? ds__snap_us(k->s, start) : 0);
+    /* action, address, size, frame or text, ns since the event before */
+    ds__item_writer_plain(k, ",\"events\":[");
+    for (size_t i = 0; i < v->count && !k->out.stopped; i++) {
+        const ds__history_event *e = &v->events[i];
+        ds__page_numbers(k,
+                         (uint64_t[]){ e->action, e->address, e->bytes, e->line,
+                                       e->time_ns > last ? e->time_ns - last : 0 },
+                         5, !i);
+        if (e->time_ns > last)
+            last = e->time_ns;
+    }
+    ds__item_writer_plain(k, "]}");
+}
+
+/* Writes the data of the page: flat lists of numbers, with frames and texts by number. */
+static void ds__page_data(ds__item_writer *k) {
+    const ds__snap *s = k->s;
+    ds__page_member(k, "{\"time\":", ds__snap_us(s, s->time_ns));
+    ds__page_names(k);
     /* device, address, size, stream, small or large, growing, pool, first block, blocks */
-    ds__item_writer_plain(k, "],\n\"segments\":[");
-    for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
+    ds__item_writer_plain(k, ",\n\"segments\":[");
+    for (size_t i = 0; i < s->segment_count && !k->out.stopped; i++) {
         const ds__ssegment *g = &s->segments[i];
         ds__page_numbers(k,
                          (uint64_t[]){ g->device, g->address, g->size, g->stream, g->kind,
@@ -12871,38 +13637,16 @@ static void ds__page_data(ds__item_writer *k) {
                          9, !i);
     }
     ds__item_writer_plain(k, "],\n\"blocks\":["); /* size, requested size, state, frame */
-    for (size_t i = 0; i < s->block_count && !k->stopped; i++)
+    for (size_t i = 0; i < s->block_count && !k->out.stopped; i++)
         ds__page_numbers(k,
                          (uint64_t[]){ s->blocks[i].size, s->blocks[i].asked, s->blocks[i].state,
                                        s->blocks[i].frame },
                          4, !i);
     ds__item_writer_plain(k, "],\n\"devices\":[");
     for (uint32_t d = 0; d < s->device_count; d++) {
-        const ds__sdevice *v = &s->devices[d];
-        uint64_t start = v->count ? v->events[0].time_ns : 0;
-        uint64_t last = start;
-        ds__item_writer_plain(k, d ? ",\n{\"name\":" : "\n{\"name\":");
-        ds__write_name(k, v->device);
-        ds__item_writer_plain(k, ",\"total\":");
-        ds__item_writer_number(k, v->total);
-        ds__item_writer_plain(k, ",\"limit\":");
-        ds__item_writer_number(k, v->limit);
-        ds__item_writer_plain(k, ",\"seen\":");
-        ds__item_writer_number(k, v->seen);
-        ds__item_writer_plain(k, ",\"start\":");
-        ds__item_writer_number(k, v->count ? ds__snap_us(s, start) : 0);
-        /* action, address, size, frame or text, ns since the one before */
-        ds__item_writer_plain(k, ",\"events\":[");
-        for (size_t i = 0; i < v->count && !k->stopped; i++) {
-            const ds__history_event *e = &v->events[i];
-            ds__page_numbers(k,
-                             (uint64_t[]){ e->action, e->address, e->bytes, e->line,
-                                           e->time_ns > last ? e->time_ns - last : 0 },
-                             5, !i);
-            if (e->time_ns > last)
-                last = e->time_ns;
-        }
-        ds__item_writer_plain(k, "]}");
+        if (d)
+            ds__item_writer_byte(k, ',');
+        ds__page_device(k, &s->devices[d]);
     }
     ds__item_writer_plain(k, "]}");
 }
@@ -13321,6 +14065,7 @@ static const char *const ds__page_code[] = {
    Threads: any caller's thread, also while streams capture. Allocations and frees on a device
    wait while it is copied or walked. */
 
+/* Writes the HTML page. */
 static void ds__write_page(ds__item_writer *k) {
     for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
         ds__item_writer_plain(k, ds__page_head[i]);
@@ -13329,11 +14074,31 @@ static void ds__write_page(ds__item_writer *k) {
         ds__item_writer_plain(k, ds__page_code[i]);
 }
 
-/* ---- the public functions ---- */
+/* Makes the writer of a snapshot. Returns NULL without host memory. */
+static ds__item_writer *ds__item_writer_create(const ds__snap *s) {
+    ds__item_writer *k = ds__host_alloc(sizeof *k);
+    if (!k)
+        return NULL;
+    k->s = s;
+    k->text = ds__host_alloc((s->texts_count + 1) * sizeof *k->text);
+    k->frame = ds__host_alloc((s->frame_count + 1) * sizeof *k->frame);
+    if (k->text && k->frame)
+        return k;
+    ds__host_free(k->text);
+    ds__host_free(k->frame);
+    ds__host_free(k);
+    return NULL;
+}
 
+static void ds__item_writer_destroy(ds__item_writer *k) {
+    ds__host_free(k->text);
+    ds__host_free(k->frame);
+    ds__host_free(k);
+}
+
+/* Collects a snapshot and passes it to the writer. */
 static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_pool pool,
                                     ds_write_fn write_fn, void *user) {
-    ds_result r = DS_ERR_OUT_OF_MEMORY;
     DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
                 "format is %d; use a DS_SNAPSHOT_* format", (int)format);
     DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
@@ -13342,31 +14107,22 @@ static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_poo
         return DS_ERR_INVALID_HANDLE;
     ds__snap *s = ds__snap_collect(flags, only);
     if (!s)
-        return r;
-    ds__item_writer *k = ds__host_alloc(sizeof *k);
-    if (k) {
-        k->text = ds__host_alloc((s->texts_count + 1) * sizeof *k->text);
-        k->frame = ds__host_alloc((s->frame_count + 1) * sizeof *k->frame);
+        return DS_ERR_OUT_OF_MEMORY;
+    ds__item_writer *k = ds__item_writer_create(s);
+    if (!k) {
+        ds__snap_free(s);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     }
-    if (k && k->text && k->frame) {
-        k->s = s;
-        k->write_fn = write_fn;
-        k->user = user;
-        k->pickle = format == DS_SNAPSHOT_PICKLE;
-        if (format == DS_SNAPSHOT_HTML)
-            ds__write_page(k);
-        else
-            ds__write_snapshot(k);
-        ds__item_writer_flush(k);
-        r = k->stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", k->stopped) : DS_OK;
-    } else {
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
-    }
-    if (k) {
-        ds__host_free(k->text);
-        ds__host_free(k->frame);
-    }
-    ds__host_free(k);
+
+    k->out = (ds__text_writer){ .write_fn = write_fn, .user = user };
+    k->pickle = format == DS_SNAPSHOT_PICKLE;
+    if (format == DS_SNAPSHOT_HTML)
+        ds__write_page(k);
+    else
+        ds__write_snapshot(k);
+    ds__item_writer_flush(k);
+    ds_result r = ds__text_writer_result(&k->out);
+    ds__item_writer_destroy(k);
     ds__snap_free(s);
     return r;
 }
@@ -13391,15 +14147,13 @@ DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags
     return r;
 }
 
-/* ---- blocks one by one ---- */
-
 static int ds__segment_order(const void *a, const void *b) {
     const ds__segment *x = *(ds__segment *const *)a;
     const ds__segment *y = *(ds__segment *const *)b;
     return x->base < y->base ? -1 : x->base > y->base;
 }
 
-/* All is locked. */
+/* Passes all blocks to a function, in the order of addresses. All is locked. */
 static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user) {
     size_t count = 0;
     size_t n = 0;
@@ -13457,11 +14211,13 @@ DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, voi
    Threads: caller's threads, any number at once. ds__hold_release runs on the thread that ends
    the last graph, possibly CUDA's callback thread. It takes no lock and makes no driver call. */
 
+/* Removes an owner. The last one frees the object. */
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
         ds__host_free(h);
 }
 
+/* Makes the object of a capture, for ds__capture_attachment. */
 static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
     ds__hold *h = ds__host_alloc(sizeof *h);
     (void)capture;
@@ -13473,14 +14229,14 @@ static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
     return DS_OK;
 }
 
-/* The last graph is gone. Any thread, no call of devstream. */
+/* Called when the last graph of a capture was destroyed, on any thread. Must not call devstream. */
 static void ds__hold_release(void *user) {
     ds__hold *h = user;
     atomic_store(&h->gone, 1);
     ds__hold_drop(h);
 }
 
-/* The arena and the counts. */
+/* Locks the arena and the counts of pinned memory. */
 static void ds__host_lock(ds__arena *a) {
     ds__arena_lock(a);
     ds__lock_take(&ds__host.count);
@@ -13491,8 +14247,9 @@ static void ds__host_unlock(ds__arena *a) {
     ds__arena_unlock(a);
 }
 
-/* What a block was is free, and one with its neighbours. The segment that is to be given back,
-   if there is one. All is locked. */
+/* Makes a block, which is in no list and counted as freed, a free block. If the whole segment is
+   free and too large for the cache, returns the segment with its block quiet; the caller must give
+   it back. Otherwise returns NULL. The arena and the counts are locked. */
 static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
     size_t size = b->size;
     if (ds__observer_is_set())
@@ -13506,33 +14263,81 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
     return b->seg;
 }
 
+/* Returns whether the uses of a block are done: the graphs of a capture are destroyed, or the event
+   is complete. Uses of failed streams are done; other errors do not tell whether the work is done.
+   */
 static int ds__pinned_done(const ds__stream_use *u) {
     for (; u; u = u->next) {
-        ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY)
-                              : ds__event_ask(u->event);
-        /* an answer that says nothing of the work is no "done" */
+        if (u->hold) {
+            if (!atomic_load(&u->hold->gone))
+                return 0;
+            continue;
+        }
+        ds_result r = ds__event_ask(u->event);
         if (r != DS_OK && r != DS_ERR_FAILED)
             return 0;
     }
     return 1;
 }
 
-/* Locked. */
+/* Ends the uses of a block. The arena is locked. */
 static void ds__pinned_uses_end(ds__arena *a, ds__mem_block *b) {
     for (ds__stream_use *u = b->uses; u; u = u->next) {
         ds__hold_drop(u->hold);
         u->hold = NULL;
     }
-    ds__stream_uses_drop(a, b->uses);
-    b->uses = NULL;
+    ds__block_uses_drop(a, b);
 }
 
-/* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not:
-   those come last next time. Nothing is locked. */
-static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
+/* Pending blocks that ds__pinned_poll examines together. */
+typedef struct ds__pinned_batch {
     ds__mem_block *list[DS__POLLS];
+    uint8_t done[DS__POLLS]; /* 1: the uses of the block are done */
+    size_t count;
+} ds__pinned_batch;
+
+/* Queries the uses of the blocks. Each block with open uses lowers *patience; at 0, no further
+   block is queried. No lock is held. */
+static void ds__pinned_batch_query(ds__pinned_batch *x, size_t *patience) {
+    for (size_t i = 0; i < x->count; i++) {
+        x->done[i] = *patience > 0 && ds__pinned_done(x->list[i]->uses);
+        if (!x->done[i] && *patience > 0)
+            --*patience;
+    }
+}
+
+/* Frees the blocks whose uses are done, and makes the others the last pending ones. Returns the
+   number of freed blocks. No lock is held. */
+static size_t ds__pinned_batch_end(ds__arena *a, const ds__pinned_batch *x) {
     ds__segment *over[DS__POLLS];
-    uint8_t done[DS__POLLS];
+    size_t over_count = 0;
+    size_t freed = 0;
+    ds__host_lock(a);
+    for (size_t i = 0; i < x->count; i++) {
+        ds__mem_block *b = x->list[i];
+        b->quiet = 0;
+        ds__pending_out(a, b);
+        if (!x->done[i]) {
+            ds__pending_in(a, b);
+            continue;
+        }
+        ds__pinned_uses_end(a, b);
+        ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+        over[over_count] = ds__pinned_settle(a, b);
+        over_count += over[over_count] != NULL;
+        freed++;
+    }
+    ds__host_unlock(a);
+    while (over_count)
+        DS_IGNORE(ds__segment_return(a, over[--over_count]));
+    return freed;
+}
+
+/* Frees pending blocks whose uses are done, the oldest first, until `patience` blocks had open
+   uses; these are examined last the next time. Returns the number of freed blocks. No lock is held.
+   */
+static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
+    ds__pinned_batch x;
     size_t freed = 0;
     size_t left = 0;
     ds__arena_lock(a);
@@ -13540,58 +14345,28 @@ static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
         left++;
     ds__arena_unlock(a);
     while (left > 0 && patience > 0) {
-        size_t n = 0;
-        size_t most = left < DS__POLLS ? left : DS__POLLS;
-        size_t given = 0;
-        ds__arena_lock(a);
-        for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
-            if (!b->quiet) {
-                b->quiet = 1;
-                list[n++] = b;
-            }
-        ds__arena_unlock(a);
-        if (n == 0)
+        x.count = ds__pending_batch_take(a, x.list, left < DS__POLLS ? left : DS__POLLS);
+        if (x.count == 0)
             break;
-        for (size_t i = 0; i < n; i++) {
-            done[i] = patience > 0 && ds__pinned_done(list[i]->uses);
-            if (!done[i] && patience > 0)
-                patience--;
-        }
-        ds__host_lock(a);
-        for (size_t i = 0; i < n; i++) {
-            ds__mem_block *b = list[i];
-            b->quiet = 0;
-            ds__pending_out(a, b);
-            if (!done[i]) {
-                ds__pending_in(a, b);
-                continue;
-            }
-            ds__pinned_uses_end(a, b);
-            ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
-            if ((over[given] = ds__pinned_settle(a, b)) != NULL)
-                given++;
-            freed++;
-        }
-        ds__host_unlock(a);
-        while (given)
-            DS_IGNORE(ds__segment_return(a, over[--given]));
-        left -= n;
+        ds__pinned_batch_query(&x, &patience);
+        freed += ds__pinned_batch_end(a, &x);
+        left -= x.count;
     }
     return freed;
 }
 
-/* One request. */
+/* A request for pinned memory. */
 typedef struct ds__pinned_wish {
     ds__arena *a;
     int kind;
-    int exact;
-    size_t size;
-    size_t segment;
+    int exact;      /* 1: only a block of exactly this size may be taken */
+    size_t size;    /* of the block */
+    size_t segment; /* of a new segment */
     size_t asked;
-    void *ptr; /* found */
+    void *ptr; /* the block that was found, or NULL */
 } ds__pinned_wish;
 
-/* What a request needs, as the configuration stands. size is below 2^60. */
+/* Returns the request of `asked` bytes, below 2^60, under the current configuration. */
 static ds__pinned_wish ds__pinned_want(size_t asked) {
     size_t segment = atomic_load_explicit(&ds__host.segment_size, memory_order_relaxed);
     size_t share = segment ? segment : DS__MIB;
@@ -13611,7 +14386,7 @@ static ds__pinned_wish ds__pinned_want(size_t asked) {
     return q;
 }
 
-/* Takes a free block. */
+/* Takes a free block for the request. Returns 0 if there is none. No lock is held. */
 static int ds__pinned_take(ds__pinned_wish *q) {
     ds__arena *a = q->a;
     ds__mem_block *b = NULL;
@@ -13619,7 +14394,7 @@ static int ds__pinned_take(ds__pinned_wish *q) {
     if (q->exact) {
         for (b = a->bins[q->kind].head[ds__bin_of_size(q->size)]; b && b->size != q->size;)
             b = b->list_next;
-        /* to the front, where it is found */
+        /* to the front of its bin, where ds__block_take finds it */
         if (b) {
             ds__bin_out(a, b);
             ds__bin_in(a, b, 0);
@@ -13635,10 +14410,11 @@ static int ds__pinned_take(ds__pinned_wish *q) {
     return b != NULL;
 }
 
+/* Takes a new segment, smaller after a shortage, unless another thread has made room meanwhile. */
 static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     ds_result r = DS_OK;
     ds__mutex_lock(&q->a->grow);
-    if (!ds__pinned_take(q)) { /* no other thread was faster */
+    if (!ds__pinned_take(q)) {
         r = ds__grow_plain(q->a, q->kind, q->segment);
         if (ds__is_shortage(r) && q->segment > q->size)
             r = ds__grow_plain(q->a, q->kind, q->size);
@@ -13647,6 +14423,8 @@ static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     return r;
 }
 
+/* Frees the pending blocks whose uses are done, and gives cached segments back. Returns the bytes.
+   */
 static size_t ds__pinned_flush(void) {
     size_t done = 0;
     for (int i = 0; i < 2; i++)
@@ -13656,13 +14434,15 @@ static size_t ds__pinned_flush(void) {
     return done;
 }
 
+/* Serves a request for which no free block fits: queries pending blocks, grows, and empties the
+   cache to grow again. */
 static ds_result ds__pinned_fallback_serve(ds__pinned_wish *q) {
-    int open = ds__captures_open() != 0; /* then no event is asked for, and nothing given back */
+    int open = ds__captures_open() != 0; /* 1: no event is queried, and no segment given back */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q))
         return DS_OK;
     for (int round = 0; round < 2; round++) {
-        for (int again = 0; again < 16; again++) { /* other threads may take what was made */
+        for (int again = 0; again < 16; again++) { /* other threads may take the new memory */
             r = ds__pinned_grow(q);
             if (q->ptr || (r == DS_OK && ds__pinned_take(q)))
                 return DS_OK;
@@ -13678,41 +14458,63 @@ static ds_result ds__pinned_fallback_serve(ds__pinned_wish *q) {
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* The sentence of a shortage. */
-static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
-    ds__mem_dev *dev = ds__pinned_used();
-    size_t live = 0;
-    size_t pending = 0;
-    size_t cached = 0;
-    size_t largest = 0;
-    size_t limit = atomic_load(&dev->limit);
+/* Bytes of pinned memory by the state of their blocks. */
+typedef struct ds__pinned_sums {
+    size_t live;
+    size_t pending;
+    size_t cached;
+    size_t largest; /* the largest free block */
+} ds__pinned_sums;
+
+/* Sums up the blocks of pinned memory. No lock is held. */
+static ds__pinned_sums ds__pinned_sum(ds__mem_dev *dev) {
+    ds__pinned_sums s = { 0 };
     ds__mem_lock_all(dev);
     for (const ds__arena *a = dev->main.arenas; a; a = a->next)
-        for (const ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mem_block *b = s->first; b; b = b->next) {
-                *(b->state == DS_BLOCK_LIVE      ? &live
-                  : b->state == DS_BLOCK_PENDING ? &pending
-                                                 : &cached) += b->size;
-                if (b->state == DS_BLOCK_FREE && b->size > largest)
-                    largest = b->size;
+        for (const ds__segment *g = a->segments; g; g = g->next)
+            for (const ds__mem_block *b = g->first; b; b = b->next) {
+                if (b->state == DS_BLOCK_LIVE)
+                    s.live += b->size;
+                else if (b->state == DS_BLOCK_PENDING)
+                    s.pending += b->size;
+                else
+                    s.cached += b->size;
+                if (b->state == DS_BLOCK_FREE && b->size > s.largest)
+                    s.largest = b->size;
             }
     ds__mem_unlock_all(dev);
-    const char *hint =
-        q->asked >= (size_t)1 << 60 ? "the size looks like a negative number or an overflow"
-        : ds__captures_open() && cached + pending >= q->size
-            ? "cached memory is not freed while a capture is open"
-        : pending >= q->size ? "freed blocks are in use by streams; synchronize the streams"
-        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_mem_pinned_set_limit raises the limit"
-                                       : "the system has no more memory that can be pinned";
+    return s;
+}
+
+/* Returns the advice for a request that found no memory. */
+static const char *ds__pinned_hint(const ds__pinned_wish *q, const ds__pinned_sums *s,
+                                   ds_result why) {
+    if (q->asked >= (size_t)1 << 60)
+        return "the size looks like a negative number or an overflow";
+    if (ds__captures_open() && s->cached + s->pending >= q->size)
+        return "cached memory is not freed while a capture is open";
+    if (s->pending >= q->size)
+        return "freed blocks are in use by streams; synchronize the streams";
+    if (why == DS_ERR_LIMIT_EXCEEDED)
+        return "ds_mem_pinned_set_limit raises the limit";
+    return "the system has no more memory that can be pinned";
+}
+
+/* Reports that a request found no memory, and returns `why`. */
+static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
+    ds__mem_dev *dev = ds__pinned_used();
+    size_t limit = atomic_load(&dev->limit);
+    ds__pinned_sums s = ds__pinned_sum(dev);
     DS__COUNT_CALL(q->a, ooms, 1);
     return ds__fail(why,
                     "%s of pinned memory were requested; allocated %s, pending %s, cached %s, "
                     "largest free %s, limit %s; hint: %s",
-                    DS__SIZE(q->asked), DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached),
-                    DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);
+                    DS__SIZE(q->asked), DS__SIZE(s.live), DS__SIZE(s.pending), DS__SIZE(s.cached),
+                    DS__SIZE(s.largest), limit ? DS__SIZE(limit) : "none",
+                    ds__pinned_hint(q, &s, why));
 }
 
-/* The same of pinned memory. */
+/* Checks the structures of pinned memory if the policy's `debug` has this level. */
 static ds_result ds__pinned_check(ds__mem_dev *dev, int level) {
     return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level)
                ? ds__device_validate(dev)
@@ -13757,7 +14559,8 @@ DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     if (atomic_load_explicit(&ds__host.polls, memory_order_relaxed) && !ds__captures_open())
         (void)ds__pinned_poll(q.a, DS__POLLS);
     if (!ds__pinned_take(&q)) {
-        if ((r = ds__pinned_check(dev, 1)) < 0)
+        r = ds__pinned_check(dev, 1);
+        if (r < 0)
             return r;
         ds__tls.mute++;
         r = ds__pinned_fallback_serve(&q);
@@ -13803,39 +14606,59 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     return ds__pinned_check(a->dev, 2);
 }
 
-/* Notes that the graphs of a capture use the block. */
-static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
-    ds__stream_use *fresh = NULL;
-    ds__arena *a = NULL;
-    for (int second = 0;; second++) { /* a use is made without locks */
-        ds__mem_block *b = ds__find_live(ptr, 0, &a);
-        ds__stream_use *u = b ? b->uses : NULL;
-        while (u && u->hold != hold)
-            u = u->next;
-        if (b && !u && second) {
-            fresh->stream.id = 0;
-            fresh->recorded = 1;
-            fresh->hold = hold;
-            atomic_fetch_add(&hold->owners, 1);
-            fresh->next = b->uses;
-            b->uses = fresh;
-        } else if (second) {
-            if (!b)
-                ds__arena_lock(a = ds__host.arena[0]);
-            fresh->next = NULL;
-            ds__stream_uses_drop(a, fresh);
-        }
-        if (b || second)
-            ds__arena_unlock(a);
-        if (!b)
-            return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live pinned block", ptr);
-        if (u || second)
-            return DS_OK;
-        if (!(fresh = ds__stream_use_new(a, a->dev->device)))
-            return DS_ERR_OUT_OF_MEMORY;
-    }
+/* Returns whether the graphs of a capture use the block already. The arena is locked. */
+static int ds__hold_is_noted(const ds__mem_block *b, const ds__hold *hold) {
+    const ds__stream_use *u = b->uses;
+    while (u && u->hold != hold)
+        u = u->next;
+    return u != NULL;
 }
 
+/* Adds a use by the graphs of a capture to a block. The arena is locked. */
+static void ds__hold_note(ds__mem_block *b, ds__hold *hold, ds__stream_use *u) {
+    u->stream.id = 0;
+    u->recorded = 1;
+    u->hold = hold;
+    atomic_fetch_add(&hold->owners, 1);
+    u->next = b->uses;
+    b->uses = u;
+}
+
+static ds_result ds__pinned_not_live(const void *ptr) {
+    return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live pinned block", ptr);
+}
+
+/* Notes that the graphs of a capture use the block at `ptr`. The description of the use is made
+   without a lock, so the block is looked up again. No lock is held. */
+static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
+    ds__arena *a = NULL;
+    ds__mem_block *b = ds__find_live(ptr, 0, &a);
+    if (!b)
+        return ds__pinned_not_live(ptr);
+    int noted = ds__hold_is_noted(b, hold);
+    ds__arena_unlock(a);
+    if (noted)
+        return DS_OK;
+    ds__arena *stock = a;
+    ds__stream_use *fresh = ds__stream_use_new(stock, stock->dev->device);
+    if (!fresh)
+        return DS_ERR_OUT_OF_MEMORY;
+
+    b = ds__find_live(ptr, 0, &a);
+    noted = !b || ds__hold_is_noted(b, hold);
+    if (!noted)
+        ds__hold_note(b, hold, fresh);
+    if (b)
+        ds__arena_unlock(a);
+    if (noted) {
+        ds__arena_lock(stock);
+        ds__stream_uses_drop(stock, fresh);
+        ds__arena_unlock(stock);
+    }
+    return b ? DS_OK : ds__pinned_not_live(ptr);
+}
+
+/* Returns whether the address is inside of a live block of pinned memory. */
 static int ds__pinned_known(const void *ptr) {
     ds__arena *a = NULL;
     if (!ds__find_live(ptr, 0, &a))
@@ -13844,31 +14667,41 @@ static int ds__pinned_known(const void *ptr) {
     return a->dev->device.type == DS_DEVICE_HOST;
 }
 
+/* Notes the use of pinned memory by the capture of a stream. *out_captured: 0 if the stream does
+   not capture, and then nothing is noted. */
+static ds_result ds__pinned_capture_use(void *ptr, ds_stream stream, int *out_captured) {
+    ds__object *kept = NULL;
+    *out_captured = 0;
+    if (!ds__pinned_known(ptr))
+        return ds__pinned_not_live(ptr);
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__capture_attachment(s,
+                                         &(ds__attachment){ .key = &ds__host,
+                                                            .make_fn = ds__hold_make,
+                                                            .release_fn = ds__hold_release },
+                                         &kept);
+    ds__stream_unpin(s);
+    if (r < 0 || !kept)
+        return r;
+    *out_captured = 1;
+    r = ds__pinned_hold(ptr, kept->user);
+    ds__object_drop(kept);
+    return r;
+}
+
 DSDEF ds_result(ds_mem_pinned_record_use)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_pinned_record_use");
     if (!ptr)
         return DS_OK;
-    if (DS__UNLIKELY(ds__captures_open())) {
-        ds__object *kept;
-        DS__REQUIRE(ds__pinned_known(ptr), "%p is not inside a live pinned block", ptr);
-        ds__stream *s = ds__stream_pin(stream);
-        if (!s)
-            return DS_ERR_INVALID_HANDLE;
-        ds_result r = ds__capture_attachment(s,
-                                             &(ds__attachment){ .key = &ds__host,
-                                                                .make_fn = ds__hold_make,
-                                                                .release_fn = ds__hold_release },
-                                             &kept);
-        ds__stream_unpin(s);
-        if (r < 0)
-            return r;
-        if (kept) {
-            r = ds__pinned_hold(ptr, kept->user);
-            ds__object_drop(kept);
-            return r;
-        }
-    }
-    ds_result r = ds__note_use(ptr, stream, 1, 1, 1);
+    int captured = 0;
+    ds_result r = DS_OK;
+    if (DS__UNLIKELY(ds__captures_open()))
+        r = ds__pinned_capture_use(ptr, stream, &captured);
+    if (r < 0 || captured)
+        return r;
+    r = ds__note_use(ptr, stream, 1, 1, 1);
     return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;
 }
 
@@ -13918,6 +14751,7 @@ DSDEF ds_result(ds_mem_pinned_set_limit)(size_t bytes) {
     return DS_OK;
 }
 
+/* Returns times of driver calls in microseconds. */
 static ds_mem_duration ds__pinned_duration_of(const ds__clock *c) {
     ds_mem_duration d = { c->total / 1000, c->max / 1000, c->min / 1000, c->count,
                           c->count ? c->total / c->count / 1000 : 0 };
@@ -13993,6 +14827,7 @@ static void ds__stat_add(ds_mem_stat *s, int64_t by) {
         s->peak = s->current;
 }
 
+/* Counts an allocation (1) or a free (-1) in the innermost level. */
 static void ds__res_count(ds__res *r, size_t size, int sign) {
     ds__mutex_lock(&r->lock);
     ds__stat_add(&r->stats[r->depth].bytes, sign * (int64_t)size);
@@ -14000,26 +14835,21 @@ static void ds__res_count(ds__res *r, size_t size, int sign) {
     ds__mutex_unlock(&r->lock);
 }
 
+/* Writes a line of the log. The time is read under the lock, so the times of the lines rise. */
 static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_t size,
                           ds_stream stream) {
-    char line[128];
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
     uint64_t id = s ? s->id : 0;
     if (s)
         ds__stream_unpin(s);
-    ds__mutex_lock(&r->lock); /* first: the times of the lines do not fall */
-    int n = action ? snprintf(line, sizeof line, "%llu,%s,0x%llx,%zu,%llu\n",
-                              (unsigned long long)(ds__now_ns() / 1000), action,
-                              (unsigned long long)(uintptr_t)ptr, size, (unsigned long long)id)
-                   : snprintf(line, sizeof line, "time_us,action,pointer,size,stream\n");
-    int outer = ds__tls.in_callback;
-    ds__tls.in_callback = 1;
-    if (!r->stopped && r->write_fn(line, (size_t)n, r->user))
-        r->stopped = 1;
-    ds__tls.in_callback = outer;
+    ds__mutex_lock(&r->lock);
+    ds__text_writer_print(&r->log, "%llu,%s,0x%llx,%zu,%llu\n",
+                          (unsigned long long)(ds__now_ns() / 1000), action,
+                          (unsigned long long)(uintptr_t)ptr, size, (unsigned long long)id);
     ds__mutex_unlock(&r->lock);
 }
 
+/* Takes bytes from the limit (1) or returns them (-1). */
 static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
     ds_result result = DS_OK;
     ds__mutex_lock(&r->lock);
@@ -14031,13 +14861,15 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
     else
         result = DS_ERR_LIMIT_EXCEEDED;
     ds__mutex_unlock(&r->lock);
-    return result < 0
-               ? ds__fail(result, "%s exceed the resource's limit of %s, of which %s are left",
-                          DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left))
-               : result;
+    if (result == DS_OK)
+        return result;
+    return ds__fail(result, "%s exceed the resource's limit of %s, of which %s are left",
+                    DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left));
 }
 
-static ds__moved **ds__res_moved(ds__res *r, const void *ptr) { /* locked */
+/* Returns the link to the entry of an enlarged block, or the end of its list. The record is locked.
+   */
+static ds__moved **ds__res_moved(ds__res *r, const void *ptr) {
     uintptr_t n = (uintptr_t)ptr >> 8;
     ds__moved **at = &r->moved[(n ^ n >> 6 ^ n >> 14) & 63];
     while (*at && (*at)->ptr != ptr)
@@ -14045,6 +14877,16 @@ static ds__moved **ds__res_moved(ds__res *r, const void *ptr) { /* locked */
     return at;
 }
 
+/* Enters an enlarged block. */
+static void ds__res_moved_in(ds__res *r, ds__moved *m) {
+    ds__mutex_lock(&r->lock);
+    ds__moved **at = ds__res_moved(r, m->ptr);
+    m->next = *at;
+    *at = m;
+    ds__mutex_unlock(&r->lock);
+}
+
+/* Allocates aligned memory: a larger block of the upstream, from its first aligned address on. */
 static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment, ds_stream stream,
                                        void **out) {
     if (size >= r->threshold && r->alignment > alignment)
@@ -14062,14 +14904,11 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
     }
     m->size = size + alignment;
     m->ptr = *out = (char *)m->whole + (alignment - (uintptr_t)m->whole % alignment) % alignment;
-    ds__mutex_lock(&r->lock);
-    ds__moved **at = ds__res_moved(r, m->ptr);
-    m->next = *at; /* NULL: it is the last of its list */
-    *at = m;
-    ds__mutex_unlock(&r->lock);
+    ds__res_moved_in(r, m);
     return DS_OK;
 }
 
+/* Frees memory of ds__res_alloc_aligned. If the upstream fails, the block stays. */
 static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_stream stream) {
     ds__mutex_lock(&r->lock);
     ds__moved **at = ds__res_moved(r, ptr);
@@ -14078,19 +14917,15 @@ static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_str
         *at = m->next;
     ds__mutex_unlock(&r->lock);
     ds_result result = ds__up_free(&r->up, m ? m->whole : ptr, m ? m->size : size, stream);
-    if (result < 0 && m) { /* it is still there */
-        ds__mutex_lock(&r->lock);
-        at = ds__res_moved(r, ptr);
-        m->next = *at;
-        *at = m;
-        ds__mutex_unlock(&r->lock);
-    } else {
+    if (result < 0 && m)
+        ds__res_moved_in(r, m);
+    else
         ds__host_free(m);
-    }
     return result;
 }
 
-/* Failures that another try mends are nobody's business. */
+/* Allocates from the upstream. After a shortage, invokes failure_fn and repeats while it returns 1.
+   Errors are muted; only the last one is reported. */
 static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment, ds_stream stream,
                                       void **out) {
     char why[sizeof ds__tls.aside];
@@ -14114,6 +14949,7 @@ static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment,
     }
 }
 
+/* Allocates memory as the kind of the resource demands. No lock is held. */
 static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, ds_stream stream,
                                     void **out) {
     ds_result result = DS_OK;
@@ -14143,9 +14979,11 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
         return result;
     }
     case DS__RES_LIMIT:
-        if ((result = ds__res_take(r, size, 1)) < 0)
+        result = ds__res_take(r, size, 1);
+        if (result < 0)
             return result;
-        if ((result = ds__up_alloc(&r->up, size, alignment, stream, out)) < 0)
+        result = ds__up_alloc(&r->up, size, alignment, stream, out);
+        if (result < 0)
             DS_IGNORE(ds__res_take(r, size, -1));
         return result;
     case DS__RES_STATISTICS:
@@ -14164,13 +15002,14 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
     }
 }
 
+/* Frees memory as the kind of the resource demands. No lock is held. */
 static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream stream) {
     ds_result result = DS_OK;
     switch (r->kind) {
     case DS__RES_DEVICE:
         return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
     case DS__RES_POOL:
-        /* nothing for its own stream */
+        /* does nothing for the block's own stream */
         if (stream.id)
             DS__KEEPING(result, (ds_mem_record_use)(ptr, stream));
         if (result == DS_OK)
@@ -14181,7 +15020,7 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
         int known = ds__range_find(ptr, &f);
         ds_device device = { f.backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA, f.device };
         DS__REQUIRE(known, "%p is not the start of memory of the driver's allocator", ptr);
-        /* any is late enough */
+        /* without a stream, all work on the memory is done */
         ds__stream *s = stream.id ? ds__stream_pin(stream) : ds__any_stream(device);
         if (!s)
             return ds__mem_error();
@@ -14194,7 +15033,8 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
     default:
         break;
     }
-    if ((result = ds__up_free(&r->up, ptr, size, stream)) < 0)
+    result = ds__up_free(&r->up, ptr, size, stream);
+    if (result < 0)
         return result;
     if (r->kind == DS__RES_LIMIT)
         DS_IGNORE(ds__res_take(r, size, -1));
@@ -14247,6 +15087,7 @@ static const ds_resource ds__res_made = { ds__res_alloc, ds__res_free, NULL };
    Threads: any number of caller's threads. ds__resource_shutdown runs on the thread of
    ds_shutdown and takes no lock. */
 
+/* Checks the arguments of an allocation or a free. */
 static ds_result ds__res_check(const ds_resource *resource, size_t alignment) {
     ds_result r = ds__res_good(resource, "resource");
     if (r < 0)
@@ -14273,56 +15114,59 @@ DSDEF ds_result(ds_resource_free)(const ds_resource *resource, void *ptr, size_t
     return r < 0 || !ptr ? r : ds__up_free(resource, ptr, size, stream);
 }
 
-/* Makes a resource of what the description holds; the upstream is the description's too. */
-static ds_result ds__res_new(ds__res *what, ds_resource *out) {
-    ds_result result = ds__mem_setup();
-    if (result < 0)
-        return result;
-    ds__res *up = NULL;
-    ds__res *r = ds__host_alloc(sizeof *r);
-    if (!r)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
-    if (what->up.alloc_fn == ds__res_alloc && !(up = ds__res_enter(what->up.user, NULL))) {
-        ds__host_free(r);
-        return DS_ERR_INVALID_HANDLE;
-    }
-    *r = *what;
-    r->made = ds__tls.site;
-    ds__mutex_init(&r->lock);
-    ds__mutex_lock(&ds__rs.lock);
+/* Enters a record in the table and gives it a number. Returns 0 without host memory. ds__rs.lock is
+   held. */
+static int ds__res_table_in(ds__res *r) {
     uint32_t i = 0;
     while (i < ds__rs.count && ds__rs.at[i])
         i++;
     if (i == ds__rs.count) {
-        ds__res **more = ds__host_alloc((i + 1) * sizeof *more);
-        if (more && i)
-            memcpy(more, ds__rs.at, i * sizeof *more);
-        if (more) {
-            ds__host_free(ds__rs.at);
-            ds__rs.at = more;
-            ds__rs.count++;
-        }
+        if (!ds__array_reserve(&ds__rs.at, sizeof *ds__rs.at, i, 1, &ds__rs.room))
+            return 0;
+        ds__rs.count++;
     }
-    int room = i < ds__rs.count;
-    if (room) {
-        r->id = (uint64_t)++ds__rs.serial << 32 | (i + 1);
-        ds__rs.at[i] = r;
-        if (up)
-            up->standing++;
-        *out = (ds_resource){ ds__res_alloc, ds__res_free, (void *)(uintptr_t)r->id };
-    }
-    if (up)
-        up->live--;
-    ds__mutex_unlock(&ds__rs.lock);
-    if (room && r->kind == DS__RES_LOG)
-        ds__res_write(r, NULL, NULL, 0, (ds_stream){ 0 });
-    if (room)
-        return DS_OK;
-    ds__mutex_destroy(&r->lock);
-    ds__host_free(r);
-    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
+    r->id = (uint64_t)++ds__rs.serial << 32 | (i + 1);
+    ds__rs.at[i] = r;
+    return 1;
 }
 
+/* Makes a record like `what`, with its upstream, and the resource of the record. */
+static ds_result ds__res_new(const ds__res *what, ds_resource *out) {
+    ds_result result = ds__mem_setup();
+    if (result < 0)
+        return result;
+    ds__res *r = ds__host_alloc(sizeof *r);
+    if (!r)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
+    int adapts = what->up.alloc_fn == ds__res_alloc;
+    ds__res *up = adapts ? ds__res_enter(what->up.user, NULL) : NULL;
+    if (adapts && !up) {
+        ds__host_free(r);
+        return DS_ERR_INVALID_HANDLE;
+    }
+
+    *r = *what;
+    r->made = ds__tls.site;
+    ds__mutex_init(&r->lock);
+    ds__mutex_lock(&ds__rs.lock);
+    int entered = ds__res_table_in(r);
+    if (up) {
+        up->standing += entered;
+        up->live--;
+    }
+    ds__mutex_unlock(&ds__rs.lock);
+    if (!entered) {
+        ds__mutex_destroy(&r->lock);
+        ds__host_free(r);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
+    }
+    *out = (ds_resource){ ds__res_alloc, ds__res_free, (void *)(uintptr_t)r->id };
+    if (r->kind == DS__RES_LOG)
+        ds__text_writer_print(&r->log, "time_us,action,pointer,size,stream\n");
+    return DS_OK;
+}
+
+/* Makes an adaptor like `what` upon an upstream. */
 static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_resource *out) {
     ds_result r = ds__res_good(upstream, "upstream");
     if (r < 0)
@@ -14331,6 +15175,7 @@ static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_res
     return ds__res_new(what, out);
 }
 
+/* Begins a function that makes a resource: `what` is its record. */
 #define DS__RES_BEGIN(name, which)    \
     ds__res what = { .kind = which }; \
     if (out)                          \
@@ -14364,10 +15209,8 @@ DSDEF ds_result(ds_resource_create_functions)(ds_resource_alloc_fn alloc_fn,
     if (out)
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_create_functions");
-    DS__REQUIRE(out && alloc_fn && free_fn, "%s is NULL",
-                !out       ? "out"
-                : alloc_fn ? "free_fn"
-                           : "alloc_fn");
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(alloc_fn && free_fn, "%s is NULL", alloc_fn ? "free_fn" : "alloc_fn");
     *out = (ds_resource){ alloc_fn, free_fn, user };
     return DS_OK;
 }
@@ -14388,8 +15231,7 @@ DSDEF ds_result(ds_resource_create_log)(const ds_resource *upstream, ds_write_fn
                                         void *user, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_log", DS__RES_LOG);
     DS__REQUIRE(write_fn, "write_fn is NULL");
-    what.write_fn = write_fn;
-    what.user = user;
+    what.log = (ds__text_writer){ .write_fn = write_fn, .user = user };
     return ds__res_upon(upstream, &what, out);
 }
 
@@ -14413,45 +15255,59 @@ DSDEF ds_result(ds_resource_create_aligned)(const ds_resource *upstream, size_t 
     return ds__res_upon(upstream, &what, out);
 }
 
-/* Counting: 0 reads, 1 pushes, -1 pops. */
+/* Steps of ds__res_stats. */
+enum { DS__STATS_READ, DS__STATS_PUSH, DS__STATS_POP };
+
+/* Adds the statistics of a level to the level below. */
+static void ds__stat_fold(ds_mem_stat *to, const ds_mem_stat *from) {
+    if (to->current + from->peak > to->peak)
+        to->peak = to->current + from->peak;
+    to->current += from->current;
+    to->allocated += from->allocated;
+    to->freed += from->freed;
+}
+
+/* Reads, pushes or pops a level of counting. The record's lock is held. */
+static ds_result ds__res_stats_step(ds__res *r, int step, ds_resource_stats *out) {
+    ds_resource_stats *top = &r->stats[r->depth];
+    if (step == DS__STATS_PUSH) {
+        if (r->depth == DS__RES_PUSHES)
+            return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open, the maximum",
+                            DS__RES_PUSHES);
+        memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
+        return DS_OK;
+    }
+    if (step == DS__STATS_POP && r->depth == 0)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "no push is open");
+    if (out)
+        *out = *top;
+    if (step == DS__STATS_POP) {
+        ds__stat_fold(&top[-1].bytes, &top->bytes);
+        ds__stat_fold(&top[-1].allocations, &top->allocations);
+        r->depth--;
+    }
+    return DS_OK;
+}
+
+/* Does a step with the statistics of a resource, which must be one of ds_resource_create_stats. */
 static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resource_stats *out) {
     ds_result result = ds__res_good(resource, "resource");
     if (result < 0)
         return result;
-    ds__res *r = resource->alloc_fn == ds__res_alloc ? ds__res_enter(resource->user, NULL) : NULL;
-    if (!r && resource->alloc_fn == ds__res_alloc)
+    int made = resource->alloc_fn == ds__res_alloc;
+    ds__res *r = made ? ds__res_enter(resource->user, NULL) : NULL;
+    if (made && !r)
         return DS_ERR_INVALID_HANDLE;
-    if (!r || r->kind != DS__RES_STATISTICS) {
-        if (r)
-            ds__res_leave(r, 1);
-        return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the resource was not created by ds_resource_create_stats");
+    if (made && r->kind == DS__RES_STATISTICS) {
+        ds__mutex_lock(&r->lock);
+        result = ds__res_stats_step(r, step, out);
+        ds__mutex_unlock(&r->lock);
+    } else {
+        result = ds__fail(DS_ERR_INVALID_VALUE,
+                          "the resource was not created by ds_resource_create_stats");
     }
-    ds__mutex_lock(&r->lock);
-    if (step > 0 && r->depth == DS__RES_PUSHES)
-        result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open, the maximum", DS__RES_PUSHES);
-    else if (step < 0 && r->depth == 0)
-        result = ds__fail(DS_ERR_ILLEGAL_STATE, "no push is open");
-    else if (step > 0)
-        memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
-    else {
-        if (out)
-            *out = r->stats[r->depth];
-        for (int m = 0; step < 0 && m < 2; m++) {
-            const ds_mem_stat *in = m ? &r->stats[r->depth].bytes : &r->stats[r->depth].allocations;
-            ds_mem_stat *to =
-                m ? &r->stats[r->depth - 1].bytes : &r->stats[r->depth - 1].allocations;
-            if (to->current + in->peak > to->peak)
-                to->peak = to->current + in->peak;
-            to->current += in->current;
-            to->allocated += in->allocated;
-            to->freed += in->freed;
-        }
-        if (step < 0)
-            r->depth--;
-    }
-    ds__mutex_unlock(&r->lock);
-    ds__res_leave(r, 1);
+    if (made)
+        ds__res_leave(r, 1);
     return result;
 }
 
@@ -14460,21 +15316,22 @@ DSDEF ds_result(ds_resource_get_stats)(const ds_resource *resource, ds_resource_
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    return ds__res_stats(resource, 0, out);
+    return ds__res_stats(resource, DS__STATS_READ, out);
 }
 
 DSDEF ds_result(ds_resource_push_stats)(const ds_resource *resource) {
     DS__ENTER("ds_resource_push_stats");
-    return ds__res_stats(resource, 1, NULL);
+    return ds__res_stats(resource, DS__STATS_PUSH, NULL);
 }
 
 DSDEF ds_result(ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
     if (out)
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_pop_stats");
-    return ds__res_stats(resource, -1, out);
+    return ds__res_stats(resource, DS__STATS_POP, out);
 }
 
+/* Frees a record that is not in the table. */
 static void ds__res_end(ds__res *r) {
     for (int i = 0; i < 64; i++)
         while (r->moved[i]) {
@@ -14484,6 +15341,16 @@ static void ds__res_end(ds__res *r) {
         }
     ds__mutex_destroy(&r->lock);
     ds__host_free(r);
+}
+
+/* Removes a record from the table and from the count of its upstream. ds__rs.lock is held. */
+static void ds__res_table_out(const ds__res *r) {
+    ds__rs.at[(uint32_t)r->id - 1] = NULL;
+    if (r->up.alloc_fn != ds__res_alloc)
+        return;
+    for (uint32_t i = 0; i < ds__rs.count; i++)
+        if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user)
+            ds__rs.at[i]->standing--;
 }
 
 DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
@@ -14500,12 +15367,8 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
         ds__mutex_lock(&ds__rs.lock);
         int64_t live = --r->live;
         int standing = r->standing;
-        if (!live && !standing) {
-            ds__rs.at[(uint32_t)r->id - 1] = NULL;
-            for (uint32_t i = 0; r->up.alloc_fn == ds__res_alloc && i < ds__rs.count; i++)
-                if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user)
-                    ds__rs.at[i]->standing--;
-        }
+        if (!live && !standing)
+            ds__res_table_out(r);
         ds__mutex_unlock(&ds__rs.lock);
         if (live)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
@@ -14520,6 +15383,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
     return DS_OK;
 }
 
+/* Warns about the resources that were not destroyed, and frees them. Called by ds_shutdown. */
 static void ds__resource_shutdown(void) {
     for (uint32_t i = 0; i < ds__rs.count; i++) {
         ds__res *r = ds__rs.at[i];
@@ -14532,6 +15396,7 @@ static void ds__resource_shutdown(void) {
     ds__host_free(ds__rs.at);
     ds__rs.at = NULL;
     ds__rs.count = 0;
+    ds__rs.room = 0;
 }
 
 /* alloc/ipc_export.h - exporting blocks to other processes.
@@ -14546,7 +15411,8 @@ static void ds__resource_shutdown(void) {
    not wait for work run under ds__share.mutex; waits for a stream do not.
    Threads: any caller's thread. */
 
-/* The name and the stake of the segment, made at its first export. The mutex is held. */
+/* Exports a segment and takes its export slot, at the first export of one of its blocks.
+   ds__share.mutex is held. */
 static ds_result ds__export_hold_export(ds__export_hold *h) {
     ds__registry *b;
     unsigned char handle[64];
@@ -14565,8 +15431,8 @@ static ds_result ds__export_hold_export(ds__export_hold *h) {
     return r;
 }
 
-/* Orders what importers do behind the work on the block's stream so far by the record's event. If
-   there is none, *out_wait is set. */
+/* Records the record's event behind the work enqueued so far on the block's stream, for importers
+   to wait for. *out_wait: 1 if there is no event, so the host must wait for this work. */
 static ds_result ds__ipc_export_order(const ds__ipc_export *s, ds_stream stream, int *out_wait) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
@@ -14585,8 +15451,8 @@ static ds_result ds__ipc_export_order(const ds__ipc_export *s, ds_stream stream,
     return r;
 }
 
-/* Waits for the work on the block's stream so far; `end` is the last work of a stream that has
-   ended. No lock is held: another thread may have to share memory before the stream goes on. */
+/* Waits for the work on the block's stream so far; `end`: the event of a stream that has ended. No
+   lock is held, because the stream may wait for work of a thread that must share memory first. */
 static ds_result ds__ipc_export_wait(ds_stream stream, ds_event end) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     if (!of)
@@ -14596,7 +15462,7 @@ static ds_result ds__ipc_export_wait(ds_stream stream, ds_event end) {
     return r;
 }
 
-/* What an export needs to know of a block, as it is found under its arena's lock. */
+/* The members of a block that an export needs, read under the arena's lock. */
 typedef struct ds__exported {
     ds__mem_block *block;
     char *start;
@@ -14607,7 +15473,8 @@ typedef struct ds__exported {
     int shareable;
 } ds__exported;
 
-/* A record for a block of the segment. The mutex is held. */
+/* Makes a record for a block of an exported segment, with an export slot and an event.
+   ds__share.mutex is held. */
 static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold *h,
                                     ds__ipc_export **out) {
     ds__ipc_export *s = ds__host_alloc(sizeof *s);
@@ -14626,36 +15493,39 @@ static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold
         ds__host_free(s);
         return r;
     }
-    if (ds__share.events < DS__SENT_EVENTS &&
-        (r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event)) ==
-            DS_OK)
+    if (ds__share.events < DS__SENT_EVENTS) {
+        r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event);
+        if (r < 0) {
+            ds__ipc_export_end(s);
+            return r;
+        }
         ds__share.events++;
-    if (r < 0) {
-        ds__ipc_export_end(s);
-        return r;
     }
     *out = s;
     return DS_OK;
 }
 
-/* Importers find the record's event on its export slot, from its first record on. The mutex is
-   held. */
+/* Enters the record's event in the export slot for importers, after the event was recorded for the
+   first time. ds__share.mutex is held. */
 static ds_result ds__ipc_export_event(const ds__ipc_export *s) {
     ds__export_slot_facts *facts = &ds__registries.own->sheet->stake[s->stake].facts;
     unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
     ds_result r = DS_OK;
-    if (native && !atomic_load(&facts->has_event) &&
-        (r = e->driver->event_export(native, handle)) == DS_OK) {
-        memcpy(facts->handle, handle, sizeof facts->handle);
-        atomic_store(&facts->has_event, 1);
+    if (native && !atomic_load(&facts->has_event)) {
+        r = e->driver->event_export(native, handle);
+        if (r == DS_OK) {
+            memcpy(facts->handle, handle, sizeof facts->handle);
+            atomic_store(&facts->has_event, 1);
+        }
     }
     if (e)
         ds__event_unpin(e);
     return r;
 }
 
+/* Reads the members of the live block of an address. Returns 0 if there is none. */
 static int ds__export_look(const void *ptr, ds__exported *x) {
     ds__arena *a = NULL;
     ds__mem_block *b = ds__find_live(ptr, 0, &a);
@@ -14673,7 +15543,8 @@ static int ds__export_look(const void *ptr, ds__exported *x) {
     return 1;
 }
 
-/* Marks the block as exported, if it is still the same one, and enters a record that is new. */
+/* Marks the block as exported and enters a new record. Returns 0 if the block was freed meanwhile.
+   */
 static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     ds__arena *a = NULL;
     ds__mem_block *b = ds__find_live(x->start, 1, &a);
@@ -14691,7 +15562,8 @@ static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     return same;
 }
 
-/* The mutex is held. *out_wait: ds__ipc_export_wait is still to come. */
+/* Exports a block. *out_wait: 1 if the caller must call ds__ipc_export_wait without the lock.
+   ds__share.mutex is held. */
 static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int *out_wait) {
     ds__ipc_export *s;
     ds__ipc_export *fresh = NULL;
@@ -14707,8 +15579,10 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     ds__lock_take(&ds__share.lock);
     s = ds__ipc_export_find(x->start, 0);
     ds__lock_give(&ds__share.lock);
-    if (!s && (r = ds__ipc_export_new(x, h, &fresh)) == DS_OK)
+    if (!s) {
+        r = ds__ipc_export_new(x, h, &fresh);
         s = fresh;
+    }
     if (r == DS_OK)
         r = ds__ipc_export_order(s, x->stream, out_wait);
     if (r == DS_OK)
@@ -14780,7 +15654,8 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
    Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
    stream, or on the caller's thread after a failure. */
 
-/* A stream has come to the end of an import: on a thread of the driver's, with no lock. */
+/* Ends a closed import after its stream has reached the close. Runs on a thread of the driver, and
+   takes no lock. */
 static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     ds__got *g = user;
     (void)stream;
@@ -14788,10 +15663,10 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     if (atomic_fetch_sub(&g->left, 1) != 1)
         return;
     ds__lease_drop(g->guest->board, g->stake, g->lease);
-    atomic_store(&g->gone, 1); /* now the other threads may end it */
+    atomic_store(&g->gone, 1); /* now other threads may free the record */
 }
 
-/* Opens the memory of a segment whose lease was just taken. The mutex is held. */
+/* Opens the memory of a segment, whose lease is taken. ds__share.mutex is held. */
 static ds_result ds__guest_open(ds__guest *q) {
     const ds__export_slot_facts *facts = &q->board->sheet->stake[q->stake].facts;
     void *base = NULL;
@@ -14805,26 +15680,38 @@ static ds_result ds__guest_open(ds__guest *q) {
     return r;
 }
 
-/* The segment of a block of another process, opened if it is not; the board is the caller's, or
-   the segment's from now on. The mutex is held. */
-static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *block, ds__registry *b,
-                              ds__guest **out) {
+/* Returns the open segment of a block, or NULL. ds__share.mutex is held. */
+static ds__guest *ds__guest_find(ds_device device, const ds__export_slot_facts *block,
+                                 const ds__registry *b) {
     ds__guest *q = ds__share.guests;
     while (q && (q->board != b || q->stake != block->segment ||
                  q->generation != block->segment_generation || q->device.index != device.index ||
                  q->device.type != device.type))
         q = q->next;
-    if ((*out = q) != NULL)
+    return q;
+}
+
+/* Returns the segment of a block of another process, which is opened at the first import of its
+   blocks. An opened segment refers to the registry `b`. ds__share.mutex is held. */
+static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *block, ds__registry *b,
+                              ds__guest **out) {
+    ds__guest *q = ds__guest_find(device, block, b);
+    *out = q;
+    if (q)
         return DS_OK;
-    if (!(q = ds__host_alloc(sizeof *q)))
+    q = ds__host_alloc(sizeof *q);
+    if (!q)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     q->device = device;
     q->board = b;
     q->stake = block->segment;
     q->generation = block->segment_generation;
     ds_result r = ds__lease_take(b, q->stake, q->generation, &q->lease);
-    if (r == DS_OK && (r = ds__guest_open(q)) < 0)
-        ds__lease_drop(b, q->stake, q->lease);
+    if (r == DS_OK) {
+        r = ds__guest_open(q);
+        if (r < 0)
+            ds__lease_drop(b, q->stake, q->lease);
+    }
     if (r < 0) {
         ds__host_free(q);
         return r;
@@ -14838,8 +15725,9 @@ static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *blo
     return DS_OK;
 }
 
-/* One more import of a block that is imported already; 0: it is not, or closed and about to go.
-   The mutex is held. */
+/* Adds an import of a block that is imported already, and returns its record. Returns NULL if the
+   block is not imported, or if all imports are closed and their callbacks have run. ds__share.mutex
+   is held. */
 static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const ds__registry *b) {
     for (ds__got *g = ds__share.got; g; g = g->next) {
         int left = atomic_load(&g->left);
@@ -14856,14 +15744,15 @@ static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const d
     return NULL;
 }
 
-/* The handle's pointer must be inside of the block. */
+/* Checks that the handle's pointer is inside of the block. */
 static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
     DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
                 (unsigned long long)p->inner, size);
     return DS_OK;
 }
 
-/* The mutex is held. */
+/* Makes a record of an import: takes the lease of the block, and opens its segment. ds__share.mutex
+   is held. */
 static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__registry *b,
                              ds__got **out) {
     uint32_t lease;
@@ -14874,8 +15763,11 @@ static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__regi
     const ds__export_slot_facts *facts = &b->sheet->stake[p->stake].facts;
     ds__got *g = NULL;
     r = ds__inner_check(p, (size_t)facts->size);
-    if (r == DS_OK && !(g = ds__host_alloc(sizeof *g)))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    if (r == DS_OK) {
+        g = ds__host_alloc(sizeof *g);
+        if (!g)
+            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    }
     if (r == DS_OK)
         r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
@@ -14898,7 +15790,7 @@ static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__regi
     return DS_OK;
 }
 
-/* The stream goes on behind what the exporter had put on its own. */
+/* Makes the stream wait for the work that the exporter had enqueued before the export. */
 static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
     const ds__export_slot_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
     ds_event event = { 0 };
@@ -14939,7 +15831,7 @@ static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_
     return r;
 }
 
-/* Whether the bytes can have come from ds_mem_export. */
+/* Checks the bytes of a handle, as far as possible without the exporter's registry. */
 static ds_result ds__ipc_memory_check(const ds__ipc_memory *p, ds_device device) {
     static const ds__ipc_memory none;
     DS__REQUIRE(p->version != 0 && p->version <= 64, "the handle was not written by ds_mem_export");
@@ -14984,8 +15876,8 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     ds__stream_unpin(s);
     if (r < 0)
         return r;
-    /* the shutdown is to know of it */
-    if ((r = ds__mem_setup()) < 0)
+    r = ds__mem_setup(); /* then ds_shutdown ends the import */
+    if (r < 0)
         return r;
     ds__mutex_lock(&ds__share.mutex);
     ds__got_collect(0);
@@ -14996,8 +15888,8 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     return r;
 }
 
-/* The stream is told to end the import there. *out_wait: it has failed; the caller waits for it
-   and calls ds__got_passed. The mutex is held. */
+/* Enqueues the callback that ends the import. *out_wait: 1 if the stream has failed, so the caller
+   must wait for the stream and call ds__got_passed. ds__share.mutex is held. */
 static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
     ds__op op = ds__op_make(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
@@ -15009,7 +15901,7 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int 
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "imported memory cannot be closed on a stream that captures");
     ds_result r = ds__stream_submit(s, &op);
-    /* nothing more runs there once what runs now is over */
+    /* a failed stream runs no further work */
     *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
     if (*out_wait)
         r = DS_OK;
@@ -15055,7 +15947,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
    be called.
    Threads: the thread of ds_shutdown, after all work is done. */
 
-/* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
+/* Reports the blocks that were not freed, by owner, at shutdown. Blocks of graphs are not leaks. */
 static void ds__tell_leaks(ds__mem_dev *dev) {
     ds__oom_owners owners;
     ds__oom_owner o;
@@ -15070,7 +15962,7 @@ static void ds__tell_leaks(ds__mem_dev *dev) {
                 for (const ds__mem_block *b = g->first; b; b = b->next)
                     if (b->state == DS_BLOCK_LIVE)
                         ds__oom_owners_add(&owners, b);
-    /* whoever has more knows enough */
+    /* not more than 100 owners */
     for (int i = 0; i < 100 && (which = ds__oom_owners_next(&owners, &o)); i++) {
         ds__oom_owner_name(&owners, which, &o, name);
         ds__log_warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count,
@@ -15097,36 +15989,43 @@ static void ds__tell_leaks(ds__mem_dev *dev) {
    Threads: the thread of ds_shutdown, after all work has ended. CUDA's callback thread may run
    ds__capture_pool_release at the same time; ds__memory_state.closing keeps it away from pools. */
 
-/* What was not freed is told by owner, then all memory of a device goes. */
+/* Frees the memory of a segment, its granule table, and the events of its blocks. */
+static void ds__segment_shutdown(ds__arena *a, ds__segment *s) {
+    if (s->page)
+        ds__space_release(a->dev->device, s->base, s->size);
+    else if (s->source != DS__FROM_ASYNC) /* the driver's own pool ends with the driver */
+        DS_IGNORE(ds__source_free(a, s));
+    for (ds__mem_block *b = s->first; b; b = b->next)
+        for (ds__stream_use *u = b->uses; u; u = u->next)
+            ds__event_drop(u->event);
+    ds__host_free(s->granule);
+}
+
+/* Frees the segments, events and mutexes of an arena. */
+static void ds__arena_shutdown(ds__arena *a) {
+    for (ds__segment *s = a->segments; s; s = s->next)
+        ds__segment_shutdown(a, s);
+    for (ds__stream_use *u = a->spare_uses; u; u = u->next)
+        ds__event_drop(u->event);
+    ds__event_drop(a->end);
+    ds__mutex_destroy(&a->grow);
+    ds__mutex_destroy(&a->giving);
+}
+
+/* Reports the blocks of a device that were not freed, then frees all memory of the device. */
 static void ds__mem_end(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     ds__tell_leaks(dev);
     ds__stream_end(giver);
     for (ds__mem_pool *p = &dev->main; p; p = p->next) {
-        for (ds__arena *a = p->arenas; a; a = a->next) {
-            for (ds__segment *s = a->segments; s; s = s->next) {
-                if (s->page)
-                    ds__space_release(dev->device, s->base, s->size);
-                else if (s->source == DS__FROM_ASYNC) {
-                } /* the driver's pool ends with the driver */
-                else
-                    DS_IGNORE(ds__source_free(a, s));
-                for (ds__mem_block *b = s->first; b; b = b->next)
-                    for (ds__stream_use *u = b->uses; u; u = u->next)
-                        ds__event_drop(u->event);
-                ds__host_free(s->granule);
-            }
-            for (ds__stream_use *u = a->spare_uses; u; u = u->next)
-                ds__event_drop(u->event);
-            ds__event_drop(a->end);
-            ds__mutex_destroy(&a->grow);
-            ds__mutex_destroy(&a->giving);
-        }
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            ds__arena_shutdown(a);
         ds__host_free(p->label);
     }
     ds__mutex_destroy(&dev->lock);
 }
 
+/* Frees pinned memory and resets its state. */
 static void ds__pinned_shutdown(void) {
     ds__mem_dev *dev = ds__pinned_used();
     for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
@@ -15145,7 +16044,7 @@ static void ds__pinned_shutdown(void) {
     memset(&ds__host.ended, 0, sizeof ds__host.ended);
 }
 
-/* Called by ds_shutdown when all work is done. */
+/* Frees all memory of the allocator. Called by ds_shutdown after all work. */
 static void ds__mem_shutdown(void) {
     ds__mem_closing(1);
     ds__share_shutdown();
@@ -15177,13 +16076,14 @@ static void ds__mem_shutdown(void) {
     ds__memory_state.sorted = NULL;
     ds__memory_state.free_segments = NULL;
     ds__memory_state.policies = NULL;
-    ds__memory_state.pool_count = ds__memory_state.pool_room = 0;
+    ds__memory_state.pool_count = 0;
+    ds__memory_state.pool_room = 0;
     ds__memory_state.sorted_count = ds__memory_state.sorted_room = 0;
     ds__memory_state.configured = 0;
 }
 
 static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
-                                           .thread_end = ds__host_free, /* its report */
+                                           .thread_end = ds__host_free, /* of the report */
                                            .shutdown = ds__mem_shutdown };
 
 #endif /* C */

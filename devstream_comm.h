@@ -899,57 +899,71 @@ static inline DS_MUST_USE ds_result ds_at_plan_write(const char *file_, int line
    the allocator and enters the module.
 
    Policy:
-   1. A tensor that devstream makes is an object. A table finds objects by their address, so
-      they differ from descriptions that other code filled in. The description of an object
-      never changes.
-   2. Objects share a storage. The storage counts its users, and the last one gives the memory
-      back. Other libraries may keep a storage longer than ds_shutdown, so storages are
-      allocated with malloc.
+   1. A tensor that devstream creates is an object. A table finds objects by their address. All
+      other descriptions were filled in by the program. The description of an object never changes.
+   2. Objects share a storage. The storage counts its users; the last user frees the memory.
+      Other libraries may keep a storage longer than ds_shutdown, so storages are allocated with
+      malloc.
    3. A deleter may run inside a host function, where devstream cannot be called. Memory freed
-      there waits in a list until the next call that makes or frees a tensor.
-   4. A function reads a description once, into a ds__dims. Everything is checked there, and
+      there waits in a list until the next call that creates or frees a tensor.
+   4. A function reads a description once, into a ds__dims. All members are checked there, and
       later arithmetic with the ds__dims cannot overflow.
 
    Invariants: each object holds at most one use of a storage, and so does each exported managed
    tensor. A storage in the list ds__c.waiting has no users. An object without a storage is a
-   view of a tensor that is no object, or has no bytes.
+   view of a description that is not an object, or has no bytes.
    Locks: ds__c.lock guards the table, the waiting list, and process-wide lists of topology/,
    plan/ and comm/. No other lock of devstream is taken under it. ds__tensor_setup calls
    ds__mem_setup before it takes the lock.
    Threads: any; deleters may also drop a storage on threads that run host functions. `ready`,
    `waits` and the number of users are atomic; all other members of ds__c need the lock. */
 
-/* A description that was checked. */
+/* The name of a tensor in error messages: words, such as "input tensor", and the tensor's index in
+   its list. Without a list the index is DS__NO_LIST. */
+typedef struct ds__name {
+    const char *words;
+    size_t index;
+} ds__name;
+
+#define DS__NO_LIST SIZE_MAX
+
+static inline ds__name ds__name_of(const char *words, size_t index) {
+    return (ds__name){ words, index };
+}
+
+/* A tensor description, checked by ds__tensor_read. */
 typedef struct ds__dims {
     char *first;      /* the element whose indices are all 0 */
     ds_device device; /* DS_DEVICE_HOST, or one of a driver */
-    ds_device given;  /* as the description has it */
+    ds_device given;  /* as in the description */
     ds_dtype dtype;
     int ndim;
     size_t item;    /* bytes of an element */
     int64_t count;  /* elements */
-    size_t bytes;   /* of so many elements */
-    ptrdiff_t low;  /* from `first`: where the bytes of all elements begin */
-    ptrdiff_t high; /* from `first`: where the bytes of all elements end */
+    size_t bytes;   /* count * item */
+    ptrdiff_t low;  /* begin of the bytes of all elements, relative to `first` */
+    ptrdiff_t high; /* end of the bytes of all elements, relative to `first` */
     int64_t shape[DS_TENSOR_MAX_DIMS];
     int64_t strides[DS_TENSOR_MAX_DIMS];
 } ds__dims;
 
+/* Source of a storage's memory: device memory or pinned memory of the allocator, memory that the
+   program wrapped, or a managed tensor of another library in either form. */
 enum { DS__OF_ALLOCATOR, DS__OF_PINNED, DS__OF_OTHERS, DS__OF_MANAGED, DS__OF_VERSIONED };
 
 typedef struct ds__storage {
-    struct ds__storage *next; /* in the list of those that wait */
+    struct ds__storage *next; /* in ds__c.waiting */
     _Atomic int users;
     int kind;       /* DS__OF_* */
     uint32_t epoch; /* ds__g.epoch in which the memory is valid */
-    void *ptr;      /* memory, or what is handed to release_fn, or the managed tensor */
+    void *ptr;      /* the memory, the argument of release_fn, or the managed tensor */
     void (*release_fn)(void *user);
 } ds__storage;
 
 typedef struct ds__tensor {
-    ds_tensor t;             /* first: the user's pointer */
+    ds_tensor t;             /* first member: the address of the object is the program's pointer */
     struct ds__tensor *next; /* in its bucket */
-    ds__storage *storage;    /* NULL: a view of what is no object */
+    ds__storage *storage;    /* NULL: no memory, or memory of a description that is not an object */
     unsigned flags;
     ds_site made;
     int64_t dims[]; /* sizes, then strides */
@@ -959,7 +973,7 @@ typedef struct ds__tensor {
 
 static struct {
     _Atomic int ready;
-    ds__lock lock; /* of what follows */
+    ds__lock lock; /* protects the members below */
     ds__tensor *bucket[DS__TENSOR_BUCKETS];
     ds__storage *waiting;
     _Atomic int waits;
@@ -969,7 +983,7 @@ static void ds__tensors_end(void);
 
 static const ds__module ds__tensor_module = { .shutdown = ds__tensors_end };
 
-/* Prepares the allocator and tensors. */
+/* Prepares the allocator and the tensor module; without effect after the first call. */
 static ds_result ds__tensor_setup(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__c.ready, memory_order_acquire)))
         return DS_OK;
@@ -985,11 +999,11 @@ static ds_result ds__tensor_setup(void) {
 
 /* tensor/internal.h - functions of tensors that other layers use.
 
-   Declares what topologies, plans and collectives use of tensors beyond the public functions:
-   reading descriptions, arithmetic with shapes, results and shares of storages.
+   Declares the private functions of tensors that topologies, plans and collectives call: reading
+   descriptions, arithmetic with shapes, and creation of tensors.
 
-   Invariants: if a function fails, it stores the sentence. `what` and `index` name the tensor in
-   sentences, as ds__dims_nth writes them.
+   Invariants: a function that fails stores the error message. A ds__name names the tensor in
+   messages.
    Locks: callers do not hold ds__c.lock.
    Threads: any. */
 
@@ -998,41 +1012,42 @@ static ds_result ds__tensor_setup(void);
 
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
-/* "input tensor at index 3"; of index -1 only the words. Valid until the thread's next call. */
-static const char *ds__dims_nth(const char *what, int64_t index);
-/* Reads and checks a description, or type, shape and strides; strides NULL: row-major. */
-static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
-                                 ds__dims *out);
+/* Returns a name as text, such as "input tensor at index 3". The text is valid until the thread's
+   next call. */
+static const char *ds__name_text(ds__name name);
+/* Reads and checks a description. */
+static ds_result ds__tensor_read(const ds_tensor *t, ds__name name, ds__dims *out);
+/* Reads and checks data type, shape and strides; strides NULL: row-major. The address is NULL. */
 static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
-                               const int64_t *strides, const char *what, int64_t index,
-                               ds__dims *out);
-/* Elements of a shape; -1: a negative size, -2: too many. */
+                               const int64_t *strides, ds__name name, ds__dims *out);
+/* Returns the number of elements of a shape; -1: a size is negative, -2: the number overflows. */
 static int64_t ds__count_of(int ndim, const int64_t *shape);
-/* Row-major strides, and strides in the order in which the dimensions lie in memory now; both
-   without gaps. */
+/* Computes row-major strides. */
 static void ds__row_major(int ndim, const int64_t *shape, int64_t *strides);
+/* Computes strides without gaps that keep the order of the dimensions in memory. */
 static void ds__dense_like(const ds__dims *d, int64_t *strides);
 static int ds__is_dense(const ds__dims *d);
-/* The dimensions with more than one index, from the longest stride to the shortest; returns their
+/* Lists the dimensions whose size is not 1, from the longest stride to the shortest; returns their
    number. */
 static int ds__by_stride(const ds__dims *d, int *order);
-/* Adds an index along a dimension to the address, if elements are left. */
+/* Moves the address by an index along a dimension, unless the tensor is empty. */
 static void ds__dims_move(ds__dims *d, int dim, int64_t by);
-/* Computes count, bytes and bounds again. */
+/* Computes count again. */
 static void ds__dims_recount(ds__dims *d);
-/* A dimension from the front; -1: there is none. */
-static int ds__tensor_dim(int dim, int ndim);
+/* Replaces a negative dimension, which counts from the end; DS_ERR_INVALID_VALUE: out of range. */
+static ds_result ds__dim_resolve(int *dim, int ndim);
 #define DS__SHAPE_TEXT 200
-/* A shape as "[2, 3]", in DS__SHAPE_TEXT bytes. */
+/* Writes a shape as "[2, 3]" into DS__SHAPE_TEXT bytes; a long shape is cut. Returns `out`. */
 static const char *ds__shape_text(int ndim, const int64_t *shape, char *out, size_t size);
 
 /* ---- objects --------------------------------------------------------------------------------- */
 
-/* A new tensor with memory of the stream's device, or a view of `base`. */
+/* Creates a tensor without gaps in memory of the stream's device; zero stream: in pinned memory. */
 static ds_result ds__tensor_like(const ds__dims *like, ds_stream stream, ds_tensor **out);
+/* Creates a view of `base` with the address, shape and strides of `d`. */
 static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_tensor **out);
-/* Adds a user to the storage of a tensor; *out NULL: it has none. Returns 1 if the tensor is an
-   object. */
+/* Adds a user to the storage of a tensor; *out NULL: the tensor has no storage. Returns 1 if the
+   tensor is an object. */
 static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out_flags);
 
 /* tensor/dims.h - reading and checking tensor descriptions.
@@ -1043,23 +1058,22 @@ static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out
 
    Invariants: after a successful ds__tensor_read, the bytes of all elements lie inside the
    address space, from `low` to `high` behind `first`. Strides of an empty tensor and of
-   dimensions of size 1 are not checked, so they must not be followed. The text that ds__dims_nth
+   dimensions of size 1 are not checked, so they must not be followed. The text that ds__name_text
    returns stays valid until its next call on the same thread.
    Locks: none.
    Threads: any. */
 
-/* "input tensor at index 3"; of index -1 only the words. */
-static const char *ds__dims_nth(const char *what, int64_t index) {
+static const char *ds__name_text(ds__name name) {
     static _Thread_local char text[100];
-    if (index < 0)
-        snprintf(text, sizeof text, "%s", what);
+    if (name.index == DS__NO_LIST)
+        snprintf(text, sizeof text, "%s", name.words);
     else
-        snprintf(text, sizeof text, "%s at index %lld", what, (long long)index);
+        snprintf(text, sizeof text, "%s at index %zu", name.words, name.index);
     return text;
 }
 
-/* Row-major strides. Of empty tensors a size of 0 counts as 1, and what does not fit is 0:
-   nobody follows them. */
+/* A size of 0 counts as 1. A stride that overflows is 0, because the strides of an empty tensor
+   are not followed. */
 static void ds__row_major(int ndim, const int64_t *shape, int64_t *strides) {
     int64_t step = 1;
     for (int d = ndim - 1; d >= 0; d--) {
@@ -1069,7 +1083,6 @@ static void ds__row_major(int ndim, const int64_t *shape, int64_t *strides) {
     }
 }
 
-/* Elements of a shape; -1: a negative size, -2: too many. */
 static int64_t ds__count_of(int ndim, const int64_t *shape) {
     int64_t count = 1;
     int64_t empty = 0;
@@ -1080,36 +1093,58 @@ static int64_t ds__count_of(int ndim, const int64_t *shape) {
         empty |= shape[d] == 0;
         wide |= __builtin_mul_overflow(count, shape[d], &count);
     }
-    return empty ? 0 : wide ? -2 : count;
+    if (empty)
+        return 0;
+    return wide ? -2 : count;
 }
 
-/* Type and shape, and the strides when there are some. */
+/* Copies the strides and computes the bounds of all elements, `low` and `high`. */
+static ds_result ds__dims_read_strides(ds__dims *d, const int64_t *strides, ds__name name) {
+    int64_t low = 0;
+    int64_t high = 0;
+    int64_t by;
+    int64_t wide = 0;
+    for (int i = 0; i < d->ndim; i++)
+        d->strides[i] = strides[i];
+    for (int i = 0; d->count && i < d->ndim; i++) {
+        wide |= __builtin_mul_overflow(d->shape[i] - 1, d->strides[i], &by);
+        wide |= by < 0 ? __builtin_add_overflow(low, by, &low)
+                       : __builtin_add_overflow(high, by, &high);
+    }
+    wide |= __builtin_mul_overflow(low, (int64_t)d->item, &low) ||
+            __builtin_add_overflow(high, d->count > 0, &high) ||
+            __builtin_mul_overflow(high, (int64_t)d->item, &high);
+    DS__REQUIRE(!wide, "the strides of %s lead beyond the address space", ds__name_text(name));
+    d->low = (ptrdiff_t)low;
+    d->high = (ptrdiff_t)high;
+    return DS_OK;
+}
+
 static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
-                               const int64_t *strides, const char *what, int64_t index,
-                               ds__dims *out) {
+                               const int64_t *strides, ds__name name, ds__dims *out) {
     out->dtype = dtype;
     out->ndim = ndim;
     out->item = (ds_dtype_get_size)(dtype);
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS,
-                "%s has %d dimensions; 0 to %d are allowed", ds__dims_nth(what, index), ndim,
+                "%s has %d dimensions; 0 to %d are allowed", ds__name_text(name), ndim,
                 DS_TENSOR_MAX_DIMS);
-    DS__REQUIRE(!ndim || shape, "the shape of %s is NULL", ds__dims_nth(what, index));
+    DS__REQUIRE(!ndim || shape, "the shape of %s is NULL", ds__name_text(name));
     DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes",
-                ds__dims_nth(what, index), dtype.bits, dtype.lanes);
+                ds__name_text(name), dtype.bits, dtype.lanes);
     if (!out->item)
         return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are not whole bytes",
-                        ds__dims_nth(what, index), dtype.bits * dtype.lanes);
+                        ds__name_text(name), dtype.bits * dtype.lanes);
     for (int d = 0; d < ndim; d++)
         out->shape[d] = shape[d];
     out->count = ds__count_of(ndim, shape);
     for (int d = 0; out->count == -1 && d < ndim; d++)
-        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d",
-                    ds__dims_nth(what, index), (long long)shape[d], d);
+        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d", ds__name_text(name),
+                    (long long)shape[d], d);
     int64_t bytes = 0;
     DS__REQUIRE(out->count >= 0 && !__builtin_mul_overflow(out->count, (int64_t)out->item, &bytes),
-                "%s is larger than the address space", ds__dims_nth(what, index));
+                "%s is larger than the address space", ds__name_text(name));
     out->bytes = (size_t)bytes;
     if (!strides) {
         ds__row_major(ndim, shape, out->strides);
@@ -1117,29 +1152,11 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
         out->high = (ptrdiff_t)out->bytes;
         return DS_OK;
     }
-    for (int d = 0; d < ndim; d++)
-        out->strides[d] = strides[d];
-    int64_t low = 0;
-    int64_t high = 0;
-    int64_t by;
-    int64_t wide = 0;
-    for (int d = 0; out->count && d < ndim; d++) {
-        wide |= __builtin_mul_overflow(out->shape[d] - 1, out->strides[d], &by);
-        wide |= by < 0 ? __builtin_add_overflow(low, by, &low)
-                       : __builtin_add_overflow(high, by, &high);
-    }
-    wide |= __builtin_mul_overflow(low, (int64_t)out->item, &low) ||
-            __builtin_add_overflow(high, out->count > 0, &high) ||
-            __builtin_mul_overflow(high, (int64_t)out->item, &high);
-    DS__REQUIRE(!wide, "the strides of %s lead beyond the address space",
-                ds__dims_nth(what, index));
-    out->low = (ptrdiff_t)low;
-    out->high = (ptrdiff_t)high;
-    return DS_OK;
+    return ds__dims_read_strides(out, strides, name);
 }
 
-static ds_result ds__tensor_device(ds_device given, const char *what, int64_t index,
-                                   ds_device *out) {
+/* Translates DLPack's device into a device of a driver or DS_DEVICE_HOST. */
+static ds_result ds__tensor_device(ds_device given, ds__name name, ds_device *out) {
     if (given.type == DS_DEVICE_HOST || given.type == DS_TENSOR_CUDA_HOST) {
         *out = (ds_device){ DS_DEVICE_HOST, 0 };
         return DS_OK;
@@ -1150,32 +1167,29 @@ static ds_result ds__tensor_device(ds_device given, const char *what, int64_t in
         given.type != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "%s is on a device of DLPack's type %d, which is not supported",
-                        ds__dims_nth(what, index), given.type);
+                        ds__name_text(name), given.type);
     ds_result r = ds__device_resolve(given, out);
-    return r < 0 ? ds__fail_append(r, " (%s)", ds__dims_nth(what, index)) : r;
+    return r < 0 ? ds__fail_append(r, " (%s)", ds__name_text(name)) : r;
 }
 
-static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
-                                 ds__dims *out) {
-    DS__REQUIRE(t, "%s is NULL", ds__dims_nth(what, index));
-    ds_result r = ds__dims_read(t->dtype, t->ndim, t->shape, t->strides, what, index, out);
+static ds_result ds__tensor_read(const ds_tensor *t, ds__name name, ds__dims *out) {
+    DS__REQUIRE(t, "%s is NULL", ds__name_text(name));
+    ds_result r = ds__dims_read(t->dtype, t->ndim, t->shape, t->strides, name, out);
     if (r == DS_OK)
-        r = ds__tensor_device(t->device, what, index, &out->device);
+        r = ds__tensor_device(t->device, name, &out->device);
     if (r < 0)
         return r;
     out->given = t->device.type == DS_DEVICE_CURRENT ? out->device : t->device;
     out->first = (char *)((uintptr_t)t->data + t->byte_offset);
     DS__REQUIRE(t->data || !out->count, "%s has %lld elements and its data is NULL",
-                ds__dims_nth(what, index), (long long)out->count);
+                ds__name_text(name), (long long)out->count);
     DS__REQUIRE(!out->count || (t->byte_offset <= UINTPTR_MAX - (uintptr_t)t->data &&
                                 (uintptr_t)out->first >= (uintptr_t)0 - (uintptr_t)out->low &&
                                 (size_t)out->high <= UINTPTR_MAX - (uintptr_t)out->first),
-                "%s reaches beyond the address space", ds__dims_nth(what, index));
+                "%s reaches beyond the address space", ds__name_text(name));
     return DS_OK;
 }
 
-/* The dimensions that matter, those with more than one index, from the longest stride to the
-   shortest; gives their number. */
 static int ds__by_stride(const ds__dims *d, int *order) {
     int n = 0;
     for (int i = 0; i < d->ndim; i++) {
@@ -1213,30 +1227,34 @@ static int ds__is_row_major(const ds__dims *d) {
     return 1;
 }
 
-/* Strides without gaps, in the order in which the dimensions lie in memory now. */
 static void ds__dense_like(const ds__dims *d, int64_t *strides) {
     int order[DS_TENSOR_MAX_DIMS];
     int n = ds__by_stride(d, order);
+    int dense = 1;
     int64_t step = 1;
     if (!d->count) {
         ds__row_major(d->ndim, d->shape, strides);
         return;
     }
     while (n-- > 0) {
+        dense &= d->strides[order[n]] == step;
         strides[order[n]] = step;
         step *= d->shape[order[n]];
     }
-    /* Sizes of 1 stand as they would if they were more. */
-    for (int i = d->ndim - 1; i >= 0; i--)
-        if (d->shape[i] == 1)
-            strides[i] = ds__is_dense(d)   ? d->strides[i]
-                         : i + 1 < d->ndim ? strides[i + 1] * d->shape[i + 1]
-                                           : 1;
+    /* A dimension of size 1 keeps its stride, or gets that of a row-major tensor. */
+    for (int i = d->ndim - 1; i >= 0; i--) {
+        if (d->shape[i] != 1)
+            continue;
+        if (dense)
+            strides[i] = d->strides[i];
+        else
+            strides[i] = i + 1 < d->ndim ? strides[i + 1] * d->shape[i + 1] : 1;
+    }
 }
 
 /* tensor/storage.h - storages, the memory that tensors share.
 
-   Makes storages (ds__storage_new) and gives up uses of them (ds__storage_drop). The last drop
+   Creates storages (ds__storage_new) and drops uses of them (ds__storage_drop). The last drop
    frees memory of the allocator, or invokes the release function or deleter of foreign memory.
    ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
 
@@ -1248,6 +1266,7 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
    Threads: ds__storage_drop may run on any thread, also inside a host function. There it queues
    memory of the allocator, and ds__storages_catch_up does nothing. */
 
+/* Returns 1 if the memory of this epoch is still valid: no ds_shutdown has ended it. */
 static int ds__of_now(uint32_t epoch) {
     return atomic_load_explicit(&ds__g.state, memory_order_acquire) == DS__READY &&
            epoch == ds__g.epoch;
@@ -1267,7 +1286,17 @@ static ds__storage *ds__storage_new(int kind, void *ptr, void (*release_fn)(void
     return s;
 }
 
-/* Ends what belongs to others. */
+/* Frees a storage's memory of the allocator, device or pinned memory. */
+static ds_result ds__storage_free_memory(int kind, void *ptr) {
+    ds_result r;
+    if (kind == DS__OF_ALLOCATOR)
+        DS__KEEPING(r, (ds_mem_free)(ptr));
+    else
+        DS__KEEPING(r, (ds_mem_pinned_free)(ptr));
+    return r;
+}
+
+/* Invokes the deleter or release function of foreign memory. */
 static void ds__storage_release(const ds__storage *s) {
     ds_managed_tensor *m = s->kind == DS__OF_MANAGED ? s->ptr : NULL;
     ds_managed_tensor_versioned *v = s->kind == DS__OF_VERSIONED ? s->ptr : NULL;
@@ -1279,7 +1308,8 @@ static void ds__storage_release(const ds__storage *s) {
         s->release_fn(s->ptr);
 }
 
-/* One user less; the last one gives the memory back. */
+/* Removes a user; the last one frees the memory. NULL is allowed. In a host function, memory of the
+   allocator is only queued for ds__storages_catch_up. */
 static ds_result ds__storage_drop(ds__storage *s) {
     ds_result r = DS_OK;
     if (!s || atomic_fetch_sub(&s->users, 1) != 1)
@@ -1294,10 +1324,8 @@ static ds_result ds__storage_drop(ds__storage *s) {
             ds__lock_give(&ds__c.lock);
             return r;
         }
-        if (now && s->kind == DS__OF_ALLOCATOR)
-            DS__KEEPING(r, (ds_mem_free)(s->ptr));
-        if (now && s->kind == DS__OF_PINNED)
-            DS__KEEPING(r, (ds_mem_pinned_free)(s->ptr));
+        if (now)
+            r = ds__storage_free_memory(s->kind, s->ptr);
     } else if (now && !ds__tls.in_callback) {
         ds__outside o = ds__resource_leave();
         ds__storage_release(s);
@@ -1309,7 +1337,7 @@ static ds_result ds__storage_drop(ds__storage *s) {
     return r;
 }
 
-/* What was freed inside of callbacks. */
+/* Frees the memory of storages that were dropped inside host functions. */
 static void ds__storages_catch_up(void) {
     if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) ||
         ds__tls.in_callback)
@@ -1330,15 +1358,15 @@ static void ds__storages_catch_up(void) {
 /* tensor/tensor.h - tensor objects.
 
    Implements allocation, wrapping, freeing and queries of tensors (ds_tensor_alloc,
-   ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms it makes objects
-   (ds__tensor_new) and takes uses of their storages (ds__tensor_share).
+   ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms this room creates objects
+   (ds__tensor_new) and adds users to their storages (ds__tensor_share).
 
    Invariants: an object is in the table from ds__tensor_new until ds_tensor_free or
-   ds_shutdown. Its `data` is the address of the first element, or NULL if it has none, and
+   ds_shutdown. Its `data` is the address of the first element, or NULL if the tensor is empty;
    byte_offset is 0. Shape and strides lie behind the object. ds__tensor_new takes over one use
-   of the storage, and drops that use if it fails.
-   Locks: takes ds__c.lock for the table; ds__tensor_place expects it. Memory is allocated and
-   freed and release functions are invoked without it.
+   of the storage, and drops that use on failure.
+   Locks: takes ds__c.lock for the table; ds__tensor_place expects that lock. Memory is allocated
+   and freed and release functions are invoked without the lock.
    Threads: threads of the caller; different objects may be used at once. ds_tensor_get_count,
    ds_tensor_get_size and the ds_tensor_is_ functions may be called anywhere, also in host
    functions. */
@@ -1348,7 +1376,8 @@ DS__SYMBOL(ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, 
                                   int64_t *shape))
 DS__SYMBOL(void *ds_tensor_address(const ds_tensor *tensor))
 
-/* locked: where it hangs, or where its bucket ends */
+/* Returns the link that points to the object, or the last link of its bucket. Expects ds__c.lock.
+   */
 static ds__tensor **ds__tensor_place(const void *t) {
     uintptr_t n = (uintptr_t)t >> 5;
     ds__tensor **at = &ds__c.bucket[(n ^ n >> 10) % DS__TENSOR_BUCKETS];
@@ -1357,8 +1386,6 @@ static ds__tensor **ds__tensor_place(const void *t) {
     return at;
 }
 
-/* Who else shows the memory of a tensor gets a use of its storage. NULL: it is no object, or its
-   memory is nobody's. 1: it is one. */
 static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out_flags) {
     ds__lock_take(&ds__c.lock);
     const ds__tensor *o = *ds__tensor_place(t);
@@ -1371,8 +1398,8 @@ static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out
     return o != NULL;
 }
 
-/* An object of what `d` says, which takes over a use of the storage; that is dropped when it
-   fails. */
+/* Creates an object with the description `d`. Takes over one use of the storage, also on failure.
+   */
 static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigned flags,
                                 ds_tensor **out) {
     size_t n = (size_t)d->ndim;
@@ -1401,8 +1428,11 @@ static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigne
     return DS_OK;
 }
 
-/* Takes new memory for what `d` says but for the address. */
+/* Allocates memory for `d` on the stream, or pinned memory if the stream is zero, and creates the
+   object. Sets the address and the device of `d`. */
 static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out) {
+    int kind = stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED;
+    ds__storage *storage = NULL;
     void *ptr = NULL;
     ds_result r = DS_OK;
     d->device = d->given = (ds_device){ DS_DEVICE_HOST, 0 };
@@ -1413,7 +1443,7 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
         d->device = d->given = s->device;
         ds__stream_unpin(s);
     } else if (ds__g.driver[0]) {
-        d->given.type = DS_TENSOR_CUDA_HOST; /* pinned for cudart */
+        d->given.type = DS_TENSOR_CUDA_HOST; /* cudart knows the memory as pinned */
     }
     if (d->bytes && stream.id)
         DS__KEEPING(r, (ds_mem_alloc)(d->bytes, stream, &ptr));
@@ -1421,14 +1451,12 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
         DS__KEEPING(r, (ds_mem_pinned_alloc)(d->bytes, &ptr));
     if (r < 0)
         return r;
-    ds__storage *storage =
-        ptr ? ds__storage_new(stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED, ptr, NULL) : NULL;
-    if (ptr && !storage) {
-        if (stream.id)
-            DS__KEEPING(r, (ds_mem_free)(ptr));
-        else
-            DS__KEEPING(r, (ds_mem_pinned_free)(ptr));
-        return DS_ERR_OUT_OF_MEMORY;
+    if (ptr) {
+        storage = ds__storage_new(kind, ptr, NULL);
+        if (!storage) {
+            DS_IGNORE(ds__storage_free_memory(kind, ptr));
+            return DS_ERR_OUT_OF_MEMORY;
+        }
     }
     d->first = ptr;
     return ds__tensor_new(d, storage, 0, out);
@@ -1448,7 +1476,7 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
 DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
     ds__dims d;
     DS__ENTER("ds_tensor_check");
-    return ds__tensor_read(tensor, "the tensor", -1, &d);
+    return ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), &d);
 }
 
 DSDEF int64_t(ds_tensor_get_count)(const ds_tensor *tensor) {
@@ -1466,7 +1494,8 @@ DSDEF size_t(ds_tensor_get_size)(const ds_tensor *tensor) {
                : size;
 }
 
-/* Without a word and without devstream: a description that is wrong is neither. */
+/* Applies a predicate to shape and strides. Returns 0 for an invalid description, without an error
+   message, because the callers may be called anywhere. */
 static int ds__tensor_is(const ds_tensor *t, int (*is)(const ds__dims *)) {
     ds__dims d;
     d.count = (ds_tensor_get_count)(t);
@@ -1494,7 +1523,8 @@ DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape,
                                  ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc");
-    ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
+    ds_result r =
+        ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r == DS_OK && !stream.id)
         r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given (the handle is zero)");
     return r < 0 ? r : ds__tensor_make(&d, stream, out);
@@ -1504,7 +1534,8 @@ DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t 
                                         ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc_pinned");
-    ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
+    ds_result r =
+        ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
     return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
 }
 
@@ -1517,16 +1548,17 @@ static ds_result ds__tensor_like(const ds__dims *like, ds_stream stream, ds_tens
 DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc_like");
-    ds_result r = ds__tensor_read(like, "the tensor", -1, &d);
+    ds_result r = ds__tensor_read(like, ds__name_of("the tensor", DS__NO_LIST), &d);
     return r < 0 ? r : ds__tensor_like(&d, stream, out);
 }
 
+/* Checks the arguments of ds_tensor_wrap and reads the description. */
 static ds_result ds__wrap_read(const ds_tensor *tensor, unsigned flags, ds_tensor **out,
                                ds__dims *d) {
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY), "unknown flags %#x", flags);
     ds_result r = ds__tensor_setup();
-    return r < 0 ? r : ds__tensor_read(tensor, "the tensor", -1, d);
+    return r < 0 ? r : ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), d);
 }
 
 DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
@@ -1542,7 +1574,7 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (storage)
         return ds__tensor_new(&d, storage, flags, out);
     if (release_fn) {
-        ds__kept_error refusal; /* calls of the release function may fail */
+        ds__kept_error refusal; /* calls inside the release function may fail */
         ds__error_keep(&refusal);
         ds__outside o = ds__resource_leave();
         release_fn(user);
@@ -1580,26 +1612,30 @@ DSDEF ds_result(ds_tensor_get_flags)(const ds_tensor *tensor, unsigned *out) {
 
 /* tensor/view.h - views of tensors.
 
-   Implements the functions that make another tensor of the same memory: ds_tensor_view,
+   Implements the functions that create another tensor of the same memory: ds_tensor_view,
    _narrow, _slice, _select, _permute, _transpose, _as_real and _as_host. No function copies
    elements.
 
-   Invariants: a view of an object takes a use of its storage and has its flags. A view of
-   another description has no storage, so the caller keeps the memory. A function changes first,
+   Invariants: a view of an object is a user of its storage and has its flags. A view of another
+   description has no storage, so the caller must keep the memory. A function changes first,
    shape, strides, count and types of its ds__dims; low, high, item and bytes keep the values of
    the base.
    Locks: holds none; ds__tensor_share and ds__tensor_new take ds__c.lock.
    Threads: threads of the caller. The base must not be freed during the call. */
 
-/* A dimension from the front; -1 and the sentence: there is none. */
-static int ds__tensor_dim(int dim, int ndim) {
-    if (dim >= -ndim && dim < ndim)
-        return dim < 0 ? dim + ndim : dim;
-    ds__fail(DS_ERR_INVALID_VALUE,
-             ndim ? "dimension %d is outside of [%d, %d]"
-                  : "dimension is %d, but the tensor has no dimensions",
-             dim, -ndim, ndim - 1);
-    return -1;
+static ds_result ds__dim_resolve(int *dim, int ndim) {
+    DS__REQUIRE(*dim >= -ndim && *dim < ndim,
+                ndim ? "dimension %d is outside of [%d, %d]"
+                     : "dimension is %d, but the tensor has no dimensions",
+                *dim, -ndim, ndim - 1);
+    *dim += *dim < 0 ? ndim : 0;
+    return DS_OK;
+}
+
+/* Reads a tensor, and resolves a dimension of it. */
+static ds_result ds__view_read(const ds_tensor *tensor, int *dim, ds__dims *d) {
+    ds_result r = ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), d);
+    return r < 0 ? r : ds__dim_resolve(dim, d->ndim);
 }
 
 static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_tensor **out) {
@@ -1609,8 +1645,7 @@ static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_te
     return ds__tensor_new(d, storage, flags, out);
 }
 
-/* An index along a dimension becomes part of the address, if elements are left. A stride that
-   leads to no index may be anything, also too large to count with. */
+/* A stride that leads to no element may have any value, so the product could overflow. */
 static void ds__dims_move(ds__dims *d, int dim, int64_t by) {
     if (d->count && by)
         d->first += by * d->strides[dim] * (int64_t)d->item;
@@ -1620,8 +1655,9 @@ static void ds__dims_recount(ds__dims *d) {
     d->count = ds__count_of(d->ndim, d->shape);
 }
 
-/* Strides with which the elements in their order have another shape; 0: there are none. Runs of
-   dimensions that lie in memory like one are cut anew, from the last one on. */
+/* Computes strides that show the elements of `d`, in their order, in another shape. Adjacent
+   dimensions that lie in memory like a single one are divided again, from the last one on. Returns
+   0 if no strides do that. */
 static int ds__view_reshape(const ds__dims *d, int ndim, const int64_t *shape, int64_t *strides) {
     int v = ndim - 1;
     if (!d->count) {
@@ -1653,14 +1689,11 @@ static int ds__view_reshape(const ds__dims *d, int ndim, const int64_t *shape, i
 }
 
 static const char *ds__shape_text(int ndim, const int64_t *shape, char *out, size_t size) {
-    size_t at = 0;
-    int n = snprintf(out, size, "[");
-    for (int d = 0; d < ndim && n > 0 && (at += (size_t)n) + 24 < size; d++)
-        n = snprintf(out + at, size - at, "%s%lld", d ? ", " : "", (long long)shape[d]);
-    if (n > 0 && ndim <= 0)
-        at += (size_t)n;
-    if (n > 0 && ndim > 0 && at + (size_t)n < size && at + 24 < size)
-        at += (size_t)n;
+    enum { LONGEST = 24 }; /* characters of a size with its comma, and the end */
+
+    size_t at = (size_t)snprintf(out, size, "[");
+    for (int d = 0; d < ndim && at + LONGEST < size; d++)
+        at += (size_t)snprintf(out + at, size - at, "%s%lld", d ? ", " : "", (long long)shape[d]);
     snprintf(out + at, size - at, "]");
     return out;
 }
@@ -1673,7 +1706,7 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
     char other[DS__SHAPE_TEXT];
     int open = -1;
     DS__TENSOR_BEGIN("ds_tensor_view");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r < 0)
         return r;
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS && (!ndim || shape),
@@ -1705,6 +1738,7 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
     return ds__tensor_show(tensor, &v, out);
 }
 
+/* Limits a dimension to `length` indices from `start` on. */
 static ds_result ds__view_narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
     DS__REQUIRE(start >= 0 && length >= 0 && start <= d->shape[dim] &&
                     length <= d->shape[dim] - start,
@@ -1720,35 +1754,39 @@ DSDEF ds_result(ds_tensor_narrow)(const ds_tensor *tensor, int dim, int64_t star
                                   ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_narrow");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
-    if (r < 0)
-        return r;
-    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
-        return DS_ERR_INVALID_VALUE;
-    r = ds__view_narrow(&d, dim, start, length);
+    ds_result r = ds__view_read(tensor, &dim, &d);
+    if (r == DS_OK)
+        r = ds__view_narrow(&d, dim, start, length);
     return r < 0 ? r : ds__tensor_show(tensor, &d, out);
+}
+
+/* Resolves a bound of a slice as Python does: a negative one counts from the end, and the result is
+   limited to 0..n. */
+static int64_t ds__view_bound(int64_t at, int64_t n) {
+    if (at < -n)
+        return 0;
+    if (at < 0)
+        return at + n;
+    return at > n ? n : at;
 }
 
 DSDEF ds_result(ds_tensor_slice)(const ds_tensor *tensor, int dim, int64_t start, int64_t stop,
                                  int64_t step, ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_slice");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__view_read(tensor, &dim, &d);
     if (r < 0)
         return r;
-    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
-        return DS_ERR_INVALID_VALUE;
     DS__REQUIRE(step >= 1, "step is %lld; it must be at least 1", (long long)step);
-    int64_t n = d.shape[dim];
-    start = start < -n ? 0 : start < 0 ? start + n : start > n ? n : start;
-    stop = stop < -n ? 0 : stop < 0 ? stop + n : stop > n ? n : stop;
+    start = ds__view_bound(start, d.shape[dim]);
+    stop = ds__view_bound(stop, d.shape[dim]);
     if (stop < start)
         stop = start;
     r = ds__view_narrow(&d, dim, start, stop - start);
     if (r < 0)
         return r;
     d.shape[dim] = (stop - start) / step + ((stop - start) % step != 0);
-    /* two indices so far apart are inside, so this fits */
+    /* The product cannot overflow: two indices at this distance are inside the tensor. */
     if (d.shape[dim] > 1)
         d.strides[dim] *= step;
     ds__dims_recount(&d);
@@ -1759,11 +1797,9 @@ DSDEF ds_result(ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t inde
                                   ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_select");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__view_read(tensor, &dim, &d);
     if (r < 0)
         return r;
-    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
-        return DS_ERR_INVALID_VALUE;
     int64_t n = d.shape[dim];
     DS__REQUIRE(index >= -n && index < n, "index %lld is outside dimension %d of size %lld",
                 (long long)index, dim, (long long)n);
@@ -1777,6 +1813,7 @@ DSDEF ds_result(ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t inde
     return ds__tensor_show(tensor, &d, out);
 }
 
+/* Creates a view whose dimension i is dimension order[i] of `d`. */
 static ds_result ds__view_permute(const ds_tensor *tensor, const ds__dims *d, const int *order,
                                   ds_tensor **out) {
     ds__dims v = *d;
@@ -1792,13 +1829,15 @@ DSDEF ds_result(ds_tensor_permute)(const ds_tensor *tensor, const int *order, ds
     int from[DS_TENSOR_MAX_DIMS];
     uint64_t seen = 0;
     DS__TENSOR_BEGIN("ds_tensor_permute");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r < 0)
         return r;
     DS__REQUIRE(order || !d.ndim, "order is NULL");
     for (int i = 0; i < d.ndim; i++) {
-        if ((from[i] = ds__tensor_dim(order[i], d.ndim)) < 0)
-            return DS_ERR_INVALID_VALUE;
+        from[i] = order[i];
+        r = ds__dim_resolve(&from[i], d.ndim);
+        if (r < 0)
+            return r;
         DS__REQUIRE(!(seen >> from[i] & 1), "dimension %d is listed twice in the order", from[i]);
         seen |= (uint64_t)1 << from[i];
     }
@@ -1809,13 +1848,15 @@ DSDEF ds_result(ds_tensor_transpose)(const ds_tensor *tensor, int dim0, int dim1
     ds__dims d;
     int from[DS_TENSOR_MAX_DIMS];
     DS__TENSOR_BEGIN("ds_tensor_transpose");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__view_read(tensor, &dim0, &d);
+    if (r == DS_OK)
+        r = ds__dim_resolve(&dim1, d.ndim);
     if (r < 0)
         return r;
-    if ((dim0 = ds__tensor_dim(dim0, d.ndim)) < 0 || (dim1 = ds__tensor_dim(dim1, d.ndim)) < 0)
-        return DS_ERR_INVALID_VALUE;
     for (int i = 0; i < d.ndim; i++)
-        from[i] = i == dim0 ? dim1 : i == dim1 ? dim0 : i;
+        from[i] = i;
+    from[dim0] = dim1;
+    from[dim1] = dim0;
     return ds__view_permute(tensor, &d, from, out);
 }
 
@@ -1823,14 +1864,15 @@ DSDEF ds_result(ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {
     ds__dims d;
     char name[DS_DTYPE_NAME_SIZE];
     DS__TENSOR_BEGIN("ds_tensor_as_real");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r < 0)
         return r;
     DS__REQUIRE(d.dtype.code == DS_CODE_COMPLEX && d.dtype.bits % 16 == 0,
                 "elements of type %s are not complex", ds__dtype_name(d.dtype, name));
     DS__REQUIRE(d.ndim < DS_TENSOR_MAX_DIMS && d.dtype.lanes == 1,
                 "%d dimensions and one more exceed the maximum of %d", d.ndim, DS_TENSOR_MAX_DIMS);
-    for (int i = 0; i < d.ndim; i++) /* of a size of 1 or an empty tensor nobody follows it */
+    /* A stride overflows only if it leads to no element: the size is 1 or the tensor is empty. */
+    for (int i = 0; i < d.ndim; i++)
         if (__builtin_mul_overflow(d.strides[i], 2, &d.strides[i]))
             d.strides[i] = 0;
     d.shape[d.ndim] = 2;
@@ -1843,7 +1885,7 @@ DSDEF ds_result(ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {
 DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_as_host");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r < 0)
         return r;
     if (d.device.type == DS_DEVICE_CUDA && d.given.type != DS_TENSOR_CUDA_MANAGED)
@@ -1857,7 +1899,7 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
 /* tensor/dlpack.h - exchange of tensors by DLPack.
 
    Imports managed tensors of other libraries and exports objects as managed tensors, in the
-   plain and the versioned form. Also ends all tensors that are left at shutdown
+   plain and the versioned form. Also frees all tensors that are left at shutdown
    (ds__tensors_end).
 
    Invariants: if an import fails, the managed tensor still belongs to the caller. An exported
@@ -1872,11 +1914,11 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
 static ds_result ds__dlpack_import(const ds_tensor *t, int kind, void *managed, unsigned flags,
                                    ds_tensor **out) {
     ds__dims d;
-    ds_result r = ds__tensor_read(t, "the managed tensor", -1, &d);
+    ds_result r = ds__tensor_read(t, ds__name_of("the managed tensor", DS__NO_LIST), &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(kind, managed, NULL) : NULL;
     if (!storage)
         return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
-    /* ours until it is known that the caller's is taken over */
+    /* A second user, so that a failure of ds__tensor_new does not invoke the caller's deleter. */
     atomic_fetch_add(&storage->users, 1);
     r = ds__tensor_new(&d, storage, flags, out);
     if (r < 0)
@@ -1917,7 +1959,7 @@ typedef struct ds__handed {
 } ds__handed;
 
 static void ds__handed_end(ds__handed *e) {
-    ds__tls.mute++; /* whoever calls a deleter did not call devstream */
+    ds__tls.mute++; /* the caller of a deleter does not expect an error of devstream */
     DS_IGNORE(ds__storage_drop(e->storage));
     ds__tls.mute--;
     free(e);
@@ -1931,6 +1973,8 @@ static void ds__handed_delete_versioned(ds_managed_tensor_versioned *self) {
     ds__handed_end(self->manager_ctx);
 }
 
+/* Allocates a managed tensor, which holds a use of the tensor's storage, and copies the description
+   to it. */
 static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__handed **out,
                                 unsigned *out_flags) {
     DS__REQUIRE(tensor, "the tensor is NULL");
@@ -1938,16 +1982,16 @@ static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__hand
     int known = ds__tensor_share(tensor, &storage, out_flags);
     DS__REQUIRE(known, "%p is not a tensor of devstream; create one by ds_tensor_wrap",
                 (const void *)tensor);
-    size_t n = (size_t)tensor->ndim;
-    ds__handed *e = NULL;
-    ds_result r = DS_OK;
-    if (!versioned && *out_flags & DS_TENSOR_READ_ONLY)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "the tensor is read-only; use ds_tensor_export_versioned");
-    else if (!(e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t))))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
-    if (r < 0) {
+    if (!versioned && *out_flags & DS_TENSOR_READ_ONLY) {
         DS_IGNORE(ds__storage_drop(storage));
-        return r;
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the tensor is read-only; use ds_tensor_export_versioned");
+    }
+    size_t n = (size_t)tensor->ndim;
+    ds__handed *e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t));
+    if (!e) {
+        DS_IGNORE(ds__storage_drop(storage));
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
     }
     ds_tensor *t = versioned ? &e->u.versioned.tensor : &e->u.plain.tensor;
     *t = *tensor;
@@ -1991,15 +2035,15 @@ DSDEF ds_result(ds_tensor_export_versioned)(const ds_tensor *tensor,
     return DS_OK;
 }
 
-/* Tells what was not freed. The allocator's memory goes with the allocator; what belongs to
-   others is given back now. */
+/* Called by ds_shutdown. Warns of tensors that were not freed. Foreign memory is released now; the
+   allocator frees its own memory later. */
 static void ds__tensors_end(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
             ds__log_warn("tensor created at %s:%d was not freed", o->made.file ? o->made.file : "?",
                          o->made.line);
-            /* it is not given back one by one */
+            /* an epoch that has ended: the drop below does not free the memory */
             if (o->storage && o->storage->kind <= DS__OF_PINNED)
                 o->storage->epoch--;
             ds__tls.in_callback++;
@@ -2067,23 +2111,23 @@ typedef struct ds__comm_inputs {
     const void *at[DS__COMM_INPUTS];
 } ds__comm_inputs;
 
-/* Of a copy, the innermost dimension last; distances in bytes. */
+/* Dimensions of a strided copy, the innermost last; strides in bytes. */
 typedef struct ds__comm_dims {
     uint64_t size[DS__COMM_DIMS];
     int64_t dst[DS__COMM_DIMS], src[DS__COMM_DIMS];
 } ds__comm_dims;
 
-/* How the device compares numbers of `bits` that lie side by side in a word, and adds integers. */
+/* Masks with which the device code compares numbers that are packed into a word, and adds integers.
+   Each is repeated for all numbers of the word. */
 typedef struct ds__comm_masks {
     uint64_t top;  /* the highest bit of each */
-    uint64_t sign; /* the same of floats, else 0 */
-    /* what is turned over so that they compare as without a sign, and the other way round for
-       the smallest */
+    uint64_t sign; /* floats: the highest bit; else 0 */
+    /* bits to invert so that numbers compare like unsigned ones; for the minimum all others, too */
     uint64_t flip;
-    /* added to a float without its sign it reaches the highest bit if, and only if, that is NaN;
-       else 0 */
+    /* floats: added to a number without its sign, the sum reaches the highest bit if and only if the
+       number is NaN; else 0 */
     uint64_t room;
-    uint64_t quiet; /* NaN; else 0 */
+    uint64_t quiet; /* floats: the NaN that is written; else 0 */
     uint32_t shift; /* bits - 1 */
     uint32_t skew;  /* 16 - bytes of a number */
 } ds__comm_masks;
@@ -2132,7 +2176,7 @@ DS__DEVICE uint64_t ds__f64_bits(double value) {
     return x.u;
 }
 
-/* The last step, which divides an average and makes one NaN of all. */
+/* The end of a reduction: divides an average, and replaces every NaN by the same NaN. */
 DS__COMM_FN void ds__comm_end_f32(uint32_t divisor, uint32_t *a) {
     float f = ds__f32_of(*a);
     if (divisor > 1)
@@ -2149,7 +2193,7 @@ DS__COMM_FN void ds__comm_end_f64(uint32_t divisor, uint64_t *a) {
     *a = (ds__f64_bits(f) & ~nan) | (nan & 0x7ff8000000000000u);
 }
 
-/* bf16 in the low half of a word, to f32 and back. */
+/* Convert bf16 in the low half of a word to f32 and back. */
 DS__COMM_FN void ds__comm_widen_bf16_f32(uint32_t *x) {
     *x = *x << 16;
 }
@@ -2159,7 +2203,7 @@ DS__COMM_FN void ds__comm_narrow_bf16_f32(uint32_t *x) {
     *x = (nan & 0x7fc0u) | (~nan & ((*x + 0x7fffu + (*x >> 16 & 1u)) >> 16));
 }
 
-/* a *= x, as the definition has it: of infinities it may make NaN. */
+/* a *= x by the definition of the product, without C's special rules for infinities. */
 #define DS__COMM_MULTIPLY(NAME, T)                                                \
     DS__COMM_FN void NAME(T *a, const T *x) {                                     \
         T rr = a[0] * x[0], ii = a[1] * x[1], ri = a[0] * x[1], ir = a[1] * x[0]; \
@@ -2187,10 +2231,10 @@ DS__COMM_MULTIPLY(ds__comm_multiply_c128, double)
    Locks: none.
    Threads: any; the functions have no state. */
 
-/* f16 in the low half of a word, to f32 and back, which on a GPU are instructions; of single
-   words and of vectors of them, U without a sign and S with one. What is subnormal in f16 is
-   brought in place by an addition or subtraction of floats in which nothing is subnormal, so
-   that no flushing of those to zero can be seen. */
+/* Conversions of f16 in the low half of a word to f32 and back; a GPU has instructions for them. U
+   and S are unsigned and signed words, or vectors of words. Subnormal numbers of f16 are shifted by
+   an addition or subtraction of floats that are not subnormal. The result is therefore the same if
+   the processor flushes subnormal numbers to zero. */
 #define DS__COMM_F16_MATH(FN, SET, U, S, FLOAT, BITS)                                         \
     FN void ds__comm_widen_f16_##SET(U *x) {                                                  \
         U sign = (*x & 0x8000u) << 16, m = (*x & 0x7fffu) << 13;                              \
@@ -2209,20 +2253,20 @@ DS__COMM_MULTIPLY(ds__comm_multiply_c128, double)
     }
 DS__COMM_F16_MATH(DS__COMM_FN, f32, uint32_t, int32_t, ds__f32_of, ds__f32_bits)
 
-/* The arguments of both forms. An item of the CPU's is DS__COMM_ITEM bytes of the result. */
+/* Arguments of both forms. An item of the CPU form is DS__COMM_ITEM bytes of the result. */
 enum { DS__COMM_ITEM = 16 << 10 };
 
 typedef struct ds__comm_reduce_args {
-    /* may be one of the inputs, but with DS__COMM_WIDE_OUT none after the first */
+    /* may be one of the inputs; with DS__COMM_WIDE_OUT only the first */
     void *out;
     ds__comm_inputs in;
-    uint64_t bytes; /* of the result; in halves, even if it is wide */
+    uint64_t bytes; /* of the result; f16 and bf16: as if the result were not wide */
     ds__comm_masks masks;
     uint32_t inputs; /* 1 to DS__COMM_INPUTS */
     uint32_t op;
-    uint32_t divisor; /* 0 and 1: none; of integers always */
+    uint32_t divisor; /* 0 or 1: no division; integers: always 0 */
     uint32_t kind;
-    uint32_t wide; /* DS__COMM_WIDE_*, of halves only */
+    uint32_t wide; /* DS__COMM_WIDE_*; f16 and bf16 only */
 } ds__comm_reduce_args;
 
 typedef struct ds__comm_divide_args {
@@ -2244,11 +2288,10 @@ typedef struct ds__comm_pack_args {
 /* by kind */
 static const unsigned char ds__comm_size[] = { 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16 };
 
+/* Returns the masks with which the device code computes numbers of a kind. */
 static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
-    uint32_t size = ds__comm_size[kind], mantissa = kind == DS__COMM_F16    ? 10
-                                                    : kind == DS__COMM_BF16 ? 7
-                                                    : kind == DS__COMM_F32  ? 23
-                                                                            : 52;
+    static const unsigned char mantissas[] = { 10, 7, 23, 52 }; /* from DS__COMM_F16 on */
+    uint32_t size = ds__comm_size[kind];
     ds__comm_masks m = { 0, 0, 0, 0, 0, 8 * size - 1, 16 - size };
     uint64_t each;
     /* complex numbers are not compared */
@@ -2257,6 +2300,7 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
     each = UINT64_MAX / (UINT64_MAX >> (64 - 8 * size));
     m.top = each << (8 * size - 1);
     if (kind >= DS__COMM_F16) {
+        uint32_t mantissa = mantissas[kind - DS__COMM_F16];
         m.sign = m.top;
         m.room = each * (((uint64_t)1 << mantissa) - 1);
         m.quiet = m.top - each - each * (((uint64_t)1 << (mantissa - 1)) - 1);
@@ -2283,7 +2327,7 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
    Locks: none.
    Threads: any; the functions have no state. */
 
-enum { DS__COMM_BLOCK = 128 }; /* bytes; what the functions take is a multiple of it */
+enum { DS__COMM_BLOCK = 128 }; /* bytes; the functions process multiples of a block */
 
 typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                 size_t bytes, int around);
@@ -2296,8 +2340,8 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
             *(V *)(void *)(to) = (v);    \
     } while (0)
 
-/* The end of a sum or product: the average, and the one NaN that is written. Integers have neither.
-   Of floats of type T, whose bits are a U. Most results are no NaN. */
+/* The end of a sum or product of floats of type T, whose bits are a U: divides an average, and
+   replaces every NaN by the same NaN. Most vectors have no NaN. */
 #define DS__COMM_ONE_NAN(V, U, x, value) \
     x = (V)(((U)(x) & ~(U)((x) != (x))) | ((U)((x) != (x)) & (value)));
 #define DS__COMM_END(W, V, U, T, value, divisor)                          \
@@ -2317,9 +2361,9 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
     DS__COMM_END(W, ds__vf64_##W, ds__vu64_##W, double, 0x7ff8000000000000u, divisor)
 #define DS__COMM_END_INTEGER(W, divisor) (void)(divisor);
 
-/* Halves: TAKE makes two vectors of floats of W bytes, GIVE turns two back. The two halves of a
-   word are taken apart and put together where they are: no number leaves its lane. NaN has no
-   bits that rounding could carry into the sign. */
+/* f16 and bf16: TAKE loads W bytes as two vectors of floats, GIVE stores two vectors. The two
+   numbers of a word are separated and combined in place, so no number leaves its lane. Rounding a
+   NaN cannot carry into its sign. */
 #define DS__COMM_TAKE_BF16(W, from, x, y)                                \
     {                                                                    \
         ds__vu32_##W word = *(const ds__vu32_##W *)(const void *)(from); \
@@ -2353,7 +2397,7 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         DS__COMM_PUT(W, ds__vu32_##W, to, low);                         \
     }
 
-/* f16 by instructions, which give what the arithmetic gives. */
+/* f16 by instructions, with the same results as the arithmetic. */
 #define DS__COMM_TAKE_NATIVE(W, from, x, y)                                        \
     x = (ds__vf32_32)DS__VECTOR_WIDEN(*(const ds__vi16_16 *)(const void *)(from)); \
     y = (ds__vf32_32)DS__VECTOR_WIDEN(*(const ds__vi16_16 *)(const void *)((from) + 16));
@@ -2364,14 +2408,13 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);                      \
     }
 
-/* The largest and smallest of integers, and of halves too, which are compared as they are: they
-   become keys that compare with a sign, of which the largest is taken. The key of NaN is larger
-   than any other. S has a sign, U has none. */
+/* Maximum and minimum of integers, f16 and bf16: the numbers become signed keys, and the largest key
+   is the result. The key of NaN is larger than all others. S is a signed type, U an unsigned one. */
 typedef struct ds__comm_order {
-    uint64_t fold;     /* what is turned over of a half whose sign is set */
-    uint64_t flip;     /* and then of every number */
-    uint64_t infinity; /* of halves: what is larger without its sign is NaN */
-    uint64_t quiet;    /* the one that is written */
+    uint64_t fold;     /* bits to invert in a negative f16 or bf16 */
+    uint64_t flip;     /* bits to invert in every number afterwards */
+    uint64_t infinity; /* f16, bf16: a larger number without its sign is NaN */
+    uint64_t quiet;    /* f16, bf16: the NaN that is written */
 } ds__comm_order;
 
 static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
@@ -2411,9 +2454,9 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         U more = (U)((x) > (a));                   \
         a = (S)(((U)(x)&more) | ((U)(a) & ~more)); \
     }
-/* Of floats of type V, whose bits are a U; the smallest is the largest with all signs turned.
-   Zeros are equal to a comparison: where the largest is one nothing is larger, and it is -0 if
-   all signs are set. `all` is what is set in all numbers, so there nothing but the sign. */
+/* Maximum of floats of type V, whose bits are a U; for the minimum all signs are inverted. +0 and -0
+   compare as equal: if the maximum is a zero, it is -0 only if all zeros are negative. `all` has the
+   bits that are set in all numbers; for zeros that is the sign. */
 #define DS__COMM_LARGER_REAL(V, U, from, a, all, nan)           \
     {                                                           \
         U bits = *(const U *)(const void *)(from) ^ flip, more; \
@@ -3256,7 +3299,8 @@ static const ds__comm_run_fn ds__comm_runs_32[][DS__COMM_F64 + 1] = {
    Locks: takes none, but may run under the locks of the driver's run_together.
    Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 
-/* vector: bytes of the vectors to use, 16 or, where they exist, 32. */
+/* Reduces whole blocks. around: 1 to write around the caches. vector: bytes of the vectors to use, 16
+   or 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                    size_t bytes, int around, int vector) {
 #if DS__VECTOR_HAS_32
@@ -3270,8 +3314,8 @@ static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, con
         DS__VECTOR_FENCE();
 }
 
-/* Halves of which the first input or the result is in f32, as cut reductions of many inputs have
-   them: widened, computed as f32 and narrowed block by block. Numbers first to end - 1. */
+/* Reduces numbers first to end - 1 of f16 or bf16 if the first input or the result is f32, as in
+   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block. */
 static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end,
                                  int vector) {
     enum { NUMBERS = 256 };
@@ -3319,7 +3363,7 @@ static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, 
     }
 }
 
-/* Products of complex numbers. */
+/* Computes products of complex numbers first to end - 1. */
 #define DS__COMM_PRODUCTS(NAME, T, U, MULTIPLY, END)                                \
     static void NAME(const ds__comm_reduce_args *r, uint64_t first, uint64_t end) { \
         for (uint64_t i = first; i < end; i++) {                                    \
@@ -3340,7 +3384,7 @@ DS__COMM_PRODUCTS(ds__comm_products_c64, float, uint32_t, ds__comm_multiply_c64,
 DS__COMM_PRODUCTS(ds__comm_products_c128, double, uint64_t, ds__comm_multiply_c128,
                   ds__comm_end_f64)
 
-/* Bytes first to end - 1 of the result; vector as before. */
+/* Computes bytes first to end - 1 of the result; vector: as in ds__comm_reduce_blocks. */
 static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce_args *r,
                                                            uint64_t first, uint64_t end,
                                                            int vector) {
@@ -3364,7 +3408,7 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     }
     for (uint32_t k = 0; k < r->inputs; k++) {
         in[k] = (const char *)r->in.at[k] + first;
-        /* its lines are in the cache anyway */
+        /* the cache lines of an input are in the cache anyway */
         if (in[k] == out)
             around = 0;
     }
@@ -3382,6 +3426,7 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     }
 }
 
+/* The CPU form of a reduction. */
 static int ds__comm_reduce_items(size_t first, size_t count, const void *args) {
     const ds__comm_reduce_args *r = args;
     uint64_t end = (uint64_t)(first + count) * DS__COMM_ITEM, state = ds__os_float_state();
@@ -3395,8 +3440,7 @@ static int ds__comm_reduce_items(size_t first, size_t count, const void *args) {
     return 0;
 }
 
-/* An average of integers is their sum, divided by this one: by a multiplication with 1 /
-   divisor, after which one may be missing. */
+/* Divides integers by a multiplication with 1 / divisor, whose result may be 1 too small. */
 __extension__ typedef unsigned __int128 ds__comm_u128;
 #define DS__COMM_DIVIDE(T)                                            \
     for (; at < end; at += sizeof(T)) {                               \
@@ -3410,6 +3454,7 @@ __extension__ typedef unsigned __int128 ds__comm_u128;
         memcpy(p + at, &v, sizeof v);                                 \
     }
 
+/* The CPU form of the division after a sum of integers. */
 static int ds__comm_divide_items(size_t first, size_t count, const void *args) {
     const ds__comm_divide_args *d = args;
     uint64_t at = (uint64_t)first * DS__COMM_ITEM, end = (uint64_t)(first + count) * DS__COMM_ITEM;
@@ -3482,80 +3527,101 @@ static ds__kernel ds__spread_kernel = { .cpu_fn = ds__spread_items,
    Locks: takes none, but may run under the locks of the driver's run_together.
    Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 
-#define DS__COMM_COPY_ROW(BYTES)                                           \
-    {                                                                      \
-        for (; n >= 4; n -= 4, dst += 4 * dst_step, src += 4 * src_step) { \
-            memcpy(dst, src, (BYTES));                                     \
-            memcpy(dst + dst_step, src + src_step, (BYTES));               \
-            memcpy(dst + 2 * dst_step, src + 2 * src_step, (BYTES));       \
-            memcpy(dst + 3 * dst_step, src + 3 * src_step, (BYTES));       \
-        }                                                                  \
-        for (; n > 0; n--, dst += dst_step, src += src_step)               \
-            memcpy(dst, src, (BYTES));                                     \
+/* Copies n elements of a constant size. */
+DS__COMM_FN void ds__comm_copy_elements(char *dst, int64_t dst_step, const char *src,
+                                        int64_t src_step, size_t size, uint64_t n) {
+    for (; n >= 4; n -= 4, dst += 4 * dst_step, src += 4 * src_step) {
+        memcpy(dst, src, size);
+        memcpy(dst + dst_step, src + src_step, size);
+        memcpy(dst + 2 * dst_step, src + 2 * src_step, size);
+        memcpy(dst + 3 * dst_step, src + 3 * src_step, size);
     }
+    for (; n > 0; n--, dst += dst_step, src += src_step)
+        memcpy(dst, src, size);
+}
 
 static void ds__comm_copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step,
                               uint32_t size, uint64_t n) {
     if (dst_step == (int64_t)size && src_step == (int64_t)size)
         memcpy(dst, src, (size_t)(n * size));
     else if (size == 1)
-        DS__COMM_COPY_ROW(1)
+        ds__comm_copy_elements(dst, dst_step, src, src_step, 1, n);
     else if (size == 2)
-        DS__COMM_COPY_ROW(2)
+        ds__comm_copy_elements(dst, dst_step, src, src_step, 2, n);
     else if (size == 4)
-        DS__COMM_COPY_ROW(4)
+        ds__comm_copy_elements(dst, dst_step, src, src_step, 4, n);
     else if (size == 8)
-        DS__COMM_COPY_ROW(8)
+        ds__comm_copy_elements(dst, dst_step, src, src_step, 8, n);
     else
-        DS__COMM_COPY_ROW(16)
+        ds__comm_copy_elements(dst, dst_step, src, src_step, 16, n);
 }
 
-/* Rows of a transposition, a multiple of DS__COMM_LINE / size: where a row of the result lies in
-   a column of the source, both are read and written by whole cache lines, in tiles that are
-   turned in between; down the columns first, since each may be in a page of its own. */
+/* Transposition: a row of the result lies in a column of the source. Tiles of DS__COMM_LINE by
+   DS__COMM_LINE bytes are transposed, so that both sides are accessed by whole cache lines. The
+   tiles follow the columns, since each column may be in a page of its own. */
 enum { DS__COMM_LINE = 64, DS__COMM_TILES = 8 };
 
-#define DS__COMM_TURN(BYTES)                                                        \
-    for (uint64_t column = 0; column < columns; column += (uint64_t)side) {         \
-        int n = columns - column < (uint64_t)side ? (int)(columns - column) : side; \
-        for (uint64_t row = 0; row < rows; row += (uint64_t)side) {                 \
-            const char *from = src + (int64_t)column * src_column + row * (BYTES);  \
-            char *to = dst + (int64_t)row * dst_row + column * (BYTES),             \
-                 *turned = n < side ? to : tile;                                    \
-            int64_t pitch = n < side ? dst_row : DS__COMM_LINE;                     \
-            for (int c = 0; c < n; c++, from += src_column) {                       \
-                char *at = turned + c * (BYTES);                                    \
-                for (int r = 0; r < DS__COMM_LINE / (BYTES); r += 4) {              \
-                    memcpy(at, from + r * (BYTES), (BYTES));                        \
-                    memcpy(at + pitch, from + (r + 1) * (BYTES), (BYTES));          \
-                    memcpy(at + 2 * pitch, from + (r + 2) * (BYTES), (BYTES));      \
-                    memcpy(at + 3 * pitch, from + (r + 3) * (BYTES), (BYTES));      \
-                    at += 4 * pitch;                                                \
-                }                                                                   \
-            }                                                                       \
-            for (int r = 0; r < side && n == side; r++)                             \
-                memcpy(to + r * dst_row, tile + r * DS__COMM_LINE, DS__COMM_LINE);  \
-        }                                                                           \
-    }
+/* A transposition of `columns` elements per row of the result. */
+typedef struct ds__comm_turn {
+    int64_t dst_row;    /* bytes from a row of the result to the next */
+    int64_t src_column; /* bytes from a column of the source to the next */
+    uint64_t columns;
+} ds__comm_turn;
 
-static void ds__comm_turn_rows(char *dst, int64_t dst_row, const char *src, int64_t src_column,
-                               uint32_t size, uint64_t rows, uint64_t columns) {
-    char tile[DS__COMM_LINE * DS__COMM_LINE];
-    const int side = DS__COMM_LINE / (int)size;
-    if (size == 1)
-        DS__COMM_TURN(1)
-    else if (size == 2)
-        DS__COMM_TURN(2)
-    else if (size == 4)
-        DS__COMM_TURN(4)
-    else
-        DS__COMM_TURN(8)
+/* Transposes the first `count` columns of a tile to `to`, whose rows are `pitch` bytes apart. */
+DS__COMM_FN void ds__comm_turn_tile(const ds__comm_turn *t, char *to, int64_t pitch,
+                                    const char *from, int count, size_t size) {
+    const int rows = DS__COMM_LINE / (int)size;
+    for (int column = 0; column < count; column++, from += t->src_column) {
+        char *at = to + (size_t)column * size;
+        for (int r = 0; r < rows; r += 4, at += 4 * pitch) {
+            const char *element = from + (size_t)r * size;
+            memcpy(at, element, size);
+            memcpy(at + pitch, element + size, size);
+            memcpy(at + 2 * pitch, element + 2 * size, size);
+            memcpy(at + 3 * pitch, element + 3 * size, size);
+        }
+    }
 }
 
-/* How many rows a tile has, 0 where the rows are better copied one by one: a column's cache line
-   holds what the next rows want, and most of the time it stays in the cache until then. It does
-   not where there are many columns, or where they are so far apart that they compete for the
-   same places. */
+/* Transposes rows of elements of a constant size. Whole tiles are assembled in a buffer; narrower
+   ones, at the end of the rows, are written in place. */
+DS__COMM_FN void ds__comm_turn_elements(const ds__comm_turn *t, char *dst, const char *src,
+                                        uint64_t rows, size_t size) {
+    char tile[DS__COMM_LINE * DS__COMM_LINE];
+    const uint64_t side = DS__COMM_LINE / size;
+    for (uint64_t column = 0; column < t->columns; column += side) {
+        uint64_t left = t->columns - column;
+        for (uint64_t row = 0; row < rows; row += side) {
+            const char *from = src + (int64_t)column * t->src_column + row * size;
+            char *to = dst + (int64_t)row * t->dst_row + column * size;
+            if (left < side) {
+                ds__comm_turn_tile(t, to, t->dst_row, from, (int)left, size);
+                continue;
+            }
+            ds__comm_turn_tile(t, tile, DS__COMM_LINE, from, (int)side, size);
+            for (uint64_t r = 0; r < side; r++)
+                memcpy(to + (int64_t)r * t->dst_row, tile + r * DS__COMM_LINE, DS__COMM_LINE);
+        }
+    }
+}
+
+/* Transposes rows, a multiple of DS__COMM_LINE / size. */
+static void ds__comm_turn_rows(const ds__comm_turn *t, char *dst, const char *src, uint64_t rows,
+                               uint32_t size) {
+    if (size == 1)
+        ds__comm_turn_elements(t, dst, src, rows, 1);
+    else if (size == 2)
+        ds__comm_turn_elements(t, dst, src, rows, 2);
+    else if (size == 4)
+        ds__comm_turn_elements(t, dst, src, rows, 4);
+    else
+        ds__comm_turn_elements(t, dst, src, rows, 8);
+}
+
+/* Returns the rows of a tile, or 0 if the rows are better copied one by one. A cache line of a
+   column has elements of the next rows, and mostly stays in the cache until they are read. It does
+   not stay if there are many columns, or if their distance maps them to the same cache sets. */
 static uint64_t ds__comm_tile(const ds__comm_pack_args *p) {
     int last = (int)p->ndim - 1;
     if (last == 0 || p->size > 8 || p->dims.dst[last] != (int64_t)p->size ||
@@ -3569,69 +3635,126 @@ static uint64_t ds__comm_tile(const ds__comm_pack_args *p) {
     return columns > ((uint64_t)512 << 10) / apart ? side : 0;
 }
 
-/* Row by row; rows that are very short by columns, and those of some transpositions by tiles.
-   The position is computed once and then counted on. */
 enum { DS__COMM_SHORT = 8, DS__COMM_ROWS = 256 };
 
+/* The rows that are copied together: rows of a transposition in tiles, or very short rows by
+   columns. */
+typedef struct ds__comm_rows {
+    uint64_t tile; /* rows of a tile; 0: no tiles */
+    uint64_t most; /* 0: rows are copied one by one */
+} ds__comm_rows;
+
+static ds__comm_rows ds__comm_rows_of(const ds__comm_pack_args *p) {
+    ds__comm_rows rows = { ds__comm_tile(p), 0 };
+    if (rows.tile)
+        rows.most = rows.tile * DS__COMM_TILES;
+    else if (p->dims.size[p->ndim - 1] < DS__COMM_SHORT && p->ndim > 1)
+        rows.most = DS__COMM_ROWS;
+    return rows;
+}
+
+/* Place of an element: its indices, and its offsets in bytes. */
+typedef struct ds__comm_position {
+    int64_t dst;
+    int64_t src;
+    uint64_t index[DS__COMM_DIMS];
+} ds__comm_position;
+
+static void ds__comm_position_set(ds__comm_position *at, const ds__comm_pack_args *p,
+                                  uint64_t element) {
+    at->dst = at->src = 0;
+    for (uint32_t k = p->ndim; k-- > 0; element /= p->dims.size[k]) {
+        at->index[k] = element % p->dims.size[k];
+        at->dst += (int64_t)at->index[k] * p->dims.dst[k];
+        at->src += (int64_t)at->index[k] * p->dims.src[k];
+    }
+}
+
+/* Moves from the begin of a row to the begin of a later row of the same plane or of the next
+   plane. */
+static inline void ds__comm_position_advance(ds__comm_position *at, const ds__comm_pack_args *p,
+                                             uint64_t rows) {
+    const ds__comm_dims *d = &p->dims;
+    for (uint32_t k = p->ndim - 1; k-- > 0; at->index[k] = 0, rows = 1) {
+        at->dst += (int64_t)rows * d->dst[k];
+        at->src += (int64_t)rows * d->src[k];
+        at->index[k] += rows;
+        if (at->index[k] < d->size[k])
+            break;
+        at->dst -= (int64_t)d->size[k] * d->dst[k];
+        at->src -= (int64_t)d->size[k] * d->src[k];
+    }
+}
+
+/* Returns the number of whole rows of one plane to copy together, of `left` elements; 0: none. */
+static inline uint64_t ds__comm_rows_together(const ds__comm_rows *together,
+                                              const ds__comm_pack_args *p,
+                                              const ds__comm_position *at, uint64_t left) {
+    uint32_t last = p->ndim - 1;
+    if (!together->most || at->index[last] != 0)
+        return 0;
+    uint64_t rows = p->dims.size[last - 1] - at->index[last - 1];
+    if (rows > left / p->dims.size[last])
+        rows = left / p->dims.size[last];
+    if (rows > together->most)
+        rows = together->most;
+    return together->tile ? rows - rows % together->tile : rows;
+}
+
+static void ds__comm_copy_rows(const ds__comm_pack_args *p, const ds__comm_position *at, int tiled,
+                               uint64_t rows) {
+    const ds__comm_dims *d = &p->dims;
+    const uint32_t last = p->ndim - 1;
+    char *dst = p->dst + at->dst;
+    const char *src = p->src + at->src;
+    if (tiled) {
+        ds__comm_turn t = { d->dst[last - 1], d->src[last], d->size[last] };
+        ds__comm_turn_rows(&t, dst, src, rows, p->size);
+        return;
+    }
+    for (uint64_t c = 0; c < d->size[last]; c++, dst += d->dst[last], src += d->src[last])
+        ds__comm_copy_row(dst, d->dst[last - 1], src, d->src[last - 1], p->size, rows);
+}
+
+/* Copies the rest of a row, at most `left` elements, and returns their number. Moves back to the
+   begin of the row. */
+static inline uint64_t ds__comm_copy_rest(const ds__comm_pack_args *p, ds__comm_position *at,
+                                          uint64_t left) {
+    const uint32_t last = p->ndim - 1;
+    uint64_t n = p->dims.size[last] - at->index[last];
+    if (n > left)
+        n = left;
+    ds__comm_copy_row(p->dst + at->dst, p->dims.dst[last], p->src + at->src, p->dims.src[last],
+                      p->size, n);
+    at->dst -= (int64_t)at->index[last] * p->dims.dst[last];
+    at->src -= (int64_t)at->index[last] * p->dims.src[last];
+    at->index[last] = 0;
+    return n;
+}
+
+/* The CPU form. The position is computed once, and then advanced. */
 static int ds__comm_pack_items(size_t first, size_t count, const void *args) {
     const ds__comm_pack_args *p = args;
-    const ds__comm_dims *d = &p->dims;
-    uint64_t block = DS__COMM_ITEM / p->size, i = first * block, end = (first + count) * block,
-             rest = i, index[DS__COMM_DIMS];
-    int64_t to = 0, from = 0;
-    uint32_t last = p->ndim - 1;
-    uint64_t row = d->size[last], tile = ds__comm_tile(p),
-             most = tile                               ? tile * DS__COMM_TILES
-                    : row < DS__COMM_SHORT && last > 0 ? DS__COMM_ROWS
-                                                       : 0;
+    const uint64_t block = DS__COMM_ITEM / p->size;
+    const ds__comm_rows together = ds__comm_rows_of(p);
+    ds__comm_position at;
+    uint64_t i = first * block;
+    uint64_t end = (first + count) * block;
     if (end > p->elements)
         end = p->elements;
     if (i >= end)
         return 0;
-    for (uint32_t k = p->ndim; k-- > 0; rest /= d->size[k]) {
-        index[k] = rest % d->size[k];
-        to += (int64_t)index[k] * d->dst[k];
-        from += (int64_t)index[k] * d->src[k];
-    }
+    ds__comm_position_set(&at, p, i);
     while (i < end) {
-        uint64_t rows = 0;
-        if (most && index[last] == 0) { /* whole ones, of one plane */
-            rows = d->size[last - 1] - index[last - 1];
-            if (rows > (end - i) / row)
-                rows = (end - i) / row;
-            if (rows > most)
-                rows = most;
-            if (tile)
-                rows -= rows % tile;
-        }
-        if (rows == 0) {
-            uint64_t n = row - index[last] < end - i ? row - index[last] : end - i;
-            ds__comm_copy_row(p->dst + to, d->dst[last], p->src + from, d->src[last], p->size, n);
-            i += n;
-            to -= (int64_t)index[last] * d->dst[last];
-            from -= (int64_t)index[last] * d->src[last];
-            index[last] = 0;
-            rows = 1;
+        uint64_t rows = ds__comm_rows_together(&together, p, &at, end - i);
+        if (rows) {
+            ds__comm_copy_rows(p, &at, together.tile != 0, rows);
+            i += rows * p->dims.size[p->ndim - 1];
         } else {
-            i += rows * row;
-            if (tile)
-                ds__comm_turn_rows(p->dst + to, d->dst[last - 1], p->src + from, d->src[last],
-                                   p->size, rows, row);
-            else
-                for (int64_t c = 0; c < (int64_t)row; c++)
-                    ds__comm_copy_row(p->dst + to + c * d->dst[last], d->dst[last - 1],
-                                      p->src + from + c * d->src[last], d->src[last - 1], p->size,
-                                      rows);
+            i += ds__comm_copy_rest(p, &at, end - i);
+            rows = 1;
         }
-        for (uint32_t k = last; k-- > 0; index[k] = 0, rows = 1) {
-            to += (int64_t)rows * d->dst[k];
-            from += (int64_t)rows * d->src[k];
-            index[k] += rows;
-            if (index[k] < d->size[k])
-                break;
-            to -= (int64_t)d->size[k] * d->dst[k];
-            from -= (int64_t)d->size[k] * d->src[k];
-        }
+        ds__comm_position_advance(&at, p, rows);
     }
     return 0;
 }
@@ -4032,7 +4155,7 @@ enum {
 
 static struct {
     ds__mutex mutex;
-    _Atomic uint64_t id[DS__COMM_KERNELS]; /* 0: not made yet */
+    _Atomic uint64_t id[DS__COMM_KERNELS]; /* 0: not created yet */
 } ds__comm_made = { .mutex = DS__MUTEX_INIT };
 
 #define DS__COMM_P(kind, args, member) \
@@ -4071,7 +4194,7 @@ static const ds_param ds__comm_pack_params[] = {
     DS__COMM_P(VALUE, ds__comm_pack_args, ndim), DS__COMM_P(VALUE, ds__comm_pack_args, size)
 };
 
-/* What a launch reads and writes; it is the time of it on a virtual clock. */
+/* Bytes that a launch reads and writes. On a virtual clock they determine its duration. */
 static uint64_t ds__comm_reduce_bytes(size_t items, const void *args) {
     const ds__comm_reduce_args *a = args;
     uint64_t numbers =
@@ -4128,6 +4251,7 @@ static ds_kernel_desc ds__comm_desc(int which) {
     return desc[which];
 }
 
+/* Returns the handle of a kernel, which is created at first use. */
 static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     ds_result r = DS_OK;
     out->id = atomic_load_explicit(&ds__comm_made.id[which], memory_order_acquire);
@@ -4145,7 +4269,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     return r;
 }
 
-/* When the library ends, and nothing is pending. */
+/* Destroys the kernels. Called by ds_shutdown, when no launch is pending. */
 static void ds__comm_kernels_end(void) {
     for (int i = 0; i < DS__COMM_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__comm_made.id[i], 0);
@@ -4157,14 +4281,23 @@ static void ds__comm_kernels_end(void) {
     }
 }
 
-/* numbers: what the GPU's threads take one each of; 0: they take 16 bytes. */
+/* Returns the items of a launch: parts of DS__COMM_ITEM bytes on a CPU device, else blocks of 256
+   threads. A GPU's thread processes one of `numbers`; if `numbers` is 0, 16 bytes. */
+static uint64_t ds__comm_items(ds_device device, uint64_t bytes, uint64_t numbers) {
+    if (device.type != DS_DEVICE_CUDA)
+        return (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM;
+    return numbers ? (numbers + 255) / 256 : (bytes + 15 + 4095) / 4096;
+}
+
+/* Launches a kernel for `bytes` of the result; zero stream: the calling thread runs the CPU form.
+   numbers: as in ds__comm_items. */
 static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, uint64_t numbers,
                                  const void *args, size_t args_size) {
     ds_device device;
     ds_kernel kernel;
-    if (!stream.id) { /* at once, by the caller */
-        (void)ds__comm_desc(which).cpu_fn(0, (size_t)((bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM),
-                                          args);
+    if (!stream.id) {
+        device = (ds_device){ DS_DEVICE_CPU, 0 };
+        (void)ds__comm_desc(which).cpu_fn(0, (size_t)ds__comm_items(device, bytes, 0), args);
         return DS_OK;
     }
     ds_result r;
@@ -4173,56 +4306,50 @@ static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, ui
         r = ds__comm_kernel(which, &kernel);
     if (r < 0)
         return r;
-    uint64_t items = device.type != DS_DEVICE_CUDA ? (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM
-                     : numbers                     ? (numbers + 255) / 256
-                                                   : (bytes + 15 + 4095) / 4096;
-    DS__KEEPING(r, (ds_kernel_launch)(kernel, (size_t)items, args, args_size, stream));
+    size_t items = (size_t)ds__comm_items(device, bytes, numbers);
+    DS__KEEPING(r, (ds_kernel_launch)(kernel, items, args, args_size, stream));
     return r;
 }
 
-/* The kind of a type's numbers, and how many an element has; for bool the operation changes too.
-   -1: there is no such reduction. */
+/* Kinds of the numbers of a data type, plus 1, by DS_CODE_* and the logarithm of the bytes; 0: not
+   supported. A sum of complex elements adds real numbers, so its row has their kinds. */
+static const unsigned char ds__comm_kinds[][5] = {
+    [DS_CODE_INT] = { 1 + DS__COMM_I8, 1 + DS__COMM_I16, 1 + DS__COMM_I32, 1 + DS__COMM_I64, 0 },
+    [DS_CODE_UINT] = { 1 + DS__COMM_U8, 1 + DS__COMM_U16, 1 + DS__COMM_U32, 1 + DS__COMM_U64, 0 },
+    [DS_CODE_FLOAT] = { 0, 1 + DS__COMM_F16, 1 + DS__COMM_F32, 1 + DS__COMM_F64, 0 },
+    [DS_CODE_BFLOAT] = { 0, 1 + DS__COMM_BF16, 0, 0, 0 },
+    [DS_CODE_COMPLEX] = { 0, 0, 1 + DS__COMM_F16, 1 + DS__COMM_F32, 1 + DS__COMM_F64 },
+    [DS_CODE_BOOL] = { 1 + DS__COMM_U8, 0, 0, 0, 0 }
+};
+
+static const unsigned char ds__comm_complex_products[5] = { 0, 0, 0, 1 + DS__COMM_C64,
+                                                            1 + DS__COMM_C128 };
+
+/* Returns the kind of a data type's numbers, and their count per element; -1: the reduction is not
+   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average. */
 static int ds__comm_kind(ds_dtype dtype, uint32_t *op, uint32_t divisor, uint64_t *per_element) {
-    int log = dtype.bits == 8     ? 0
-              : dtype.bits == 16  ? 1
-              : dtype.bits == 32  ? 2
-              : dtype.bits == 64  ? 3
-              : dtype.bits == 128 ? 4
-                                  : -1;
-    *per_element = 1;
-    if (dtype.lanes != 1 || log < 0)
+    int complex = dtype.code == DS_CODE_COMPLEX;
+    *per_element = complex && *op != DS__COMM_PRODUCT ? 2 : 1;
+    if (dtype.lanes != 1 || dtype.code > DS_CODE_BOOL || dtype.bits < 8 ||
+        dtype.bits & (dtype.bits - 1))
         return -1;
-    switch (dtype.code) {
-    case DS_CODE_BOOL:
-        if (log > 0 || divisor)
+    int log = __builtin_ctz(dtype.bits) - 3;
+    if (complex && *op == DS__COMM_PRODUCT)
+        return ds__comm_complex_products[log] - 1;
+    if (complex && *op != DS__COMM_SUM)
+        return -1;
+    if (dtype.code == DS_CODE_BOOL) {
+        if (divisor)
             return -1;
         if (*op == DS__COMM_SUM)
             *op = DS__COMM_MAX;
         if (*op == DS__COMM_PRODUCT)
             *op = DS__COMM_MIN;
-        return DS__COMM_U8;
-    case DS_CODE_UINT:
-        return log < 4 ? DS__COMM_U8 + log : -1;
-    case DS_CODE_INT:
-        return log < 4 ? DS__COMM_I8 + log : -1;
-    case DS_CODE_BFLOAT:
-        return log == 1 ? DS__COMM_BF16 : -1;
-    case DS_CODE_FLOAT:
-        return log == 1 ? DS__COMM_F16 : log == 2 ? DS__COMM_F32 : log == 3 ? DS__COMM_F64 : -1;
-    case DS_CODE_COMPLEX:
-        if (*op == DS__COMM_PRODUCT)
-            return log == 3 ? DS__COMM_C64 : log == 4 ? DS__COMM_C128 : -1;
-        *per_element = 2;
-        return *op != DS__COMM_SUM ? -1
-               : log == 2          ? DS__COMM_F16
-               : log == 3          ? DS__COMM_F32
-               : log == 4          ? DS__COMM_F64
-                                   : -1;
-    default:
-        return -1;
     }
+    return ds__comm_kinds[dtype.code][log] - 1;
 }
 
+/* Returns the kernel (DS__COMM_SELECT and so on) of a kind, operation and DS__COMM_WIDE_*. */
 static int ds__comm_which(uint32_t kind, uint32_t op, uint32_t wide) {
     if (op >= DS__COMM_MAX)
         return DS__COMM_SELECT;
@@ -4230,13 +4357,13 @@ static int ds__comm_which(uint32_t kind, uint32_t op, uint32_t wide) {
         return DS__COMM_INTEGERS;
     if (kind <= DS__COMM_BF16)
         return wide ? DS__COMM_HALVES_CUT : DS__COMM_HALVES;
-    return kind == DS__COMM_F32   ? DS__COMM_REAL32
-           : kind == DS__COMM_F64 ? DS__COMM_REAL64
-                                  : DS__COMM_COMPLEX;
+    if (kind >= DS__COMM_C64)
+        return DS__COMM_COMPLEX;
+    return kind == DS__COMM_F32 ? DS__COMM_REAL32 : DS__COMM_REAL64;
 }
 
-/* Built so, sums may be put together in any order and NaN need not be seen: the bits of floats
-   would not be those that are promised. */
+/* With these compiler options, the compiler may reorder sums and assume that there is no NaN, so the
+   results would not be bit-identical. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
     defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__COMM_EXACT = 0 };
@@ -4244,11 +4371,276 @@ enum { DS__COMM_EXACT = 0 };
 enum { DS__COMM_EXACT = 1 };
 #endif
 
+/* comm/types.h - types of a collective: lanes, regions, steps.
+
+   Defines the working state of one collective call (ds__work) and its parts: lanes (ds__clane),
+   regions (ds__region), steps (ds__cstep), buffer locations (ds__location) and participants
+   (ds__participant). Also defines the process-wide stocks of events (ds__spares) and of streams for
+   plans (ds__sides_of).
+
+   Policy:
+   1. A collective reads all tensor descriptions into participants, checks them, creates its
+      results and writes a list of steps. Until ds__work_run no step is enqueued; only a stream
+      capture is extended earlier (ds__fork_capture).
+   2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream. Its
+      operands are regions, and each region belongs to a lane. The steps of a lane run in list
+      order and may wait for steps of other lanes. Only the list decides the path of the data and
+      the place of each sum. If a plan is followed, the list has the plan's steps, and its
+      additional lanes are streams of the library.
+   3. To run the list, each lane first waits for the pending work of the lanes whose regions it
+      touches. Then the steps are enqueued. At the end, the lane of the last step waits for all
+      lanes with steps, and all lanes wait for that lane. Memory of a lane can therefore be freed
+      in that lane's order at once, temporary memory included. For the same reason, a failure of
+      one lane reaches all lanes.
+   4. If enqueueing fails, the remaining steps are left out, but the waits at the end are still
+      enqueued.
+   5. If the steps are small and no lane has pending work, the calling thread runs the steps
+      (inline_bytes and run_together of the driver). Nothing is enqueued then.
+
+   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
+   named by index. A step waits only for earlier steps of the list. A temporary region has no
+   address until ds__work_run allocates its memory.
+   Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
+   driver call runs under that lock. ds_shutdown works without the lock. ds__side_take reads the
+   handle of a stream without the lock after marking the stream as taken.
+   Threads: several threads may run collectives at the same time. A ds__work lies on the stack of
+   the calling thread and is used by that thread only. */
+
+#define DS__NO_INDEX UINT32_MAX
+#define DS__INLINE_LANES 16
+
+/* A reduction: the operator and the data type of its elements. */
+typedef struct ds__reduction {
+    ds_reduce_op op;
+    ds_dtype dtype;
+} ds__reduction;
+
+/* A part of consecutive elements. */
+typedef struct ds__slice {
+    int64_t begin;
+    int64_t size;
+} ds__slice;
+
+enum { DS__STEP_COPY, DS__STEP_ROWS, DS__STEP_PACK, DS__STEP_REDUCE };
+
+typedef struct ds__clane {
+    ds__stream *s;
+    ds_stream stream;
+    ds_device device;
+    /* links to the steps that the next step of the lane waits for; DS__NO_INDEX: none */
+    uint32_t pending;
+    int pinned; /* 1: protected by a hazard pointer; 0: by a reference */
+    int busy;   /* 1: the lane has steps */
+    int side;   /* a stream of the library: its number in ds__sides, from 1; 0: another stream */
+} ds__clane;
+
+typedef struct ds__region {
+    char *at; /* NULL: not allocated yet */
+    size_t bytes;
+    uint32_t lane; /* DS__NO_INDEX until ds__work_settle: host memory without a stream of its own */
+    int direct;    /* 1: kernels can use the memory, because it is not pageable */
+    int temporary;
+    ds_device device;
+} ds__region;
+
+typedef struct ds__location {
+    uint32_t region;
+    ptrdiff_t offset;
+} ds__location;
+
+/* An operand of a copy: the location of its first element, and strides in elements. */
+typedef struct ds__operand {
+    ds__location at;
+    const int64_t *strides;
+} ds__operand;
+
+/* Data for a later step to read: its location, and the step after which it is complete. */
+typedef struct ds__source {
+    ds__location at;
+    uint32_t ready; /* DS__NO_INDEX: complete at the begin of the collective */
+} ds__source;
+
+/* Form of a strided copy; strides in elements. */
+typedef struct ds__strided {
+    int ndim;
+    size_t item;
+    int64_t shape[8];
+    int64_t dst[8];
+    int64_t src[8];
+} ds__strided;
+
+typedef struct ds__cstep {
+    uint8_t kind;
+    uint32_t lane;
+    /* links to the steps of other lanes that this step waits for; DS__NO_INDEX: none */
+    uint32_t after;
+    int watched; /* 1: a step of another lane waits for this step */
+    ds_event done;
+    ds__location dst;
+    ds__location src;
+    size_t width;            /* copy: bytes; reduction: elements */
+    size_t height;           /* copy: rows */
+    size_t dst_pitch;        /* copy: bytes */
+    size_t src_pitch;        /* copy: bytes */
+    ds__reduction reduction; /* reduction */
+    uint32_t strided;        /* strided copy: index of its form */
+    uint32_t first;          /* reduction: index of the first input in the spots */
+    uint32_t count;          /* reduction: number of inputs */
+} ds__cstep;
+
+typedef struct ds__link {
+    uint32_t step;
+    uint32_t next;
+} ds__link;
+
+/* Progress of ds__work_steps. */
+enum {
+    DS__WORK_LISTED,  /* nothing was enqueued */
+    DS__WORK_WAITING, /* waits between the lanes were enqueued */
+    DS__WORK_STARTED, /* steps were enqueued, or may have been */
+    DS__WORK_RAN      /* the calling thread has run the steps */
+};
+
+/* One call of a collective. */
+typedef struct ds__work {
+    const ds_comm_options *options;
+    ds__clane *lane;
+    ds__region *region;
+    ds__cstep *step;
+    ds__link *link;
+    ds__location *spot;
+    ds__strided *strided;
+    const void **in; /* addresses of the inputs of the reduction that is being launched */
+    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
+        spot_room, strideds, strided_room;
+    ds_result r;        /* the first failure */
+    size_t most;        /* largest number of inputs of a reduction */
+    size_t temporaries; /* number of temporary regions */
+    int forked;         /* 1: lanes were forked into a capture, and have not joined again */
+    int progress;       /* DS__WORK_* */
+    /* memory beyond `first`; each chunk begins with the address of the previous chunk */
+    void **chunks;
+    char *at;    /* free memory of the current chunk */
+    size_t left; /* bytes of the free memory */
+    /* The arrays begin here, on the caller's stack, as does other memory: enough for a dozen
+       tensors. */
+    ds__clane lane_first[8];
+    ds__region region_first[12];
+    ds__cstep step_first[8];
+    ds__location spot_first[8];
+    const void *in_first[8];
+    _Alignas(16) char first[16 << 10];
+} ds__work;
+
+/* A tensor of a collective, or a part of one. */
+typedef struct ds__participant {
+    ds__location at; /* the first element; the region covers the whole tensor */
+    unsigned flags;
+    ds__dims d; /* last: a copy may leave out the dimensions that are not in use */
+} ds__participant;
+
+static const ds_comm_options ds__comm_usual;
+
+#define DS__SPARE_EVENTS 16
+
+typedef struct ds__spare {
+    ds_event at[DS__SPARE_EVENTS];
+    int count;
+} ds__spare;
+
+static ds__spare ds__spares[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+
+/* Streams of the library for the additional lanes of plans, per device. */
+#define DS__SIDES 64
+
+typedef struct ds__sides {
+    ds_stream at[DS__SIDES];
+    unsigned char taken[DS__SIDES];
+    int count;
+} ds__sides;
+
+/* Protected by ds__c.lock, with the tables. */
+static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+
+/* comm/runs.h - a strided copy as runs of bytes.
+
+   Translates a copy between two tensors of one shape (ds__comm_copy) into runs of consecutive bytes
+   with as few dimensions as possible (ds__runs_of). move.h chooses the steps of a collective from
+   the runs, and pack.h the form of a kernel launch.
+
+   Invariants: no dimension has the size 1. The dimensions are sorted by the strides of the
+   destination, the largest first, so that the destination is written forwards. No two adjacent
+   dimensions lie like a single one on both sides.
+   Locks: none.
+   Threads: any; the functions have no state. */
+
+/* A copy of ndim dimensions of elements of `item` bytes; strides in elements. */
+typedef struct ds__comm_copy {
+    size_t item;
+    int ndim;
+    const int64_t *shape;
+    const int64_t *dst;
+    const int64_t *src;
+} ds__comm_copy;
+
+/* The same copy as ndim dimensions of runs of `width` bytes; strides in bytes. */
+typedef struct ds__runs {
+    size_t width;
+    int ndim;
+    int64_t shape[DS_TENSOR_MAX_DIMS];
+    int64_t dst[DS_TENSOR_MAX_DIMS];
+    int64_t src[DS_TENSOR_MAX_DIMS];
+} ds__runs;
+
+/* Sorts the dimensions by insertion, without those of size 1. */
+static inline void ds__runs_sort(const ds__comm_copy *c, ds__runs *m) {
+    int64_t item = (int64_t)c->item;
+    m->ndim = 0;
+    for (int d = 0; d < c->ndim; d++) {
+        if (c->shape[d] == 1)
+            continue;
+        int at = m->ndim++;
+        int64_t dst = c->dst[d] * item;
+        for (; at > 0 && llabs(m->dst[at - 1]) < llabs(dst); at--) {
+            m->shape[at] = m->shape[at - 1];
+            m->dst[at] = m->dst[at - 1];
+            m->src[at] = m->src[at - 1];
+        }
+        m->shape[at] = c->shape[d];
+        m->dst[at] = dst;
+        m->src[at] = c->src[d] * item;
+    }
+}
+
+/* Merges each dimension with the next inner one if both sides allow it, and the innermost one with
+   the run. */
+static inline void ds__runs_merge(ds__runs *m, size_t item) {
+    int kept = 0;
+    for (int d = 0; d < m->ndim; d++) {
+        if (kept && m->dst[kept - 1] == m->dst[d] * m->shape[d] &&
+            m->src[kept - 1] == m->src[d] * m->shape[d])
+            m->shape[kept - 1] *= m->shape[d];
+        else
+            m->shape[kept++] = m->shape[d];
+        m->dst[kept - 1] = m->dst[d];
+        m->src[kept - 1] = m->src[d];
+    }
+    m->width = item;
+    if (kept && m->dst[kept - 1] == (int64_t)item && m->src[kept - 1] == (int64_t)item)
+        m->width *= (size_t)m->shape[--kept];
+    m->ndim = kept;
+}
+
+static void ds__runs_of(const ds__comm_copy *c, ds__runs *out) {
+    ds__runs_sort(c, out);
+    ds__runs_merge(out, c->item);
+}
+
 /* comm/reduce.h - launches of a reduction.
 
    ds__comm_reduce combines any number of inputs by kernels, in stream order. It divides them
-   into launches of at most DS__COMM_INPUTS inputs. ds__comm_can_reduce tells whether there is a
-   reduction of a data type.
+   into launches of at most DS__COMM_INPUTS inputs. ds__comm_can_reduce returns whether a reduction
+   of a data type is supported.
 
    Invariants: the bits of the result do not depend on the division into launches. Partial
    results lie in the output. If the output is an input of a later launch or too narrow, partial
@@ -4258,39 +4650,88 @@ enum { DS__COMM_EXACT = 1 };
    handle, ds__comm_reduce may run under the locks of run_together and makes no driver call.
    Threads: any caller's thread. */
 
-/* 1: there is a reduction of this type. */
+/* Returns 1 if the reduction is supported. */
 __attribute__((unused)) static int ds__comm_can_reduce(ds_reduce_op op, ds_dtype dtype) {
     uint32_t o = op == DS_REDUCE_AVERAGE ? DS__COMM_SUM : (uint32_t)op;
     uint64_t per;
     return ds__comm_kind(dtype, &o, op == DS_REDUCE_AVERAGE, &per) >= 0;
 }
 
-/* The first of the inputs after `first` that is `out`, or may overlap it. */
-static int ds__comm_overlaps(const void *out, const void *const *in, size_t first, size_t inputs,
-                             uint64_t bytes) {
-    for (size_t i = first; i < inputs; i++) {
-        uintptr_t a = (uintptr_t)out;
-        uintptr_t b = (uintptr_t)in[i];
-        if (a < b ? b - a < bytes : a - b < bytes)
+/* A reduction that is divided into launches. A later launch reads the result of the launch before
+   as its first input. */
+typedef struct ds__comm_launches {
+    ds__comm_reduce_args a; /* of the current launch */
+    void *out;
+    void *partial; /* memory of partial results; NULL: they are written to `out` */
+    const void *const *in;
+    size_t inputs;
+    size_t done; /* inputs of the launches so far */
+    uint32_t divisor;
+    int half; /* 1: partial results of f16 and bf16 are f32 */
+} ds__comm_launches;
+
+/* Returns 1 if an input from `first` on is the output, or may overlap it. */
+static int ds__comm_overlaps(const ds__comm_launches *c, size_t first) {
+    for (size_t i = first; i < c->inputs; i++) {
+        uintptr_t a = (uintptr_t)c->out;
+        uintptr_t b = (uintptr_t)c->in[i];
+        if (a < b ? b - a < c->a.bytes : a - b < c->a.bytes)
             return 1;
     }
     return 0;
 }
 
-/* out = in[0] op in[1] op ..., elements next to each other, in stream order on the stream's
-   device; out may be one of the inputs. Numbers lie on multiples of their size. What there is no
-   reduction of is DS_ERR_UNSUPPORTED. Every launch takes as many inputs as it can; what one
-   gives to the next lies in `out`, or, when that is still to be read or too narrow, in memory of
-   the allocator's. */
-static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dtype, void *out,
+/* Fills in the arguments of the next launch, with as many inputs as it can take. */
+static void ds__comm_launch_next(ds__comm_launches *c) {
+    ds__comm_reduce_args *a = &c->a;
+    a->inputs = 0;
+    a->wide = 0;
+    if (c->done) {
+        a->in.at[a->inputs++] = a->out;
+        if (c->half)
+            a->wide = DS__COMM_WIDE_IN;
+    }
+    while (a->inputs < DS__COMM_INPUTS && c->done < c->inputs)
+        a->in.at[a->inputs++] = c->in[c->done++];
+    for (uint32_t i = a->inputs; i < DS__COMM_INPUTS; i++)
+        a->in.at[i] = NULL;
+    int is_last = c->done == c->inputs;
+    if (!is_last && c->half)
+        a->wide |= DS__COMM_WIDE_OUT;
+    if (is_last && a->kind > DS__COMM_I64)
+        a->divisor = c->divisor;
+    a->out = !is_last && c->partial ? c->partial : c->out;
+}
+
+/* Runs all launches and, for an average of integers, the division. */
+static ds_result ds__comm_launch_all(ds__comm_launches *c, ds_stream stream) {
+    const uint64_t bytes = c->a.bytes;
+    const uint64_t numbers = bytes / ds__comm_size[c->a.kind];
+    ds_result r = DS_OK;
+    while (c->done < c->inputs && r == DS_OK) {
+        ds__comm_launch_next(c);
+        int which = ds__comm_which(c->a.kind, c->a.op, c->a.wide);
+        int each = which == DS__COMM_HALVES_CUT || which == DS__COMM_COMPLEX;
+        r = ds__comm_launch(which, stream, bytes, each ? numbers : 0, &c->a, sizeof c->a);
+    }
+    if (r == DS_OK && c->divisor > 1 && c->a.kind <= DS__COMM_I64) {
+        ds__comm_divide_args d = { c->out, bytes, c->a.kind, c->divisor };
+        r = ds__comm_launch(DS__COMM_DIVIDE, stream, bytes, numbers, &d, sizeof d);
+    }
+    return r;
+}
+
+/* Writes in[0] op in[1] op ... to `out`, in stream order on the stream's device. All operands have
+   `count` consecutive elements, aligned to the size of their numbers; `out` may be one of the
+   inputs. DS_ERR_UNSUPPORTED: no kernel for the data type. Partial results are written to `out`; if
+   a later launch reads `out`, or the partial results are wider, to memory of the allocator. */
+static ds_result ds__comm_reduce(ds_stream stream, ds__reduction reduction, void *out,
                                  const void *const *in, size_t inputs, size_t count) {
-    ds__comm_reduce_args a;
+    ds__comm_launches c = { .out = out, .in = in, .inputs = inputs };
     uint64_t per_element;
-    uint64_t bytes;
-    uint32_t divisor = op == DS_REDUCE_AVERAGE ? (uint32_t)inputs : 0;
-    uint32_t o = divisor ? DS__COMM_SUM : (uint32_t)op;
-    int kind = ds__comm_kind(dtype, &o, divisor, &per_element);
-    void *partial = NULL;
+    uint32_t divisor = reduction.op == DS_REDUCE_AVERAGE ? (uint32_t)inputs : 0;
+    uint32_t op = divisor ? DS__COMM_SUM : (uint32_t)reduction.op;
+    int kind = ds__comm_kind(reduction.dtype, &op, divisor, &per_element);
     ds_result r = DS_OK;
     if (kind < 0)
         return ds__fail(DS_ERR_UNSUPPORTED, "this reduction is not supported for the type");
@@ -4299,51 +4740,22 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
                         "the reduction has %zu tensors; 1 to 2^32 - 1 are allowed", inputs);
     if (count == 0)
         return DS_OK;
-    bytes = count * per_element * ds__comm_size[kind];
-    int half = (kind == DS__COMM_F16 || kind == DS__COMM_BF16) && o <= DS__COMM_PRODUCT;
-    if (inputs > DS__COMM_INPUTS &&
-        (half || ds__comm_overlaps(out, in, DS__COMM_INPUTS, inputs, bytes))) {
-        DS__KEEPING(r, (ds_mem_alloc)((size_t)(half ? 2 * bytes : bytes), stream, &partial));
+    c.a.bytes = count * per_element * ds__comm_size[kind];
+    c.a.masks = ds__comm_masks_of((uint32_t)kind, op);
+    c.a.op = op;
+    c.a.kind = (uint32_t)kind;
+    c.divisor = divisor;
+    c.half = (kind == DS__COMM_F16 || kind == DS__COMM_BF16) && op <= DS__COMM_PRODUCT;
+    if (inputs > DS__COMM_INPUTS && (c.half || ds__comm_overlaps(&c, DS__COMM_INPUTS))) {
+        DS__KEEPING(
+            r, (ds_mem_alloc)((size_t)(c.half ? 2 * c.a.bytes : c.a.bytes), stream, &c.partial));
         if (r < 0)
             return r;
     }
-    memset(&a, 0, sizeof a);
-    a.bytes = bytes;
-    a.masks = ds__comm_masks_of((uint32_t)kind, o);
-    a.op = o;
-    a.kind = (uint32_t)kind;
-    for (size_t done = 0; done < inputs && r == DS_OK;) {
-        a.inputs = 0;
-        a.wide = 0;
-        if (done) {
-            a.in.at[a.inputs++] = a.out;
-            if (half)
-                a.wide = DS__COMM_WIDE_IN;
-        }
-        while (a.inputs < DS__COMM_INPUTS && done < inputs)
-            a.in.at[a.inputs++] = in[done++];
-        for (uint32_t i = a.inputs; i < DS__COMM_INPUTS; i++)
-            a.in.at[i] = NULL;
-        if (done < inputs && half)
-            a.wide |= DS__COMM_WIDE_OUT;
-        if (done == inputs && kind > DS__COMM_I64)
-            a.divisor = divisor;
-        a.out = done < inputs && partial ? partial : out;
-        int which = ds__comm_which(a.kind, a.op, a.wide);
-        r = ds__comm_launch(which, stream, bytes,
-                            which == DS__COMM_HALVES_CUT || which == DS__COMM_COMPLEX
-                                ? bytes / ds__comm_size[kind]
-                                : 0,
-                            &a, sizeof a);
-    }
-    if (r == DS_OK && divisor > 1 && kind <= DS__COMM_I64) {
-        ds__comm_divide_args d = { out, bytes, (uint32_t)kind, divisor };
-        r = ds__comm_launch(DS__COMM_DIVIDE, stream, bytes, bytes / ds__comm_size[kind], &d,
-                            sizeof d);
-    }
-    if (partial) {
+    r = ds__comm_launch_all(&c, stream);
+    if (c.partial) {
         ds_result freed;
-        DS__KEEPING(freed, (ds_mem_free)(partial));
+        DS__KEEPING(freed, (ds_mem_free)(c.partial));
         if (r == DS_OK)
             r = freed;
     }
@@ -4353,7 +4765,7 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
 /* comm/pack.h - launch of the strided copy.
 
    ds__comm_pack copies elements of any size between any strides by a kernel, in stream order. It
-   merges the dimensions and chooses the widest possible element before it launches.
+   chooses the widest possible element for the kernel before it launches.
 
    Invariants: source and destination do not overlap. Dimensions beyond DS__COMM_DIMS, the
    outermost ones, cost one launch for each of their positions. If a stream handle is zero, the
@@ -4362,58 +4774,30 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
    run_together and makes no driver call.
    Threads: any caller's thread. */
 
-/* The dimensions of a copy, while they are made as few and wide as they can be. */
+/* Dimensions of a copy, the innermost last; strides in bytes. */
 typedef struct ds__comm_shape {
     int ndim;
     uint64_t size[DS_TENSOR_MAX_DIMS + 1];
-    int64_t dst[DS_TENSOR_MAX_DIMS + 1]; /* in bytes */
-    int64_t src[DS_TENSOR_MAX_DIMS + 1]; /* in bytes */
+    int64_t dst[DS_TENSOR_MAX_DIMS + 1];
+    int64_t src[DS_TENSOR_MAX_DIMS + 1];
 } ds__comm_shape;
 
-/* Those of one element go; the others are ordered so that the result is written forwards as far
-   as can be, and those that lie without a gap one after the other, on both sides, become one.
-   The innermost is the bytes of an element. */
-static void ds__comm_merge(ds__comm_shape *s) {
-    int n = 0;
-    for (int i = 0; i < s->ndim; i++) {
-        uint64_t size = s->size[i];
-        int64_t dst = s->dst[i];
-        int64_t src = s->src[i];
-        int at = n;
-        if (size == 1)
-            continue;
-        /* insertion, among those that are there; the innermost stays */
-        if (i < s->ndim - 1)
-            for (; at > 0 &&
-                   (s->dst[at - 1] < 0 ? -s->dst[at - 1] : s->dst[at - 1]) < (dst < 0 ? -dst : dst);
-                 at--) {
-                s->size[at] = s->size[at - 1];
-                s->dst[at] = s->dst[at - 1];
-                s->src[at] = s->src[at - 1];
-            }
-        s->size[at] = size;
-        s->dst[at] = dst;
-        s->src[at] = src;
-        n++;
+/* The dimensions of the runs and, last, the bytes of a run. */
+static void ds__comm_shape_of(const ds__comm_copy *c, ds__comm_shape *s) {
+    ds__runs m;
+    ds__runs_of(c, &m);
+    for (int i = 0; i < m.ndim; i++) {
+        s->size[i] = (uint64_t)m.shape[i];
+        s->dst[i] = m.dst[i];
+        s->src[i] = m.src[i];
     }
-    s->ndim = 0;
-    for (int i = 0; i < n; i++) {
-        int last = s->ndim - 1;
-        if (last >= 0 && s->dst[last] == (int64_t)s->size[i] * s->dst[i] &&
-            s->src[last] == (int64_t)s->size[i] * s->src[i]) {
-            s->size[last] *= s->size[i];
-            s->dst[last] = s->dst[i];
-            s->src[last] = s->src[i];
-        } else {
-            s->size[s->ndim] = s->size[i];
-            s->dst[s->ndim] = s->dst[i];
-            s->src[s->ndim++] = s->src[i];
-        }
-    }
+    s->ndim = m.ndim + (m.width > 1);
+    s->size[m.ndim] = m.width;
+    s->dst[m.ndim] = s->src[m.ndim] = 1;
 }
 
-/* Bytes that are copied at once: 16, or fewer where a run, a distance or an address is no
-   multiple. Shortens the innermost dimension. */
+/* Returns the bytes of the kernel's element: 16, or less if a run, a stride or an address is not a
+   multiple of 16. Divides the innermost dimension by it. */
 static uint32_t ds__comm_widen(ds__comm_shape *s, const void *dst, const void *src) {
     int last = s->ndim - 1;
     uint64_t bits = (uintptr_t)dst | (uintptr_t)src | 16;
@@ -4432,47 +4816,41 @@ static uint32_t ds__comm_widen(ds__comm_shape *s, const void *dst, const void *s
     return size;
 }
 
-/* dst = src, of one shape, element by element: strides in elements, any, elements of any size;
-   not overlapping. In stream order on the stream's device. A pointer that a graph puts in the
-   place of one of these later must lie as far from a multiple of 16 as that. */
-static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const int64_t *dst_strides,
-                               const void *src, const int64_t *src_strides, const int64_t *shape,
-                               int ndim) {
+/* Fills in the inner dimensions of the kernel's arguments, from `outer` on; at least one. */
+static void ds__comm_pack_dims(ds__comm_pack_args *a, const ds__comm_shape *s, int outer) {
+    a->elements = 1;
+    a->ndim = (uint32_t)(s->ndim - outer);
+    for (int i = outer; i < s->ndim; i++) {
+        a->dims.size[i - outer] = s->size[i];
+        a->dims.dst[i - outer] = s->dst[i];
+        a->dims.src[i - outer] = s->src[i];
+        a->elements *= s->size[i];
+    }
+    if (s->ndim == 0) {
+        a->dims.size[0] = 1;
+        a->ndim = 1;
+    }
+}
+
+/* Copies in stream order on the stream's device. Strides may have any value and elements any size.
+   If a graph replaces one of the addresses later, the new address must have the same distance to a
+   multiple of 16. */
+static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
+                               const ds__comm_copy *copy) {
     ds__comm_shape s;
     ds__comm_pack_args a;
     uint64_t launches = 1;
-    uint64_t elements = 1;
     ds_result r = DS_OK;
-    s.ndim = ndim + 1;
-    for (int i = 0; i < ndim; i++) {
-        if (shape[i] == 0)
+    for (int i = 0; i < copy->ndim; i++)
+        if (copy->shape[i] == 0)
             return DS_OK;
-        s.size[i] = (uint64_t)shape[i];
-        s.dst[i] = dst_strides[i] * (int64_t)size;
-        s.src[i] = src_strides[i] * (int64_t)size;
-    }
-    s.size[ndim] = size;
-    s.dst[ndim] = s.src[ndim] = 1;
-    ds__comm_merge(&s);
+    ds__comm_shape_of(copy, &s);
     memset(&a, 0, sizeof a);
     a.size = ds__comm_widen(&s, dst, src);
-    /* a launch for each place of these */
     int outer = s.ndim > DS__COMM_DIMS ? s.ndim - DS__COMM_DIMS : 0;
     for (int i = 0; i < outer; i++)
         launches *= s.size[i];
-    if (s.ndim == 0) {
-        s.size[0] = 1;
-        s.dst[0] = s.src[0] = 0;
-        s.ndim = 1;
-    }
-    a.ndim = (uint32_t)(s.ndim - outer);
-    for (int i = outer; i < s.ndim; i++) {
-        a.dims.size[i - outer] = s.size[i];
-        a.dims.dst[i - outer] = s.dst[i];
-        a.dims.src[i - outer] = s.src[i];
-        elements *= s.size[i];
-    }
-    a.elements = elements;
+    ds__comm_pack_dims(&a, &s, outer);
     for (uint64_t n = 0; n < launches && r == DS_OK; n++) {
         uint64_t rest = n;
         a.dst = dst;
@@ -4481,7 +4859,7 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
             a.dst += (int64_t)(rest % s.size[i]) * s.dst[i];
             a.src += (int64_t)(rest % s.size[i]) * s.src[i];
         }
-        r = ds__comm_launch(DS__COMM_PACK, stream, elements * a.size, elements, &a, sizeof a);
+        r = ds__comm_launch(DS__COMM_PACK, stream, a.elements * a.size, a.elements, &a, sizeof a);
     }
     return r;
 }
@@ -4494,7 +4872,7 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
    Policy:
    1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
       for each direction, or one wire for both. Only switches and sockets forward data.
-   2. A route is the list of wires from a device or the host to another. A route has the least
+   2. A route is the list of wires from a device or the host to another one. A route has the least
       latency and, of several such paths, the highest rate. Plans and the predictor take paths
       and rates from the table of routes. A measured rate is one more wire of the pair's route.
    3. If the rates of copies by the source (push) and by the destination (pull) are known, the
@@ -4527,8 +4905,8 @@ typedef struct ds__tlink {
 
 typedef struct ds__troute {
     int64_t latency_ns;
-    int direct;  /* no way through the host */
-    size_t hops; /* 0: there is no way */
+    int direct;  /* 1: the two access each other; 0: copies go through the host */
+    size_t hops; /* wires; 0: there is no route */
     const int *wire;
     double rate; /* of the slowest wire */
     int push;    /* 1: the source should make the copy */
@@ -4553,25 +4931,25 @@ struct ds_topology {
     double *wire;      /* bytes per second */
     int *rank;         /* nodes of the devices */
     int *group[3];     /* of each device, by level; see ds__groups_find */
-    int *island;       /* of each device: which switch's group it is in, from 0 on */
-    int *seat;         /* of each device: which member of that group it is */
+    int *island;       /* of each device: the number of its group of level 1, from 0 on */
+    int *seat;         /* of each device: its number in that group */
     ds__troute *route; /* from row to column, devices + 1 of each, the last is the host */
-    int *hop;          /* what `wire` of the routes points to */
+    int *hop;          /* the wires of all routes */
 
     /* the peer lines, pair by pair */
     struct ds__tpeer {
         int from;
         int to;
-        int what;
-        int kind;
+        int what;    /* '1' on, '0' off, 'k' kind, 'u' push, 'd' pull, 'b' both, 'l' latency */
+        int kind;    /* of the links for which the pair is on */
         double rate; /* of a latency: nanoseconds */
     } * peer;
 
     int peers;
-    uint64_t id;            /* tells it from others in the table of plans */
+    uint64_t id;            /* names the topology in the list of plans */
     ds_allocator allocator; /* of all its memory */
-    ds_device *device;      /* what the ranks are here; NULL: rank i is device i */
-    ds_cpu_route *way;      /* the routes as the CPU driver takes them */
+    ds_device *device;      /* the ranks' devices on this machine; NULL: rank i is device i */
+    ds_cpu_route *way;      /* the routes in the form of the CPU driver */
 };
 
 static const struct {
@@ -4585,8 +4963,8 @@ static const struct {
 #undef DS__LINK_KIND
 };
 
-/* One more element of a zeroed array that grows: its address, or NULL without memory, which is
-   said. */
+/* Adds a zeroed element to an array, which may move. Returns the element; if memory is exhausted,
+   reports the error and returns NULL. */
 static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size) {
     void *at;
     memcpy(&at, array, sizeof at);
@@ -4607,11 +4985,12 @@ static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size
     return (char *)at + count * size;
 }
 
+/* Returns the route from one rank to another; rank `devices` is the host. */
 static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
     return &t->route[from * (t->devices + 1) + to];
 }
 
-/* Called before a topology is freed, if plans were made. */
+/* Called before a topology is freed; NULL before the first plan. */
 static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
 
 /* topology/route.h - routes and groups of devices.
@@ -4628,86 +5007,120 @@ static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
    Locks: none.
    Threads: the thread that constructs the topology. */
 
+/* The best path to a node. */
 typedef struct ds__way {
-    int64_t latency;
+    int64_t latency; /* INT64_MAX: no path was found */
     double rate;
-    int link;
-    int from; /* the node before */
-    int done;
+    int link; /* the last link, or -1 */
+    int from; /* the node before the last link */
+    int done; /* 1: no other path is better */
 } ds__way;
 
-/* The ways from a node to all others. */
+/* Returns the node with the best path among those that are not done, or -1. */
+static int ds__route_way_next(const ds_topology *t, const ds__way *way) {
+    int at = -1;
+    for (int i = 0; i < t->nodes; i++) {
+        if (way[i].done || way[i].latency == INT64_MAX)
+            continue;
+        if (at < 0 || way[i].latency < way[at].latency ||
+            (way[i].latency == way[at].latency && way[i].rate > way[at].rate))
+            at = i;
+    }
+    return at;
+}
+
+/* Extends the path to node `at` by a link of that node, if no path to the link's other end is as
+   good. */
+static void ds__route_way_extend(const ds_topology *t, int link, int at, ds__way *way) {
+    const ds__tlink *k = &t->link[link];
+    int back = k->a != at;
+    ds__way *to = &way[back ? k->a : k->b];
+    int64_t latency = way[at].latency + k->latency;
+    double rate = k->rate[back] < way[at].rate ? k->rate[back] : way[at].rate;
+    if (to->done || latency > to->latency || (latency == to->latency && rate <= to->rate))
+        return;
+    *to = (ds__way){ latency, rate, link, at, 0 };
+}
+
+/* Finds the best paths from a node to all others (Dijkstra). Devices and the host do not forward
+   data. */
 static void ds__route_ways_find(const ds_topology *t, int from, ds__way *way) {
     for (int i = 0; i < t->nodes; i++)
         way[i] = (ds__way){ INT64_MAX, 0, -1, -1, 0 };
     way[from].latency = 0;
     way[from].rate = 1e300;
     for (;;) {
-        int at = -1;
-        for (int i = 0; i < t->nodes; i++)
-            if (!way[i].done && way[i].latency < INT64_MAX &&
-                (at < 0 || way[i].latency < way[at].latency ||
-                 (way[i].latency == way[at].latency && way[i].rate > way[at].rate)))
-                at = i;
+        int at = ds__route_way_next(t, way);
         if (at < 0)
             return;
         way[at].done = 1;
-        if (at != from &&
-            (t->node[at].kind == DS__NODE_DEVICE || t->node[at].kind == DS__NODE_HOST))
+        int kind = t->node[at].kind;
+        if (at != from && (kind == DS__NODE_DEVICE || kind == DS__NODE_HOST))
             continue;
-        for (int l = 0; l < t->links; l++) {
-            const ds__tlink *k = &t->link[l];
-            if (k->a != at && k->b != at)
-                continue;
-            int to = k->a == at ? k->b : k->a;
-            int back = k->a != at;
-            int64_t latency = way[at].latency + k->latency;
-            double rate = k->rate[back] < way[at].rate ? k->rate[back] : way[at].rate;
-            if (way[to].done || latency > way[to].latency ||
-                (latency == way[to].latency && rate <= way[to].rate))
-                continue;
-            way[to] = (ds__way){ latency, rate, l, at, 0 };
-        }
+        for (int l = 0; l < t->links; l++)
+            if (t->link[l].a == at || t->link[l].b == at)
+                ds__route_way_extend(t, l, at, way);
     }
 }
 
-/* Groups of devices: all (level 0), those of one switch (1) or of one side of the slow links
-   (2). */
-static void ds__groups_find(const ds_topology *t, int level, int *group) {
-    int part[DS__TOPOLOGY_MAX];
+/* Returns the switch or socket that a device is linked to with the highest rate, or the device. */
+static int ds__group_switch(const ds_topology *t, int device) {
+    int group = device;
+    double best = 0;
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *k = &t->link[l];
+        if (k->a != device && k->b != device)
+            continue;
+        int to = k->a == device ? k->b : k->a;
+        if (to == 0 || t->node[to].kind == DS__NODE_DEVICE || k->rate[0] <= best)
+            continue;
+        best = k->rate[0];
+        group = to;
+    }
+    return group;
+}
+
+/* Returns 1 if a link joins two nodes of one side: all links but those to the host, between
+   sockets and of networks. */
+static int ds__group_joins(const ds__tlink *k) {
+    return k->a && k->b && k->kind != DS_LINK_SOCKET && k->kind != DS_LINK_NETWORK;
+}
+
+/* Finds the side of the slow links on which each node is: the lowest node of that side. */
+static void ds__group_sides(const ds_topology *t, int *part) {
     int again = 1;
-    for (int i = 0; i < t->devices; i++)
-        group[i] = 0;
-    if (level == 0)
-        return;
     for (int i = 0; i < t->nodes; i++)
         part[i] = i;
-    while (again && level == 2) {
+    while (again) {
         again = 0;
         for (int l = 0; l < t->links; l++) {
             const ds__tlink *k = &t->link[l];
-            if (!k->a || !k->b || k->kind == DS_LINK_SOCKET || k->kind == DS_LINK_NETWORK ||
-                part[k->a] == part[k->b])
+            if (!ds__group_joins(k) || part[k->a] == part[k->b])
                 continue;
-            part[k->a] = part[k->b] = part[k->a] < part[k->b] ? part[k->a] : part[k->b];
+            int low = part[k->a] < part[k->b] ? part[k->a] : part[k->b];
+            part[k->a] = low;
+            part[k->b] = low;
             again = 1;
-        }
-    }
-    for (int i = 0; i < t->devices; i++) {
-        double best = 0;
-        group[i] = part[t->rank[i]];
-        for (int l = 0; l < t->links && level == 1; l++) {
-            const ds__tlink *k = &t->link[l];
-            int to = k->a == t->rank[i] ? k->b : k->b == t->rank[i] ? k->a : -1;
-            if (to <= 0 || t->node[to].kind == DS__NODE_DEVICE || k->rate[0] <= best)
-                continue;
-            best = k->rate[0];
-            group[i] = to;
         }
     }
 }
 
-/* One more wire at the end of a route; 0: no memory. */
+/* Assigns the devices to groups: all in one (level 0), those of one switch (1), or those of one
+   side of the slow links (2). */
+static void ds__groups_find(const ds_topology *t, int level, int *group) {
+    int part[DS__TOPOLOGY_MAX];
+    if (level == 2)
+        ds__group_sides(t, part);
+    for (int i = 0; i < t->devices; i++) {
+        group[i] = 0;
+        if (level == 1)
+            group[i] = ds__group_switch(t, t->rank[i]);
+        else if (level == 2)
+            group[i] = part[t->rank[i]];
+    }
+}
+
+/* Adds a wire at the end of a route. Returns 0 if memory is exhausted. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
     if (!w)
@@ -4726,7 +5139,8 @@ typedef struct ds__pair_rates {
     int both; /* the last line with a rate of both directions at once, plus 1 */
 } ds__pair_rates;
 
-/* Reads the peer lines once: an array with an element for each route. NULL: no memory. */
+/* Reads the peer lines. Returns an array with an element for each route, or NULL if memory is
+   exhausted. */
 static ds__pair_rates *ds__pair_rates_read(ds_topology *t) {
     size_t p = (size_t)t->devices + 1;
     ds__pair_rates *rates = ds__host_alloc(p * p * sizeof *rates);
@@ -4750,56 +5164,63 @@ static ds__pair_rates *ds__pair_rates_read(ds_topology *t) {
     return rates;
 }
 
+/* Adds a wire for the measured rate of copies if the links are faster. The side that copies faster
+   makes the copies. Returns 0 if memory is exhausted. */
+static int ds__route_measured(ds_topology *t, ds__troute *r, double push, double pull) {
+    if (!r->hops) {
+        r->direct = 0;
+        return 1;
+    }
+    if (push <= 0 || push > r->rate)
+        push = r->rate;
+    if (pull <= 0 || pull > r->rate)
+        pull = r->rate;
+    r->push = push > pull;
+    double rate = r->push ? push : pull;
+    return rate >= r->rate || ds__route_wire(t, r, rate);
+}
+
+/* Adds one wire to the routes of both directions for the measured rate of copies in both at once,
+   if the two routes are faster. Returns 0 if memory is exhausted. */
+static int ds__route_both(ds_topology *t, ds__troute *there, ds__troute *back, double rate) {
+    if (!there->hops || !back->hops || rate >= there->rate + back->rate)
+        return 1;
+    double alone = there->rate > back->rate ? there->rate : back->rate;
+    if (!ds__route_wire(t, there, rate > alone ? rate : alone))
+        return 0;
+    t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
+    return 1;
+}
+
 /* Applies the peer lines to the routes. */
 static ds_result ds__routes_peers(ds_topology *t) {
     ds__pair_rates *rates = ds__pair_rates_read(t);
     int routes = (t->devices + 1) * (t->devices + 1);
-    int ok = rates != NULL;
+    int ok = 1;
     if (!rates)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
-    for (int i = 0; i < routes && ok; i++) {
-        ds__troute *r = &t->route[i];
-        double push = rates[i].push;
-        double pull = rates[i].pull;
-        if (!r->hops) {
-            r->direct = 0;
-            continue;
-        }
-        if (push <= 0 || push > r->rate)
-            push = r->rate;
-        if (pull <= 0 || pull > r->rate)
-            pull = r->rate;
-        r->push = push > pull;
-        double rate = r->push ? push : pull;
-        if (rate < r->rate)
-            ok = ds__route_wire(t, r, rate);
-    }
-    /* measured in both directions at once: one wire of two routes */
+    for (int i = 0; i < routes && ok; i++)
+        ok = ds__route_measured(t, &t->route[i], rates[i].push, rates[i].pull);
     for (int i = 0; i < t->peers && ok; i++) {
         const struct ds__tpeer *e = &t->peer[i];
         ds__troute *there = ds__route_of(t, e->from, e->to);
-        ds__troute *back = ds__route_of(t, e->to, e->from);
-        if (e->what != 'b' || rates[there - t->route].both != i + 1 || e->from > e->to ||
-            !there->hops || !back->hops || e->rate >= there->rate + back->rate)
-            continue;
-        double alone = there->rate > back->rate ? there->rate : back->rate;
-        ok = ds__route_wire(t, there, e->rate > alone ? e->rate : alone);
-        if (ok)
-            t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
+        if (e->what == 'b' && rates[there - t->route].both == i + 1 && e->from <= e->to)
+            ok = ds__route_both(t, there, ds__route_of(t, e->to, e->from), e->rate);
     }
     ds__host_free(rates);
     return ok ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* The most wires of a route: only switches and sockets forward, and the host ends a way. */
+/* Returns the most wires that a route has room for. Only switches and sockets forward data, and the
+   host only ends a route. */
 static int ds__route_most(const ds_topology *t) {
-    int most = 1 + 2; /* and a wire for each of two measures */
+    int most = 1 + 2; /* and a wire for each of two measured rates */
     for (int i = 0; i < t->nodes; i++)
         most += t->node[i].kind == DS__NODE_SWITCH || t->node[i].kind == DS__NODE_SOCKET;
     return most;
 }
 
-/* The routes as the virtual clock of the CPU driver takes them. */
+/* Makes the routes in the form that the virtual clock of the CPU driver takes. */
 static ds_result ds__ways_make(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     t->way = ds__host_alloc(n * n * sizeof *t->way);
@@ -4812,70 +5233,99 @@ static ds_result ds__ways_make(ds_topology *t) {
     return DS_OK;
 }
 
-/* The table of routes, when nodes, links and peers are known. */
+/* Assigns the devices to the groups of all levels. Returns 0 if memory is exhausted. */
+static int ds__groups_make(ds_topology *t) {
+    for (int level = 0; level < 3; level++) {
+        t->group[level] = ds__host_alloc(((size_t)t->devices + 1) * sizeof **t->group);
+        if (!t->group[level])
+            return 0;
+        ds__groups_find(t, level, t->group[level]);
+    }
+    return 1;
+}
+
+/* Numbers the switches' groups and the members of each. Returns 0 if memory is exhausted. */
+static int ds__islands_make(ds_topology *t) {
+    size_t n = (size_t)t->devices + 1;
+    int islands = 0;
+    t->island = ds__host_alloc(2 * n * sizeof *t->island);
+    if (!t->island)
+        return 0;
+    t->seat = t->island + n;
+    for (int i = 0; i < t->devices; i++) {
+        int last = i - 1;
+        while (last >= 0 && t->group[1][last] != t->group[1][i])
+            last--;
+        t->island[i] = last < 0 ? islands++ : t->island[last];
+        t->seat[i] = last < 0 ? 0 : t->seat[last] + 1;
+    }
+    return 1;
+}
+
+/* Lists the wires of a path between two nodes in `hop`. Returns the route. */
+static ds__troute ds__route_make(const ds_topology *t, const ds__way *way, int from, int to,
+                                 int *hop) {
+    ds__troute r = { t->latency_ns, 1, 0, hop, way[to].rate, 0, -1 };
+    if (from == to || way[to].link < 0)
+        return r;
+    r.latency_ns += way[to].latency;
+    r.only = t->link[way[to].link].kind;
+    for (int n = to; n != from; n = way[n].from)
+        r.hops++;
+    for (size_t h = r.hops; h-- > 0; to = way[to].from) {
+        const ds__tlink *l = &t->link[way[to].link];
+        hop[h] = l->wire[l->a != way[to].from];
+        if (l->kind != r.only)
+            r.only = -1;
+    }
+    return r;
+}
+
+/* Makes all routes from one row of the table to the columns. `most` is the room of a route. */
+static void ds__routes_from(ds_topology *t, int row, int most, ds__way *way) {
+    int p = t->devices;
+    int from = row < p ? t->rank[row] : 0;
+    ds__route_ways_find(t, from, way);
+    for (int k = 0; k <= p; k++) {
+        ds__troute *r = ds__route_of(t, row, k);
+        *r = ds__route_make(t, way, from, k < p ? t->rank[k] : 0,
+                            t->hop + (r - t->route) * (ptrdiff_t)most);
+    }
+}
+
+/* Returns DS_OK if every device reaches every other one, directly or through the host. */
+static ds_result ds__routes_check(const ds_topology *t) {
+    int host = t->devices;
+    for (int i = 0; i < t->devices; i++)
+        for (int k = 0; k < t->devices; k++) {
+            if (i == k || ds__route_of(t, i, k)->direct)
+                continue;
+            DS__REQUIRE(ds__route_of(t, i, host)->hops && ds__route_of(t, host, k)->hops,
+                        "there is no route from %s to %s, neither directly nor through host memory",
+                        t->node[t->rank[i]].name, t->node[t->rank[k]].name);
+        }
+    return DS_OK;
+}
+
+/* Makes the table of routes and the groups of a topology whose nodes, links and peer lines are
+   complete. */
 static ds_result ds__routes_make(ds_topology *t) {
-    int p = t->devices + 1;
+    size_t p = (size_t)t->devices + 1;
     int most = ds__route_most(t);
     ds__way *way = ds__host_alloc((size_t)t->nodes * sizeof *way);
-    for (int level = 0; level < 3; level++) {
-        t->group[level] = ds__host_alloc((size_t)p * sizeof **t->group);
-        if (t->group[level])
-            ds__groups_find(t, level, t->group[level]);
-    }
-    t->island = ds__host_alloc(2 * (size_t)p * sizeof *t->island);
-    if (t->island && t->group[1]) {
-        int islands = 0;
-        t->seat = t->island + p;
-        for (int i = 0; i < t->devices; i++) {
-            int last = i - 1;
-            while (last >= 0 && t->group[1][last] != t->group[1][i])
-                last--;
-            t->island[i] = last < 0 ? islands++ : t->island[last];
-            t->seat[i] = last < 0 ? 0 : t->seat[last] + 1;
-        }
-    }
-    t->route = ds__host_alloc((size_t)(p * p) * sizeof *t->route);
-    t->hop = ds__host_alloc((size_t)(p * p) * (size_t)most * sizeof *t->hop);
-    if (!way || !t->route || !t->hop || !t->group[0] || !t->group[1] || !t->group[2] ||
-        !t->island) {
+    t->route = ds__host_alloc(p * p * sizeof *t->route);
+    t->hop = ds__host_alloc(p * p * (size_t)most * sizeof *t->hop);
+    if (!way || !t->route || !t->hop || !ds__groups_make(t) || !ds__islands_make(t)) {
         ds__host_free(way);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     }
-    int *hop = t->hop;
-    for (int i = 0; i < p; i++) {
-        int from = i < t->devices ? t->rank[i] : 0;
-        ds__route_ways_find(t, from, way);
-        for (int k = 0; k < p; k++, hop += most) {
-            ds__troute *r = ds__route_of(t, i, k);
-            int at = k < t->devices ? t->rank[k] : 0;
-            *r = (ds__troute){ t->latency_ns, 1, 0, hop, way[at].rate, 0, -1 };
-            if (i == k || way[at].link < 0)
-                continue;
-            r->latency_ns += way[at].latency;
-            r->only = t->link[way[at].link].kind;
-            for (int n = at; n != from; n = way[n].from)
-                r->hops++;
-            for (size_t h = r->hops; h-- > 0; at = way[at].from) {
-                const ds__tlink *l = &t->link[way[at].link];
-                hop[h] = l->wire[l->a != way[at].from];
-                if (l->kind != r->only)
-                    r->only = -1;
-            }
-        }
-    }
+    for (int i = 0; i <= t->devices; i++)
+        ds__routes_from(t, i, most, way);
     ds__host_free(way);
     if (ds__routes_peers(t) < 0)
         return DS_ERR_OUT_OF_MEMORY;
-    /* who is not reached directly must be reached through the host */
-    for (int i = 0; i < t->devices; i++)
-        for (int k = 0; k < t->devices; k++)
-            if (i != k && !ds__route_of(t, i, k)->direct &&
-                !(ds__route_of(t, i, t->devices)->hops && ds__route_of(t, t->devices, k)->hops))
-                return ds__fail(
-                    DS_ERR_INVALID_VALUE,
-                    "there is no route from %s to %s, neither directly nor through host memory",
-                    t->node[t->rank[i]].name, t->node[t->rank[k]].name);
-    return ds__ways_make(t);
+    ds_result r = ds__routes_check(t);
+    return r == DS_OK ? ds__ways_make(t) : r;
 }
 
 /* topology/build.h - construction and release of topologies.
@@ -4893,6 +5343,7 @@ static ds_result ds__routes_make(ds_topology *t) {
    Threads: a topology under construction belongs to one thread. ds_topology_destroy and
    ds_topology_get_size do not call DS__ENTER and do not start the library. */
 
+/* Returns the node of a name, or -1. */
 static int ds__tnode_find(const ds_topology *t, const char *name) {
     for (int i = 0; i < t->nodes; i++)
         if (strcmp(t->node[i].name, name) == 0)
@@ -4900,6 +5351,7 @@ static int ds__tnode_find(const ds_topology *t, const char *name) {
     return -1;
 }
 
+/* Adds a node. A device becomes the next rank. */
 static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(strlen(name) < sizeof t->node->name,
                 "the name \"%.40s\" is longer than %zu characters", name, sizeof t->node->name - 1);
@@ -4917,6 +5369,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     return DS_OK;
 }
 
+/* Adds a link and its wires: one for each direction, or one for both. */
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
     ds__tlink *l = ds__array_grow(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
@@ -4946,6 +5399,7 @@ static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
     return DS_OK;
 }
 
+/* Returns a topology with the host only, or NULL if memory is exhausted. */
 static ds_topology *ds__topology_new(void) {
     static _Atomic uint64_t ids;
     ds_topology *t = ds__host_alloc(sizeof *t);
@@ -5021,13 +5475,14 @@ typedef struct ds__twords {
     int count[2];                  /* how many nodes each list has */
 } ds__twords;
 
+/* Reports an error in a word of the line, or at its end. Returns the error. */
 static ds_result ds__tword_fail(const ds__twords *w, int word, const char *what) {
     return ds__fail(DS_ERR_INVALID_VALUE, "line %d, word %d (\"%.60s\"): %s", w->number, word + 1,
                     word < w->words ? w->word[word] : "the end", what);
 }
 
-/* A number with a unit, without the locale's decimal point. 0: it is none; 'r': a rate; 't': a
-   time, in nanoseconds; 'n': no unit. */
+/* Reads a number with a unit; the decimal point does not depend on the locale. Returns 'r' for a
+   rate, 't' for a time in nanoseconds, 'n' for a number without unit, and 0 for other text. */
 static int ds__parse_quantity(const char *s, double *out) {
     static const struct {
         const char *unit;
@@ -5061,7 +5516,7 @@ static int ds__parse_quantity(const char *s, double *out) {
     return 0;
 }
 
-/* Reads a number of 1 to 4 digits, without a sign. Returns the text behind it, or NULL. */
+/* Reads a number of 1 to 4 digits, without a sign. Returns the text after the number, or NULL. */
 static const char *ds__parse_digits(const char *s, int *out) {
     int digits = 0;
     *out = 0;
@@ -5070,8 +5525,8 @@ static const char *ds__parse_digits(const char *s, int *out) {
     return digits >= 1 && digits <= 4 ? s : NULL;
 }
 
-/* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers
-   are not in order. */
+/* Writes the k-th name of a word into a buffer; "gpu0..7" has eight names. Returns the number of
+   names, or 0 if the word is too long or its numbers are not in order. */
 static int ds__parse_name(const char *word, int k, char *out, size_t size) {
     const char *dots = strstr(word, "..");
     size_t stem = dots ? (size_t)(dots - word) : strlen(word);
@@ -5096,6 +5551,7 @@ static int ds__parse_name(const char *word, int k, char *out, size_t size) {
     return last - first + 1;
 }
 
+/* Lists the nodes that a word names. `devices`: only devices and the host are allowed. */
 static ds_result ds__parse_names(ds__twords *w, int word, int which, int devices) {
     char name[64];
     int n = word < w->words ? ds__parse_name(w->word[word], 0, name, sizeof name) : 0;
@@ -5116,6 +5572,7 @@ static ds_result ds__parse_names(ds__twords *w, int word, int which, int devices
     return DS_OK;
 }
 
+/* Adds the nodes of a line that declares devices, switches or sockets. */
 static ds_result ds__parse_declare(ds__twords *w, int kind) {
     ds_result r = DS_OK;
     char name[64];
@@ -5135,6 +5592,7 @@ static ds_result ds__parse_declare(ds__twords *w, int kind) {
     return r;
 }
 
+/* Returns the kind of link that a word names, or -1. */
 static int ds__link_kind_of(const char *word) {
     for (int i = 0; i < DS_LINK_KIND_COUNT; i++)
         if (strcmp(word, ds__link_kinds[i].word) == 0)
@@ -5142,6 +5600,29 @@ static int ds__link_kind_of(const char *word) {
     return -1;
 }
 
+/* Reads the words after the kind of a link: rates, latency and "half". */
+static ds_result ds__tlink_values(ds__twords *w, ds__tlink *link) {
+    int rates = 0;
+    for (int i = 4; i < w->words; i++) {
+        double n = 0;
+        int is = ds__parse_quantity(w->word[i], &n);
+        if (strcmp(w->word[i], "half") == 0)
+            link->half = 1;
+        else if (is == 't')
+            link->latency = (int64_t)n;
+        else if (is == 'r' && rates < 2 && n >= 1) {
+            link->rate[1] = n;
+            if (!rates++)
+                link->rate[0] = n;
+        } else
+            return ds__tword_fail(w, i,
+                                  "neither a rate above 0 (\"25GB/s\", two at most), nor a time "
+                                  "(\"500ns\"), nor \"half\"");
+    }
+    return DS_OK;
+}
+
+/* Adds the links of a line. */
 static ds_result ds__tlink_line(ds__twords *w) {
     ds_result r = ds__parse_names(w, 1, 0, 0);
     if (r == DS_OK)
@@ -5149,33 +5630,18 @@ static ds_result ds__tlink_line(ds__twords *w) {
     if (r < 0)
         return r;
     int kind = w->words > 3 ? ds__link_kind_of(w->word[3]) : -1;
-    int rates = 0;
     if (kind < 0)
         return ds__tword_fail(
             w, 3, "not a kind of link: pcie, nvlink, nvswitch, socket, network or host");
-    ds__tlink l = { 0,
-                    0,
-                    kind,
-                    0,
-                    { 0, 0 },
-                    { ds__link_kinds[kind].rate, ds__link_kinds[kind].rate },
-                    ds__link_kinds[kind].latency };
-    for (int i = 4; i < w->words; i++) {
-        double n = 0;
-        int is = ds__parse_quantity(w->word[i], &n);
-        if (strcmp(w->word[i], "half") == 0)
-            l.half = 1;
-        else if (is == 't')
-            l.latency = (int64_t)n;
-        else if (is == 'r' && rates < 2 && n >= 1) {
-            l.rate[1] = n;
-            if (!rates++)
-                l.rate[0] = n;
-        } else
-            return ds__tword_fail(w, i,
-                                  "neither a rate above 0 (\"25GB/s\", two at most), nor a time "
-                                  "(\"500ns\"), nor \"half\"");
-    }
+    double rate = ds__link_kinds[kind].rate;
+    ds__tlink l = {
+        .kind = kind,
+        .rate = { rate, rate },
+        .latency = ds__link_kinds[kind].latency,
+    };
+    r = ds__tlink_values(w, &l);
+    if (r < 0)
+        return r;
     for (int i = 0; i < w->count[0]; i++)
         for (int k = 0; k < w->count[1] && r == DS_OK; k++) {
             l.a = w->list[0][i];
@@ -5185,6 +5651,7 @@ static ds_result ds__tlink_line(ds__twords *w) {
     return r < 0 ? ds__fail_append(r, " (line %d)", w->number) : r;
 }
 
+/* Returns the rank of a device's node; for the host the number of devices. */
 static int ds__rank_of(const ds_topology *t, int node) {
     for (int i = 0; i < t->devices; i++)
         if (t->rank[i] == node)
@@ -5192,6 +5659,56 @@ static int ds__rank_of(const ds_topology *t, int node) {
     return t->devices;
 }
 
+/* The words of a peer line before its value. */
+static const struct {
+    const char *word;
+    int what;   /* as in ds__tpeer */
+    int value;  /* what ds__parse_quantity returns for the value; 0: the word has no value */
+    int mutual; /* 1: the line holds for both directions */
+} ds__tpeer_words[] = {
+    { "on", '1', 0, 1 },     { "off", '0', 0, 1 },    { "push", 'u', 'r', 0 },
+    { "pull", 'd', 'r', 0 }, { "both", 'b', 'r', 1 }, { "latency", 'l', 't', 0 },
+};
+
+enum { DS__TPEER_WORDS = sizeof ds__tpeer_words / sizeof ds__tpeer_words[0] };
+
+/* Returns the word of a peer line as an index of ds__tpeer_words; DS__TPEER_WORDS for other
+   words. */
+static int ds__tpeer_word(const char *word) {
+    int i = 0;
+    while (i < DS__TPEER_WORDS && strcmp(word, ds__tpeer_words[i].word) != 0)
+        i++;
+    return i;
+}
+
+/* Reads the value of a peer line, a rate or a time, and checks that the line ends after it. */
+static ds_result ds__tpeer_value(ds__twords *w, int value, double *out) {
+    int timed = value == 't';
+    if (value && (w->words < 5 || ds__parse_quantity(w->word[4], out) != value || *out < !timed))
+        return ds__tword_fail(w, 4,
+                              timed ? "a time is expected (\"8us\")"
+                                    : "a rate above 0 is expected (\"25GB/s\")");
+    int end = value ? 5 : 4;
+    if (w->words > end)
+        return ds__tword_fail(w, end, "text after the end of the statement");
+    return DS_OK;
+}
+
+/* Adds the peer line of one pair of nodes, in one direction or in both. */
+static ds_result ds__tpeer_pair(ds__twords *w, struct ds__tpeer peer, const int *node, int mutual) {
+    ds_result r = DS_OK;
+    for (int back = 0; back <= mutual && r == DS_OK; back++) {
+        if (node[0] == node[1])
+            continue;
+        peer.from = ds__rank_of(w->t, node[back]);
+        peer.to = ds__rank_of(w->t, node[!back]);
+        r = ds__tpeer_add(w->t, peer);
+    }
+    return r;
+}
+
+/* Reads a peer line, which holds for each pair of a node of its first list and one of its second
+   list. */
 static ds_result ds__tpeer_line(ds__twords *w) {
     ds_result r = ds__parse_names(w, 1, 0, 1);
     if (r == DS_OK)
@@ -5199,50 +5716,31 @@ static ds_result ds__tpeer_line(ds__twords *w) {
     if (r < 0)
         return r;
     const char *word = w->words > 3 ? w->word[3] : "";
-    struct ds__tpeer e = { 0, 0, 'k', ds__link_kind_of(word), 0 };
-    if (strcmp(word, "on") == 0)
-        e.what = '1';
-    else if (strcmp(word, "off") == 0)
-        e.what = '0';
-    else if (strcmp(word, "push") == 0)
-        e.what = 'u';
-    else if (strcmp(word, "pull") == 0)
-        e.what = 'd';
-    else if (strcmp(word, "both") == 0)
-        e.what = 'b';
-    else if (strcmp(word, "latency") == 0)
-        e.what = 'l';
-    else if (e.kind < 0)
+    struct ds__tpeer peer = { 0, 0, 'k', ds__link_kind_of(word), 0 };
+    int known = ds__tpeer_word(word);
+    int value = 0;
+    int mutual = 1;
+    if (known < DS__TPEER_WORDS) {
+        peer.what = ds__tpeer_words[known].what;
+        value = ds__tpeer_words[known].value;
+        mutual = ds__tpeer_words[known].mutual;
+    } else if (peer.kind < 0) {
         return ds__tword_fail(w, 3,
                               "neither on, off, push, pull, both, latency nor a kind of link");
-    int timed = e.what == 'l';
-    int rated = timed || e.what == 'u' || e.what == 'd' || e.what == 'b';
-    int ways = rated && e.what != 'b' ? 1 : 2;
-    if (rated && (w->words < 5 || ds__parse_quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') ||
-                  e.rate < !timed))
-        return ds__tword_fail(w, 4,
-                              timed ? "a time is expected (\"8us\")"
-                                    : "a rate above 0 is expected (\"25GB/s\")");
-    if (w->words > 4 + rated)
-        return ds__tword_fail(w, 4 + rated, "text after the end of the statement");
-    for (int i = 0; i < w->count[0]; i++)
-        for (int k = 0; k < w->count[1]; k++)
-            for (int back = 0; back < ways; back++) {
-                e.from = w->list[back][back ? k : i];
-                e.to = w->list[!back][back ? i : k];
-                if (e.from == e.to)
-                    continue;
-                if (!rated && (!e.from || !e.to))
-                    return ds__tword_fail(w, e.from && back ? 2 : 1, "host memory is not a device");
-                struct ds__tpeer one = e;
-                one.from = ds__rank_of(w->t, e.from);
-                one.to = ds__rank_of(w->t, e.to);
-                if ((r = ds__tpeer_add(w->t, one)) < 0)
-                    return r;
-            }
-    return DS_OK;
+    }
+    r = ds__tpeer_value(w, value, &peer.rate);
+    int hosts = !w->list[0][0] + !w->list[1][0];
+    if (r == DS_OK && !value && hosts == 1)
+        return ds__tword_fail(w, w->list[0][0] ? 2 : 1, "host memory is not a device");
+    for (int i = 0; i < w->count[0] && r == DS_OK; i++)
+        for (int k = 0; k < w->count[1] && r == DS_OK; k++) {
+            const int node[2] = { w->list[0][i], w->list[1][k] };
+            r = ds__tpeer_pair(w, peer, node, mutual);
+        }
+    return r;
 }
 
+/* Reads a line with a value of the whole topology. */
 static ds_result ds__tvalue_line(ds__twords *w) {
     double n = 0;
     int is = w->words == 2 ? ds__parse_quantity(w->word[1], &n) : 0;
@@ -5260,15 +5758,16 @@ static ds_result ds__tvalue_line(ds__twords *w) {
     return DS_OK;
 }
 
+/* Reads a line that has words. */
 static ds_result ds__parse_line(ds__twords *w) {
-    static const char *const kinds[] = { "device", "switch", "socket" };
-    for (int i = 0; i < 3; i++)
-        if (strcmp(w->word[0], kinds[i]) == 0) {
-            DS__REQUIRE(i || !w->t->peers, "line %d: a device after the first peer line",
-                        w->number);
-            return ds__parse_declare(w, i == 0   ? DS__NODE_DEVICE
-                                        : i == 1 ? DS__NODE_SWITCH
-                                                 : DS__NODE_SOCKET);
+    static const char *const kinds[] = {
+        [DS__NODE_DEVICE] = "device", [DS__NODE_SWITCH] = "switch", [DS__NODE_SOCKET] = "socket"
+    };
+    for (int kind = 0; kind < 3; kind++)
+        if (strcmp(w->word[0], kinds[kind]) == 0) {
+            DS__REQUIRE(kind != DS__NODE_DEVICE || !w->t->peers,
+                        "line %d: a device after the first peer line", w->number);
+            return ds__parse_declare(w, kind);
         }
     if (strcmp(w->word[0], "link") == 0)
         return ds__tlink_line(w);
@@ -5281,6 +5780,22 @@ static ds_result ds__parse_line(ds__twords *w) {
         w, 0, "expected: device, switch, socket, link, peer, engines, start, latency or memory");
 }
 
+/* Divides the line into words; a word that begins with # begins a comment. */
+static ds_result ds__parse_words(ds__twords *w) {
+    w->words = 0;
+    for (char *s = w->line;;) {
+        s += strspn(s, " \t\r");
+        if (!*s || *s == '#')
+            return DS_OK;
+        DS__REQUIRE(w->words < DS__TWORDS, "line %d has more than %d words", w->number, DS__TWORDS);
+        w->word[w->words++] = s;
+        s += strcspn(s, " \t\r");
+        if (*s)
+            *s++ = 0;
+    }
+}
+
+/* Reads all lines of a text into a topology, and makes its routes. */
 static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     ds_result r = DS_OK;
     ds__twords *w = ds__host_alloc(sizeof *w);
@@ -5290,7 +5805,6 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     while (*text && r == DS_OK) {
         size_t n = strcspn(text, "\n");
         w->number++;
-        w->words = 0;
         if (n >= sizeof w->line) {
             r = ds__fail(DS_ERR_INVALID_VALUE, "line %d is longer than %zu characters", w->number,
                          sizeof w->line - 1);
@@ -5299,20 +5813,7 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
         memcpy(w->line, text, n);
         w->line[n] = 0;
         text += n + (text[n] == '\n');
-        for (char *s = w->line; r == DS_OK;) {
-            s += strspn(s, " \t\r");
-            if (!*s || *s == '#')
-                break;
-            if (w->words == DS__TWORDS) {
-                r = ds__fail(DS_ERR_INVALID_VALUE, "line %d has more than %d words", w->number,
-                             DS__TWORDS);
-                break;
-            }
-            w->word[w->words++] = s;
-            s += strcspn(s, " \t\r");
-            if (*s)
-                *s++ = 0;
-        }
+        r = ds__parse_words(w);
         if (r == DS_OK && w->words)
             r = ds__parse_line(w);
     }
@@ -5322,6 +5823,7 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     return r == DS_OK ? ds__routes_make(t) : r;
 }
 
+/* Creates a topology of a text. */
 static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
     ds_topology *t = ds__topology_new();
     ds_result r = t ? ds__topology_parse(text, t) : DS_ERR_OUT_OF_MEMORY;
@@ -5340,6 +5842,24 @@ DSDEF ds_result(ds_topology_create_of_text)(const char *text, ds_topology **out)
     return ds__topology_of_text(text, out);
 }
 
+/* Reads a whole text file into a buffer of so many bytes and ends it with a zero. */
+static ds_result ds__topology_read(const char *path, char *text, size_t size) {
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
+    ds_result r = DS_OK;
+    size_t n = fread(text, 1, size - 1, f);
+    text[n] = 0;
+    if (ferror(f))
+        r = ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
+    else if (n == size - 1)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s is longer than a MiB", path);
+    else if (memchr(text, 0, n))
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s is not a text file", path);
+    fclose(f);
+    return r;
+}
+
 DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out) {
     if (out)
         *out = NULL;
@@ -5349,23 +5869,14 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
     enum { MOST = 1 << 20 };
 
     char *text = ds__host_alloc(MOST);
-    FILE *f = text ? fopen(path, "rb") : NULL;
-    ds_result r = !text ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology")
-                  : f   ? DS_OK
-                        : ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
+    if (!text)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
+    ds_result r = ds__topology_read(path, text, MOST);
     if (r == DS_OK) {
-        size_t n = fread(text, 1, MOST - 1, f);
-        if (ferror(f))
-            r = ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
-        else if (n == MOST - 1)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is longer than a MiB", path);
-        else if (memchr(text, 0, n))
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is not a text file", path);
+        r = ds__topology_of_text(text, out);
+        if (r < 0)
+            r = ds__fail_append(r, " (in %s)", path);
     }
-    if (f)
-        fclose(f);
-    if (r == DS_OK && (r = ds__topology_of_text(text, out)) < 0)
-        r = ds__fail_append(r, " (in %s)", path);
     ds__host_free(text);
     return r;
 }
@@ -5383,13 +5894,19 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
    Threads: caller's threads, several at the same time, also for one topology; refused in
    callbacks (DS__ENTER). */
 
+/* Returns the name of a rank, or of the host. */
+static const char *ds__topology_rank_name(const ds_topology *t, int rank) {
+    return rank < t->devices ? t->node[t->rank[rank]].name : "host";
+}
+
+/* Writes rate and latency of each pair; * for pairs that do not access each other. */
 static void ds__topology_matrix(const ds_topology *t, ds__text_writer *pen) {
     ds__text_writer_print(pen, "%-10s", "GB/s us");
     for (int k = 0; k <= t->devices; k++)
-        ds__text_writer_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
+        ds__text_writer_print(pen, " %11.11s", ds__topology_rank_name(t, k));
     ds__text_writer_print(pen, "\n");
     for (int i = 0; i <= t->devices; i++) {
-        ds__text_writer_print(pen, "%-10.10s", i < t->devices ? t->node[t->rank[i]].name : "host");
+        ds__text_writer_print(pen, "%-10.10s", ds__topology_rank_name(t, i));
         for (int k = 0; k <= t->devices; k++) {
             const ds__troute *r = ds__route_of(t, i, k);
             if (i == k)
@@ -5404,6 +5921,7 @@ static void ds__topology_matrix(const ds_topology *t, ds__text_writer *pen) {
     }
 }
 
+/* Writes a graph for dot. The host is left out if it has no link. */
 static void ds__topology_dot(const ds_topology *t, ds__text_writer *pen) {
     static const char *const shapes[] = { "box", "ellipse", "hexagon", "cylinder" };
     ds__text_writer_print(pen, "graph \"topology\" {\n");
@@ -5429,6 +5947,37 @@ static void ds__topology_dot(const ds_topology *t, ds__text_writer *pen) {
     ds__text_writer_print(pen, "}\n");
 }
 
+/* Writes a peer line. A line that holds for both directions is written once. */
+static void ds__topology_peer(const ds_topology *t, ds__text_writer *pen,
+                              const struct ds__tpeer *e) {
+    const char *from = ds__topology_rank_name(t, e->from);
+    const char *to = ds__topology_rank_name(t, e->to);
+    const char *word = e->what == '1' ? "on" : "off";
+    switch (e->what) {
+    case 'u':
+        ds__text_writer_print(pen, "peer %s %s push %.0fB/s\n", from, to, e->rate);
+        return;
+    case 'd':
+        ds__text_writer_print(pen, "peer %s %s pull %.0fB/s\n", from, to, e->rate);
+        return;
+    case 'l':
+        ds__text_writer_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
+        return;
+    case 'b':
+        if (e->from < e->to)
+            ds__text_writer_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
+        return;
+    case 'k':
+        word = ds__link_kinds[e->kind].word;
+        break;
+    default:
+        break;
+    }
+    if (e->from < e->to)
+        ds__text_writer_print(pen, "peer %s %s %s\n", from, to, word);
+}
+
+/* Writes the form that ds_topology_create_of_text reads. */
 static void ds__topology_text(const ds_topology *t, ds__text_writer *pen) {
     static const char *const kinds[] = { "device", "switch", "socket" };
     ds__text_writer_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
@@ -5441,23 +5990,8 @@ static void ds__topology_text(const ds_topology *t, ds__text_writer *pen) {
                               t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0],
                               k->rate[1], (long long)k->latency, k->half ? " half" : "");
     }
-    for (int i = 0; i < t->peers; i++) {
-        const struct ds__tpeer *e = &t->peer[i];
-        const char *from = e->from < t->devices ? t->node[t->rank[e->from]].name : "host";
-        const char *to = e->to < t->devices ? t->node[t->rank[e->to]].name : "host";
-        if (e->what == 'u' || e->what == 'd')
-            ds__text_writer_print(pen, "peer %s %s %s %.0fB/s\n", from, to,
-                                  e->what == 'u' ? "push" : "pull", e->rate);
-        else if (e->what == 'l')
-            ds__text_writer_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
-        else if (e->from < e->to && e->what == 'b')
-            ds__text_writer_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
-        else if (e->from < e->to)
-            ds__text_writer_print(pen, "peer %s %s %s\n", from, to,
-                                  e->what == '1'   ? "on"
-                                  : e->what == '0' ? "off"
-                                                   : ds__link_kinds[e->kind].word);
-    }
+    for (int i = 0; i < t->peers; i++)
+        ds__topology_peer(t, pen, &t->peer[i]);
 }
 
 DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_format format,
@@ -5516,21 +6050,30 @@ DSDEF ds_result(ds_topology_get_fabric)(const ds_topology *topology, ds_cpu_fabr
 
 #define DS__TPLACE_DEEP 16
 
-typedef struct ds__tplace { /* where a device is */
-    /* PCI addresses: the bridges above it from the root port on, then its own */
+/* Position of a device in the PCIe tree. */
+typedef struct ds__tplace {
+    /* PCI addresses: the bridges above the device from the root port on, then the device */
     char up[DS__TPLACE_DEEP][24];
-    int deep;   /* how many addresses `up` has; 0: nobody says */
+    int deep;   /* number of addresses in `up`; 0: unknown */
     int socket; /* NUMA node, or -1 */
-    int plain;  /* 1: its bridges say nothing */
+    int plain;  /* 1: the values of the bridges are not used */
 } ds__tplace;
 
-/* The path of a PCI device's file, of its folder, or of the folder of all; 0: too long. */
+/* Speed of a port in GT/s and its number of lanes; 0: unknown. */
+typedef struct ds__sysfs_port {
+    double speed;
+    double width;
+} ds__sysfs_port;
+
+/* Writes the path of a file of a PCI device, of its folder (empty `file`), or of the folder of all
+   devices (empty `pci`). Returns 0 if the path is too long. */
 static int ds__sys_path(char *out, size_t size, const char *pci, const char *file) {
     const char *root = getenv("DEVSTREAM_SYSFS");
     return (size_t)snprintf(out, size, "%s/bus/pci/devices%s%s%s%s", root && *root ? root : "/sys",
                             *pci ? "/" : "", pci, *file ? "/" : "", file) < size;
 }
 
+/* Reads the first line of a file of a PCI device. Returns 0 if the file cannot be read. */
 static int ds__sys_line(const char *pci, const char *file, char *out, size_t size) {
     char path[512];
     if (!ds__sys_path(path, sizeof path, pci, file))
@@ -5542,26 +6085,54 @@ static int ds__sys_line(const char *pci, const char *file, char *out, size_t siz
     return got;
 }
 
-/* GT/s and lanes, "max" or "current"; 0 where nobody says. */
-static void ds__sysfs_port_read(const char *pci, const char *which, double *out_speed,
-                                double *out_width) {
+/* Returns the greatest ("max") or the current ("current") values of a port. */
+static ds__sysfs_port ds__sysfs_port_read(const char *pci, const char *which) {
+    ds__sysfs_port port = { 0, 0 };
     char file[32];
     char line[64];
     unsigned n = 0;
     unsigned tenth = 0;
     snprintf(file, sizeof file, "%s_link_speed", which);
-    *out_speed = ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%4u.%1u", &n, &tenth)
-                     ? n + tenth / 10.0
-                     : 0;
+    if (ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%4u.%1u", &n, &tenth) > 0)
+        port.speed = n + tenth / 10.0;
     snprintf(file, sizeof file, "%s_link_width", which);
-    *out_width =
-        ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%3u", &n) && n <= 32 ? n : 0;
+    if (ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%3u", &n) > 0 && n <= 32)
+        port.width = n;
+    return port;
 }
 
+/* Lists the PCI addresses of a path such as
+   ../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0, from the root port on. */
+static void ds__tplace_parse(const char *at, ds__tplace *out) {
+    while (*at) {
+        size_t length = strcspn(at, "/");
+        if (strncmp(at, "pci", 3) == 0) {
+            out->deep = 0;
+        } else if (memchr(at, ':', length) && length < sizeof out->up[0] &&
+                   out->deep < DS__TPLACE_DEEP) {
+            memcpy(out->up[out->deep], at, length);
+            out->up[out->deep++][length] = 0;
+        }
+        at += length + (at[length] == '/');
+    }
+}
+
+/* Returns 1 if the bridge above the device promises less than the device's link runs at now: the
+   bridges are those of a virtual machine. */
+static int ds__tplace_is_plain(const ds__tplace *p, const char *address) {
+    if (p->deep < 2)
+        return 0;
+    ds__sysfs_port most = ds__sysfs_port_read(p->up[p->deep - 2], "max");
+    ds__sysfs_port now = ds__sysfs_port_read(address, "current");
+    return (most.speed > 0 && most.speed < now.speed) || (most.width > 0 && most.width < now.width);
+}
+
+/* Finds the position of a PCI device. If the device or its files are missing, all values are
+   unknown. */
 static void ds__tplace_find(const char *pci, ds__tplace *out) {
     char address[24];
     char path[512];
-    char way[1024];
+    char real[1024];
     char line[64];
     size_t n = strlen(pci);
     out->deep = 0;
@@ -5569,68 +6140,58 @@ static void ds__tplace_find(const char *pci, ds__tplace *out) {
     out->plain = 0;
     if (!n || n >= sizeof address)
         return;
-    /* CUDA's have capitals */
+    /* CUDA writes capitals, /sys does not */
     for (size_t i = 0; i <= n; i++)
         address[i] = (char)(pci[i] >= 'A' && pci[i] <= 'F' ? pci[i] + ('a' - 'A') : pci[i]);
-    if (!ds__sys_path(path, sizeof path, address, "") || !ds__os_link(path, way, sizeof way))
+    if (!ds__sys_path(path, sizeof path, address, "") || !ds__os_link(path, real, sizeof real))
         return;
-    for (char *at = way; *at;) { /* ../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0 */
-        size_t length = strcspn(at, "/");
-        if (strncmp(at, "pci", 3) == 0)
-            out->deep = 0;
-        else if (memchr(at, ':', length) && length < sizeof out->up[0] &&
-                 out->deep < DS__TPLACE_DEEP) {
-            memcpy(out->up[out->deep], at, length);
-            out->up[out->deep++][length] = 0;
-        }
-        at += length + (at[length] == '/');
-    }
+    ds__tplace_parse(real, out);
     if (ds__sys_line(address, "numa_node", line, sizeof line) &&
         sscanf(line, "%4d", &out->socket) != 1)
         out->socket = -1;
-    if (out->deep < 2)
-        return;
-    double most[2];
-    double now[2];
-    ds__sysfs_port_read(out->up[out->deep - 2], "max", &most[0], &most[1]);
-    ds__sysfs_port_read(address, "current", &now[0], &now[1]);
-    out->plain = (most[0] > 0 && most[0] < now[0]) || (most[1] > 0 && most[1] < now[1]);
+    out->plain = ds__tplace_is_plain(out, address);
 }
 
-/* Bytes per second of the way up from `low` until below `high`, four fifths of what the links
-   carry. Going up, every second step is inside of a switch. */
+/* Returns the lesser of two values, of which 0 is unknown. */
+static double ds__sysfs_lesser(double a, double b) {
+    return a <= 0 || (b > 0 && b < a) ? b : a;
+}
+
+/* Returns the bytes per second of the link above entry `at` of the path: four fifths of what both
+   ends support; 0: unknown. Links of up to 5 GT/s lose a fifth to their code, faster ones 2 of 130
+   bits. */
+static double ds__tplace_link_rate(const ds__tplace *p, int at) {
+    ds__sysfs_port port = ds__sysfs_port_read(p->up[at], "max");
+    if (at > 0 && !p->plain) {
+        ds__sysfs_port other = ds__sysfs_port_read(p->up[at - 1], "max");
+        port.speed = ds__sysfs_lesser(port.speed, other.speed);
+        port.width = ds__sysfs_lesser(port.width, other.width);
+    }
+    return port.speed * port.width * 1e9 / 8 * (port.speed > 5 ? 128.0 / 130 : 0.8) * 0.8;
+}
+
+/* Returns the bytes per second from entry `low` of the path up to, but without, entry `high`: the
+   rate of the slowest link. Upwards from the device, every second step is inside of a switch. */
 static double ds__tplace_rate(const ds__tplace *p, int low, int high) {
     double rate = 0;
     for (int at = low; at > high; at--) {
-        double speed;
-        double width;
-        double other[2] = { 0, 0 };
         if ((p->deep - 1 - at) % 2 || (p->plain && at != p->deep - 1))
             continue;
-        ds__sysfs_port_read(p->up[at], "max", &speed, &width);
-        if (at > 0 && !p->plain)
-            ds__sysfs_port_read(p->up[at - 1], "max", &other[0], &other[1]);
-        if (speed <= 0 || (other[0] > 0 && other[0] < speed))
-            speed = other[0];
-        if (width <= 0 || (other[1] > 0 && other[1] < width))
-            width = other[1];
-        double one = speed * width * 1e9 / 8 * (speed > 5 ? 128.0 / 130 : 0.8) * 0.8;
-        if (one > 0 && (rate <= 0 || one < rate))
-            rate = one;
+        rate = ds__sysfs_lesser(rate, ds__tplace_link_rate(p, at));
     }
     return rate > 0 ? (double)(uint64_t)rate : ds__link_kinds[DS_LINK_PCIE].rate;
 }
 
-/* An NVSwitch of the generations that are PCI devices: NVIDIA's, of the class of bridges of
-   another kind. */
+/* Returns 1 if a PCI device is an NVSwitch: a device of NVIDIA in the class "other bridge". Not all
+   generations of NVSwitches are PCI devices. */
 static int ds__sys_nvswitch(const char *pci) {
     char line[64];
     return ds__sys_line(pci, "class", line, sizeof line) && strncmp(line, "0x0680", 6) == 0 &&
            ds__sys_line(pci, "vendor", line, sizeof line) && strncmp(line, "0x10de", 6) == 0;
 }
 
-/* Whether ways to several devices part at the bridge above device i. A root port has one link,
-   and what is on it is one card. */
+/* Returns 1 if paths to several devices part at entry `at` above device i. Entry 0, the root port,
+   has one link, to one card. */
 static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int at) {
     for (size_t k = 0; k < count; k++)
         if (at < place[k].deep - 1 && strcmp(place[k].up[at], place[i].up[at]) == 0 &&
@@ -5655,18 +6216,20 @@ static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int
 
 #define DS__PROBE_BYTES ((size_t)2 << 20)
 
-/* What was measured of two devices; [0] is from the first to the second, [1] back. */
+/* Measured values of two devices; [0] is from the first to the second, [1] back. */
 typedef struct ds__measured {
     ds_device device[2];
     double push[2];
     double pull[2];
     double both;          /* 0: as fast as one after the other */
-    uint64_t least_ns[2]; /* of a little copy, with the wait for it */
+    uint64_t least_ns[2]; /* of a copy of 64 bytes, with the wait for it */
 } ds__measured;
 
-static ds__measured *ds__measures; /* of this process; under ds__c.lock, as what follows */
+/* The table of this process; ds__c.lock protects all three. */
+static ds__measured *ds__measures;
 static size_t ds__measure_count, ds__measure_room;
 
+/* Looks up a pair in either direction. Returns 1 if the pair was measured. */
 static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
     int found = 0;
     ds__lock_take(&ds__c.lock);
@@ -5695,7 +6258,8 @@ static void ds__measures_end(void) {
 
 static const ds__module ds__topology_module = { .shutdown = ds__measures_end };
 
-/* Nanoseconds of one or two copies at once and the wait for them, the shortest of three. */
+/* Measures the nanoseconds of one or two simultaneous copies and the wait for them: the shortest of
+   three times. */
 static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src, size_t bytes,
                                   const ds_stream *stream, uint64_t *out_ns) {
     ds_result r = DS_OK;
@@ -5714,23 +6278,46 @@ static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src
     return r;
 }
 
-/* Whole bytes per second, so that a text says the same. */
+/* Returns the rate in whole bytes per second, which the text form keeps. `little` is the time of 64
+   bytes, which is not part of the transfer. */
 static double ds__probe_rate(size_t bytes, uint64_t whole, uint64_t little) {
     uint64_t ns = whole > little ? whole - little : 0;
     uint64_t least = bytes / 10000; /* 10 TB/s: more is noise */
     return (double)(uint64_t)((double)bytes * 1e9 / (double)(ns > least ? ns : least));
 }
 
-/* Two devices: copies on the stream of the source (push) and of the destination (pull), in each
-   direction, then in both at once. */
-static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream,
-                                void *const *memory, size_t a, size_t b) {
+/* Streams and memory of the devices that are measured. */
+typedef struct ds__probes {
+    const ds_device *device;
+    size_t count;
+    ds_stream *stream;
+    void **memory; /* of each device: DS__PROBE_BYTES to read, then as many to write */
+} ds__probes;
+
+/* Adds measured values to the table. */
+static ds_result ds__measured_add(const ds__measured *m) {
+    ds__lock_take(&ds__c.lock);
+    ds__measured *one =
+        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+    if (one) {
+        *one = *m;
+        ds__measure_count++;
+        ds__module_start(DS__MODULE_TOPOLOGY, &ds__topology_module);
+    }
+    ds__lock_give(&ds__c.lock);
+    return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* Measures two devices: copies on the stream of the source (push) and of the destination (pull), in
+   each direction, then in both directions at once. */
+static ds_result ds__probe_pair(const ds__probes *p, size_t a, size_t b) {
     ds__measured m = {
-        { device[a], device[b] }, { 0, 0 }, { 0, 0 }, 0, { UINT64_MAX, UINT64_MAX }
+        { p->device[a], p->device[b] }, { 0, 0 }, { 0, 0 }, 0, { UINT64_MAX, UINT64_MAX }
     };
-    ds_stream on[2] = { stream[a], stream[b] };
-    void *src[2] = { memory[a], memory[b] };
-    void *dst[2] = { (char *)memory[b] + DS__PROBE_BYTES, (char *)memory[a] + DS__PROBE_BYTES };
+    ds_stream on[2] = { p->stream[a], p->stream[b] };
+    void *src[2] = { p->memory[a], p->memory[b] };
+    void *dst[2] = { (char *)p->memory[b] + DS__PROBE_BYTES,
+                     (char *)p->memory[a] + DS__PROBE_BYTES };
     uint64_t whole = 0;
     uint64_t little = 0;
     uint64_t shortest = UINT64_MAX;
@@ -5746,7 +6333,8 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
             if (whole < shortest)
                 shortest = whole;
         }
-    /* else the second copy begins too late to tell, and no such link is only one way at a time */
+    /* In a shorter time the second copy begins too late for a result. Links that carry one
+       direction at a time are slower than that. */
     if (r == DS_OK && shortest > 50000) {
         double alone = m.push[0] + m.push[1];
         r = ds__probe_copies(2, dst, src, DS__PROBE_BYTES, on, &whole);
@@ -5754,63 +6342,75 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
         if (m.both > alone * 0.9)
             m.both = 0;
     }
-    if (r < 0)
-        return r;
-    ds__lock_take(&ds__c.lock);
-    ds__measured *one =
-        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
-    if (one) {
-        *one = m;
-        ds__measure_count++;
-        ds__module_start(DS__MODULE_TOPOLOGY, &ds__topology_module);
-    }
-    ds__lock_give(&ds__c.lock);
-    return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    return r == DS_OK ? ds__measured_add(&m) : r;
 }
 
-/* Pairs that were not measured before; what 150 ms do not suffice for stays as the table has it. */
-static ds_result ds__measure_probe(const ds_device *device, size_t count) {
-    ds_stream *stream = ds__host_alloc(count * sizeof *stream);
-    void **memory = ds__host_alloc(count * sizeof *memory);
-    ds_result r = stream && memory
-                      ? DS_OK
-                      : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to measure %zu devices", count);
-    ds_result end = DS_OK;
+/* Creates a stream and memory for each device. */
+static ds_result ds__probes_init(ds__probes *p, const ds_device *device, size_t count) {
+    *p = (ds__probes){ device, count, NULL, NULL };
+    p->stream = ds__host_alloc(count * sizeof *p->stream);
+    p->memory = ds__host_alloc(count * sizeof *p->memory);
+    if (!p->stream || !p->memory)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to measure %zu devices", count);
+    ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         ds_stream_desc desc;
         memset(&desc, 0, sizeof desc);
         desc.device = device[i];
-        DS__KEEPING(r, (ds_stream_create)(&desc, &stream[i]));
+        DS__KEEPING(r, (ds_stream_create)(&desc, &p->stream[i]));
         if (r == DS_OK)
-            DS__KEEPING(r, (ds_mem_alloc)(2 * DS__PROBE_BYTES, stream[i], &memory[i]));
+            DS__KEEPING(r, (ds_mem_alloc)(2 * DS__PROBE_BYTES, p->stream[i], &p->memory[i]));
     }
-    /* a device that is used for the first time has taken longer than that */
-    uint64_t begin = ds__now_ns();
-    for (size_t turn = 1; turn <= count / 2 && r == DS_OK; turn++)
-        for (size_t i = 0; i < count && r == DS_OK; i++) {
-            ds__measured known;
-            size_t k = (i + turn) % count;
-            if (memcmp(&device[i], &device[k], sizeof *device) == 0 ||
-                ds__measured_find(device[i], device[k], &known) ||
-                ds__now_ns() - begin > 150000000u)
-                continue;
-            r = ds__probe_pair(device, stream, memory, i, k);
-        }
-    ds__tls.mute += r < 0;
-    for (size_t i = 0; stream && memory && i < count; i++) {
+    return r;
+}
+
+/* Frees streams and memory; returns the first error. */
+static ds_result ds__probes_deinit(ds__probes *p) {
+    ds_result end = DS_OK;
+    for (size_t i = 0; p->stream && p->memory && i < p->count; i++) {
         ds_result one = DS_OK;
-        if (memory[i])
-            DS__KEEPING(one, (ds_mem_free)(memory[i]));
+        if (p->memory[i])
+            DS__KEEPING(one, (ds_mem_free)(p->memory[i]));
         if (end == DS_OK)
             end = one;
-        if (stream[i].id)
-            DS__KEEPING(one, (ds_stream_destroy)(stream[i]));
+        if (p->stream[i].id)
+            DS__KEEPING(one, (ds_stream_destroy)(p->stream[i]));
         if (end == DS_OK)
             end = one;
     }
+    ds__host_free(p->stream);
+    ds__host_free(p->memory);
+    return end;
+}
+
+/* Measures the pairs that are not in the table, for 150 ms. Neighbours of the list come first. */
+static ds_result ds__probes_run(const ds__probes *p) {
+    uint64_t begin = ds__now_ns();
+    ds_result r = DS_OK;
+    for (size_t turn = 1; turn <= p->count / 2; turn++)
+        for (size_t i = 0; i < p->count && r == DS_OK; i++) {
+            ds__measured known;
+            size_t k = (i + turn) % p->count;
+            if (memcmp(&p->device[i], &p->device[k], sizeof *p->device) == 0 ||
+                ds__measured_find(p->device[i], p->device[k], &known))
+                continue;
+            if (ds__now_ns() - begin > 150000000u)
+                return DS_OK;
+            r = ds__probe_pair(p, i, k);
+        }
+    return r;
+}
+
+/* Measures the pairs of a list that were not measured before. The first use of a device, which
+   takes long, is not part of the 150 ms. */
+static ds_result ds__measure_probe(const ds_device *device, size_t count) {
+    ds__probes p;
+    ds_result r = ds__probes_init(&p, device, count);
+    if (r == DS_OK)
+        r = ds__probes_run(&p);
+    ds__tls.mute += r < 0;
+    ds_result end = ds__probes_deinit(&p);
     ds__tls.mute -= r < 0;
-    ds__host_free(stream);
-    ds__host_free(memory);
     return r < 0 ? r : end;
 }
 
@@ -5820,14 +6420,15 @@ static ds_result ds__measure_probe(const ds_device *device, size_t count) {
    memory rate and peer access, and reads PCIe and sockets from sysfs.h. DS_TOPOLOGY_PROBE adds
    measured rates.
 
-   Invariants: all devices belong to one driver, and none is the host. A device may be in the
-   list several times; each occurrence is a node of its own, without an NVLink between them.
+   Invariants: all devices belong to one driver, and the host is not among them. A device may be in
+   the list several times; each occurrence is a node of its own, without an NVLink between them.
    Sockets are added before switches and devices, because ds__here_sockets takes every node but
    the host for a socket. The policy is in sysfs.h.
    Locks: takes none itself and calls the driver without a lock; the table of measurements takes
    ds__c.lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
+/* Adds a link with a rate for each direction. */
 static ds_result ds__here_link(ds_topology *t, int a, int b, int kind, double there, double back) {
     return ds__tlink_add(
         t, (ds__tlink){ a, b, kind, 0, { 0, 0 }, { there, back }, ds__link_kinds[kind].latency });
@@ -5837,8 +6438,8 @@ static int ds__here_same(ds_device a, ds_device b) {
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* What each device says of itself: where it is, copy engines, memory; the least of all.
-   *out_major: compute capability. */
+/* Asks each device for its position, and takes the fewest copy engines, the lowest memory rate and
+   the lowest compute capability (*out_major) of all devices. */
 static ds_result ds__here_ask(ds_topology *t, const ds_device *device, size_t count,
                               ds__tplace *place, int *out_major) {
     ds_result r = DS_OK;
@@ -5864,8 +6465,20 @@ static ds_result ds__here_ask(ds_topology *t, const ds_device *device, size_t co
     return r;
 }
 
-/* Sockets, linked to each other and to the host's memory. Devices of which nobody says where
-   they are belong to the first. */
+/* Adds a node for a socket, linked to the other sockets and to the host's memory. */
+static ds_result ds__here_socket(ds_topology *t, const char *name) {
+    int at = t->nodes;
+    ds_result r = ds__tnode_add(t, name, DS__NODE_SOCKET);
+    for (int k = 0; k < at && r == DS_OK; k++) {
+        int kind = k ? DS_LINK_SOCKET : DS_LINK_HOST;
+        double rate = ds__link_kinds[kind].rate;
+        r = ds__here_link(t, at, k, kind, rate, rate);
+    }
+    return r;
+}
+
+/* Adds the sockets of the devices, and replaces the number of each device's socket by the node.
+   Devices whose socket is unknown belong to the first one. */
 static ds_result ds__here_sockets(ds_topology *t, ds__tplace *place, size_t count) {
     ds_result r = DS_OK;
     int first = -1;
@@ -5880,33 +6493,28 @@ static ds_result ds__here_sockets(ds_topology *t, ds__tplace *place, size_t coun
         if (place[i].socket >= 0)
             continue;
         place[i].socket = t->nodes;
-        r = ds__tnode_add(t, name, DS__NODE_SOCKET);
-        for (int k = 0; k < place[i].socket && r == DS_OK; k++) {
-            int kind = k ? DS_LINK_SOCKET : DS_LINK_HOST;
-            r = ds__here_link(t, place[i].socket, k, kind, ds__link_kinds[kind].rate,
-                              ds__link_kinds[kind].rate);
-        }
+        r = ds__here_socket(t, name);
     }
     return r;
 }
 
-/* A device, and the switches above it that are not there yet. */
-static ds_result ds__here_device(ds_topology *t, const ds_device *device, const ds__tplace *place,
-                                 size_t count, size_t i) {
+/* Adds the switches above device i that are not in the topology yet. *out_at is the lowest switch,
+   or the socket, and *out_high its entry in the path, or -1. */
+static ds_result ds__here_switches(ds_topology *t, const ds__tplace *place, size_t count, size_t i,
+                                   int *out_at, int *out_high) {
     const ds__tplace *p = &place[i];
     int at = p->socket;
     int high = -1;
-    char name[32];
-    double rate;
     ds_result r = DS_OK;
     for (int n = 1; n < p->deep - 1 && r == DS_OK; n++) {
+        char name[32];
         if (!ds__tplace_parts(place, count, i, n))
             continue;
         snprintf(name, sizeof name, "pci:%s", p->up[n]);
         int is = ds__tnode_find(t, name);
         if (is < 0) {
+            double rate = ds__tplace_rate(p, n, high);
             is = t->nodes;
-            rate = ds__tplace_rate(p, n, high);
             r = ds__tnode_add(t, name, DS__NODE_SWITCH);
             if (r == DS_OK)
                 r = ds__here_link(t, is, at, DS_LINK_PCIE, rate, rate);
@@ -5914,118 +6522,176 @@ static ds_result ds__here_device(ds_topology *t, const ds_device *device, const 
         at = is;
         high = n;
     }
+    *out_at = at;
+    *out_high = high;
+    return r;
+}
+
+/* Adds device i and the switches above it. */
+static ds_result ds__here_device(ds_topology *t, const ds_device *device, const ds__tplace *place,
+                                 size_t count, size_t i) {
+    const ds__tplace *p = &place[i];
+    char name[32];
+    int at;
+    int high;
+    ds_result r = ds__here_switches(t, place, count, i, &at, &high);
     if (r < 0)
         return r;
     snprintf(name, sizeof name, "%s:%d", ds__type_name(device[i].type), device[i].index);
     for (int n = 2; ds__tnode_find(t, name) >= 0; n++)
         snprintf(name, sizeof name, "%s:%d#%d", ds__type_name(device[i].type), device[i].index, n);
-    rate = ds__tplace_rate(p, p->deep - 1, high);
+    double rate = ds__tplace_rate(p, p->deep - 1, high);
     r = ds__tnode_add(t, name, DS__NODE_DEVICE);
     return r == DS_OK ? ds__here_link(t, t->nodes - 1, at, DS_LINK_PCIE, rate, rate) : r;
 }
 
-/* What was measured of a pair in one direction; 0: nothing. */
-static double ds__here_rate(ds_device from, ds_device to, unsigned flags) {
+/* Devices and the NVLinks between them. */
+typedef struct ds__nvlinks {
+    const ds_device *device;
+    size_t count;
+    unsigned flags; /* DS_TOPOLOGY_PROBE or 0 */
+    char *joined;   /* of each pair: 1 if NVLinks join the two */
+    size_t pairs;   /* pairs of different devices */
+    size_t joins;   /* pairs that are joined */
+    size_t unlike;  /* devices, each counted once */
+} ds__nvlinks;
+
+/* Returns the measured rate from one device to another, or `table` if nothing was measured. */
+static double ds__here_rate(const ds__nvlinks *n, size_t from, size_t to, double table) {
     ds__measured m;
-    if (!(flags & DS_TOPOLOGY_PROBE) || !ds__measured_find(from, to, &m))
-        return 0;
-    return m.push[0] > m.pull[0] ? m.push[0] : m.pull[0];
+    if (!(n->flags & DS_TOPOLOGY_PROBE) || !ds__measured_find(n->device[from], n->device[to], &m))
+        return table;
+    double rate = m.push[0] > m.pull[0] ? m.push[0] : m.pull[0];
+    return rate >= 1 ? rate : table;
 }
 
-static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_t count,
-                                  unsigned flags, int major) {
-    char *joined = ds__host_alloc(count * count);
-    size_t pairs = 0;
-    size_t are = 0;
-    size_t unlike = 0;
-    ds_result r =
-        joined ? DS_OK
-               : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the links of %zu devices", count);
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
+/* Asks the driver which pairs are joined by NVLinks. */
+static ds_result ds__nvlinks_find(ds__nvlinks *n) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < n->count && r == DS_OK; i++) {
+        const ds_device *d = &n->device[i];
         int again = 0;
         for (size_t k = 0; k < i && r == DS_OK; k++) {
             int is = 0;
-            if (ds__here_same(device[i], device[k])) {
+            if (ds__here_same(*d, n->device[k])) {
                 again = 1;
                 continue;
             }
-            r = ds__driver_of(device[i])->device_link(device[i].index, device[k].index, &is);
-            joined[i * count + k] = joined[k * count + i] = is == 1;
-            pairs++;
-            are += is == 1;
+            r = ds__driver_of(*d)->device_link(d->index, n->device[k].index, &is);
+            n->joined[i * n->count + k] = n->joined[k * n->count + i] = is == 1;
+            n->pairs++;
+            n->joins += is == 1;
         }
-        unlike += !again;
+        n->unlike += !again;
     }
-    char path[512];
-    /* NVSwitch came with compute capability 7.0 */
-    int all = are && are == pairs && major >= 7;
-    int hub = t->nodes;
-    /* so many may be wired pair by pair */
-    if (all && unlike <= 4)
-        all = ds__sys_path(path, sizeof path, "", "") && ds__os_any(path, ds__sys_nvswitch);
-    if (r == DS_OK && all)
-        r = ds__tnode_add(t, "nvswitch", DS__NODE_SWITCH);
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        double out = 0;
-        double in = 0;
-        for (size_t k = 0; k < count && r == DS_OK; k++) {
-            if (!joined[i * count + k])
-                continue;
-            double there = ds__here_rate(device[i], device[k], flags);
-            double back = ds__here_rate(device[k], device[i], flags);
-            double table = ds__link_kinds[DS_LINK_NVLINK].rate;
-            if (there > out)
-                out = there;
-            if (back > in)
-                in = back;
-            if (!all && i < k)
-                r = ds__here_link(t, t->rank[i], t->rank[k], DS_LINK_NVLINK,
-                                  there >= 1 ? there : table, back >= 1 ? back : table);
-        }
-        double table = ds__link_kinds[DS_LINK_NVSWITCH].rate;
-        if (r == DS_OK && all)
-            r = ds__here_link(t, t->rank[i], hub, DS_LINK_NVSWITCH, out >= 1 ? out : table,
-                              in >= 1 ? in : table);
-    }
-    ds__host_free(joined);
     return r;
 }
 
-/* Who reaches whom, and what was measured: lines of the pair. */
+/* Returns 1 if the NVLinks lead to an NVSwitch. NVSwitches came with compute capability 7.0. Up to
+   four devices may be wired pair by pair, so an NVSwitch must be a PCI device then. */
+static int ds__nvlinks_switched(const ds__nvlinks *n, int major) {
+    char path[512];
+    if (!n->joins || n->joins < n->pairs || major < 7)
+        return 0;
+    if (n->unlike > 4)
+        return 1;
+    return ds__sys_path(path, sizeof path, "", "") && ds__os_any(path, ds__sys_nvswitch);
+}
+
+/* Links each joined pair. */
+static ds_result ds__nvlinks_pairs(const ds__nvlinks *n, ds_topology *t) {
+    double table = ds__link_kinds[DS_LINK_NVLINK].rate;
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < n->count; i++)
+        for (size_t k = i + 1; k < n->count && r == DS_OK; k++)
+            if (n->joined[i * n->count + k])
+                r = ds__here_link(t, t->rank[i], t->rank[k], DS_LINK_NVLINK,
+                                  ds__here_rate(n, i, k, table), ds__here_rate(n, k, i, table));
+    return r;
+}
+
+/* Links each device to a switch, with the highest rates that were measured of its pairs. */
+static ds_result ds__nvlinks_hub(const ds__nvlinks *n, ds_topology *t) {
+    double table = ds__link_kinds[DS_LINK_NVSWITCH].rate;
+    int hub = t->nodes;
+    ds_result r = ds__tnode_add(t, "nvswitch", DS__NODE_SWITCH);
+    for (size_t i = 0; i < n->count && r == DS_OK; i++) {
+        double out = 0;
+        double in = 0;
+        for (size_t k = 0; k < n->count; k++) {
+            if (!n->joined[i * n->count + k])
+                continue;
+            double there = ds__here_rate(n, i, k, 0);
+            double back = ds__here_rate(n, k, i, 0);
+            out = there > out ? there : out;
+            in = back > in ? back : in;
+        }
+        r = ds__here_link(t, t->rank[i], hub, DS_LINK_NVSWITCH, out > 0 ? out : table,
+                          in > 0 ? in : table);
+    }
+    return r;
+}
+
+/* Adds the NVLinks, pair by pair or through an NVSwitch. `major` is the lowest compute capability
+   of the devices. */
+static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_t count,
+                                  unsigned flags, int major) {
+    ds__nvlinks n = { .device = device, .count = count, .flags = flags };
+    n.joined = ds__host_alloc(count * count);
+    if (!n.joined)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the links of %zu devices", count);
+    ds_result r = ds__nvlinks_find(&n);
+    if (r == DS_OK)
+        r = ds__nvlinks_switched(&n, major) ? ds__nvlinks_hub(&n, t) : ds__nvlinks_pairs(&n, t);
+    ds__host_free(n.joined);
+    return r;
+}
+
+/* Adds the measured values from one rank to another; `way` is 1 if the measurement has the ranks in
+   the opposite order. */
+static ds_result ds__here_values(ds_topology *t, int from, int to, const ds__measured *m, int way) {
+    double least = (double)m->least_ns[way] - (double)t->start_ns;
+    const struct ds__tpeer values[] = {
+        { from, to, 'u', -1, m->push[way] },
+        { from, to, 'd', -1, m->pull[way] },
+        { from, to, 'l', -1, least > 0 ? least : 0 },
+        { from, to, 'b', -1, m->both },
+    };
+    ds_result r = DS_OK;
+    for (int i = 0; i < (m->both >= 1 ? 4 : 3) && r == DS_OK; i++)
+        r = ds__tpeer_add(t, values[i]);
+    return r;
+}
+
+/* Adds the peer lines of ranks i and k: peer access, and the measured values. One of two devices
+   that accesses the other suffices for copies in both directions. */
 static ds_result ds__here_pair(ds_topology *t, const ds_device *device, int i, int k,
                                unsigned flags) {
     ds__measured m;
     int there = 1;
     int back = 1;
-    int apart = !ds__here_same(device[i], device[k]);
     ds_result r = DS_OK;
-    if (apart)
+    if (!ds__here_same(device[i], device[k])) {
         DS__KEEPING(r, (ds_device_can_access_peer)(device[i], device[k], &there));
-    if (r == DS_OK && apart)
-        DS__KEEPING(r, (ds_device_can_access_peer)(device[k], device[i], &back));
-    int known =
-        r == DS_OK && flags & DS_TOPOLOGY_PROBE && ds__measured_find(device[i], device[k], &m);
+        if (r == DS_OK)
+            DS__KEEPING(r, (ds_device_can_access_peer)(device[k], device[i], &back));
+    }
+    if (r < 0)
+        return r;
+
+    int known = flags & DS_TOPOLOGY_PROBE && ds__measured_find(device[i], device[k], &m);
     for (int way = 0; way < 2 && r == DS_OK; way++) {
         int from = way ? k : i;
         int to = way ? i : k;
-        /* one of the two suffices for a copy */
         if (!there && !back)
             r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, '0', -1, 0 });
-        if (!known)
-            continue;
-        double least = (double)m.least_ns[way] - (double)t->start_ns;
-        if (r == DS_OK)
-            r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'u', -1, m.push[way] });
-        if (r == DS_OK)
-            r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'd', -1, m.pull[way] });
-        if (r == DS_OK)
-            r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'l', -1, least > 0 ? least : 0 });
-        if (r == DS_OK && m.both >= 1)
-            r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'b', -1, m.both });
+        if (r == DS_OK && known)
+            r = ds__here_values(t, from, to, &m, way);
     }
     return r;
 }
 
+/* Adds nodes, links and peer lines of the devices to an empty topology, and makes its routes. */
 static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size_t count,
                                    unsigned flags) {
     int major = 0;
@@ -6046,6 +6712,22 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
     return r == DS_OK ? ds__routes_make(t) : r;
 }
 
+/* Resolves the devices of a list. Returns an error if the host is among them, or devices of two
+   drivers. */
+static ds_result ds__here_resolve(const ds_device *devices, size_t count, ds_device *out) {
+    ds_result r = ds__tensor_setup();
+    for (size_t i = 0; i < count && r == DS_OK; i++) {
+        r = ds__device_resolve(devices[i], &out[i]);
+        if (r == DS_OK && out[i].type == DS_DEVICE_HOST)
+            r = ds__fail(DS_ERR_INVALID_DEVICE, "the host cannot be a rank");
+        if (r == DS_OK && out[i].type != out[0].type)
+            r = ds__fail(DS_ERR_CROSS_DRIVER, "the devices belong to two drivers");
+        if (r < 0)
+            r = ds__fail_append(r, " (device %zu of the list)", i);
+    }
+    return r;
+}
+
 DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t count,
                                                unsigned flags, ds_topology **out) {
     if (out)
@@ -6056,23 +6738,15 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
     ds_topology *t = ds__topology_new();
-    ds_device *device = t ? t->device = ds__host_alloc(count * sizeof *device) : NULL;
-    ds_result r = !t       ? DS_ERR_OUT_OF_MEMORY
-                  : device ? ds__tensor_setup()
-                           : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu devices", count);
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__device_resolve(devices[i], &device[i]);
-        if (r == DS_OK && device[i].type == DS_DEVICE_HOST)
-            r = ds__fail(DS_ERR_INVALID_DEVICE, "the host cannot be a rank");
-        if (r == DS_OK && device[i].type != device[0].type)
-            r = ds__fail(DS_ERR_CROSS_DRIVER, "the devices belong to two drivers");
-        if (r < 0)
-            r = ds__fail_append(r, " (device %zu of the list)", i);
-    }
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
+    t->device = ds__host_alloc(count * sizeof *t->device);
+    ds_result r = t->device ? ds__here_resolve(devices, count, t->device)
+                            : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu devices", count);
     if (r == DS_OK && flags & DS_TOPOLOGY_PROBE)
-        r = ds__measure_probe(device, count);
+        r = ds__measure_probe(t->device, count);
     if (r == DS_OK)
-        r = ds__topology_here(t, device, count, flags);
+        r = ds__topology_here(t, t->device, count, flags);
     if (r == DS_OK)
         *out = t;
     else
@@ -11004,169 +11678,6 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-/* comm/types.h - types of a collective: lanes, regions, steps.
-
-   Defines the working state of one collective call (ds__work) and its parts: lanes (ds__clane),
-   regions (ds__region), steps (ds__cstep), buffer locations (ds__location) and participants
-   (ds__participant). Also defines the process-wide stocks of events (ds__spares) and of streams for
-   plans (ds__sides_of).
-
-   Policy:
-   1. A collective reads all tensor descriptions into participants, checks them, creates its
-      results and writes a list of steps. Until ds__work_run no step is enqueued; only a stream
-      capture is extended earlier (ds__fork_capture).
-   2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream. Its
-      operands are regions, and each region belongs to a lane. The steps of a lane run in list
-      order and may wait for steps of other lanes. Only the list decides the path of the data and
-      the place of each sum. If a plan is followed, the list has the plan's steps, and its
-      additional lanes are streams of the library.
-   3. To run the list, each lane first waits for the pending work of the lanes whose regions it
-      touches. Then the steps are enqueued. At the end, the lane of the last step waits for all
-      lanes with steps, and all lanes wait for that lane. Memory of a lane can therefore be freed
-      in that lane's order at once, temporary memory included. For the same reason, a failure of
-      one lane reaches all lanes.
-   4. If enqueueing fails, the remaining steps are left out, but the waits at the end are still
-      enqueued.
-   5. If the steps are small and no lane has pending work, the calling thread runs the steps
-      (inline_bytes and run_together of the driver). Nothing is enqueued then.
-
-   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
-   named by index. A step waits only for steps in front of it in the list. A temporary region has
-   no address until ds__work_run allocates its memory.
-   Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
-   driver call runs under that lock. ds_shutdown works without the lock. ds__side_take reads the
-   handle of a stream without the lock after marking the stream as taken.
-   Threads: several threads may run collectives at the same time. A ds__work lies on the stack of
-   the calling thread and is used by that thread only. */
-
-#define DS__NO_INDEX UINT32_MAX
-#define DS__INLINE_LANES 16
-
-enum { DS__STEP_COPY, DS__STEP_ROWS, DS__STEP_PACK, DS__STEP_REDUCE };
-
-typedef struct ds__clane {
-    ds__stream *s;
-    ds_stream stream;
-    ds_device device;
-    /* what the next step comes after: the first of a list, or DS__NO_INDEX */
-    uint32_t pending;
-    int pinned; /* 1: it has a pin, 0: a reference; a thread has few pins */
-    int busy;   /* 1: it has steps */
-    int side;   /* one of devstream's own streams: its number, from 1 */
-} ds__clane;
-
-typedef struct ds__region {
-    char *at; /* NULL: to be allocated */
-    size_t bytes;
-    uint32_t lane;
-    int direct; /* 1: it is not pageable, so kernels may use it */
-    int temporary;
-    ds_device device;
-} ds__region;
-
-typedef struct ds__location {
-    uint32_t region;
-    ptrdiff_t offset;
-} ds__location;
-
-/* Distances in elements. */
-typedef struct ds__strided {
-    int ndim;
-    size_t item;
-    int64_t shape[8];
-    int64_t dst[8];
-    int64_t src[8];
-} ds__strided;
-
-typedef struct ds__cstep {
-    uint8_t kind;
-    uint8_t op;
-    ds_dtype dtype;
-    uint32_t lane;
-    /* the first of the steps of other lanes that come before, or DS__NO_INDEX */
-    uint32_t after;
-    int watched; /* 1: it comes before a step of another lane */
-    ds_event done;
-    ds__location dst;
-    ds__location src;
-    size_t width;     /* copy: bytes; reduction: elements */
-    size_t height;    /* copy: rows */
-    size_t dst_pitch; /* copy: bytes */
-    size_t src_pitch; /* copy: bytes */
-    uint32_t strided; /* strided copy: its form */
-    uint32_t first;   /* reduction: the first of its inputs among the spots */
-    uint32_t count;   /* reduction: its inputs */
-} ds__cstep;
-
-typedef struct ds__link {
-    uint32_t step;
-    uint32_t next;
-} ds__link;
-
-typedef struct ds__work {
-    ds__clane *lane;
-    ds__region *region;
-    ds__cstep *step;
-    ds__link *link;
-    ds__location *spot;
-    ds__strided *strided;
-    const void **in; /* room for the inputs of a reduction */
-    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
-        spot_room, strideds, strided_room;
-    ds_result r;        /* the first failure */
-    size_t most;        /* inputs of a reduction at most */
-    size_t temporaries; /* regions to be allocated */
-    int forked;         /* 1: lanes came into a capture, and have not joined again */
-    /* memory beyond `first`, each begins with the address of the one before */
-    void **chunks;
-    char *at;                /* where the next piece is taken */
-    size_t left;             /* bytes that are left there */
-    ds__clane lane_first[8]; /* the lists begin here, on the caller's stack, */
-    ds__region region_first[12];
-    ds__cstep step_first[8];
-    ds__location spot_first[8];
-    const void *in_first[8];
-    _Alignas(16) char first[16 << 10]; /* and all else here: enough for a dozen tensors */
-} ds__work;
-
-/* A tensor that takes part. */
-typedef struct ds__participant {
-    uint32_t lane; /* memory of the host: DS__NO_INDEX until it is known */
-    uint32_t region;
-    unsigned flags;
-    ds__dims d; /* most of it are dimensions that nobody has */
-} ds__participant;
-
-/* What is to be put together, all in one order of elements: where it lies, and after which step. */
-typedef struct ds__addend {
-    ds__location spot;
-    uint32_t after;
-} ds__addend;
-
-static const ds_comm_options ds__comm_usual;
-
-#define DS__SPARE_EVENTS 16
-
-typedef struct ds__spare {
-    ds_event at[DS__SPARE_EVENTS];
-    int count;
-} ds__spare;
-
-static ds__spare ds__spares[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-
-/* Streams for the further lanes of plans. One that somebody uses for a list, that has work or
-   that captures is left alone as long as there is another. */
-#define DS__SIDES 64
-
-typedef struct ds__sides {
-    ds_stream at[DS__SIDES];
-    unsigned char taken[DS__SIDES];
-    int count;
-} ds__sides;
-
-/* under ds__c.lock, as what they point to */
-static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-
 /* comm/step.h - participants and the list of steps.
 
    Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
@@ -11175,7 +11686,7 @@ static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
    of a lane wait for an earlier step.
 
    Invariants: all lanes of a list belong to one driver. A lane keeps its stream alive until
-   ds__work_end. ds__lane_find uses a hazard pointer (pin) for the first three lanes and a
+   ds__work_end. ds__lane_add uses a hazard pointer (pin) for the first three lanes and a
    reference for the others, because a thread has eight hazard pointers. After out-of-memory,
    w->r holds the first failure, and functions that return an index return DS__NO_INDEX
    (ds__step_temporary_add: 0).
@@ -11183,9 +11694,10 @@ static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
    instructions. No driver call runs under a lock of this room.
    Threads: caller's threads, each with its own ds__work. */
 
-/* Member by member, here and in ds__step_add: what compilers make of a memset of this size takes
+/* Opens a ds__work. Assigns each member, here and in ds__step_add: a memset of this size takes
    longer than a small step. */
-static void ds__work_begin(ds__work *w) {
+static void ds__work_begin(ds__work *w, const ds_comm_options *options) {
+    w->options = options;
     w->lane = w->lane_first;
     w->region = w->region_first;
     w->step = w->step_first;
@@ -11198,13 +11710,14 @@ static void ds__work_begin(ds__work *w) {
     w->lanes = w->regions = w->steps = w->links = w->link_room = w->spots = w->strideds =
         w->strided_room = w->most = w->temporaries = 0;
     w->forked = 0;
+    w->progress = DS__WORK_LISTED;
     w->r = DS_OK;
     w->chunks = NULL;
     w->at = w->first;
     w->left = sizeof w->first;
 }
 
-/* Memory until ds__work_end, not initialised; NULL: there is none, and w->r says so. */
+/* Returns memory until ds__work_end, not initialised. NULL: out of memory, also in w->r. */
 static void *ds__work_take(ds__work *w, size_t count, size_t size) {
     size_t bytes;
     if (!__builtin_mul_overflow(count, size, &bytes) && bytes < PTRDIFF_MAX / 2) {
@@ -11232,7 +11745,8 @@ static void *ds__work_take(ds__work *w, size_t count, size_t size) {
     return NULL;
 }
 
-/* Room for more elements of an array; 0: no memory. */
+/* Doubles the room of an array of the list; 0: out of memory. `array` is the address of the array's
+   pointer. */
 __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, size_t count,
                                                    size_t *room, size_t size) {
     void *at;
@@ -11248,82 +11762,106 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
     return 1;
 }
 
-/* One more element of an array that grows; NULL: no memory. */
+/* Appends an element to an array of the list, not initialised; NULL: out of memory. */
 #define DS__MORE(w, what)                                                                       \
     (DS__LIKELY((w)->what##s < (w)->what##_room) ||                                             \
              ds__more_room((w), &(w)->what, (w)->what##s, &(w)->what##_room, sizeof *(w)->what) \
          ? &(w)->what[(w)->what##s++]                                                           \
          : NULL)
 
-/* Gives a side stream of a device back. */
+/* Returns a stream of ds__side_take to the table. */
 static void ds__side_give(ds_device device, int number) {
     ds__lock_take(&ds__c.lock);
     ds__sides_of[ds__backend_of(device)][device.index]->taken[number] = 0;
     ds__lock_give(&ds__c.lock);
 }
 
-static const char *ds__name_without_prefix(const char *what) {
-    return strncmp(what, "the ", 4) == 0 ? what + 4 : what;
+static int ds__same_device(ds_device a, ds_device b) {
+    return a.type == b.type && a.index == b.index;
 }
 
-/* The lane of a party: the stream that the options give, which must be on its device, else the
-   device's current one. */
-static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, int64_t index,
-                               ds_device device, uint32_t *out) {
-    *out = DS__NO_INDEX;
-    if (!given.id && device.type == DS_DEVICE_HOST)
-        return DS_OK;
-    ds_result r = DS_OK;
-    if (!given.id) {
-        r = ds__stream_current(device, &given);
-        if (r < 0)
-            return r;
-    }
+/* Returns a name as text, without a leading "the". */
+static const char *ds__name_text_bare(ds__name name) {
+    if (strncmp(name.words, "the ", 4) == 0)
+        name.words += 4;
+    return ds__name_text(name);
+}
+
+/* Returns the lane with this stream; DS__NO_INDEX: there is none, or it is on another device than
+   the tensor (ds__lane_check reports that). */
+static uint32_t ds__lane_index(const ds__work *w, ds_stream stream, ds_device device) {
     for (uint32_t i = 0; i < w->lanes; i++)
-        if (w->lane[i].stream.id == given.id &&
-            (device.type == DS_DEVICE_HOST ||
-             memcmp(&w->lane[i].device, &device, sizeof device) == 0)) {
-            *out = i;
-            return DS_OK;
-        }
-    ds__stream *s = ds__stream_pin(given);
-    if (!s)
-        return ds__fail_append(DS_ERR_INVALID_HANDLE, " (the stream of the %s)",
-                               ds__dims_nth(ds__name_without_prefix(what), index));
-    if (device.type != DS_DEVICE_HOST &&
-        (s->device.type != device.type || s->device.index != device.index))
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream of the %s is on %s:%d, not on %s:%d",
-                     ds__dims_nth(ds__name_without_prefix(what), index),
-                     ds__type_name(s->device.type), s->device.index, ds__type_name(device.type),
-                     device.index);
-    else if (w->lanes && w->lane[0].device.type != s->device.type)
-        r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, but others are on %s:%d",
-                     ds__dims_nth(ds__name_without_prefix(what), index),
-                     ds__type_name(s->device.type), s->device.index,
-                     ds__type_name(w->lane[0].device.type), w->lane[0].device.index);
-    ds__clane *lane = r == DS_OK ? DS__MORE(w, lane) : NULL;
-    int pinned = lane && w->lanes <= DS__PINS / 2 - 1;
+        if (w->lane[i].stream.id == stream.id &&
+            (device.type == DS_DEVICE_HOST || ds__same_device(w->lane[i].device, device)))
+            return i;
+    return DS__NO_INDEX;
+}
+
+/* Checks that a stream is on the device of its tensor, and its driver that of the other lanes. */
+static inline ds_result ds__lane_check(const ds__work *w, const ds__stream *s, ds__name name,
+                                       ds_device device) {
+    if (device.type != DS_DEVICE_HOST && !ds__same_device(s->device, device))
+        return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream of the %s is on %s:%d, not on %s:%d",
+                        ds__name_text_bare(name), ds__type_name(s->device.type), s->device.index,
+                        ds__type_name(device.type), device.index);
+    if (w->lanes && w->lane[0].device.type != s->device.type)
+        return ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, but others are on %s:%d",
+                        ds__name_text_bare(name), ds__type_name(s->device.type), s->device.index,
+                        ds__type_name(w->lane[0].device.type), w->lane[0].device.index);
+    return DS_OK;
+}
+
+/* Appends a lane and returns its index; DS__NO_INDEX: out of memory. Takes over the pin of the
+   stream. side: the number of a stream of ds__side_take plus 1, or 0. */
+static inline uint32_t ds__lane_add(ds__work *w, ds__stream *s, ds_stream stream, int side) {
+    ds__clane *lane = DS__MORE(w, lane);
+    int pinned = lane && !side && w->lanes <= DS__PINS / 2 - 1;
     if (lane)
-        *lane = (ds__clane){ s, given, s->device, DS__NO_INDEX, pinned, 0, 0 };
+        *lane = (ds__clane){ s, stream, s->device, DS__NO_INDEX, pinned, 0, side };
     if (lane && !pinned)
         ds__ref(s);
     if (!pinned)
         ds__stream_unpin(s);
-    if (!lane)
-        return r < 0 ? r : w->r;
-    *out = (uint32_t)w->lanes - 1;
-    return DS_OK;
+    return lane ? (uint32_t)w->lanes - 1 : DS__NO_INDEX;
 }
 
-static ds_stream ds__given_stream(const ds_comm_options *o, int64_t index) {
-    return index < 0                         ? o->stream
-           : (size_t)index < o->stream_count ? o->streams[index]
-                                             : (ds_stream){ 0 };
+/* Finds or appends the lane of a tensor on a device: the given stream, else the current stream of
+   the device. *out is DS__NO_INDEX for a tensor on the host without a stream. */
+static ds_result ds__lane_find(ds__work *w, ds_stream given, ds__name name, ds_device device,
+                               uint32_t *out) {
+    *out = DS__NO_INDEX;
+    if (!given.id && device.type == DS_DEVICE_HOST)
+        return DS_OK;
+    ds_result r = given.id ? DS_OK : ds__stream_current(device, &given);
+    if (r < 0)
+        return r;
+    *out = ds__lane_index(w, given, device);
+    if (*out != DS__NO_INDEX)
+        return DS_OK;
+    ds__stream *s = ds__stream_pin(given);
+    if (!s)
+        return ds__fail_append(DS_ERR_INVALID_HANDLE, " (the stream of the %s)",
+                               ds__name_text_bare(name));
+    r = ds__lane_check(w, s, name, device);
+    if (r < 0) {
+        ds__stream_unpin(s);
+        return r;
+    }
+    *out = ds__lane_add(w, s, given, 0);
+    return *out == DS__NO_INDEX ? w->r : DS_OK;
 }
 
-/* What devstream knows of the memory must agree with the description. */
-static ds_result ds__participant_memory(const ds__dims *d, const char *what, int64_t index,
-                                        int *direct) {
+/* Returns the stream that the options have for a tensor of a list, or (DS__NO_LIST) for the single
+   tensor; a zero handle if they have none. */
+static ds_stream ds__given_stream(const ds_comm_options *o, size_t index) {
+    if (index == DS__NO_LIST)
+        return o->stream;
+    return index < o->stream_count ? o->streams[index] : (ds_stream){ 0 };
+}
+
+/* Checks that a description agrees with the allocation that contains its memory, if devstream knows
+   one. *direct: 1 if kernels can use the memory. */
+static ds_result ds__participant_memory(const ds__dims *d, ds__name name, int *direct) {
     ds_pointer_info info;
     *direct = d->device.type != DS_DEVICE_HOST;
     if (!d->count || !ds__memory_table_find(d->first, &info))
@@ -11331,56 +11869,64 @@ static ds_result ds__participant_memory(const ds__dims *d, const char *what, int
     ptrdiff_t at = (ptrdiff_t)((uintptr_t)d->first - (uintptr_t)info.base);
     DS__REQUIRE(at >= -d->low && d->high <= (ptrdiff_t)info.size - at,
                 "%s: %td bytes at offset %td exceed the allocation of %zu bytes",
-                ds__dims_nth(what, index), d->high - d->low, at + d->low, info.size);
+                ds__name_text(name), d->high - d->low, at + d->low, info.size);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type != DS_DEVICE_HOST &&
-        (info.device.type != d->device.type || info.device.index != d->device.index))
+        !ds__same_device(info.device, d->device))
         return ds__fail(DS_ERR_DEVICE_MISMATCH,
                         "the device of %s is %s:%d, but its memory is on %s:%d",
-                        ds__dims_nth(what, index), ds__type_name(d->device.type), d->device.index,
+                        ds__name_text(name), ds__type_name(d->device.type), d->device.index,
                         ds__type_name(info.device.type), info.device.index);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type == DS_DEVICE_HOST &&
         info.device.type != DS_DEVICE_CPU)
-        return ds__fail(
-            DS_ERR_DEVICE_MISMATCH, "the device of %s is the host, but its memory is on %s:%d",
-            ds__dims_nth(what, index), ds__type_name(info.device.type), info.device.index);
+        return ds__fail(DS_ERR_DEVICE_MISMATCH,
+                        "the device of %s is the host, but its memory is on %s:%d",
+                        ds__name_text(name), ds__type_name(info.device.type), info.device.index);
     *direct = 1; /* known memory of the host is pinned */
     return DS_OK;
 }
 
-/* A party of what p->d says. */
-static ds_result ds__participant_enter(ds__work *w, const ds_comm_options *o, const char *what,
-                                       int64_t index, int64_t stream_index, ds__participant *p) {
+/* Reads and checks a tensor, and finds its lane and region. stream: as in ds__given_stream. */
+static ds_result ds__participant_open(ds__work *w, const ds_tensor *t, ds__name name, size_t stream,
+                                      int written, ds__participant *p) {
+    uint32_t lane;
     int direct;
-    ds_result r = ds__participant_memory(&p->d, what, index, &direct);
+    ds_result r = ds__tensor_read(t, name, &p->d);
+    if (r < 0)
+        return r;
+    (void)ds__tensor_share(t, NULL, &p->flags);
+    DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only",
+                ds__name_text(name));
+    for (int i = 0; i < p->d.ndim && written; i++)
+        DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
+                    "%s has %lld elements at one address: dimension %d has the stride 0",
+                    ds__name_text(name), (long long)p->d.shape[i], i);
+    r = ds__participant_memory(&p->d, name, &direct);
     if (r == DS_OK)
-        r = ds__lane_find(w, ds__given_stream(o, stream_index), what, index, p->d.device, &p->lane);
+        r = ds__lane_find(w, ds__given_stream(w->options, stream), name, p->d.device, &lane);
     if (r < 0)
         return r;
     ds__region *g = DS__MORE(w, region);
     if (!g)
         return w->r;
-    *g = (ds__region){ p->d.first, p->d.bytes, p->lane, direct, 0, p->d.device };
-    p->region = (uint32_t)w->regions - 1;
+    *g = (ds__region){ p->d.first, p->d.bytes, lane, direct, 0, p->d.device };
+    p->at = (ds__location){ (uint32_t)w->regions - 1, 0 };
     return DS_OK;
 }
 
-static ds_result ds__participant_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t,
-                                      const char *what, int64_t index, int64_t stream_index,
-                                      int written, ds__participant *p) {
-    ds_result r = ds__tensor_read(t, what, index, &p->d);
-    if (r < 0)
-        return r;
-    (void)ds__tensor_share(t, NULL, &p->flags);
-    DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only",
-                ds__dims_nth(what, index));
-    for (int i = 0; i < p->d.ndim && written; i++)
-        DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
-                    "%s has %lld elements at one address: dimension %d has the stride 0",
-                    ds__dims_nth(what, index), (long long)p->d.shape[i], i);
-    return ds__participant_enter(w, o, what, index, stream_index, p);
+/* Opens a tensor that is read. index: its place in its list and in options->streams, or
+   DS__NO_LIST. */
+static ds_result ds__input_open(ds__work *w, const ds_tensor *t, const char *words, size_t index,
+                                ds__participant *p) {
+    return ds__participant_open(w, t, ds__name_of(words, index), index, 0, p);
 }
 
-/* All parties are known: memory of the host that nobody gave a stream goes with the first lane. */
+/* As ds__input_open, for a tensor that is written. */
+static ds_result ds__output_open(ds__work *w, const ds_tensor *t, const char *words, size_t index,
+                                 ds__participant *p) {
+    return ds__participant_open(w, t, ds__name_of(words, index), index, 1, p);
+}
+
+/* Assigns the first lane to host memory without a stream. Called when all participants are open. */
 static ds_result ds__work_settle(ds__work *w) {
     if (w->r < 0)
         return w->r;
@@ -11393,24 +11939,24 @@ static ds_result ds__work_settle(ds__work *w) {
     return DS_OK;
 }
 
-static uint32_t ds__step_temporary_add(ds__work *w, uint32_t lane, size_t bytes) {
+/* Appends a temporary region on the device of a lane, and returns its location. */
+static ds__location ds__temporary_add(ds__work *w, uint32_t lane, size_t bytes) {
     ds__region *g = DS__MORE(w, region);
     if (!g)
-        return 0;
+        return (ds__location){ 0, 0 };
     *g = (ds__region){ NULL, bytes, lane, 1, 1, w->lane[lane].device };
     w->temporaries++;
-    return (uint32_t)w->regions - 1;
+    return (ds__location){ (uint32_t)w->regions - 1, 0 };
 }
 
-/* A step at the end of the list; DS__NO_INDEX: no memory. */
+/* Appends a step and returns its index; DS__NO_INDEX: out of memory. */
 static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location dst,
                              ds__location src) {
     ds__cstep *s = DS__MORE(w, step);
     if (!s)
         return DS__NO_INDEX;
     s->kind = (uint8_t)kind;
-    s->op = 0;
-    s->dtype = (ds_dtype){ 0, 0, 0 };
+    s->reduction = (ds__reduction){ 0 };
     s->watched = 0;
     s->done.id = 0;
     s->width = s->height = s->dst_pitch = s->src_pitch = 0;
@@ -11424,7 +11970,34 @@ static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location 
     return (uint32_t)w->steps - 1;
 }
 
-/* The next step that the lane is given, and so all later ones, comes after the step. */
+/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes. */
+static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, ds__location src,
+                                  size_t bytes) {
+    uint32_t i = w->r < 0 || !bytes ? DS__NO_INDEX : ds__step_add(w, DS__STEP_COPY, lane, dst, src);
+    if (i == DS__NO_INDEX)
+        return i;
+    w->step[i].width = w->step[i].dst_pitch = w->step[i].src_pitch = bytes;
+    w->step[i].height = 1;
+    return i;
+}
+
+/* Appends a reduction of the inputs at w->spot[first] and all later spots. Returns the step;
+   DS__NO_INDEX: out of memory. */
+static uint32_t ds__step_reduce_add(ds__work *w, uint32_t lane, ds__location dst, uint32_t first,
+                                    ds__reduction reduction, size_t elements) {
+    uint32_t i = ds__step_add(w, DS__STEP_REDUCE, lane, dst, (ds__location){ 0, 0 });
+    if (i == DS__NO_INDEX)
+        return i;
+    w->step[i].reduction = reduction;
+    w->step[i].first = first;
+    w->step[i].count = (uint32_t)w->spots - first;
+    w->step[i].width = elements;
+    if (w->step[i].count > w->most)
+        w->most = w->step[i].count;
+    return i;
+}
+
+/* Makes the next step of the lane, and therefore all later ones, wait for a step. */
 static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
     if (step == DS__NO_INDEX || w->r < 0 || w->step[step].lane == lane)
         return;
@@ -11436,8 +12009,8 @@ static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
     w->step[step].watched = 1;
 }
 
-/* Kernels of a lane can use the region. On a virtual clock they take no links, so what is
-   elsewhere is copied. */
+/* Returns 1 if kernels of a lane can use the region. On a virtual clock, kernels occupy no links, so
+   memory of other devices must be copied. */
 static int ds__step_reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
@@ -11459,8 +12032,8 @@ static int ds__step_reaches(ds__work *w, uint32_t lane, uint32_t region) {
    Translates a copy between two tensors of one shape into steps (ds__copy_add,
    ds__copy_participant). The copy becomes one plain copy, one copy of rows, one strided copy by a
    kernel, or several of these. If kernels of the lane cannot use both memories, ds__copy_add packs
-   the elements at the source, copies one block and unpacks at the destination. ds__party_part
-   describes a part of a participant along one dimension.
+   the elements at the source, copies one block and unpacks at the destination.
+   ds__participant_slice describes a part of a participant along one dimension.
 
    Invariants: the lane belongs to the source or to the destination. Strides are in elements. A
    strided copy has at most eight dimensions. A copy of rows has no pitch above INT32_MAX,
@@ -11468,181 +12041,172 @@ static int ds__step_reaches(ds__work *w, uint32_t lane, uint32_t region) {
    Locks: takes none and expects none; ds__step_reaches asks the driver for peer access.
    Threads: caller's threads, each with its own ds__work. */
 
-/* A copy between strides in bytes: `width` bytes that lie together on both sides, ndim times. */
+/* A copy that is translated into steps. */
 typedef struct ds__moves {
-    ds__location dst;
-    ds__location src;
+    ds__runs runs;
     uint32_t lane;
-    uint32_t last; /* the last step that was made */
+    uint32_t last; /* the last step; DS__NO_INDEX: none */
     size_t item;
-    size_t width;
-    int ndim;
-    int kernel; /* 1: a kernel may do the copy */
-    int64_t shape[DS_TENSOR_MAX_DIMS];
-    int64_t to[DS_TENSOR_MAX_DIMS];
-    int64_t from[DS_TENSOR_MAX_DIMS];
+    int kernel; /* 1: kernels of the lane can use both memories */
 } ds__moves;
 
-/* Sorted by the distances of the destination, and as few dimensions as there can be. */
-static void ds__moves_plan(ds__moves *m, int ndim, const int64_t *shape, const int64_t *to,
-                           const int64_t *from, size_t item) {
-    int n = 0;
-    m->item = m->width = item;
-    for (int d = 0; d < ndim; d++) {
-        if (shape[d] == 1)
-            continue;
-        int at = n++;
-        int64_t t = to[d] * (int64_t)item;
-        int64_t f = from[d] * (int64_t)item;
-        for (; at > 0 && llabs(m->to[at - 1]) < llabs(t); at--) {
-            m->shape[at] = m->shape[at - 1];
-            m->to[at] = m->to[at - 1];
-            m->from[at] = m->from[at - 1];
-        }
-        m->shape[at] = shape[d];
-        m->to[at] = t;
-        m->from[at] = f;
-    }
-    int kept = 0; /* what is one with the dimension inside of it is merged */
-    for (int d = 0; d < n; d++) {
-        if (kept && m->to[kept - 1] == m->to[d] * m->shape[d] &&
-            m->from[kept - 1] == m->from[d] * m->shape[d]) {
-            m->shape[kept - 1] *= m->shape[d];
-        } else {
-            m->shape[kept] = m->shape[d];
-            kept++;
-        }
-        m->to[kept - 1] = m->to[d];
-        m->from[kept - 1] = m->from[d];
-    }
-    if (kept && m->to[kept - 1] == (int64_t)item && m->from[kept - 1] == (int64_t)item)
-        m->width = item * (size_t)m->shape[--kept];
-    m->ndim = kept;
+/* Returns 1 if the dimension may be the rows of a driver's copy. */
+static int ds__moves_has_rows(const ds__moves *m, int dim) {
+    int64_t dst = m->runs.dst[dim];
+    int64_t src = m->runs.src[dim];
+    int64_t width = (int64_t)m->runs.width;
+    return dst >= width && src >= width && dst <= INT32_MAX && src <= INT32_MAX;
 }
 
-/* 1: one copy does it, of rows at most. */
-static int ds__moves_simple(const ds__moves *m) {
-    return m->ndim == 0 ||
-           (m->ndim == 1 && m->to[0] >= (int64_t)m->width && m->from[0] >= (int64_t)m->width);
+/* Returns 1 if one step of the driver does the whole copy, except for the limit of the pitch. */
+static int ds__moves_is_simple(const ds__moves *m) {
+    const ds__runs *n = &m->runs;
+    return n->ndim == 0 ||
+           (n->ndim == 1 && n->dst[0] >= (int64_t)n->width && n->src[0] >= (int64_t)n->width);
 }
 
-/* Dimensions from `dim` on, with the others at fixed indices. */
-static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptrdiff_t from) {
-    int n = m->ndim - dim;
-    int rows = n == 1 && m->to[dim] >= (int64_t)m->width && m->from[dim] >= (int64_t)m->width;
-    /* cudaMemcpy2DAsync takes no larger pitch (cudaDevAttrMaxPitch) */
-    rows = rows && m->to[dim] <= INT32_MAX && m->from[dim] <= INT32_MAX;
-    ds__location dst = { m->dst.region, m->dst.offset + to };
-    ds__location src = { m->src.region, m->src.offset + from };
+/* Appends a copy of the rows of the last dimension. */
+static void ds__moves_add_rows(ds__work *w, ds__moves *m, ds__location dst, ds__location src) {
+    int dim = m->runs.ndim - 1;
+    uint32_t i = m->last = ds__step_add(w, DS__STEP_ROWS, m->lane, dst, src);
+    if (i == DS__NO_INDEX)
+        return;
+    w->step[i].width = m->runs.width;
+    w->step[i].height = (size_t)m->runs.shape[dim];
+    w->step[i].dst_pitch = (size_t)m->runs.dst[dim];
+    w->step[i].src_pitch = (size_t)m->runs.src[dim];
+}
+
+/* Appends a strided copy of the dimensions from `dim` on. A run of several elements is its last
+   dimension. */
+static void ds__moves_add_pack(ds__work *w, ds__moves *m, int dim, ds__location dst,
+                               ds__location src) {
+    int64_t item = (int64_t)m->item;
+    ds__strided *k = DS__MORE(w, strided);
+    uint32_t i = m->last = k ? ds__step_add(w, DS__STEP_PACK, m->lane, dst, src) : DS__NO_INDEX;
+    if (i == DS__NO_INDEX)
+        return;
+    w->step[i].strided = (uint32_t)w->strideds - 1;
+    k->ndim = 0;
+    k->item = m->item;
+    for (int d = dim; d < m->runs.ndim; d++, k->ndim++) {
+        k->shape[k->ndim] = m->runs.shape[d];
+        k->dst[k->ndim] = m->runs.dst[d] / item;
+        k->src[k->ndim] = m->runs.src[d] / item;
+    }
+    if (m->runs.width > m->item) {
+        k->shape[k->ndim] = (int64_t)m->runs.width / item;
+        k->dst[k->ndim] = k->src[k->ndim] = 1;
+        k->ndim++;
+    }
+}
+
+/* Appends the steps for the dimensions from `dim` on. A dimension that no step can take becomes one
+   copy for each of its indices. */
+static void ds__moves_add(ds__work *w, ds__moves *m, int dim, ds__location dst, ds__location src) {
+    enum { WIDE_ROW = 256 }; /* bytes; kernels copy only shorter rows */
+
+    int n = m->runs.ndim - dim;
     if (w->r < 0)
         return;
-    if (n == 0 || (rows && (!m->kernel || m->width >= 256))) {
-        uint32_t i = m->last =
-            ds__step_add(w, n ? DS__STEP_ROWS : DS__STEP_COPY, m->lane, dst, src);
-        if (i == DS__NO_INDEX)
-            return;
-        w->step[i].width = m->width;
-        w->step[i].height = n ? (size_t)m->shape[dim] : 1;
-        w->step[i].dst_pitch = n ? (size_t)m->to[dim] : m->width;
-        w->step[i].src_pitch = n ? (size_t)m->from[dim] : m->width;
+    if (n == 0) {
+        m->last = ds__step_copy_add(w, m->lane, dst, src, m->runs.width);
         return;
     }
-    int inner = m->width > m->item;
-    int64_t item = (int64_t)m->item;
-    if (m->kernel && n + inner <= 8) {
-        ds__strided *k = DS__MORE(w, strided);
-        uint32_t i = m->last = k ? ds__step_add(w, DS__STEP_PACK, m->lane, dst, src) : DS__NO_INDEX;
-        if (i == DS__NO_INDEX)
-            return;
-        w->step[i].strided = (uint32_t)w->strideds - 1;
-        k->ndim = n + inner;
-        k->item = m->item;
-        for (int d = 0; d < n; d++) {
-            k->shape[d] = m->shape[dim + d];
-            k->dst[d] = m->to[dim + d] / item;
-            k->src[d] = m->from[dim + d] / item;
-        }
-        if (inner) {
-            k->shape[n] = (int64_t)m->width / item;
-            k->dst[n] = k->src[n] = 1;
-        }
+    if (n == 1 && ds__moves_has_rows(m, dim) && (!m->kernel || m->runs.width >= WIDE_ROW)) {
+        ds__moves_add_rows(w, m, dst, src);
         return;
     }
-    for (int64_t i = 0; i < m->shape[dim] && w->r == DS_OK; i++)
-        ds__moves_make(w, m, dim + 1, to + (ptrdiff_t)(i * m->to[dim]),
-                       from + (ptrdiff_t)(i * m->from[dim]));
+    if (m->kernel && n + (m->runs.width > m->item) <= 8) {
+        ds__moves_add_pack(w, m, dim, dst, src);
+        return;
+    }
+    for (int64_t i = 0; i < m->runs.shape[dim] && w->r == DS_OK; i++) {
+        ds__moves_add(w, m, dim + 1, dst, src);
+        dst.offset += (ptrdiff_t)m->runs.dst[dim];
+        src.offset += (ptrdiff_t)m->runs.src[dim];
+    }
 }
 
-/* Copies a tensor of this shape from one place with its strides to another, on the lane, which
-   is that of one of the two. The last step, or DS__NO_INDEX. */
-static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__location dst, const int64_t *to,
-                             ds__location src, const int64_t *from, int ndim, const int64_t *shape,
-                             size_t item) {
-    ds__moves m;
+static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__operand dst, ds__operand src,
+                             const ds__dims *shape);
+
+static int ds__runs_of_operands(const ds__dims *shape, const int64_t *dst, const int64_t *src,
+                                ds__runs *out) {
+    ds__runs_of(&(ds__comm_copy){ shape->item, shape->ndim, shape->shape, dst, src }, out);
+    return out->ndim;
+}
+
+/* Copies between devices without peer access: packs at the source, copies one block, and unpacks at
+   the destination. A side without gaps is used as it is. */
+static uint32_t ds__copy_add_packed(ds__work *w, uint32_t lane, ds__operand dst, ds__operand src,
+                                    const ds__dims *shape) {
     int64_t row[DS_TENSOR_MAX_DIMS];
-    int64_t count = ds__count_of(ndim, shape);
-    if (w->r < 0 || !count)
+    ds__runs runs;
+    size_t bytes = (size_t)shape->count * shape->item;
+    ds__location block = src.at;
+    uint32_t at_src = w->region[src.at.region].lane;
+    uint32_t at_dst = w->region[dst.at.region].lane;
+    ds__row_major(shape->ndim, shape->shape, row);
+    if (ds__runs_of_operands(shape, row, src.strides, &runs)) {
+        block = ds__temporary_add(w, at_src, bytes);
+        ds__come_after(w, lane, ds__copy_add(w, at_src, (ds__operand){ block, row }, src, shape));
+    }
+    if (!ds__runs_of_operands(shape, dst.strides, row, &runs))
+        return ds__step_copy_add(w, lane, dst.at, block, bytes);
+    ds__operand there = { ds__temporary_add(w, at_dst, bytes), row };
+    ds__come_after(w, at_dst, ds__step_copy_add(w, lane, there.at, block, bytes));
+    return ds__copy_add(w, at_dst, dst, there, shape);
+}
+
+/* Appends the steps of a copy on a lane, which is that of the source or of the destination. Shape
+   and data type are those of `shape`. Returns the last step; DS__NO_INDEX: none, or out of memory.
+   */
+static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__operand dst, ds__operand src,
+                             const ds__dims *shape) {
+    ds__moves m;
+    if (w->r < 0 || !shape->count)
         return DS__NO_INDEX;
-    ds__moves_plan(&m, ndim, shape, to, from, item);
-    m.dst = dst;
-    m.src = src;
     m.lane = lane;
     m.last = DS__NO_INDEX;
-    m.kernel =
-        m.ndim && ds__step_reaches(w, lane, dst.region) && ds__step_reaches(w, lane, src.region);
-    const ds__region *d = &w->region[dst.region];
-    const ds__region *s = &w->region[src.region];
-    uint32_t at_dst = d->lane;
-    uint32_t at_src = s->lane;
-    if (ds__moves_simple(&m) || m.kernel || d->device.type == DS_DEVICE_HOST ||
-        s->device.type == DS_DEVICE_HOST) {
-        ds__moves_make(w, &m, 0, 0, 0);
-        return m.last;
-    }
-    /* Devices that cannot reach each other: packed here, copied, unpacked there. */
-    size_t bytes = (size_t)count * item;
-    ds__row_major(ndim, shape, row);
-    ds__moves_plan(&m, ndim, shape, row, from, item);
-    if (m.ndim) {
-        ds__location packed = { ds__step_temporary_add(w, at_src, bytes), 0 };
-        ds__come_after(w, lane, ds__copy_add(w, at_src, packed, row, src, from, ndim, shape, item));
-        src = packed;
-    }
-    ds__moves_plan(&m, ndim, shape, to, row, item);
-    ds__location there =
-        m.ndim ? (ds__location){ ds__step_temporary_add(w, at_dst, bytes), 0 } : dst;
-    uint32_t i = ds__step_add(w, DS__STEP_COPY, lane, there, src);
-    if (i == DS__NO_INDEX)
-        return i;
-    w->step[i].width = w->step[i].dst_pitch = w->step[i].src_pitch = bytes;
-    w->step[i].height = 1;
-    if (!m.ndim)
-        return i;
-    ds__come_after(w, at_dst, i);
-    return ds__copy_add(w, at_dst, dst, to, there, row, ndim, shape, item);
+    m.item = shape->item;
+    m.kernel = ds__runs_of_operands(shape, dst.strides, src.strides, &m.runs) &&
+               ds__step_reaches(w, lane, dst.at.region) && ds__step_reaches(w, lane, src.at.region);
+    if (!ds__moves_is_simple(&m) && !m.kernel &&
+        w->region[dst.at.region].device.type != DS_DEVICE_HOST &&
+        w->region[src.at.region].device.type != DS_DEVICE_HOST)
+        return ds__copy_add_packed(w, lane, dst, src, shape);
+    ds__moves_add(w, &m, 0, dst.at, src.at);
+    return m.last;
 }
 
-static ds__location ds__location_of(const ds__participant *p) {
-    return (ds__location){ p->region, 0 };
+static ds__operand ds__operand_of(const ds__participant *p) {
+    return (ds__operand){ p->at, p->d.strides };
 }
 
-/* One party's tensor to another party's, which has the same shape. */
+/* Copies one participant to another one of the same shape. */
 static uint32_t ds__copy_participant(ds__work *w, uint32_t lane, const ds__participant *to,
                                      const ds__participant *from) {
-    return ds__copy_add(w, lane, ds__location_of(to), to->d.strides, ds__location_of(from),
-                        from->d.strides, to->d.ndim, to->d.shape, to->d.item);
+    return ds__copy_add(w, lane, ds__operand_of(to), ds__operand_of(from), &to->d);
 }
 
 static uint32_t ds__lane_of(const ds__work *w, const ds__participant *p) {
-    return w->region[p->region].lane;
+    return w->region[p->at.region].lane;
 }
 
-/* A part of a party along a dimension, which moves on by its size. */
-static ds__participant ds__party_part(const ds__participant *p, int dim, int64_t *at,
-                                      int64_t size) {
+/* Copies a participant, on its lane, to new temporary memory with these strides. */
+static ds__source ds__participant_pack(ds__work *w, const ds__participant *p,
+                                       const int64_t *strides) {
+    uint32_t lane = ds__lane_of(w, p);
+    ds__operand packed = { ds__temporary_add(w, lane, p->d.bytes), strides };
+    return (ds__source){ packed.at, ds__copy_add(w, lane, packed, ds__operand_of(p), &p->d) };
+}
+
+/* The part of a participant that has the indices of `slice` in a dimension. Member by member, since
+   most of a participant is dimensions that are not in use. */
+static ds__participant ds__participant_slice(const ds__participant *p, int dim, ds__slice slice) {
     ds__participant part;
-    part.lane = p->lane;
-    part.region = p->region;
+    part.at = p->at;
     part.flags = p->flags;
     part.d.first = p->d.first;
     part.d.device = p->d.device;
@@ -11656,17 +12220,12 @@ static ds__participant ds__party_part(const ds__participant *p, int dim, int64_t
         part.d.shape[i] = p->d.shape[i];
         part.d.strides[i] = p->d.strides[i];
     }
-    part.d.shape[dim] = size;
+    part.d.shape[dim] = slice.size;
     ds__dims_recount(&part.d);
     part.d.bytes = (size_t)part.d.count * part.d.item;
-    ds__dims_move(&part.d, dim, *at);
-    *at += size;
+    ds__dims_move(&part.d, dim, slice.begin);
+    part.at.offset += part.d.first - p->d.first;
     return part;
-}
-
-static ds__location ds__location_in(const ds__work *w, const ds__participant *part) {
-    return (ds__location){ part->region,
-                           part->d.count ? part->d.first - w->region[part->region].at : 0 };
 }
 
 /* comm/submit.h - execution of single steps.
@@ -11689,19 +12248,20 @@ static char *ds__location_at(const ds__work *w, ds__location s) {
     return w->region[s.region].at + s.offset;
 }
 
-/* The part of a step that kernels do. */
+/* Runs a strided copy or a reduction by kernels; zero stream: on the calling thread. */
 static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_stream stream) {
     char *dst = ds__location_at(w, s->dst);
     if (s->kind == DS__STEP_PACK) {
         const ds__strided *k = &w->strided[s->strided];
-        return ds__comm_pack(stream, k->item, dst, k->dst, ds__location_at(w, s->src), k->src,
-                             k->shape, k->ndim);
+        return ds__comm_pack(stream, dst, ds__location_at(w, s->src),
+                             &(ds__comm_copy){ k->item, k->ndim, k->shape, k->dst, k->src });
     }
     for (uint32_t i = 0; i < s->count; i++)
         w->in[i] = ds__location_at(w, w->spot[s->first + i]);
-    return ds__comm_reduce(stream, (ds_reduce_op)s->op, s->dtype, dst, w->in, s->count, s->width);
+    return ds__comm_reduce(stream, s->reduction, dst, w->in, s->count, s->width);
 }
 
+/* Enqueues a step on the stream of its lane. */
 static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     const ds__clane *l = &w->lane[s->lane];
     char *dst = ds__location_at(w, s->dst);
@@ -11724,7 +12284,7 @@ static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     }
 }
 
-/* All steps by the caller, in the order of the list. */
+/* Runs all steps on the calling thread, in list order. */
 static void ds__steps_now(void *user) {
     const ds__work *w = user;
     for (size_t i = 0; i < w->steps; i++) {
@@ -11740,9 +12300,9 @@ static void ds__steps_now(void *user) {
     }
 }
 
-/* 1: neither of the devices reaches the other, so that a copy between the two goes through the
-   host. */
-static int ds__steps_stage(const ds__work *w, const ds__cstep *s) {
+/* Returns 1 if neither of the step's devices can access the other one, so that the copy goes through
+   the host. */
+static int ds__step_stages(const ds__work *w, const ds__cstep *s) {
     ds_device to = w->region[s->dst.region].device;
     ds_device from = w->region[s->src.region].device;
     const ds__driver *driver = w->lane[0].s->driver;
@@ -11752,21 +12312,25 @@ static int ds__steps_stage(const ds__work *w, const ds__cstep *s) {
             (!reach && driver->device_peer(from.index, to.index, &reach) < 0) || !reach);
 }
 
-/* Where kernels run on the processor, one tensor that goes to several places is read once: the
-   steps become one of the first one's lane. */
+/* Returns 1 if a step copies the same bytes as the first step, and a kernel may do both. */
+static int ds__step_spreads(const ds__work *w, const ds__cstep *s) {
+    const ds__cstep *first = w->step;
+    return s->kind == DS__STEP_COPY && s->src.region == first->src.region &&
+           s->src.offset == first->src.offset && s->width == first->width &&
+           s->after == DS__NO_INDEX && !s->watched && w->region[s->dst.region].direct &&
+           w->region[s->src.region].direct && !ds__step_stages(w, s);
+}
+
+/* If all steps copy the same bytes, and kernels run on the processor, one kernel can read the bytes
+   once. Returns 1 in this case, and moves all steps to the lane of the first step. */
 static int ds__steps_spread(ds__work *w) {
     const ds__cstep *first = w->step;
     if (w->steps < 2 || w->steps > DS__SPREAD || !w->lane[0].s->driver->spreads() ||
         ds__captures_open())
         return 0;
-    for (size_t i = 0; i < w->steps; i++) {
-        const ds__cstep *s = &w->step[i];
-        if (s->kind != DS__STEP_COPY || s->src.region != first->src.region ||
-            s->src.offset != first->src.offset || s->width != first->width ||
-            s->after != DS__NO_INDEX || s->watched || !w->region[s->dst.region].direct ||
-            !w->region[s->src.region].direct || ds__steps_stage(w, s))
+    for (size_t i = 0; i < w->steps; i++)
+        if (!ds__step_spreads(w, &w->step[i]))
             return 0;
-    }
     for (size_t i = 1; i < w->steps; i++) {
         w->lane[w->step[i].lane].busy = 0;
         w->step[i].lane = first->lane;
@@ -11775,6 +12339,7 @@ static int ds__steps_spread(ds__work *w) {
     return 1;
 }
 
+/* Enqueues the kernel of ds__steps_spread. */
 static ds_result ds__spread_run(const ds__work *w) {
     ds__stream *s = w->lane[w->step[0].lane].s;
     ds__spread_args a = { .src = ds__location_at(w, w->step[0].src),
@@ -11791,8 +12356,8 @@ static ds_result ds__spread_run(const ds__work *w) {
     return ds__stream_submit(s, &op);
 }
 
-/* 1: the inline rule allows them: small ones, and no copy that would have to go through the
-   host. */
+/* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no copy
+   goes through the host. */
 static int ds__steps_small(const ds__work *w) {
     const size_t most = w->lane[0].s->driver->inline_bytes;
     size_t all = 0;
@@ -11802,16 +12367,16 @@ static int ds__steps_small(const ds__work *w) {
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
         if (s->kind == DS__STEP_REDUCE) {
-            /* in several launches, maybe with memory between them */
+            /* several launches may need memory for partial results */
             if (s->count > DS__COMM_INPUTS)
                 return 0;
-            bytes = s->width * (ds_dtype_get_size)(s->dtype);
+            bytes = s->width * (ds_dtype_get_size)(s->reduction.dtype);
         } else if (s->kind == DS__STEP_PACK) {
             const ds__strided *k = &w->strided[s->strided];
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
         } else {
             bytes = s->width * s->height;
-            if (bytes <= most && ds__steps_stage(w, s))
+            if (bytes <= most && ds__step_stages(w, s))
                 return 0;
         }
         all += bytes;
@@ -11821,19 +12386,23 @@ static int ds__steps_small(const ds__work *w) {
     return 1;
 }
 
-/* *out_ran: they are done. */
-static ds_result ds__steps_at_once(ds__work *w, int *out_ran) {
+/* Lets the calling thread run the steps if they are small and no lane has pending work; w->progress
+   is DS__WORK_RAN then. */
+static ds_result ds__steps_at_once(ds__work *w) {
     void *native[DS__INLINE_LANES];
-    *out_ran = 0;
+    int ran = 0;
     if (!ds__steps_small(w))
         return DS_OK;
     for (size_t i = 0; i < w->lanes; i++)
         native[i] = w->lane[i].s->native;
-    return w->lane[0].s->driver->run_together(native, w->lanes, ds__steps_now, w, out_ran);
+    ds_result r = w->lane[0].s->driver->run_together(native, w->lanes, ds__steps_now, w, &ran);
+    if (ran)
+        w->progress = DS__WORK_RAN;
+    return r;
 }
 
-/* What no stream can wait for the host does: memory is freed afterwards that the lane may write
-   to. */
+/* Waits on the host for a lane, unless a capture is open. Called if the wait of a stream failed,
+   because the caller frees memory afterwards that the lane may still write. */
 __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
     if (ds__captures_open())
         return;
@@ -11844,10 +12413,10 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
 
 /* comm/join.h - running a list of steps, and its waits.
 
-   ds__work_run runs the list that a collective has written, and tells observers of its operands.
-   ds__work_steps allocates temporary memory,
-   enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
-   frees the temporary memory. ds__join_streams makes all lanes wait for each other.
+   ds__work_run runs the list that a collective has written, and notifies observers of its
+   operands. ds__work_steps allocates temporary memory, enqueues waits and steps, joins the lanes,
+   records uses of memory with the allocator, and frees the temporary memory. ds__join_streams
+   makes all lanes wait for each other.
    ds__fork_capture extends a stream capture to all lanes. ds__work_end closes a ds__work.
    ds__event_take and ds__event_give keep a stock of events for each device.
 
@@ -11861,8 +12430,8 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
    Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
    and takes no lock. */
 
-/* One lane waits for the others that had steps, and all wait for it. The last step's lane is
-   that one: often no other had any. `all`: as if all had some. */
+/* The lane of the last step waits for all other lanes with steps, then all lanes wait for that
+   lane: often no other lane has steps. all: as if each lane had steps. */
 static ds_result ds__join_streams(const ds__work *w, int all) {
     ds_result r = DS_OK;
     uint32_t last = w->steps ? w->step[w->steps - 1].lane : 0;
@@ -11886,8 +12455,8 @@ static ds_result ds__join_streams(const ds__work *w, int all) {
     return r;
 }
 
-/* While a stream captures, the others come into its capture before anything is allocated on
-   them: the graph has that memory. */
+/* If a lane captures, extends its capture to the other lanes. Called before memory is allocated on
+   them, so that the graph owns the memory. */
 static ds_result ds__fork_capture(ds__work *w) {
     size_t n = w->lanes;
     ds_result r = DS_OK;
@@ -11909,8 +12478,8 @@ static ds_result ds__fork_capture(ds__work *w) {
     return r;
 }
 
-/* A call that fails on the way leaves no lane behind that came into the capture: it would spoil
-   that. */
+/* Joins the lanes that a failed call has forked into a capture; an unjoined lane would invalidate
+   the capture. */
 __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
     w->forked = 0;
     ds__tls.mute++;
@@ -11938,7 +12507,7 @@ static void ds__work_end(ds__work *w) {
     }
 }
 
-/* Lanes wait for those whose regions they touch. */
+/* Makes each lane wait for the lanes whose regions its steps touch. */
 static ds_result ds__begin_lanes(ds__work *w) {
     ds_result r = DS_OK;
     size_t n = w->lanes;
@@ -11960,8 +12529,8 @@ static ds_result ds__begin_lanes(ds__work *w) {
     return r;
 }
 
-/* Notes the operands with the allocator, which reuses none of their memory before the collective
-   is done. */
+/* Records the operands' uses with the allocator, which does not reuse their memory before the
+   collective is complete. */
 static ds_result ds__note_uses(const ds__work *w) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < w->regions; i++) {
@@ -11972,7 +12541,7 @@ static ds_result ds__note_uses(const ds__work *w) {
             one = ds__pinned_operand(g->at, l->stream);
         else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes)
             one = ds__mem_operand(g->at, l->s, l->stream);
-        /* without an event nobody may have it before */
+        /* Without a recorded event the memory could be reused at once. */
         if (one < 0 && !ds__captures_open())
             one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER);
         if (r == DS_OK)
@@ -11981,7 +12550,7 @@ static ds_result ds__note_uses(const ds__work *w) {
     return r;
 }
 
-/* Events stay with their device, and are used again: a wait keeps the record that it found. */
+/* Takes an event of a device from the stock, or creates one. */
 static ds_result ds__event_take(ds_device device, ds_event *out) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     ds__lock_take(&ds__c.lock);
@@ -11990,6 +12559,7 @@ static ds_result ds__event_take(ds_device device, ds_event *out) {
     return out->id ? DS_OK : ds__event_new(0, NULL, out);
 }
 
+/* Returns an event to the stock, or destroys it if the stock is full. A zero handle is allowed. */
 static void ds__event_give(ds_device device, ds_event event) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     if (!event.id)
@@ -12003,6 +12573,7 @@ static void ds__event_give(ds_device device, ds_event event) {
         ds__event_drop(event);
 }
 
+/* Destroys the stocks. Called by ds_shutdown. */
 static void ds__events_end(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++)
@@ -12010,7 +12581,7 @@ static void ds__events_end(void) {
                 ds__event_drop(ds__spares[b][i].at[--ds__spares[b][i].count]);
 }
 
-/* Before anything is done: whether the host will wait, and may. */
+/* In sync debug mode, warns or fails if the collective makes the host wait. */
 __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *w) {
     if (ds__captures_open())
         return DS_OK;
@@ -12022,7 +12593,7 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     return DS_OK;
 }
 
-/* Tells observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
+/* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
     ds__seen_operand *list = ds__work_take(w, w->regions, sizeof *list);
     size_t n = 0;
@@ -12043,82 +12614,143 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
     ds__observer_notify(&(ds__seen){ .kind = kind, .operand = list, .operands = n, .result = r });
 }
 
-static ds_result ds__work_steps(ds__work *w) {
-    int begun = 0;
-    int part = 0;
-    ds_result r = w->r;
+/* Reports a failure of writing the list; checks and allocates what running it needs. */
+static ds_result ds__work_prepare(ds__work *w) {
+    if (w->r < 0)
+        return w->r;
+    if (DS__UNLIKELY(ds__sync_watched())) {
+        ds_result r = ds__work_watch(w);
+        if (r < 0)
+            return r;
+    }
+    if (w->most > sizeof w->in_first / sizeof *w->in_first) {
+        w->in = ds__work_take(w, w->most, sizeof *w->in);
+        if (!w->in)
+            return w->r;
+    }
+    return DS_OK;
+}
+
+/* Allocates the temporary regions, on the streams of their lanes. */
+static ds_result ds__temporaries_alloc(ds__work *w) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < w->regions && r == DS_OK; i++) {
+        ds__region *g = &w->region[i];
+        void *ptr = NULL;
+        if (!g->temporary)
+            continue;
+        if (g->device.type == DS_DEVICE_HOST)
+            DS__KEEPING(r, (ds_mem_pinned_alloc)(g->bytes, &ptr));
+        else
+            DS__KEEPING(r, (ds_mem_alloc)(g->bytes, w->lane[g->lane].stream, &ptr));
+        g->at = ptr;
+    }
+    return r;
+}
+
+/* Frees the temporary regions that were allocated, in the order of their lanes. */
+static ds_result ds__temporaries_free(ds__work *w) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < w->regions; i++) {
+        const ds__region *g = &w->region[i];
+        ds_result one;
+        if (!g->temporary || !g->at)
+            continue;
+        if (g->device.type == DS_DEVICE_HOST)
+            DS__KEEPING(one, (ds_mem_pinned_free)(g->at));
+        else
+            DS__KEEPING(one, (ds_mem_free)(g->at));
+        if (r == DS_OK)
+            r = one;
+    }
+    return r;
+}
+
+/* Enqueues the waits of a step, the step, and the event for which later steps wait. */
+static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s) {
+    const ds__clane *l = &w->lane[s->lane];
+    ds_result r = DS_OK;
+    for (uint32_t k = s->after; k != DS__NO_INDEX && r == DS_OK; k = w->link[k].next)
+        r = ds__wait_event(l->stream, w->step[w->link[k].step].done, DS__OP_WAIT);
     if (r < 0)
         return r;
-    if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__work_watch(w)) < 0)
+    /* If a reduction has several launches, a part of them may have been enqueued on failure. */
+    if (s->count > DS__COMM_INPUTS || (s->count && s->reduction.op == DS_REDUCE_AVERAGE))
+        w->progress = DS__WORK_STARTED;
+    r = ds__step_run(w, s);
+    if (r < 0)
         return r;
-    if (w->most > sizeof w->in_first / sizeof *w->in_first &&
-        !(w->in = ds__work_take(w, w->most, sizeof *w->in)))
-        return w->r;
+    w->progress = DS__WORK_STARTED;
+    if (!s->watched)
+        return DS_OK;
+    r = ds__event_take(l->device, &s->done);
+    return r < 0 ? r : ds__event_record(s->done, l->stream, DS__OP_RECORD);
+}
+
+/* Enqueues the waits between the lanes, then the steps in list order. */
+static ds_result ds__steps_enqueue(ds__work *w) {
+    int spread = ds__steps_spread(w); /* changes the lanes of steps, so before the waits */
+    w->progress = DS__WORK_WAITING;
+    ds_result r = w->lanes > 1 ? ds__begin_lanes(w) : DS_OK;
+    if (r == DS_OK && spread) {
+        r = ds__spread_run(w);
+        if (r == DS_OK)
+            w->progress = DS__WORK_STARTED;
+        return r;
+    }
+    for (size_t i = 0; i < w->steps && r == DS_OK; i++)
+        r = ds__step_enqueue(w, &w->step[i]);
+    return r;
+}
+
+/* Joins the lanes, records the uses of memory, and frees temporary memory, also if steps have
+   failed. Returns the first failure. */
+static ds_result ds__work_finish(ds__work *w) {
+    ds_result joined = DS_OK;
+    ds_result noted = DS_OK;
+    ds_result freed = DS_OK;
+    if (w->progress == DS__WORK_WAITING || w->progress == DS__WORK_STARTED) {
+        w->forked = 0;
+        joined = ds__join_streams(w, 0);
+    }
+    if (w->progress != DS__WORK_RAN)
+        noted = ds__note_uses(w);
+    if (w->temporaries)
+        freed = ds__temporaries_free(w);
+    if (joined < 0)
+        return joined;
+    return noted < 0 ? noted : freed;
+}
+
+/* Runs the list: on the calling thread if the steps are small, else on the streams. */
+static ds_result ds__work_steps(ds__work *w) {
+    ds_result r = ds__work_prepare(w);
+    if (r < 0)
+        return r;
     ds__tls.unwatched++;
     if (DS__UNLIKELY(ds__captures_open()))
         r = ds__fork_capture(w);
-    for (size_t i = 0; w->temporaries && i < w->regions && r == DS_OK; i++) {
-        if (!w->region[i].temporary)
-            continue;
-        void *ptr = NULL;
-        if (w->region[i].device.type == DS_DEVICE_HOST)
-            DS__KEEPING(r, (ds_mem_pinned_alloc)(w->region[i].bytes, &ptr));
-        else
-            DS__KEEPING(
-                r, (ds_mem_alloc)(w->region[i].bytes, w->lane[w->region[i].lane].stream, &ptr));
-        w->region[i].at = ptr;
-    }
-    int ran = 0;
+    if (r == DS_OK && w->temporaries)
+        r = ds__temporaries_alloc(w);
     if (r == DS_OK)
-        r = ds__steps_at_once(w, &ran);
-    int spread = r == DS_OK && !ran && ds__steps_spread(w);
-    if (r == DS_OK && !ran) {
-        begun = w->lanes > 1;
-        r = begun ? ds__begin_lanes(w) : DS_OK;
-    }
-    if (r == DS_OK && spread) {
-        r = ds__spread_run(w);
-        part = r == DS_OK;
-    }
-    for (size_t i = 0; i < w->steps && r == DS_OK && !ran && !spread; i++) {
-        ds__cstep *s = &w->step[i];
-        for (uint32_t k = s->after; k != DS__NO_INDEX && r == DS_OK; k = w->link[k].next)
-            r = ds__wait_event(w->lane[s->lane].stream, w->step[w->link[k].step].done, DS__OP_WAIT);
-        if (r == DS_OK) {
-            /* several launches */
-            part |= s->count > DS__COMM_INPUTS || (s->count && s->op == DS_REDUCE_AVERAGE);
-            r = ds__step_run(w, s);
-            part |= r == DS_OK;
-        }
-        if (r == DS_OK && s->watched)
-            r = ds__event_take(w->lane[s->lane].device, &s->done);
-        if (r == DS_OK && s->watched)
-            r = ds__event_record(s->done, w->lane[s->lane].stream, DS__OP_RECORD);
-    }
-    /* What follows is done in any case; the first failure is the one that is told. */
+        r = ds__steps_at_once(w);
+    if (r == DS_OK && w->progress != DS__WORK_RAN)
+        r = ds__steps_enqueue(w);
+    /* The first failure is the reported one. */
     ds__tls.mute += r < 0;
-    if (begun)
-        w->forked = 0;
-    ds_result end = begun ? ds__join_streams(w, 0) : DS_OK;
-    ds_result noted = ran ? DS_OK : ds__note_uses(w);
-    for (size_t i = 0; w->temporaries && i < w->regions; i++) {
-        ds_result one = DS_OK;
-        if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST)
-            DS__KEEPING(one, (ds_mem_pinned_free)(w->region[i].at));
-        else if (w->region[i].temporary && w->region[i].at)
-            DS__KEEPING(one, (ds_mem_free)(w->region[i].at));
-        if (noted == DS_OK)
-            noted = one;
-    }
+    ds_result end = ds__work_finish(w);
     ds__tls.mute -= r < 0;
-    for (size_t i = 0; i < w->steps && !ran; i++)
+    for (size_t i = 0; i < w->steps && w->progress != DS__WORK_RAN; i++)
         ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__tls.unwatched--;
     if (r == DS_OK)
-        r = end < 0 ? end : noted;
-    return r < 0 && part ? ds__fail_append(r, " (part of the collective was enqueued)") : r;
+        r = end;
+    return r < 0 && w->progress == DS__WORK_STARTED
+               ? ds__fail_append(r, " (part of the collective was enqueued)")
+               : r;
 }
 
+/* Runs the list, if it has steps, between the notifications of observers. */
 static ds_result ds__work_run(ds__work *w) {
     if (w->r < 0 || !w->steps)
         return w->r;
@@ -12146,23 +12778,18 @@ static ds_result ds__work_run(ds__work *w) {
    tensors takes the same lock.
    Threads: caller's threads, each with its own ds__work. */
 
-/* A dimension of a party's tensor, or the sentence. */
-static ds_result ds__comm_dim(int *dim, int ndim) {
-    return (*dim = ds__tensor_dim(*dim, ndim)) < 0 ? DS_ERR_INVALID_VALUE : DS_OK;
-}
-
-static ds_result ds__same_dtype(const ds__participant *p, const char *what, int64_t index,
+static ds_result ds__same_dtype(const ds__participant *p, ds__name name,
                                 const ds__participant *like) {
     char one[DS_DTYPE_NAME_SIZE];
     char other[DS_DTYPE_NAME_SIZE];
     DS__REQUIRE(ds_dtype_equal(p->d.dtype, like->d.dtype), "%s has elements of type %s, not %s",
-                ds__dims_nth(what, index), ds__dtype_name(p->d.dtype, one),
+                ds__name_text(name), ds__dtype_name(p->d.dtype, one),
                 ds__dtype_name(like->d.dtype, other));
     return DS_OK;
 }
 
-/* `except`: a dimension that may differ, or -1. */
-static ds_result ds__same_shape(const ds__participant *p, const char *what, int64_t index,
+/* except: a dimension that may differ, or -1. */
+static ds_result ds__same_shape(const ds__participant *p, ds__name name,
                                 const ds__participant *like, int except) {
     char one[DS__SHAPE_TEXT];
     char other[DS__SHAPE_TEXT];
@@ -12174,11 +12801,18 @@ static ds_result ds__same_shape(const ds__participant *p, const char *what, int6
     ds__shape_text(p->d.ndim, p->d.shape, one, sizeof one);
     ds__shape_text(like->d.ndim, like->d.shape, other, sizeof other);
     return except < 0
-               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s",
-                          ds__dims_nth(what, index), one, other)
+               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s", ds__name_text(name),
+                          one, other)
                : ds__fail(DS_ERR_INVALID_VALUE,
                           "%s has the shape %s, which differs from %s in more than dimension %d",
-                          ds__dims_nth(what, index), one, other, except);
+                          ds__name_text(name), one, other, except);
+}
+
+/* Checks data type and shape. */
+static ds_result ds__same_form(const ds__participant *p, ds__name name, const ds__participant *like,
+                               int except) {
+    ds_result r = ds__same_dtype(p, name, like);
+    return r < 0 ? r : ds__same_shape(p, name, like, except);
 }
 
 static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
@@ -12188,53 +12822,90 @@ static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
     return 1;
 }
 
-/* 1: the same elements in the same places. */
+/* Returns 1 if two participants of one shape have the same elements in the same memory. */
 static int ds__same_place(const ds__participant *a, const ds__participant *b) {
     return a->d.first == b->d.first && a->d.device.type == b->d.device.type &&
            ds__same_strides(&a->d, b->d.strides);
 }
 
-/* Elements without gaps, which share bytes. */
+/* Returns 1 if two tensors without gaps share memory. */
 static int ds__dims_collide(const ds__dims *a, const ds__dims *b) {
     return (uintptr_t)a->first < (uintptr_t)b->first + b->bytes &&
            (uintptr_t)b->first < (uintptr_t)a->first + a->bytes && a->count && b->count &&
            ds__is_dense(a) && ds__is_dense(b);
 }
 
-static ds_result ds__memory_check_disjoint(const ds__participant *a, const char *what,
-                                           int64_t index, const ds__participant *b,
-                                           const char *other, int64_t other_index) {
-    char name[100];
+static ds_result ds__memory_check_disjoint(const ds__participant *a, ds__name name,
+                                           const ds__participant *b, ds__name other) {
+    char text[100];
     if (!ds__dims_collide(&a->d, &b->d))
         return DS_OK;
-    snprintf(name, sizeof name, "%s", ds__dims_nth(other, other_index));
-    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__dims_nth(what, index),
-                    name);
+    snprintf(text, sizeof text, "%s", ds__name_text(other));
+    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__name_text(name),
+                    text);
 }
 
-/* Parties that are written share nothing with each other. */
-static ds_result ds__all_apart(const ds__participant *p, const char *what, size_t count) {
+/* Checks that the outputs share no memory with each other. */
+static ds_result ds__outputs_check_disjoint(const ds__participant *p, size_t count) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; k < i && r == DS_OK; k++)
-            r = ds__memory_check_disjoint(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
+            r = ds__memory_check_disjoint(&p[i], ds__name_of("output tensor", i), &p[k],
+                                          ds__name_of("output tensor", k));
     return r;
 }
 
-/* A new tensor like `like`, on a device, which takes part. */
-static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds__dims *like,
-                                 ds_device device, int64_t index, int64_t stream_index,
-                                 ds__participant *p, ds_tensor **out) {
-    ds_result r =
-        ds__lane_find(w, ds__given_stream(o, stream_index), "result", index, device, &p->lane);
-    if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open()))
-        r = ds__fork_capture(w);
-    if (r == DS_OK)
-        r = ds__tensor_like(
-            like, device.type == DS_DEVICE_HOST ? (ds_stream){ 0 } : w->lane[p->lane].stream, out);
-    return r < 0 ? r : ds__participant_open(w, o, *out, "result", index, stream_index, 0, p);
+/* Device and stream of a new result. */
+typedef struct ds__destination {
+    ds_device device;
+    size_t index;  /* in the list of results, or DS__NO_LIST; for error messages */
+    size_t stream; /* as in ds__given_stream */
+} ds__destination;
+
+static ds_result ds__comm_device(ds_device device, ds__name name, ds_device *out) {
+    if (device.type == DS_DEVICE_HOST) {
+        *out = (ds_device){ DS_DEVICE_HOST, 0 };
+        return DS_OK;
+    }
+    ds_result r = ds__device_resolve(device, out);
+    return r < 0 ? ds__fail_append(r, " (%s)", ds__name_text(name)) : r;
 }
 
+/* The destination of result i: devices[i] with the stream at this index. */
+static ds_result ds__destination_at(const ds_device *devices, size_t i, ds__destination *out) {
+    out->index = out->stream = i;
+    return ds__comm_device(devices[i], ds__name_of("the device", i), &out->device);
+}
+
+static ds_result ds__destination_lane(ds__work *w, const ds__destination *to, uint32_t *lane) {
+    return ds__lane_find(w, ds__given_stream(w->options, to->stream),
+                         ds__name_of("result", to->index), to->device, lane);
+}
+
+/* Creates a tensor like `like` at a destination, and opens it as a participant. */
+static ds_result ds__result_make(ds__work *w, const ds__dims *like, const ds__destination *to,
+                                 ds__participant *p, ds_tensor **out) {
+    ds_stream stream = { 0 };
+    uint32_t lane;
+    ds_result r = ds__destination_lane(w, to, &lane);
+    if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open()))
+        r = ds__fork_capture(w);
+    if (r < 0)
+        return r;
+    if (to->device.type != DS_DEVICE_HOST)
+        stream = w->lane[lane].stream;
+    r = ds__tensor_like(like, stream, out);
+    return r < 0
+               ? r
+               : ds__participant_open(w, *out, ds__name_of("result", to->index), to->stream, 0, p);
+}
+
+/* Returns 1 if a result on the device shows the tensor itself (DS_COMM_ALIAS). */
+static int ds__result_is_alias(const ds__work *w, ds_device device, const ds__participant *from) {
+    return w->options->flags & DS_COMM_ALIAS && ds__same_device(device, from->d.device);
+}
+
+/* Frees results of a failed call, and sets them to NULL. */
 static void ds__results_drop(ds_tensor **out, size_t count) {
     ds__tls.mute++;
     for (size_t i = 0; i < count; i++) {
@@ -12248,36 +12919,22 @@ static void ds__results_drop(ds_tensor **out, size_t count) {
     ds__tls.mute--;
 }
 
-static ds_result ds__comm_device(ds_device device, const char *what, int64_t index,
-                                 ds_device *out) {
-    if (device.type == DS_DEVICE_HOST) {
-        *out = (ds_device){ DS_DEVICE_HOST, 0 };
-        return DS_OK;
-    }
-    ds_result r = ds__device_resolve(device, out);
-    return r < 0 ? ds__fail_append(r, " (%s)", ds__dims_nth(what, index)) : r;
-}
-
-static int ds__same_device(ds_device a, ds_device b) {
-    return a.type == b.type && a.index == b.index;
-}
-
-/* The lanes of all results that will be made, before the first of them is: while a stream
-   captures, that is how the others know which one it is. */
-static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const ds_device *devices,
-                                   size_t count, const ds__participant *alias) {
+/* While a capture is open, finds the lanes of all results before the first result is allocated:
+   the lane that captures may be one of the last, and ds__fork_capture must know it. */
+static ds_result ds__results_lanes(ds__work *w, const ds_device *devices, size_t count,
+                                   const ds__participant *from) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK && DS__UNLIKELY(ds__captures_open()); i++) {
-        ds_device device = { 0, 0 };
+        ds__destination to;
         uint32_t lane;
-        r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
-        if (r == DS_OK && !(o->flags & DS_COMM_ALIAS && ds__same_device(device, alias->d.device)))
-            r = ds__lane_find(w, ds__given_stream(o, (int64_t)i), "result", (int64_t)i, device,
-                              &lane);
+        r = ds__destination_at(devices, i, &to);
+        if (r == DS_OK && !ds__result_is_alias(w, to.device, from))
+            r = ds__destination_lane(w, &to, &lane);
     }
     return r;
 }
 
+/* Replaces NULL by the default options, and checks the options. */
 static ds_result ds__comm_options_check(const ds_comm_options **o) {
     if (!*o)
         *o = &ds__comm_usual;
@@ -12292,15 +12949,12 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
     return DS_OK;
 }
 
-/* Parties for so many tensors. */
-static ds__participant *ds__parties_alloc(ds__work *w, size_t count) {
+/* Returns uninitialised participants until ds__work_end; NULL: out of memory, also in w->r. */
+static ds__participant *ds__participants_alloc(ds__work *w, size_t count) {
     return ds__work_take(w, count, sizeof(ds__participant));
 }
 
-static ds__addend *ds__addends_alloc(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__addend));
-}
-
+/* Destroys the streams of plans. Called by ds_shutdown. */
 static void ds__sides_end(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
@@ -12321,6 +12975,7 @@ static void ds__comm_end(void) {
 
 static const ds__module ds__comm_module = { .shutdown = ds__comm_end };
 
+/* Prepares tensors and the module of collectives. */
 static ds_result ds__comm_setup(void) {
     ds_result r = ds__tensor_setup();
     if (r == DS_OK)
@@ -12328,6 +12983,7 @@ static ds_result ds__comm_setup(void) {
     return r;
 }
 
+/* Opens a public function: enters it, prepares the module and checks `options`. */
 #define DS__COMM_BEGIN(name) \
     DS__ENTER(name);         \
     DS__COMM_READY()
@@ -12343,9 +12999,7 @@ static ds_result ds__comm_setup(void) {
 /* comm/side_stream.h - streams for the additional lanes of plans.
 
    Reserves one of the library's own streams as an additional lane of a list (ds__side_lane,
-   ds__side_take). There are at most 64 such streams on each device (ds__sides). Also defines the
-   state of a collective that follows a plan: ds__follow, and ds__side for the input or output of
-   one rank.
+   ds__side_take). There are at most 64 such streams on each device (ds__sides).
 
    Invariants: a stream that is marked as taken belongs to one list until ds__side_give. The
    handle at an index of ds__sides does not change before ds_shutdown. An idle stream is
@@ -12356,28 +13010,8 @@ static ds_result ds__comm_setup(void) {
    Threads: caller's threads, several at the same time. ds__sides_end runs in ds_shutdown only
    and takes no lock. */
 
-/* A collective that has a topology: what the plan is to be, and where the data of each rank
-   lies. */
-typedef struct ds__side {
-    ds__location spot;
-    const ds__participant *p; /* NULL: the rank has none */
-    uint32_t ready;           /* what reads it comes after this step */
-    int apart;                /* 1: in temporary memory */
-} ds__side;
-
-typedef struct ds__follow {
-    ds_plan_desc want;
-    const ds_comm_options *o;
-    size_t p;
-    uint32_t *lane; /* of each rank the one that everybody knows */
-    ds__side *in;
-    ds__side *out;
-    ds_reduce_op op;
-    ds_dtype dtype;
-} ds__follow;
-
-/* 1: nobody would wait for another's work there. While captures are open a stream with work is
-   asked nothing, and what captures is left alone. */
+/* Returns 1 if the stream has no pending work. While a capture is open, a query could invalidate
+   it, so the stream only must not capture. *out_captures: 1 if it does. */
 static int ds__side_is_free(ds_stream stream, int *out_captures) {
     ds_capture_info info;
     ds__stream *s = ds__stream_pin(stream);
@@ -12397,101 +13031,129 @@ static int ds__side_is_free(ds_stream stream, int *out_captures) {
     return good;
 }
 
-/* *out_number -1: all are in use. */
-static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number) {
+/* Returns the table of a device, which is created at first use. NULL: out of memory. */
+static ds__sides *ds__sides_get(ds_device device) {
     ds__sides **at = &ds__sides_of[ds__backend_of(device)][device.index];
-    ds__sides *fresh = NULL;
-    ds_stream made = { 0 };
-    ds_result r = DS_OK;
-    int spare = -1;
-    int captures;
     ds__lock_take(&ds__c.lock);
     ds__sides *all = *at;
     ds__lock_give(&ds__c.lock);
-    if (!all && !(fresh = ds__host_alloc(sizeof *fresh)))
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
-    if (!all) {
-        ds__lock_take(&ds__c.lock);
-        if (!*at) {
-            *at = fresh;
-            fresh = NULL;
-        }
-        all = *at;
-        ds__lock_give(&ds__c.lock);
-        ds__host_free(fresh);
+    if (all)
+        return all;
+    ds__sides *fresh = ds__host_alloc(sizeof *fresh);
+    if (!fresh) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
+        return NULL;
     }
-    *out_number = -1;
-    ds__tls.mute++;
-    for (int i = 0; *out_number < 0; i++) {
-        ds__lock_take(&ds__c.lock);
-        while (i < all->count && all->taken[i])
-            i++;
-        int there = i < all->count;
-        if (there)
-            all->taken[i] = 1;
-        ds__lock_give(&ds__c.lock);
-        if (!there)
-            break;
+    ds__lock_take(&ds__c.lock);
+    if (!*at) {
+        *at = fresh;
+        fresh = NULL;
+    }
+    all = *at;
+    ds__lock_give(&ds__c.lock);
+    ds__host_free(fresh); /* another thread was faster */
+    return all;
+}
+
+/* Marks the first stream from number `first` on that is not taken. Returns its number; -1: none. */
+static int ds__side_mark(ds__sides *all, int first) {
+    ds__lock_take(&ds__c.lock);
+    while (first < all->count && all->taken[first])
+        first++;
+    if (first == all->count)
+        first = -1;
+    else
+        all->taken[first] = 1;
+    ds__lock_give(&ds__c.lock);
+    return first;
+}
+
+/* Takes an idle stream. Returns its number; -1: none. *busy: a taken stream with pending work, or
+   -1. */
+static int ds__side_take_idle(ds_device device, ds__sides *all, int *busy) {
+    int captures;
+    *busy = -1;
+    for (int i = ds__side_mark(all, 0); i >= 0; i = ds__side_mark(all, i + 1)) {
         if (ds__side_is_free(all->at[i], &captures))
-            *out_number = i;
-        else if (spare < 0 && !captures)
-            spare = i; /* busy, and better than none */
+            return i;
+        if (*busy < 0 && !captures)
+            *busy = i;
         else
             ds__side_give(device, i);
     }
-    ds__tls.mute--;
-    if (*out_number < 0)
-        r = ds__stream_new(device, DS__STREAM_NEW, 0, 0, "a plan's", &made);
-    ds__lock_take(&ds__c.lock);
-    if (*out_number < 0 && r == DS_OK && all->count < DS__SIDES) {
-        all->at[all->count] = made;
-        all->taken[all->count] = 1;
-        *out_number = all->count++;
-        made.id = 0;
-    }
-    ds__lock_give(&ds__c.lock);
-    ds__stream_end(made);
-    if (*out_number < 0)
-        *out_number = spare;
-    else if (spare >= 0)
-        ds__side_give(device, spare);
-    if (*out_number >= 0)
-        *out = all->at[*out_number];
-    return *out_number < 0 ? r : DS_OK;
+    return -1;
 }
 
-/* One more lane on the device of another; when all streams are in use, that one: two lanes in
-   one stream only take longer. */
+/* Takes a new stream. *number stays -1 if the table is full. */
+static ds_result ds__side_create(ds_device device, ds__sides *all, int *number) {
+    ds_stream fresh = { 0 };
+    ds_result r = ds__stream_new(device, DS__STREAM_NEW, 0, 0, "a plan's", &fresh);
+    if (r < 0)
+        return r;
+    ds__lock_take(&ds__c.lock);
+    if (all->count < DS__SIDES) {
+        all->at[all->count] = fresh;
+        all->taken[all->count] = 1;
+        *number = all->count++;
+        fresh.id = 0;
+    }
+    ds__lock_give(&ds__c.lock);
+    ds__stream_end(fresh);
+    return DS_OK;
+}
+
+/* Takes a stream of a device: an idle one, else a new one, else a busy one. *out_number -1: all are
+   taken. */
+static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number) {
+    int busy;
+    ds_result r = DS_OK;
+    ds__sides *all = ds__sides_get(device);
+    if (!all)
+        return DS_ERR_OUT_OF_MEMORY;
+    ds__tls.mute++;
+    *out_number = ds__side_take_idle(device, all, &busy);
+    ds__tls.mute--;
+    if (*out_number < 0)
+        r = ds__side_create(device, all, out_number);
+    if (*out_number < 0)
+        *out_number = busy;
+    else if (busy >= 0)
+        ds__side_give(device, busy);
+    if (*out_number < 0)
+        return r;
+    *out = all->at[*out_number];
+    return DS_OK;
+}
+
+/* Appends a lane on the device of lane `like`, and returns its index. If all streams are taken, it
+   is `like` itself: two lanes on one stream only take longer. On failure, 0 and w->r. */
 static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
     ds_stream stream = { 0 };
     ds_device device = w->lane[like].device;
+    uint32_t lane = DS__NO_INDEX;
     int number = -1;
     ds_result r = ds__side_take(device, &stream, &number);
     if (r == DS_OK && number < 0)
         return like;
-    ds__stream *s = r == DS_OK ? ds__stream_pin(stream) : NULL;
-    ds__clane *lane = s ? DS__MORE(w, lane) : NULL;
-    if (lane) {
-        *lane = (ds__clane){ s, stream, device, DS__NO_INDEX, 0, 0, number + 1 };
-        ds__ref(s);
-    } else {
-        if (r == DS_OK) {
-            ds__side_give(device, number);
-            r = s ? w->r : DS_ERR_INVALID_HANDLE;
-        }
-        if (w->r == DS_OK)
-            w->r = r;
+    if (r == DS_OK) {
+        ds__stream *s = ds__stream_pin(stream);
+        if (s)
+            lane = ds__lane_add(w, s, stream, number + 1);
+        if (lane != DS__NO_INDEX)
+            return lane;
+        ds__side_give(device, number);
+        r = s ? w->r : DS_ERR_INVALID_HANDLE;
     }
-    if (s)
-        ds__stream_unpin(s);
-    return lane ? (uint32_t)w->lanes - 1 : 0;
+    if (w->r == DS_OK)
+        w->r = r;
+    return 0;
 }
 
 /* comm/follow_plan.h - collectives that follow a plan.
 
    ds__follow_open decides whether a collective can follow a plan for options->topology.
    ds__side_open locates the input or output of one rank, packed into temporary memory if needed.
-   ds__follow_run finds the plan and appends its steps to the list.
+   ds__follow_run finds the plan, appends its steps to the list, and unpacks the outputs.
 
    Invariants: if a plan from the caller does not fit, the call fails; without such a plan, the
    collective takes the direct path (ds__follow_not). The participant at index i must be on the
@@ -12502,13 +13164,49 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
    Threads: caller's threads, each with its own ds__work. The topology owns its plans and must
    not be freed during the call. */
 
-/* The plan cannot be followed: an error if it is the caller's. */
-__attribute__((format(printf, 3, 4))) static int ds__follow_not(ds__work *w,
-                                                                const ds_comm_options *o,
-                                                                const char *format, ...) {
+/* Division of a tensor into equal parts along a dimension. The plan expects the parts one after the
+   other, each without gaps and with these strides. */
+typedef struct ds__division {
+    int dim;
+    size_t parts;
+    const int64_t *strides;
+} ds__division;
+
+/* The input or output of a rank. */
+typedef struct ds__side {
+    const ds__participant *p; /* NULL: the rank has none */
+    ds__division division;
+    ds__source data; /* the location for the plan, and the step that packs an input */
+    int apart;       /* 1: the location is temporary memory */
+} ds__side;
+
+/* A collective that follows a plan. The caller of ds__follow_open sets want.what, want.bytes and
+   reduction.op. */
+typedef struct ds__follow {
+    ds_plan_desc want;
+    ds__reduction reduction;
+    size_t ranks;
+    uint32_t *lane; /* of each rank: the lane of its participant */
+    ds__side *in;
+    ds__side *out;
+} ds__follow;
+
+/* A plan, as lanes, regions and steps of a list. Lane l of rank r has the index r * lanes + l. */
+typedef struct ds__schedule {
+    const ds_plan *plan;
+    size_t lanes;
+    uint32_t *lane;    /* of each lane of the plan: the lane of the list */
+    uint32_t *last;    /* of each lane of the plan: its last step */
+    uint32_t *step;    /* of each step of the plan: the step of the list after which it is done */
+    uint32_t *scratch; /* of each rank and of the host: its region */
+} ds__schedule;
+
+/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error. */
+__attribute__((format(printf, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
+                                                                ...) {
     char why[200];
     va_list args;
-    if (!o->plan || w->r < 0)
+    if (!w->options->plan || w->r < 0)
         return 0;
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
@@ -12522,8 +13220,8 @@ static int ds__on_rank(const ds_topology *t, size_t rank, ds_device device) {
                      : device.type != DS_DEVICE_HOST && device.index == (int32_t)rank;
 }
 
-/* The rank of the single tensor: the plan's root if that is there, else the first on the device;
-   as many as there are: none. */
+/* Returns the rank of the single tensor: the root of the caller's plan if it is on the device, else
+   the first rank on the device. Returns the number of ranks if none is on the device. */
 static size_t ds__root_of(const ds_comm_options *o, ds_device device) {
     size_t root = 0;
     size_t p = (size_t)o->topology->devices;
@@ -12534,104 +13232,119 @@ static size_t ds__root_of(const ds_comm_options *o, ds_device device) {
     return root;
 }
 
-static ds_plan_order ds__order_of(ds_dtype t, ds_reduce_op op, unsigned flags) {
-    /* divided once */
-    if (op == DS_REDUCE_AVERAGE)
+/* Returns the orders of a sum that give the bits of the direct path. */
+static ds_plan_order ds__order_of(ds__reduction reduction, unsigned flags) {
+    ds_dtype t = reduction.dtype;
+    /* the sum is divided once */
+    if (reduction.op == DS_REDUCE_AVERAGE)
         return DS_ORDER_AT_ONCE;
-    if (op == DS_REDUCE_MAX || op == DS_REDUCE_MIN || flags & DS_COMM_ANY_ORDER ||
-        t.code == DS_CODE_INT || t.code == DS_CODE_UINT || t.code == DS_CODE_BOOL)
+    if (reduction.op == DS_REDUCE_MAX || reduction.op == DS_REDUCE_MIN ||
+        flags & DS_COMM_ANY_ORDER || t.code == DS_CODE_INT || t.code == DS_CODE_UINT ||
+        t.code == DS_CODE_BOOL)
         return DS_ORDER_ANY;
-    /* halves are summed in a wider type, others in their own, one after the other */
+    /* f16 and bf16 are summed in f32, other types in their own type, in list order */
     return t.bits == 16 ? DS_ORDER_AT_ONCE : DS_ORDER_LIST;
-}
-
-/* 1: there is a plan to be followed. each: a party on each rank; one: the single tensor, or
-   NULL. bytes: S. */
-static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o, ds_collective what,
-                           const ds__participant *each, size_t count, const ds__participant *one,
-                           size_t bytes) {
-    const ds_topology *t = o->topology;
-    if (!t || w->r < 0 || !bytes)
-        return 0;
-    memset(f, 0, sizeof *f);
-    f->o = o;
-    f->p = (size_t)t->devices;
-    if (count != f->p || count < 2)
-        return ds__follow_not(w, o, "%zu tensors on %zu ranks", count, f->p);
-    for (size_t i = 0; i < count; i++)
-        if (!ds__on_rank(t, i, each[i].d.device))
-            return ds__follow_not(w, o,
-                                  "the tensor at index %zu is on %s:%d, which is not rank %zu", i,
-                                  ds__type_name(each[i].d.device.type), each[i].d.device.index, i);
-    size_t root = one ? ds__root_of(o, one->d.device) : 0;
-    if (root == count)
-        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is not a rank",
-                              ds__type_name(one->d.device.type), one->d.device.index);
-    f->lane = ds__work_take(w, count, sizeof *f->lane);
-    f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
-    if (!f->in)
-        return 0;
-    f->out = f->in + count;
-    for (size_t i = 0; i < 2 * count; i++)
-        f->in[i] = (ds__side){ { 0, 0 }, NULL, DS__NO_INDEX, 0 };
-    for (size_t i = 0; i < count; i++)
-        f->lane[i] = ds__lane_of(w, one && i == root ? one : &each[i]);
-    f->dtype = each[0].d.dtype;
-    f->want.what = what;
-    f->want.bytes = bytes;
-    f->want.root = one ? (int)root : 0;
-    f->want.item = each[0].d.item;
-    return 1;
-}
-
-/* A tensor that is cut into equal parts along a dimension, of which each lies in these strides
-   and follows the one before: where it is, if it is so. */
-static int ds__part_is_contiguous(const ds__participant *p, int dim, size_t parts,
-                                  const int64_t *strides) {
-    int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
-    for (int i = 0; i < p->d.ndim; i++)
-        if ((parts > 1 && i == dim ? n : p->d.shape[i]) != 1 && p->d.strides[i] != strides[i])
-            return 0;
-    return parts < 2 || n * p->d.strides[dim] == p->d.count / (int64_t)parts;
-}
-
-/* Moves all parts to the temporary memory, or from there. The last step. */
-static uint32_t ds__side_move(ds__work *w, const ds__side *a, int dim, size_t parts,
-                              const int64_t *strides, int back) {
-    const ds__participant *p = a->p;
-    uint32_t lane = ds__lane_of(w, p);
-    uint32_t last = DS__NO_INDEX;
-    int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
-    int64_t at = 0;
-    for (size_t k = 0; k < parts && w->r == DS_OK; k++) {
-        ds__participant part = parts > 1 ? ds__party_part(p, dim, &at, n) : *p;
-        ds__location there = ds__location_in(w, &part);
-        ds__location here = { a->spot.region, a->spot.offset + (ptrdiff_t)(k * part.d.bytes) };
-        last = back ? ds__copy_add(w, lane, there, part.d.strides, here, strides, part.d.ndim,
-                                   part.d.shape, part.d.item)
-                    : ds__copy_add(w, lane, here, strides, there, part.d.strides, part.d.ndim,
-                                   part.d.shape, part.d.item);
-    }
-    return last;
-}
-
-static void ds__side_open(ds__work *w, ds__side *a, const ds__participant *p, int dim, size_t parts,
-                          const int64_t *strides, int read) {
-    a->p = p;
-    a->apart = !ds__part_is_contiguous(p, dim, parts, strides);
-    a->spot = a->apart
-                  ? (ds__location){ ds__step_temporary_add(w, ds__lane_of(w, p), p->d.bytes), 0 }
-                  : ds__location_of(p);
-    if (a->apart && read)
-        a->ready = ds__side_move(w, a, dim, parts, strides, 0);
 }
 
 static int ds__collective_is_sum(ds_collective what) {
     return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
 }
 
-/* The input of a rank whose output lies in the same memory: if anything of it is read twice, or
-   its output is written more than once, the second time may be too late. */
+/* Returns 1 if there is one tensor on each rank, and the single tensor is on a rank. *root: that
+   rank. */
+static int ds__follow_matches(ds__work *w, const ds__participant *each, size_t count,
+                              const ds__participant *one, size_t *root) {
+    const ds_topology *t = w->options->topology;
+    size_t ranks = (size_t)t->devices;
+    if (count != ranks || count < 2)
+        return ds__follow_not(w, "%zu tensors on %zu ranks", count, ranks);
+    for (size_t i = 0; i < count; i++)
+        if (!ds__on_rank(t, i, each[i].d.device))
+            return ds__follow_not(w, "the tensor at index %zu is on %s:%d, which is not rank %zu",
+                                  i, ds__type_name(each[i].d.device.type), each[i].d.device.index,
+                                  i);
+    *root = one ? ds__root_of(w->options, one->d.device) : 0;
+    if (*root == ranks)
+        return ds__follow_not(w, "the single tensor is on %s:%d, which is not a rank",
+                              ds__type_name(one->d.device.type), one->d.device.index);
+    return 1;
+}
+
+/* Returns 1 if the collective follows a plan, and completes the request. each: a participant on
+   each rank; one: the single tensor, or NULL. The options must have a topology. */
+static int ds__follow_open(ds__work *w, ds__follow *f, const ds__participant *each, size_t count,
+                           const ds__participant *one) {
+    size_t root = 0;
+    if (w->r < 0 || !f->want.bytes || !ds__follow_matches(w, each, count, one, &root))
+        return 0;
+    f->ranks = count;
+    f->lane = ds__work_take(w, count, sizeof *f->lane);
+    f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
+    if (!f->in)
+        return 0;
+    f->out = f->in + count;
+    memset(f->in, 0, 2 * count * sizeof *f->in);
+    for (size_t i = 0; i < 2 * count; i++)
+        f->in[i].data.ready = DS__NO_INDEX;
+    for (size_t i = 0; i < count; i++)
+        f->lane[i] = ds__lane_of(w, &each[i]);
+    if (one)
+        f->lane[root] = ds__lane_of(w, one);
+    f->reduction.dtype = each[0].d.dtype;
+    f->want.root = (int)root;
+    f->want.item = each[0].d.item;
+    if (ds__collective_is_sum(f->want.what))
+        f->want.order = ds__order_of(f->reduction, w->options->flags);
+    return 1;
+}
+
+/* Returns 1 if the parts of a tensor lie as its division says. */
+static int ds__division_fits(const ds__participant *p, const ds__division *n) {
+    int64_t size = n->parts > 1 ? p->d.shape[n->dim] / (int64_t)n->parts : 0;
+    for (int i = 0; i < p->d.ndim; i++) {
+        int64_t indices = n->parts > 1 && i == n->dim ? size : p->d.shape[i];
+        if (indices != 1 && p->d.strides[i] != n->strides[i])
+            return 0;
+    }
+    return n->parts < 2 || size * p->d.strides[n->dim] == p->d.count / (int64_t)n->parts;
+}
+
+enum { DS__TO_TENSOR, DS__FROM_TENSOR };
+
+/* Copies all parts between the tensor and the temporary memory. Returns the last step. */
+static uint32_t ds__side_move(ds__work *w, const ds__side *a, int direction) {
+    const ds__participant *p = a->p;
+    const ds__division *n = &a->division;
+    uint32_t lane = ds__lane_of(w, p);
+    uint32_t last = DS__NO_INDEX;
+    ds__slice slice = { 0, n->parts > 1 ? p->d.shape[n->dim] / (int64_t)n->parts : 0 };
+    ds__operand packed = { a->data.at, n->strides };
+    for (size_t k = 0; k < n->parts && w->r == DS_OK; k++) {
+        ds__participant part = n->parts > 1 ? ds__participant_slice(p, n->dim, slice) : *p;
+        ds__operand own = ds__operand_of(&part);
+        last = direction == DS__TO_TENSOR ? ds__copy_add(w, lane, own, packed, &part.d)
+                                          : ds__copy_add(w, lane, packed, own, &part.d);
+        packed.at.offset += (ptrdiff_t)part.d.bytes;
+        slice.begin += slice.size;
+    }
+    return last;
+}
+
+/* Locates an input (read: 1) or output of a rank. An input that does not lie as the plan expects is
+   packed. */
+static void ds__side_open(ds__work *w, ds__side *a, const ds__participant *p,
+                          const ds__division *division, int read) {
+    a->p = p;
+    a->division = *division;
+    a->apart = !ds__division_fits(p, division);
+    a->data.at = a->apart ? ds__temporary_add(w, ds__lane_of(w, p), p->d.bytes) : p->at;
+    if (a->apart && read)
+        a->data.ready = ds__side_move(w, a, DS__FROM_TENSOR);
+}
+
+/* Copies the input of a rank to temporary memory if its output lies in the same memory, and the
+   plan reads a byte of the input or writes a byte of the output more than once. The second access
+   could be too late. */
 static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan, size_t rank) {
     ds__side *in = &f->in[rank];
     const ds__side *out = &f->out[rank];
@@ -12651,12 +13364,9 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
     }
     if (read == in->p->d.bytes && written == out->p->d.bytes)
         return;
-    uint32_t lane = f->lane[rank];
-    int64_t n = in->p->d.count;
-    int64_t one[1] = { 1 };
-    ds__location apart = { ds__step_temporary_add(w, lane, in->p->d.bytes), 0 };
-    in->ready = ds__copy_add(w, lane, apart, one, in->spot, one, 1, &n, in->p->d.item);
-    in->spot = apart;
+    ds__location apart = ds__temporary_add(w, f->lane[rank], in->p->d.bytes);
+    in->data.ready = ds__step_copy_add(w, f->lane[rank], apart, in->data.at, in->p->d.bytes);
+    in->data.at = apart;
 }
 
 static int ds__location_same(const ds__work *w, ds__location a, ds__location b) {
@@ -12664,111 +13374,141 @@ static int ds__location_same(const ds__work *w, ds__location a, ds__location b) 
            ds__location_at(w, a) == ds__location_at(w, b);
 }
 
-static ds__location ds__plan_location(const ds__follow *f, const uint32_t *scratch,
-                                      ds_plan_location at) {
+static ds__location ds__schedule_location(const ds__schedule *c, const ds__follow *f,
+                                          ds_plan_location at) {
     if (at.buffer == DS_PLAN_SCRATCH)
-        return (ds__location){ scratch[at.rank], (ptrdiff_t)at.offset };
-    const ds__side *a = at.buffer == DS_PLAN_INPUT ? &f->in[at.rank] : &f->out[at.rank];
-    return (ds__location){ a->spot.region, a->spot.offset + (ptrdiff_t)at.offset };
+        return (ds__location){ c->scratch[at.rank], (ptrdiff_t)at.offset };
+    ds__location side =
+        at.buffer == DS_PLAN_INPUT ? f->in[at.rank].data.at : f->out[at.rank].data.at;
+    return (ds__location){ side.region, side.offset + (ptrdiff_t)at.offset };
 }
 
-/* The plan's steps, at the end of the list. */
-static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
-    size_t p = f->p;
-    size_t lanes = (size_t)plan->lanes;
-    uint32_t *lane = ds__work_take(w, p * lanes, sizeof *lane);
-    uint32_t *last = ds__work_take(w, p * lanes, sizeof *last);
-    uint32_t *made = ds__work_take(w, plan->steps, sizeof *made);
-    uint32_t *scratch = ds__work_take(w, p + 1, sizeof *scratch);
+/* Finds the lanes of all steps. The first lane of a rank is that of its participant. */
+static void ds__schedule_open_lanes(ds__work *w, const ds__follow *f, ds__schedule *c) {
+    const ds_plan *plan = c->plan;
+
+    enum { IN_USE = 0 };
+
+    for (size_t i = 0; i < f->ranks * c->lanes; i++)
+        c->lane[i] = c->last[i] = DS__NO_INDEX;
+    for (size_t i = 0; i < plan->steps; i++)
+        c->lane[(size_t)plan->step[i].rank * c->lanes + (size_t)plan->step[i].lane] = IN_USE;
+    /* all first lanes, then all second ones: the order that the prediction assumes */
+    for (size_t l = 0; l < c->lanes; l++)
+        for (size_t r = 0; r < f->ranks && w->r == DS_OK; r++)
+            if (c->lane[r * c->lanes + l] == IN_USE)
+                c->lane[r * c->lanes + l] = l ? ds__side_lane(w, f->lane[r]) : f->lane[r];
+}
+
+/* Appends the scratch memory of the ranks and of the host. */
+static void ds__schedule_add_scratch(ds__work *w, const ds__follow *f, ds__schedule *c) {
+    const size_t *bytes = c->plan->scratch;
+    size_t host = f->ranks;
+    for (size_t r = 0; r < f->ranks && w->r == DS_OK; r++)
+        c->scratch[r] = bytes[r] ? ds__temporary_add(w, f->lane[r], bytes[r]).region : 0;
+    if (w->r < 0 || !bytes[host])
+        return;
+    c->scratch[host] = ds__temporary_add(w, f->lane[f->want.root], bytes[host]).region;
+    w->region[c->scratch[host]].device = (ds_device){ DS_DEVICE_HOST, 0 };
+}
+
+/* Appends a sum of the plan. */
+static uint32_t ds__schedule_add_sum(ds__work *w, const ds__follow *f, const ds__schedule *c,
+                                     const ds_plan_step *s, uint32_t lane) {
+    uint32_t first = (uint32_t)w->spots;
+    for (uint32_t k = 0; k < s->from_count; k++) {
+        ds__location *spot = DS__MORE(w, spot);
+        if (!spot)
+            return DS__NO_INDEX;
+        *spot = ds__schedule_location(c, f, c->plan->spot[s->from + k]);
+    }
+    return ds__step_reduce_add(w, lane, ds__schedule_location(c, f, s->to), first, f->reduction,
+                               s->bytes / f->want.item);
+}
+
+/* Appends step i of the plan. A copy to its own place is left out. */
+static void ds__schedule_add_step(ds__work *w, const ds__follow *f, ds__schedule *c, size_t i) {
+    const ds_plan_step *s = &c->plan->step[i];
+    const ds_plan_location *from = &c->plan->spot[s->from];
+    size_t at = (size_t)s->rank * c->lanes + (size_t)s->lane;
+    uint32_t lane = c->lane[at];
+    ds__location dst = ds__schedule_location(c, f, s->to);
+    ds__location src = ds__schedule_location(c, f, *from);
+    c->step[i] = c->last[at];
+    if (s->from_count == 1 && ds__location_same(w, dst, src))
+        return;
+    for (uint32_t k = 0; k < s->after_count; k++)
+        ds__come_after(w, lane, c->step[c->plan->before[s->after + k]]);
+    for (uint32_t k = 0; k < s->from_count; k++)
+        if (from[k].buffer == DS_PLAN_INPUT)
+            ds__come_after(w, lane, f->in[from[k].rank].data.ready);
     if (w->r < 0)
         return;
-    for (size_t i = 0; i < p * lanes; i++)
-        lane[i] = last[i] = DS__NO_INDEX;
+    uint32_t step = s->from_count == 1 ? ds__step_copy_add(w, lane, dst, src, s->bytes)
+                                       : ds__schedule_add_sum(w, f, c, s, lane);
+    if (step != DS__NO_INDEX)
+        c->step[i] = c->last[at] = step;
+}
+
+/* Makes later steps of a lane wait for all steps that write to the output of its rank. */
+static void ds__schedule_complete_output(ds__work *w, const ds__schedule *c, size_t rank,
+                                         uint32_t lane) {
+    const ds_plan *plan = c->plan;
     for (size_t i = 0; i < plan->steps; i++)
-        lane[(size_t)plan->step[i].rank * lanes + (size_t)plan->step[i].lane] = 0;
-    for (size_t l = 0; l < lanes; l++) /* in the order in which the prediction counts on them */
-        for (size_t r = 0; r < p && w->r == DS_OK; r++)
-            if (lane[r * lanes + l] == 0)
-                lane[r * lanes + l] = l ? ds__side_lane(w, f->lane[r]) : f->lane[r];
-    for (size_t r = 0; r < p && w->r == DS_OK; r++)
-        scratch[r] = plan->scratch[r] ? ds__step_temporary_add(w, f->lane[r], plan->scratch[r]) : 0;
-    if (w->r == DS_OK && plan->scratch[p]) {
-        scratch[p] = ds__step_temporary_add(w, f->lane[f->want.root], plan->scratch[p]);
-        w->region[scratch[p]].device = (ds_device){ DS_DEVICE_HOST, 0 };
-    }
+        if (plan->step[i].to.rank == (int)rank && plan->step[i].to.buffer == DS_PLAN_OUTPUT)
+            ds__come_after(w, lane, c->step[i]);
+}
+
+/* Appends the steps of a plan. */
+static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
+    size_t p = f->ranks;
+    ds__schedule c = { .plan = plan, .lanes = (size_t)plan->lanes };
+    c.lane = ds__work_take(w, p * c.lanes, sizeof *c.lane);
+    c.last = ds__work_take(w, p * c.lanes, sizeof *c.last);
+    c.step = ds__work_take(w, plan->steps, sizeof *c.step);
+    c.scratch = ds__work_take(w, p + 1, sizeof *c.scratch);
+    if (w->r < 0)
+        return;
+    ds__schedule_open_lanes(w, f, &c);
+    ds__schedule_add_scratch(w, f, &c);
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
         ds__follow_in_place(w, f, plan, r);
-    for (size_t i = 0; i < plan->steps && w->r == DS_OK; i++) {
-        const ds_plan_step *s = &plan->step[i];
-        const ds_plan_location *from = &plan->spot[s->from];
-        size_t at = (size_t)s->rank * lanes + (size_t)s->lane;
-        ds__location dst = ds__plan_location(f, scratch, s->to);
-        ds__location src = ds__plan_location(f, scratch, *from);
-        made[i] = last[at];
-        /* it is there */
-        if (s->from_count == 1 && ds__location_same(w, dst, src))
-            continue;
-        for (uint32_t k = 0; k < s->after_count; k++)
-            ds__come_after(w, lane[at], made[plan->before[s->after + k]]);
-        uint32_t first = (uint32_t)w->spots;
-        for (uint32_t k = 0; k < s->from_count; k++) {
-            if (from[k].buffer == DS_PLAN_INPUT)
-                ds__come_after(w, lane[at], f->in[from[k].rank].ready);
-            ds__location *one = s->from_count > 1 ? DS__MORE(w, spot) : &src;
-            if (one && s->from_count > 1)
-                *one = ds__plan_location(f, scratch, from[k]);
-        }
-        if (w->r < 0)
-            return;
-        uint32_t n = ds__step_add(w, s->from_count == 1 ? DS__STEP_COPY : DS__STEP_REDUCE, lane[at],
-                                  dst, src);
-        if (n == DS__NO_INDEX)
-            return;
-        ds__cstep *c = &w->step[n];
-        made[i] = last[at] = n;
-        if (s->from_count == 1) {
-            c->width = c->dst_pitch = c->src_pitch = s->bytes;
-            c->height = 1;
-            continue;
-        }
-        c->op = (uint8_t)f->op;
-        c->dtype = f->dtype;
-        c->first = first;
-        c->count = s->from_count;
-        c->width = s->bytes / f->want.item;
-        if (c->count > w->most)
-            w->most = c->count;
-    }
-    /* what is done with an output comes after all that wrote to it */
-    for (size_t r = 0; r < p && w->r == DS_OK; r++) {
-        if (!f->out[r].apart)
-            continue;
-        for (size_t i = 0; i < plan->steps; i++)
-            if (plan->step[i].to.rank == (int)r && plan->step[i].to.buffer == DS_PLAN_OUTPUT)
-                ds__come_after(w, ds__lane_of(w, f->out[r].p), made[i]);
-    }
+    for (size_t i = 0; i < plan->steps && w->r == DS_OK; i++)
+        ds__schedule_add_step(w, f, &c, i);
+    for (size_t r = 0; r < p && w->r == DS_OK; r++)
+        if (f->out[r].apart)
+            ds__schedule_complete_output(w, &c, r, ds__lane_of(w, f->out[r].p));
 }
 
+/* Returns 1 if a plan of the caller is one for the request. */
+static int ds__follow_accepts(ds__work *w, const ds__follow *f, const ds_plan_desc *d) {
+    const ds_plan_desc *want = &f->want;
+    if (d->what != want->what)
+        return ds__follow_not(w, "it is for %s", ds__collective_names[d->what]);
+    if (d->bytes != want->bytes)
+        return ds__follow_not(w, "it is for %zu bytes, not %zu", d->bytes, want->bytes);
+    if (d->what <= DS_REDUCE && d->root != want->root)
+        return ds__follow_not(w, "its root is rank %d, not %d", d->root, want->root);
+    if ((d->item ? d->item : 1) % want->item)
+        return ds__follow_not(w, "it splits elements of %zu bytes: its item is %zu", want->item,
+                              d->item);
+    if (d->order > want->order && ds__collective_is_sum(d->what))
+        return ds__follow_not(w, "its sums are not in the order of the list");
+    return 1;
+}
+
+/* Appends the steps of the plan, and copies the outputs from temporary memory. */
 static void ds__follow_run(ds__work *w, ds__follow *f) {
-    const ds_plan *plan = f->o->plan;
-    const ds_plan_desc *d = plan ? &plan->desc : &f->want;
-    if (w->r < 0)
+    const ds_plan *plan = w->options->plan;
+    if (w->r < 0 || (plan && !ds__follow_accepts(w, f, &plan->desc)))
         return;
-    if (!plan) {
-        DS__KEEPING(w->r, (ds_plan_get)(f->o->topology, &f->want, &plan));
-    } else if (d->what != f->want.what)
-        (void)ds__follow_not(w, f->o, "it is for %s", ds__collective_names[d->what]);
-    else if (d->bytes != f->want.bytes)
-        (void)ds__follow_not(w, f->o, "it is for %zu bytes, not %zu", d->bytes, f->want.bytes);
-    else if (d->what <= DS_REDUCE && d->root != f->want.root)
-        (void)ds__follow_not(w, f->o, "its root is rank %d, not %d", d->root, f->want.root);
-    else if ((d->item ? d->item : 1) % f->want.item)
-        (void)ds__follow_not(w, f->o, "it splits elements of %zu bytes: its item is %zu",
-                             f->want.item, d->item);
-    else if (d->order > f->want.order && ds__collective_is_sum(d->what))
-        (void)ds__follow_not(w, f->o, "its sums are not in the order of the list");
+    if (!plan)
+        DS__KEEPING(w->r, (ds_plan_get)(w->options->topology, &f->want, &plan));
     if (w->r == DS_OK)
         ds__follow_steps(w, f, plan);
+    for (size_t r = 0; r < f->ranks && w->r == DS_OK; r++)
+        if (f->out[r].apart)
+            ds__side_move(w, &f->out[r], DS__TO_TENSOR);
 }
 
 /* comm/broadcast.h - broadcast.
@@ -12783,131 +13523,161 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
-/* By plan: one result on each rank but the tensor's, and the others there. ready: the step that
-   makes the tensor. */
-static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds__participant *from,
-                                uint32_t ready, const ds__participant *to, size_t count) {
-    const ds_topology *t = o->topology;
-    int64_t dense[DS_TENSOR_MAX_DIMS];
-    ds__follow f;
-    if (!t || w->r < 0 || !from->d.count)
-        return 0;
+/* The results of a broadcast on the ranks of a topology. */
+typedef struct ds__broadcast_ranks {
+    size_t root;
+    ds__participant *each;        /* the tensor of each rank, the root's included */
+    const ds__participant **to;   /* the result of each rank; NULL: the root */
+    const ds__participant **rest; /* further results on the root's device */
+    size_t rests;
+} ds__broadcast_ranks;
+
+/* Returns 1 if each rank but the root has a result. Results at the place of the source are left
+   out. */
+static int ds__broadcast_assign(ds__work *w, ds__broadcast_ranks *b, const ds__participant *from,
+                                const ds__participant *to, size_t count) {
+    const ds_topology *t = w->options->topology;
     size_t p = (size_t)t->devices;
-    size_t root = ds__root_of(o, from->d.device);
     size_t left = p - 1;
-    ds__participant *each = ds__parties_alloc(w, p);
-    /* whose tensor a rank has, and which rank a tensor is, plus 1 */
-    size_t *index = each ? ds__work_take(w, p + count, sizeof *index) : NULL;
-    if (!index)
-        return 0;
-    memset(index, 0, (p + count) * sizeof *index);
-    if (root == p)
-        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is not a rank",
-                              ds__type_name(from->d.device.type), from->d.device.index);
-    each[root] = *from;
+    b->each[b->root] = *from;
     for (size_t i = 0; i < count; i++) {
         size_t r = 0;
-        while (r < p && (r == root || index[r] || !ds__on_rank(t, r, to[i].d.device)))
-            r++;
         if (ds__same_place(from, &to[i]))
             continue;
-        if (r == p && !ds__on_rank(t, root, to[i].d.device))
-            return ds__follow_not(w, o,
+        while (r < p && (r == b->root || b->to[r] || !ds__on_rank(t, r, to[i].d.device)))
+            r++;
+        if (r < p) {
+            b->each[r] = to[i];
+            b->to[r] = &to[i];
+            left--;
+            continue;
+        }
+        if (!ds__on_rank(t, b->root, to[i].d.device))
+            return ds__follow_not(w,
                                   "the result at index %zu is on %s:%d, which is not a free rank",
                                   i, ds__type_name(to[i].d.device.type), to[i].d.device.index);
-        if (r == p)
-            continue;
-        each[r] = to[i];
-        index[r] = i + 1;
-        index[p + i] = r + 1;
-        left--;
+        b->rest[b->rests++] = &to[i];
     }
-    if (left)
-        return ds__follow_not(w, o, "%zu of %zu ranks have no result", left, p);
-    if (!ds__follow_open(w, &f, o, DS_BROADCAST, each, p, from, from->d.bytes))
+    return left ? ds__follow_not(w, "%zu of %zu ranks have no result", left, p) : 1;
+}
+
+/* Returns 1 if the steps of a plan were appended. ready: the step after which the source is
+   complete. Further results on the root's device are copied directly. */
+static int ds__broadcast_follow(ds__work *w, const ds__participant *from, uint32_t ready,
+                                const ds__participant *to, size_t count) {
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    const ds__division whole = { 0, 1, strides };
+    if (!w->options->topology || w->r < 0 || !from->d.count)
         return 0;
-    ds__dense_like(&from->d, dense);
-    ds__side_open(w, &f.in[root], from, 0, 1, dense, 1);
+    size_t p = (size_t)w->options->topology->devices;
+    ds__broadcast_ranks b = { .root = ds__root_of(w->options, from->d.device) };
+    if (b.root == p)
+        return ds__follow_not(w, "the single tensor is on %s:%d, which is not a rank",
+                              ds__type_name(from->d.device.type), from->d.device.index);
+    b.each = ds__participants_alloc(w, p);
+    b.to = b.each ? ds__work_take(w, p + count, sizeof *b.to) : NULL;
+    if (!b.to)
+        return 0;
+    memset(b.to, 0, (p + count) * sizeof *b.to);
+    b.rest = b.to + p;
+    ds__follow f = { .want = { .what = DS_BROADCAST, .bytes = from->d.bytes } };
+    if (!ds__broadcast_assign(w, &b, from, to, count) || !ds__follow_open(w, &f, b.each, p, from))
+        return 0;
+    ds__dense_like(&from->d, strides);
+    ds__side_open(w, &f.in[b.root], from, &whole, 1);
     if (ready != DS__NO_INDEX)
-        f.in[root].ready = ready;
+        f.in[b.root].data.ready = ready;
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
-        if (r != root)
-            ds__side_open(w, &f.out[r], &to[index[r] - 1], 0, 1, dense, 0);
+        if (b.to[r])
+            ds__side_open(w, &f.out[r], b.to[r], &whole, 0);
     ds__follow_run(w, &f);
-    for (size_t r = 0; r < p && w->r == DS_OK; r++)
-        if (f.out[r].apart)
-            ds__side_move(w, &f.out[r], 0, 1, dense, 1);
-    for (size_t i = 0; i < count && w->r == DS_OK; i++)
-        if (!index[p + i] && !ds__same_place(from, &to[i])) {
-            ds__come_after(w, ds__lane_of(w, &to[i]), ready);
-            ds__copy_participant(w, ds__lane_of(w, &to[i]), &to[i], from);
-        }
+    for (size_t i = 0; i < b.rests && w->r == DS_OK; i++) {
+        uint32_t lane = ds__lane_of(w, b.rest[i]);
+        ds__come_after(w, lane, ready);
+        ds__copy_participant(w, lane, b.rest[i], from);
+    }
     return 1;
 }
 
-/* The source as every result wants it: without gaps. From then on it is copied as it lies; more
-   than one result, and it is packed once. */
-static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds__participant *from,
-                                const ds__participant *to, size_t count) {
+/* Appends the steps of a broadcast. A source with gaps is packed once if it has several results;
+   the results have no gaps. */
+static void ds__broadcast_steps(ds__work *w, const ds__participant *from, const ds__participant *to,
+                                size_t count) {
     int64_t dense[DS_TENSOR_MAX_DIMS];
-    if (ds__broadcast_follow(w, o, from, DS__NO_INDEX, to, count))
+    if (ds__broadcast_follow(w, from, DS__NO_INDEX, to, count))
         return;
-    ds__location src = ds__location_of(from);
-    const int64_t *strides = from->d.strides;
-    uint32_t lane = ds__lane_of(w, from);
+    ds__operand src = ds__operand_of(from);
     uint32_t packed = DS__NO_INDEX;
     if (count > 1 && !ds__is_dense(&from->d) &&
-        w->region[from->region].device.type != DS_DEVICE_HOST) {
+        w->region[from->at.region].device.type != DS_DEVICE_HOST) {
         ds__dense_like(&from->d, dense);
-        src = (ds__location){ ds__step_temporary_add(w, lane, from->d.bytes), 0 };
-        packed = ds__copy_add(w, lane, src, dense, ds__location_of(from), strides, from->d.ndim,
-                              from->d.shape, from->d.item);
-        strides = dense;
+        ds__source source = ds__participant_pack(w, from, dense);
+        src = (ds__operand){ source.at, dense };
+        packed = source.ready;
     }
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
-        uint32_t mine = ds__lane_of(w, &to[i]);
+        uint32_t lane = ds__lane_of(w, &to[i]);
         if (ds__same_place(from, &to[i]))
             continue;
-        ds__come_after(w, mine, packed);
-        ds__copy_add(w, mine, ds__location_of(&to[i]), to[i].d.strides, src, strides, to[i].d.ndim,
-                     to[i].d.shape, to[i].d.item);
+        ds__come_after(w, lane, packed);
+        ds__copy_add(w, lane, ds__operand_of(&to[i]), src, &to[i].d);
     }
+}
+
+/* Runs a broadcast whose participants are open. */
+static ds_result ds__broadcast_run(ds__work *w, const ds__participant *from,
+                                   const ds__participant *to, size_t count) {
+    ds_result r = count ? ds__work_settle(w) : DS_OK;
+    if (r < 0 || !count)
+        return r;
+    ds__broadcast_steps(w, from, to, count);
+    return ds__work_run(w);
 }
 
 DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *devices, size_t count,
                                    const ds_comm_options *options, ds_tensor **out) {
     ds__work w;
     ds__participant from;
+    size_t made = 0;
     if (out)
         memset(out, 0, count * sizeof *out);
     DS__COMM_BEGIN("ds_comm_broadcast");
-    ds__work_begin(&w);
+    ds__work_begin(&w, options);
     DS__REQUIRE(!count || (devices && out), "%s is NULL", devices ? "out" : "devices");
-    ds__participant *to = ds__parties_alloc(&w, count);
-    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
-                     : DS_ERR_OUT_OF_MEMORY;
-    size_t made = 0;
+    ds__participant *to = ds__participants_alloc(&w, count);
+    ds_result r = to ? ds__input_open(&w, tensor, "the tensor", DS__NO_LIST, &from) : w.r;
     if (r == DS_OK)
-        r = ds__results_lanes(&w, options, devices, count, &from);
+        r = ds__results_lanes(&w, devices, count, &from);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        ds_device device = { 0, 0 };
-        r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
-        if (r == DS_OK && options->flags & DS_COMM_ALIAS && ds__same_device(device, from.d.device))
+        ds__destination d;
+        r = ds__destination_at(devices, i, &d);
+        if (r == DS_OK && ds__result_is_alias(&w, d.device, &from))
             r = ds__tensor_show(tensor, &from.d, &out[i]);
         else if (r == DS_OK)
-            r = ds__result_make(&w, options, &from.d, device, (int64_t)i, (int64_t)i, &to[made++],
-                                &out[i]);
+            r = ds__result_make(&w, &from.d, &d, &to[made++], &out[i]);
     }
-    if (r == DS_OK && made)
-        r = ds__work_settle(&w);
-    if (r == DS_OK && made) {
-        ds__broadcast_steps(&w, options, &from, to, made);
-        r = ds__work_run(&w);
-    }
+    if (r == DS_OK)
+        r = ds__broadcast_run(&w, &from, to, made);
     if (r < 0)
         ds__results_drop(out, count);
     ds__work_end(&w);
     return r;
+}
+
+/* Opens the outputs, and checks them against the source and each other. */
+static ds_result ds__broadcast_open_outputs(ds__work *w, const ds_tensor *const *outs, size_t count,
+                                            const ds__participant *from, ds__participant *to) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < count && r == DS_OK; i++) {
+        ds__name name = ds__name_of("output tensor", i);
+        r = ds__output_open(w, outs[i], name.words, i, &to[i]);
+        if (r == DS_OK)
+            r = ds__same_form(&to[i], name, from, -1);
+        if (r == DS_OK && !ds__same_place(from, &to[i]))
+            r = ds__memory_check_disjoint(&to[i], name, from,
+                                          ds__name_of("tensor to send", DS__NO_LIST));
+    }
+    return r == DS_OK ? ds__outputs_check_disjoint(to, count) : r;
 }
 
 DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
@@ -12915,30 +13685,14 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
     ds__work w;
     ds__participant from;
     DS__COMM_BEGIN("ds_comm_broadcast_into");
-    ds__work_begin(&w);
+    ds__work_begin(&w, options);
     DS__REQUIRE(!count || outs, "outs is NULL");
-    ds__participant *to = ds__parties_alloc(&w, count);
-    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
-                     : DS_ERR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__participant_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
-                                 &to[i]);
-        if (r == DS_OK)
-            r = ds__same_dtype(&to[i], "output tensor", (int64_t)i, &from);
-        if (r == DS_OK)
-            r = ds__same_shape(&to[i], "output tensor", (int64_t)i, &from, -1);
-        if (r == DS_OK && !ds__same_place(&from, &to[i]))
-            r = ds__memory_check_disjoint(&to[i], "output tensor", (int64_t)i, &from,
-                                          "tensor to send", -1);
-    }
+    ds__participant *to = ds__participants_alloc(&w, count);
+    ds_result r = to ? ds__input_open(&w, tensor, "the tensor", DS__NO_LIST, &from) : w.r;
     if (r == DS_OK)
-        r = ds__all_apart(to, "output tensor", count);
-    if (r == DS_OK && count)
-        r = ds__work_settle(&w);
-    if (r == DS_OK && count) {
-        ds__broadcast_steps(&w, options, &from, to, count);
-        r = ds__work_run(&w);
-    }
+        r = ds__broadcast_open_outputs(&w, outs, count, &from, to);
+    if (r == DS_OK)
+        r = ds__broadcast_run(&w, &from, to, count);
     ds__work_end(&w);
     return r;
 }
@@ -12947,7 +13701,7 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
 
    Implements ds_comm_scatter and ds_comm_gather, which create results, and ds_comm_scatter_into
    and ds_comm_gather_into for tensors of the caller. ds__parts_follow writes the steps of a plan
-   for both; each public function or ds__gather_steps writes the direct copies.
+   for both; ds__scatter_run and ds__gather_run write the direct copies.
 
    Invariants: the pieces fill the dimension exactly, in the order of the list. A plan is
    followed only if all pieces have one size. On the direct path, a scatter copies on the lanes
@@ -12957,12 +13711,62 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
-/* torch.chunk: how many pieces, and how long they are. */
-static size_t ds__chunk_count(int64_t size, size_t count, int64_t *out_length) {
-    int64_t n = (int64_t)count;
-    *out_length = size / n + (size % n != 0);
-    return size ? (size_t)(size / *out_length + (size % *out_length != 0)) : count;
+/* A tensor and its pieces along a dimension: a call of scatter or gather. */
+typedef struct ds__parts {
+    ds__participant whole;
+    ds__participant *part; /* outputs of a scatter, inputs of a gather */
+    size_t count;
+    int dim;
+    ds__work w;
+} ds__parts;
+
+static void ds__parts_begin(ds__parts *a, const ds_comm_options *options, int dim, size_t count) {
+    ds__work_begin(&a->w, options);
+    a->dim = dim;
+    a->count = count;
+    a->part = ds__participants_alloc(&a->w, count);
 }
+
+/* The place of a piece in the whole tensor. *at: where the piece begins; moves on by its size. */
+static ds__participant ds__parts_slice(const ds__parts *a, size_t i, int64_t *at) {
+    ds__slice slice = { *at, a->part[i].d.shape[a->dim] };
+    *at += slice.size;
+    return ds__participant_slice(&a->whole, a->dim, slice);
+}
+
+/* Returns 1 if the steps of a plan were appended. */
+static int ds__parts_follow(ds__parts *a, ds_collective what) {
+    ds__work *w = &a->w;
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    const ds__division cut = { a->dim, a->count, strides };
+    const ds__division piece = { 0, 1, strides };
+    if (!w->options->topology)
+        return 0;
+    for (size_t i = 0; i < a->count; i++)
+        if (a->part[i].d.shape[a->dim] != a->part[0].d.shape[a->dim])
+            return ds__follow_not(w, "the piece at index %zu has another size than the first", i);
+    ds__follow f = { .want = { .what = what, .bytes = a->whole.d.bytes } };
+    if (!ds__follow_open(w, &f, a->part, a->count, &a->whole))
+        return 0;
+    ds__dense_like(&a->part[0].d, strides);
+    ds__side *one = what == DS_SCATTER ? &f.in[f.want.root] : &f.out[f.want.root];
+    ds__side *all = what == DS_SCATTER ? f.out : f.in;
+    ds__side_open(w, one, &a->whole, &cut, what == DS_SCATTER);
+    for (size_t i = 0; i < a->count && w->r == DS_OK; i++)
+        ds__side_open(w, &all[i], &a->part[i], &piece, what == DS_GATHER);
+    ds__follow_run(w, &f);
+    return 1;
+}
+
+/* ---- scatter --------------------------------------------------------------------------------- */
+
+/* The pieces of a scatter: sizes of the caller or, without them, torch.chunk's rule, under which
+   there may be fewer pieces than devices. */
+typedef struct ds__chunks {
+    const int64_t *sizes;
+    size_t count;
+    int64_t length; /* of all pieces but the last, if `sizes` is NULL */
+} ds__chunks;
 
 static ds_result ds__chunk_sizes_check(const int64_t *sizes, size_t count, int64_t size, int dim) {
     int64_t sum = 0;
@@ -12979,289 +13783,276 @@ static ds_result ds__chunk_sizes_check(const int64_t *sizes, size_t count, int64
     return DS_OK;
 }
 
-/* By plan: parts of one size, and one on each rank; `whole` is cut, or becomes all. */
-static int ds__parts_follow(ds__work *w, const ds_comm_options *o, ds_collective what,
-                            const ds__participant *whole, const ds__participant *part, size_t count,
-                            int dim) {
-    int64_t strides[DS_TENSOR_MAX_DIMS];
-    ds__follow f;
-    if (!o->topology)
-        return 0;
-    for (size_t i = 0; i < count; i++)
-        if (part[i].d.shape[dim] != part[0].d.shape[dim])
-            return ds__follow_not(w, o, "the piece at index %zu has another size than the first",
-                                  i);
-    if (!ds__follow_open(w, &f, o, what, part, count, whole, whole->d.bytes))
-        return 0;
-    ds__dense_like(&part[0].d, strides);
-    ds__side *one = what == DS_SCATTER ? &f.in[f.want.root] : &f.out[f.want.root];
-    ds__side *all = what == DS_SCATTER ? f.out : f.in;
-    ds__side_open(w, one, whole, dim, count, strides, what == DS_SCATTER);
-    for (size_t i = 0; i < count && w->r == DS_OK; i++)
-        ds__side_open(w, &all[i], &part[i], 0, 1, strides, what == DS_GATHER);
-    ds__follow_run(w, &f);
-    for (size_t i = 0; i < count && w->r == DS_OK && what == DS_SCATTER; i++)
-        if (all[i].apart)
-            ds__side_move(w, &all[i], 0, 1, strides, 1);
-    if (w->r == DS_OK && what == DS_GATHER && one->apart)
-        ds__side_move(w, one, dim, count, strides, 1);
-    return 1;
+/* Divides a dimension of a size among at most `count` devices. */
+static ds_result ds__chunks_init(ds__chunks *c, const int64_t *sizes, size_t count, int64_t size,
+                                 int dim) {
+    *c = (ds__chunks){ sizes, count, 0 };
+    if (sizes)
+        return ds__chunk_sizes_check(sizes, count, size, dim);
+    int64_t n = (int64_t)count;
+    c->length = size / n + (size % n != 0);
+    if (size)
+        c->count = (size_t)(size / c->length + (size % c->length != 0));
+    return DS_OK;
+}
+
+/* Returns the size of piece i; rest: the indices that are left. */
+static int64_t ds__chunk_size(const ds__chunks *c, size_t i, int64_t rest) {
+    if (c->sizes)
+        return c->sizes[i];
+    return c->length < rest ? c->length : rest;
+}
+
+/* Copies the pieces to the outputs. from[i]: the place of piece i in the whole tensor. */
+static ds_result ds__scatter_run(ds__parts *a, const ds__participant *from) {
+    ds__work *w = &a->w;
+    if (a->count && ds__parts_follow(a, DS_SCATTER))
+        return ds__work_run(w);
+    for (size_t i = 0; i < a->count && w->r == DS_OK; i++)
+        if (!ds__same_place(&from[i], &a->part[i]))
+            ds__copy_participant(w, ds__lane_of(w, &a->part[i]), &a->part[i], &from[i]);
+    return ds__work_run(w);
+}
+
+/* Creates the results. Those of DS_COMM_ALIAS are no pieces of the call. */
+static ds_result ds__scatter_make(ds__parts *a, const ds_tensor *tensor, const ds_device *devices,
+                                  const ds__chunks *chunks, ds__participant *from,
+                                  ds_tensor **out) {
+    ds__work *w = &a->w;
+    int64_t size = a->whole.d.shape[a->dim];
+    int64_t at = 0;
+    a->count = 0;
+    ds_result r = ds__results_lanes(w, devices, chunks->count, &a->whole);
+    for (size_t i = 0; i < chunks->count && r == DS_OK; i++) {
+        ds__destination to;
+        ds__participant *piece = &from[a->count];
+        ds__slice slice = { at, ds__chunk_size(chunks, i, size - at) };
+        *piece = ds__participant_slice(&a->whole, a->dim, slice);
+        at += slice.size;
+        r = ds__destination_at(devices, i, &to);
+        if (r == DS_OK && ds__result_is_alias(w, to.device, &a->whole))
+            r = ds__tensor_show(tensor, &piece->d, &out[i]);
+        else if (r == DS_OK)
+            r = ds__result_make(w, &piece->d, &to, &a->part[a->count++], &out[i]);
+    }
+    return r == DS_OK && a->count ? ds__work_settle(w) : r;
 }
 
 DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devices, size_t count,
                                  const int64_t *chunk_sizes, int dim,
                                  const ds_comm_options *options, ds_tensor **out,
                                  size_t *out_count) {
-    ds__work w;
-    ds__participant from;
-    int64_t at = 0;
-    int64_t length = 0;
+    ds__parts a;
+    ds__chunks chunks = { NULL, 0, 0 };
     if (out)
         memset(out, 0, count * sizeof *out);
     if (out_count)
         *out_count = 0;
     DS__COMM_BEGIN("ds_comm_scatter");
-    ds__work_begin(&w);
     DS__REQUIRE(count, "there are no devices to scatter to");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count <= INT64_MAX, "%zu devices", count);
-    /* results, and the pieces they come from */
-    ds__participant *to = ds__parties_alloc(&w, 2 * count);
-    ds__participant *part = to ? to + count : NULL;
-    if (!to)
-        return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from);
+    ds__parts_begin(&a, options, dim, count);
+    ds__participant *from = ds__participants_alloc(&a.w, count);
+    ds_result r = a.w.r;
     if (r == DS_OK)
-        r = ds__comm_dim(&dim, from.d.ndim);
-    if (r == DS_OK && chunk_sizes)
-        r = ds__chunk_sizes_check(chunk_sizes, count, from.d.shape[dim], dim);
-    size_t pieces = r < 0         ? 0
-                    : chunk_sizes ? count
-                                  : ds__chunk_count(from.d.shape[dim], count, &length);
-    size_t made = 0;
+        r = ds__input_open(&a.w, tensor, "the tensor", DS__NO_LIST, &a.whole);
     if (r == DS_OK)
-        r = ds__results_lanes(&w, options, devices, pieces, &from);
-    for (size_t i = 0; i < pieces && r == DS_OK; i++) {
-        ds_device device = { 0, 0 };
-        int64_t rest = from.d.shape[dim] - at;
-        part[made] = ds__party_part(&from, dim, &at,
-                                    chunk_sizes     ? chunk_sizes[i]
-                                    : length < rest ? length
-                                                    : rest);
-        r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
-        if (r == DS_OK && options->flags & DS_COMM_ALIAS && ds__same_device(device, from.d.device))
-            r = ds__tensor_show(tensor, &part[made].d, &out[i]);
-        else if (r == DS_OK) {
-            r = ds__result_make(&w, options, &part[made].d, device, (int64_t)i, (int64_t)i,
-                                &to[made], &out[i]);
-            made++;
-        }
-    }
-    if (r == DS_OK && made)
-        r = ds__work_settle(&w);
-    int planned =
-        r == DS_OK && made && ds__parts_follow(&w, options, DS_SCATTER, &from, to, made, dim);
-    for (size_t i = 0; i < made && r == DS_OK && !planned; i++) {
-        ds__copy_add(&w, ds__lane_of(&w, &to[i]), ds__location_of(&to[i]), to[i].d.strides,
-                     ds__location_in(&w, &part[i]), from.d.strides, from.d.ndim, to[i].d.shape,
-                     to[i].d.item);
-        r = w.r;
-    }
+        r = ds__dim_resolve(&a.dim, a.whole.d.ndim);
     if (r == DS_OK)
-        r = ds__work_run(&w);
+        r = ds__chunks_init(&chunks, chunk_sizes, count, a.whole.d.shape[a.dim], a.dim);
+    if (r == DS_OK)
+        r = ds__scatter_make(&a, tensor, devices, &chunks, from, out);
+    if (r == DS_OK)
+        r = ds__scatter_run(&a, from);
     if (r < 0)
         ds__results_drop(out, count);
     else if (out_count)
-        *out_count = pieces;
-    ds__work_end(&w);
+        *out_count = chunks.count;
+    ds__work_end(&a.w);
     return r;
 }
 
-/* Tensors that together have the size of `whole` along a dimension. */
-static ds_result ds__parts_check(const ds__participant *p, size_t count, const char *what,
-                                 const ds__participant *whole, int dim) {
+/* Checks that the pieces fit the tensor, and together have its size. */
+static ds_result ds__parts_check(const ds__parts *a, const char *words) {
     int64_t sum = 0;
-    for (size_t i = 0; i < count; i++) {
-        ds_result r = ds__same_dtype(&p[i], what, (int64_t)i, whole);
-        if (r == DS_OK)
-            r = ds__same_shape(&p[i], what, (int64_t)i, whole, dim);
+    for (size_t i = 0; i < a->count; i++) {
+        ds_result r = ds__same_form(&a->part[i], ds__name_of(words, i), &a->whole, a->dim);
         if (r < 0)
             return r;
-        DS__REQUIRE(!__builtin_add_overflow(sum, p[i].d.shape[dim], &sum),
-                    "the sizes in dimension %d are too large", dim);
+        DS__REQUIRE(!__builtin_add_overflow(sum, a->part[i].d.shape[a->dim], &sum),
+                    "the sizes in dimension %d are too large", a->dim);
     }
-    DS__REQUIRE(sum == whole->d.shape[dim],
-                "the sum of the sizes in dimension %d is %lld; it must be %lld", dim,
-                (long long)sum, (long long)whole->d.shape[dim]);
+    DS__REQUIRE(sum == a->whole.d.shape[a->dim],
+                "the sum of the sizes in dimension %d is %lld; it must be %lld", a->dim,
+                (long long)sum, (long long)a->whole.d.shape[a->dim]);
     return DS_OK;
+}
+
+/* Opens the outputs, and checks them against the tensor and each other. */
+static ds_result ds__scatter_open_outputs(ds__parts *a, const ds_tensor *const *outs,
+                                          ds__participant *from) {
+    int64_t at = 0;
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < a->count && r == DS_OK; i++)
+        r = ds__output_open(&a->w, outs[i], "output tensor", i, &a->part[i]);
+    if (r == DS_OK)
+        r = ds__parts_check(a, "output tensor");
+    if (r == DS_OK)
+        r = ds__outputs_check_disjoint(a->part, a->count);
+    if (r == DS_OK)
+        r = ds__work_settle(&a->w);
+    for (size_t i = 0; i < a->count && r == DS_OK; i++) {
+        from[i] = ds__parts_slice(a, i, &at);
+        if (!ds__same_place(&from[i], &a->part[i]))
+            r = ds__memory_check_disjoint(&a->part[i], ds__name_of("output tensor", i), &a->whole,
+                                          ds__name_of("tensor to send", DS__NO_LIST));
+    }
+    return r;
 }
 
 DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
                                       size_t count, int dim, const ds_comm_options *options) {
-    ds__work w;
-    ds__participant from;
-    ds__participant part;
-    int64_t at = 0;
+    ds__parts a;
     DS__COMM_BEGIN("ds_comm_scatter_into");
-    ds__work_begin(&w);
     DS__REQUIRE(count && outs, "there are no output tensors to scatter to");
-    ds__participant *to = ds__parties_alloc(&w, count);
-    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
-                     : DS_ERR_OUT_OF_MEMORY;
+    ds__parts_begin(&a, options, dim, count);
+    ds__participant *from = ds__participants_alloc(&a.w, count);
+    ds_result r = a.w.r;
     if (r == DS_OK)
-        r = ds__comm_dim(&dim, from.d.ndim);
-    for (size_t i = 0; i < count && r == DS_OK; i++)
-        r = ds__participant_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
-                                 &to[i]);
+        r = ds__input_open(&a.w, tensor, "the tensor", DS__NO_LIST, &a.whole);
     if (r == DS_OK)
-        r = ds__parts_check(to, count, "output tensor", &from, dim);
+        r = ds__dim_resolve(&a.dim, a.whole.d.ndim);
     if (r == DS_OK)
-        r = ds__all_apart(to, "output tensor", count);
+        r = ds__scatter_open_outputs(&a, outs, from);
     if (r == DS_OK)
-        r = ds__work_settle(&w);
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        part = ds__party_part(&from, dim, &at, to[i].d.shape[dim]);
-        if (!ds__same_place(&part, &to[i]))
-            r = ds__memory_check_disjoint(&to[i], "output tensor", (int64_t)i, &from,
-                                          "tensor to send", -1);
-    }
-    int planned = r == DS_OK && ds__parts_follow(&w, options, DS_SCATTER, &from, to, count, dim);
-    at = 0;
-    for (size_t i = 0; i < count && r == DS_OK && !planned; i++) {
-        part = ds__party_part(&from, dim, &at, to[i].d.shape[dim]);
-        if (ds__same_place(&part, &to[i]))
-            continue;
-        ds__copy_add(&w, ds__lane_of(&w, &to[i]), ds__location_of(&to[i]), to[i].d.strides,
-                     ds__location_in(&w, &part), from.d.strides, from.d.ndim, to[i].d.shape,
-                     to[i].d.item);
-        r = w.r;
-    }
-    if (r == DS_OK)
-        r = ds__work_run(&w);
-    ds__work_end(&w);
+        r = ds__scatter_run(&a, from);
+    ds__work_end(&a.w);
     return r;
 }
 
-static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o,
-                                 const ds_tensor *const *tensors, size_t count, int *dim,
-                                 ds__participant *from, ds__dims *whole) {
-    DS__REQUIRE(count && tensors, "there are no tensors to gather");
-    ds_result r = DS_OK;
-    for (size_t i = 0; i < count && r == DS_OK; i++)
-        r = ds__participant_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0,
-                                 &from[i]);
-    if (r == DS_OK)
-        r = ds__comm_dim(dim, from[0].d.ndim);
-    if (r < 0)
-        return r;
-    *whole = from[0].d;
+/* ---- gather ---------------------------------------------------------------------------------- */
+
+/* Adds up the sizes of the inputs. The order of the dimensions is that of the inputs if they agree,
+   else row-major. */
+static ds_result ds__gather_add_inputs(const ds__parts *a, ds__dims *whole) {
     int order[DS_TENSOR_MAX_DIMS];
     int other[DS_TENSOR_MAX_DIMS];
-    int alike = 1;
-    int n = ds__by_stride(&from[0].d, order);
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__same_dtype(&from[i], "input tensor", (int64_t)i, &from[0]);
-        if (r == DS_OK)
-            r = ds__same_shape(&from[i], "input tensor", (int64_t)i, &from[0], *dim);
-        if (r < 0 || !i)
-            continue;
-        if (__builtin_add_overflow(whole->shape[*dim], from[i].d.shape[*dim], &whole->shape[*dim]))
-            r = ds__fail(DS_ERR_INVALID_VALUE, "the sizes in dimension %d are too large", *dim);
-        int m = ds__by_stride(&from[i].d, other);
-        alike &= m == n && memcmp(order, other, (size_t)n * sizeof *order) == 0;
+    const ds__participant *first = &a->part[0];
+    int64_t *size = &whole->shape[a->dim];
+    int n = ds__by_stride(&first->d, order);
+    int agree = 1;
+    for (size_t i = 1; i < a->count; i++) {
+        const ds__participant *p = &a->part[i];
+        ds_result r = ds__same_form(p, ds__name_of("input tensor", i), first, a->dim);
+        if (r < 0)
+            return r;
+        DS__REQUIRE(!__builtin_add_overflow(*size, p->d.shape[a->dim], size),
+                    "the sizes in dimension %d are too large", a->dim);
+        int m = ds__by_stride(&p->d, other);
+        agree &= m == n && memcmp(order, other, (size_t)n * sizeof *order) == 0;
     }
+    if (!agree)
+        ds__row_major(whole->ndim, whole->shape, whole->strides);
+    return DS_OK;
+}
+
+/* Opens the inputs, and computes the description of the result. */
+static ds_result ds__gather_open(ds__parts *a, const ds_tensor *const *tensors, ds__dims *whole) {
+    ds__dims fresh;
+    DS__REQUIRE(a->count && tensors, "there are no tensors to gather");
+    ds_result r = a->w.r;
+    for (size_t i = 0; i < a->count && r == DS_OK; i++)
+        r = ds__input_open(&a->w, tensors[i], "input tensor", i, &a->part[i]);
+    if (r == DS_OK)
+        r = ds__dim_resolve(&a->dim, a->part[0].d.ndim);
     if (r < 0)
         return r;
-    if (!alike)
-        ds__row_major(whole->ndim, whole->shape, whole->strides);
-    ds__dims fresh;
-    r = ds__dims_read(whole->dtype, whole->ndim, whole->shape, NULL, "the result", -1, &fresh);
+    *whole = a->part[0].d;
+    r = ds__gather_add_inputs(a, whole);
+    if (r < 0)
+        return r;
+    r = ds__dims_read(whole->dtype, whole->ndim, whole->shape, NULL,
+                      ds__name_of("the result", DS__NO_LIST), &fresh);
     whole->count = fresh.count;
     whole->bytes = fresh.bytes;
     return r;
 }
 
-/* The inputs go to their parts of the result, each on its own lane. */
-static ds_result ds__gather_steps(ds__work *w, const ds_comm_options *o,
-                                  const ds__participant *from, size_t count, int dim,
-                                  const ds__participant *to) {
+/* Checks that the inputs share no memory with the result, and copies them to their places there,
+   each on its own lane. */
+static ds_result ds__gather_run(ds__parts *a) {
+    ds__work *w = &a->w;
     int64_t at = 0;
     ds_result r = ds__work_settle(w);
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        ds__participant part = ds__party_part(to, dim, &at, from[i].d.shape[dim]);
-        if (!ds__same_place(&part, &from[i]))
-            r = ds__memory_check_disjoint(to, "the result", -1, &from[i], "input tensor",
-                                          (int64_t)i);
+    for (size_t i = 0; i < a->count && r == DS_OK; i++) {
+        ds__participant place = ds__parts_slice(a, i, &at);
+        if (!ds__same_place(&place, &a->part[i]))
+            r = ds__memory_check_disjoint(&a->whole, ds__name_of("the result", DS__NO_LIST),
+                                          &a->part[i], ds__name_of("input tensor", i));
     }
-    int planned = r == DS_OK && ds__parts_follow(w, o, DS_GATHER, to, from, count, dim);
+    if (r < 0 || ds__parts_follow(a, DS_GATHER))
+        return r < 0 ? r : ds__work_run(w);
     at = 0;
-    for (size_t i = 0; i < count && r == DS_OK && !planned; i++) {
-        ds__participant part = ds__party_part(to, dim, &at, from[i].d.shape[dim]);
-        if (ds__same_place(&part, &from[i]))
-            continue;
-        ds__copy_add(w, ds__lane_of(w, &from[i]), ds__location_in(w, &part), to->d.strides,
-                     ds__location_of(&from[i]), from[i].d.strides, to->d.ndim, from[i].d.shape,
-                     to->d.item);
-        r = w->r;
+    for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
+        ds__participant place = ds__parts_slice(a, i, &at);
+        if (!ds__same_place(&place, &a->part[i]))
+            ds__copy_participant(w, ds__lane_of(w, &a->part[i]), &place, &a->part[i]);
     }
-    return r < 0 ? r : ds__work_run(w);
+    return ds__work_run(w);
 }
 
 DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, int dim,
                                 ds_device destination, const ds_comm_options *options,
                                 ds_tensor **out) {
-    ds__work w;
-    ds__participant to;
+    ds__parts a;
     ds__dims whole;
+    ds__destination to = { { 0, 0 }, DS__NO_LIST, DS__NO_LIST };
     if (out)
         *out = NULL;
     DS__COMM_BEGIN("ds_comm_gather");
-    ds__work_begin(&w);
     DS__REQUIRE(out, "out is NULL");
-    ds__participant *from = ds__parties_alloc(&w, count);
-    if (!from)
-        return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__comm_device(destination, "the destination", -1, &destination);
+    ds__parts_begin(&a, options, dim, count);
+    ds_result r = a.w.r;
     if (r == DS_OK)
-        r = ds__gather_open(&w, options, tensors, count, &dim, from, &whole);
+        r = ds__comm_device(destination, ds__name_of("the destination", DS__NO_LIST), &to.device);
     if (r == DS_OK)
-        r = ds__result_make(&w, options, &whole, destination, -1, -1, &to, out);
+        r = ds__gather_open(&a, tensors, &whole);
     if (r == DS_OK)
-        r = ds__gather_steps(&w, options, from, count, dim, &to);
+        r = ds__result_make(&a.w, &whole, &to, &a.whole, out);
+    if (r == DS_OK)
+        r = ds__gather_run(&a);
     if (r < 0)
         ds__results_drop(out, 1);
-    ds__work_end(&w);
+    ds__work_end(&a.w);
     return r;
 }
 
 DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t count, int dim,
                                      const ds_tensor *out, const ds_comm_options *options) {
-    ds__work w;
-    ds__participant to;
+    ds__parts a;
     ds__participant like;
+    ds__name name = ds__name_of("the output tensor", DS__NO_LIST);
     DS__COMM_BEGIN("ds_comm_gather_into");
-    ds__work_begin(&w);
-    ds__participant *from = ds__parties_alloc(&w, count);
-    if (!from)
-        return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__gather_open(&w, options, tensors, count, &dim, from, &like.d);
+    ds__parts_begin(&a, options, dim, count);
+    ds_result r = ds__gather_open(&a, tensors, &like.d);
     if (r == DS_OK)
-        r = ds__participant_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+        r = ds__output_open(&a.w, out, name.words, name.index, &a.whole);
     if (r == DS_OK)
-        r = ds__same_dtype(&to, "the output tensor", -1, &from[0]);
+        r = ds__same_dtype(&a.whole, name, &a.part[0]);
     if (r == DS_OK)
-        r = ds__same_shape(&to, "the output tensor", -1, &like, -1);
+        r = ds__same_shape(&a.whole, name, &like, -1);
     if (r == DS_OK)
-        r = ds__gather_steps(&w, options, from, count, dim, &to);
-    ds__work_end(&w);
+        r = ds__gather_run(&a);
+    ds__work_end(&a.w);
     return r;
 }
 
 /* comm/reduction.h - reductions to one tensor.
 
    Implements ds_comm_reduce, ds_comm_reduce_add, ds_comm_reduce_add_coalesced and
-   ds_comm_reduce_into. ds__reduce_steps writes the steps of one reduction; ds__reduce_slice and
-   ds__reduction_check also serve all_to_all.h.
+   ds_comm_reduce_into. ds__reduce_steps writes the steps of one reduction; ds__reduce_slice,
+   ds__reduce_direct and ds__reduction_check also serve all_to_all.h.
 
    Invariants: inputs have one shape and one data type, lie on devices, and start at a multiple
    of the size of their numbers. On the direct path, all inputs are combined in list order by one
@@ -13272,201 +14063,220 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
-static ds_result ds__reduction_check(ds_dtype t, ds_reduce_op op) {
+/* Checks that the operator is valid and supported for the data type. */
+static ds_result ds__reduction_check(ds__reduction reduction) {
     char name[DS_DTYPE_NAME_SIZE];
-    int whole = (t.code == DS_CODE_INT || t.code == DS_CODE_UINT) &&
-                (t.bits == 8 || t.bits == 16 || t.bits == 32 || t.bits == 64);
-    int real = (t.code == DS_CODE_FLOAT && (t.bits == 16 || t.bits == 32 || t.bits == 64)) ||
-               (t.code == DS_CODE_BFLOAT && t.bits == 16);
-    int complex = t.code == DS_CODE_COMPLEX && (t.bits == 64 || t.bits == 128);
-    int truth = t.code == DS_CODE_BOOL && t.bits == 8;
+    uint32_t sum = DS__COMM_SUM;
+    uint64_t per_element;
+    ds_reduce_op op = reduction.op;
+    int kind = ds__comm_kind(reduction.dtype, &sum, 0, &per_element);
+    int complex = reduction.dtype.code == DS_CODE_COMPLEX;
     DS__REQUIRE((unsigned)op <= DS_REDUCE_AVERAGE, "op is %d; use a DS_REDUCE_* operator", (int)op);
-    if (t.lanes != 1 || !(whole || real || complex || truth))
+    if (kind < 0 || (complex && kind == DS__COMM_F16))
         return ds__fail(DS_ERR_UNSUPPORTED, "elements of type %s can be copied, but not reduced",
-                        ds__dtype_name(t, name));
+                        ds__dtype_name(reduction.dtype, name));
     DS__REQUIRE(!complex || (op != DS_REDUCE_MAX && op != DS_REDUCE_MIN),
                 "%s is not supported for complex numbers",
                 op == DS_REDUCE_MAX ? "largest" : "smallest");
-    DS__REQUIRE(!truth || op != DS_REDUCE_AVERAGE, "average is not supported for bool");
-    if (!DS__COMM_EXACT && (real || complex))
+    DS__REQUIRE(reduction.dtype.code != DS_CODE_BOOL || op != DS_REDUCE_AVERAGE,
+                "average is not supported for bool");
+    if (!DS__COMM_EXACT && kind >= DS__COMM_F16)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "devstream was compiled with -ffast-math or a part of it, so a reduction "
                         "of %s would not be bit-exact; compile without it",
-                        ds__dtype_name(t, name));
+                        ds__dtype_name(reduction.dtype, name));
     return DS_OK;
 }
 
-/* The strides in which it is done: those of `like`, if it has no gaps. */
-static void ds__addends_of(ds__work *w, const ds__participant *in, size_t count,
-                           const int64_t *strides, ds__addend *out) {
+/* Locates participants with these strides in memory that kernels can use. Others are packed. */
+static void ds__sources_of(ds__work *w, const ds__participant *in, size_t count,
+                           const int64_t *strides, ds__source *out) {
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
-        const ds__participant *p = &in[i];
-        out[i] = (ds__addend){ ds__location_of(p), DS__NO_INDEX };
-        if (ds__same_strides(&p->d, strides) && w->region[p->region].direct)
-            continue;
-        uint32_t lane = ds__lane_of(w, p);
-        out[i].spot = (ds__location){ ds__step_temporary_add(w, lane, p->d.bytes), 0 };
-        out[i].after = ds__copy_add(w, lane, out[i].spot, strides, ds__location_of(p), p->d.strides,
-                                    p->d.ndim, p->d.shape, p->d.item);
+        if (ds__same_strides(&in[i].d, strides) && w->region[in[i].at.region].direct)
+            out[i] = (ds__source){ in[i].at, DS__NO_INDEX };
+        else
+            out[i] = ds__participant_pack(w, &in[i], strides);
     }
 }
 
-/* Elements `from` to `from + size - 1` of all, on a lane, to the same place in `dst`. The step. */
-static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__location dst, const ds__addend *in,
-                                 size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from,
-                                 int64_t size) {
-    size_t item = (ds_dtype_get_size)(dtype);
-    ptrdiff_t offset = (ptrdiff_t)(from * (int64_t)item);
+/* Returns uninitialised sources until ds__work_end; NULL: out of memory, also in w->r. */
+static ds__source *ds__sources_alloc(ds__work *w, size_t count) {
+    return ds__work_take(w, count, sizeof(ds__source));
+}
+
+/* Reduces a slice of all inputs to the same slice of `dst`, on the lane of `dst`. Inputs outside
+   the reach of the lane's kernels are copied first. Returns the step; DS__NO_INDEX: out of memory,
+   or the slice is empty. */
+static uint32_t ds__reduce_slice(ds__work *w, ds__location dst, const ds__source *in, size_t count,
+                                 ds__reduction reduction, ds__slice slice) {
+    uint32_t lane = w->region[dst.region].lane;
+    size_t item = (ds_dtype_get_size)(reduction.dtype);
+    size_t bytes = (size_t)slice.size * item;
+    ptrdiff_t offset = (ptrdiff_t)(slice.begin * (int64_t)item);
     uint32_t first = (uint32_t)w->spots;
-    if (w->r < 0 || !size)
+    if (w->r < 0 || !slice.size)
         return DS__NO_INDEX;
     for (size_t i = 0; i < count; i++) {
-        ds__location at = { in[i].spot.region, in[i].spot.offset + offset };
-        ds__come_after(w, lane, in[i].after);
+        ds__location at = { in[i].at.region, in[i].at.offset + offset };
+        ds__come_after(w, lane, in[i].ready);
         if (!ds__step_reaches(w, lane, at.region)) {
-            ds__location here = { ds__step_temporary_add(w, lane, (size_t)size * item), 0 };
-            uint32_t copy = ds__step_add(w, DS__STEP_COPY, lane, here, at);
-            if (copy == DS__NO_INDEX)
-                return copy;
-            w->step[copy].width = w->step[copy].dst_pitch = w->step[copy].src_pitch =
-                (size_t)size * item;
-            w->step[copy].height = 1;
+            ds__location here = ds__temporary_add(w, lane, bytes);
+            ds__step_copy_add(w, lane, here, at, bytes);
             at = here;
         }
-        ds__location *s = DS__MORE(w, spot);
-        if (!s)
+        ds__location *spot = DS__MORE(w, spot);
+        if (!spot)
             return DS__NO_INDEX;
-        *s = at;
+        *spot = at;
     }
-    uint32_t step =
-        ds__step_add(w, DS__STEP_REDUCE, lane, (ds__location){ dst.region, dst.offset + offset },
-                     (ds__location){ 0, 0 });
-    if (step == DS__NO_INDEX)
-        return step;
-    w->step[step].op = (uint8_t)op;
-    w->step[step].dtype = dtype;
-    w->step[step].first = first;
-    w->step[step].count = (uint32_t)count;
-    if (count > w->most)
-        w->most = count;
-    w->step[step].width = (size_t)size;
-    return step;
+    dst.offset += offset;
+    return ds__step_reduce_add(w, lane, dst, first, reduction, (size_t)slice.size);
 }
 
-/* All of `in` to `to`, on its lane. */
-static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__participant *in,
-                             size_t count, const ds__participant *to, ds_reduce_op op,
-                             ds__addend *addends) {
+/* Reduces all inputs to `to` in one step, on its lane. sources: memory for `count` sources. */
+static void ds__reduce_direct(ds__work *w, const ds__participant *in, size_t count,
+                              const ds__participant *to, ds_reduce_op op, ds__source *sources) {
     int64_t strides[DS_TENSOR_MAX_DIMS];
     uint32_t lane = ds__lane_of(w, to);
-    ds__follow f;
-    if (count == 1) {
-        if (!ds__same_place(in, to))
-            ds__copy_participant(w, lane, to, in);
-        return;
-    }
     ds__dense_like(&to->d, strides);
-    if (ds__follow_open(w, &f, o, DS_REDUCE, in, count, to, to->d.bytes)) {
-        f.op = op;
-        f.want.order = ds__order_of(to->d.dtype, op, o->flags);
-        for (size_t i = 0; i < count && w->r == DS_OK; i++)
-            ds__side_open(w, &f.in[i], &in[i], 0, 1, strides, 1);
-        ds__side_open(w, &f.out[f.want.root], to, 0, 1, strides, 0);
-        ds__follow_run(w, &f);
-        if (w->r == DS_OK && f.out[f.want.root].apart)
-            ds__side_move(w, &f.out[f.want.root], 0, 1, strides, 1);
-        return;
-    }
-    int fits = ds__same_strides(&to->d, strides) && w->region[to->region].direct;
-    ds__addends_of(w, in, count, strides, addends);
-    ds__location dst = fits ? ds__location_of(to)
-                            : (ds__location){ ds__step_temporary_add(w, lane, to->d.bytes), 0 };
-    ds__reduce_slice(w, lane, dst, addends, count, op, to->d.dtype, 0, to->d.count);
+    int fits = ds__same_strides(&to->d, strides) && w->region[to->at.region].direct;
+    ds__sources_of(w, in, count, strides, sources);
+    ds__location dst = fits ? to->at : ds__temporary_add(w, lane, to->d.bytes);
+    ds__reduce_slice(w, dst, sources, count, (ds__reduction){ op, to->d.dtype },
+                     (ds__slice){ 0, to->d.count });
     if (!fits)
-        ds__copy_add(w, lane, ds__location_of(to), to->d.strides, dst, strides, to->d.ndim,
-                     to->d.shape, to->d.item);
+        ds__copy_add(w, lane, ds__operand_of(to), (ds__operand){ dst, strides }, &to->d);
 }
 
-/* A GPU faults on a number that is not on a multiple of its size. A complex element is two
-   numbers. */
-static ds_result ds__on_multiples(const ds__participant *p, const char *what, int64_t index) {
+/* Returns 1 if the steps of a plan were appended. */
+static int ds__reduce_follow(ds__work *w, const ds__participant *in, size_t count,
+                             const ds__participant *to, ds_reduce_op op) {
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    const ds__division whole = { 0, 1, strides };
+    if (!w->options->topology)
+        return 0;
+    ds__follow f = { .want = { .what = DS_REDUCE, .bytes = to->d.bytes }, .reduction.op = op };
+    if (!ds__follow_open(w, &f, in, count, to))
+        return 0;
+    ds__dense_like(&to->d, strides);
+    for (size_t i = 0; i < count && w->r == DS_OK; i++)
+        ds__side_open(w, &f.in[i], &in[i], &whole, 1);
+    ds__side_open(w, &f.out[f.want.root], to, &whole, 0);
+    ds__follow_run(w, &f);
+    return 1;
+}
+
+/* Appends the steps of a reduction. sources: as in ds__reduce_direct. */
+static void ds__reduce_steps(ds__work *w, const ds__participant *in, size_t count,
+                             const ds__participant *to, ds_reduce_op op, ds__source *sources) {
+    if (count == 1) {
+        if (!ds__same_place(in, to))
+            ds__copy_participant(w, ds__lane_of(w, to), to, in);
+        return;
+    }
+    if (!ds__reduce_follow(w, in, count, to, op))
+        ds__reduce_direct(w, in, count, to, op, sources);
+}
+
+/* Checks that the elements are aligned to their size, else a GPU would fail. A complex element is
+   two numbers. */
+static ds_result ds__on_multiples(const ds__participant *p, ds__name name) {
     size_t number = p->d.dtype.code == DS_CODE_COMPLEX ? p->d.item / 2 : p->d.item;
     DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0,
                 "%s begins at %p; a reduction needs a multiple of %zu, the element size",
-                ds__dims_nth(what, index), (void *)p->d.first, number);
+                ds__name_text(name), (void *)p->d.first, number);
     return DS_OK;
 }
 
-/* Tensors of one shape and type. stride: from one to the next in the array. */
-static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
-                                 const ds_tensor *const *tensors, size_t count, size_t stride,
-                                 ds_reduce_op op, ds__participant *in) {
+/* Opens inputs of one shape and type: tensors[0], tensors[stride] and so on. */
+static ds_result ds__reduce_open(ds__work *w, const ds_tensor *const *tensors, size_t count,
+                                 size_t stride, ds_reduce_op op, ds__participant *in) {
     DS__REQUIRE(count && tensors, "there are no tensors to reduce");
-    DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: a single tensor is only copied");
-    ds_result r = DS_OK;
+    DS__REQUIRE(count > 1 || !w->options->plan,
+                "the plan does not fit: a single tensor is only copied");
+    ds_result r = w->r;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__participant_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i,
-                                 0, &in[i]);
+        r = ds__input_open(w, tensors[i * stride], "input tensor", i, &in[i]);
         if (r == DS_OK && in[i].d.device.type == DS_DEVICE_HOST)
             r = ds__fail(DS_ERR_INVALID_DEVICE,
                          "input tensor at index %zu is on the host, not on a device", i);
         if (r == DS_OK)
-            r = ds__same_dtype(&in[i], "input tensor", (int64_t)i, &in[0]);
-        if (r == DS_OK)
-            r = ds__same_shape(&in[i], "input tensor", (int64_t)i, &in[0], -1);
+            r = ds__same_form(&in[i], ds__name_of("input tensor", i), &in[0], -1);
     }
     if (r == DS_OK)
-        r = ds__reduction_check(in[0].d.dtype, op);
+        r = ds__reduction_check((ds__reduction){ op, in[0].d.dtype });
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        r = ds__on_multiples(&in[i], "input tensor", (int64_t)i);
+        r = ds__on_multiples(&in[i], ds__name_of("input tensor", i));
     return r;
 }
 
-/* `lists` tensors each, `count` times. */
-static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, size_t count,
-                                 ds_reduce_op op, ds_device destination, const ds_comm_options *o,
+/* Lists of tensors: tensor[i * count + k] is tensor k of list i. */
+typedef struct ds__tensor_lists {
+    const ds_tensor *const *tensor;
+    size_t lists;
+    size_t count;
+} ds__tensor_lists;
+
+/* Opens the inputs of all sums, side by side for each sum, and checks that each sum has one on the
+   destination. */
+static ds_result ds__reduce_open_lists(ds__work *w, const ds__tensor_lists *t, ds_reduce_op op,
+                                       ds_device destination, ds__participant *in) {
+    for (size_t k = 0; k < t->count; k++, in += t->lists) {
+        int there = 0;
+        ds_result r = ds__reduce_open(w, t->tensor + k, t->lists, t->count, op, in);
+        if (r < 0)
+            return r;
+        for (size_t i = 0; i < t->lists; i++)
+            there |= ds__same_device(in[i].d.device, destination);
+        if (!there)
+            return ds__fail(DS_ERR_DEVICE_MISMATCH,
+                            "none of the input tensors is on the destination, %s:%d",
+                            ds__type_name(destination.type), destination.index);
+    }
+    return DS_OK;
+}
+
+/* Creates the results, and reduces to them. */
+static ds_result ds__reduce_make(ds__work *w, const ds__tensor_lists *t, ds_reduce_op op,
+                                 ds_device destination, const ds__participant *in,
                                  ds_tensor **out) {
+    ds__participant *to = ds__participants_alloc(w, t->count);
+    ds__source *sources = ds__sources_alloc(w, t->lists);
+    ds_result r = w->r;
+    for (size_t k = 0; k < t->count && r == DS_OK; k++) {
+        ds__destination at = { destination, k, DS__NO_LIST };
+        r = ds__result_make(w, &in[k * t->lists].d, &at, &to[k], &out[k]);
+    }
+    if (r == DS_OK && t->count)
+        r = ds__work_settle(w);
+    for (size_t k = 0; k < t->count && r == DS_OK; k++)
+        ds__reduce_steps(w, &in[k * t->lists], t->lists, &to[k], op, sources);
+    return r == DS_OK ? ds__work_run(w) : r;
+}
+
+/* Sums lists of tensors to new results on the destination. With DS_COMM_ALIAS, results of a single
+   list show its tensors. */
+static ds_result ds__reduce_lists(const ds__tensor_lists *t, ds_reduce_op op, ds_device destination,
+                                  const ds_comm_options *o, ds_tensor **out) {
     ds__work w;
-    ds__work_begin(&w);
-    ds_result r = ds__comm_device(destination, "the destination", -1, &destination);
+    ds_result r =
+        ds__comm_device(destination, ds__name_of("the destination", DS__NO_LIST), &destination);
     if (r < 0)
         return r;
-    DS__REQUIRE(lists < SIZE_MAX / (count + 1), "%zu lists of %zu tensors", lists, count);
-    /* parties of one sum side by side */
-    ds__participant *in = ds__parties_alloc(&w, (lists + 1) * count);
-    ds__participant *to = in ? in + lists * count : NULL;
-    ds__addend *addends = ds__addends_alloc(&w, lists);
+    DS__REQUIRE(t->lists < SIZE_MAX / (t->count + 1), "%zu lists of %zu tensors", t->lists,
+                t->count);
+    ds__work_begin(&w, o);
+    ds__participant *in = ds__participants_alloc(&w, t->lists * t->count);
     r = w.r;
-    int alone = lists == 1 && o->flags & DS_COMM_ALIAS;
-    for (size_t k = 0; k < count && r == DS_OK; k++) {
-        ds__participant *p = in + k * lists;
-        int there = 0;
-        r = ds__reduce_open(&w, o, tensors + k, lists, count, op, p);
-        for (size_t i = 0; i < lists && r == DS_OK; i++)
-            there |= ds__same_device(p[i].d.device, destination);
-        if (r < 0)
-            break;
-        if (!there) {
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH,
-                         "none of the input tensors is on the destination, %s:%d",
-                         ds__type_name(destination.type), destination.index);
-            break;
-        }
-    }
-    for (size_t k = 0; k < count && r == DS_OK; k++) {
-        const ds__participant *p = in + k * lists;
-        r = alone ? ds__tensor_show(tensors[k], &p->d, &out[k])
-                  : ds__result_make(&w, o, &p->d, destination, (int64_t)k, -1, &to[k], &out[k]);
-    }
-    if (r == DS_OK && count && !alone)
-        r = ds__work_settle(&w);
-    if (r == DS_OK && !alone) {
-        for (size_t k = 0; k < count; k++)
-            ds__reduce_steps(&w, o, in + k * lists, lists, &to[k], op, addends);
-        r = ds__work_run(&w);
-    }
+    if (r == DS_OK)
+        r = ds__reduce_open_lists(&w, t, op, destination, in);
+    if (r == DS_OK && !(t->lists == 1 && o->flags & DS_COMM_ALIAS))
+        r = ds__reduce_make(&w, t, op, destination, in, out);
+    else
+        for (size_t k = 0; k < t->count && r == DS_OK; k++)
+            r = ds__tensor_show(t->tensor[k], &in[k].d, &out[k]);
     if (r < 0)
-        ds__results_drop(out, count);
+        ds__results_drop(out, t->count);
     ds__work_end(&w);
     return r;
 }
@@ -13478,7 +14288,8 @@ DSDEF ds_result(ds_comm_reduce)(const ds_tensor *const *tensors, size_t count, d
         *out = NULL;
     DS__COMM_BEGIN("ds_comm_reduce");
     DS__REQUIRE(out, "out is NULL");
-    return ds__reduce_many(tensors, count, 1, op, destination, options, out);
+    return ds__reduce_lists(&(ds__tensor_lists){ tensors, count, 1 }, op, destination, options,
+                            out);
 }
 
 DSDEF ds_result(ds_comm_reduce_add)(const ds_tensor *const *tensors, size_t count,
@@ -13488,7 +14299,8 @@ DSDEF ds_result(ds_comm_reduce_add)(const ds_tensor *const *tensors, size_t coun
         *out = NULL;
     DS__COMM_BEGIN("ds_comm_reduce_add");
     DS__REQUIRE(out, "out is NULL");
-    return ds__reduce_many(tensors, count, 1, DS_REDUCE_SUM, destination, options, out);
+    return ds__reduce_lists(&(ds__tensor_lists){ tensors, count, 1 }, DS_REDUCE_SUM, destination,
+                            options, out);
 }
 
 DSDEF ds_result(ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, size_t lists,
@@ -13500,7 +14312,24 @@ DSDEF ds_result(ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, s
         memset(out, 0, count * sizeof *out);
     DS__COMM_BEGIN("ds_comm_reduce_add_coalesced");
     DS__REQUIRE(!count || (tensors && out), "%s is NULL", tensors ? "out" : "tensors");
-    return ds__reduce_many(tensors, lists, count, DS_REDUCE_SUM, destination, options, out);
+    return ds__reduce_lists(&(ds__tensor_lists){ tensors, lists, count }, DS_REDUCE_SUM,
+                            destination, options, out);
+}
+
+/* Opens the output, and checks it against the inputs. */
+static ds_result ds__reduce_open_output(ds__work *w, const ds_tensor *out,
+                                        const ds__participant *in, size_t count,
+                                        ds__participant *to) {
+    ds__name name = ds__name_of("the output tensor", DS__NO_LIST);
+    ds_result r = ds__output_open(w, out, name.words, name.index, to);
+    if (r == DS_OK)
+        r = ds__same_form(to, name, &in[0], -1);
+    if (r == DS_OK)
+        r = ds__on_multiples(to, name);
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        if (!ds__same_place(to, &in[i]))
+            r = ds__memory_check_disjoint(to, name, &in[i], ds__name_of("input tensor", i));
+    return r == DS_OK ? ds__work_settle(w) : r;
 }
 
 DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op,
@@ -13508,27 +14337,16 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
     ds__work w;
     ds__participant to;
     DS__COMM_BEGIN("ds_comm_reduce_into");
-    ds__work_begin(&w);
-    ds__participant *in = ds__parties_alloc(&w, count);
-    ds__addend *addends = in ? ds__addends_alloc(&w, count) : NULL;
-    ds_result r =
-        addends ? ds__reduce_open(&w, options, tensors, count, 1, op, in) : DS_ERR_OUT_OF_MEMORY;
+    ds__work_begin(&w, options);
+    ds__participant *in = ds__participants_alloc(&w, count);
+    ds__source *sources = ds__sources_alloc(&w, count);
+    ds_result r = w.r;
     if (r == DS_OK)
-        r = ds__participant_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+        r = ds__reduce_open(&w, tensors, count, 1, op, in);
     if (r == DS_OK)
-        r = ds__same_dtype(&to, "the output tensor", -1, &in[0]);
-    if (r == DS_OK)
-        r = ds__same_shape(&to, "the output tensor", -1, &in[0], -1);
-    if (r == DS_OK)
-        r = ds__on_multiples(&to, "the output tensor", -1);
-    for (size_t i = 0; i < count && r == DS_OK; i++)
-        if (!ds__same_place(&to, &in[i]))
-            r = ds__memory_check_disjoint(&to, "the output tensor", -1, &in[i], "input tensor",
-                                          (int64_t)i);
-    if (r == DS_OK)
-        r = ds__work_settle(&w);
+        r = ds__reduce_open_output(&w, out, in, count, &to);
     if (r == DS_OK) {
-        ds__reduce_steps(&w, options, in, count, &to, op, addends);
+        ds__reduce_steps(&w, in, count, &to, op, sources);
         r = ds__work_run(&w);
     }
     ds__work_end(&w);
@@ -13543,67 +14361,75 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
 
    Invariants: the input and the output at one index are on the same device, never on the host.
    Outputs share no memory with each other, as far as ds__memory_check_disjoint finds it. An output
-   may share memory with its own input only in the form that ds__all_overlaps accepts. On the direct
-   path of an all-reduce, each lane reduces one slice and then copies the slices of the others. In
-   each round, no two copies read the same result.
+   may share memory with its own input only as DS__IN_PLACE_* allows. On the direct path of an
+   all-reduce, each lane reduces one slice and then copies the slices of the others. In each round,
+   no two copies read the same result.
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
-/* Inputs and outputs, one of each for every device. */
+/* A call with an input and an output on each of `count` devices. */
 typedef struct ds__all {
     ds__participant *in;
     ds__participant *out;
-    ds__addend *addends;
-    ds__addend *results;
     size_t count;
     ds__work w;
 } ds__all;
 
-static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_tensor *const *tensors,
-                              const ds_tensor *const *outs, size_t count) {
-    ds__work_begin(&a->w);
-    a->count = count;
-    DS__REQUIRE(count && tensors && outs, "%s",
-                !count    ? "count is 0 or the list is NULL"
-                : tensors ? "outs is NULL"
-                          : "tensors is NULL");
-    DS__REQUIRE(count < INT32_MAX, "%zu tensors", count);
-    a->in = ds__parties_alloc(&a->w, 2 * count);
-    a->addends = a->in ? ds__addends_alloc(&a->w, 2 * count) : NULL;
-    if (!a->addends)
-        return DS_ERR_OUT_OF_MEMORY;
-    a->out = a->in + count;
-    a->results = a->addends + count;
-    ds_result r = DS_OK;
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        int64_t n = (int64_t)i;
-        r = ds__participant_open(&a->w, o, tensors[i], "input tensor", n, n, 0, &a->in[i]);
-        if (r == DS_OK)
-            r = ds__participant_open(&a->w, o, outs[i], "output tensor", n, n, 1, &a->out[i]);
-        if (r == DS_OK)
-            r = ds__same_dtype(&a->in[i], "input tensor", n, &a->in[0]);
-        if (r == DS_OK)
-            r = ds__same_dtype(&a->out[i], "output tensor", n, &a->in[0]);
-        if (r == DS_OK)
-            r = ds__same_shape(&a->in[i], "input tensor", n, &a->in[0], -1);
-        if (r == DS_OK)
-            r = ds__same_shape(&a->out[i], "output tensor", n, &a->out[0], -1);
-        if (r == DS_OK &&
-            (a->in[i].d.device.type == DS_DEVICE_HOST || a->out[i].d.device.type == DS_DEVICE_HOST))
-            r = ds__fail(DS_ERR_INVALID_DEVICE,
-                         "%s tensor at index %zu is on the host, not on a device",
-                         a->in[i].d.device.type == DS_DEVICE_HOST ? "input" : "output", i);
-        if (r == DS_OK && !ds__same_device(a->in[i].d.device, a->out[i].d.device))
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH,
-                         "input tensor at index %zu is on %s:%d, the output tensor on %s:%d", i,
-                         ds__type_name(a->in[i].d.device.type), a->in[i].d.device.index,
-                         ds__type_name(a->out[i].d.device.type), a->out[i].d.device.index);
-    }
+static ds_result ds__all_check_devices(const ds__participant *in, const ds__participant *out,
+                                       size_t i) {
+    int host = in->d.device.type == DS_DEVICE_HOST;
+    if (host || out->d.device.type == DS_DEVICE_HOST)
+        return ds__fail(DS_ERR_INVALID_DEVICE,
+                        "%s tensor at index %zu is on the host, not on a device",
+                        host ? "input" : "output", i);
+    if (!ds__same_device(in->d.device, out->d.device))
+        return ds__fail(DS_ERR_DEVICE_MISMATCH,
+                        "input tensor at index %zu is on %s:%d, the output tensor on %s:%d", i,
+                        ds__type_name(in->d.device.type), in->d.device.index,
+                        ds__type_name(out->d.device.type), out->d.device.index);
+    return DS_OK;
+}
+
+/* Opens input and output i, and compares them with the first ones. */
+static ds_result ds__all_open_rank(ds__all *a, const ds_tensor *tensor, const ds_tensor *out,
+                                   size_t i) {
+    ds__name in_name = ds__name_of("input tensor", i);
+    ds__name out_name = ds__name_of("output tensor", i);
+    ds_result r = ds__input_open(&a->w, tensor, in_name.words, i, &a->in[i]);
     if (r == DS_OK)
-        r = ds__all_apart(a->out, "output tensor", count);
+        r = ds__output_open(&a->w, out, out_name.words, i, &a->out[i]);
+    if (r == DS_OK)
+        r = ds__same_dtype(&a->in[i], in_name, &a->in[0]);
+    if (r == DS_OK)
+        r = ds__same_dtype(&a->out[i], out_name, &a->in[0]);
+    if (r == DS_OK)
+        r = ds__same_shape(&a->in[i], in_name, &a->in[0], -1);
+    if (r == DS_OK)
+        r = ds__same_shape(&a->out[i], out_name, &a->out[0], -1);
+    return r == DS_OK ? ds__all_check_devices(&a->in[i], &a->out[i], i) : r;
+}
+
+static ds_result ds__all_open(ds__all *a, const ds_comm_options *options,
+                              const ds_tensor *const *tensors, const ds_tensor *const *outs,
+                              size_t count) {
+    ds__work_begin(&a->w, options);
+    a->count = count;
+    DS__REQUIRE(count, "count is 0 or the list is NULL");
+    DS__REQUIRE(tensors && outs, "%s is NULL", tensors ? "outs" : "tensors");
+    DS__REQUIRE(count < INT32_MAX, "%zu tensors", count);
+    a->in = ds__participants_alloc(&a->w, 2 * count);
+    if (!a->in)
+        return a->w.r;
+    a->out = a->in + count;
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        r = ds__all_open_rank(a, tensors[i], outs[i], i);
+    if (r == DS_OK)
+        r = ds__outputs_check_disjoint(a->out, count);
     return r == DS_OK ? ds__work_settle(&a->w) : r;
 }
 
+/* Runs the list if r is DS_OK, and closes the call. */
 static ds_result ds__all_end(ds__all *a, ds_result r) {
     if (r == DS_OK)
         r = ds__work_run(&a->w);
@@ -13611,148 +14437,199 @@ static ds_result ds__all_end(ds__all *a, ds_result r) {
     return r;
 }
 
-/* Output i shares nothing with inputs, but may have the place of its own (`own`: 0: in whole; 1:
-   the i-th part of the input; 2: the input is its i-th part; 3: not at all). */
-static ds_result ds__all_overlaps(const ds__all *a, int own) {
+/* Part i of a tensor of `count` equal parts along dimension 0. */
+static ds__participant ds__all_part(const ds__all *a, const ds__participant *p, size_t i) {
+    int64_t size = p->d.shape[0] / (int64_t)a->count;
+    return ds__participant_slice(p, 0, (ds__slice){ (int64_t)i * size, size });
+}
+
+/* Where output i may lie in input i: NCCL's rules of in-place operations. */
+enum {
+    DS__IN_PLACE_SAME,   /* all-reduce: it is the input */
+    DS__IN_PLACE_INPUT,  /* reduce-scatter: it is part i of the input */
+    DS__IN_PLACE_OUTPUT, /* all-gather: its part i is the input */
+    DS__IN_PLACE_NEVER   /* all-to-all */
+};
+
+static int ds__all_is_in_place(const ds__all *a, size_t i, int rule) {
+    const ds__participant *out = &a->out[i];
+    const ds__participant *in = &a->in[i];
+    ds__participant part;
+    switch (rule) {
+    case DS__IN_PLACE_SAME:
+        return ds__same_place(out, in);
+    case DS__IN_PLACE_INPUT:
+        part = ds__all_part(a, in, i);
+        return ds__same_place(&part, out);
+    case DS__IN_PLACE_OUTPUT:
+        part = ds__all_part(a, out, i);
+        return ds__same_place(&part, in);
+    default:
+        return 0;
+    }
+}
+
+/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows it. */
+static ds_result ds__all_check_disjoint(const ds__all *a, int rule) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
-        for (size_t k = 0; k < a->count && r == DS_OK; k++) {
-            const ds__participant *out = &a->out[i];
-            const ds__participant *in = &a->in[k];
-            if (i == k && own < 3) {
-                int64_t at = 0;
-                int64_t n = own == 1 ? out->d.shape[0] : own == 2 ? in->d.shape[0] : 0;
-                at = (int64_t)i * n;
-                ds__participant part = own == 1   ? ds__party_part(in, 0, &at, n)
-                                       : own == 2 ? ds__party_part(out, 0, &at, n)
-                                                  : *out;
-                if (ds__same_place(&part, own == 1 ? out : in))
-                    continue;
-            }
-            r = ds__memory_check_disjoint(out, "output tensor", (int64_t)i, in, "input tensor",
-                                          (int64_t)k);
-        }
+        for (size_t k = 0; k < a->count && r == DS_OK; k++)
+            if (i != k || !ds__all_is_in_place(a, i, rule))
+                r = ds__memory_check_disjoint(&a->out[i], ds__name_of("output tensor", i),
+                                              &a->in[k], ds__name_of("input tensor", k));
     return r;
 }
 
-static ds_result ds__all_reducible(const ds__all *a, ds_reduce_op op) {
-    ds_result r = ds__reduction_check(a->in[0].d.dtype, op);
+static ds_result ds__all_check_reducible(const ds__all *a, ds_reduce_op op) {
+    ds_result r = ds__reduction_check((ds__reduction){ op, a->in[0].d.dtype });
     for (size_t i = 0; i < a->count && r == DS_OK; i++) {
-        r = ds__on_multiples(&a->in[i], "input tensor", (int64_t)i);
+        r = ds__on_multiples(&a->in[i], ds__name_of("input tensor", i));
         if (r == DS_OK)
-            r = ds__on_multiples(&a->out[i], "output tensor", (int64_t)i);
+            r = ds__on_multiples(&a->out[i], ds__name_of("output tensor", i));
     }
     return r;
 }
 
-/* `many` is `one` so many times along dimension 0. */
-static ds_result ds__all_sizes(const ds__participant *many, const char *what,
-                               const ds__participant *one, const char *other, size_t count) {
+/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension 0. */
+static ds_result ds__all_check_sizes(const ds__participant *many, const char *words,
+                                     const ds__participant *one, const char *other, size_t count) {
     int64_t n;
     DS__REQUIRE(one->d.ndim > 0 && many->d.ndim > 0,
                 "tensors without dimensions cannot be split or concatenated");
-    ds_result r = ds__same_shape(many, what, 0, one, 0);
+    ds_result r = ds__same_shape(many, ds__name_of(words, 0), one, 0);
     if (r < 0)
         return r;
     DS__REQUIRE(
         !__builtin_mul_overflow(one->d.shape[0], (int64_t)count, &n) && many->d.shape[0] == n,
         "%ss have the size %lld in dimension 0; it must be %zu times %lld, the size of the %s",
-        what, (long long)many->d.shape[0], count, (long long)one->d.shape[0], other);
+        words, (long long)many->d.shape[0], count, (long long)one->d.shape[0], other);
     return DS_OK;
 }
 
-/* By plan: 1: the steps are there. in_parts, out_parts: how many parts the tensors have. */
-static int ds__all_follow(ds__all *a, const ds_comm_options *o, ds_collective what, ds_reduce_op op,
-                          size_t in_parts, size_t out_parts) {
-    int64_t strides[DS_TENSOR_MAX_DIMS];
-    int64_t at = 0;
+/* Returns 1 if the steps of a plan were appended. in_parts, out_parts: 1 or `count`, the blocks of
+   the plan of which inputs and outputs consist. */
+static int ds__all_follow(ds__all *a, ds_collective what, ds_reduce_op op, size_t in_parts,
+                          size_t out_parts) {
     ds__work *w = &a->w;
-    ds__follow f;
-    if (!ds__follow_open(w, &f, o, what, a->out, a->count, NULL,
-                         out_parts > in_parts ? a->out[0].d.bytes : a->in[0].d.bytes))
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    const ds__division in = { 0, in_parts, strides };
+    const ds__division out = { 0, out_parts, strides };
+    if (!w->options->topology)
         return 0;
-    ds__participant part =
-        in_parts == 1 ? a->in[0]
-                      : ds__party_part(&a->in[0], 0, &at, a->in[0].d.shape[0] / (int64_t)in_parts);
-    if (out_parts == 1)
-        part = a->out[0];
-    ds__dense_like(&part.d, strides);
-    f.op = op;
-    f.want.order = ds__collective_is_sum(what) ? ds__order_of(a->in[0].d.dtype, op, o->flags)
-                                               : DS_ORDER_AT_ONCE;
+    ds__follow f = { .want = { .what = what }, .reduction.op = op };
+    f.want.bytes = out_parts > in_parts ? a->out[0].d.bytes : a->in[0].d.bytes;
+    if (!ds__follow_open(w, &f, a->out, a->count, NULL))
+        return 0;
+    if (out_parts == 1) {
+        ds__dense_like(&a->out[0].d, strides);
+    } else if (in_parts == 1) {
+        ds__dense_like(&a->in[0].d, strides);
+    } else {
+        ds__participant part = ds__all_part(a, &a->in[0], 0);
+        ds__dense_like(&part.d, strides);
+    }
     for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
-        ds__side_open(w, &f.in[i], &a->in[i], 0, in_parts, strides, 1);
-        ds__side_open(w, &f.out[i], &a->out[i], 0, out_parts, strides, 0);
+        ds__side_open(w, &f.in[i], &a->in[i], &in, 1);
+        ds__side_open(w, &f.out[i], &a->out[i], &out, 0);
     }
     ds__follow_run(w, &f);
-    for (size_t i = 0; i < a->count && w->r == DS_OK; i++)
-        if (f.out[i].apart)
-            ds__side_move(w, &f.out[i], 0, out_parts, strides, 1);
     return 1;
 }
 
-/* Where slice i of so many elements begins: slices are equal, in units of 64 elements. */
-static int64_t ds__slice_begin(int64_t elements, size_t i, size_t count) {
+/* ---- all-reduce ------------------------------------------------------------------------------ */
+
+/* Returns slice i of `count` equal slices, in units of 64 elements. */
+static ds__slice ds__slice_at(int64_t elements, size_t i, size_t count) {
     int64_t units = elements / 64 + (elements % 64 != 0);
     int64_t n = (int64_t)count;
-    int64_t k = (int64_t)i;
-    int64_t at = (units / n * k + units % n * k / n) * 64;
-    return i == count || at > elements ? elements : at;
+    int64_t bound[2];
+    for (int64_t k = 0; k < 2; k++) {
+        int64_t at = (int64_t)i + k;
+        bound[k] = (units / n * at + units % n * at / n) * 64;
+        if (at == n || bound[k] > elements)
+            bound[k] = elements;
+    }
+    return (ds__slice){ bound[0], bound[1] - bound[0] };
+}
+
+/* Finds where the results arise: in the outputs, or in temporary memory if an output has gaps. */
+static void ds__all_reduce_open_results(ds__all *a, const int64_t *strides, ds__source *results) {
+    ds__work *w = &a->w;
+    for (size_t i = 0; i < a->count && w->r == DS_OK; i++)
+        results[i].at = ds__same_strides(&a->out[i].d, strides)
+                            ? a->out[i].at
+                            : ds__temporary_add(w, ds__lane_of(w, &a->out[i]), a->out[i].d.bytes);
+}
+
+/* Copies the slices of the other lanes. In each turn, no two lanes read from the same one. */
+static void ds__all_reduce_fetch(ds__all *a, const ds__source *results) {
+    ds__work *w = &a->w;
+    size_t item = a->in[0].d.item;
+    for (size_t turn = 1; turn < a->count; turn++)
+        for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
+            size_t k = (i + turn) % a->count;
+            uint32_t lane = ds__lane_of(w, &a->out[i]);
+            ds__slice slice = ds__slice_at(a->in[0].d.count, k, a->count);
+            ds__location dst = results[i].at;
+            ds__location src = results[k].at;
+            dst.offset += (ptrdiff_t)(slice.begin * (int64_t)item);
+            src.offset += (ptrdiff_t)(slice.begin * (int64_t)item);
+            ds__come_after(w, lane, results[k].ready);
+            ds__step_copy_add(w, lane, dst, src, (size_t)slice.size * item);
+        }
+}
+
+/* Appends the steps of the direct path. */
+static ds_result ds__all_reduce_steps(ds__all *a, ds_reduce_op op) {
+    ds__work *w = &a->w;
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    ds__reduction reduction = { op, a->in[0].d.dtype };
+    ds__source *sources = ds__sources_alloc(w, 2 * a->count);
+    if (!sources)
+        return w->r;
+    ds__source *results = sources + a->count;
+    ds__dense_like(&a->out[0].d, strides);
+    ds__sources_of(w, a->in, a->count, strides, sources);
+    ds__all_reduce_open_results(a, strides, results);
+    for (size_t i = 0; i < a->count && w->r == DS_OK; i++)
+        results[i].ready = ds__reduce_slice(w, results[i].at, sources, a->count, reduction,
+                                            ds__slice_at(a->in[0].d.count, i, a->count));
+    ds__all_reduce_fetch(a, results);
+    for (size_t i = 0; i < a->count && w->r == DS_OK; i++)
+        if (!ds__same_strides(&a->out[i].d, strides))
+            ds__copy_add(w, ds__lane_of(w, &a->out[i]), ds__operand_of(&a->out[i]),
+                         (ds__operand){ results[i].at, strides }, &a->out[i].d);
+    return w->r;
 }
 
 DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
                                     size_t count, ds_reduce_op op, const ds_comm_options *options) {
     ds__all a;
-    int64_t strides[DS_TENSOR_MAX_DIMS];
     DS__COMM_BEGIN("ds_comm_all_reduce");
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
-        r = ds__same_shape(&a.out[0], "output tensor", 0, &a.in[0], -1);
+        r = ds__same_shape(&a.out[0], ds__name_of("output tensor", 0), &a.in[0], -1);
     if (r == DS_OK)
-        r = ds__all_reducible(&a, op);
+        r = ds__all_check_reducible(&a, op);
     if (r == DS_OK)
-        r = ds__all_overlaps(&a, 0);
-    if (r < 0 || ds__all_follow(&a, options, DS_ALL_REDUCE, op, 1, 1))
-        return ds__all_end(&a, r);
-    ds__work *w = &a.w;
-    ds_dtype dtype = a.in[0].d.dtype;
-    size_t item = a.in[0].d.item;
-    int64_t elements = a.in[0].d.count;
-    ds__dense_like(&a.out[0].d, strides);
-    ds__addends_of(w, a.in, count, strides, a.addends);
-    for (size_t i = 0; i < count && w->r == DS_OK; i++) /* where the results arise */
-        a.results[i].spot =
-            ds__same_strides(&a.out[i].d, strides)
-                ? ds__location_of(&a.out[i])
-                : (ds__location){
-                      ds__step_temporary_add(w, ds__lane_of(w, &a.out[i]), a.out[i].d.bytes), 0
-                  };
-    for (size_t i = 0; i < count && w->r == DS_OK; i++) { /* each lane does a slice of all */
-        int64_t begin = ds__slice_begin(elements, i, count);
-        int64_t size = ds__slice_begin(elements, i + 1, count) - begin;
-        a.results[i].after = ds__reduce_slice(w, ds__lane_of(w, &a.out[i]), a.results[i].spot,
-                                              a.addends, count, op, dtype, begin, size);
-    }
-    /* and fetches the others; no two from the same one at the same time */
-    for (size_t turn = 1; turn < count; turn++)
-        for (size_t i = 0; i < count && w->r == DS_OK; i++) {
-            size_t k = (i + turn) % count;
-            int64_t begin = ds__slice_begin(elements, k, count);
-            int64_t size = ds__slice_begin(elements, k + 1, count) - begin;
-            uint32_t lane = ds__lane_of(w, &a.out[i]);
-            ds__location dst = { a.results[i].spot.region,
-                                 a.results[i].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
-            ds__location src = { a.results[k].spot.region,
-                                 a.results[k].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
-            ds__come_after(w, lane, a.results[k].after);
-            ds__copy_add(w, lane, dst, (int64_t[]){ 1 }, src, (int64_t[]){ 1 }, 1, &size, item);
-        }
-    for (size_t i = 0; i < count && w->r == DS_OK; i++)
-        if (!ds__same_strides(&a.out[i].d, strides))
-            ds__copy_add(w, ds__lane_of(w, &a.out[i]), ds__location_of(&a.out[i]),
-                         a.out[i].d.strides, a.results[i].spot, strides, a.out[i].d.ndim,
-                         a.out[i].d.shape, item);
+        r = ds__all_check_disjoint(&a, DS__IN_PLACE_SAME);
+    if (r == DS_OK && !ds__all_follow(&a, DS_ALL_REDUCE, op, 1, 1))
+        r = ds__all_reduce_steps(&a, op);
     return ds__all_end(&a, r);
+}
+
+/* ---- all-gather, reduce-scatter, all-to-all -------------------------------------------------- */
+
+/* Copies input k to part k of all outputs. */
+static void ds__all_gather_steps(ds__all *a) {
+    ds__work *w = &a->w;
+    for (size_t turn = 0; turn < a->count; turn++)
+        for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
+            size_t k = (i + turn) % a->count;
+            ds__participant part = ds__all_part(a, &a->out[i], k);
+            if (!ds__same_place(&part, &a->in[k]))
+                ds__copy_participant(w, ds__lane_of(w, &part), &part, &a->in[k]);
+        }
 }
 
 DSDEF ds_result(ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
@@ -13761,23 +14638,25 @@ DSDEF ds_result(ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_te
     DS__COMM_BEGIN("ds_comm_all_gather");
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
-        r = ds__all_sizes(&a.out[0], "output tensor", &a.in[0], "input tensor", count);
+        r = ds__all_check_sizes(&a.out[0], "output tensor", &a.in[0], "input tensor", count);
     if (r == DS_OK)
-        r = ds__all_overlaps(&a, 2);
-    if (r < 0 || ds__all_follow(&a, options, DS_ALL_GATHER, DS_REDUCE_SUM, 1, count))
-        return ds__all_end(&a, r);
-    for (size_t turn = 0; turn < count && r == DS_OK; turn++)
-        for (size_t i = 0; i < count && a.w.r == DS_OK; i++) {
-            size_t k = (i + turn) % count;
-            int64_t at = (int64_t)k * a.in[0].d.shape[0];
-            ds__participant part = ds__party_part(&a.out[i], 0, &at, a.in[0].d.shape[0]);
-            if (ds__same_place(&part, &a.in[k]))
-                continue;
-            ds__copy_add(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__location_in(&a.w, &part),
-                         part.d.strides, ds__location_of(&a.in[k]), a.in[k].d.strides, part.d.ndim,
-                         part.d.shape, part.d.item);
-        }
+        r = ds__all_check_disjoint(&a, DS__IN_PLACE_OUTPUT);
+    if (r == DS_OK && !ds__all_follow(&a, DS_ALL_GATHER, DS_REDUCE_SUM, 1, count))
+        ds__all_gather_steps(&a);
     return ds__all_end(&a, r);
+}
+
+/* Reduces part i of all inputs to output i. */
+static ds_result ds__reduce_scatter_steps(ds__all *a, ds_reduce_op op) {
+    ds__work *w = &a->w;
+    ds__participant *part = ds__participants_alloc(w, a->count);
+    ds__source *sources = ds__sources_alloc(w, a->count);
+    for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
+        for (size_t k = 0; k < a->count; k++)
+            part[k] = ds__all_part(a, &a->in[k], i);
+        ds__reduce_direct(w, part, a->count, &a->out[i], op, sources);
+    }
+    return w->r;
 }
 
 DSDEF ds_result(ds_comm_reduce_scatter)(const ds_tensor *const *tensors,
@@ -13787,47 +14666,38 @@ DSDEF ds_result(ds_comm_reduce_scatter)(const ds_tensor *const *tensors,
     DS__COMM_BEGIN("ds_comm_reduce_scatter");
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
-        r = ds__all_sizes(&a.in[0], "input tensor", &a.out[0], "output tensor", count);
+        r = ds__all_check_sizes(&a.in[0], "input tensor", &a.out[0], "output tensor", count);
     if (r == DS_OK)
-        r = ds__all_reducible(&a, op);
+        r = ds__all_check_reducible(&a, op);
     if (r == DS_OK)
-        r = ds__all_overlaps(&a, 1);
-    if (r < 0 || ds__all_follow(&a, options, DS_REDUCE_SCATTER, op, count, 1))
-        return ds__all_end(&a, r);
-    ds__participant *part = r == DS_OK ? ds__parties_alloc(&a.w, count) : NULL;
-    if (r == DS_OK && !part)
-        r = DS_ERR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < count && r == DS_OK && a.w.r == DS_OK; i++) {
-        for (size_t k = 0; k < count; k++) {
-            int64_t at = (int64_t)i * a.out[0].d.shape[0];
-            part[k] = ds__party_part(&a.in[k], 0, &at, a.out[0].d.shape[0]);
-        }
-        /* As ds__reduce_steps, but the parts begin inside of their regions. */
-        int64_t strides[DS_TENSOR_MAX_DIMS];
-        const ds__participant *to = &a.out[i];
-        uint32_t lane = ds__lane_of(&a.w, to);
-        ds__dense_like(&to->d, strides);
-        int fits = ds__same_strides(&to->d, strides);
-        for (size_t k = 0; k < count && a.w.r == DS_OK; k++) {
-            a.addends[k] = (ds__addend){ ds__location_in(&a.w, &part[k]), DS__NO_INDEX };
-            if (ds__same_strides(&part[k].d, strides))
-                continue;
-            uint32_t there = ds__lane_of(&a.w, &part[k]);
-            ds__location packed = { ds__step_temporary_add(&a.w, there, part[k].d.bytes), 0 };
-            a.addends[k].after =
-                ds__copy_add(&a.w, there, packed, strides, a.addends[k].spot, part[k].d.strides,
-                             to->d.ndim, to->d.shape, to->d.item);
-            a.addends[k].spot = packed;
-        }
-        ds__location dst =
-            fits ? ds__location_of(to)
-                 : (ds__location){ ds__step_temporary_add(&a.w, lane, to->d.bytes), 0 };
-        ds__reduce_slice(&a.w, lane, dst, a.addends, count, op, to->d.dtype, 0, to->d.count);
-        if (!fits)
-            ds__copy_add(&a.w, lane, ds__location_of(to), to->d.strides, dst, strides, to->d.ndim,
-                         to->d.shape, to->d.item);
-    }
+        r = ds__all_check_disjoint(&a, DS__IN_PLACE_INPUT);
+    if (r == DS_OK && !ds__all_follow(&a, DS_REDUCE_SCATTER, op, count, 1))
+        r = ds__reduce_scatter_steps(&a, op);
     return ds__all_end(&a, r);
+}
+
+static ds_result ds__all_to_all_check(const ds__all *a) {
+    const ds__participant *in = &a->in[0];
+    ds_result r = ds__same_shape(&a->out[0], ds__name_of("output tensor", 0), in, -1);
+    if (r < 0)
+        return r;
+    DS__REQUIRE(in->d.ndim, "tensors without dimensions cannot be split");
+    DS__REQUIRE(in->d.shape[0] % (int64_t)a->count == 0,
+                "the size in dimension 0, %lld, cannot be split into %zu equal parts",
+                (long long)in->d.shape[0], a->count);
+    return ds__all_check_disjoint(a, DS__IN_PLACE_NEVER);
+}
+
+/* Copies part i of input k to part k of output i. */
+static void ds__all_to_all_steps(ds__all *a) {
+    ds__work *w = &a->w;
+    for (size_t turn = 0; turn < a->count; turn++)
+        for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
+            size_t k = (i + turn) % a->count;
+            ds__participant to = ds__all_part(a, &a->out[i], k);
+            ds__participant from = ds__all_part(a, &a->in[k], i);
+            ds__copy_participant(w, ds__lane_of(w, &to), &to, &from);
+        }
 }
 
 DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
@@ -13836,37 +14706,19 @@ DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_te
     DS__COMM_BEGIN("ds_comm_all_to_all");
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
-        r = ds__same_shape(&a.out[0], "output tensor", 0, &a.in[0], -1);
-    if (r == DS_OK && (!a.in[0].d.ndim || a.in[0].d.shape[0] % (int64_t)count))
-        r = !a.in[0].d.ndim
-                ? ds__fail(DS_ERR_INVALID_VALUE, "tensors without dimensions cannot be split")
-                : ds__fail(DS_ERR_INVALID_VALUE,
-                           "the size in dimension 0, %lld, cannot be split into %zu equal parts",
-                           (long long)a.in[0].d.shape[0], count);
-    if (r == DS_OK)
-        r = ds__all_overlaps(&a, 3);
-    if (r < 0 || ds__all_follow(&a, options, DS_ALL_TO_ALL, DS_REDUCE_SUM, count, count))
-        return ds__all_end(&a, r);
-    int64_t n = r == DS_OK ? a.in[0].d.shape[0] / (int64_t)count : 0;
-    for (size_t turn = 0; turn < count && r == DS_OK; turn++)
-        for (size_t i = 0; i < count && a.w.r == DS_OK; i++) {
-            size_t k = (i + turn) % count;
-            int64_t to_at = (int64_t)k * n;
-            int64_t from_at = (int64_t)i * n;
-            ds__participant to = ds__party_part(&a.out[i], 0, &to_at, n);
-            ds__participant from = ds__party_part(&a.in[k], 0, &from_at, n);
-            ds__copy_add(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__location_in(&a.w, &to),
-                         to.d.strides, ds__location_in(&a.w, &from), from.d.strides, to.d.ndim,
-                         to.d.shape, to.d.item);
-        }
+        r = ds__all_to_all_check(&a);
+    if (r == DS_OK && !ds__all_follow(&a, DS_ALL_TO_ALL, DS_REDUCE_SUM, count, count))
+        ds__all_to_all_steps(&a);
     return ds__all_end(&a, r);
 }
+
+/* ---- barrier --------------------------------------------------------------------------------- */
 
 DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
     ds__work w;
     const ds_comm_options *options = NULL;
     DS__COMM_BEGIN("ds_comm_barrier");
-    ds__work_begin(&w);
+    ds__work_begin(&w, options);
     DS__REQUIRE(streams || !count, "streams is NULL");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
@@ -13875,8 +14727,8 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
             r = ds__fail(DS_ERR_INVALID_HANDLE,
                          "no stream was given at index %zu (the handle is zero)", i);
         else
-            r = ds__lane_find(&w, streams[i], "entry", (int64_t)i, (ds_device){ DS_DEVICE_HOST, 0 },
-                              &lane);
+            r = ds__lane_find(&w, streams[i], ds__name_of("entry", i),
+                              (ds_device){ DS_DEVICE_HOST, 0 }, &lane);
     }
     if (r == DS_OK && ds__captures_open())
         r = ds__fork_capture(&w);
@@ -13889,134 +14741,214 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
 
 /* comm/coalesced.h - broadcast of many tensors in few buffers.
 
-   Implements ds_comm_broadcast_coalesced. The tensors of one buffer are packed at the source,
-   each without gaps, and copied to one buffer on each device. The results are views of these
-   buffers.
+   Implements ds_comm_broadcast_coalesced. The tensors are assigned to buckets, as in PyTorch. The
+   tensors of a bucket are packed at the source, each without gaps, into one buffer, and copied to
+   one buffer on each device. The results are views of these buffers.
 
-   Invariants: each tensor travels in one buffer, and a buffer holds tensors of one data type.
+   Invariants: each tensor travels in one bucket, and a bucket has tensors of one data type.
    Each tensor starts at a multiple of 16 bytes in the buffer. The last tensor may exceed the
-   buffer size. A tensor that is alone in its buffer and has no gaps is not packed.
+   buffer size. A tensor that is alone in its bucket and has no gaps is not packed.
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
-/* The tensors that a buffer takes: those of the type of the first one that is left, until their
-   sum reaches the size. batch[i]: 0: left. */
-static size_t ds__batch_next(const ds__participant *in, size_t count, uint32_t *batch,
-                             uint32_t number, size_t buffer_size, size_t *bytes) {
-    size_t first = 0;
-    size_t n = 0;
-    *bytes = 0;
-    while (first < count && batch[first])
-        first++;
-    for (size_t i = first; i < count && (!n || *bytes < buffer_size); i++) {
-        if (batch[i] || !(ds_dtype_equal)(in[i].d.dtype, in[first].d.dtype))
-            continue;
-        batch[i] = number;
-        n++;
-        *bytes += (in[i].d.bytes + 15) & ~(size_t)15; /* each on a multiple of 16 */
-    }
-    return n;
+/* One call. Result i on device d is out[d * count + i]. */
+typedef struct ds__coalesced {
+    const ds_tensor *const *tensors;
+    ds__participant *in;
+    size_t count;
+    uint32_t *bucket;    /* of each tensor: the number of its bucket, from 1; 0: not assigned yet */
+    ds__destination *to; /* the devices that get copies; to[k].index is d */
+    size_t destinations;
+    ds_tensor **out;
+    ds__work w;
+} ds__coalesced;
+
+typedef struct ds__bucket {
+    uint32_t number;
+    size_t tensors;
+    size_t bytes; /* of the buffer */
+} ds__bucket;
+
+/* Returns the bytes of a tensor in a buffer, a multiple of 16. */
+static size_t ds__bucket_share(const ds__participant *p) {
+    return (p->d.bytes + 15) & ~(size_t)15;
 }
 
-/* Views of one flat tensor, which goes when they go; each like its original. */
-static ds_result ds__batch_views(const ds__participant *in, size_t count, const uint32_t *batch,
-                                 uint32_t number, const ds_tensor *flat, ds_tensor **out) {
+/* Assigns tensors to the next bucket: those with the data type of the first unassigned tensor,
+   until their sum reaches the buffer size. */
+static void ds__bucket_fill(ds__coalesced *a, ds__bucket *b, size_t buffer_size) {
+    size_t first = 0;
+    b->number++;
+    b->tensors = b->bytes = 0;
+    while (first < a->count && a->bucket[first])
+        first++;
+    for (size_t i = first; i < a->count && (!b->tensors || b->bytes < buffer_size); i++) {
+        if (a->bucket[i] || !(ds_dtype_equal)(a->in[i].d.dtype, a->in[first].d.dtype))
+            continue;
+        a->bucket[i] = b->number;
+        b->tensors++;
+        b->bytes += ds__bucket_share(&a->in[i]);
+    }
+}
+
+/* Packs the tensors of a bucket at the source. Returns the buffer, which may be the only tensor
+   itself. *bytes: the bytes to copy from it. */
+static ds__source ds__bucket_pack(ds__coalesced *a, const ds__bucket *b, size_t *bytes) {
+    ds__work *w = &a->w;
+    int64_t dense[DS_TENSOR_MAX_DIMS];
+    ds__source buffer = { { 0, 0 }, DS__NO_INDEX };
+    ptrdiff_t at = 0;
+    *bytes = b->bytes;
+    for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
+        const ds__participant *p = &a->in[i];
+        if (a->bucket[i] != b->number || !p->d.bytes)
+            continue;
+        ds__dense_like(&p->d, dense);
+        if (b->tensors == 1 && ds__same_strides(&p->d, dense)) {
+            *bytes = p->d.bytes;
+            return (ds__source){ p->at, DS__NO_INDEX };
+        }
+        uint32_t lane = ds__lane_of(w, p);
+        if (!at)
+            buffer.at = ds__temporary_add(w, lane, b->bytes);
+        ds__operand packed = { { buffer.at.region, at }, dense };
+        uint32_t step = ds__copy_add(w, lane, packed, ds__operand_of(p), &p->d);
+        if (step != DS__NO_INDEX)
+            buffer.ready = step;
+        at += (ptrdiff_t)ds__bucket_share(p);
+    }
+    return buffer;
+}
+
+/* Creates the results of a bucket as views of a buffer on their device. Each has the dimension order
+   of its tensor. The buffer is freed with the last view. */
+static ds_result ds__bucket_show(const ds__coalesced *a, const ds__bucket *b, const ds_tensor *flat,
+                                 ds_tensor **out) {
     size_t at = 0;
     ds_result r = DS_OK;
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        if (batch[i] != number)
+    for (size_t i = 0; i < a->count && r == DS_OK; i++) {
+        if (a->bucket[i] != b->number)
             continue;
-        ds__dims d = in[i].d;
+        ds__dims d = a->in[i].d;
         d.given = flat->device;
-        d.first = (char *)((uintptr_t)flat->data + at); /* NULL when all are empty */
-        ds__dense_like(&in[i].d, d.strides);
+        d.first = (char *)((uintptr_t)flat->data + at); /* NULL if all tensors are empty */
+        ds__dense_like(&a->in[i].d, d.strides);
         r = ds__tensor_show(flat, &d, &out[i]);
-        at += (in[i].d.bytes + 15) & ~(size_t)15;
+        at += ds__bucket_share(&a->in[i]);
     }
     return r;
 }
 
-/* One buffer to all devices. */
-static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds__participant *in,
-                                size_t count, const uint32_t *batch, uint32_t number, size_t n,
-                                size_t bytes, const ds_device *devices, size_t device_count,
-                                const ds_device *skip, ds_tensor **out) {
-    int64_t size = (int64_t)bytes;
-    int64_t one[1] = { 1 };
-    int64_t dense[DS_TENSOR_MAX_DIMS];
-    ds__location src = { 0, 0 };
-    uint32_t packed = DS__NO_INDEX;
-    uint32_t home = 0;
-    size_t at = 0;
+/* Creates the buffers of a bucket on all destinations, with the results. Host memory without a
+   stream goes to the lane of the tensors. */
+static ds_result ds__bucket_make(ds__coalesced *a, const ds__bucket *b, ds__participant *to) {
+    ds__work *w = &a->w;
+    int64_t size = (int64_t)b->bytes;
     ds__dims like;
-    ds_result r = ds__dims_read(ds_uint8(), 1, &size, NULL, "the buffer", -1, &like);
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        if (batch[i] != number)
-            continue;
-        const ds__participant *p = &in[i];
-        home = ds__lane_of(w, p);
-        if (!p->d.bytes)
-            continue;
-        ds__dense_like(&p->d, dense);
-        if (n == 1 && ds__same_strides(&p->d, dense)) { /* it is its own buffer */
-            src = ds__location_of(p);
-            size = (int64_t)p->d.bytes;
-            break;
-        }
-        if (!at)
-            src = (ds__location){ ds__step_temporary_add(w, home, bytes), 0 };
-        uint32_t step =
-            ds__copy_add(w, home, (ds__location){ src.region, (ptrdiff_t)at }, dense,
-                         ds__location_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
-        if (step != DS__NO_INDEX)
-            packed = step;
-        at += (p->d.bytes + 15) & ~(size_t)15;
-        r = w->r;
-    }
-    ds__participant *to = ds__parties_alloc(w, device_count);
-    ds__participant from = { home, src.region, 0, like };
-    if (r == DS_OK)
-        r = ds__dims_read(ds_uint8(), 1, &size, NULL, "the buffer", -1, &from.d);
-    size_t made = 0;
-    if (r == DS_OK && !to)
-        r = w->r;
-    for (size_t d = 0; d < device_count && r == DS_OK; d++) {
+    ds_result r =
+        ds__dims_read(ds_uint8(), 1, &size, NULL, ds__name_of("the buffer", DS__NO_LIST), &like);
+    for (size_t k = 0; k < a->destinations && r == DS_OK; k++) {
         ds_tensor *flat = NULL;
-        if (skip && ds__same_device(devices[d], *skip))
-            continue;
-        r = ds__result_make(w, o, &like, devices[d], (int64_t)d, (int64_t)d, &to[made], &flat);
-        if (r < 0) {
-            if (flat)
-                ds__results_drop(&flat, 1);
-            break;
-        }
-        if (to[made].lane == DS__NO_INDEX)
-            w->region[to[made].region].lane = home;
-        r = ds__batch_views(in, count, batch, number, flat, &out[d * count]);
-        ds__results_drop(&flat, 1);
+        r = ds__result_make(w, &like, &a->to[k], &to[k], &flat);
+        if (r == DS_OK && ds__lane_of(w, &to[k]) == DS__NO_INDEX)
+            w->region[to[k].at.region].lane = ds__lane_of(w, &a->in[0]);
         if (r == DS_OK)
-            r = w->r;
-        made++;
+            r = ds__bucket_show(a, b, flat, &a->out[a->to[k].index * a->count]);
+        ds__results_drop(&flat, 1);
     }
-    from.d.device = in[0].d.device;
-    if (r < 0 || !size || ds__broadcast_follow(w, o, &from, packed, to, made))
+    return r;
+}
+
+/* Appends the steps of a bucket: packs the tensors, and copies the buffer to all destinations. */
+static ds_result ds__bucket_send(ds__coalesced *a, const ds__bucket *b) {
+    ds__work *w = &a->w;
+    size_t bytes;
+    ds__participant from = { .flags = 0 };
+    ds__source buffer = ds__bucket_pack(a, b, &bytes);
+    ds__participant *to = ds__participants_alloc(w, a->destinations);
+    if (!to)
+        return w->r;
+    ds_result r = ds__bucket_make(a, b, to);
+    if (r < 0 || !bytes)
         return r < 0 ? r : w->r;
-    for (size_t d = 0; d < made && w->r == DS_OK; d++) {
-        uint32_t lane = ds__lane_of(w, &to[d]);
-        ds__come_after(w, lane, packed);
-        ds__copy_add(w, lane, ds__location_of(&to[d]), one, src, one, 1, &size, 1);
+    int64_t size = (int64_t)bytes;
+    r = ds__dims_read(ds_uint8(), 1, &size, NULL, ds__name_of("the buffer", DS__NO_LIST), &from.d);
+    from.at = buffer.at;
+    from.d.device = a->in[0].d.device;
+    if (r < 0 || ds__broadcast_follow(w, &from, buffer.ready, to, a->destinations))
+        return r < 0 ? r : w->r;
+    for (size_t k = 0; k < a->destinations && w->r == DS_OK; k++) {
+        uint32_t lane = ds__lane_of(w, &to[k]);
+        ds__come_after(w, lane, buffer.ready);
+        ds__step_copy_add(w, lane, to[k].at, buffer.at, bytes);
     }
     return w->r;
+}
+
+/* Opens the tensors, which must be on one device. */
+static ds_result ds__coalesced_open_inputs(ds__coalesced *a) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < a->count && r == DS_OK; i++) {
+        ds__participant *p = &a->in[i];
+        r = ds__participant_open(&a->w, a->tensors[i], ds__name_of("the tensor", i), DS__NO_LIST, 0,
+                                 p);
+        if (r == DS_OK && !ds__same_device(p->d.device, a->in[0].d.device))
+            r = ds__fail(DS_ERR_DEVICE_MISMATCH,
+                         "the tensor at index %zu is on %s:%d, the first one on %s:%d", i,
+                         ds__type_name(p->d.device.type), p->d.device.index,
+                         ds__type_name(a->in[0].d.device.type), a->in[0].d.device.index);
+    }
+    return r;
+}
+
+/* Shows the tensors themselves on device d. */
+static ds_result ds__coalesced_show(ds__coalesced *a, size_t d) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < a->count && r == DS_OK; i++)
+        r = ds__tensor_show(a->tensors[i], &a->in[i].d, &a->out[d * a->count + i]);
+    return r;
+}
+
+/* Finds the lanes of the devices that get copies, before any memory is allocated. Devices of
+   DS_COMM_ALIAS show the tensors, do not participate, and are removed from the destinations. */
+static ds_result ds__coalesced_open_outputs(ds__coalesced *a) {
+    ds__work *w = &a->w;
+    size_t kept = 0;
+    ds_result r = DS_OK;
+    for (size_t d = 0; d < a->destinations && r == DS_OK; d++) {
+        const ds__destination to = a->to[d];
+        uint32_t lane;
+        if (a->count && ds__result_is_alias(w, to.device, &a->in[0])) {
+            r = ds__coalesced_show(a, d);
+        } else {
+            r = ds__destination_lane(w, &to, &lane);
+            a->to[kept++] = to;
+        }
+    }
+    a->destinations = kept;
+    return r == DS_OK && a->count && kept ? ds__work_settle(w) : r;
+}
+
+/* Runs the call, whose inputs are open, bucket by bucket. */
+static ds_result ds__coalesced_run(ds__coalesced *a, size_t buffer_size) {
+    ds__bucket b = { 0, 0, 0 };
+    ds_result r = DS_OK;
+    for (size_t left = a->count; left && r == DS_OK; left -= b.tensors) {
+        ds__bucket_fill(a, &b, buffer_size);
+        r = ds__bucket_send(a, &b);
+    }
+    return r == DS_OK ? ds__work_run(&a->w) : r;
 }
 
 DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, size_t count,
                                              const ds_device *devices, size_t device_count,
                                              size_t buffer_size, const ds_comm_options *options,
                                              ds_tensor **out) {
-    ds__work w;
+    enum { USUAL_SIZE = 10 << 20 };
+
+    ds__coalesced a;
     size_t results;
     DS__ENTER("ds_comm_broadcast_coalesced");
-    ds__work_begin(&w);
     DS__REQUIRE(!__builtin_mul_overflow(count, device_count, &results) &&
                     results < SIZE_MAX / sizeof *out,
                 "%zu tensors on %zu devices exceed the address space", count, device_count);
@@ -14024,58 +14956,30 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
         memset(out, 0, results * sizeof *out);
     DS__COMM_READY();
     DS__REQUIRE(device_count, "there are no devices to broadcast to");
-    DS__REQUIRE(devices && (!count || (tensors && out)), "%s is NULL",
-                !devices  ? "devices"
-                : tensors ? "out"
-                          : "tensors");
-    if (!buffer_size)
-        buffer_size = (size_t)10 << 20;
-    ds__participant *in = ds__parties_alloc(&w, count);
-    uint32_t *batch = in ? ds__host_alloc((count + 1) * sizeof *batch) : NULL;
-    ds_device *where = batch ? ds__host_alloc(device_count * sizeof *where) : NULL;
-    ds_result r = !in     ? DS_ERR_OUT_OF_MEMORY
-                  : where ? DS_OK
-                          : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu tensors", count);
-    for (size_t i = 0; i < device_count && r == DS_OK; i++)
-        r = ds__comm_device(devices[i], "the device", (int64_t)i, &where[i]);
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__participant_open(&w, options, tensors[i], "the tensor", (int64_t)i, -1, 0, &in[i]);
-        if (r == DS_OK && !ds__same_device(in[i].d.device, in[0].d.device))
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH,
-                         "the tensor at index %zu is on %s:%d, the first one on %s:%d", i,
-                         ds__type_name(in[i].d.device.type), in[i].d.device.index,
-                         ds__type_name(in[0].d.device.type), in[0].d.device.index);
-    }
-    int alias = count && options->flags & DS_COMM_ALIAS;
-    /* streams of all devices, before anything is laid out */
-    size_t made = 0; /* devices that get copies */
-    for (size_t d = 0; d < device_count && r == DS_OK; d++) {
-        uint32_t lane;
-        int shows = alias && ds__same_device(where[d], in[0].d.device);
-        if (!shows)
-            r = ds__lane_find(&w, ds__given_stream(options, (int64_t)d), "result", (int64_t)d,
-                              where[d], &lane);
-        made += !shows;
-        for (size_t i = 0; i < count && shows && r == DS_OK; i++)
-            r = ds__tensor_show(tensors[i], &in[i].d, &out[d * count + i]);
-    }
-    if (r == DS_OK && count && made)
-        r = ds__work_settle(&w);
-    uint32_t number = 0;
-    for (size_t left = made ? count : 0; left && r == DS_OK;) {
-        size_t bytes;
-        size_t n = ds__batch_next(in, count, batch, ++number, buffer_size, &bytes);
-        r = ds__batch_send(&w, options, in, count, batch, number, n, bytes, where, device_count,
-                           alias ? &in[0].d.device : NULL, out);
-        left -= n;
-    }
-    if (r == DS_OK && made)
-        r = ds__work_run(&w);
+    DS__REQUIRE(devices, "devices is NULL");
+    DS__REQUIRE(!count || (tensors && out), "%s is NULL", tensors ? "out" : "tensors");
+    ds__work_begin(&a.w, options);
+    a.tensors = tensors;
+    a.count = count;
+    a.destinations = device_count;
+    a.out = out;
+    a.in = ds__participants_alloc(&a.w, count);
+    a.bucket = ds__work_take(&a.w, count, sizeof *a.bucket);
+    a.to = ds__work_take(&a.w, device_count, sizeof *a.to);
+    ds_result r = a.w.r;
+    if (r == DS_OK)
+        memset(a.bucket, 0, count * sizeof *a.bucket);
+    for (size_t d = 0; d < device_count && r == DS_OK; d++)
+        r = ds__destination_at(devices, d, &a.to[d]);
+    if (r == DS_OK)
+        r = ds__coalesced_open_inputs(&a);
+    if (r == DS_OK)
+        r = ds__coalesced_open_outputs(&a);
+    if (r == DS_OK && a.destinations)
+        r = ds__coalesced_run(&a, buffer_size ? buffer_size : USUAL_SIZE);
     if (r < 0 && out)
         ds__results_drop(out, results);
-    ds__work_end(&w);
-    ds__host_free(where);
-    ds__host_free(batch);
+    ds__work_end(&a.w);
     return r;
 }
 

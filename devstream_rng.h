@@ -684,18 +684,27 @@ DS__DEVICE float ds__rng_below_1(uint32_t w, uint32_t kind) {
     return kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f : (float)(w >> 24) * 0x1p-8f;
 }
 
+/* An interval [from, to) of numbers of a type, with `to - from` as its scale. to_bits is never
+   -0. */
+typedef struct ds__rng_interval {
+    float from;
+    float scale;
+    uint32_t from_bits;
+    uint32_t to_bits;
+    uint32_t kind;
+} ds__rng_interval;
+
 /* Returns the bits of a uniform number. A number that is rounded to `to` becomes `from`. If `to` is
-   0, so does -0, which is outside of the interval then; to_bits is never -0. */
-DS__DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits,
-                                       uint32_t to_bits, uint32_t kind, uint32_t torch) {
+   0, so does -0, which is outside of the interval then. */
+DS__DEVICE uint32_t ds__rng_uniform_of(uint32_t w, ds__rng_interval x, uint32_t torch) {
     float u;
     if (torch)
-        u = ds__rng_fma32(ds__rng_above_0(w), scale, from);
+        u = ds__rng_fma32(ds__rng_above_0(w), x.scale, x.from);
     else
-        u = from + ds__rng_mul(ds__rng_below_1(w, kind), scale);
-    uint32_t bits = ds__rng_narrow(u, kind);
-    uint32_t minus_0 = kind == DS__RNG_F32 ? 0x80000000u : 0x8000u;
-    return (bits == minus_0 ? 0 : bits) == to_bits ? from_bits : bits;
+        u = x.from + ds__rng_mul(ds__rng_below_1(w, x.kind), x.scale);
+    uint32_t bits = ds__rng_narrow(u, x.kind);
+    uint32_t minus_0 = x.kind == DS__RNG_F32 ? 0x80000000u : 0x8000u;
+    return (bits == minus_0 ? 0 : bits) == x.to_bits ? x.from_bits : bits;
 }
 
 DS__DEVICE double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to,
@@ -1251,9 +1260,9 @@ static void ds__rng_values_uniform(const ds__rng_args *a, ds__rng_words x, uint6
                 ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
         return;
     }
+    const ds__rng_interval interval = { a->from32, a->scale32, a->from_bits, a->to_bits, a->kind };
     for (int i = 0; i < 4; i++)
-        v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->scale32, a->from_bits, a->to_bits, a->kind,
-                                  torch);
+        v[i] = ds__rng_uniform_of(x.w[i], interval, torch);
 }
 
 static void ds__rng_values_normal(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
@@ -1495,8 +1504,8 @@ static const char ds__ptx_rng_uniform32[] =
     "sub.s32 %r71,%r41,%r48; cvt.u32.u64 %r5,%d49; shr.u64 %d34,%d49,32; cvt.u32.u64 %r6,%d34; mul.wide.u32 %d8,%r37,4;\n"
     "mov.b32 %r7,%f2; mov.b32 %r8,%f3; sub.rn.f32 %f1,%f3,%f2; cvt.u64.u32 %d9,%r2; bra.uni L4;\n"
     "L13: st.v4.u32 [%d16],{%r78,%r79,%r80,%r26};\n"
-    "L11: add.s64 %d46,%d50,%d9; add.s32 %r69,%r71,%r3; setp.ge.u32 %p19,%r69,%r37; setp.lt.u32 %p20,%r69,%r37;\n"
-    "selp.b32 %r70,0,%r37,%p20; sub.s32 %r71,%r69,%r70; selp.u64 %d47,1,0,%p19; add.s64 %d50,%d46,%d47;\n"
+    "L11: add.s64 %d46,%d50,%d9; add.s32 %r69,%r71,%r3; setp.lt.u32 %p19,%r69,%r37; setp.ge.u32 %p20,%r69,%r37;\n"
+    "selp.u64 %d47,1,0,%p20; add.s64 %d50,%d46,%d47; selp.b32 %r70,0,%r37,%p19; sub.s32 %r71,%r69,%r70;\n"
     "setp.lt.u64 %p21,%d50,%d28; @%p21 bra L4; bra.uni L12;\n"
     "L4: add.s64 %d35,%d50,%d48; cvt.u32.u64 %r77,%d35; shr.u64 %d51,%d35,32; mov.u32 %r73,0; mov.u32 %r72,10;\n"
     "mov.u32 %r74,%r71; mov.u32 %r75,%r6; mov.u32 %r76,%r5;\n"
@@ -1544,8 +1553,8 @@ static const char ds__ptx_rng_uniform[] =
     "selp.b32 %r7,-2147483648,32768,%p3; cvt.u64.u32 %d10,%r2; mul.wide.u32 %d11,%r35,2; setp.lt.u32 %p5,%r35,2;\n"
     "mov.f32 %f10,0f33800000; setp.ne.s32 %p7,%r38,4; mov.f32 %f11,0f3A000000; mov.f32 %f12,0f3B800000;\n"
     "setp.eq.s32 %p8,%r38,4; setp.ne.s32 %p13,%r38,6; bra.uni L4;\n"
-    "L9: add.s64 %d47,%d12,%d10; add.s32 %r66,%r8,%r3; setp.ge.u32 %p15,%r66,%r35; setp.lt.u32 %p16,%r66,%r35;\n"
-    "selp.b32 %r67,0,%r35,%p16; sub.s32 %r8,%r66,%r67; selp.u64 %d48,1,0,%p15; add.s64 %d12,%d47,%d48;\n"
+    "L9: add.s64 %d47,%d12,%d10; add.s32 %r66,%r8,%r3; setp.lt.u32 %p15,%r66,%r35; setp.ge.u32 %p16,%r66,%r35;\n"
+    "selp.u64 %d48,1,0,%p16; add.s64 %d12,%d47,%d48; selp.b32 %r67,0,%r35,%p15; sub.s32 %r8,%r66,%r67;\n"
     "setp.lt.u64 %p17,%d12,%d30; @%p17 bra L4; bra.uni L10;\n"
     "L4: add.s64 %d38,%d12,%d49; cvt.u32.u64 %r74,%d38; shr.u64 %d52,%d38,32; mov.u32 %r70,0; mov.u32 %r69,10;\n"
     "mov.u32 %r76,%r8; mov.u32 %r72,%r6; mov.u32 %r73,%r5;\n"

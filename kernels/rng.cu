@@ -87,10 +87,11 @@ KERNEL(ds__rng_uniform32)(OPERANDS, float from, float to) {
         uint64_t p = (uint64_t)out + 4 * e; /* e may lie before the first element */
         vector4 v;
         uint32_t from_bits = ds__rng_bits(from), to_bits = ds__rng_bits(to);
-        v[0] = ds__rng_uniform_of(x.w[0], from, to - from, from_bits, to_bits, DS__RNG_F32, 0);
-        v[1] = ds__rng_uniform_of(x.w[1], from, to - from, from_bits, to_bits, DS__RNG_F32, 0);
-        v[2] = ds__rng_uniform_of(x.w[2], from, to - from, from_bits, to_bits, DS__RNG_F32, 0);
-        v[3] = ds__rng_uniform_of(x.w[3], from, to - from, from_bits, to_bits, DS__RNG_F32, 0);
+        const ds__rng_interval interval = { from, to - from, from_bits, to_bits, DS__RNG_F32 };
+        v[0] = ds__rng_uniform_of(x.w[0], interval, 0);
+        v[1] = ds__rng_uniform_of(x.w[1], interval, 0);
+        v[2] = ds__rng_uniform_of(x.w[2], interval, 0);
+        v[3] = ds__rng_uniform_of(x.w[3], interval, 0);
         if (e < count && count - e >= 4 && (p & 15) == 0) {
             *(vector4 *)p = v;
             continue;
@@ -105,9 +106,8 @@ KERNEL(ds__rng_uniform)
 
 (OPERANDS, float from, float scale, uint32_t from_bits, uint32_t to_bits, uint32_t kind) {
     EACH_BLOCK(2) {
-        EACH_WORD put_narrow(
-            out, e, count,
-            ds__rng_uniform_of(x.w[0], from, scale, from_bits, to_bits, kind, stride > 1), kind);
+        const ds__rng_interval interval = { from, scale, from_bits, to_bits, kind };
+        EACH_WORD put_narrow(out, e, count, ds__rng_uniform_of(x.w[0], interval, stride > 1), kind);
     }
 }
 

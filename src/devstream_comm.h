@@ -85,6 +85,8 @@ extern "C" {
 #include "comm/kernel_pack.h"
 #include "comm/kernels.gen.h"
 #include "comm/kernel.h"
+#include "comm/types.h"
+#include "comm/runs.h"
 #include "comm/reduce.h"
 #include "comm/pack.h"
 
@@ -117,7 +119,6 @@ extern "C" {
 #include "plan/search_large.h"
 #include "plan/plan.h"
 
-#include "comm/types.h"
 #include "comm/step.h"
 #include "comm/move.h"
 #include "comm/submit.h"

@@ -24,16 +24,17 @@
 
 #define DS__GRANULE_BITS 21
 
+/* Returns the entry of an address in the table, or NULL if its leaf was never made. */
 static inline ds__segment *_Atomic *ds__granule_at(uintptr_t address) {
-    /* not a user's address */
-    if (address >> 47)
+    if (address >> 47) /* not an address of user space */
         return NULL;
     ds__segment *_Atomic *leaf =
         atomic_load_explicit(&ds__memory_state.root[address >> 34], memory_order_acquire);
     return leaf ? &leaf[address >> DS__GRANULE_BITS & 8191] : NULL;
 }
 
-static size_t ds__sorted_after(uintptr_t address) { /* the registry is locked */
+/* Returns the index of the first segment that starts behind the address. The registry is locked. */
+static size_t ds__sorted_after(uintptr_t address) {
     size_t low = 0;
     size_t high = ds__memory_state.sorted_count;
     while (low < high) {
@@ -46,15 +47,16 @@ static size_t ds__sorted_after(uintptr_t address) { /* the registry is locked */
     return low;
 }
 
-/* The segment that an address lies in, or may have lain in; NULL: none. */
 static ds__segment *ds__segment_shared(const void *ptr);
 
+/* Returns the segment of an address, or NULL. The segment may have been given back. */
 static inline ds__segment *ds__segment_of(const void *ptr) {
     ds__segment *_Atomic *at = ds__granule_at((uintptr_t)ptr);
     ds__segment *s = at ? atomic_load_explicit(at, memory_order_acquire) : NULL;
     return DS__LIKELY(((uintptr_t)s & 1) == 0) ? s : ds__segment_shared(ptr);
 }
 
+/* Searches the list of all segments, for addresses in a shared granule. */
 __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
     ds__segment *s;
     ds__mutex_lock(&ds__memory_state.registry);
@@ -66,14 +68,15 @@ __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr
     return s;
 }
 
+/* Sets whether the memory of a segment is being given back. */
 static void ds__segment_leaves(ds__segment *s, int leaves) {
     ds__mutex_lock(&ds__memory_state.registry);
     s->leaving = (uint8_t)leaves;
     ds__mutex_unlock(&ds__memory_state.registry);
 }
 
-/* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is
-   locked. 0: no memory. */
+/* Enters the granules of [at, at + size) for the segment, or removes them. Returns 0 without host
+   memory. The registry is locked. */
 static int ds__address_granules_set(ds__segment *seg, char *at, size_t size, int in) {
     for (uintptr_t g = (uintptr_t)at >> DS__GRANULE_BITS,
                    end = ((uintptr_t)at + size - 1) >> DS__GRANULE_BITS;
@@ -90,7 +93,7 @@ static int ds__address_granules_set(ds__segment *seg, char *at, size_t size, int
         }
         ds__segment *_Atomic *entry = ds__granule_at(address);
         ds__segment *s = atomic_load_explicit(entry, memory_order_relaxed);
-        /* shared from now on, for good */
+        /* an entry of another segment becomes shared, until shutdown */
         if (in)
             s = s && s != seg ? (ds__segment *)(void *)((char *)seg + 1) : seg;
         else if (s == seg)

@@ -10,8 +10,8 @@
    stays part of the block if the policy does not split there or if host memory is short.
    Locks: ds__align_wanted expects no lock and takes the lock of the block's arena. After
    cross-stream reuse, that arena is not the request's arena. If the counters need room, all locks
-   of the device are taken for a moment (ds__make_ready). New descriptions may call the program's
-   memory functions under the arena's lock. No driver call is made.
+   of the device are taken for a moment (ds__arena_lock_ready). New descriptions may call the
+   program's memory functions under the arena's lock. No driver call is made.
    Threads: any caller's thread; no other thread knows the block yet. */
 #ifndef DS__ALLOC_ALIGN_H
 #define DS__ALLOC_ALIGN_H
@@ -24,48 +24,48 @@
 #include "locks.h"
 #include "request.h"
 
-/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
-   request was larger by the alignment. 0: no memory. */
-static int ds__align_wanted(ds__wanted *q, size_t align, size_t size) {
+/* Cuts the front off the request's block and frees it: the rest becomes the request's block.
+   Returns 0 without host memory; then nothing has changed. The arena is locked and can count. */
+static int ds__align_front_cut(ds__arena *a, ds__wanted *q, size_t front) {
     ds__mem_block *b = q->block;
-    ds__arena *a = atomic_load(&b->seg->arena);
-    size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, q->kind, 0)) {
-        ds__make_ready(a, q->kind, 0);
-        ds__arena_lock(a);
-    }
-    ds__mem_block *rest = front ? ds__block_cut(a, b, front) : NULL;
-    if (front && !rest) {
+    ds__mem_block *rest = ds__block_cut(a, b, front);
+    if (!rest)
+        return 0;
+    ds__live_out(b);
+    rest->asked = b->asked;
+    rest->label = b->label;
+    rest->file = b->file;
+    rest->line = b->line;
+    rest->uses = b->uses;
+    rest->lent = b->lent;
+    rest->oversize = b->oversize;
+    b->oversize = 0;
+    rest->state = DS_BLOCK_LIVE;
+    b->uses = NULL;
+    b->lent = 0;
+    ds__live_in(a, rest);
+    ds__count_less(a, q->kind, 0, (int64_t)front, 0);
+    b->asked = 0;
+    (void)ds__merge_in(a, b);
+    q->block = rest;
+    return 1;
+}
+
+/* Cuts the front of the request's block off so that the block starts aligned, and the end behind
+   `size` bytes. The block is larger than `size` by the alignment. Returns 0 without host memory. */
+static int ds__align_wanted(ds__wanted *q, size_t align, size_t size) {
+    ds__arena *a = atomic_load(&q->block->seg->arena);
+    size_t front = (align - (size_t)((uintptr_t)q->block->ptr & (align - 1))) & (align - 1);
+    ds__arena_lock_ready(a, q->kind);
+    if (front && !ds__align_front_cut(a, q, front)) {
         ds__arena_unlock(a);
         return 0;
     }
-    if (rest) { /* the front is freed, the rest is the block */
-        ds__live_out(b);
-        rest->asked = b->asked;
-        rest->label = b->label;
-        rest->file = b->file;
-        rest->line = b->line;
-        rest->uses = b->uses;
-        rest->lent = b->lent;
-        rest->oversize = b->oversize;
-        b->oversize = 0;
-        rest->state = DS_BLOCK_LIVE;
-        b->uses = NULL;
-        b->lent = 0;
-        ds__live_in(a, rest);
-        ds__count_less(a, q->kind, 0, (int64_t)front, 0);
-        b->asked = 0;
-        (void)ds__merge_in(a, b);
-        q->block = b = rest;
-    }
-    const ds__mem_pool *p = a->pool;
-    size_t behind = b->size - size;
-    int cut =
-        behind >= (ds__segment_is_growing(b->seg) ? DS__UNIT : p->split_above[q->kind]) &&
-        (size < p->config.max_split_size || q->kind == DS__SMALL || ds__segment_is_growing(b->seg));
-    if (cut && (rest = ds__block_cut(a, b, size)) != NULL) {
-        ds__count_less(a, q->kind, 0, (int64_t)behind, 0);
+
+    ds__mem_block *b = q->block;
+    ds__mem_block *rest = ds__block_may_split(a->pool, b, size) ? ds__block_cut(a, b, size) : NULL;
+    if (rest) {
+        ds__count_less(a, q->kind, 0, (int64_t)rest->size, 0);
         (void)ds__merge_in(a, rest);
     }
     ds__arena_unlock(a);

@@ -27,6 +27,7 @@
 #include "segment.h"
 #include "trim.h"
 
+/* Fills the public description of a block. The arena is locked. */
 static void ds__block_describe(const ds__arena *a, const ds__mem_block *b, ds_mem_block *out) {
     memset(out, 0, sizeof *out);
     out->ptr = b->ptr;
@@ -58,6 +59,7 @@ DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     return DS_OK;
 }
 
+/* Gives the cached memory of a device back, down to `keep` reserved bytes. */
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
     ds__mem_dev *dev;
     ds_result r = ds__mem_used(device, &dev);
@@ -67,10 +69,10 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "cached memory cannot be freed while a capture is open");
     size_t done = 0;
-    if ((r = ds__pool_check(&dev->main, 1)) < 0)
-        return r;
-    if (DS__UNLIKELY(ds__sync_watched()) &&
-        (r = ds__sync_tell("waits for blocks in use by other streams")) < 0)
+    r = ds__pool_check(&dev->main, 1);
+    if (r == DS_OK && DS__UNLIKELY(ds__sync_watched()))
+        r = ds__sync_tell("waits for blocks in use by other streams");
+    if (r < 0)
         return r;
     size_t pool = ds__async_has(dev, NULL);
     if (atomic_load(&dev->reserved) > keep)
@@ -81,7 +83,7 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
     size_t others = atomic_load(&dev->reserved);
     others = others > blocks ? others - blocks : 0;
     keep = keep > others ? keep - others : 0;
-    if (pool > keep) { /* a pool gives back only what streams are done with */
+    if (pool > keep) { /* the driver's pool gives back memory only after the work of streams */
         ds__async_give(dev, keep);
         size_t left = ds__async_has(dev, NULL);
         done += pool > left ? pool - left : 0;

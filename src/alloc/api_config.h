@@ -26,26 +26,24 @@
 #include "pinned.h"
 #include "direct_free.h"
 
-/* Totals stop, or go on where they stopped. All is locked. */
-static void ds__device_freeze(ds__mem_dev *dev, int stop) {
-    for (ds__mem_pool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
-        ds__domain *d = p ? &p->stats : &dev->stats;
-        int64_t now[2][DS__METRICS];
-        int64_t total[2][DS__METRICS];
-        ds__domain_now(dev, p, now, total);
-        for (int k = 0; k < 2; k++)
-            for (int m = 0; m < DS__METRICS; m++) {
-                if (stop)
-                    d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
-                else
-                    d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
-            }
-        if (p ? !p->next : !dev->main.next)
-            return;
-    }
+/* Stops the totals of a domain, the device's or a pool's (`only`), or continues them where they
+   stopped. All is locked. */
+static void ds__domain_freeze(ds__mem_dev *dev, ds__mem_pool *only, int stop) {
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    int64_t now[2][DS__METRICS];
+    int64_t total[2][DS__METRICS];
+    ds__domain_now(dev, only, now, total);
+    for (int k = 0; k < 2; k++)
+        for (int m = 0; m < DS__METRICS; m++) {
+            if (stop)
+                d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
+            else
+                d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
+        }
 }
 
-/* All is locked. */
+/* Returns whether a device's policy may be set, and stores the copy of the policy. All is locked.
+   */
 static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) {
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
@@ -55,8 +53,29 @@ static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) 
     return ds__policy_keep(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Sets a device's policy, which was checked, or what a text makes of the one that is there;
-   `only_ask`: whether that could be done. */
+/* Sets the policy of a device after ds__mem_may_set. The pools follow the level of the device's
+   statistics. All is locked. */
+static void ds__mem_apply(ds__mem_dev *dev, const ds_mem_config *config) {
+    int full = dev->main.full;
+    int changes = full != (config->statistics == DS_STATISTICS_FULL);
+    ds__counter_fold(dev); /* so that peaks may be counted from now on */
+    if (changes)
+        ds__domain_freeze(dev, NULL, full);
+    (void)ds__mem_pool_apply(&dev->main, config);
+    for (ds__mem_pool *p = changes ? dev->main.next : NULL; p; p = p->next) {
+        ds_mem_config own = p->config;
+        ds__domain_freeze(dev, p, full);
+        (void)ds__mem_pool_apply(p, &own);
+    }
+    if (dev->main.full)
+        ds__at_peak(&dev->stats.tally, dev->room);
+    for (ds__mem_pool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
+        ds__at_peak(&p->stats.tally, NULL);
+    ds__mem_limit(dev);
+}
+
+/* Sets the policy of a device to a checked configuration, or by a text from the current one. With
+   `only_ask`, only returns whether that is possible. */
 static ds_result ds__mem_set(ds__mem_dev *dev, const ds_mem_config *config, const char *text,
                              int only_ask) {
     ds_mem_config made;
@@ -68,23 +87,10 @@ static ds_result ds__mem_set(ds__mem_dev *dev, const ds_mem_config *config, cons
         r = ds__config_read(text, &made);
         config = &made;
     }
-    if (r == DS_OK && (r = ds__mem_may_set(dev, config)) == DS_OK && !only_ask) {
-        int full = dev->main.full;
-        int changes = full != (config->statistics == DS_STATISTICS_FULL);
-        ds__counter_fold(dev); /* peaks may be counted from now on */
-        if (changes)
-            ds__device_freeze(dev, full);
-        (void)ds__mem_pool_apply(&dev->main, config);
-        for (ds__mem_pool *p = changes ? dev->main.next : NULL; p; p = p->next) {
-            ds_mem_config own = p->config;
-            (void)ds__mem_pool_apply(p, &own);
-        }
-        if (dev->main.full)
-            ds__at_peak(&dev->stats.tally, dev->room);
-        for (ds__mem_pool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
-            ds__at_peak(&p->stats.tally, NULL);
-        ds__mem_limit(dev);
-    }
+    if (r == DS_OK)
+        r = ds__mem_may_set(dev, config);
+    if (r == DS_OK && !only_ask)
+        ds__mem_apply(dev, config);
     ds__mem_unlock_all(dev);
     return r;
 }
@@ -99,7 +105,8 @@ DSDEF ds_result(ds_mem_configure)(ds_device device, const ds_mem_config *config)
     ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
-    if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK)
+    r = ds__mem_set(dev, config, NULL, 0);
+    if (r == DS_OK)
         ds__pinned_configure(config, NULL);
     return r;
 }
@@ -111,17 +118,19 @@ DSDEF ds_result(ds_mem_configure_text)(const char *text) {
     if (r < 0)
         return r;
     ds_mem_config c = ds__usual_config();
-    if ((r = ds__config_read(text, &c)) < 0)
+    r = ds__config_read(text, &c);
+    if (r < 0)
         return r;
-    for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
-        if (!ask) {                      /* first: a device that comes meanwhile has it */
+    for (int ask = 1; ask >= 0; ask--) { /* first, asks all devices */
+        if (!ask) { /* before the devices, so that a new device has the configuration too */
             ds__mutex_lock(&ds__memory_state.lock);
             ds__memory_state.config = c;
             ds__mutex_unlock(&ds__memory_state.lock);
         }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
             ds__mem_dev *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
-            if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0)
+            r = dev ? ds__mem_set(dev, NULL, text, ask) : DS_OK;
+            if (r < 0)
                 return r;
         }
     }
@@ -143,6 +152,7 @@ DSDEF ds_result(ds_mem_get_config)(ds_device device, ds_mem_config *out) {
     return DS_OK;
 }
 
+/* Sets the limit of a device (which = 1) or its fraction (0). */
 static ds_result ds__mem_change(ds_device device, double fraction, size_t limit, int which) {
     DS__RESOLVE(device);
     ds__mem_dev *dev = ds__mem_device(device);

@@ -23,7 +23,7 @@
 #include "upstream.h"
 #include "trim.h"
 
-/* Of pools whose upstream is a resource. */
+/* Functions of pools whose upstream is a resource. They are not called. */
 static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
     (void)size;
     (void)device;
@@ -38,14 +38,8 @@ static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) {
     (void)stream;
 }
 
-DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
-    static const ds_pool_desc none;
-    if (out)
-        out->id = 0;
-    DS__ENTER("ds_pool_create");
-    DS__REQUIRE(out, "out is NULL");
-    if (!desc)
-        desc = &none;
+/* Checks the description of a pool, except its device and its configuration. */
+static ds_result ds__pool_desc_check(const ds_pool_desc *desc) {
     DS__REQUIRE_RESERVED("ds_pool_desc", desc);
     DS__REQUIRE(!desc->alloc_fn == !desc->free_fn,
                 "alloc_fn and free_fn must both be set or both be NULL");
@@ -55,14 +49,29 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
                 "the upstream has no functions: was it destroyed?");
     DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream),
                 "a shareable pool cannot have an upstream");
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
+    static const ds_pool_desc none;
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_pool_create");
+    DS__REQUIRE(out, "out is NULL");
+    if (!desc)
+        desc = &none;
+    ds_result r = ds__pool_desc_check(desc);
+    if (r < 0)
+        return r;
     ds_device device = desc->device;
     DS__RESOLVE(device);
-    ds_result r = desc->config ? ds__config_check(desc->config) : DS_OK;
+    r = desc->config ? ds__config_check(desc->config) : DS_OK;
     if (r < 0)
         return r;
     ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
+
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
     c.backend = DS_MEM_NATIVE;
     ds_pool_desc d = *desc;
@@ -70,7 +79,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
         d.alloc_fn = ds__no_alloc;
         d.free_fn = ds__no_free;
     }
-    /* the device's own need no copy: they count anyway */
+    /* without a configuration, the limits of the device's own apply anyway */
     size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
     if (by_config && (!d.limit || by_config < d.limit))
         d.limit = by_config;
@@ -90,7 +99,7 @@ DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the pool belongs to a capture or its graph and cannot be destroyed");
     ds__mutex_lock(&ds__memory_state.lock);
-    int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
+    int gone = p->dead || p->id != pool.id; /* the object may be a newer pool's */
     if (!gone)
         p->dead = 1;
     ds__mutex_unlock(&ds__memory_state.lock);
@@ -113,7 +122,7 @@ DSDEF ds_result(ds_pool_push)(ds_pool pool) {
     if (ds__pool_push_count() == DS__POOL_PUSHES)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed, the maximum", DS__POOL_PUSHES);
     ds__mem_pool_own(p);
-    if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
+    if (p->id != pool.id) { /* the pool was destroyed, and its object is a newer pool's */
         ds__mem_pool_disown(p);
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     }
@@ -126,12 +135,8 @@ DSDEF ds_result(ds_pool_pop)(void) {
     if (ds__pool_push_count() == 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
     ds_pool pool = ds__memory_thread.pool[--ds__memory_thread.pools];
-    ds__mutex_lock(&ds__memory_state.lock); /* destroyed ones too */
-    uint32_t index = (uint32_t)pool.id;
-    ds__mem_pool *p = index >= 1 && index <= ds__memory_state.pool_count &&
-                              ds__memory_state.pools[index - 1]->id == pool.id
-                          ? ds__memory_state.pools[index - 1]
-                          : NULL;
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__mem_pool *p = ds__mem_pool_at(pool); /* destroyed pools too */
     ds__mutex_unlock(&ds__memory_state.lock);
     if (p)
         ds__mem_pool_disown(p);
@@ -182,7 +187,9 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     ds_result r = DS__UNLIKELY(ds__sync_watched())
                       ? ds__sync_tell("waits for blocks in use by other streams")
                       : DS_OK;
-    if (r < 0 || (r = ds__pool_check(p, 1)) < 0)
+    if (r == DS_OK)
+        r = ds__pool_check(p, 1);
+    if (r < 0)
         return r;
     size_t done = ds__mem_flush(p->dev, p, 0);
     if (out_released)

@@ -5,7 +5,7 @@
    of an arena's stream.
 
    Invariants: Wrappers of one native stream share an arena in each pool; the arena stores up to
-   three further handles as aliases (twin). An arena stays until shutdown. When its stream ends,
+   three further handles as aliases. An arena stays until shutdown. When its stream ends,
    an arena becomes an orphan; `end` is an event behind the stream's work, or 0 if there is none.
    An orphan without memory may serve a new stream.
    Locks: ds__arena_main and ds__arena_in take the device lock; ds__arena_of and ds__arena_join
@@ -25,63 +25,78 @@
 #include "pool.h"
 #include "stream_use.h"
 
-/* A stream has several handles when it was wrapped: its arena knows some of them, so that it
-   stays in use when one ends. The device is locked. */
+/* Returns the index of the alias with this stream number (0: a free entry), or DS__ALIASES. */
+static int ds__arena_alias_find(const ds__arena *a, uint64_t id) {
+    int i = 0;
+    while (i < DS__ALIASES && a->alias[i].id != id)
+        i++;
+    return i;
+}
+
+/* Returns the index of the first stored alias, or DS__ALIASES. */
+static int ds__arena_alias_first(const ds__arena *a) {
+    int i = 0;
+    while (i < DS__ALIASES && !a->alias[i].id)
+        i++;
+    return i;
+}
+
+/* Stores a further handle of the arena's stream, which was wrapped several times. So the arena
+   stays in use when one handle ends. The device is locked. */
 static void ds__arena_join(ds__arena *a, ds__stream *s, ds_stream handle) {
     if (a->stream_id == s->id)
         return;
     ds__stream *first = ds__pin(&ds__g.streams, a->stream.id);
-    if (first)
-        ds__stream_unpin(first);
-    else { /* it was given away */
+    if (!first) { /* the first handle has ended */
         ds__arena_lock(a);
         a->stream = handle;
         a->stream_id = s->id;
         ds__arena_unlock(a);
         return;
     }
-    for (int i = 0; i < 3; i++)
-        if (a->twin[i].id == s->id)
-            return;
-    for (int i = 0; i < 3; i++)
-        if (!a->twin[i].id) {
-            a->twin[i].stream = handle;
-            a->twin[i].id = s->id;
-            return;
-        }
-    a->crowded = 1;
+
+    ds__stream_unpin(first);
+    if (ds__arena_alias_find(a, s->id) < DS__ALIASES)
+        return;
+    int i = ds__arena_alias_find(a, 0);
+    if (i == DS__ALIASES) {
+        a->crowded = 1;
+        return;
+    }
+    a->alias[i].stream = handle;
+    a->alias[i].id = s->id;
 }
 
-/* A handle ends. 1: the stream goes on. */
+/* Removes a handle that ends. Returns 1 if the stream goes on under another handle. The device is
+   locked. */
 static int ds__arena_part(ds__arena *a, const ds__stream *s) {
-    int i = 0;
     if (!s->borrowed)
         return 0;
-    for (; i < 3; i++)
-        if (a->twin[i].id == s->id) {
-            a->twin[i].id = 0;
-            return 1;
-        }
+    int i = ds__arena_alias_find(a, s->id);
+    if (i < DS__ALIASES) {
+        a->alias[i].id = 0;
+        return 1;
+    }
     if (a->stream_id != s->id)
         return 1;
-    for (i = 0; i < 3 && !a->twin[i].id;)
-        i++;
-    if (i == 3 && !a->crowded)
+    i = ds__arena_alias_first(a);
+    if (i == DS__ALIASES && !a->crowded)
         return 0;
+
     ds__arena_lock(a);
-    if (i == 3) {
+    if (i == DS__ALIASES) {
         a->stream.id = 0;
     } else {
-        a->stream = a->twin[i].stream;
-        a->stream_id = a->twin[i].id;
-        a->twin[i].id = 0;
+        a->stream = a->alias[i].stream;
+        a->stream_id = a->alias[i].id;
+        a->alias[i].id = 0;
     }
     ds__arena_unlock(a);
     return 1;
 }
 
-/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while
-   a block of it is taken the arena does not become another stream's. */
+/* The stream of an arena, or the end of an ended one. It may change once the arena is unlocked; but
+   while a block of the arena is taken, no other stream takes the arena over. */
 typedef struct ds__owner {
     ds_stream stream;
     ds_event end;
@@ -95,8 +110,9 @@ static ds__owner ds__owner_of(ds__arena *a) {
     return o;
 }
 
-/* CUDA lets only its own thread put work on a per-thread stream. When that thread has ended, the
-   legacy stream comes behind all it did: it is made when such a stream comes to the allocator. */
+/* Prepares for the end of a per-thread stream of CUDA. Only its own thread can enqueue work there;
+   after the end of that thread, the legacy stream waits for all of this work. So the handle of the
+   legacy stream is made when the allocator first sees a per-thread stream. */
 static void ds__expect_end(const ds__stream *s) {
     if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD) || s->device.type != DS_DEVICE_CUDA ||
         atomic_load(&ds__memory_state.legacy[s->device.index]))
@@ -108,8 +124,37 @@ static void ds__expect_end(const ds__stream *s) {
     ds__tls.mute--;
 }
 
-/* The arena of a stream in a pool, made or taken over from an ended stream at its first use.
-   NULL and the sentence: no memory. The device is locked. */
+/* Gives an arena to a stream. The device is locked; the arena too, if it had a stream before. */
+static void ds__arena_assign(ds__arena *a, const ds__stream *s, ds_stream handle,
+                             const void *identity) {
+    a->stream = handle;
+    a->stream_id = s->id;
+    a->identity = identity;
+    ds__arena_apply(a);
+}
+
+/* Gives the arena of an ended stream to a new one, if the arena has no memory. So programs that
+   create and destroy streams need no further arenas. Returns 0 if the arena has memory or a stream.
+   The device is locked. */
+static int ds__arena_take_over(ds__arena *a, const ds__stream *s, ds_stream handle,
+                               const void *identity) {
+    ds_event end = { 0 };
+    ds__arena_lock(a);
+    int empty = a->orphan && !ds__arena_has_memory(a);
+    if (empty) {
+        end = a->end;
+        a->end.id = 0;
+        a->orphan = a->crowded = a->slow_free = 0;
+        memset(a->alias, 0, sizeof a->alias);
+        ds__arena_assign(a, s, handle, identity);
+    }
+    ds__arena_unlock(a);
+    ds__event_drop(end);
+    return empty;
+}
+
+/* Returns the arena of a stream in a pool. At the first use, takes the arena of an ended stream or
+   makes one. Without host memory returns NULL and sets the error. The device is locked. */
 static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
     const void *identity = s->driver->stream_identity(s->native);
     ds__expect_end(s);
@@ -118,47 +163,20 @@ static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle)
             ds__arena_join(a, s, handle);
             return a;
         }
-    ds__arena *a = p->arenas;
-    /* that of an ended stream without memory: streams that come and go need no more arenas */
-    for (; a; a = a->next) {
-        ds__arena_lock(a);
-        int empty = a->orphan && !ds__arena_has_memory(a);
-        if (empty) {
-            a->orphan = a->crowded = a->slow_free = 0;
-            a->stream = handle;
-            a->stream_id = s->id;
-            a->identity = identity;
-            memset(a->twin, 0, sizeof a->twin);
-            ds__arena_apply(a);
-        }
-        ds_event end = a->end;
-        if (empty)
-            a->end.id = 0;
-        ds__arena_unlock(a);
-        if (!empty)
-            continue;
-        ds__event_drop(end);
-        return a;
-    }
-    if (!(a = ds__kept_alloc(sizeof *a))) {
+    for (ds__arena *a = p->arenas; a; a = a->next)
+        if (ds__arena_take_over(a, s, handle, identity))
+            return a;
+
+    ds__arena *a = ds__arena_new(p);
+    if (a)
+        ds__arena_assign(a, s, handle, identity);
+    else
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
-        return NULL;
-    }
-    ds__mutex_init(&a->grow);
-    ds__mutex_init(&a->giving);
-    a->pool = p;
-    a->dev = p->dev;
-    a->stream = handle;
-    a->stream_id = s->id;
-    a->identity = identity;
-    ds__arena_apply(a);
-    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__no_owner);
-    a->next = p->arenas;
-    p->arenas = a;
     return a;
 }
 
-/* The arena in the device's default pool, which the stream remembers. */
+/* Returns the arena of a stream in the device's default pool. The stream stores the arena. On
+   failure returns NULL and sets the error. */
 static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a)
@@ -174,6 +192,7 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     return a;
 }
 
+/* Returns the arena of a stream in a pool. On failure returns NULL and sets the error. */
 static ds__arena *ds__arena_in(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
     if (p == &p->dev->main)
         return ds__arena_main(s, handle);
@@ -183,7 +202,8 @@ static ds__arena *ds__arena_in(ds__mem_pool *p, ds__stream *s, ds_stream handle)
     return a;
 }
 
-/* Records the end of a stream. */
+/* Records the end of a stream: on the stream, or for a per-thread stream whose thread has ended on
+   the legacy stream. */
 static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream handle) {
     ds__tls.mute++;
     ds_result r = ds__event_record(event, handle, DS__OP_RECORD);
@@ -196,8 +216,19 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
     return r;
 }
 
-/* Uses that a stream was to get an event for at the free get it now, before it ends. Its event
-   is recorded under the arena's lock, since the block may be freed at any time: this is rare. */
+/* Records the events of a block's uses by an ending stream that have none. The arena is locked. */
+static void ds__block_record_late(ds__mem_block *b, const ds__stream *s, ds_stream stream) {
+    if (b->state != DS_BLOCK_LIVE && b->state != DS_BLOCK_PENDING)
+        return;
+    for (ds__stream_use *u = b->uses; u; u = u->next)
+        if (u->stream.id == stream.id && ds__use_claim(u)) {
+            u->lost = ds__record_end(u->event, s, stream) < 0;
+            u->recorded = !u->lost;
+        }
+}
+
+/* Records the events of all uses by an ending stream that have none, on all devices. The arenas are
+   locked meanwhile, because the blocks may be freed at any time; such uses are rare. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
     for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
         ds__mem_dev *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
@@ -209,22 +240,31 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
                 ds__arena_lock(a);
                 for (ds__segment *g = a->segments; g; g = g->next)
                     for (ds__mem_block *b = g->first; b; b = b->next)
-                        for (ds__stream_use *u =
-                                 b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->uses
-                                                                                           : NULL;
-                             u; u = u->next)
-                            if (u->stream.id == stream.id && ds__use_claim(u)) {
-                                u->lost = ds__record_end(u->event, s, stream) < 0;
-                                u->recorded = !u->lost;
-                            }
+                        ds__block_record_late(b, s, stream);
                 ds__arena_unlock(a);
             }
         ds__mem_dev_unlock(dev);
     }
 }
 
-/* A stream is about to end: its free memory is anyone's once the stream has passed what is on it
-   now. Called by ds_stream_destroy. */
+/* Makes the arena an orphan, with an event behind the work of its stream if that can be recorded.
+   The device is locked. */
+static void ds__arena_orphan(ds__arena *a, ds__stream *s, ds_stream handle) {
+    ds_event end = { 0 };
+    if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK &&
+        ds__record_end(end, s, handle) < 0) {
+        ds__event_drop(end);
+        end.id = 0;
+    }
+    ds__arena_lock(a);
+    a->end = end; /* threads that have taken a block of the arena read it */
+    a->identity = NULL;
+    a->orphan = 1;
+    ds__arena_unlock(a);
+}
+
+/* Prepares the arenas of a stream for its end. Any stream may use their free memory behind the
+   current work of the stream. Called by ds_stream_destroy. */
 static void ds__mem_stream_gone(ds__stream *s) {
     ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_stream handle = { ds__handle_of(&s->slot) };
@@ -234,37 +274,24 @@ static void ds__mem_stream_gone(ds__stream *s) {
     const void *identity = s->driver->stream_identity(s->native);
     ds__mem_dev_lock(dev);
     for (ds__mem_pool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next) {
-            if (a->orphan || (a->stream_id != s->id && a->identity != identity) ||
-                ds__arena_part(a, s))
-                continue;
-            ds_event end = { 0 };
-            if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK &&
-                ds__record_end(end, s, handle) < 0) {
-                ds__event_drop(end);
-                end.id = 0;
-            }
-            ds__arena_lock(a);
-            a->end = end; /* whoever has taken a block of an orphan reads it */
-            a->identity = NULL;
-            a->orphan = 1;
-            ds__arena_unlock(a);
-        }
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            if (!a->orphan && (a->stream_id == s->id || a->identity == identity) &&
+                !ds__arena_part(a, s))
+                ds__arena_orphan(a, s, handle);
     ds__mem_dev_unlock(dev);
 }
 
-/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
-   not known to be done. */
+/* Waits for the work that may use the arena's free memory. The host blocks. Returns 0 if the work
+   is not known to be done. */
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__owner o = ds__owner_of(a);
     ds__tls.quiet++;
-    /* `grow` may be held: ds__retired_reclaim runs destructors of the user's, and never under a
-       lock */
+    /* `grow` may be held, so ds__retired_reclaim must not run destructors of the program */
     ds__tls.upper_locked++;
     if (o.orphan && o.end.id) {
         r = ds__event_sync(o.end, DS__FOREVER);
-    } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
+    } else { /* a wait for the stream would invalidate a capture that begins on it meanwhile */
         ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
         r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
@@ -273,7 +300,7 @@ static int ds__arena_drain(ds__arena *a) {
         ds__stream_uses_drop(a, u);
         ds__arena_unlock(a);
     }
-    /* the stream has ended, and nobody knows when it is done; or is another thread's own */
+    /* the stream has ended without an event, or is another thread's per-thread stream */
     if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
         r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
     ds__tls.upper_locked--;

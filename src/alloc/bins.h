@@ -18,6 +18,7 @@
 #include "types.h"
 #include "util.h"
 
+/* Returns the bin of blocks with `size` bytes. */
 static inline unsigned ds__bin_of_size(size_t size) {
     size_t u = size / DS__UNIT;
     if (u < 64)
@@ -26,15 +27,22 @@ static inline unsigned ds__bin_of_size(size_t size) {
     return 64 + (e - 6) * 32 + (unsigned)(u >> (e - 5) & 31);
 }
 
-/* Where a free block belongs. One in front of a hole could still grow, so it is the last to be
-   used: such blocks have a bin of their own. */
+/* The bin of all free blocks in front of an unmapped block. Such a block can still grow, so it is
+   used last. */
 #define DS__EDGE (DS__BINS - 1u)
 
+/* Returns the bin of a free block. */
 static inline unsigned ds__bin_of(const ds__mem_block *b) {
     return DS__UNLIKELY(b->next && b->next->state == DS_BLOCK_UNMAPPED) ? DS__EDGE
                                                                         : ds__bin_of_size(b->size);
 }
 
+/* Returns whether a neighbour, which may be NULL, is in a bin: it is free and not quiet. */
+static inline int ds__block_is_binned(const ds__mem_block *b) {
+    return b && b->state == DS_BLOCK_FREE && !b->quiet;
+}
+
+/* Puts a free block into its bin: at its place by size and address, or in front. */
 static inline void ds__bin_in(ds__arena *a, ds__mem_block *b, int by_address) {
     ds__bins *bins = &a->bins[b->seg->kind];
     unsigned i = ds__bin_of(b);
@@ -46,34 +54,27 @@ static inline void ds__bin_in(ds__arena *a, ds__mem_block *b, int by_address) {
             before = at;
             at = at->list_next;
         }
-    b->list_prev = before;
-    b->list_next = at;
-    if (at)
-        at->list_prev = b;
-    if (before)
-        before->list_next = b;
-    else
-        bins->head[i] = b;
+    ds__block_list_in(&bins->head[i], b, before, at);
     bins->map[i / 64] |= (uint64_t)1 << i % 64;
     bins->summary |= (uint64_t)1 << i / 64;
     a->free_bytes += b->size;
 }
 
+/* Takes a block out of its bin. */
 static inline void ds__bin_out(ds__arena *a, ds__mem_block *b) {
     ds__bins *bins = &a->bins[b->seg->kind];
-    if (b->list_next)
-        b->list_next->list_prev = b->list_prev;
-    if (b->list_prev) {
-        b->list_prev->list_next = b->list_next;
-    } else {
-        unsigned i = b->bin;
-        if (!(bins->head[i] = b->list_next) && !(bins->map[i / 64] &= ~((uint64_t)1 << i % 64)))
-            bins->summary &= ~((uint64_t)1 << i / 64);
-    }
+    unsigned i = b->bin;
+    ds__block_list_out(&bins->head[i], b);
     a->free_bytes -= b->size;
+    if (bins->head[i])
+        return;
+
+    bins->map[i / 64] &= ~((uint64_t)1 << i % 64);
+    if (!bins->map[i / 64])
+        bins->summary &= ~((uint64_t)1 << i / 64);
 }
 
-/* Sorts the blocks of all bins, when best_fit_by_address is switched on. */
+/* Sorts the blocks of all bins. Called if best_fit_by_address is switched on. */
 static void ds__bins_sort(ds__arena *a) {
     for (int kind = 0; kind < 2; kind++)
         for (unsigned i = 0; i < DS__BINS; i++) {
@@ -92,61 +93,70 @@ static inline int ds__segment_is_growing(const ds__segment *s) {
     return s->page != 0;
 }
 
-/* torch's limits on what a large block may be used for. */
+/* Returns whether a free block is too large for a request of `size` bytes, as PyTorch decides:
+   a block of max_split_size or more serves only requests that large, and must not exceed the
+   request by max_non_split_rounding. */
 static int ds__too_large(const ds__mem_pool *p, size_t block, size_t size) {
     size_t limit = p->config.max_split_size;
     return size < limit ? block >= limit : block - size >= p->config.max_non_split_rounding;
 }
 
-#define DS__LOOKS 16 /* candidates in one bin, unless the fit must be exact */
+/* Returns the first bin from `i` on that holds a block, or DS__BINS. `i` is at most DS__EDGE. */
+static inline unsigned ds__bin_next_used(const ds__bins *bins, unsigned i) {
+    unsigned w = i / 64;
+    uint64_t bits = bins->map[w] & ~(uint64_t)0 << i % 64;
+    if (!bits) {
+        uint64_t words = bins->summary & ~(uint64_t)0 << (w + 1);
+        if (!words)
+            return DS__BINS;
+        w = (unsigned)__builtin_ctzll(words);
+        bits = bins->map[w];
+    }
+    return w * 64 + (unsigned)__builtin_ctzll(bits);
+}
 
-/* The free block that fits best, or nearly; NULL: none does. */
-static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t size) {
-    ds__bins *bins = &a->bins[kind];
-    unsigned i = ds__bin_of_size(size);
-    unsigned w;
-    const ds__mem_pool *p = a->pool;
-    int exact = p->config.best_fit_by_address;
+/* Returns the smallest of the first `looks` blocks of a list that have `size` bytes or more, or
+   NULL. In a sorted list this is the first such block. */
+static inline ds__mem_block *ds__bin_smallest(ds__mem_block *b, size_t size, int looks,
+                                              int is_sorted) {
     ds__mem_block *best = NULL;
-    if (i >= DS__EDGE)
-        return NULL;
-    int looks = exact ? INT_MAX : DS__LOOKS;
-    /* here some may be too small */
-    for (ds__mem_block *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) {
+    for (; b && looks > 0; b = b->list_next, looks--) {
         if (b->size < size || (best && b->size >= best->size))
             continue;
         best = b;
-        /* they are sorted; or it cannot be better */
-        if (exact || b->size == size)
+        /* no later block can be better */
+        if (is_sorted || b->size == size)
             break;
     }
+    return best;
+}
+
+#define DS__LOOKS 16 /* candidates in one bin, unless the fit must be exact */
+
+/* Returns the free block that fits best, or nearly; NULL: none fits, or the policy forbids the
+   best one. */
+static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t size) {
+    ds__bins *bins = &a->bins[kind];
+    const ds__mem_pool *p = a->pool;
+    int exact = p->config.best_fit_by_address;
+    unsigned i = ds__bin_of_size(size);
+    if (i >= DS__EDGE)
+        return NULL;
+
+    /* blocks of the request's own bin may be too small, later ones are not, except at the edge */
+    ds__mem_block *best = ds__bin_smallest(bins->head[i], size, exact ? INT_MAX : DS__LOOKS, exact);
     if (!best) {
-        w = ++i / 64;
-        uint64_t bits = w < DS__BINS / 64 && i % 64 ? bins->map[w] & ~(uint64_t)0 << i % 64
-                        : w < DS__BINS / 64         ? bins->map[w]
-                                                    : 0;
-        if (!bits) {
-            uint64_t words = ++w < 64 ? bins->summary & ~(uint64_t)0 << w : 0;
-            if (!words)
-                return NULL;
-            w = (unsigned)__builtin_ctzll(words);
-            bits = bins->map[w];
-        }
-        i = w * 64 + (unsigned)__builtin_ctzll(bits);
-        if (DS__UNLIKELY(i == DS__EDGE)) {
-            for (ds__mem_block *b = bins->head[i]; b; b = b->list_next)
-                if (b->size >= size && (!best || b->size < best->size))
-                    best = b;
-            if (!best)
-                return NULL;
-        } else {
-            best = bins->head[i];
-            looks = exact ? 0 : DS__LOOKS;
-            for (ds__mem_block *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
-                if (b->size < best->size)
-                    best = b;
-        }
+        i = ds__bin_next_used(bins, i + 1);
+        if (i == DS__BINS)
+            return NULL;
+        if (DS__UNLIKELY(i == DS__EDGE))
+            best = ds__bin_smallest(bins->head[i], size, INT_MAX, 0);
+        else
+            best = ds__bin_smallest(bins->head[i], size, DS__LOOKS + 1, exact);
+        if (!best)
+            return NULL;
     }
+
     if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__segment_is_growing(best->seg) &&
         ds__too_large(p, best->size, size))
         return NULL;

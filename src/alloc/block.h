@@ -24,7 +24,7 @@
 #include "address.h"
 #include "bins.h"
 
-/* A description of a block; NULL: no memory. */
+/* Returns an unused description of a block, or NULL without host memory. */
 static ds__mem_block *ds__mem_block_new(ds__arena *a) {
     ds__mem_block *b = a->spare_blocks;
     if (DS__UNLIKELY(!b)) {
@@ -43,14 +43,15 @@ static ds__mem_block *ds__mem_block_new(ds__arena *a) {
     return b;
 }
 
+/* Returns a description to the arena's stock. */
 static inline void ds__mem_block_drop(ds__arena *a, ds__mem_block *b) {
     b->seg = NULL;
     b->list_next = a->spare_blocks;
     a->spare_blocks = b;
 }
 
-/* Cuts a block, which is in no list, behind `size` bytes; the rest, as free as the block was,
-   comes back. The spare description is there. */
+/* Cuts a block, which is in no list, behind `size` bytes. Returns the rest, which has the state
+   of the block, or NULL without host memory. */
 static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_t size) {
     ds__mem_block *rest = ds__mem_block_new(a);
     if (DS__UNLIKELY(!rest))
@@ -72,49 +73,63 @@ static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_
     return rest;
 }
 
+/* Merges a block with its next neighbour, which is in no list. */
+static inline void ds__block_absorb_next(ds__arena *a, ds__mem_block *b) {
+    ds__mem_block *next = b->next;
+    b->size += next->size;
+    b->next = next->next;
+    if (b->next)
+        b->next->prev = b;
+    ds__mem_block_drop(a, next);
+}
+
+/* Returns whether a segment has other blocks beside this one. */
 static inline int ds__is_split(const ds__mem_block *b) {
     return b->prev || b->next;
 }
 
-/* Counts a change of free memory in plain segments that are in use. */
+/* Counts a change of the free blocks in plain segments that are partly in use. */
 static void ds__count_split(ds__arena *a, int kind, int64_t count, int64_t bytes) {
     ds__counter_meters_add(a, kind, DS__SPLIT, count);
     ds__counter_meters_add(a, kind, DS__SPLIT_BYTES, bytes);
 }
 
-static inline ds__sub_table *ds__row_of(const ds__mem_block *entry) {
+/* Returns the sub-table that an entry of a granule table leads to, or NULL. */
+static inline ds__sub_table *ds__sub_table_of(const ds__mem_block *entry) {
     return (uintptr_t)entry & 1 ? (ds__sub_table *)((uintptr_t)entry - 1) : NULL;
 }
 
+/* Returns the list of the live blocks near an address: of those that start in the same granule of
+   the segment, or in the same part of the granule if the granule has a sub-table. */
 static inline ds__mem_block **ds__live_at(const ds__segment *s, const char *ptr) {
     size_t offset = (size_t)(ptr - s->base);
     ds__mem_block **at = &s->granule[offset >> s->shift];
-    ds__sub_table *row = ds__row_of(*at);
-    return row ? &row->at[offset >> (s->shift - DS__ROW_BITS) & ((1 << DS__ROW_BITS) - 1)] : at;
+    ds__sub_table *table = ds__sub_table_of(*at);
+    size_t part = offset >> (s->shift - DS__SUB_TABLE_BITS) & ((1 << DS__SUB_TABLE_BITS) - 1);
+    return table ? &table->at[part] : at;
 }
 
-/* A granule has become crowded. */
-__attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s,
-                                                 ds__mem_block **entry) {
-    if (!a->spare_rows) {
+/* Gives a crowded granule a sub-table. Without host memory, the granule stays as it is. */
+__attribute__((noinline)) static void ds__sub_table_add(ds__arena *a, ds__segment *s,
+                                                        ds__mem_block **entry) {
+    if (!a->spare_sub_tables) {
         enum { MANY = 8 };
 
         ds__sub_table *many = ds__kept_alloc(MANY * sizeof *many);
-        /* it stays crowded */
         if (!many)
             return;
         for (int i = 0; i < MANY; i++) {
-            many[i].next = a->spare_rows;
-            a->spare_rows = &many[i];
+            many[i].next = a->spare_sub_tables;
+            a->spare_sub_tables = &many[i];
         }
     }
-    ds__sub_table *row = a->spare_rows;
-    a->spare_rows = row->next;
-    memset(row, 0, sizeof *row);
-    row->next = s->rows;
-    s->rows = row;
+    ds__sub_table *table = a->spare_sub_tables;
+    a->spare_sub_tables = table->next;
+    memset(table, 0, sizeof *table);
+    table->next = s->sub_tables;
+    s->sub_tables = table;
     ds__mem_block *b = *entry;
-    *entry = (ds__mem_block *)((uintptr_t)row + 1);
+    *entry = (ds__mem_block *)((uintptr_t)table + 1);
     while (b) {
         ds__mem_block *next = b->list_next;
         ds__mem_block **at = ds__live_at(s, b->ptr);
@@ -124,6 +139,7 @@ __attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s,
     }
 }
 
+/* Enters a live block in the granule table of its segment. */
 static inline void ds__live_in(ds__arena *a, ds__mem_block *b) {
     ds__segment *s = b->seg;
     ds__mem_block **at = ds__live_at(s, b->ptr);
@@ -132,13 +148,14 @@ static inline void ds__live_in(ds__arena *a, ds__mem_block *b) {
     if (s->shift != DS__DENSE_SHIFT)
         return;
     int many = 0;
-    for (const ds__mem_block *one = b; one && many < DS__ROW_FROM; one = one->list_next)
+    for (const ds__mem_block *one = b; one && many < DS__SUB_TABLE_FROM; one = one->list_next)
         many++;
-    if (DS__UNLIKELY(many == DS__ROW_FROM) &&
+    if (DS__UNLIKELY(many == DS__SUB_TABLE_FROM) &&
         at == &s->granule[(size_t)(b->ptr - s->base) >> s->shift])
-        ds__row_in(a, s, at);
+        ds__sub_table_add(a, s, at);
 }
 
+/* Removes a block from the granule table of its segment. */
 static inline void ds__live_out(ds__mem_block *b) {
     ds__mem_block **at = ds__live_at(b->seg, b->ptr);
     while (*at != b)
@@ -146,37 +163,31 @@ static inline void ds__live_out(ds__mem_block *b) {
     *at = b->list_next;
 }
 
+/* Returns the clock of the ages of free blocks: the pool's number of requests. */
 static inline uint32_t ds__arena_count_request(const ds__arena *a) {
     return a->requests ? atomic_load_explicit(a->requests, memory_order_relaxed) : 0;
 }
 
-/* Makes a block that is in no list free, and one with its free neighbours. */
+/* Makes a block, which is in no list, free and merges it with its free neighbours. Returns the
+   merged block. */
 static inline ds__mem_block *ds__merge_in(ds__arena *a, ds__mem_block *b) {
     ds__mem_block *prev = b->prev;
     ds__mem_block *next = b->next;
     int64_t count = 0;
     int64_t bytes = 0;
     int plain = !ds__segment_is_growing(b->seg);
-    if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
+    if (ds__block_is_binned(prev)) {
         count--;
         bytes -= (int64_t)prev->size;
         ds__bin_out(a, prev);
-        prev->size += b->size;
-        prev->next = next;
-        if (next)
-            next->prev = prev;
-        ds__mem_block_drop(a, b);
+        ds__block_absorb_next(a, prev);
         b = prev;
     }
-    if (next && next->state == DS_BLOCK_FREE && !next->quiet) {
+    if (ds__block_is_binned(next)) {
         count--;
         bytes -= (int64_t)next->size;
         ds__bin_out(a, next);
-        b->size += next->size;
-        b->next = next->next;
-        if (b->next)
-            b->next->prev = b;
-        ds__mem_block_drop(a, next);
+        ds__block_absorb_next(a, b);
     }
     b->state = DS_BLOCK_FREE;
     if (DS__UNLIKELY(plain)) {
@@ -192,13 +203,15 @@ static inline ds__mem_block *ds__merge_in(ds__arena *a, ds__mem_block *b) {
     return b;
 }
 
-/* The parked block, which is not among the free bytes, becomes one with its free neighbours. */
+/* Merges a block that was parked with its free neighbours. Free bytes do not include parked
+   blocks. */
 static void ds__block_unpark(ds__arena *a, ds__mem_block *b) {
     b->quiet = 0;
     ds__live_out(b);
     (void)ds__merge_in(a, b);
 }
 
+/* Parks a freed block for the next request of its size, and unparks the block parked before. */
 static inline void ds__block_park(ds__arena *a, ds__mem_block *b, int kind) {
     ds__mem_block *before = a->parked[kind];
     a->parked[kind] = b;
@@ -216,7 +229,8 @@ static void ds__unpark_all(ds__arena *a) {
     }
 }
 
-/* A block is a request's from now on. */
+/* Makes a block live for a request of `asked` bytes, with the label and call site of the
+   thread. */
 __attribute__((always_inline)) static inline void ds__block_mark_live(ds__mem_block *b,
                                                                       size_t asked) {
     b->state = DS_BLOCK_LIVE;
@@ -231,7 +245,8 @@ static inline void ds__block_mark_live_counted(ds__arena *a, ds__mem_block *b, s
     ds__count_alloc(a, b->seg->kind, (int64_t)b->size, (int64_t)asked);
 }
 
-/* The parked block, if it is as large as the request: where it was, it stays. */
+/* Takes the parked block if its size is the request's, else returns NULL. The block stays in the
+   granule table. */
 __attribute__((always_inline)) static inline ds__mem_block *ds__take_parked(ds__arena *a, int kind,
                                                                             size_t size,
                                                                             size_t asked) {
@@ -251,46 +266,66 @@ static void ds__count_oversize(ds__arena *a, int64_t by) {
         ds__meter_add(&a->pool->stats.oversize_allocations, by);
 }
 
-/* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or
-   there is no memory for a description. */
+/* Returns whether a block of `size` bytes may be cut off a free block: the rest must be worth
+   keeping, and blocks of max_split_size or more stay whole in plain segments. */
+static inline int ds__block_may_split(const ds__mem_pool *p, const ds__mem_block *b, size_t size) {
+    int kind = b->seg->kind;
+    int growing = ds__segment_is_growing(b->seg);
+    if (b->size - size < (growing ? DS__UNIT : p->split_above[kind]))
+        return 0;
+    return growing || kind == DS__SMALL || size < p->config.max_split_size;
+}
+
+/* Provides a spare description for ds__block_cut. Returns 0 without host memory. */
+static inline int ds__block_spare_ensure(ds__arena *a) {
+    if (DS__LIKELY(a->spare_blocks != NULL))
+        return 1;
+    ds__mem_block *spare = ds__mem_block_new(a);
+    if (!spare)
+        return 0;
+    ds__mem_block_drop(a, spare);
+    return 1;
+}
+
+/* Counts that a block of a plain segment was taken. `whole`: its size before a rest was cut off.
+   `was_split`: 1 if the block had neighbours then. */
+static inline void ds__block_plain_count(ds__arena *a, const ds__mem_block *b, size_t whole,
+                                         int was_split) {
+    int kind = b->seg->kind;
+    int64_t rest = (int64_t)(whole - b->size);
+    ds__count_split(a, kind, (rest > 0) - was_split, rest - (was_split ? (int64_t)whole : 0));
+    if (a->requests && kind == DS__LARGE)
+        atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
+}
+
+/* Takes a free block for a request and gives the rest back. Returns NULL if no block fits, or
+   without host memory for a description. The arena has room to count the block. */
 __attribute__((noinline)) static ds__mem_block *ds__block_take(ds__arena *a, int kind, size_t size,
                                                                size_t asked) {
     ds__mem_block *b = ds__take_parked(a, kind, size, asked);
     if (b)
         return b;
-    if ((b = a->parked[kind]) != NULL) {
+    b = a->parked[kind];
+    if (b) {
         a->parked[kind] = NULL;
         ds__block_unpark(a, b);
     }
-    if (DS__UNLIKELY(!(b = ds__bin_best_fit(a, kind, size))))
+    b = ds__bin_best_fit(a, kind, size);
+    if (DS__UNLIKELY(!b))
         return NULL;
+
     const ds__mem_pool *p = a->pool;
-    size_t above = ds__segment_is_growing(b->seg) ? DS__UNIT : p->split_above[b->seg->kind];
-    int was_split = ds__is_split(b);
-    int split = b->size - size >= above && DS__LIKELY(!p->no_split) &&
-                (size < p->config.max_split_size || b->seg->kind == DS__SMALL ||
-                 ds__segment_is_growing(b->seg));
-    if (DS__UNLIKELY(split && !a->spare_blocks)) { /* before anything has changed */
-        ds__mem_block *spare = ds__mem_block_new(a);
-        if (!spare)
-            return NULL;
-        ds__mem_block_drop(a, spare);
-    }
+    int split = DS__LIKELY(!p->no_split) && ds__block_may_split(p, b, size);
+    if (DS__UNLIKELY(split && !ds__block_spare_ensure(a))) /* before anything has changed */
+        return NULL;
     size_t whole = b->size;
+    int was_split = ds__is_split(b);
     ds__bin_out(a, b);
-    if (split) {
-        ds__mem_block *rest = ds__block_cut(a, b, size);
-        ds__bin_in(a, rest, p->config.best_fit_by_address);
-    }
-    if (DS__UNLIKELY(!ds__segment_is_growing(b->seg))) {
-        if (split)
-            ds__count_split(a, kind, was_split ? 0 : 1,
-                            was_split ? -(int64_t)size : (int64_t)(whole - size));
-        else if (was_split)
-            ds__count_split(a, kind, -1, -(int64_t)whole);
-        if (a->requests && kind == DS__LARGE)
-            atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
-    }
+    if (split)
+        ds__bin_in(a, ds__block_cut(a, b, size), p->config.best_fit_by_address);
+    if (DS__UNLIKELY(!ds__segment_is_growing(b->seg)))
+        ds__block_plain_count(a, b, whole, was_split);
+
     ds__live_in(a, b);
     ds__block_mark_live_counted(a, b, asked);
     if (DS__UNLIKELY(b->size >= p->config.max_split_size)) {
@@ -300,36 +335,47 @@ __attribute__((noinline)) static ds__mem_block *ds__block_take(ds__arena *a, int
     return b;
 }
 
-/* The live block that an address is the start of (exact), or lies in. The arena is locked. */
-static inline ds__mem_block *ds__block_find(const ds__segment *s, const char *ptr, int exact) {
-    size_t offset = (size_t)(ptr - s->base);
-    if (ptr < s->base || offset >= s->size)
-        return NULL;
-    size_t fine = (offset >> (s->shift - DS__ROW_BITS)) & ((1 << DS__ROW_BITS) - 1);
-    for (size_t i = offset >> s->shift;;) {
-        ds__sub_table *row = ds__row_of(s->granule[i]);
-        ds__mem_block *best = NULL;
-        for (ds__mem_block *b = row ? row->at[fine] : s->granule[i]; b; b = b->list_next) {
-            if (b->ptr == ptr && b->state == DS_BLOCK_LIVE)
-                return b;
-            if (b->ptr < ptr && (!best || b->ptr > best->ptr))
-                best = b;
-        }
-        if (exact)
-            return NULL;
+/* Returns the block with the last start up to `ptr` in a list of live blocks, or NULL. */
+static inline ds__mem_block *ds__live_last(ds__mem_block *b, const char *ptr) {
+    ds__mem_block *best = NULL;
+    for (; b; b = b->list_next)
+        if (b->ptr <= ptr && (!best || b->ptr > best->ptr))
+            best = b;
+    return best;
+}
+
+/* Returns the live block that an address is inside of, or NULL. The address lies in the segment,
+   and the arena is locked. Searches the lists backwards for the last start of a block. */
+static ds__mem_block *ds__block_around(const ds__segment *s, const char *ptr) {
+    const char *near = ptr;
+    for (;;) {
+        ds__mem_block *best = ds__live_last(*ds__live_at(s, near), ptr);
         if (best)
             return ptr < best->ptr + best->size && best->state == DS_BLOCK_LIVE ? best : NULL;
-        if (row && fine > 0) {
-            fine--;
-            continue;
-        }
-        if (i-- == 0)
+
+        size_t offset = (size_t)(near - s->base);
+        int is_fine = ds__sub_table_of(s->granule[offset >> s->shift]) != NULL;
+        unsigned shift = is_fine ? s->shift - DS__SUB_TABLE_BITS : s->shift;
+        size_t start = offset >> shift << shift; /* of the addresses of the list */
+        if (start == 0)
             return NULL;
-        fine = (1 << DS__ROW_BITS) - 1;
+        near = s->base + start - 1;
     }
 }
 
-/* The live block of an address and its arena, locked; NULL: there is none, nothing is locked. */
+/* Returns the live block that starts at an address (exact) or contains it, or NULL. The arena is
+   locked. */
+static inline ds__mem_block *ds__block_find(const ds__segment *s, const char *ptr, int exact) {
+    if (ptr < s->base || (size_t)(ptr - s->base) >= s->size)
+        return NULL;
+    for (ds__mem_block *b = *ds__live_at(s, ptr); b; b = b->list_next)
+        if (b->ptr == ptr && b->state == DS_BLOCK_LIVE)
+            return b;
+    return exact ? NULL : ds__block_around(s, ptr);
+}
+
+/* Returns the live block of an address and its arena, which is locked then. If there is none,
+   returns NULL and nothing is locked. */
 __attribute__((always_inline)) static inline ds__mem_block *ds__find_live(const void *ptr,
                                                                           int exact,
                                                                           ds__arena **out_arena) {

@@ -23,17 +23,13 @@ static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
         return r;
 
     ds__mutex_lock(&ds__memory_state.lock);
-    ds__callback *more = ds__host_alloc((list->count + 1) * sizeof *more);
-    if (more) {
-        if (list->count)
-            memcpy(more, list->entries, list->count * sizeof *more);
-        more[list->count++] = entry;
-        ds__host_free(list->entries);
-        list->entries = more;
-    }
+    int room =
+        ds__array_reserve(&list->entries, sizeof *list->entries, list->count, 1, &list->room);
+    if (room)
+        list->entries[list->count++] = entry;
     ds__mutex_unlock(&ds__memory_state.lock);
 
-    return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");
+    return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");
 }
 
 /* Removes the first entry with this function and argument. */
@@ -70,8 +66,7 @@ static ds__callback ds__callback_get(const ds__callback_list *list, size_t index
 /* Frees the list at shutdown, when no other thread uses the allocator. */
 static void ds__callback_clear(ds__callback_list *list) {
     ds__host_free(list->entries);
-    list->entries = NULL;
-    list->count = 0;
+    *list = (ds__callback_list){ 0 };
 }
 
 #endif

@@ -24,18 +24,21 @@
 #include "util.h"
 #include "pool.h"
 
+/* The pool that a capture shall use; NULL: a new pool of the device. */
 typedef struct ds__capture_wish {
     ds__mem_dev *dev;
     ds__mem_pool *pool;
 } ds__capture_wish;
 
+/* Makes or takes the pool of a capture, for ds__capture_attachment. */
 static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
     ds__capture_wish *wish = user;
     ds__mem_pool *p = wish->pool;
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mem_pool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
+        p = ds__mem_pool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture);
+        if (!p)
             return DS_ERR_OUT_OF_MEMORY;
     } else {
         ds__mem_pool_own(p);
@@ -45,12 +48,12 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     return DS_OK;
 }
 
-/* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is
-   given back when memory is next looked for. */
+/* Releases the pool after the last graph of a capture was destroyed. Runs on any thread and must
+   not call devstream, so a later flush gives the memory of the pool back. */
 static void ds__capture_pool_release(void *user) {
     ds__mem_pool *p = user;
     ds__mutex_lock(&ds__memory_state.leaving);
-    int closing = ds__memory_state.closing; /* ds_shutdown ends pools before graphs */
+    int closing = ds__memory_state.closing; /* 1: ds_shutdown frees the pools */
     ds__memory_state.leavers += !closing;
     ds__mutex_unlock(&ds__memory_state.leaving);
     if (closing)
@@ -63,7 +66,8 @@ static void ds__capture_pool_release(void *user) {
     ds__mutex_unlock(&ds__memory_state.leaving);
 }
 
-/* Attaches the wished pool, or one of the device, to the capture of the stream under a key. */
+/* Attaches a pool to the capture of the stream under a key. *out is NULL if the stream does not
+   capture. */
 static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__capture_wish *wish,
                                          ds__object **out) {
     return ds__capture_attachment(s,
@@ -74,7 +78,7 @@ static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__cap
                                   out);
 }
 
-/* What is allocated in a pool by name while the stream captures stays as long as the graph. */
+/* Keeps a pool that a request names for as long as the graph of the stream's capture. */
 static ds_result ds__capture_keep(ds__stream *s, ds__mem_pool *p) {
     ds__capture_wish wish = { p->dev, p };
     ds__object *kept;
@@ -83,7 +87,7 @@ static ds_result ds__capture_keep(ds__stream *s, ds__mem_pool *p) {
     return r;
 }
 
-/* The pool of the capture that a stream is in; NULL: it does not capture. */
+/* Sets *out to the pool of the stream's capture, or to NULL if the stream does not capture. */
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mem_pool **out) {
     ds__mem_dev *dev = ds__mem_device(s->device);
     ds__capture_wish wish = { dev, NULL };

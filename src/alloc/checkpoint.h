@@ -31,6 +31,7 @@
 #include "upstream.h"
 #include "api_block.h"
 
+/* A live block in a checkpoint. */
 typedef struct ds__saved {
     char *ptr;
     size_t size;
@@ -40,7 +41,7 @@ typedef struct ds__saved {
     const char *label;
     const char *file;
     uint32_t line;
-    uint32_t there;
+    uint32_t there; /* during a restore, 1: the block is live */
 } ds__saved;
 
 struct ds_pool_checkpoint {
@@ -56,7 +57,8 @@ static int ds__saved_order(const void *a, const void *b) {
     return x->ptr < y->ptr ? -1 : x->ptr > y->ptr;
 }
 
-/* Uses that are over are so; not while a capture could be spoiled by the question. */
+/* Frees pending blocks whose uses are done. Does nothing while a capture is open, which the queries
+   could invalidate. */
 static void ds__pool_poll(ds__mem_pool *p) {
     if (ds__captures_open())
         return;
@@ -64,18 +66,54 @@ static void ds__pool_poll(ds__mem_pool *p) {
         (void)ds__pending_poll(a, 0);
 }
 
-/* 0 and a sentence: others have to do with the block. All is locked. */
+/* Returns why a block cannot be saved or restored, or NULL if no other stream, process or thread
+   has to do with it. All is locked. */
+static const char *ds__block_unsettled_reason(const ds__mem_block *b) {
+    if (b->state == DS_BLOCK_PENDING)
+        return "was freed, and other streams may still use it";
+    if (b->state == DS_BLOCK_LIVE && b->exported)
+        return "is used by other processes";
+    if (b->state == DS_BLOCK_LIVE && b->uses)
+        return "was used on other streams";
+    return b->quiet ? "is being freed by another thread" : NULL;
+}
+
+/* Returns whether a block can be saved or restored; if not, sets the error. All is locked. */
 static int ds__block_settled(const ds__mem_block *b) {
-    const char *what = b->state == DS_BLOCK_PENDING
-                           ? "was freed, and other streams may still use it"
-                       : b->state == DS_BLOCK_LIVE && b->exported ? "is used by other processes"
-                       : b->state == DS_BLOCK_LIVE && b->uses     ? "was used on other streams"
-                       : b->quiet ? "is being freed by another thread"
-                                  : NULL;
-    if (what)
+    const char *reason = ds__block_unsettled_reason(b);
+    if (reason)
         ds__fail(DS_ERR_ILLEGAL_STATE, "the block of %zu bytes at %p %s", b->size, (void *)b->ptr,
-                 what);
-    return !what;
+                 reason);
+    return !reason;
+}
+
+/* Counts the live blocks of a pool. Returns 0 if a block is not settled, and the error is set. All
+   is locked. */
+static int ds__pool_settled(ds__mem_pool *p, size_t *out_live) {
+    *out_live = 0;
+    for (const ds__arena *a = p->arenas; a; a = a->next)
+        for (const ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mem_block *b = s->first; b; b = b->next) {
+                if (!ds__block_settled(b))
+                    return 0;
+                *out_live += b->state == DS_BLOCK_LIVE;
+            }
+    return 1;
+}
+
+/* Adds the live blocks of an arena to a checkpoint, which has room. All is locked. */
+static void ds__arena_save(const ds__arena *a, ds_pool_checkpoint *c) {
+    for (ds__segment *s = a->segments; s; s = s->next)
+        for (const ds__mem_block *b = s->first; b; b = b->next)
+            if (b->state == DS_BLOCK_LIVE)
+                c->at[c->count++] = (ds__saved){ .ptr = b->ptr,
+                                                 .size = b->size,
+                                                 .asked = b->asked,
+                                                 .seg = s,
+                                                 .serial = s->serial,
+                                                 .label = b->label,
+                                                 .file = b->file,
+                                                 .line = b->line };
 }
 
 DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
@@ -87,29 +125,24 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds__pool_poll(p);
+
     ds_pool_checkpoint *c = NULL;
     size_t count = 0;
-    int settled = 1;
+    ds_result r = DS_OK;
     ds__mem_lock_all(p->dev);
-    for (ds__arena *a = p->arenas; a; a = a->next) {
-        ds__unpark_all(a);
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mem_block *b = s->first; b && settled; b = b->next) {
-                settled = ds__block_settled(b);
-                count += b->state == DS_BLOCK_LIVE;
-            }
+    if (!ds__pool_settled(p, &count))
+        r = DS_ERR_ILLEGAL_STATE;
+    if (r == DS_OK) {
+        c = ds__host_alloc(sizeof *c + count * sizeof c->at[0]);
+        if (!c)
+            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
     }
-    if (settled && !(c = ds__host_alloc(sizeof *c + count * sizeof c->at[0])))
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
-    for (ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mem_block *b = s->first; b; b = b->next)
-                if (b->state == DS_BLOCK_LIVE)
-                    c->at[c->count++] = (ds__saved){ b->ptr,   b->size, b->asked, s, s->serial,
-                                                     b->label, b->file, b->line,  0 };
+    for (const ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
+        ds__arena_save(a, c);
     ds__mem_unlock_all(p->dev);
-    if (!c)
-        return settled ? DS_ERR_OUT_OF_MEMORY : DS_ERR_ILLEGAL_STATE;
+    if (r < 0)
+        return r;
+
     c->pool = p;
     memcpy(c->name, p->name, sizeof c->name);
     qsort(c->at, c->count, sizeof c->at[0], ds__saved_order);
@@ -121,7 +154,7 @@ DSDEF void(ds_pool_checkpoint_destroy)(ds_pool_checkpoint *checkpoint) {
     ds__host_free(checkpoint);
 }
 
-/* What has to change: blocks that end come first in `changed`, then those that are live again. */
+/* A restore in progress. `changed` has the blocks that end, and then those that become live. */
 typedef struct ds__rewind {
     ds__saved *at;
     ds_mem_block *changed;
@@ -129,6 +162,8 @@ typedef struct ds__rewind {
     size_t changes;
 } ds__rewind;
 
+/* Sets `there` of all saved blocks. Fails if memory of a saved block went back to the driver. All
+   is locked. */
 static ds_result ds__rewind_plan_saved(ds__mem_pool *p, ds__rewind *q) {
     ds__segment *s = NULL;
     ds__mem_block *b = NULL;
@@ -140,7 +175,7 @@ static ds_result ds__rewind_plan_saved(ds__mem_pool *p, ds__rewind *q) {
         }
         while (b && b->ptr + b->size <= v->ptr)
             b = b->next;
-        const ds__mem_block *last = b; /* none of the memory may be a hole */
+        const ds__mem_block *last = b; /* all of the memory must be mapped */
         while (last && last->state != DS_BLOCK_UNMAPPED &&
                last->ptr + last->size < v->ptr + v->size)
             last = last->next;
@@ -154,63 +189,68 @@ static ds_result ds__rewind_plan_saved(ds__mem_pool *p, ds__rewind *q) {
     return DS_OK;
 }
 
-/* Looks at everything and changes nothing that shows. All is locked. */
+/* Provides the arena with two descriptions for each block that becomes live: cutting the block out
+   leaves a block in front and one behind. Returns 0 without host memory. All is locked. */
+static int ds__rewind_spares(ds__arena *a, const ds__rewind *q) {
+    ds__mem_block *taken = NULL;
+    size_t needed = 0;
+    for (const ds__saved *v = q->at; v < q->at + q->count; v++)
+        if (!v->there && atomic_load(&v->seg->arena) == a)
+            needed += 2;
+    while (needed) {
+        ds__mem_block *b = ds__mem_block_new(a);
+        if (!b)
+            break;
+        b->list_next = taken;
+        taken = b;
+        needed--;
+    }
+    while (taken) {
+        ds__mem_block *b = taken;
+        taken = b->list_next;
+        ds__mem_block_drop(a, b);
+    }
+    return !needed;
+}
+
+/* Returns whether a live block is a saved one. All is locked. */
+static int ds__rewind_keeps(const ds__rewind *q, const ds__mem_block *b) {
+    ds__saved key = { .ptr = b->ptr };
+    const ds__saved *v = bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
+    return v && v->there;
+}
+
+/* Appends the live blocks of an arena that are not saved ones to `changed`. All is locked. */
+static void ds__rewind_list_ends(ds__arena *a, ds__rewind *q) {
+    for (const ds__segment *s = a->segments; s; s = s->next)
+        for (const ds__mem_block *b = s->first; b; b = b->next) {
+            if (b->state != DS_BLOCK_LIVE || ds__rewind_keeps(q, b))
+                continue;
+            ds__block_describe(a, b, &q->changed[q->changes]);
+            q->changed[q->changes++].state = DS_BLOCK_FREE;
+        }
+}
+
+/* Plans a restore, and changes nothing that the program can notice. All is locked. */
 static ds_result ds__rewind_plan(ds__mem_pool *p, ds__rewind *q) {
     size_t live = 0;
-    for (ds__arena *a = p->arenas; a; a = a->next) {
-        ds__unpark_all(a);
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mem_block *b = s->first; b; b = b->next) {
-                if (!ds__block_settled(b))
-                    return DS_ERR_ILLEGAL_STATE;
-                live += b->state == DS_BLOCK_LIVE;
-            }
-    }
+    if (!ds__pool_settled(p, &live))
+        return DS_ERR_ILLEGAL_STATE;
     ds_result r = ds__rewind_plan_saved(p, q);
     if (r < 0)
         return r;
-    if (!(q->changed = ds__host_alloc((live + q->count + 1) * sizeof *q->changed)))
+    q->changed = ds__host_alloc((live + q->count + 1) * sizeof *q->changed);
+    int room = q->changed != NULL;
+    for (ds__arena *a = p->arenas; a && room; a = a->next)
+        room = ds__rewind_spares(a, q);
+    if (!room)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
-    for (ds__arena *a = p->arenas; a; a = a->next) {
-        /* descriptions: each block that is cut out leaves one before it and one behind it */
-        ds__mem_block *spare = NULL;
-        ds__mem_block *one = NULL;
-        for (const ds__saved *v = q->at; v < q->at + q->count; v++)
-            for (int i = 0; i < 2 && !v->there && atomic_load(&v->seg->arena) == a; i++) {
-                if (!(one = ds__mem_block_new(a)))
-                    r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
-                if (one) {
-                    one->list_next = spare;
-                    spare = one;
-                }
-            }
-        for (; spare; spare = one) {
-            one = spare->list_next;
-            ds__mem_block_drop(a, spare);
-        }
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mem_block *b = s->first; b && r == DS_OK; b = b->next) {
-                ds__saved key = { .ptr = b->ptr };
-                ds__saved *v = b->state != DS_BLOCK_LIVE
-                                   ? NULL
-                                   : bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
-                if (b->state != DS_BLOCK_LIVE || (v && v->there))
-                    continue;
-                ds__block_describe(a, b, &q->changed[q->changes]);
-                q->changed[q->changes++].state = DS_BLOCK_FREE;
-            }
-    }
-    return r;
+    for (ds__arena *a = p->arenas; a; a = a->next)
+        ds__rewind_list_ends(a, q);
+    return DS_OK;
 }
 
-static void ds__arena_lock_ready(ds__arena *a, int kind) {
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, kind, 0)) {
-        ds__make_ready(a, kind, 0);
-        ds__arena_lock(a);
-    }
-}
-
+/* Frees a block that was planned to end. Returns 0 if another thread has changed it. */
 static int ds__rewind_end(const ds_mem_block *gone) {
     ds__segment *s = ds__segment_of(gone->ptr);
     ds__arena *a = s ? atomic_load(&s->arena) : NULL;
@@ -228,63 +268,81 @@ static int ds__rewind_end(const ds_mem_block *gone) {
     return good;
 }
 
-/* Cuts a block out of the free memory around it, where it was. `before`: a live block below it
-   in the segment, or NULL. */
-static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_block *out) {
+/* Returns the free block around the memory of a saved block, or NULL if another thread has changed
+   the memory. `before`: a live block below in the segment, or NULL. The arena is locked. */
+static ds__mem_block *ds__rewind_place(const ds__arena *a, const ds__saved *v,
+                                       const ds__saved *before) {
     ds__segment *s = v->seg;
-    ds__arena *a = atomic_load(&s->arena);
+    if (atomic_load(&s->arena) != a || s->serial != v->serial)
+        return NULL;
+    ds__mem_block *b = before ? ds__block_find(s, before->ptr, 1) : s->first;
+    while (b && b->ptr + b->size <= v->ptr)
+        b = b->next;
+    int fits = ds__block_is_binned(b) && b->ptr <= v->ptr && v->ptr + v->size <= b->ptr + b->size;
+    return fits ? b : NULL;
+}
+
+/* Cuts the saved block out of a free block, in no list and live, and frees the rests. Returns NULL
+   without host memory. The arena is locked. */
+static ds__mem_block *ds__rewind_cut(ds__arena *a, ds__mem_block *b, const ds__saved *v) {
+    ds__bin_out(a, b);
+    if (!ds__segment_is_growing(b->seg) && ds__is_split(b))
+        ds__count_split(a, b->seg->kind, -1, -(int64_t)b->size);
+    /* live, like the parts cut off: a freed rest must not be merged with the block again */
+    b->state = DS_BLOCK_LIVE;
+    b->oversize = 0;
+    if (b->ptr < v->ptr) {
+        ds__mem_block *front = b;
+        b = ds__block_cut(a, front, (size_t)(v->ptr - front->ptr));
+        (void)ds__merge_in(a, front);
+    }
+    if (b && b->size > v->size) {
+        ds__mem_block *rest = ds__block_cut(a, b, v->size);
+        (void)ds__merge_in(a, rest ? rest : b);
+        if (!rest)
+            b = NULL;
+    }
+    return b;
+}
+
+/* Enters a block that was cut out as live, with the members of the saved one. The arena is locked
+   and has room to count the block. */
+static void ds__rewind_publish(ds__arena *a, ds__mem_block *b, const ds__saved *v) {
+    ds__live_in(a, b);
+    ds__block_mark_live_counted(a, b, v->asked);
+    b->label = v->label;
+    b->file = v->file;
+    b->line = v->line;
+    b->uses = NULL;
+    b->guarded = 0;
+    b->lent = b->exported = 0;
+    if (b->size >= a->pool->config.max_split_size) {
+        b->oversize = 1;
+        ds__count_oversize(a, 1);
+    }
+    ds__note_block(a, DS_ACTION_ALLOC, b);
+}
+
+/* Makes a saved block live again where it was, and describes it. `before`: a live block below in
+   the segment, or NULL. Returns 0 if another thread has changed the memory. */
+static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_block *out) {
+    ds__arena *a = atomic_load(&v->seg->arena);
     if (!a)
         return 0;
     ds__arena_lock(a);
-    int all = ds__count_begin(a, s->kind, (int64_t)v->size, (int64_t)v->asked);
-    ds__mem_block *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
-                       : before ? ds__block_find(s, before->ptr, 1)
-                                : s->first;
-    ds__mem_block *rest = NULL;
-    while (b && b->ptr + b->size <= v->ptr)
-        b = b->next;
-    int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr &&
-               v->ptr + v->size <= b->ptr + b->size;
-    if (good) {
-        ds__bin_out(a, b);
-        if (!ds__segment_is_growing(s) && ds__is_split(b))
-            ds__count_split(a, s->kind, -1, -(int64_t)b->size);
-        /* what is cut off is so too until it is free: it must not become one with the block
-           again */
-        b->state = DS_BLOCK_LIVE;
-        b->oversize = 0;
-        if (b->ptr < v->ptr) {
-            rest = ds__block_cut(a, b, (size_t)(v->ptr - b->ptr));
-            good = rest != NULL;
-            (void)ds__merge_in(a, b);
-            b = rest;
-        }
-    }
-    if (good && b->size > v->size) {
-        rest = ds__block_cut(a, b, v->size);
-        good = rest != NULL;
-        (void)ds__merge_in(a, good ? rest : b);
-    }
-    if (good) {
-        ds__live_in(a, b);
-        ds__block_mark_live_counted(a, b, v->asked);
-        b->label = v->label;
-        b->file = v->file;
-        b->line = v->line;
-        b->uses = NULL;
-        b->guarded = 0;
-        b->lent = b->exported = 0;
-        if (b->size >= a->pool->config.max_split_size) {
-            b->oversize = 1;
-            ds__count_oversize(a, 1);
-        }
-        ds__note_block(a, DS_ACTION_ALLOC, b);
+    int all = ds__count_begin(a, v->seg->kind, (int64_t)v->size, (int64_t)v->asked);
+    ds__mem_block *b = ds__rewind_place(a, v, before);
+    if (b)
+        b = ds__rewind_cut(a, b, v);
+    if (b) {
+        ds__rewind_publish(a, b, v);
         ds__block_describe(a, b, out);
     }
     ds__count_end(a, all);
-    return good;
+    return b != NULL;
 }
 
+/* Executes the plan. Returns 0 if another thread has used the pool. */
 static int ds__rewind_all(ds__rewind *q) {
     size_t ends = q->changes;
     for (size_t i = 0; i < ends; i++)
@@ -313,12 +371,13 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name),
                 "the checkpoint belongs to another pool");
     ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
-    if (!(q.at = ds__host_alloc((q.count + 1) * sizeof *q.at)))
+    q.at = ds__host_alloc((q.count + 1) * sizeof *q.at);
+    if (!q.at)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
     memcpy(q.at, checkpoint->at, q.count * sizeof *q.at);
     ds__pool_poll(p);
     ds__arena *first = ds__first_arena(p->dev, p);
-    /* segments stay as they are; arenas that come now have none of these */
+    /* so that segments stay as they are; arenas that are made later have no saved blocks */
     for (ds__arena *a = first; a; a = a->next) {
         ds__mutex_lock(&a->giving);
         ds__mutex_lock(&a->grow);
@@ -346,46 +405,69 @@ static int ds__ptr_order(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+/* The addresses that ds_pool_check_live compares with the live blocks. */
+typedef struct ds__live_list {
+    void **ptr; /* sorted */
+    unsigned char *seen;
+    size_t count;
+} ds__live_list;
+
+/* Returns whether all live blocks of an arena are in the list, and marks them there; if not, sets
+   the error. All is locked. */
+static ds_result ds__live_list_mark(const ds__live_list *l, const ds__arena *a) {
+    for (const ds__segment *s = a->segments; s; s = s->next)
+        for (const ds__mem_block *b = s->first; b; b = b->next) {
+            void *ptr = b->ptr;
+            if (b->state != DS_BLOCK_LIVE)
+                continue;
+            void **at = bsearch(&ptr, l->ptr, l->count, sizeof ptr, ds__ptr_order);
+            if (!at)
+                return ds__fail(DS_ERR_ILLEGAL_STATE,
+                                "the block of %zu bytes at %p is live and not in the list", b->size,
+                                (void *)b->ptr);
+            l->seen[at - l->ptr] = 1;
+        }
+    return DS_OK;
+}
+
+/* Returns whether all entries of the list were marked; if not, sets the error. */
+static ds_result ds__live_list_check(const ds__live_list *l) {
+    for (size_t i = 0; i < l->count; i++) {
+        if (l->seen[i])
+            continue;
+        int twice =
+            (i && l->ptr[i] == l->ptr[i - 1]) || (i + 1 < l->count && l->ptr[i] == l->ptr[i + 1]);
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", l->ptr[i],
+                        twice ? "twice" : "and is not the start of a live block of the pool");
+    }
+    return DS_OK;
+}
+
 DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
     DS__ENTER("ds_pool_check_live");
     DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
+    ds__live_list l = { .count = count };
     ds_result r = DS_OK;
-    void **sorted = ds__host_alloc((count + 1) * sizeof *sorted);
-    unsigned char *seen = ds__host_alloc(count + 1);
-    if (sorted && count) {
-        memcpy(sorted, ptrs, count * sizeof *sorted);
-        qsort(sorted, count, sizeof *sorted, ds__ptr_order);
-    }
-    if (!sorted || !seen)
+    l.ptr = ds__host_alloc((count + 1) * sizeof *l.ptr);
+    l.seen = ds__host_alloc(count + 1);
+    if (!l.ptr || !l.seen)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to compare %zu blocks", count);
+    if (r == DS_OK && count) {
+        memcpy(l.ptr, ptrs, count * sizeof *l.ptr);
+        qsort(l.ptr, count, sizeof *l.ptr, ds__ptr_order);
+    }
+
     ds__mem_lock_all(p->dev);
-    for (ds__arena *a = p->arenas; a; a = a->next)
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mem_block *b = s->first; b && r == DS_OK; b = b->next) {
-                void *ptr = b->ptr;
-                void **at = b->state == DS_BLOCK_LIVE
-                                ? bsearch(&ptr, sorted, count, sizeof ptr, ds__ptr_order)
-                                : NULL;
-                if (at)
-                    seen[at - sorted] = 1;
-                else if (b->state == DS_BLOCK_LIVE)
-                    r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                                 "the block of %zu bytes at %p is live and not in the list",
-                                 b->size, (void *)b->ptr);
-            }
+    for (const ds__arena *a = p->arenas; a && r == DS_OK; a = a->next)
+        r = ds__live_list_mark(&l, a);
     ds__mem_unlock_all(p->dev);
-    for (size_t i = 0; i < count && r == DS_OK; i++)
-        if (!seen[i]) {
-            int twice =
-                (i && sorted[i] == sorted[i - 1]) || (i + 1 < count && sorted[i] == sorted[i + 1]);
-            r = ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", sorted[i],
-                         twice ? "twice" : "and is not the start of a live block of the pool");
-        }
-    ds__host_free(seen);
-    ds__host_free(sorted);
+    if (r == DS_OK)
+        r = ds__live_list_check(&l);
+    ds__host_free(l.seen);
+    ds__host_free(l.ptr);
     return r;
 }
 

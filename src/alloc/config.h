@@ -54,10 +54,10 @@ DSDEF ds_mem_config(ds_mem_config_cupy)(void) {
 }
 
 #define DS__LARGEST_DIVISIONS 64 /* 1 + log2 of 2^63 */
-/* expandable_segments_reserve: from here on bytes rather than a multiple */
+/* expandable_segments_reserve: values from here on are bytes, smaller ones a multiple */
 #define DS__RESERVE_BYTES ((double)(2 * DS__MIB))
 
-/* Sizes that are pages of segments, and what counts in bytes. */
+/* Checks the options in bytes. */
 static ds_result ds__config_check_sizes(const ds_mem_config *c) {
     DS__REQUIRE(c->guard_bytes % DS__UNIT == 0 && c->guard_bytes <= (size_t)1 << 30,
                 "guard_bytes is %zu; it must be a multiple of 512, at most 1 GiB", c->guard_bytes);
@@ -81,6 +81,7 @@ static ds_result ds__config_check_sizes(const ds_mem_config *c) {
     return DS_OK;
 }
 
+/* Checks fractions, counts and divisions. */
 static ds_result ds__config_check_numbers(const ds_mem_config *c) {
     double threshold = c->garbage_collection_threshold;
     double reserve = c->expandable_segments_reserve;
@@ -104,8 +105,8 @@ static ds_result ds__config_check_numbers(const ds_mem_config *c) {
     return DS_OK;
 }
 
-/* DS_ERR_INVALID_VALUE and a sentence with the member and its value when one is out of its
-   range. */
+/* Checks a configuration. If a member is out of its range, returns DS_ERR_INVALID_VALUE, and the
+   error names the member and its value. */
 DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
     DS__REQUIRE_RESERVED("ds_mem_config", c);
@@ -136,35 +137,41 @@ DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
     return r < 0 ? r : ds__config_check_numbers(c);
 }
 
-/* n rounded up to the next of `divisions` equal steps (a power of two, 2 or more) between two
-   powers of two; SIZE_MAX - 511: there is none. */
+/* Rounds up n to the next of 2^log2_divisions equal steps between two powers of two. Returns the
+   largest multiple of 512 if there is no such step. */
 static size_t ds__round_by_power2(size_t n, unsigned log2_divisions) {
     const size_t largest = SIZE_MAX & ~(DS__UNIT - 1);
     if ((n & (n - 1)) == 0)
         return n;
     size_t below = (size_t)1 << (63 - __builtin_clzl(n));
     size_t step = log2_divisions < 64 ? below >> log2_divisions : 0;
-    /* more divisions than bytes */
-    if (step == 0)
+    if (step == 0) /* more divisions than bytes */
         step = below;
     return n <= largest - (step - 1) ? (n + step - 1) & ~(step - 1) : largest;
 }
 
-/* The size of the block for n bytes, n > 0. An entry of roundup_power2_divisions is 1 + log2 of
-   the divisions: 0 is off, and so is 1, a single division (pytorch#161139). Sizes too large to
-   round give the largest multiple of 512. */
+/* Returns the entry of roundup_power2_divisions for a size: 1 + log2 of the divisions. 0 is off,
+   and so is 1, a single division (pytorch#161139). */
+static inline unsigned ds__config_divisions_of(const ds_mem_config *c, size_t n) {
+    int power = 63 - __builtin_clzl(n) - 20;
+    if (power < 0)
+        power = 0;
+    return c->roundup_power2_divisions[power < 15 ? power : 15];
+}
+
+/* Returns the size of the block for n bytes, n > 0. For sizes too large to round, returns the
+   largest multiple of 512. */
 DS__SEAM static inline size_t ds__config_round_size(const ds_mem_config *c, size_t n) {
     if (n < DS__UNIT)
         return DS__UNIT;
-    int power = 63 - __builtin_clzl(n) - 20;
-    unsigned coded = c->roundup_power2_divisions[power < 0 ? 0 : power > 15 ? 15 : power];
+    unsigned coded = ds__config_divisions_of(c, n);
     if (DS__UNLIKELY(coded > 1) && coded - 1 < 55 && n > DS__UNIT << (coded - 1))
         return ds__round_by_power2(n, coded - 1);
     return n <= SIZE_MAX - (DS__UNIT - 1) ? (n + DS__UNIT - 1) & ~(DS__UNIT - 1)
                                           : SIZE_MAX & ~(DS__UNIT - 1);
 }
 
-/* The plain segment for a block of this size, before segment_growth. */
+/* Returns the size of the plain segment for a block of this size, before segment_growth. */
 DS__SEAM static size_t ds__config_segment_size(const ds_mem_config *c, int kind, size_t rounded) {
     const size_t unit = 2 * DS__MIB;
     if (c->single_pool)
@@ -176,8 +183,8 @@ DS__SEAM static size_t ds__config_segment_size(const ds_mem_config *c, int kind,
     return rounded <= SIZE_MAX - (unit - 1) ? (rounded + unit - 1) & ~(unit - 1) : rounded;
 }
 
-/* Address space of a growing segment on a device with this much memory: whole pages, never more
-   than 9/8 of the memory when it was given in bytes. */
+/* Returns the bytes of address space of a growing segment on a device with `total` bytes, in whole
+   pages. If the option is in bytes, the size is at most 9/8 of the device's memory. */
 DS__SEAM static size_t ds__config_reserve_size(const ds_mem_config *c, size_t total, size_t page) {
     double bytes = c->expandable_segments_reserve;
     double most = (double)total * 1.125;

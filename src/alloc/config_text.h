@@ -3,7 +3,7 @@
    Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
    and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
    lists the options. The text is read token by token (ds__config_token_next): a token is one of , :
-   [ ] or a word. White space does not count anywhere, not even inside a word.
+   [ ] or a word. White space is ignored everywhere, even inside a word.
 
    Invariants: On an error the configuration is unchanged, and the error shows the character, the
    token and the text in front. As in PyTorch, each text first resets max_split_size,
@@ -23,8 +23,8 @@ typedef struct ds__config_text {
     size_t start;  /* of the token */
     size_t at;     /* behind the token */
     int kind;      /* , : [ ] or 'w'; 0: the end */
-    char word[64]; /* longer ones are cut, and are no option and no number then */
-    /* where the values of options begin that others are compared with; SIZE_MAX: not given */
+    char word[64]; /* the text of the token; longer words are cut, and match no option or number */
+    /* starts of the values that are compared with other options; SIZE_MAX: not in the text */
     size_t split_at;    /* max_split_size_mb */
     size_t rounding_at; /* max_non_split_rounding_mb */
     size_t large_at;    /* large_segment_size_mb */
@@ -38,25 +38,30 @@ static int ds__config_is_sign(char c) {
     return c == ',' || c == ':' || c == '[' || c == ']';
 }
 
+/* Reads the next token. */
 static void ds__config_token_next(ds__config_text *t) {
     size_t n = 0;
     while (ds__config_is_space(t->text[t->at]))
         t->at++;
     t->start = t->at;
-    t->kind = ds__config_is_sign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
-    if (t->kind != 'w') {
-        t->word[0] = (char)t->kind;
-        t->word[t->kind ? 1 : 0] = 0;
+    char c = t->text[t->at];
+    if (!c || ds__config_is_sign(c)) {
+        t->kind = c;
+        t->at += c != 0;
+        t->word[0] = c;
+        t->word[1] = 0;
         return;
     }
+
+    t->kind = 'w';
     for (; t->text[t->at] && !ds__config_is_sign(t->text[t->at]); t->at++)
         if (!ds__config_is_space(t->text[t->at]) && n < sizeof t->word - 1)
             t->word[n++] = t->text[t->at];
     t->word[n] = 0;
 }
 
-/* The sentence of a text that went wrong at the token: which character, what stands there and
-   before it, and `format`. */
+/* Sets the error of a text: the number of the character at `at`, the text from there on, the text
+   in front, and the formatted reason. */
 __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
     const ds__config_text *t, size_t at, const char *format, ...) {
     char what[256];
@@ -88,12 +93,13 @@ __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__confi
                     shown, quote, before, what);
 }
 
+/* Reads the next token, which must be of this kind. */
 static ds_result ds__config_token_expect(ds__config_text *t, int kind, const char *what) {
     ds__config_token_next(t);
     return t->kind == kind ? DS_OK : ds__config_refuse(t, t->start, "expected %s", what);
 }
 
-/* Digits only. */
+/* Parses a whole number of digits only. Returns 0 if the word is none, or too large. */
 static int ds__config_number_parse(const char *word, uint64_t *out) {
     uint64_t n = 0;
     if (!*word)
@@ -107,42 +113,64 @@ static int ds__config_number_parse(const char *word, uint64_t *out) {
     return 1;
 }
 
-/* 12, 0.5, .5, 5e-1, whatever the program's locale; the characters that it takes, 0 for none. Up
-   to 15 digits it is the number that C reads. */
-static size_t ds__config_real_parse(const char *word, double *out) {
-    uint64_t n = 0;
+static int ds__config_is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+/* Parses digits with at most one point, as *out_n / 10^*out_places. Digits that *out_n cannot hold
+   only count for the places. Returns the number of characters, or 0 without a digit. */
+static size_t ds__config_digits_parse(const char *word, uint64_t *out_n, int *out_places) {
     int digits = 0;
     int point = 0;
-    int places = 0;
-    int exponent = 0;
-    int minus = 0;
     size_t i = 0;
-    for (; (word[i] >= '0' && word[i] <= '9') || (word[i] == '.' && !point); i++) {
+    *out_n = 0;
+    *out_places = 0;
+    for (; ds__config_is_digit(word[i]) || (word[i] == '.' && !point); i++) {
         if (word[i] == '.') {
             point = 1;
             continue;
         }
         digits++;
-        if (n < UINT64_MAX / 10 - 1) {
-            n = n * 10 + (uint64_t)(word[i] - '0');
-            places += point;
-        } else
-            places -= !point;
+        if (*out_n < UINT64_MAX / 10 - 1) {
+            *out_n = *out_n * 10 + (uint64_t)(word[i] - '0');
+            *out_places += point;
+        } else {
+            *out_places -= !point;
+        }
     }
-    if (!digits)
+    return digits ? i : 0;
+}
+
+/* Parses an exponent such as e-1. Returns the number of characters, or 0 if there is none. */
+static size_t ds__config_exponent_parse(const char *word, int *out) {
+    int exponent = 0;
+    int minus = 0;
+    size_t i = 1;
+    *out = 0;
+    if (word[0] != 'e' && word[0] != 'E')
         return 0;
-    if (word[i] == 'e' || word[i] == 'E') {
-        size_t k = i + 1;
-        if (word[k] == '-' || word[k] == '+')
-            minus = word[k++] == '-';
-        if (word[k] < '0' || word[k] > '9')
-            return i;
-        for (; word[k] >= '0' && word[k] <= '9'; k++)
-            if (exponent < 1000)
-                exponent = exponent * 10 + (word[k] - '0');
-        i = k;
-    }
-    places -= minus ? -exponent : exponent;
+    if (word[i] == '-' || word[i] == '+')
+        minus = word[i++] == '-';
+    if (!ds__config_is_digit(word[i]))
+        return 0;
+    for (; ds__config_is_digit(word[i]); i++)
+        if (exponent < 1000)
+            exponent = exponent * 10 + (word[i] - '0');
+    *out = minus ? -exponent : exponent;
+    return i;
+}
+
+/* Parses 12, 0.5, .5, or 5e-1, in all locales. Returns the number of characters, or 0 if there is
+   no number. Numbers of up to 15 digits have the value that C gives them. */
+static size_t ds__config_real_parse(const char *word, double *out) {
+    uint64_t n;
+    int places;
+    int exponent;
+    size_t i = ds__config_digits_parse(word, &n, &places);
+    if (!i)
+        return 0;
+    i += ds__config_exponent_parse(word + i, &exponent);
+    places -= exponent;
     double scale = 1;
     double value = (double)n;
     for (int k = places < 0 ? -places : places; k > 0 && scale < 1e300; k--)
@@ -151,7 +179,7 @@ static size_t ds__config_real_parse(const char *word, double *out) {
     return i;
 }
 
-/* A multiple such as 0.5, or 40G: bytes. */
+/* Reads a multiple of the device's memory such as 0.5, or bytes such as 40G. */
 static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
     double value = 0;
     size_t n = ds__config_real_parse(t->word, &value);
@@ -167,6 +195,7 @@ static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
     return DS_OK;
 }
 
+/* Reads a number of divisions, as 1 + log2. `zero`: 0 is allowed, and gives 0. */
 static ds_result ds__config_read_division(ds__config_text *t, int zero, unsigned char *out) {
     uint64_t n;
     if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || (n & (n - 1)) != 0 ||
@@ -177,41 +206,68 @@ static ds_result ds__config_read_division(ds__config_text *t, int zero, unsigned
     return DS_OK;
 }
 
-/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
-   one counts for smaller sizes too, > for those behind the last. */
-static ds_result ds__config_read_divisions(ds__config_text *t, unsigned char out[16]) {
-    size_t last = 0;
+/* The intervals read so far. */
+typedef struct ds__config_intervals {
+    unsigned char *out; /* 16 entries */
+    size_t last;        /* index of the last interval */
+    int first;          /* 1: no interval was read */
+} ds__config_intervals;
+
+/* Parses the lower end of an interval: a power of two in MiB. */
+static int ds__config_boundary_parse(const ds__config_text *t, uint64_t *out) {
+    return t->kind == 'w' && ds__config_number_parse(t->word, out) && *out &&
+           (*out & (*out - 1)) == 0;
+}
+
+/* Reads an interval and its divisions, such as 64:8. The first interval covers smaller sizes too,
+   and > all sizes behind the last one. */
+static ds_result ds__config_read_interval(ds__config_text *t, ds__config_intervals *v) {
+    uint64_t boundary = 0;
     unsigned char coded = 0;
-    int first = 1;
-    ds_result r;
-    if (t->kind != '[') {
-        if ((r = ds__config_read_division(t, 0, &coded)) < 0)
-            return r;
-        memset(out, coded, 16);
+    int rest = t->kind == 'w' && !strcmp(t->word, ">");
+    if (!rest && !ds__config_boundary_parse(t, &boundary))
+        return ds__config_refuse(
+            t, t->start, "expected an interval, which is a power of two in MiB, or '>', or ']'");
+    ds_result r = ds__config_token_expect(t, ':', "':' and the divisions");
+    if (r < 0)
+        return r;
+    ds__config_token_next(t);
+    r = ds__config_read_division(t, 1, &coded);
+    if (r < 0)
+        return r;
+
+    if (rest) {
+        for (size_t i = v->last + 1; i < 16; i++)
+            v->out[i] = coded;
         return DS_OK;
     }
+    size_t index = (size_t)__builtin_ctzll(boundary);
+    if (index > 15)
+        index = 15;
+    for (size_t i = v->first ? 0 : index; i <= index; i++)
+        v->out[i] = coded;
+    v->first = 0;
+    v->last = index;
+    return DS_OK;
+}
+
+/* Reads divisions: 4, or a list of intervals such as [64:8,256:4,>:1]. An interval is 2^i MiB to
+   twice that. */
+static ds_result ds__config_read_divisions(ds__config_text *t, unsigned char out[16]) {
+    unsigned char coded = 0;
+    ds_result r = DS_OK;
+    if (t->kind != '[') {
+        r = ds__config_read_division(t, 0, &coded);
+        if (r == DS_OK)
+            memset(out, coded, 16);
+        return r;
+    }
+
+    ds__config_intervals v = { out, 0, 1 };
     for (ds__config_token_next(t); t->kind != ']';) {
-        uint64_t boundary = 0;
-        int rest = t->kind == 'w' && !strcmp(t->word, ">");
-        if (!rest && (t->kind != 'w' || !ds__config_number_parse(t->word, &boundary) || !boundary ||
-                      (boundary & (boundary - 1)) != 0))
-            return ds__config_refuse(
-                t, t->start,
-                "expected an interval, which is a power of two in MiB, or '>', or ']'");
-        if ((r = ds__config_token_expect(t, ':', "':' and the divisions")) < 0)
+        r = ds__config_read_interval(t, &v);
+        if (r < 0)
             return r;
-        ds__config_token_next(t);
-        if ((r = ds__config_read_division(t, 1, &coded)) < 0)
-            return r;
-        size_t index = rest ? last + 1 : (size_t)__builtin_ctzll(boundary);
-        if (index > 15 && !rest)
-            index = 15;
-        for (size_t i = rest ? index : first ? 0 : index; i < 16 && (rest || i <= index); i++)
-            out[i] = coded;
-        if (!rest) {
-            first = 0;
-            last = index;
-        }
         ds__config_token_next(t);
         if (t->kind == ',')
             ds__config_token_next(t);
@@ -221,8 +277,8 @@ static ds_result ds__config_read_divisions(ds__config_text *t, unsigned char out
     return DS_OK;
 }
 
-/* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy, where one
-   replaces the other. */
+/* Reads a limit in bytes, or a part of the device's memory such as 40%. As in CuPy, each of them
+   replaces the other, and 0 and 0% are no limit. */
 static ds_result ds__config_read_limit(ds__config_text *t, ds_mem_config *c) {
     uint64_t bytes;
     double percent = 0;
@@ -260,8 +316,8 @@ typedef struct ds__config_option {
     size_t offset;
     uint64_t low;  /* MB, bytes, count: the smallest value */
     uint64_t high; /* MB, bytes, count: the largest value */
-    /* choices: in the order of their numbers, each with a bar behind it. Fixed: the value, a bar,
-       and why there is no other */
+    /* DS__IS_CHOICE: the choices in the order of their numbers, each with a bar behind it.
+       DS__IS_FIXED: the only value, a bar, and the reason */
     const char *choices;
 } ds__config_option;
 
@@ -312,7 +368,7 @@ static const ds__config_option ds__config_options[] = {
 };
 #define DS__OPTIONS (sizeof ds__config_options / sizeof ds__config_options[0])
 
-/* Letters to add, take away or change. */
+/* Returns the Levenshtein distance of two words: letters to add, remove or change. */
 static unsigned ds__config_word_distance(const char *a, const char *b) {
     unsigned row[64];
     size_t n = strlen(b);
@@ -336,6 +392,7 @@ static unsigned ds__config_word_distance(const char *a, const char *b) {
     return row[n];
 }
 
+/* Reports an unknown option, with the most similar one. */
 static ds_result ds__config_option_unknown(const ds__config_text *t) {
     const ds__config_option *nearest = NULL;
     unsigned best = (unsigned)strlen(t->word) / 3 + 1;
@@ -353,7 +410,7 @@ static ds_result ds__config_option_unknown(const ds__config_text *t) {
                              "there is no option '%s'; ds_mem_configure_text lists them", t->word);
 }
 
-/* The number of the word among choices, -1: none of them. */
+/* Returns the index of the word among the choices, or -1. */
 static int ds__config_choice_find(const char *choices, const char *word) {
     size_t n = strlen(word);
     for (int i = 0; *choices; i++) {
@@ -365,13 +422,16 @@ static int ds__config_choice_find(const char *choices, const char *word) {
     return -1;
 }
 
+/* Reads a whole number of MiB, bytes, or without a unit. */
 static ds_result ds__config_read_whole(ds__config_text *t, const ds__config_option *o, void *to) {
     const uint64_t most = SIZE_MAX / DS__MIB;
     uint64_t n;
     if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || n < o->low || n > o->high) {
-        const char *unit = o->kind == DS__IS_MB      ? " of MiB"
-                           : o->kind == DS__IS_BYTES ? " of bytes"
-                                                     : "";
+        const char *unit = "";
+        if (o->kind == DS__IS_MB)
+            unit = " of MiB";
+        else if (o->kind == DS__IS_BYTES)
+            unit = " of bytes";
         if (o->high == UINT64_MAX)
             return ds__config_refuse(t, t->start, "expected a number%s, %llu or more", unit,
                                      (unsigned long long)o->low);
@@ -387,6 +447,7 @@ static ds_result ds__config_read_whole(ds__config_text *t, const ds__config_opti
     return DS_OK;
 }
 
+/* Reads a number from 0 to 1, with or without the ends. */
 static ds_result ds__config_read_part(ds__config_text *t, const ds__config_option *o, double *to) {
     double value = 0;
     size_t n = ds__config_real_parse(t->word, &value);
@@ -399,6 +460,7 @@ static ds_result ds__config_read_part(ds__config_text *t, const ds__config_optio
     return DS_OK;
 }
 
+/* Reads one of the option's choices, as its index. */
 static ds_result ds__config_read_choice(ds__config_text *t, const ds__config_option *o, int *to) {
     int choice = ds__config_choice_find(o->choices, t->word);
     if (t->kind != 'w' || choice < 0)
@@ -419,12 +481,24 @@ static ds_result ds__config_read_fixed(const ds__config_text *t, const ds__confi
     return ds__config_refuse(t, t->start, "%s must be %.*s: %s", o->name, length, o->choices, why);
 }
 
-/* The value of an option; the token is its first. */
+/* Replaces the configuration by a preset. */
+static ds_result ds__config_read_preset(ds__config_text *t, const ds__config_option *o,
+                                        ds_mem_config *c) {
+    int choice = 0;
+    ds_result r = ds__config_read_choice(t, o, &choice);
+    if (r < 0)
+        return r;
+    if (choice == 0)
+        *c = (ds_mem_config_default)();
+    else
+        *c = choice == 1 ? (ds_mem_config_torch)() : (ds_mem_config_cupy)();
+    return DS_OK;
+}
+
+/* Reads the value of an option; its first token is the current one. */
 static ds_result ds__config_read_value(ds__config_text *t, const ds__config_option *o,
                                        ds_mem_config *c) {
     void *to = (char *)c + o->offset;
-    int choice = 0;
-    ds_result r = DS_OK;
     switch (o->kind) {
     case DS__IS_BOOL:
         if (strcmp(t->word, "True") && strcmp(t->word, "False"))
@@ -445,17 +519,14 @@ static ds_result ds__config_read_value(ds__config_text *t, const ds__config_opti
     case DS__IS_LIMIT:
         return ds__config_read_limit(t, c);
     case DS__IS_PRESET:
-        if ((r = ds__config_read_choice(t, o, &choice)) == DS_OK)
-            *c = choice == 0   ? (ds_mem_config_default)()
-                 : choice == 1 ? (ds_mem_config_torch)()
-                               : (ds_mem_config_cupy)();
-        return r;
+        return ds__config_read_preset(t, o, c);
     default:
         return ds__config_read_whole(t, o, to);
     }
 }
 
-/* Values whose range depends on others or is no interval; the character is that of the value. */
+/* Checks values whose range depends on other options or is no interval. `at`: the start of the
+   value. */
 static ds_result ds__config_read_checked(ds__config_text *t, const ds__config_option *o,
                                          const ds_mem_config *c, size_t at) {
     if (o->offset == DS__AT(max_split_size) && o->kind == DS__IS_MB)
@@ -475,6 +546,7 @@ static ds_result ds__config_read_checked(ds__config_text *t, const ds__config_op
     return DS_OK;
 }
 
+/* Checks options that depend on the size of large segments. */
 static ds_result ds__config_read_compared(const ds__config_text *t, const ds_mem_config *c) {
     size_t mb = c->large_segment_size / DS__MIB;
     if (c->max_split_size < c->large_segment_size) {
@@ -497,7 +569,7 @@ static ds_result ds__config_read_compared(const ds__config_text *t, const ds_mem
                              c->max_non_split_rounding / DS__MIB);
 }
 
-/* One "option:value"; the token is the option. */
+/* Reads one "option:value"; the current token is the option. */
 static ds_result ds__config_read_option(ds__config_text *t, ds_mem_config *c, int first) {
     const ds__config_option *o = NULL;
     for (size_t i = 0; i < DS__OPTIONS && !o; i++)
@@ -518,7 +590,8 @@ static ds_result ds__config_read_option(ds__config_text *t, ds_mem_config *c, in
     return r < 0 ? r : ds__config_read_checked(t, o, c, at);
 }
 
-/* torch forgets three options at each text, and so do we. */
+/* Applies a text to a configuration. Resets three options first, as PyTorch does. If the text is
+   invalid, the configuration is unchanged and the error is set. */
 static ds_result ds__config_read(const char *text, ds_mem_config *config) {
     ds__config_text t = { text, 0, 0, 0, "", SIZE_MAX, SIZE_MAX, SIZE_MAX };
     ds_mem_config c = *config;
@@ -528,7 +601,8 @@ static ds_result ds__config_read(const char *text, ds_mem_config *config) {
     memset(c.roundup_power2_divisions, 0, sizeof c.roundup_power2_divisions);
     ds__config_token_next(&t);
     for (int first = 1; r == DS_OK && t.kind; first = 0) {
-        if ((r = ds__config_read_option(&t, &c, first)) < 0)
+        r = ds__config_read_option(&t, &c, first);
+        if (r < 0)
             break;
         ds__config_token_next(&t);
         if (t.kind == ',')

@@ -40,7 +40,8 @@ static inline void ds__counter_peak_raise(int64_t *peak, int64_t now) {
         *peak = now;
 }
 
-/* The peaks of a domain whose only writer counted up, and what is left below them. */
+/* Raises the peaks of a domain that one thread counts in, and sets `room`, if not NULL, to the
+   difference between counts and peaks. */
 __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *room) {
     for (int m = 0; m < DS__METRICS; m++) {
         int from = m < DS__ACTIVE ? m : m - DS__ACTIVE;
@@ -63,12 +64,14 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
         memset(room[k].owed, 0, sizeof room[k].owed);
 }
 
-/* Adds with one instruction: a vector's load behind single stores waits for them. */
+/* Adds with one instruction. The fence prevents vector loads, which would wait for the single
+   stores before them. */
 static inline void ds__counter_add(int64_t *at, int64_t by) {
     *at += by;
     DS__COMPILER_FENCE();
 }
 
+/* Counts a new block in a tally, with totals if statistics are full. */
 __attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size,
                                                                int64_t asked, int full) {
     ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], 1);
@@ -81,21 +84,29 @@ __attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int
     ds__counter_add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
 }
 
-/* Changes what is allocated and what is pending; totals and peaks do not follow. */
+/* A change of the counts of one kind: allocated blocks and bytes, requested bytes, and pending
+   blocks and bytes. */
+typedef struct ds__count_change {
+    int64_t count;
+    int64_t size;
+    int64_t asked;
+    int64_t pending;
+    int64_t pending_bytes;
+} ds__count_change;
+
+/* Changes the allocated and the pending counts of a tally, but neither totals nor peaks. */
 __attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, int kind,
-                                                                 int64_t count, int64_t size,
-                                                                 int64_t asked, int64_t pending,
-                                                                 int64_t pending_bytes) {
-    ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], count);
-    ds__counter_add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
-    ds__counter_add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
-    if (!pending && !pending_bytes)
+                                                                 ds__count_change by) {
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], by.count);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATED_BYTES], by.size);
+    ds__counter_add(&t->kind[kind].now[DS__REQUESTED_BYTES], by.asked);
+    if (!by.pending && !by.pending_bytes)
         return;
-    ds__counter_add(&t->kind[kind].pending[0], pending);
-    ds__counter_add(&t->kind[kind].pending[1], pending_bytes);
+    ds__counter_add(&t->kind[kind].pending[0], by.pending);
+    ds__counter_add(&t->kind[kind].pending[1], by.pending_bytes);
 }
 
-/* Below 0: a peak is passed. */
+/* Uses up headroom. The result is below 0 if a peak is passed. */
 __attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom *r, int64_t count,
                                                                    int64_t size, int64_t asked) {
     ds__counter_add(&r->of[DS__ALLOCATION], -count);
@@ -104,7 +115,7 @@ __attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom 
     return r->of[DS__ALLOCATION] | r->of[DS__ALLOCATED_BYTES] | r->of[DS__REQUESTED_BYTES];
 }
 
-/* Counts a block that was allocated. The arena is locked and ready. */
+/* Counts an allocated block. The arena is locked and ready. */
 __attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, int kind,
                                                                   int64_t size, int64_t asked) {
     int full = a->full;
@@ -121,49 +132,51 @@ __attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, 
     }
 }
 
-/* Changes what is allocated and pending. */
+/* Changes the allocated and the pending counts. The arena is locked and ready. */
 __attribute__((always_inline)) static inline void ds__count_move(ds__arena *a, int kind,
-                                                                 int64_t count, int64_t size,
-                                                                 int64_t asked, int64_t pending,
-                                                                 int64_t pending_bytes) {
-    ds__tally_move(a->tally, kind, count, size, asked, pending, pending_bytes);
+                                                                 ds__count_change by) {
+    ds__tally_move(a->tally, kind, by);
     if (DS__UNLIKELY(a->own_pool) && a->exact)
-        ds__tally_move(&a->pool->stats.tally, kind, count, size, asked, pending, pending_bytes);
+        ds__tally_move(&a->pool->stats.tally, kind, by);
 }
 
-/* A live block ends, or is cut: by so many blocks and bytes. */
+/* Counts that live blocks end or are cut: by `count` blocks, `size` bytes and `asked` requested
+   bytes. */
 __attribute__((always_inline)) static inline void ds__count_less(ds__arena *a, int kind,
                                                                  int64_t count, int64_t size,
                                                                  int64_t asked) {
-    ds__count_move(a, kind, -count, -size, -asked, 0, 0);
+    ds__count_move(a, kind, (ds__count_change){ -count, -size, -asked, 0, 0 });
     if (DS__UNLIKELY(!a->measured))
         return;
     ds__room_less(&a->room[kind], -count, -size, -asked);
     ds__room_less(&a->room[2], -count, -size, -asked);
 }
 
-/* Where an arena counts from now on. All is locked, or the arena is nobody's yet. */
+/* Lets an arena count in the domains (exact) or for itself. All is locked, or no other thread
+   knows the arena. */
 static void ds__count_in(ds__arena *a, int exact) {
     a->exact = (uint8_t)exact;
     a->tally = exact ? &a->dev->stats.tally : &a->own;
     a->room = exact ? a->dev->room : a->own_room;
 }
 
-/* A block was freed and is done; it was freed and is still in use; that one is done now. */
+/* Counts a block that was freed and that no stream uses. */
 static inline void ds__count_free(ds__arena *a, int kind, int64_t size, int64_t asked) {
     ds__count_less(a, kind, 1, size, asked);
 }
 
+/* Counts a block that was freed and that streams still use. */
 static void ds__count_pending(ds__arena *a, int kind, int64_t size) {
-    ds__count_move(a, kind, -1, -size, 0, 1, size);
+    ds__count_move(a, kind, (ds__count_change){ -1, -size, 0, 1, size });
     for (int k = kind; k < 3; k += 2 - kind) {
         a->room[k].owed[0]++;
         a->room[k].owed[1] += size;
     }
 }
 
+/* Counts a pending block that no stream uses any more. */
 static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) {
-    ds__count_move(a, kind, 0, 0, -asked, -1, -size);
+    ds__count_move(a, kind, (ds__count_change){ 0, 0, -asked, -1, -size });
     for (int k = kind; k < 3; k += 2 - kind) {
         ds__headroom *r = &a->room[k];
         int64_t count = r->owed[0] > 0;
@@ -174,7 +187,7 @@ static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) 
     }
 }
 
-/* Counted by anyone at any time. */
+/* Adds to a meter and raises its peak. No lock is needed. */
 static void ds__meter_add(ds__meter *m, int64_t by) {
     int64_t now = atomic_fetch_add_explicit(&m->now, by, memory_order_relaxed) + by;
     int64_t peak = atomic_load_explicit(&m->peak, memory_order_relaxed);
@@ -185,6 +198,7 @@ static void ds__meter_add(ds__meter *m, int64_t by) {
     }
 }
 
+/* Adds to a meter of the device and, for other pools than the default one, of the pool. */
 static void ds__counter_meters_add(ds__arena *a, int kind, int meter, int64_t by) {
     if (!by)
         return;
@@ -203,8 +217,8 @@ static void ds__counter_meters_add(ds__arena *a, int kind, int meter, int64_t by
             atomic_fetch_add_explicit(&(a)->pool->stats.what, by, memory_order_relaxed); \
     } while (0)
 
-/* What a tally counts, added to what stands there. What is active was allocated, so its totals
-   are the same. */
+/* Adds a tally's counts to `now` and, if not NULL, to `total`. Active blocks were allocated, so
+   both have the same totals. */
 static void ds__tally_read(const ds__tally *t, int64_t now[2][DS__METRICS],
                            int64_t total[2][DS__METRICS]) {
     for (int k = 0; k < 2; k++)
@@ -216,13 +230,14 @@ static void ds__tally_read(const ds__tally *t, int64_t now[2][DS__METRICS],
         }
 }
 
+/* Returns a peak. An active one is at least as high as the peak of allocated blocks. */
 static int64_t ds__tally_peak(const ds__tally *t, int k, int m) {
     int64_t peak = t->peak[k][m];
     int64_t allocated = m < DS__ACTIVE ? 0 : t->peak[k][m - DS__ACTIVE];
     return allocated > peak ? allocated : peak;
 }
 
-/* What a domain counts now, over its arenas. All is locked. */
+/* Sums up the counts of a domain: the device's, or a pool's (`only`). All is locked. */
 static void ds__domain_now(ds__mem_dev *dev, ds__mem_pool *only, int64_t now[2][DS__METRICS],
                            int64_t total[2][DS__METRICS]) {
     memset(now, 0, 2 * sizeof now[0]);
@@ -238,8 +253,8 @@ static int ds__is_bytes(int metric) {
     return metric != DS__ALLOCATION && metric != DS__ACTIVE;
 }
 
-/* Peaks of a domain become at least what its arenas may reach; `room`: by kind, bytes and
-   counts. All is locked. */
+/* Raises the peaks of a domain to the counts that its arenas may reach with their rooms. `room`: by
+   kind, counts (0) and bytes (1). All is locked. */
 static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t room[2][2]) {
     for (int m = 0; m < DS__METRICS; m++) {
         int b = ds__is_bytes(m);
@@ -250,7 +265,8 @@ static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t
     }
 }
 
-/* How much may be added in a kind, or in all (2), before a peak rises: bytes (1) or counts (0). */
+/* Returns how much may be added in a kind, or in all (2), before a peak rises: bytes (1) or counts
+   (0). */
 static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], int kind,
                               int bytes) {
     int64_t least = INT64_MAX;
@@ -265,19 +281,12 @@ static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], 
     return least;
 }
 
-/* Gives room to all arenas of a device, which count for themselves from now on at the latest.
-   All is locked. */
-static void ds__share_room(ds__mem_dev *dev) {
-    int64_t now[2][DS__METRICS];
-    int64_t share[2][2];
-    int64_t all[2][2] = { { 0, 0 }, { 0, 0 } };
-    int arenas = 0;
-    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__no_owner);
-    ds__domain_now(dev, NULL, now, NULL);
-    for (ds__mem_pool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next)
-            arenas++;
-    for (int b = 0; b < 2; b++) { /* what is below the peaks anyway is divided too */
+/* Computes the room of each arena of the default pool, by kind, in counts (0) and bytes (1): the
+   usual room, and an equal part of the difference between the device's counts and peaks. All is
+   locked. */
+static void ds__room_divide(const ds__mem_dev *dev, int64_t now[2][DS__METRICS], int arenas,
+                            int64_t share[2][2]) {
+    for (int b = 0; b < 2; b++) {
         int64_t usual = b ? DS__ROOM_BYTES : DS__ROOM_COUNT;
         int64_t left = ds__below_peak(&dev->stats, now, 2, b) - 2 * arenas * usual;
         for (int k = 0; k < 2; k++) {
@@ -291,56 +300,83 @@ static void ds__share_room(ds__mem_dev *dev) {
             left -= more;
         }
     }
-    for (ds__mem_pool *p = &dev->main; p; p = p->next) {
-        int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } };
-        int64_t members = 0;
-        for (ds__arena *a = p->arenas; a; a = a->next, members++) {
-            ds__count_in(a, 0);
-            /* shares are by kind */
-            a->own_room[2] =
-                (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } };
-            for (int k = 0; k < 2; k++) {
-                int64_t count = p == &dev->main ? share[k][0] : DS__ROOM_COUNT;
-                int64_t bytes = p == &dev->main ? share[k][1] : DS__ROOM_BYTES;
-                a->own_room[k] = (ds__headroom){ { count, bytes, bytes }, { 0, 0 } };
-                pool[k][0] += count;
-                pool[k][1] += bytes;
-            }
+}
+
+/* Gives each arena of a pool the room `share` and lets the arena count for itself. Adds the rooms
+   to `sum`, by kind, in counts and bytes. Returns the number of arenas. All is locked. */
+static int64_t ds__pool_room_set(ds__mem_pool *p, int64_t share[2][2], int64_t sum[2][2]) {
+    int64_t members = 0;
+    for (ds__arena *a = p->arenas; a; a = a->next, members++) {
+        ds__count_in(a, 0);
+        /* shares are by kind */
+        a->own_room[2] =
+            (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } };
+        for (int k = 0; k < 2; k++) {
+            int64_t bytes = share[k][1];
+            a->own_room[k] = (ds__headroom){ { share[k][0], bytes, bytes }, { 0, 0 } };
+            sum[k][0] += share[k][0];
+            sum[k][1] += bytes;
         }
+    }
+    return members;
+}
+
+/* Gives room to all arenas of a device, and lets them count for themselves. All is locked. */
+static void ds__share_room(ds__mem_dev *dev) {
+    int64_t now[2][DS__METRICS];
+    int64_t usual[2][2] = { { DS__ROOM_COUNT, DS__ROOM_BYTES },
+                            { DS__ROOM_COUNT, DS__ROOM_BYTES } };
+    int64_t share[2][2];
+    int64_t all[2][2] = { { 0, 0 }, { 0, 0 } };
+    int arenas = 0;
+    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__no_owner);
+    ds__domain_now(dev, NULL, now, NULL);
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            arenas++;
+    ds__room_divide(dev, now, arenas, share);
+
+    (void)ds__pool_room_set(&dev->main, share, all);
+    for (ds__mem_pool *p = dev->main.next; p; p = p->next) {
+        int64_t in_pool[2][DS__METRICS];
+        int64_t sum[2][2] = { { 0, 0 }, { 0, 0 } };
+        int64_t members = ds__pool_room_set(p, usual, sum);
         for (int k = 0; k < 2; k++)
             for (int b = 0; b < 2; b++)
-                all[k][b] += pool[k][b];
-        if (p == &dev->main || !p->full)
+                all[k][b] += sum[k][b];
+        if (!p->full)
             continue;
-        int64_t in_pool[2][DS__METRICS];
         ds__domain_now(dev, p, in_pool, NULL);
-        ds__domain_peaks(&p->stats, in_pool, pool);
+        ds__domain_peaks(&p->stats, in_pool, sum);
         ds__counter_peak_raise(&p->stats.sharers, members);
     }
-    /* peaks stand still */
+
+    /* without full statistics, peaks do not change */
     if (!dev->main.full)
         return;
     ds__domain_peaks(&dev->stats, now, all);
     ds__counter_peak_raise(&dev->stats.sharers, arenas);
 }
 
-/* What arenas have counted goes to the domains. All is locked. */
+/* Adds an arena's own counts to the tally of a domain. */
+static void ds__tally_fold(ds__tally *to, const ds__tally *from) {
+    for (int k = 0; k < 2; k++) {
+        for (int m = 0; m < DS__COUNTED; m++) {
+            to->kind[k].now[m] += from->kind[k].now[m];
+            to->kind[k].total[m] += from->kind[k].total[m];
+        }
+        for (int m = 0; m < 2; m++)
+            to->kind[k].pending[m] += from->kind[k].pending[m];
+    }
+}
+
+/* Moves the counts of all arenas to the domains, and lets the arenas count there. All is locked. */
 static void ds__counter_fold(ds__mem_dev *dev) {
     for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
-            for (int k = 0; k < 2; k++)
-                for (int m = 0; m < DS__COUNTED + 2; m++) {
-                    int counted = m < DS__COUNTED;
-                    int64_t now =
-                        counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
-                    for (ds__tally *to = &dev->stats.tally; to;
-                         to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
-                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) +=
-                            now;
-                        if (counted)
-                            to->kind[k].total[m] += a->own.kind[k].total[m];
-                    }
-                }
+            ds__tally_fold(&dev->stats.tally, &a->own);
+            if (p != &dev->main)
+                ds__tally_fold(&p->stats.tally, &a->own);
             memset(&a->own, 0, sizeof a->own);
             ds__count_in(a, 1);
         }
@@ -350,7 +386,8 @@ static void ds__counter_fold(ds__mem_dev *dev) {
     atomic_store(&dev->owner, NULL);
 }
 
-/* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
+/* Returns whether the calling thread is the only one that allocates on the device, as the first
+   one or as before. Then the arenas count in the domains. */
 static int ds__counter_room_claim(ds__mem_dev *dev) {
     void *none = NULL;
     if (!atomic_compare_exchange_strong(&dev->owner, &none, (void *)&ds__tls))
@@ -358,15 +395,15 @@ static int ds__counter_room_claim(ds__mem_dev *dev) {
     return 1;
 }
 
-/* Whether the locked arena may count a change. */
+/* Returns whether the arena, which is locked, may count a change of `size` bytes. */
 static inline int ds__counter_room_ready(ds__arena *a, int kind, int64_t size) {
     if (DS__LIKELY(a->exact))
         return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
     return a->room[kind].of[DS__ALLOCATED_BYTES] >= size && a->room[kind].of[DS__ALLOCATION] > 0;
 }
 
-/* The same for a block. A free gives back as much as that one had been asked for, which may be
-   less than is asked for now. */
+/* Returns whether the arena, which is locked, may count a new block. The requested bytes are
+   checked too: a free gives back the bytes of its own request, which may be fewer. */
 static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t asked) {
     return ds__counter_room_ready(a, kind, size) &&
            (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);

@@ -56,13 +56,14 @@ static void ds__direct_untake(ds__wanted *q, int async, void *base) {
     ds__segment_unreserve(q->a, q->size);
 }
 
+/* Reserves the bytes of a request and takes them from the driver. No lock is held. */
 static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
     ds__mem_dev *dev = q->a->dev;
     size_t limit = atomic_load(&dev->limit);
     size_t cached = 0;
     if (async && limit)
         (void)ds__async_has(dev, &cached);
-    /* the pool may have a fitting piece, so that it does not grow: found out by trying */
+    /* the pool may have a fitting piece and need not grow; only trying shows that */
     int reuse = cached >= q->size;
     ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__segment_reserve(q->a, q->size);
     if (r < 0)
@@ -71,7 +72,7 @@ static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
     if (async && r == DS_OK) {
         atomic_store(&dev->async, 1);
         atomic_fetch_add(&dev->async_bytes, q->size);
-        /* it has grown */
+        /* the pool has grown beyond the limit */
         if (reuse && atomic_load(&dev->reserved) + ds__async_surplus(dev) > limit) {
             ds__direct_untake(q, async, *out);
             *out = NULL;
@@ -105,15 +106,13 @@ static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     return r;
 }
 
-/* Enters the only block of a segment as live, and counts both. The arena is locked and can count
-   the block. */
+/* Enters the only block of a segment as live, and counts both. The arena is locked and has room to
+   count the block. */
 static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
                                ds__mem_block *b) {
     ds__arena *a = q->a;
     ds__segment *seg = b->seg;
-    seg->first = b;
     seg->direct = 1;
-    ds__segment_in(a, seg);
     ds__count_reserved(a, q->kind, (int64_t)q->size);
     ds__count_segment(a, seg, 1);
     DS__COUNT_CALL(a, driver_allocs, 1);
@@ -122,20 +121,17 @@ static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, con
         ds__count_oversize(a, 1);
     }
 
-    b->state = DS_BLOCK_LIVE;
-    b->asked = q->asked;
-    b->label = request->label ? request->label : ds__mem_label();
-    b->file = ds__tls.site.file;
-    b->line = (uint32_t)ds__tls.site.line;
+    ds__block_mark_live(b, q->asked);
+    if (request->label)
+        b->label = request->label;
     ds__live_in(a, b);
     ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)b->ptr, q->size,
-                 a->stream_id, a->pool->id, b->file, b->line, NULL);
+    ds__note_segment(a, DS_ACTION_SEGMENT_ALLOC, b->ptr, q->size);
     ds__note_block(a, DS_ACTION_ALLOC, b);
 }
 
-/* Makes a segment with one live block of the memory at `base`; q->block becomes the block. 0: out
-   of host memory, and the arena is as before. No lock is held. */
+/* Makes a segment with one live block of the memory at `base`; q->block becomes the block. Returns
+   0 without host memory, and the arena is as before. No lock is held. */
 static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
                             void *base) {
     ds__arena *a = q->a;
@@ -146,14 +142,9 @@ static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const 
 
     ds__arena_lock(a);
     int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-    ds__mem_block *b = ds__mem_block_new(a);
-    if (b) {
-        memset(b, 0, sizeof *b);
-        b->ptr = base;
-        b->size = q->size;
-        b->seg = seg;
+    ds__mem_block *b = ds__segment_first_new(a, seg);
+    if (b)
         ds__direct_publish(q, request, c, b);
-    }
     ds__count_end(a, all);
     q->block = b;
     if (!b)
@@ -161,8 +152,9 @@ static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const 
     return b != NULL;
 }
 
-/* Reports that the driver gave no memory, and returns `r`. After a shortage the callbacks are
-   invoked and the report is written; after another error its sentence is restored. */
+/* Reports that the driver gave no memory, and returns `r`. After a shortage, the callbacks are
+   invoked and the report is written. Another error becomes the thread's last error, since it was
+   muted before. */
 static ds_result ds__direct_refuse(ds__wanted *q, const ds_mem_config *c, ds_result r) {
     ds__arena *a = q->a;
     if (!ds__is_shortage(r)) {
@@ -184,10 +176,8 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     ds__mem_pool *p = a->pool;
     const ds_mem_config *c = ds__pool_policy(p);
     int async = c->backend == DS_MEM_DRIVER_POOL;
-    size_t guard = c->guard_bytes;
     void *base = NULL;
-    q->size =
-        request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) : SIZE_MAX / 2;
+    q->size = ds__request_block_size(c, request->size, 0);
     q->kind = ds__kind_of(c, q->size);
     DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend",
                 request->alignment);
@@ -207,7 +197,9 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
         ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
-    if (a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
+    if (a->watched)
+        r = ds__watched_alloc(q, c->guard_bytes);
+    if (r < 0) {
         ds__arena_lock(a);
         DS_IGNORE(ds__free_slow(a, q->block));
         return r;

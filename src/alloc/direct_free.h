@@ -32,7 +32,8 @@
 #include "pending.h"
 #include "segment.h"
 
-/* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
+/* Records the events of the uses that have none, while new captures are held back. Returns 0 if a
+   capture prevents that. */
 static int ds__direct_record(ds__mem_block *b) {
     int done = 1;
     if (!b->uses)
@@ -46,78 +47,96 @@ static int ds__direct_record(ds__mem_block *b) {
     return done;
 }
 
-/* Makes the stream wait for the uses of the block, then give it back. One that cannot wait need
-   not when they are done. */
-static ds_result ds__direct_put(ds__stream *s, ds__mem_block *b, int wait) {
+/* Gives a block of the driver's pool back in the order of a stream, while new captures are held
+   back. The stream waits for the uses first, if they are not done (`done`). */
+static ds_result ds__direct_enqueue(ds__stream *s, ds__mem_block *b, int done) {
     ds_stream handle = { ds__handle_of(&s->slot) };
     ds_result r = DS_NOT_READY;
-    for (int second = 0; second < 2 && r != DS_OK; second++) {
-        if (second &&
-            (ds__captures_open() || !(wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses))))
-            break;
-        ds__hold_captures();
-        r = ds__capture_of(s) ? DS_NOT_READY : second ? DS_OK : ds__wait_uses(b, handle);
-        if (r == DS_OK && b->stale && !ds__captures_open())
-            DS_IGNORE(ds__own_fill(handle, b->ptr, DS__POISON, b->size));
-        if (r == DS_OK)
-            r = ds__async_free(s, b->ptr);
-        ds__let_captures();
-    }
+    ds__hold_captures();
+    if (!ds__capture_of(s))
+        r = done ? DS_OK : ds__wait_uses(b, handle);
+    if (r == DS_OK && b->stale && !ds__captures_open())
+        DS_IGNORE(ds__own_fill(handle, b->ptr, DS__POISON, b->size));
+    if (r == DS_OK)
+        r = ds__async_free(s, b->ptr);
+    ds__let_captures();
     return r;
 }
 
-/* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream
-   has ended: behind that one's end. 1: it was done. */
+/* Gives a block of the driver's pool back in the order of a stream, behind the uses of the block.
+   If the stream cannot wait for the uses, they must be done: with `wait` the host waits for them.
+   */
+static ds_result ds__direct_put(ds__stream *s, ds__mem_block *b, int wait) {
+    ds_result r = ds__direct_enqueue(s, b, 0);
+    if (r != DS_OK && !ds__captures_open() &&
+        (wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)))
+        r = ds__direct_enqueue(s, b, 1);
+    return r;
+}
+
+/* Makes the allocator's own stream wait for the end of the arena's stream. If no event marks the
+   end, the host waits for it. */
+static ds_result ds__direct_end_await(ds__arena *a, ds_stream giver, ds_event end) {
+    if (end.id)
+        return ds__wait_event(giver, end, DS__OP_WAIT);
+    return ds__arena_drain(a) ? DS_OK : DS_NOT_READY;
+}
+
+/* Gives a block of the driver's pool back in the order of its stream, or behind the end of the
+   stream if the stream has ended. Returns 1 on success. */
 static int ds__direct_give(ds__arena *a, ds__mem_block *b, int wait) {
-    ds_result r;
     ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
-        r = ds__direct_put(s, b, wait);
+        ds_result r = ds__direct_put(s, b, wait);
         ds__stream_unpin(s);
         if (r == DS_OK || !wait)
             return r == DS_OK;
     }
+
     ds__owner o = ds__owner_of(a);
     ds_event end = { o.orphan ? o.end.id : 0 };
-    /* nobody knows when the stream is done, or it is another thread's */
+    /* no event marks the end of the stream, or the stream is another thread's */
     if (!end.id && !wait)
         return 0;
-    if (!(s = ds__direct_giver(a->dev)))
+    s = ds__direct_giver(a->dev);
+    if (!s)
         return 0;
-    ds_stream giver = { ds__handle_of(&s->slot) };
-    r = end.id               ? ds__wait_event(giver, end, DS__OP_WAIT)
-        : ds__arena_drain(a) ? DS_OK
-                             : DS_NOT_READY;
+    ds_result r = ds__direct_end_await(a, (ds_stream){ ds__handle_of(&s->slot) }, end);
     if (r == DS_OK || r == DS_ERR_FAILED)
         r = ds__direct_put(s, b, wait);
     ds__stream_unpin(s);
     return r == DS_OK;
 }
 
-/* The work on a plain block's own stream counts like a use. When the stream has ended its end
-   does; 0: that has not come, or nobody knows when. */
+/* Adds a use of a plain block by its own stream, so that the block waits for this stream's work
+   too. Returns 0 without host memory. */
+static int ds__direct_own_add(ds__arena *a, ds__mem_block *b, ds_stream stream) {
+    for (const ds__stream_use *u = b->uses; u; u = u->next)
+        if (u->stream.id == stream.id)
+            return 1;
+    ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
+    if (!u)
+        return 0;
+    ds__arena_lock(a);
+    u->stream = stream;
+    u->next = b->uses;
+    b->uses = u;
+    atomic_fetch_add(&a->dev->late_uses, 1);
+    ds__arena_unlock(a);
+    return 1;
+}
+
+/* Covers the work of a plain block's own stream: by a use, or if the stream has ended, by the end
+   of the stream. Returns 0 if that end is not reached or not known. */
 static int ds__direct_own(ds__arena *a, ds__mem_block *b, int wait) {
     ds__owner o = ds__owner_of(a);
-    ds_stream handle = o.stream;
-    ds__stream *s = ds__pin(&ds__g.streams, handle.id);
+    ds__stream *s = ds__pin(&ds__g.streams, o.stream.id);
     int alive = s && !o.orphan;
     if (s)
         ds__stream_unpin(s);
-    if (alive) {
-        for (const ds__stream_use *u = b->uses; u; u = u->next)
-            if (u->stream.id == handle.id)
-                return 1;
-        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
-        if (!u)
-            return wait == DS__WAIT_ALL && ds__arena_drain(a);
-        ds__arena_lock(a);
-        u->stream = handle;
-        u->next = b->uses;
-        b->uses = u;
-        atomic_fetch_add(&a->dev->late_uses, 1);
-        ds__arena_unlock(a);
-        return 1;
-    }
+    if (alive)
+        return ds__direct_own_add(a, b, o.stream) || (wait == DS__WAIT_ALL && ds__arena_drain(a));
+
     o = ds__owner_of(a);
     ds_event end = { o.orphan ? o.end.id : 0 };
     if (wait == DS__WAIT_ALL)
@@ -126,8 +145,8 @@ static int ds__direct_own(ds__arena *a, ds__mem_block *b, int wait) {
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
-/* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is
-   locked. */
+/* Tries to give a block that is in no list back to the driver. Returns 1 on success. No lock is
+   held. */
 static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     int plain = b->seg->source != DS__FROM_ASYNC;
     int done;
@@ -135,7 +154,7 @@ static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
         return 0;
     if (!ds__direct_record(b) && (wait != DS__WAIT_ALL || !ds__uses_awaited(b->uses)))
         return 0;
-    /* a capture could forbid to ask */
+    /* an open capture could refuse the query */
     if (plain && (wait == DS__WAIT_NONE || ds__captures_open()))
         return 0;
     ds__tls.quiet += plain;
@@ -151,37 +170,24 @@ static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     return done;
 }
 
-/* The driver has it: its description goes. */
+/* Ends a block whose memory the driver has again, with its segment. No lock is held. */
 static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
     ds__segment *s = b->seg;
     size_t size = s->size;
-    int kind = s->kind;
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, kind, 0)) {
-        ds__make_ready(a, kind, 0);
-        ds__arena_lock(a);
-    }
-    ds__count_done(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id,
-                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
-    ds__stream_uses_drop(a, b->uses);
-    b->uses = NULL;
+    ds__arena_lock_ready(a, s->kind);
+    ds__pending_done(a, b);
     b->quiet = b->stale = 0;
-    ds__segment_out(a, s);
-    ds__count_reserved(a, kind, -(int64_t)size);
-    ds__count_segment(a, s, -1);
-    DS__COUNT_CALL(a, driver_frees, 1);
-    ds__mem_block_drop(a, b);
+    ds__segment_retire(a, s);
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
     ds__segment_drop(s);
-    /* both at once: between them the limit counts the bytes twice */
+    /* both without a step between, in which the limit would count the bytes twice */
     if (async)
         atomic_fetch_sub(&a->dev->async_bytes, size);
     ds__segment_unreserve(a, size);
 }
 
+/* Appends a block to the arena's deferred blocks. */
 static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
     b->quiet = 0;
@@ -196,11 +202,13 @@ static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     atomic_fetch_add(&a->dev->deferred, 1);
 }
 
+/* Takes the first of the arena's deferred blocks and makes it quiet, or returns NULL. */
 static ds__mem_block *ds__direct_next(ds__arena *a) {
     ds__arena_lock(a);
     ds__mem_block *b = a->deferred;
     if (b) {
-        if (!(a->deferred = b->list_next))
+        a->deferred = b->list_next;
+        if (!a->deferred)
             a->deferred_last = NULL;
         a->deferred_count--;
         b->quiet = 1;
@@ -211,13 +219,13 @@ static ds__mem_block *ds__direct_next(ds__arena *a) {
     return b;
 }
 
-#define DS__DEFERRED 16 /* of an arena's deferred blocks are tried at a call */
+#define DS__DEFERRED 16 /* deferred blocks of an arena that one call tries again */
 
-/* Tries the deferred blocks again, those first that have not been tried for longest: a few, or
-   all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
+/* Tries deferred blocks again, the longest untried ones first: some of each arena, or all
+   (DS__WAIT_ALL). Returns the bytes that went back. No lock is held. */
 static size_t ds__direct_again(ds__mem_dev *dev, int wait) {
     size_t done = 0;
-    /* a stream may become a part of one in another thread at any time */
+    /* another thread may join a stream to an open capture at any time */
     if (DS__LIKELY(!atomic_load(&dev->deferred)) || ds__captures_open())
         return 0;
     ds__tls.mute++;
@@ -226,21 +234,26 @@ static size_t ds__direct_again(ds__mem_dev *dev, int wait) {
         size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count
                                                                                : DS__DEFERRED;
         ds__arena_unlock(a);
-        for (ds__mem_block *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
-            /* the driver's pool may keep it */
+        for (; left > 0; left--) {
+            ds__mem_block *b = ds__direct_next(a);
+            if (!b)
+                break;
+            /* the driver's pool may keep the memory */
             size_t size = b->seg->source == DS__FROM_ASYNC ? 0 : b->size;
             if (ds__direct_try(a, b, wait)) {
                 ds__direct_over(a, b);
                 done += size;
-            } else
+            } else {
                 ds__direct_defer(a, b);
+            }
         }
     }
     ds__tls.mute--;
     return done;
 }
 
-/* The block is pending and in no list. */
+/* Frees a block of a backend without a cache, now or later. The block is pending, quiet, and in no
+   list. No lock is held. */
 static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
     (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
     ds__tls.mute++;

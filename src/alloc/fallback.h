@@ -53,6 +53,8 @@
 #include "reuse.h"
 #include "oom_report.h"
 
+/* Gets memory for a request: by pages of a growing segment, or by a plain segment. Sets q->block if
+   another thread has made room meanwhile. No lock is held. */
 static ds_result ds__segment_obtain(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__mem_dev *dev = a->dev;
@@ -77,6 +79,8 @@ static ds_result ds__segment_obtain(ds__wanted *q) {
     return r;
 }
 
+/* Invokes the shortage callbacks, which may call devstream. Returns whether one has freed memory.
+   No lock is held. */
 static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
     int freed = 0;
     if (ds__memory_thread.in_shortage)
@@ -85,16 +89,12 @@ static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
         ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)
             return freed;
-        const char *name = ds__tls.fn;
-        ds_site site = ds__tls.site;
-        int mute = ds__tls.mute;
+        ds__callback_guard g = ds__callback_guard_enter();
+        ds__tls.in_callback = g.outer;
         ds__memory_thread.in_shortage = 1;
-        ds__tls.mute = 0; /* errors of the callback are the user's */
         freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
-        ds__tls.mute = mute;
         ds__memory_thread.in_shortage = 0;
-        ds__tls.fn = name;
-        ds__tls.site = site;
+        ds__callback_guard_leave(g);
     }
 }
 
@@ -113,7 +113,7 @@ static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet)
     if (behind && ds__take_pending(a, &pending) && ds__request_try(q))
         return 1;
 
-    /* what ended streams had is anyone's */
+    /* free memory of ended streams may be used by any stream */
     if (ds__reuse_from_any(q, p, c->reuse != DS_REUSE_ALWAYS))
         return 1;
     if (ds__share_collect() && ds__request_try(q))
@@ -122,8 +122,8 @@ static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet)
     return 0;
 }
 
-/* Grows the arena and searches it again: another thread may have taken what was just made. Sets
-   q->block if the block was found. */
+/* Grows the arena and searches it again, because another thread may have taken the new memory. Sets
+   q->block if a block was found. */
 static ds_result ds__fallback_grow(ds__wanted *q) {
     ds_result r = ds__segment_obtain(q);
     if (r == DS_OK && !q->block)
@@ -173,7 +173,7 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
 static ds_result ds__fallback_serve(ds__wanted *q) {
     ds__arena *a = q->a;
     const ds_mem_config *c = ds__pool_policy(a->pool);
-    int quiet = ds__captures_open() != 0; /* then no event is asked for */
+    int quiet = ds__captures_open() != 0; /* 1: events must not be queried */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (ds__is_inside(a->pool))
         return ds__inside_fail();
@@ -181,7 +181,7 @@ static ds_result ds__fallback_serve(ds__wanted *q) {
         return DS_OK;
 
     for (int round = 0; round < 2; round++) {
-        for (int again = 0; again < 16; again++) { /* another thread may take what was just made */
+        for (int again = 0; again < 16; again++) { /* another thread may take the new memory */
             r = ds__fallback_grow(q);
             if (q->block)
                 return DS_OK;
@@ -204,6 +204,8 @@ static ds_result ds__fallback_serve(ds__wanted *q) {
     return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
 }
 
+/* Records an out-of-memory event and invokes the callbacks. `needed`: the bytes that the driver was
+   asked for. No lock is held. */
 static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_dev *dev = a->dev;
     size_t avail = 0;
@@ -213,37 +215,38 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     size_t reserved = atomic_load(&dev->reserved);
     if (limit && avail > limit - (reserved < limit ? reserved : limit))
         avail = limit - (reserved < limit ? reserved : limit);
-    ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
-                 (uint32_t)ds__tls.site.line, ds__mem_label());
+    ds__mem_note(dev, &(ds__history_event){ .address = avail,
+                                            .bytes = needed,
+                                            .stream = a->stream_id,
+                                            .pool = a->pool->id,
+                                            .file = ds__tls.site.file,
+                                            .label = ds__mem_label(),
+                                            .line = (uint32_t)ds__tls.site.line,
+                                            .action = DS_ACTION_OOM });
     for (size_t i = 0;; i++) {
         ds__callback c = ds__callback_get(&ds__memory_state.oom, i);
         if (!c.fn)
             return;
-        int outer = ds__tls.in_callback;
-        const char *name = ds__tls.fn;
-        ds_site site = ds__tls.site;
-        int mute = ds__tls.mute;
-        ds__tls.in_callback = 1;
-        ds__tls.mute = 0;
+        ds__callback_guard g = ds__callback_guard_enter();
         ((ds_mem_oom_fn)c.fn)(dev->device, needed, limit ? limit : total, avail, c.user);
-        ds__tls.mute = mute;
-        ds__tls.in_callback = outer;
-        ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */
-        ds__tls.site = site;
+        ds__callback_guard_leave(g);
     }
 }
 
-/* The long way of a request. */
+/* Serves a request for which the arena has no free block. If that fails, counts and reports the
+   failure. No lock is held. */
 static ds_result ds__ask_slow(ds__wanted *q) {
     ds__arena *a = q->a;
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    int huge = q->size >= (size_t)1 << 60;
     ds_result r = ds__pool_check(a->pool, 1);
     ds__memory_thread.upstream_empty = 0;
     if (r < 0)
         return r;
-    if (q->size >= (size_t)1 << 60) {
+    if (huge) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
-        ds__tls.mute++; /* what the steps say is not the user's, unless it is the last word */
+        ds__tls.mute++; /* errors of single steps do not reach the caller */
         r = ds__fallback_serve(q);
         ds__tls.mute--;
         if (r == DS_OK)
@@ -253,14 +256,12 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     }
     if (!ds__is_shortage(r))
         return r;
+
     DS__COUNT_CALL(a, ooms, 1);
-    const ds_mem_config *c = ds__pool_policy(a->pool);
     if (r == DS_ERR_LIMIT_EXCEEDED && ds__pool_policy(&a->dev->main)->throw_on_cudamalloc_oom)
         DS__COUNT_CALL(a, rejections, 1);
-    ds__tell_oom(
-        a, ds__config_segment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
-    ds__oom_report(
-        q, q->size >= (size_t)1 << 60 ? q->size : ds__config_segment_size(c, q->kind, q->size), r);
+    ds__tell_oom(a, ds__config_segment_size(c, q->kind, huge ? q->asked : q->size));
+    ds__oom_report(q, huge ? q->size : ds__config_segment_size(c, q->kind, q->size), r);
     return r;
 }
 

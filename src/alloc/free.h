@@ -32,17 +32,42 @@
 #include "direct_free.h"
 #include "watched.h"
 
-/* The long way of a free. The arena is locked and the block is live; unlocks. */
+/* Makes a live block pending, quiet and in no list, and counts the free. The arena is locked and
+   ready. */
+static void ds__free_begin(ds__arena *a, ds__mem_block *b) {
+    ds__live_out(b);
+    b->quiet = 1;
+    b->state = DS_BLOCK_PENDING;
+    ds__count_pending(a, b->seg->kind, (int64_t)b->size);
+    if (b->oversize) {
+        b->oversize = 0;
+        ds__count_oversize(a, -1);
+    }
+    ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+}
+
+/* Records the events of the uses that have none. After a failure of the device, there is nothing to
+   wait for; after another error, the events are recorded later. No lock is held. */
+static void ds__free_uses_record(ds__mem_block *b) {
+    ds__tls.mute++;
+    ds_result r = ds__record_uses(b);
+    if (r == DS_ERR_FAILED)
+        for (ds__stream_use *u = b->uses; u; u = u->next)
+            u->recorded = 1;
+    ds__tls.mute--;
+}
+
+/* Frees a block in all cases that the fast path does not cover. The arena is locked and the block
+   is live; unlocks the arena. */
 __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_block *b) {
+    char *ptr = b->ptr;
     int kind = b->seg->kind;
     if (a->dev->device.type == DS_DEVICE_HOST) {
-        char *ptr = b->ptr;
         ds__arena_unlock(a);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_mem_pinned_free",
                         (void *)ptr);
     }
     while (!ds__counter_room_ready(a, kind, 0)) {
-        char *ptr = b->ptr;
         ds__make_ready(a, kind, 0);
         ds__arena *again = NULL;
         b = ds__find_live(ptr, 1, &again); /* it may have been freed meanwhile */
@@ -51,40 +76,22 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_b
                             (void *)ptr);
         a = again;
     }
+
     int exported = b->exported;
-    ds__live_out(b);
-    b->quiet = 1;
-    b->state = DS_BLOCK_PENDING;
-    ds__count_pending(a, kind, (int64_t)b->size);
-    if (b->oversize) {
-        b->oversize = 0;
-        ds__count_oversize(a, -1);
-    }
-    ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+    ds__free_begin(a, b);
     ds__arena_unlock(a);
     if (a->watched || b->guarded)
         ds__watched_free(a, b);
     if (b->seg->direct)
         return ds__direct_free(a, b);
-    ds__tls.mute++;
-    ds_result r = ds__record_uses(b);
-    /* there is nothing to wait for; after any other error they are recorded later */
-    if (r == DS_ERR_FAILED)
-        for (ds__stream_use *u = b->uses; u; u = u->next)
-            u->recorded = 1;
-    ds__tls.mute--;
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, kind, 0)) {
-        ds__make_ready(a, kind, 0);
-        ds__arena_lock(a);
-    }
+    ds__free_uses_record(b);
+
+    ds__arena_lock_ready(a, kind);
     b->quiet = 0;
-    /* it comes back by ds__mem_return */
-    if (b->exported && ds__share_hold(b))
-        ;
-    else if (b->uses || b->stale)
+    int held = b->exported && ds__share_hold(b); /* until ds__mem_return */
+    if (!held && (b->uses || b->stale))
         ds__pending_in(a, b);
-    else
+    else if (!held)
         ds__pending_complete(a, b);
     ds__arena_unlock(a);
     if (exported)
@@ -92,8 +99,8 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_b
     return DS_OK;
 }
 
-/* A free with events to record in the ring, of a block that other streams used, or in a plain
-   segment. The arena is locked; unlocks. */
+/* Frees a block that other streams used or that is in a plain segment, or while events are
+   reported. The arena is locked and ready; unlocks the arena. */
 __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_block *b, int kind,
                                                           unsigned watch) {
     if (DS__UNLIKELY(b->uses != NULL)) {

@@ -29,6 +29,7 @@
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u
 
+/* Frees the annotations of a device that a ring of `room` entries has lost after `count` events. */
 static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
     ds__config_remark **first = &ds__history_state.remarks[backend][index].first;
     while (*first && count - (*first)->until >= room) {
@@ -57,8 +58,11 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     memset(ring, 0, sizeof ring);
     ds__mutex_lock(&ds__history_state.lock);
     DS__EACH_MDEVICE(dev)
-    if (r == DS_OK && !(ring[ds__b][ds__i] = ds__host_alloc(entries * sizeof(ds__history_event))))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
+    if (r == DS_OK) {
+        ring[ds__b][ds__i] = ds__host_alloc(entries * sizeof(ds__history_event));
+        if (!ring[ds__b][ds__i])
+            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
+    }
     if (r == DS_OK) {
         ds__history_state.on = 1;
         ds__history_state.entries = entries;
@@ -86,17 +90,24 @@ DSDEF ds_result(ds_mem_history_stop)(void) {
     return DS_OK;
 }
 
-/* Bytes of the UTF-8 character that begins there; 0: there is none. */
+/* Returns the number of bytes that a first byte of UTF-8 announces, or 0 if it is none. */
+static size_t ds__utf8_announced(unsigned char first) {
+    if (first < 0x80)
+        return 1;
+    if (first < 0xc2 || first >= 0xf5)
+        return 0;
+    if (first < 0xe0)
+        return 2;
+    return first < 0xf0 ? 3 : 4;
+}
+
+/* Returns the number of bytes of the UTF-8 character at `text`, or 0 if it is invalid: an overlong
+   form, a surrogate, or above U+10FFFF (RFC 3629). */
 static size_t ds__history_utf8_length(const char *text) {
     const unsigned char *p = (const unsigned char *)text;
+    size_t n = ds__utf8_announced(p[0]);
     unsigned low = 0x80;
     unsigned high = 0xbf;
-    size_t n = p[0] < 0x80   ? 1
-               : p[0] < 0xc2 ? 0
-               : p[0] < 0xe0 ? 2
-               : p[0] < 0xf0 ? 3
-               : p[0] < 0xf5 ? 4
-                             : 0;
     if (p[0] == 0xe0)
         low = 0xa0;
     /* surrogates */
@@ -112,8 +123,8 @@ static size_t ds__history_utf8_length(const char *text) {
     return n;
 }
 
-/* Copies as much as there is room for, in whole characters; what is no UTF-8 becomes question
-   marks. */
+/* Copies as many whole characters as there is room for. Bytes that are not UTF-8 become question
+   marks. Returns the number of bytes. */
 static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
     size_t n = 0;
     while (*text) {
@@ -147,8 +158,10 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     int i = device.index;
     ds__utf8_copy(m->text, sizeof m->text, text);
     ds__mutex_lock(&ds__history_state.lock);
-    ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file,
-                 (uint32_t)ds__tls.site.line, m->text);
+    ds__mem_note(dev, &(ds__history_event){ .file = ds__tls.site.file,
+                                            .label = m->text,
+                                            .line = (uint32_t)ds__tls.site.line,
+                                            .action = DS_ACTION_ANNOTATION });
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     ds__remarks_drop(b, i, m->until, dev->history_room);
     if (ds__history_state.remarks[b][i].first)

@@ -1,7 +1,8 @@
 /* alloc/history_ring.h - recording one event.
 
    Records an event of the allocator in the history ring of the device and passes the event to
-   the observers (ds__mem_note). ds__note_block and ds__note_free record events of blocks.
+   the observers (ds__mem_note). ds__note_block and ds__note_free record events of blocks,
+   ds__note_segment events of segments.
    ds__ticks reads the processor's clock; ds__ticks_ns converts ticks to the monotonic clock.
    ds__stream_of tells on which stream a block was allocated.
 
@@ -22,6 +23,7 @@
 #include "state.h"
 #include "history_state.h"
 
+/* Returns the time of the monotonic clock at which the processor's clock showed `ticks`. */
 static uint64_t ds__ticks_ns(uint64_t ticks) {
     uint64_t now = ds__now_ns();
     uint64_t now_ticks = ds__os_ticks();
@@ -32,7 +34,7 @@ static uint64_t ds__ticks_ns(uint64_t ticks) {
     return now - (uint64_t)((double)(now_ticks - ticks) * scale);
 }
 
-/* Puts an event into the ring. Its lock is held. */
+/* Enters an event in the ring. The ring's lock is held. */
 static inline void ds__ring_in(ds__mem_dev *dev, const ds__history_event *e) {
     if (DS__UNLIKELY(!dev->history_room))
         return;
@@ -45,17 +47,16 @@ static inline void ds__ring_in(ds__mem_dev *dev, const ds__history_event *e) {
                           memory_order_relaxed);
 }
 
-/* Tells who wants to know. Called with or without locks of arenas. */
-static void ds__mem_note(ds__mem_dev *dev, ds_mem_action action, uint64_t address, uint64_t bytes,
-                         uint64_t stream, uint64_t pool, const char *file, uint32_t line,
-                         const char *label) {
+/* Records an event of the device in the ring and passes it to the observers. Sets the time of the
+   event. Locks of arenas may be held. */
+static void ds__mem_note(ds__mem_dev *dev, const ds__history_event *event) {
     unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
-    if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED))))
+    if (DS__LIKELY(!(watch & (1u << event->action | DS__WATCHED))))
         return;
-    ds__history_event e = { address, bytes, stream, ds__os_ticks(),  pool,
-                            file,    label, line,   (uint32_t)action };
+    ds__history_event e = *event;
+    e.time_ns = ds__os_ticks();
     ds__lock_take(&dev->history_lock);
-    if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action)
+    if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << e.action)
         ds__ring_in(dev, &e);
     ds__lock_give(&dev->history_lock);
     if (DS__LIKELY(!(watch & DS__WATCHED)))
@@ -64,26 +65,31 @@ static void ds__mem_note(ds__mem_dev *dev, ds_mem_action action, uint64_t addres
     ds__mem_tell(dev, &e);
 }
 
-/* The stream that a block was allocated on. */
+/* Returns the number of the stream on which a block was allocated. */
 static uint64_t ds__stream_of(const ds__arena *a, const ds__mem_block *b) {
     return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id;
 }
 
-/* The handle of that stream; zero: it has ended. */
+/* Returns the handle of the stream on which a block was allocated, or zero if it has ended. */
 static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mem_block *b) {
     if (DS__UNLIKELY(b->lent && b->uses))
         return b->uses->stream;
     return a->orphan ? (ds_stream){ 0 } : a->stream;
 }
 
-/* Tells observers of a block; the arena is locked, or the block is a new one of the caller. */
+/* Returns the kind of occurrence that the observers of the core get for an action on a block. */
+static int ds__seen_kind(ds_mem_action action) {
+    if (action == DS_ACTION_ALLOC)
+        return DS__SEEN_ALLOC;
+    return action == DS_ACTION_FREE_REQUESTED ? DS__SEEN_FREE : DS__SEEN_FREE_DONE;
+}
+
+/* Passes an action on a block to the observers of the core. The arena is locked, or no other thread
+   knows the block. */
 __attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a,
                                                               ds_mem_action action,
                                                               const ds__mem_block *b) {
-    ds__observer_notify(&(ds__seen){ .kind = action == DS_ACTION_ALLOC ? DS__SEEN_ALLOC
-                                             : action == DS_ACTION_FREE_REQUESTED
-                                                 ? DS__SEEN_FREE
-                                                 : DS__SEEN_FREE_DONE,
+    ds__observer_notify(&(ds__seen){ .kind = ds__seen_kind(action),
                                      .ptr = b->ptr,
                                      .bytes = b->asked,
                                      .device = a->dev->device,
@@ -91,14 +97,40 @@ __attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a
                                      .label = b->label });
 }
 
+/* Returns an event of a block, without a time. */
+static inline ds__history_event ds__block_event(const ds__arena *a, ds_mem_action action,
+                                                const ds__mem_block *b) {
+    return (ds__history_event){ .address = (uint64_t)(uintptr_t)b->ptr,
+                                .bytes = b->asked,
+                                .stream = ds__stream_of(a, b),
+                                .pool = a->pool->id,
+                                .file = b->file,
+                                .label = b->label,
+                                .line = b->line,
+                                .action = (uint32_t)action };
+}
+
+/* Records an action on a block and passes it to all observers. */
 static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mem_block *b) {
-    ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b),
-                 a->pool->id, b->file, b->line, b->label);
+    ds__history_event e = ds__block_event(a, action, b);
+    ds__mem_note(a->dev, &e);
     if (ds__observer_is_set())
         ds__observe_block(a, action, b);
 }
 
-/* A free that is done at once: both of its events. */
+/* Records that a segment, or a part of it, came from the driver or went back. */
+static void ds__note_segment(const ds__arena *a, ds_mem_action action, const char *base,
+                             size_t size) {
+    ds__mem_note(a->dev, &(ds__history_event){ .address = (uint64_t)(uintptr_t)base,
+                                               .bytes = size,
+                                               .stream = a->stream_id,
+                                               .pool = a->pool->id,
+                                               .file = ds__tls.site.file,
+                                               .line = (uint32_t)ds__tls.site.line,
+                                               .action = (uint32_t)action });
+}
+
+/* Records both events of a free that is complete at once. */
 static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) {
     const unsigned both = 1u << DS_ACTION_FREE_REQUESTED | 1u << DS_ACTION_FREE_COMPLETED;
     if (DS__UNLIKELY((watch & both) != both || (watch & DS__WATCHED))) {
@@ -106,17 +138,10 @@ static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) 
         ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
         return;
     }
-    ds__history_event e = { (uint64_t)(uintptr_t)b->ptr,
-                            b->asked,
-                            a->stream_id,
-                            ds__os_ticks(),
-                            a->pool->id,
-                            b->file,
-                            b->label,
-                            b->line,
-                            DS_ACTION_FREE_REQUESTED };
+    ds__history_event e = ds__block_event(a, DS_ACTION_FREE_REQUESTED, b);
+    e.time_ns = ds__os_ticks();
     ds__lock_take(&a->dev->history_lock);
-    /* nothing more once ds_mem_history_stop has returned */
+    /* no event enters the ring after ds_mem_history_stop has returned */
     if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {
         ds__ring_in(a->dev, &e);
         e.action = DS_ACTION_FREE_COMPLETED;

@@ -29,9 +29,11 @@
 
 typedef struct ds__config_remark ds__config_remark;
 
-struct ds__config_remark { /* the text of an annotation */
+/* The text of an annotation. */
+struct ds__config_remark {
     ds__config_remark *next;
-    /* the ring has lost it when it has turned once after so many events */
+    /* the number of events up to the annotation; the ring has overwritten the annotation after as
+       many further events as it has entries */
     uint64_t until;
     char text[256];
 };
@@ -42,12 +44,11 @@ typedef struct ds__mem_observer {
 } ds__mem_observer;
 
 static struct {
-    ds__mutex lock; /* of what follows, and of all rings' sizes */
+    ds__mutex lock; /* guards the members up to `watch`, and the sizes of all rings */
     int on;
     size_t entries;
-    unsigned actions; /* that are recorded */
-    /* from the monotonic clock to the time of day, once it is asked for: the same in all
-       snapshots */
+    unsigned actions; /* bits of the recorded actions */
+    /* from the monotonic clock to the time of day; set by the first snapshot, for all snapshots */
     int64_t to_wall_ns;
 
     struct {
@@ -55,20 +56,22 @@ static struct {
         ds__config_remark *last;
     } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-    ds__mutex watch; /* of what follows */
+    ds__mutex watch; /* guards the members below */
     ds__mem_observer *watchers;
     size_t watcher_count;
     size_t watcher_room;
 } ds__history_state = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
 
+/* Runs a statement for each device that was used: `dev` is its record, ds__b its backend, ds__i its
+   index. */
 #define DS__EACH_MDEVICE(dev)                                                                   \
     for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
         for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++)                                   \
             for (ds__mem_dev *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
                  ds__once = NULL)
 
-/* Around code of the user's that may not call devstream: when it does it is told so, and the
-   call that runs keeps its name and place. */
+/* State of the current call while a callback runs that must not call devstream. Refused calls
+   report an error; the current call keeps its name and call site. */
 typedef struct ds__callback_guard {
     int outer;
     int mute;
@@ -79,7 +82,7 @@ typedef struct ds__callback_guard {
 static ds__callback_guard ds__callback_guard_enter(void) {
     ds__callback_guard g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
-    ds__tls.mute = 0; /* a refused call has its sentence */
+    ds__tls.mute = 0; /* a refused call sets its error */
     return g;
 }
 
@@ -90,6 +93,7 @@ static void ds__callback_guard_leave(ds__callback_guard g) {
     ds__tls.site = g.site;
 }
 
+/* Passes an event to all observers. */
 static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
     ds_mem_event event = { .action = (ds_mem_action)e->action,
                            .address = e->address,
@@ -107,8 +111,8 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
     ds__mutex_unlock(&ds__history_state.watch);
 }
 
-/* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
-   it returns. */
+/* Sets the events that the device reports. ds__history_state.lock is held. After the return, no
+   event of the old setting enters the ring. */
 static void ds__history_apply(ds__mem_dev *dev) {
     ds__mutex_lock(&ds__history_state.watch);
     unsigned watch = (ds__history_state.on && dev->history_room ? ds__history_state.actions : 0) |
@@ -119,7 +123,7 @@ static void ds__history_apply(ds__mem_dev *dev) {
     ds__lock_give(&dev->history_lock);
 }
 
-/* Gives the device this ring (or none), and the old one back. */
+/* Replaces the ring of a device, and returns the old one. */
 static ds__history_event *ds__history_swap(ds__mem_dev *dev, ds__history_event *ring, size_t room) {
     ds__lock_take(&dev->history_lock);
     ds__history_event *old = dev->history;
@@ -131,7 +135,7 @@ static ds__history_event *ds__history_swap(ds__mem_dev *dev, ds__history_event *
     return old;
 }
 
-/* The device's memory has just been made: it takes part in what was started before. */
+/* Lets a new device take part in a history that was started before. */
 static void ds__mem_history_join(ds__mem_dev *dev) {
     ds__mutex_lock(&ds__history_state.lock);
     if (ds__history_state.on && !dev->history_room) {

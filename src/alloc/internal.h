@@ -1,9 +1,9 @@
 /* alloc/internal.h - functions of the allocator that other layers use.
 
-   Declares what tensors and collectives use of the allocator beyond its public functions.
+   Declares the functions of the allocator that tensors and collectives use, beyond the public ones.
 
-   Invariants: if a function fails, it stores the sentence.
-   Locks: callers hold none; ds__mem_operand and ds__pinned_operand take the lock of an arena.
+   Invariants: If a function fails, it sets the error.
+   Locks: Callers hold none; ds__mem_operand and ds__pinned_operand take the lock of an arena.
    Threads: any. */
 #ifndef DS__ALLOC_INTERNAL_H
 #define DS__ALLOC_INTERNAL_H
@@ -17,16 +17,16 @@
 /* Reads the environment and enters the module at the first use. */
 static ds_result ds__mem_setup(void);
 
-/* Notes that a stream, which the caller has pinned, uses memory. Memory that is not the
-   allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
+/* Notes that a stream, which the caller has pinned, uses memory. Memory of other sources, and
+   memory of the stream itself, needs no note. In a capture, the program must keep the memory. */
 static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream);
-/* The same for pinned memory. */
+/* Notes that a stream uses pinned memory. */
 static ds_result ds__pinned_operand(void *ptr, ds_stream stream);
 
 /* Destroys an event of the library's own; a zero handle is allowed. */
 static void ds__event_drop(ds_event event);
 
-/* The running call, while a function of the program runs. */
+/* State of the current call while a function of the program runs. */
 typedef struct ds__outside {
     const char *fn;
     ds_site site;
@@ -34,7 +34,8 @@ typedef struct ds__outside {
     int mute;
 } ds__outside;
 
-/* Before a function of the program, whose calls report their own errors, and after it. */
+/* Called before and after a function of the program. Calls in the function report their own
+   errors. */
 static ds__outside ds__resource_leave(void);
 static void ds__resource_return(ds__outside o);
 

@@ -5,8 +5,8 @@
    records.
 
    Invariants: A record in `limbo` leaves the list only without leases; then its slot and event
-   are released and its block becomes free or pending. By the way (DS__COLLECT_BY_THE_WAY), a
-   limbo of 32 blocks or more is looked at no more than once per millisecond. More than 1,000
+   are released and its block becomes free or pending. With DS__COLLECT_BY_THE_WAY, a
+   limbo of 32 blocks or more is examined no more than once per millisecond. More than 1,000
    blocks in `limbo` cause one warning.
    Locks: ds__share_collect_now tries to take ds__share.mutex; only ds_mem_ipc_collect waits for
    the mutex. Inside, the registries' mutex and ds__share.lock are taken for short steps. Blocks
@@ -22,16 +22,14 @@
 #include "ipc_lease.h"
 #include "ipc_records.h"
 
-/* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
-   is held. */
+/* Ends records of blocks without leases. Returns the records of blocks in limbo that have no lease
+   any more; the caller must return these blocks. ds__share.mutex is held. */
 static ds__ipc_export *ds__share_sort(void) {
     ds__ipc_export *ready = NULL;
-    ds__ipc_export *over;
-    ds__ipc_export *limbo;
     ds__got_collect(0);
     ds__lock_take(&ds__share.lock);
-    over = ds__share.over;
-    limbo = ds__share.limbo;
+    ds__ipc_export *over = ds__share.over;
+    ds__ipc_export *limbo = ds__share.limbo;
     ds__share.over = ds__share.limbo = NULL;
     ds__lock_give(&ds__share.lock);
     while (over) {
@@ -59,16 +57,18 @@ static ds__ipc_export *ds__share_sort(void) {
     return ready;
 }
 
-/* How much trouble to take: none while another thread is at it, or while many are in limbo and
-   were looked at a moment ago. */
+/* The effort of a collection: none if another thread has the mutex, or if many blocks in limbo were
+   examined less than a millisecond ago; none if another thread has the mutex; full. */
 enum { DS__COLLECT_BY_THE_WAY, DS__COLLECT_IF_FREE, DS__COLLECT_ALL };
 
-static void ds__share_collect_now(int how, size_t *out_count) {
+/* Collects exports that are no longer used. Returns the number of blocks that have come back. Only
+   DS__COLLECT_ALL waits for ds__share.mutex. */
+static size_t ds__share_collect_now(int how) {
     size_t count = 0;
     if (how == DS__COLLECT_ALL)
         ds__mutex_lock(&ds__share.mutex);
     else if (!ds__mutex_trylock(&ds__share.mutex))
-        return;
+        return 0;
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
         how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
@@ -80,48 +80,49 @@ static void ds__share_collect_now(int how, size_t *out_count) {
     if (warn)
         ds__log_warn("%zu freed blocks are kept because other processes have not closed them",
                      many);
-    while (ready) { /* the allocator's locks may be held by who waits for the mutex */
+    /* without the mutex, because a thread may wait for it with locks of the allocator held */
+    while (ready) {
         ds__ipc_export *s = ready;
         ready = s->next;
         ds__mem_return(s->block);
         ds__host_free(s);
         count++;
     }
-    if (out_count)
-        *out_count = count;
+    return count;
 }
 
 static void ds__share_collect_by_the_way(void) {
-    ds__share_collect_now(DS__COLLECT_BY_THE_WAY, NULL);
+    (void)ds__share_collect_now(DS__COLLECT_BY_THE_WAY);
 }
 
 static size_t ds__share_collect(void) {
-    size_t count = 0;
-    ds__share_collect_now(DS__COLLECT_IF_FREE, &count);
-    return count;
+    return ds__share_collect_now(DS__COLLECT_IF_FREE);
 }
 
 DSDEF ds_result(ds_mem_ipc_collect)(void) {
     DS__ENTER("ds_mem_ipc_collect");
-    ds__share_collect_now(DS__COLLECT_ALL, NULL);
+    (void)ds__share_collect_now(DS__COLLECT_ALL);
     return DS_OK;
 }
 
-/* When all work is done, before the segments go. */
+/* Ends all records of a list. ds__share.mutex is held. */
+static void ds__ipc_exports_end(ds__ipc_export **list) {
+    while (*list) {
+        ds__ipc_export *s = *list;
+        *list = s->next;
+        ds__ipc_export_end(s);
+    }
+}
+
+/* Ends all records at ds_shutdown, after all work and before the segments are freed. */
 static void ds__share_shutdown(void) {
     ds__mutex_lock(&ds__share.mutex);
     ds__share.ending = 1;
     ds__got_collect(1);
-    for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
-        ds__ipc_export **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
-                                : i == DS__SENT_BUCKETS ? &ds__share.limbo
-                                                        : &ds__share.over;
-        while (*list) {
-            ds__ipc_export *s = *list;
-            *list = s->next;
-            ds__ipc_export_end(s);
-        }
-    }
+    for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
+        ds__ipc_exports_end(&ds__share.bucket[i]);
+    ds__ipc_exports_end(&ds__share.limbo);
+    ds__ipc_exports_end(&ds__share.over);
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
     ds__mutex_unlock(&ds__share.mutex);

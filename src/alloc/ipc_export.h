@@ -23,7 +23,8 @@
 #include "ipc_records.h"
 #include "ipc_collect.h"
 
-/* The name and the stake of the segment, made at its first export. The mutex is held. */
+/* Exports a segment and takes its export slot, at the first export of one of its blocks.
+   ds__share.mutex is held. */
 static ds_result ds__export_hold_export(ds__export_hold *h) {
     ds__registry *b;
     unsigned char handle[64];
@@ -42,8 +43,8 @@ static ds_result ds__export_hold_export(ds__export_hold *h) {
     return r;
 }
 
-/* Orders what importers do behind the work on the block's stream so far by the record's event. If
-   there is none, *out_wait is set. */
+/* Records the record's event behind the work enqueued so far on the block's stream, for importers
+   to wait for. *out_wait: 1 if there is no event, so the host must wait for this work. */
 static ds_result ds__ipc_export_order(const ds__ipc_export *s, ds_stream stream, int *out_wait) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
@@ -62,8 +63,8 @@ static ds_result ds__ipc_export_order(const ds__ipc_export *s, ds_stream stream,
     return r;
 }
 
-/* Waits for the work on the block's stream so far; `end` is the last work of a stream that has
-   ended. No lock is held: another thread may have to share memory before the stream goes on. */
+/* Waits for the work on the block's stream so far; `end`: the event of a stream that has ended. No
+   lock is held, because the stream may wait for work of a thread that must share memory first. */
 static ds_result ds__ipc_export_wait(ds_stream stream, ds_event end) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     if (!of)
@@ -73,7 +74,7 @@ static ds_result ds__ipc_export_wait(ds_stream stream, ds_event end) {
     return r;
 }
 
-/* What an export needs to know of a block, as it is found under its arena's lock. */
+/* The members of a block that an export needs, read under the arena's lock. */
 typedef struct ds__exported {
     ds__mem_block *block;
     char *start;
@@ -84,7 +85,8 @@ typedef struct ds__exported {
     int shareable;
 } ds__exported;
 
-/* A record for a block of the segment. The mutex is held. */
+/* Makes a record for a block of an exported segment, with an export slot and an event.
+   ds__share.mutex is held. */
 static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold *h,
                                     ds__ipc_export **out) {
     ds__ipc_export *s = ds__host_alloc(sizeof *s);
@@ -103,36 +105,39 @@ static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold
         ds__host_free(s);
         return r;
     }
-    if (ds__share.events < DS__SENT_EVENTS &&
-        (r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event)) ==
-            DS_OK)
+    if (ds__share.events < DS__SENT_EVENTS) {
+        r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event);
+        if (r < 0) {
+            ds__ipc_export_end(s);
+            return r;
+        }
         ds__share.events++;
-    if (r < 0) {
-        ds__ipc_export_end(s);
-        return r;
     }
     *out = s;
     return DS_OK;
 }
 
-/* Importers find the record's event on its export slot, from its first record on. The mutex is
-   held. */
+/* Enters the record's event in the export slot for importers, after the event was recorded for the
+   first time. ds__share.mutex is held. */
 static ds_result ds__ipc_export_event(const ds__ipc_export *s) {
     ds__export_slot_facts *facts = &ds__registries.own->sheet->stake[s->stake].facts;
     unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
     ds_result r = DS_OK;
-    if (native && !atomic_load(&facts->has_event) &&
-        (r = e->driver->event_export(native, handle)) == DS_OK) {
-        memcpy(facts->handle, handle, sizeof facts->handle);
-        atomic_store(&facts->has_event, 1);
+    if (native && !atomic_load(&facts->has_event)) {
+        r = e->driver->event_export(native, handle);
+        if (r == DS_OK) {
+            memcpy(facts->handle, handle, sizeof facts->handle);
+            atomic_store(&facts->has_event, 1);
+        }
     }
     if (e)
         ds__event_unpin(e);
     return r;
 }
 
+/* Reads the members of the live block of an address. Returns 0 if there is none. */
 static int ds__export_look(const void *ptr, ds__exported *x) {
     ds__arena *a = NULL;
     ds__mem_block *b = ds__find_live(ptr, 0, &a);
@@ -150,7 +155,8 @@ static int ds__export_look(const void *ptr, ds__exported *x) {
     return 1;
 }
 
-/* Marks the block as exported, if it is still the same one, and enters a record that is new. */
+/* Marks the block as exported and enters a new record. Returns 0 if the block was freed meanwhile.
+   */
 static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     ds__arena *a = NULL;
     ds__mem_block *b = ds__find_live(x->start, 1, &a);
@@ -168,7 +174,8 @@ static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     return same;
 }
 
-/* The mutex is held. *out_wait: ds__ipc_export_wait is still to come. */
+/* Exports a block. *out_wait: 1 if the caller must call ds__ipc_export_wait without the lock.
+   ds__share.mutex is held. */
 static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int *out_wait) {
     ds__ipc_export *s;
     ds__ipc_export *fresh = NULL;
@@ -184,8 +191,10 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     ds__lock_take(&ds__share.lock);
     s = ds__ipc_export_find(x->start, 0);
     ds__lock_give(&ds__share.lock);
-    if (!s && (r = ds__ipc_export_new(x, h, &fresh)) == DS_OK)
+    if (!s) {
+        r = ds__ipc_export_new(x, h, &fresh);
         s = fresh;
+    }
     if (r == DS_OK)
         r = ds__ipc_export_order(s, x->stream, out_wait);
     if (r == DS_OK)

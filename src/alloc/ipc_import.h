@@ -25,7 +25,8 @@
 #include "ipc_records.h"
 #include "ipc_collect.h"
 
-/* A stream has come to the end of an import: on a thread of the driver's, with no lock. */
+/* Ends a closed import after its stream has reached the close. Runs on a thread of the driver, and
+   takes no lock. */
 static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     ds__got *g = user;
     (void)stream;
@@ -33,10 +34,10 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     if (atomic_fetch_sub(&g->left, 1) != 1)
         return;
     ds__lease_drop(g->guest->board, g->stake, g->lease);
-    atomic_store(&g->gone, 1); /* now the other threads may end it */
+    atomic_store(&g->gone, 1); /* now other threads may free the record */
 }
 
-/* Opens the memory of a segment whose lease was just taken. The mutex is held. */
+/* Opens the memory of a segment, whose lease is taken. ds__share.mutex is held. */
 static ds_result ds__guest_open(ds__guest *q) {
     const ds__export_slot_facts *facts = &q->board->sheet->stake[q->stake].facts;
     void *base = NULL;
@@ -50,26 +51,38 @@ static ds_result ds__guest_open(ds__guest *q) {
     return r;
 }
 
-/* The segment of a block of another process, opened if it is not; the board is the caller's, or
-   the segment's from now on. The mutex is held. */
-static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *block, ds__registry *b,
-                              ds__guest **out) {
+/* Returns the open segment of a block, or NULL. ds__share.mutex is held. */
+static ds__guest *ds__guest_find(ds_device device, const ds__export_slot_facts *block,
+                                 const ds__registry *b) {
     ds__guest *q = ds__share.guests;
     while (q && (q->board != b || q->stake != block->segment ||
                  q->generation != block->segment_generation || q->device.index != device.index ||
                  q->device.type != device.type))
         q = q->next;
-    if ((*out = q) != NULL)
+    return q;
+}
+
+/* Returns the segment of a block of another process, which is opened at the first import of its
+   blocks. An opened segment refers to the registry `b`. ds__share.mutex is held. */
+static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *block, ds__registry *b,
+                              ds__guest **out) {
+    ds__guest *q = ds__guest_find(device, block, b);
+    *out = q;
+    if (q)
         return DS_OK;
-    if (!(q = ds__host_alloc(sizeof *q)))
+    q = ds__host_alloc(sizeof *q);
+    if (!q)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     q->device = device;
     q->board = b;
     q->stake = block->segment;
     q->generation = block->segment_generation;
     ds_result r = ds__lease_take(b, q->stake, q->generation, &q->lease);
-    if (r == DS_OK && (r = ds__guest_open(q)) < 0)
-        ds__lease_drop(b, q->stake, q->lease);
+    if (r == DS_OK) {
+        r = ds__guest_open(q);
+        if (r < 0)
+            ds__lease_drop(b, q->stake, q->lease);
+    }
     if (r < 0) {
         ds__host_free(q);
         return r;
@@ -83,8 +96,9 @@ static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *blo
     return DS_OK;
 }
 
-/* One more import of a block that is imported already; 0: it is not, or closed and about to go.
-   The mutex is held. */
+/* Adds an import of a block that is imported already, and returns its record. Returns NULL if the
+   block is not imported, or if all imports are closed and their callbacks have run. ds__share.mutex
+   is held. */
 static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const ds__registry *b) {
     for (ds__got *g = ds__share.got; g; g = g->next) {
         int left = atomic_load(&g->left);
@@ -101,14 +115,15 @@ static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const d
     return NULL;
 }
 
-/* The handle's pointer must be inside of the block. */
+/* Checks that the handle's pointer is inside of the block. */
 static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
     DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
                 (unsigned long long)p->inner, size);
     return DS_OK;
 }
 
-/* The mutex is held. */
+/* Makes a record of an import: takes the lease of the block, and opens its segment. ds__share.mutex
+   is held. */
 static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__registry *b,
                              ds__got **out) {
     uint32_t lease;
@@ -119,8 +134,11 @@ static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__regi
     const ds__export_slot_facts *facts = &b->sheet->stake[p->stake].facts;
     ds__got *g = NULL;
     r = ds__inner_check(p, (size_t)facts->size);
-    if (r == DS_OK && !(g = ds__host_alloc(sizeof *g)))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    if (r == DS_OK) {
+        g = ds__host_alloc(sizeof *g);
+        if (!g)
+            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    }
     if (r == DS_OK)
         r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
@@ -143,7 +161,7 @@ static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__regi
     return DS_OK;
 }
 
-/* The stream goes on behind what the exporter had put on its own. */
+/* Makes the stream wait for the work that the exporter had enqueued before the export. */
 static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
     const ds__export_slot_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
     ds_event event = { 0 };
@@ -184,7 +202,7 @@ static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_
     return r;
 }
 
-/* Whether the bytes can have come from ds_mem_export. */
+/* Checks the bytes of a handle, as far as possible without the exporter's registry. */
 static ds_result ds__ipc_memory_check(const ds__ipc_memory *p, ds_device device) {
     static const ds__ipc_memory none;
     DS__REQUIRE(p->version != 0 && p->version <= 64, "the handle was not written by ds_mem_export");
@@ -229,8 +247,8 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     ds__stream_unpin(s);
     if (r < 0)
         return r;
-    /* the shutdown is to know of it */
-    if ((r = ds__mem_setup()) < 0)
+    r = ds__mem_setup(); /* then ds_shutdown ends the import */
+    if (r < 0)
         return r;
     ds__mutex_lock(&ds__share.mutex);
     ds__got_collect(0);
@@ -241,8 +259,8 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     return r;
 }
 
-/* The stream is told to end the import there. *out_wait: it has failed; the caller waits for it
-   and calls ds__got_passed. The mutex is held. */
+/* Enqueues the callback that ends the import. *out_wait: 1 if the stream has failed, so the caller
+   must wait for the stream and call ds__got_passed. ds__share.mutex is held. */
 static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
     ds__op op = ds__op_make(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
@@ -254,7 +272,7 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int 
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "imported memory cannot be closed on a stream that captures");
     ds_result r = ds__stream_submit(s, &op);
-    /* nothing more runs there once what runs now is over */
+    /* a failed stream runs no further work */
     *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
     if (*out_wait)
         r = DS_OK;

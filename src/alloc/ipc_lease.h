@@ -20,7 +20,8 @@
 
 #include "../base/ipc_board.h"
 
-/* A stake on the own board, with what importers read of it. The boards' mutex is held. */
+/* Takes an export slot of the process's registry, with its content for importers. The registries'
+   mutex is held. */
 static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_facts *facts,
                                      uint32_t *out, uint32_t *out_generation) {
     uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
@@ -43,7 +44,7 @@ static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_fact
     return DS_OK;
 }
 
-/* Nobody has a lease of it. The boards' mutex is held. */
+/* Gives an export slot without leases back. The registries' mutex is held. */
 static void ds__export_slot_end(ds__registry *b, uint32_t i) {
     ds__export_slot *s = &b->sheet->stake[i];
     atomic_fetch_and(&s->word, ~(uint64_t)1);
@@ -51,17 +52,19 @@ static void ds__export_slot_end(ds__registry *b, uint32_t i) {
     b->free_stake = i + 1;
 }
 
+/* Closes an export slot: no process can take a lease from now on. */
 static void ds__export_slot_close(uint32_t i) {
     atomic_fetch_and(&ds__registries.own->sheet->stake[i].word, ~(uint64_t)1);
 }
 
-/* A lease says who has it as a lane does: number << 24 | process id. */
+/* Returns the number of the process that has a lease. A lease is number << 24 | process id, as in a
+   lane of the registry. */
 static uint64_t ds__lease_number(uint64_t lease) {
     return lease >> 24;
 }
 
-/* Whether somebody has a lease of the own stake; look: those of processes that are gone are
-   ended first. */
+/* Returns whether a process has a lease of an own export slot. With `look`, first ends the leases
+   of processes that have ended. */
 static int ds__export_slot_leased(uint32_t i, int look) {
     ds__registry *b = ds__registries.own;
     ds__export_slot *s = &b->sheet->stake[i];
@@ -76,8 +79,8 @@ static int ds__export_slot_leased(uint32_t i, int look) {
     return leased;
 }
 
-/* Takes a lease of another process's stake; that of a process that is gone when no other is
-   free. The stake's facts stay as they are until ds__lease_drop. No stake has generation 0. */
+/* Takes a lease of another process's export slot; if none is free, takes over the lease of an ended
+   process. The content of the slot stays until ds__lease_drop. No slot has generation 0. */
 static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t generation,
                                 uint32_t *out) {
     DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),

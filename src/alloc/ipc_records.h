@@ -30,7 +30,8 @@ static ds__ipc_export **ds__ipc_export_bucket(const char *ptr) {
     return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
 }
 
-/* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
+/* Returns the record of a live exported block, or NULL. With `take`, removes the record from its
+   bucket. ds__share.lock is held. */
 static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
     ds__ipc_export **p = ds__ipc_export_bucket(ptr);
     while (*p && (*p)->ptr != ptr)
@@ -41,7 +42,8 @@ static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
     return s;
 }
 
-/* The user has freed the block; its arena is locked. 1: other processes still have it. */
+/* Moves the record of a freed block to `limbo` or `over`. Returns 1 if other processes still have
+   leases of the block. The arena is locked. */
 static int ds__share_hold(ds__mem_block *b) {
     ds__lock_take(&ds__share.lock);
     ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
@@ -61,7 +63,7 @@ static int ds__share_hold(ds__mem_block *b) {
     return leased;
 }
 
-/* Ends what the record of a block that nobody else has stands for. The mutex is held. */
+/* Gives the event and the export slot of a block without leases back. ds__share.mutex is held. */
 static void ds__ipc_export_clear(ds__ipc_export *s) {
     if (s->event.id) {
         ds__event_drop(s->event);
@@ -72,20 +74,21 @@ static void ds__ipc_export_clear(ds__ipc_export *s) {
     ds__registries_unlock();
 }
 
+/* Ends a record of a block without leases. ds__share.mutex is held. */
 static void ds__ipc_export_end(ds__ipc_export *s) {
     ds__ipc_export_clear(s);
     ds__host_free(s);
 }
 
-/* The segment's memory, which the allocator has given back and nobody has open, or which stays
-   where it is. The mutex is held. */
+/* Ends a record of a segment and frees the memory. With `stays`, other processes have the memory
+   open, and it remains until the process ends. ds__share.mutex is held. */
 static void ds__export_hold_end(ds__export_hold *h, int stays) {
     ds__found f;
     if (stays)
         (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
     else
-        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size,
-                                          1)); /* the allocator has waited for the device */
+        /* without a wait: the allocator has waited for the device */
+        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size, 1));
     if (h->generation && !stays) {
         ds__registries_lock();
         ds__export_slot_end(ds__registries.own, h->stake);
@@ -94,12 +97,13 @@ static void ds__export_hold_end(ds__export_hold *h, int stays) {
     ds__host_free(h);
 }
 
-/* The mutex is held. */
+/* Ends the segments that were given back and that no other process has open; during ds_shutdown,
+   all that were given back. ds__share.mutex is held. */
 static void ds__export_holds_collect(void) {
     for (ds__export_hold **p = &ds__share.hoards; *p;) {
         ds__export_hold *h = *p;
         int leased = h->over && h->generation && ds__export_slot_leased(h->stake, 1);
-        /* on a CPU device only the name goes */
+        /* memory of a CPU device can be freed: other processes keep their mapping */
         int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
         if (stays)
             ds__log_warn("%zu bytes at %p remain allocated until the process ends: other processes "
@@ -114,6 +118,7 @@ static void ds__export_holds_collect(void) {
     }
 }
 
+/* Allocates the memory of a shareable segment. */
 static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
     ds__export_hold *h = ds__host_alloc(sizeof *h);
     if (!h)
@@ -134,6 +139,8 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
     return DS_OK;
 }
 
+/* Gives a shareable segment back after the work of the device. The memory stays while other
+   processes have it open. */
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
     ds__tls.quiet++;
@@ -156,8 +163,7 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
     return DS_OK;
 }
 
-/* The import whose block holds the address and that is not closed; NULL: none. The mutex is
-   held. */
+/* Returns the open import that contains an address, or NULL. ds__share.mutex is held. */
 static ds__got *ds__got_of(const void *ptr) {
     ds__got *g = ds__share.got;
     while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size))
@@ -165,7 +171,7 @@ static ds__got *ds__got_of(const void *ptr) {
     return g;
 }
 
-/* Closes a segment of which no block is left. The mutex is held. */
+/* Closes a segment without imports. ds__share.mutex is held. */
 static void ds__guest_end(ds__guest *q) {
     ds__guest **p = &ds__share.guests;
     while (*p != q)
@@ -179,7 +185,8 @@ static void ds__guest_end(ds__guest *q) {
     ds__host_free(q);
 }
 
-/* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
+/* Ends imports whose callbacks have run, or with `all` every import, at ds_shutdown.
+   ds__share.mutex is held. */
 static void ds__got_collect(int all) {
     for (ds__got **p = &ds__share.got; *p;) {
         ds__got *g = *p;

@@ -3,8 +3,8 @@
    Writes the processes that share memory of a device, with their bytes (ds__share_list).
    ds__sharer_write writes the line of one process. report_processes.h uses both.
 
-   Invariants: A process stands in the report once, with the sum of what it has of this process
-   and what this process has of it. At most DS__SHARERS processes are reported.
+   Invariants: The report lists a process once, with the sum of the bytes that the process has
+   imported from this one and exported to this one. At most DS__SHARERS processes are reported.
    Locks: ds__share.mutex and ds__share.lock while the records are read; the user's writer is
    called after they are released.
    Threads: any caller's thread. */
@@ -25,20 +25,20 @@ static void ds__sharer_write(ds__text_writer *p, unsigned pid, unsigned long lon
                               (double)bytes / (double)DS__MIB);
 }
 
-/* Who has blocks of the device, or has given it some: the number on the own board (0: it has
-   given), the process, and how much. */
-enum { DS__SHARERS = 256 }; /* more are not told */
+enum { DS__SHARERS = 256 }; /* the largest number of processes in a report */
 
+/* The processes that share memory of a device, with the bytes. */
 typedef struct ds__sharers {
     size_t count;
 
     struct {
-        uint64_t number;
+        uint64_t number; /* in the own registry; 0: memory was imported from the process */
         uint64_t bytes;
         unsigned pid;
     } at[DS__SHARERS];
 } ds__sharers;
 
+/* Adds bytes to a process. */
 static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t bytes) {
     size_t i = 0;
     while (i < l->count && (l->at[i].number != number || l->at[i].pid != pid))
@@ -54,12 +54,13 @@ static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t
     l->at[i].bytes += bytes;
 }
 
+/* Adds the processes with leases of the device's blocks in a list of exports. */
 static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_export *s) {
     for (; s; s = s->next) {
         const ds__arena *a = atomic_load(&s->block->seg->arena);
-        for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index &&
-                        a->dev->device.type == device.type;
-             k++) {
+        if (!a || a->dev->device.index != device.index || a->dev->device.type != device.type)
+            continue;
+        for (int k = 0; k < DS__LEASES; k++) {
             uint64_t lease = atomic_load(&ds__registries.own->sheet->stake[s->stake].lease[k]);
             if (lease)
                 ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
@@ -68,13 +69,14 @@ static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_expor
     }
 }
 
+/* Writes a line for each process that shares memory of the device. No lock is held. */
 static void ds__share_list(ds_device device, ds__text_writer *p) {
     ds__sharers *l = ds__host_alloc(sizeof *l);
     if (!l)
         return;
     ds__mutex_lock(&ds__share.mutex);
     if (ds__registries.own) {
-        ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
+        ds__lock_take(&ds__share.lock); /* meanwhile, no block of these lists is reused */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
             ds__sharers_of(l, device, ds__share.bucket[i]);
         ds__sharers_of(l, device, ds__share.limbo);

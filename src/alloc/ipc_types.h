@@ -3,8 +3,8 @@
    Defines the records for memory that processes share, and their global state (ds__share). The
    exporter has exported segments (ds__export_hold) and exports (ds__ipc_export, one for each
    block). The importer has opened segments (ds__guest) and imports (ds__got, one for each block).
-   ds__ipc_memory is the content of an IPC handle, and ds__export_slot_facts what the exporter's
-   registry says.
+   ds__ipc_memory is the content of an IPC handle, and ds__export_slot_facts the content of an
+   export slot.
 
    Policy:
    1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
@@ -14,15 +14,15 @@
       size.
    2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
       when it opens the segment. A lease is a number that only a living process holds. So any
-      process that looks at a lease of a dead process takes it back.
+      process may take back a lease of an ended process.
    3. Closing an import enqueues a callback on the stream of the last use; the block's lease ends
       in that callback. A later call of this process closes the segment when no block of the
       segment is left; then the segment's lease ends.
    4. A freed block without leases is free. A freed block with leases is in `limbo` until the
-      leases are gone. `limbo` is looked at when a block is exported, imported, closed or freed,
+      leases are gone. `limbo` is searched when a block is exported, imported, closed or freed,
       by ds_mem_ipc_collect, and when memory is short.
-   5. A slot is closed before its leases are looked at, and a lease is taken before the slot is
-      looked at. So of a free and an import at the same time, one sees the other.
+   5. A slot is closed before its leases are read, and a lease is taken before the slot is read.
+      So of a free and an import at the same time, one sees the other.
    6. A freed segment stays until all processes that have it open have closed it, as CUDA
       requires.
 
@@ -42,29 +42,28 @@
 
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
 
-/* A segment of this process. */
+/* A segment of a shareable pool. */
 typedef struct ds__export_hold {
     struct ds__export_hold *next;
     ds_device device;
     char *base;
     size_t size;
-    uint32_t stake;      /* from the first export on */
-    uint32_t generation; /* from the first export on: not 0 */
-    int over;            /* the allocator has given it back */
+    uint32_t stake;      /* the export slot, from the first export on */
+    uint32_t generation; /* of the export slot; 0 before the first export */
+    int over;            /* 1: the allocator has given the segment back */
 } ds__export_hold;
 
 /* An exported block, until it is free. */
 typedef struct ds__ipc_export {
-    /* in its bucket, in limbo, or in the list of those that are over */
-    struct ds__ipc_export *next;
+    struct ds__ipc_export *next; /* in a bucket, in `limbo`, or in `over` */
     ds__mem_block *block;
     char *ptr;
-    uint32_t stake;
+    uint32_t stake; /* the export slot */
     uint32_t generation;
-    ds_event event; /* 0: more than DS__SENT_EVENTS have one */
+    ds_event event; /* 0: DS__SENT_EVENTS other records have an event */
 } ds__ipc_export;
 
-/* A segment of another process. */
+/* An opened segment of another process. */
 typedef struct ds__guest {
     struct ds__guest *next;
     ds_device device;
@@ -74,10 +73,10 @@ typedef struct ds__guest {
     uint32_t stake;
     uint32_t generation;
     uint32_t lease;
-    size_t blocks;
+    size_t blocks; /* records of imports in the segment */
 } ds__guest;
 
-/* A block of it. */
+/* An imported block. */
 typedef struct ds__got {
     struct ds__got *next;
     ds__guest *guest;
@@ -87,17 +86,17 @@ typedef struct ds__got {
     uint32_t generation;
     int open; /* imports that were not closed */
     uint32_t lease;
-    _Atomic int left; /* those, and closed ones whose stream has not come there */
-    _Atomic int gone; /* the lease is dropped, and no callback will come */
+    _Atomic int left; /* `open`, and closed imports whose callback has not run */
+    _Atomic int gone; /* 1: the lease is dropped, and no callback will come */
 } ds__got;
 
 static struct {
     ds__mutex mutex;
-    ds__lock lock; /* of the next two, and the buckets */
-    ds__ipc_export *limbo;
-    ds__ipc_export *over;
+    ds__lock lock;         /* guards `limbo`, `over` and `bucket` */
+    ds__ipc_export *limbo; /* freed blocks with leases */
+    ds__ipc_export *over;  /* records of freed blocks without leases */
     ds__ipc_export *bucket[DS__SENT_BUCKETS];
-    ds__export_hold *hoards;
+    ds__export_hold *hoards; /* all exported segments */
     ds__guest *guests;
     ds__got *got;
     size_t events;
@@ -107,11 +106,11 @@ static struct {
     uint64_t looked_ns;
 } ds__share = { .mutex = DS__MUTEX_INIT };
 
-/* The content of a handle. It comes from outside: all but `inner` names the export slot, and
-   `inner` is checked against the size there. */
+/* The content of an IPC handle, which another process may have changed. All members except `inner`
+   name the export slot; `inner` is compared with the size there. */
 typedef struct ds__ipc_memory {
     uint8_t version;
-    uint8_t type; /* of the devices, for the sentence; the segment's slot decides */
+    uint8_t type; /* of the device, for the error; the type in the segment's slot counts */
     uint8_t zero[2];
     int32_t pid;
     int32_t fd;
@@ -119,7 +118,7 @@ typedef struct ds__ipc_memory {
     uint32_t generation;
     uint32_t zero_too;
     uint64_t cookie;
-    uint64_t inner;          /* where the pointer is in the block */
+    uint64_t inner;          /* offset of the pointer in the block */
     unsigned char rest[216]; /* zero */
 } ds__ipc_memory;
 

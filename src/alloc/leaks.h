@@ -16,7 +16,7 @@
 #include "oom_owners.h"
 #include "oom_walk.h"
 
-/* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
+/* Reports the blocks that were not freed, by owner, at shutdown. Blocks of graphs are not leaks. */
 static void ds__tell_leaks(ds__mem_dev *dev) {
     ds__oom_owners owners;
     ds__oom_owner o;
@@ -31,7 +31,7 @@ static void ds__tell_leaks(ds__mem_dev *dev) {
                 for (const ds__mem_block *b = g->first; b; b = b->next)
                     if (b->state == DS_BLOCK_LIVE)
                         ds__oom_owners_add(&owners, b);
-    /* whoever has more knows enough */
+    /* not more than 100 owners */
     for (int i = 0; i < 100 && (which = ds__oom_owners_next(&owners, &o)); i++) {
         ds__oom_owner_name(&owners, which, &o, name);
         ds__log_warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count,

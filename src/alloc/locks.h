@@ -9,12 +9,12 @@
    arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
    taken. While a thread holds the device lock (ds__tls.upper_locked), ds__retired_reclaim does
    nothing on that thread.
-   Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
-   arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
-   holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
-   arena.h and record_use.h have exceptions. ds__make_ready expects the arena's lock and releases
-   it. ds__count_begin expects that lock and may return 1 with all locks of the device held;
-   ds__count_end releases what is held.
+   Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock, arena
+   locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread holds several
+   of them only by ds__mem_lock_all. Drivers must be called without a spinlock; arena.h and
+   record_use.h have exceptions. ds__make_ready expects the arena's lock and releases it;
+   ds__arena_lock_ready returns with that lock held. ds__count_begin expects that lock and may
+   return 1 with all locks of the device held; ds__count_end releases the locks.
    Threads: any. */
 #ifndef DS__ALLOC_LOCKS_H
 #define DS__ALLOC_LOCKS_H
@@ -24,7 +24,7 @@
 #include "counters.h"
 #include "block.h"
 
-/* Stops the device: nobody allocates or frees on it until it is unlocked. */
+/* Stops the device: no thread allocates or frees on it until ds__mem_unlock_all. */
 static void ds__mem_lock_all(ds__mem_dev *dev) {
     ds__mem_dev_lock(dev);
     for (ds__mem_pool *p = &dev->main; p; p = p->next)
@@ -41,22 +41,32 @@ static void ds__mem_unlock_all(ds__mem_dev *dev) {
     ds__mem_dev_unlock(dev);
 }
 
-/* locked before, unlocked after */
+/* Gives the arena room to count a change of `size` bytes. The arena is locked, and is unlocked
+   afterwards, so the caller must check again. */
 __attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
     int exact = a->exact;
     ds__arena_unlock(a);
     if (exact && ds__counter_room_claim(a->dev))
         return;
     ds__mem_lock_all(a->dev);
-    /* else another thread just did */
+    /* another thread may have done so */
     if (!ds__counter_room_ready(a, kind, size))
         ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
 
-/* Lets the locked arena count a block that is there. Where there is no room for it all is locked
-   until ds__count_end (1): peaks follow what was counted, not what could be. The lock may have
-   been given up meanwhile. */
+/* Locks the arena and gives it room to count changes that need none of the headroom. */
+static void ds__arena_lock_ready(ds__arena *a, int kind) {
+    ds__arena_lock(a);
+    while (!ds__counter_room_ready(a, kind, 0)) {
+        ds__make_ready(a, kind, 0);
+        ds__arena_lock(a);
+    }
+}
+
+/* Lets the arena, which is locked, count a block. If there is no room, locks all until
+   ds__count_end and returns 1: new peaks then include the block and nothing else. The arena may be
+   unlocked meanwhile. */
 __attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size,
                                                      int64_t asked) {
     while (!ds__has_room(a, kind, size, asked)) {
@@ -71,7 +81,8 @@ __attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int
     return 0;
 }
 
-static void ds__count_end(ds__arena *a, int all) { /* unlocks */
+/* Ends ds__count_begin, which has returned `all`, and releases its locks. */
+static void ds__count_end(ds__arena *a, int all) {
     if (!all) {
         ds__arena_unlock(a);
         return;

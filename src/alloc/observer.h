@@ -1,8 +1,7 @@
 /* alloc/observer.h - observers of allocator events.
 
    Implements ds_mem_add_event_callback and ds_mem_remove_event_callback; history_state.h has the
-   list and calls the observers. ds__snap_room makes room in an array, here and for snapshots.
-   ds__snapshot_shutdown resets history and observers.
+   list and calls the observers. ds__snapshot_shutdown resets history and observers.
 
    Invariants: When ds_mem_remove_event_callback returns DS_OK, no thread is inside the observer.
    Locks: order: ds__history_state.lock, then ds__history_state.watch. Observers run under
@@ -18,24 +17,6 @@
 #include "pool.h"
 #include "history.h"
 
-/* Room for `more` elements; 0: no memory. */
-static int ds__snap_room(void *list, size_t element, size_t count, size_t more, size_t *room) {
-    void *old;
-    void *bigger;
-    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
-    if (count + more <= *room)
-        return 1;
-    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__host_alloc(wanted * element)))
-        return 0;
-    memcpy(&old, list, sizeof old);
-    if (count)
-        memcpy(bigger, old, count * element);
-    ds__host_free(old);
-    memcpy(list, &bigger, sizeof bigger);
-    *room = wanted;
-    return 1;
-}
-
 DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_add_event_callback");
     DS__REQUIRE(fn, "fn is NULL");
@@ -44,8 +25,9 @@ DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
         return r;
     ds__mutex_lock(&ds__history_state.lock);
     ds__mutex_lock(&ds__history_state.watch);
-    int room = ds__snap_room(&ds__history_state.watchers, sizeof *ds__history_state.watchers,
-                             ds__history_state.watcher_count, 1, &ds__history_state.watcher_room);
+    int room =
+        ds__array_reserve(&ds__history_state.watchers, sizeof *ds__history_state.watchers,
+                          ds__history_state.watcher_count, 1, &ds__history_state.watcher_room);
     if (room)
         ds__history_state.watchers[ds__history_state.watcher_count++] =
             (ds__mem_observer){ fn, user };
@@ -76,7 +58,7 @@ DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
                             "this function was not added with this user pointer");
 }
 
-/* ds_shutdown: everything starts afresh. */
+/* Resets history and observers at ds_shutdown. */
 static void ds__snapshot_shutdown(void) {
     DS__EACH_MDEVICE(dev) {
         ds__host_free(ds__history_swap(dev, NULL, 0));

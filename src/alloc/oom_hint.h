@@ -22,11 +22,12 @@
 #include "oom_owners.h"
 #include "oom_walk.h"
 
+/* Returns the fragmentation in percent. */
 static int ds__oom_fragmentation(const ds__oom_facts *s) {
     return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
 }
 
-/* Whether growing segments could be had. */
+/* Returns whether growing segments are off but possible. */
 static int ds__oom_could_grow(const ds__oom_facts *s) {
     void *at = NULL;
     size_t page = 0;
@@ -43,8 +44,8 @@ static int ds__oom_could_grow(const ds__oom_facts *s) {
     return r == DS_OK;
 }
 
-/* Whether the request could be served if so much went back to the device, so much of it the
-   pool's. */
+/* Returns whether the request could be served if `back` bytes went back to the device, `pool_back`
+   of these from the pool. */
 static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
     size_t need = s->segment > s->size ? s->segment : s->size;
     size_t left = s->reserved - back;
@@ -56,7 +57,8 @@ static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
     return !s->known || need <= s->free + back;
 }
 
-/* Memory that an open capture keeps from the request; 0: none. */
+/* Advice if an open capture keeps memory from the request. Returns 0 if the reason does not apply.
+   */
 static int ds__oom_hint_capture(ds__oom_facts *s) {
     const ds_mem_config *c = ds__pool_policy(s->pool);
     if (!s->quiet || ds__oom_fits(s, 0, 0))
@@ -82,28 +84,39 @@ static int ds__oom_hint_capture(ds__oom_facts *s) {
     return 0;
 }
 
-/* Memory that is there and cannot be used for this; 0: none. */
-static int ds__oom_hint_cached(ds__oom_facts *s) {
+/* Returns the advice about a free block of another stream. */
+static const char *ds__oom_theirs_advice(const ds__oom_facts *s) {
+    if (s->apart)
+        return ", and this stream cannot wait for it while a capture is open";
+    if (ds__pool_policy(s->pool)->reuse == DS_REUSE_NEVER)
+        return "; with reuse:on_shortage this stream may wait for it";
+    return "; wait for that stream, or allocate on it";
+}
+
+/* Returns the reason why the block must be larger than the request. */
+static const char *ds__oom_enlarged_by(const ds__oom_facts *s) {
     const ds_mem_config *c = ds__pool_policy(s->pool);
+    if (s->aligned)
+        return "the alignment";
+    if (c->guard_bytes)
+        return "guard_bytes";
+    return ds__request_has_rounding(c) ? "roundup_power2_divisions" : "rounding";
+}
+
+/* Advice if one block would be large enough, but cannot be used. Returns 0 if the reason does not
+   apply. */
+static int ds__oom_hint_block(ds__oom_facts *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
-    if (s->pool_pending >= s->size && !s->quiet)
-        return snprintf(out, room,
-                        "%s are freed but in use by other streams; synchronize those, or call "
-                        "ds_mem_record_use right after their last use",
-                        DS__SIZE(s->pool_pending));
     if (s->mine >= s->size)
         return snprintf(out, room, "a block of %s was freed during the call; try again",
                         DS__SIZE(s->mine));
     if (s->kept >= s->size)
         return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s",
-                        DS__SIZE(s->kept), DS__SIZE(c->max_split_size));
+                        DS__SIZE(s->kept), DS__SIZE(ds__pool_policy(s->pool)->max_split_size));
     if (s->theirs >= s->size)
-        return snprintf(
-            out, room, "a free block of %s belongs to another stream%s", DS__SIZE(s->theirs),
-            s->apart ? ", and this stream cannot wait for it while a capture is open"
-            : c->reuse == DS_REUSE_NEVER ? "; with reuse:on_shortage this stream may wait for it"
-                                         : "; wait for that stream, or allocate on it");
+        return snprintf(out, room, "a free block of %s belongs to another stream%s",
+                        DS__SIZE(s->theirs), ds__oom_theirs_advice(s));
     if (s->elsewhere >= s->size)
         return snprintf(
             out, room,
@@ -112,12 +125,23 @@ static int ds__oom_hint_cached(ds__oom_facts *s) {
     if (s->mine >= s->wanted)
         return snprintf(out, room,
                         "a free block of %s would fit, but %s enlarges the request to %s",
-                        DS__SIZE(s->mine),
-                        s->aligned                    ? "the alignment"
-                        : c->guard_bytes              ? "guard_bytes"
-                        : ds__request_has_rounding(c) ? "roundup_power2_divisions"
-                                                      : "rounding",
-                        DS__SIZE(s->size));
+                        DS__SIZE(s->mine), ds__oom_enlarged_by(s), DS__SIZE(s->size));
+    return 0;
+}
+
+/* Advice if there is enough memory that cannot be used: pending, in one block, in pieces, or in
+   other pools. Returns 0 if the reason does not apply. */
+static int ds__oom_hint_cached(ds__oom_facts *s) {
+    char *out = s->hint;
+    const size_t room = sizeof s->hint;
+    if (s->pool_pending >= s->size && !s->quiet)
+        return snprintf(out, room,
+                        "%s are freed but in use by other streams; synchronize those, or call "
+                        "ds_mem_record_use right after their last use",
+                        DS__SIZE(s->pool_pending));
+    int n = ds__oom_hint_block(s);
+    if (n)
+        return n;
     if (s->pool_cached >= s->wanted && ds__oom_could_grow(s))
         return snprintf(out, room,
                         "%s are cached in pieces too small; with expandable_segments:True pieces "
@@ -136,64 +160,70 @@ static int ds__oom_hint_cached(ds__oom_facts *s) {
     return 0;
 }
 
-static void ds__oom_hint(ds__oom_facts *s) {
+/* Advice if no freed memory would help: the request exceeds the device or a limit, or an upstream
+   has refused. Returns 0 if the reason does not apply. */
+static int ds__oom_hint_impossible(ds__oom_facts *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     size_t most = s->limit && s->limit < s->total ? s->limit : s->total;
-    int pools = s->pool_limit &&
-                s->segment > s->pool_limit - (s->pool_reserved < s->pool_limit ? s->pool_reserved
-                                                                               : s->pool_limit);
-    int devices =
-        s->limit && s->segment > s->limit - (s->reserved < s->limit ? s->reserved : s->limit);
-    if (s->wanted >= (size_t)1 << 60) {
-        snprintf(out, room,
-                 "no device has 2^60 bytes; the size looks like a negative number or an overflow");
+    if (s->wanted >= (size_t)1 << 60)
+        return snprintf(
+            out, room,
+            "no device has 2^60 bytes; the size looks like a negative number or an overflow");
+    if (ds__memory_thread.upstream_empty)
+        return snprintf(out, room,
+                        "the pool's upstream returned NULL; check the upstream's own report");
+    if (s->total && s->wanted > s->total)
+        return snprintf(out, room, "the device is smaller than the request");
+    if (most && s->wanted > most)
+        return snprintf(
+            out, room,
+            "the request is larger than the limit of %s; raise it by ds_mem_set_limit or "
+            "ds_mem_set_fraction",
+            DS__SIZE(most));
+    if (s->pool_limit && s->wanted > s->pool_limit)
+        return snprintf(out, room, "the request is larger than the pool's limit of %s",
+                        DS__SIZE(s->pool_limit));
+    return 0;
+}
+
+/* Returns whether a limit (0: none) prevents the segment while so many bytes are reserved. */
+static int ds__oom_exceeds(const ds__oom_facts *s, size_t limit, size_t reserved) {
+    return limit && s->segment > limit - (reserved < limit ? reserved : limit);
+}
+
+/* Advice if a limit prevents the allocation. Returns 0 if the reason does not apply. */
+static int ds__oom_hint_limit(ds__oom_facts *s) {
+    char *out = s->hint;
+    const size_t room = sizeof s->hint;
+    if (ds__oom_exceeds(s, s->pool_limit, s->pool_reserved))
+        return snprintf(
+            out, room,
+            "only the pool's limit of %s prevents the allocation; raise it, or free memory of "
+            "the pool",
+            DS__SIZE(s->pool_limit));
+    if (ds__oom_exceeds(s, s->limit, s->reserved))
+        return snprintf(
+            out, room,
+            "only the limit of %s prevents the allocation; raise it by ds_mem_set_limit or "
+            "ds_mem_set_fraction (limit, per_process_memory_fraction)",
+            DS__SIZE(s->limit));
+    return 0;
+}
+
+/* Writes the advice of the first reason that applies to s->hint. */
+static void ds__oom_hint(ds__oom_facts *s) {
+    char *out = s->hint;
+    const size_t room = sizeof s->hint;
+    if (ds__oom_hint_impossible(s) || ds__oom_hint_capture(s) || ds__oom_hint_cached(s) ||
+        ds__oom_hint_limit(s))
         return;
-    }
-    if (ds__memory_thread.upstream_empty) {
-        snprintf(out, room, "the pool's upstream returned NULL; check the upstream's own report");
-        return;
-    }
-    if (s->total && s->wanted > s->total) {
-        snprintf(out, room, "the device is smaller than the request");
-        return;
-    }
-    if (most && s->wanted > most) {
-        snprintf(out, room,
-                 "the request is larger than the limit of %s; raise it by ds_mem_set_limit or "
-                 "ds_mem_set_fraction",
-                 DS__SIZE(most));
-        return;
-    }
-    if (s->pool_limit && s->wanted > s->pool_limit) {
-        snprintf(out, room, "the request is larger than the pool's limit of %s",
-                 DS__SIZE(s->pool_limit));
-        return;
-    }
-    if (ds__oom_hint_capture(s) || ds__oom_hint_cached(s))
-        return;
-    if (pools) {
-        snprintf(out, room,
-                 "only the pool's limit of %s prevents the allocation; raise it, or free memory of "
-                 "the pool",
-                 DS__SIZE(s->pool_limit));
-        return;
-    }
-    if (devices) {
-        snprintf(out, room,
-                 "only the limit of %s prevents the allocation; raise it by ds_mem_set_limit or "
-                 "ds_mem_set_fraction (limit, per_process_memory_fraction)",
-                 DS__SIZE(s->limit));
-        return;
-    }
-    if (s->outside >= s->wanted || s->outside > s->total / 2) {
+    if (s->outside >= s->wanted || s->outside > s->total / 2)
         snprintf(out, room,
                  "%s of the device are used outside the allocator: processes "
                  "(ds_mem_write_processes), contexts, libraries, ds_device_alloc",
                  DS__SIZE(s->outside));
-        return;
-    }
-    if (s->tops && s->top[0].bytes > s->live / 2)
+    else if (s->tops && s->top[0].bytes > s->live / 2)
         snprintf(out, room, "%.60s has %s of the %s allocated bytes; check this owner first",
                  s->top[0].name, DS__SIZE(s->top[0].bytes), DS__SIZE(s->live));
     else

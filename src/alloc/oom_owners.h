@@ -22,6 +22,7 @@ typedef struct ds__oom_size {
     char text[24];
 } ds__oom_size;
 
+/* Returns a size as text, in the largest unit of which there is more than one. */
 static ds__oom_size ds__oom_size_format(size_t n) {
     ds__oom_size s;
     double kib = (double)n / 1024;
@@ -38,7 +39,8 @@ static ds__oom_size ds__oom_size_format(size_t n) {
 
 #define DS__SIZE(n) ds__oom_size_format(n).text
 
-/* most slots of the table; when three quarters of it are taken the others are one owner, `rest` */
+/* The largest number of slots in the table. Only three quarters are used; further owners are
+   counted together, as `rest`. */
 #define DS__OWNERS ((size_t)1 << 17)
 
 /* An owner of live blocks: a label, else a file and line. Labels are compared by their text and
@@ -58,7 +60,7 @@ typedef struct ds__oom_owners {
     ds__oom_owner rest;
 } ds__oom_owners;
 
-/* Room for the owners of so many blocks. */
+/* Makes a table for the owners of a number of blocks. */
 static void ds__oom_owners_begin(ds__oom_owners *t, size_t blocks) {
     memset(t, 0, sizeof *t);
     for (t->room = 64; t->room < DS__OWNERS && t->room / 4 * 3 < blocks;)
@@ -70,33 +72,46 @@ static int ds__oom_text_same(const char *a, const char *b) {
     return a == b || (a && b && !strcmp(a, b));
 }
 
-static void ds__oom_owners_add(ds__oom_owners *t, const ds__mem_block *b) {
-    uint32_t hash = 2166136261u ^ (b->label ? 0 : b->line);
-    ds__oom_owner *o = &t->rest;
-    for (const char *c = b->label ? b->label : b->file ? b->file : ""; *c; c++)
+/* Returns whether a block belongs to an owner: blocks with a label by the label, others by file and
+   line. */
+static int ds__oom_owner_has(const ds__oom_owner *o, const ds__mem_block *b) {
+    return ds__oom_text_same(o->label, b->label) &&
+           (b->label || (o->line == b->line && ds__oom_text_same(o->file, b->file)));
+}
+
+/* Returns the owner of a block, which is entered if there is room; else `rest`. */
+static ds__oom_owner *ds__oom_owner_of(ds__oom_owners *t, const ds__mem_block *b) {
+    uint32_t hash = 2166136261u ^ (b->label ? 0 : b->line); /* FNV-1a */
+    const char *name = b->label ? b->label : b->file;
+    for (const char *c = name ? name : ""; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 16777619u;
-    for (size_t i = hash & (t->room - 1); t->slot; i = (i + 1) & (t->room - 1)) {
-        ds__oom_owner *at = &t->slot[i];
-        if (at->count) {
-            if (!ds__oom_text_same(at->label, b->label) ||
-                (!b->label && (at->line != b->line || !ds__oom_text_same(at->file, b->file))))
-                continue;
-        } else {
-            if (t->used >= t->room / 4 * 3)
-                break;
-            t->used++;
-            at->label = b->label;
-            at->file = b->file;
-            at->line = b->line;
-        }
-        o = at;
-        break;
-    }
+    if (!t->slot)
+        return &t->rest;
+    size_t i = hash & (t->room - 1);
+    while (t->slot[i].count && !ds__oom_owner_has(&t->slot[i], b))
+        i = (i + 1) & (t->room - 1);
+
+    ds__oom_owner *at = &t->slot[i];
+    if (at->count)
+        return at;
+    if (t->used >= t->room / 4 * 3)
+        return &t->rest;
+    t->used++;
+    at->label = b->label;
+    at->file = b->file;
+    at->line = b->line;
+    return at;
+}
+
+/* Adds a live block to its owner. */
+static void ds__oom_owners_add(ds__oom_owners *t, const ds__mem_block *b) {
+    ds__oom_owner *o = ds__oom_owner_of(t, b);
     o->bytes += b->size;
     o->count++;
 }
 
-/* Takes the one with most bytes out; NULL: all are out. */
+/* Takes out the owner with the most bytes: copies it to *out and returns its entry. Returns NULL
+   after the last one. */
 static ds__oom_owner *ds__oom_owners_next(ds__oom_owners *t, ds__oom_owner *out) {
     ds__oom_owner *best = &t->rest;
     for (size_t i = 0; t->slot && i < t->room; i++)
@@ -107,6 +122,7 @@ static ds__oom_owner *ds__oom_owners_next(ds__oom_owners *t, ds__oom_owner *out)
     return out->bytes ? best : NULL;
 }
 
+/* Writes the name of an owner that ds__oom_owners_next has returned. */
 static void ds__oom_owner_name(const ds__oom_owners *t, const ds__oom_owner *which,
                                const ds__oom_owner *o, char out[80]) {
     if (which == &t->rest)

@@ -24,12 +24,14 @@
 #include "oom_walk.h"
 #include "oom_hint.h"
 
+/* A text of limited size. */
 typedef struct ds__oom_page {
     char *text;
     size_t room;
     size_t n;
 } ds__oom_page;
 
+/* Appends formatted text, and cuts the part without room. */
 __attribute__((format(printf, 2, 3))) static void ds__oom_page_print(ds__oom_page *p,
                                                                      const char *format, ...) {
     va_list args;
@@ -40,7 +42,8 @@ __attribute__((format(printf, 2, 3))) static void ds__oom_page_print(ds__oom_pag
         p->n = p->n + (size_t)n < p->room ? p->n + (size_t)n : p->room - 1;
 }
 
-static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
+/* Writes the part of the page about the request. */
+static void ds__oom_page_request(const ds__oom_facts *s, ds__oom_page *p) {
     const char *type = ds__type_name(s->dev->device.type);
     ds__oom_page_print(p, "out of memory on %s:%d", type, s->dev->device.index);
     if (ds__tls.site.file)
@@ -54,6 +57,10 @@ static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
     else if (s->pool != &s->dev->main)
         ds__oom_page_print(p, ", from the pool %s",
                            s->pool->label ? s->pool->label : "without a label");
+}
+
+/* Writes the part of the page about the device and the limits. */
+static void ds__oom_page_device(const ds__oom_facts *s, ds__oom_page *p) {
     ds__oom_page_print(p, "\n  device          %s in all, %s free", DS__SIZE(s->total),
                        s->known ? DS__SIZE(s->free) : "an unknown amount");
     if (s->outside)
@@ -66,13 +73,23 @@ static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
     if (s->private_reserved)
         ds__oom_page_print(p, ", %s of it by private pools, of which %s are cached",
                            DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
-    ds__oom_page_print(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count,
-                       s->live_count == 1 ? "" : "s");
-    ds__oom_page_print(p,
-                       "\n  pending         %s in %zu block%s, freed while other streams use them",
-                       DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
-    ds__oom_page_print(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached),
-                       s->cached_count, s->cached_count == 1 ? "" : "s");
+}
+
+/* Writes a line about blocks in one state. */
+static void ds__oom_page_blocks(ds__oom_page *p, const char *state, size_t bytes, size_t count,
+                                const char *remark) {
+    ds__oom_page_print(p, "\n  %-16s%s in %zu block%s%s", state, DS__SIZE(bytes), count,
+                       count == 1 ? "" : "s", remark);
+}
+
+/* Writes the page of ds_mem_get_last_report. */
+static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
+    ds__oom_page_request(s, p);
+    ds__oom_page_device(s, p);
+    ds__oom_page_blocks(p, "allocated", s->live, s->live_count, "");
+    ds__oom_page_blocks(p, "pending", s->pending, s->pending_count,
+                        ", freed while other streams use them");
+    ds__oom_page_blocks(p, "cached", s->cached, s->cached_count, "");
     ds__oom_page_print(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest),
                        ds__oom_fragmentation(s));
     if (s->tops)
@@ -83,7 +100,8 @@ static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
     ds__oom_page_print(p, "hint: %s\n", s->hint);
 }
 
-/* What ds_error_get_last() has room for: owners are left out from the least one on. */
+/* Writes the sentence of ds_error_get_last. Leaves out owners without room, the smallest ones
+   first. */
 static void ds__oom_line(const ds__oom_facts *s, ds__oom_page *p) {
     const size_t tail = strlen(s->hint) + 16;
     ds__oom_page_print(p, "%s were requested on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
@@ -106,35 +124,45 @@ static void ds__oom_line(const ds__oom_facts *s, ds__oom_page *p) {
     ds__oom_page_print(p, "; hint: %s", s->hint);
 }
 
-/* Sets the sentence of the error `why` and the thread's long report. Nothing is locked.
-   `segment` is what was asked of the driver. */
+/* Collects the numbers about a request. `segment`: the bytes that the driver was asked for. No lock
+   is held. */
+static void ds__oom_facts_set(ds__oom_facts *s, const ds__wanted *q, size_t segment) {
+    memset(s, 0, sizeof *s);
+    s->dev = q->a->dev;
+    s->pool = q->a->pool;
+    s->arena = q->a;
+    s->wanted = q->asked;
+    s->size = q->size;
+    s->kind = q->kind;
+    s->aligned = q->aligned;
+    s->quiet = ds__captures_open() != 0;
+    /* a growing segment maps the request's own pages only */
+    int grows = ds__pool_policy(s->pool)->expandable_segments && s->dev->has_space > 0;
+    s->segment = segment > s->wanted && !grows ? segment : s->wanted;
+    ds__oom_collect(s);
+    s->apart = s->quiet && s->owner && !ds__can_await(q, ds__owner_of(s->owner));
+}
+
+/* Returns how many of `most` characters ds__fail can store behind the call site and the name of the
+   function. */
+static size_t ds__oom_line_room(size_t most) {
+    size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) +
+                    (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3;
+    if (before + most <= sizeof ds__tls.error)
+        return most;
+    return before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
+}
+
+/* Sets the error `why` with a sentence about the shortage, and the thread's report. `segment`: the
+   bytes that the driver was asked for. No lock is held. */
 __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wanted *q,
                                                                     size_t segment, ds_result why) {
     char line[450];
     ds__oom_facts s;
     ds__oom_page page = { NULL, 6144, 0 };
-    ds__oom_page short_one = { line, sizeof line, 0 };
-    /* of ds__fail */
-    size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) +
-                    (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3;
-    if (before + sizeof line > sizeof ds__tls.error)
-        short_one.room = before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
+    ds__oom_page sentence = { line, ds__oom_line_room(sizeof line), 0 };
     ds__caller *t = ds__my_caller();
-    memset(&s, 0, sizeof s);
-    s.dev = q->a->dev;
-    s.pool = q->a->pool;
-    s.arena = q->a;
-    s.wanted = q->asked;
-    s.size = q->size;
-    s.kind = q->kind;
-    s.aligned = q->aligned;
-    s.quiet = ds__captures_open() != 0;
-    s.segment = segment > s.wanted &&
-                        !(ds__pool_policy(s.pool)->expandable_segments && s.dev->has_space > 0)
-                    ? segment
-                    : s.wanted;
-    ds__oom_collect(&s);
-    s.apart = s.quiet && s.owner && !ds__can_await(q, ds__owner_of(s.owner));
+    ds__oom_facts_set(&s, q, segment);
     ds__oom_hint(&s);
     page.text = t ? ds__host_alloc(page.room) : NULL;
     if (page.text)
@@ -143,7 +171,7 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
         ds__host_free(t->module[DS__MODULE_ALLOC]);
         t->module[DS__MODULE_ALLOC] = page.text;
     }
-    ds__oom_line(&s, &short_one);
+    ds__oom_line(&s, &sentence);
     ds__fail(why, "%s", line);
 }
 

@@ -25,23 +25,23 @@
 
 #define DS__TOP 10
 
+/* The numbers about a request that found no memory. */
 typedef struct ds__oom_facts {
     ds__mem_dev *dev;
     ds__mem_pool *pool;
-    size_t wanted;          /* bytes that were asked for */
-    size_t size;            /* bytes that the block takes, with its rounding, alignment and guard */
+    size_t wanted;          /* bytes of the request */
+    size_t size;            /* bytes of the block, with rounding, alignment and guard */
     size_t segment;         /* bytes that the driver was asked for */
-    const ds__arena *arena; /* where it was looked for */
+    const ds__arena *arena; /* of the request */
     int kind;
     int aligned;
-    int quiet; /* a capture is open */
-    ds_result why;
+    int quiet;    /* 1: a capture is open */
     size_t total; /* of the device */
     size_t free;  /* of the device; 0 if the device does not tell */
-    /* of the device: used, and not the allocator's; 0 if the device does not tell */
-    size_t outside;
-    int known;         /* 1: the device tells */
-    size_t limit;      /* 0: none */
+    size_t
+        outside;  /* used on the device, but not by the allocator; 0 if the device does not tell */
+    int known;    /* 1: the device tells its free memory */
+    size_t limit; /* 0: none */
     size_t pool_limit; /* 0: none */
     /* of all pools: */
     size_t reserved;
@@ -52,21 +52,21 @@ typedef struct ds__oom_facts {
     size_t pending_count;
     size_t cached_count;
     size_t largest;
-    /* of the pool that was asked: */
+    /* of the request's pool: */
     size_t pool_reserved;
     size_t pool_cached;
     size_t pool_pending;
-    /* the largest free block of the pool that was asked: */
-    size_t mine;         /* of the request's stream */
-    size_t kept;         /* that max_split_size keeps */
-    size_t theirs;       /* of another stream */
+    /* the largest free block of the request's pool: */
+    size_t mine;         /* in the request's arena */
+    size_t kept;         /* not usable because of max_split_size */
+    size_t theirs;       /* in another stream's arena */
     size_t elsewhere;    /* of the other kind */
-    ds__arena *owner;    /* of `theirs` */
-    int apart;           /* nobody can wait for that stream */
-    size_t back;         /* bytes that emptying the cache would give back, if no capture was open */
-    size_t pool_back;    /* those of the pool that was asked */
+    ds__arena *owner;    /* the arena of `theirs` */
+    int apart;           /* 1: the request's stream cannot wait for the stream of `owner` */
+    size_t back;         /* bytes that emptying the cache would give back without an open capture */
+    size_t pool_back;    /* those of the request's pool */
     size_t awaited;      /* bytes that emptying the cache would wait for first */
-    size_t pool_awaited; /* those of the pool that was asked */
+    size_t pool_awaited; /* those of the request's pool */
     size_t private_reserved;
     size_t private_cached;
     ds__oom_owners owners;
@@ -81,6 +81,8 @@ typedef struct ds__oom_facts {
     char hint[256];
 } ds__oom_facts;
 
+/* Counts a block by its state. `asked`: it is in the request's pool; `private_one`: it is not in
+   the default pool. */
 static void ds__oom_block(ds__oom_facts *s, const ds__mem_block *b, int asked, int private_one) {
     switch (b->state) {
     case DS_BLOCK_LIVE:
@@ -109,16 +111,22 @@ static void ds__oom_block(ds__oom_facts *s, const ds__mem_block *b, int asked, i
     }
 }
 
-/* Why a free block of the pool that was asked is not the request's. */
+/* Returns the member for a free block of the request's pool, by the reason why the request did not
+   get the block. */
+static size_t *ds__oom_place_of(ds__oom_facts *s, const ds__arena *a, const ds__mem_block *b) {
+    if (b->seg->kind != s->kind)
+        return &s->elsewhere;
+    if (s->pool->oversize && !ds__segment_is_growing(b->seg) && b->size >= s->size &&
+        ds__too_large(s->pool, b->size, s->size))
+        return &s->kept;
+    return a == s->arena ? &s->mine : &s->theirs;
+}
+
+/* Notes the size of a block of the request's pool if it is the largest free one for its reason. */
 static void ds__oom_place(ds__oom_facts *s, ds__arena *a, const ds__mem_block *b) {
     if (b->state != DS_BLOCK_FREE || b->quiet)
         return;
-    int keeps = s->pool->oversize && !ds__segment_is_growing(b->seg) && b->size >= s->size &&
-                ds__too_large(s->pool, b->size, s->size);
-    size_t *at = b->seg->kind != s->kind ? &s->elsewhere
-                 : keeps                 ? &s->kept
-                 : a == s->arena         ? &s->mine
-                                         : &s->theirs;
+    size_t *at = ds__oom_place_of(s, a, b);
     if (b->size <= *at)
         return;
     *at = b->size;
@@ -126,8 +134,8 @@ static void ds__oom_place(ds__oom_facts *s, ds__arena *a, const ds__mem_block *b
         s->owner = a;
 }
 
-/* What of a segment goes back when the cache is emptied, as in ds__arena_trim; *awaited grows by
-   what is pending. */
+/* Returns the bytes of a segment that emptying the cache would give back, by the rules of
+   ds__arena_trim. Adds pending bytes to *awaited. */
 static size_t ds__oom_back(const ds__segment *g, size_t *awaited) {
     size_t bytes = 0;
     for (const ds__mem_block *b = g->first; b; b = b->next) {
@@ -147,6 +155,7 @@ static size_t ds__oom_back(const ds__segment *g, size_t *awaited) {
     return bytes;
 }
 
+/* Returns the number of live blocks. All is locked. */
 static size_t ds__oom_count(const ds__mem_dev *dev) {
     size_t live = 0;
     for (const ds__mem_pool *p = &dev->main; p; p = p->next)
@@ -157,7 +166,7 @@ static size_t ds__oom_count(const ds__mem_dev *dev) {
     return live;
 }
 
-/* Everything is locked. */
+/* Collects the numbers of all blocks and segments. All is locked. */
 static void ds__oom_walk(ds__oom_facts *s) {
     for (const ds__mem_pool *p = &s->dev->main; p; p = p->next) {
         int asked = p == s->pool;
@@ -188,21 +197,23 @@ static void ds__oom_walk(ds__oom_facts *s) {
     }
 }
 
-/* The biggest owners, with copies of their names: a label lives as long as its block, which may
-   be freed once nothing is locked. */
+/* Stores the biggest owners with copies of their names, because a block and its label may go once
+   the locks are released. All is locked. */
 static void ds__oom_rank(ds__oom_facts *s) {
     ds__oom_owner o;
-    ds__oom_owner *which;
-    for (s->tops = 0; s->tops < DS__TOP && (which = ds__oom_owners_next(&s->owners, &o));
-         s->tops++) {
+    for (s->tops = 0; s->tops < DS__TOP; s->tops++) {
+        const ds__oom_owner *which = ds__oom_owners_next(&s->owners, &o);
+        if (!which)
+            return;
         ds__oom_owner_name(&s->owners, which, &o, s->top[s->tops].name);
         s->top[s->tops].bytes = o.bytes;
         s->top[s->tops].count = o.count;
     }
 }
 
+/* Collects the numbers. No lock is held. */
 static void ds__oom_collect(ds__oom_facts *s) {
-    ds__tls.mute++; /* this is not what went wrong */
+    ds__tls.mute++; /* an error here is not the one to report */
     s->known =
         ds__driver_of(s->dev->device)->device_memory(s->dev->device.index, &s->free, &s->total) ==
         DS_OK;
@@ -216,8 +227,8 @@ static void ds__oom_collect(ds__oom_facts *s) {
     ds__mem_lock_all(s->dev);
     size_t live = ds__oom_count(s->dev);
     ds__mem_unlock_all(s->dev);
-    ds__oom_owners_begin(&s->owners,
-                         live); /* the allocator of the program is not called with locks */
+    /* without locks, because the program's memory functions are called */
+    ds__oom_owners_begin(&s->owners, live);
     ds__mem_lock_all(s->dev);
     ds__oom_walk(s);
     ds__oom_rank(s);

@@ -30,48 +30,47 @@
 #include "stream_use.h"
 #include "poison.h"
 
-/* Takes a block out of the pending ones. The arena is locked. */
+/* Takes a block out of the list of pending ones. The arena is locked. */
 static void ds__pending_out(ds__arena *a, ds__mem_block *b) {
-    if (b->list_prev)
-        b->list_prev->list_next = b->list_next;
-    else
-        a->pending = b->list_next;
-    if (b->list_next)
-        b->list_next->list_prev = b->list_prev;
-    else
+    ds__block_list_out(&a->pending, b);
+    if (!b->list_next)
         a->pending_last = b->list_prev;
     a->pending_bytes -= b->size;
 }
 
+/* Makes a block, which is in no list, the last of the pending ones. The arena is locked. */
 static void ds__pending_in(ds__arena *a, ds__mem_block *b) {
     b->state = DS_BLOCK_PENDING;
-    b->list_next = NULL;
-    b->list_prev = a->pending_last;
-    if (a->pending_last)
-        a->pending_last->list_next = b;
-    else
-        a->pending = b;
+    ds__block_list_in(&a->pending, b, a->pending_last, NULL);
     a->pending_last = b;
     a->pending_bytes += b->size;
 }
 
-/* Ends a block whose uses are done: it was counted as freed before. The arena is locked. */
-static void ds__pending_complete(ds__arena *a, ds__mem_block *b) {
-    ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+/* Returns the descriptions of a block's uses to the stock. The arena is locked. */
+static void ds__block_uses_drop(ds__arena *a, ds__mem_block *b) {
     ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
+}
+
+/* Counts that the uses of a block in no list are done: the free is complete. The arena is locked
+   and ready. */
+static void ds__pending_done(ds__arena *a, ds__mem_block *b) {
+    ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+    ds__block_uses_drop(a, b);
+}
+
+/* Makes a block, whose free is complete now, a free block. The arena is locked and ready. */
+static void ds__pending_complete(ds__arena *a, ds__mem_block *b) {
+    ds__pending_done(a, b);
     (void)ds__merge_in(a, b);
 }
 
-/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
-   and ready. */
+/* Frees a live block that no stream uses any more. The arena is locked and ready. */
 static void ds__block_over(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    ds__stream_uses_drop(a, b->uses);
-    b->uses = NULL;
-    b->lent = 0;
+    ds__block_uses_drop(a, b);
     b->guarded = 0;
     b->stale = 0;
     if (b->oversize) {
@@ -82,24 +81,17 @@ static void ds__block_over(ds__arena *a, ds__mem_block *b) {
     (void)ds__merge_in(a, b);
 }
 
+/* Frees a live block that no stream uses any more. No lock is held. */
 static void ds__block_end(ds__arena *a, ds__mem_block *b) {
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
-        ds__make_ready(a, b->seg->kind, 0);
-        ds__arena_lock(a);
-    }
+    ds__arena_lock_ready(a, b->seg->kind);
     ds__block_over(a, b);
     ds__arena_unlock(a);
 }
 
-/* A block that other processes had comes back: called without locks. */
+/* Takes back a freed block that other processes do not use any more. No lock is held. */
 __attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
     ds__arena *a = atomic_load(&b->seg->arena);
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
-        ds__make_ready(a, b->seg->kind, 0);
-        ds__arena_lock(a);
-    }
+    ds__arena_lock_ready(a, b->seg->kind);
     b->exported = 0;
     if (!b->uses && !b->stale)
         ds__pending_complete(a, b);
@@ -108,14 +100,14 @@ __attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
     ds__arena_unlock(a);
 }
 
-#define DS__POLLS 64 /* pending blocks that are asked for in one go */
+#define DS__POLLS 64 /* pending blocks that are examined at a time */
 
-/* Marks up to DS__POLLS pending blocks as quiet, the oldest first, and returns how many. The
-   arena is not locked. */
-static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block *list[DS__POLLS]) {
+/* Marks up to `most` pending blocks as quiet, the oldest first, and returns their number. The arena
+   is not locked. */
+static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block **list, size_t most) {
     size_t n = 0;
     ds__arena_lock(a);
-    for (ds__mem_block *b = a->pending; b && n < DS__POLLS; b = b->list_next)
+    for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
         if (!b->quiet) {
             b->quiet = 1;
             list[n++] = b;
@@ -129,9 +121,9 @@ static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], 
     ds__arena_lock(a);
     for (size_t i = 0; i < count; i++) {
         ds__mem_block *b = list[i];
-        while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
-            ds__make_ready(a, b->seg->kind, 0);
-            ds__arena_lock(a);
+        if (!ds__counter_room_ready(a, b->seg->kind, 0)) {
+            ds__arena_unlock(a);
+            ds__arena_lock_ready(a, b->seg->kind);
         }
         ds__pending_out(a, b);
         b->quiet = 0;
@@ -140,14 +132,14 @@ static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], 
     ds__arena_unlock(a);
 }
 
-/* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the
-   host waits for all. The arena is not locked. */
+/* Frees the pending blocks whose uses are done, the oldest first, and returns their number. With
+   `wait`, the host waits for the uses of all. The arena is not locked. */
 static size_t ds__pending_poll(ds__arena *a, int wait) {
     size_t done = 0;
     ds__mem_block *list[DS__POLLS];
     for (;;) {
         size_t ready = 0;
-        size_t n = ds__pending_batch_take(a, list);
+        size_t n = ds__pending_batch_take(a, list, DS__POLLS);
         for (size_t i = 0; i < n; i++) {
             ds__mem_block *b = list[i];
             if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) &&
@@ -172,17 +164,17 @@ static size_t ds__pending_poll(ds__arena *a, int wait) {
 /* Makes the stream wait for the uses of a block that is in no list. The arena is not locked. */
 static ds_result ds__wait_uses(ds__mem_block *b, ds_stream stream) {
     for (ds__stream_use *u = b->uses; u; u = u->next) {
-        ds_result r = u->stream.id == stream.id || u->recorded != 1 || u->capture
-                          ? DS_OK
-                          : ds__wait_event(stream, u->event, DS__OP_WAIT);
+        if (u->stream.id == stream.id || u->recorded != 1 || u->capture)
+            continue;
+        ds_result r = ds__wait_event(stream, u->event, DS__OP_WAIT);
         if (r < 0)
             return r;
     }
     return DS_OK;
 }
 
-/* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The
-   arena is locked. */
+/* Returns whether a stream in a capture (0: in none) may wait for the uses: all must be recorded in
+   that capture. The arena is locked. */
 static int ds__uses_within(const ds__stream_use *u, uint64_t capture) {
     for (; u; u = u->next)
         if (u->recorded != 1 || u->capture != capture)
@@ -190,9 +182,9 @@ static int ds__uses_within(const ds__stream_use *u, uint64_t capture) {
     return 1;
 }
 
-/* Takes the block that has been pending for longest, if it fits and its uses are done: what a
-   program does that lends the same memory to another stream again and again. The arena is
-   locked, is unlocked meanwhile, and is locked again. */
+/* Takes the block that has been pending for longest, if it fits and its uses are done. Programs
+   that use the same memory on another stream again and again find their block here. There is a
+   pending block. The arena is locked, is unlocked meanwhile, and is locked again. */
 __attribute__((noinline)) static ds__mem_block *ds__take_oldest(ds__arena *a, int kind, size_t size,
                                                                 size_t asked) {
     ds__mem_block *b = a->pending;
@@ -210,19 +202,19 @@ __attribute__((noinline)) static ds__mem_block *ds__take_oldest(ds__arena *a, in
     return ds__block_take(a, kind, size, asked);
 }
 
-/* What ds__take_pending looks for. */
+/* The block that ds__take_pending searches. */
 typedef struct ds__pending_wanted {
     int kind;
     size_t size; /* the smallest size of the block */
     size_t most; /* the largest size of the block */
-    /* waits for the uses: the arena's own stream, or with `out_whole` that of a request */
+    /* the stream that waits for the uses: the arena's own, or with `out_whole` the request's */
     ds_stream stream;
     size_t asked;              /* with `out_whole`: the bytes of the request */
     ds__mem_block **out_whole; /* not NULL: the block becomes live, whole, and goes here */
 } ds__pending_wanted;
 
-/* Whether the block is pending, of a suitable size, and in no thread's or process's hands. The
-   arena is locked. */
+/* Returns whether a pending block has a suitable size, and no thread works on it and no other
+   process uses it. The arena is locked. */
 static inline int ds__pending_suits(const ds__arena *a, const ds__mem_block *b,
                                     const ds__pending_wanted *q) {
     if (b->seg->kind != q->kind || b->size < q->size || b->size > q->most)
@@ -250,21 +242,18 @@ static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_want
     return best;
 }
 
-/* Makes the pending block live for another stream's request, as it is: only the request's stream
-   has waited for its uses. The arena is locked. */
+/* Makes the whole pending block live for another stream's request. The block is not split, because
+   only the request's stream has waited for its uses. The arena is locked. */
 static void ds__pending_whole_give(ds__arena *a, ds__mem_block *b, const ds__pending_wanted *q) {
-    ds__count_done(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__stream_uses_drop(a, b->uses);
-    b->uses = NULL;
-    b->lent = 0;
+    ds__pending_done(a, b);
     ds__live_in(a, b);
     ds__block_mark_live_counted(a, b, q->asked);
     *q->out_whole = b;
 }
 
-/* Takes the smallest suitable pending block and makes the stream wait for its uses. Then the
-   block becomes free, or with `out_whole` live. 1: there was one. The arena is not locked. */
+/* Takes the smallest suitable pending block and makes the stream wait for its uses. Then the block
+   becomes free, or live with `out_whole`. Returns 1 if a block was taken. The arena is not
+   locked. */
 static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
     ds__mem_block *best = ds__pending_best_take(a, q);
     if (!best)
@@ -282,7 +271,7 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
     if (r == DS_OK)
         all = ds__count_begin(a, q->kind, q->out_whole ? (int64_t)best->size : 0,
                               q->out_whole ? (int64_t)q->asked : 0);
-    best->quiet = 0; /* not before: the lock was given up meanwhile */
+    best->quiet = 0; /* not earlier: ds__count_begin may unlock the arena */
     if (r == DS_OK) {
         ds__pending_out(a, best);
         if (q->out_whole)

@@ -2,10 +2,9 @@
 
    Holds the state of the allocator of pinned host memory (ds__host) and makes its device record
    at the first use. ds__pinned_device returns that record; ds__pinned_used returns it only if
-   it exists already, and ds__mem_asked any device's. ds__pinned_configure applies a new
-   configuration. Blocks are handled in
-   pinned_block.h, the memory comes from pinned_source.h, and pinned_api.h has the public
-   functions.
+   it exists already, and ds__mem_asked returns the record of any device. ds__pinned_configure
+   applies a new configuration. Blocks are handled in pinned_block.h, the memory comes from
+   pinned_source.h, and pinned_api.h has the public functions.
 
    Policy:
    1. The host is a device (ds__mem_dev) with one pool and two arenas: one for blocks below 4
@@ -21,7 +20,7 @@
       split and merged.
    5. pinned_max_round_threshold rounds requests up to powers of two. If
       pinned_reserve_segment_size is 0, such a request takes only a block of exactly its size. A
-      new segment for it has that size too, as in torch.
+      new segment for it has that size too, as in PyTorch.
    6. Blocks are taken and freed with the arena's lock and ds__host.count held, so all counts
       are exact.
 
@@ -46,12 +45,13 @@
 
 #define DS__HOST_PAGE ((size_t)4096)
 
-/* The graphs that a capture makes: owned by them and by the uses. */
+/* The graphs of a capture, as owners of the pinned memory that they use. */
 struct ds__hold {
-    _Atomic int owners;
-    _Atomic int gone;
+    _Atomic int owners; /* the graphs together, and each use */
+    _Atomic int gone;   /* 1: the last graph was destroyed */
 };
 
+/* Times of driver calls. */
 typedef struct ds__clock {
     int64_t total; /* ns */
     int64_t max;   /* ns */
@@ -60,10 +60,10 @@ typedef struct ds__clock {
 } ds__clock;
 
 static struct {
-    ds__mutex lock; /* of the first use, and of `config` */
+    ds__mutex lock; /* guards the first use, and `config` */
     ds__mem_dev *_Atomic dev;
-    ds__arena *arena[2];  /* below 4 KiB; pages */
-    ds_mem_config config; /* as it was set last */
+    ds__arena *arena[2];  /* for blocks below 4 KiB, and of whole pages */
+    ds_mem_config config; /* the configuration that was set last */
     int configured;
     _Atomic size_t round_threshold; /* from `config` */
     _Atomic size_t max_cached;      /* from `config` */
@@ -79,7 +79,7 @@ static struct {
     ds__clock ended;
 } ds__host = { .lock = DS__MUTEX_INIT };
 
-/* The locked configuration counts from now on. */
+/* Sets the configuration. ds__host.lock is held. */
 static void ds__pinned_apply(const ds_mem_config *c) {
     ds__host.config = *c;
     ds__host.configured = 1;
@@ -92,40 +92,36 @@ static void ds__pinned_apply(const ds_mem_config *c) {
     atomic_store(&ds__host.debug, c->debug);
 }
 
-/* A configuration, or what a text (which was read once already) makes of the one that is there,
-   has been set. */
+/* Sets the configuration: to `config`, or by a text (known to be valid) from the current one. */
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
     ds__mutex_lock(&ds__host.lock);
-    ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
-    if (config || ds__config_read(text, &c) == DS_OK)
-        ds__pinned_apply(&c);
+    if (config) {
+        ds__pinned_apply(config);
+    } else {
+        ds_mem_config c = ds__host.configured ? ds__host.config : ds__usual_config();
+        if (ds__config_read(text, &c) == DS_OK)
+            ds__pinned_apply(&c);
+    }
     ds__mutex_unlock(&ds__host.lock);
 }
 
+/* Makes an arena of pinned memory. Returns NULL without host memory. ds__host.lock is held. */
 static ds__arena *ds__host_arena(ds__mem_dev *dev) {
-    ds__arena *a = ds__kept_alloc(sizeof *a);
+    ds__arena *a = ds__arena_new(&dev->main);
     if (!a)
         return NULL;
-    ds__mutex_init(&a->grow);
-    ds__mutex_init(&a->giving);
-    a->pool = &dev->main;
-    a->dev = dev;
     a->stream_id = UINT64_MAX;
-    ds__arena_apply(a);
     a->slow = 1;
-    ds__count_in(a, 1);
-    a->next = dev->main.arenas;
-    dev->main.arenas = a;
     return a;
 }
 
-/* The host's memory if it was used; NULL: it was not. */
+/* Returns the device record of pinned memory, or NULL if pinned memory was not used. */
 static ds__mem_dev *ds__pinned_used(void) {
     return atomic_load_explicit(&ds__host.dev, memory_order_acquire);
 }
 
-/* The memory of a device if it was used; DS_OK and NULL: it was not. DS_DEVICE_HOST is pinned
-   memory. */
+/* Sets *out to the record of a device, or to NULL if the device was not used. DS_DEVICE_HOST stands
+   for pinned memory. */
 static ds_result ds__mem_asked(ds_device device, ds__mem_dev **out) {
     if (device.type != DS_DEVICE_HOST)
         return ds__mem_used(device, out);
@@ -133,7 +129,28 @@ static ds_result ds__mem_asked(ds_device device, ds__mem_dev **out) {
     return DS_OK;
 }
 
-/* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */
+/* Makes the device record of pinned memory with both arenas, and publishes it. Returns NULL without
+   host memory. ds__host.lock is held. */
+static ds__mem_dev *ds__pinned_device_new(void) {
+    ds_mem_config c = (ds_mem_config_default)();
+    c.single_pool = 1; /* segments have the size of the request */
+    c.segment_growth = 0;
+    c.expandable_segments = 0;
+    ds__mem_dev *dev = ds__mem_dev_new((ds_device){ .type = DS_DEVICE_HOST }, ds__os_memory(), &c);
+    if (!dev)
+        return NULL;
+    atomic_store(&dev->limit, atomic_load(&ds__host.limit));
+    for (int i = 0; i < 2; i++) {
+        ds__host.arena[i] = ds__host_arena(dev);
+        if (!ds__host.arena[i])
+            return NULL;
+    }
+    atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
+    return dev;
+}
+
+/* Returns the device record of pinned memory, which is made at the first use. On failure returns
+   NULL and sets the error. */
 static ds__mem_dev *ds__pinned_device(void) {
     ds__mem_dev *dev = ds__pinned_used();
     if (DS__LIKELY(dev != NULL))
@@ -146,23 +163,8 @@ static ds__mem_dev *ds__pinned_device(void) {
         ds__pinned_apply(&usual);
     }
     dev = ds__pinned_used();
-    if (!dev && (dev = ds__kept_alloc(sizeof *dev)) != NULL) {
-        ds_mem_config c = (ds_mem_config_default)();
-        c.single_pool = 1; /* segments are as large as they are asked for */
-        c.segment_growth = 0;
-        c.expandable_segments = 0;
-        ds__mutex_init(&dev->lock);
-        dev->device.type = DS_DEVICE_HOST;
-        dev->total = ds__os_memory();
-        dev->main.dev = dev;
-        dev->main.owners = 1;
-        atomic_store(&dev->limit, atomic_load(&ds__host.limit));
-        if (ds__mem_pool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
-            (ds__host.arena[1] = ds__host_arena(dev)))
-            atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
-        else
-            dev = NULL;
-    }
+    if (!dev)
+        dev = ds__pinned_device_new();
     ds__mutex_unlock(&ds__host.lock);
     if (!dev)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");

@@ -55,7 +55,8 @@ DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     if (atomic_load_explicit(&ds__host.polls, memory_order_relaxed) && !ds__captures_open())
         (void)ds__pinned_poll(q.a, DS__POLLS);
     if (!ds__pinned_take(&q)) {
-        if ((r = ds__pinned_check(dev, 1)) < 0)
+        r = ds__pinned_check(dev, 1);
+        if (r < 0)
             return r;
         ds__tls.mute++;
         r = ds__pinned_fallback_serve(&q);
@@ -101,39 +102,59 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     return ds__pinned_check(a->dev, 2);
 }
 
-/* Notes that the graphs of a capture use the block. */
-static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
-    ds__stream_use *fresh = NULL;
-    ds__arena *a = NULL;
-    for (int second = 0;; second++) { /* a use is made without locks */
-        ds__mem_block *b = ds__find_live(ptr, 0, &a);
-        ds__stream_use *u = b ? b->uses : NULL;
-        while (u && u->hold != hold)
-            u = u->next;
-        if (b && !u && second) {
-            fresh->stream.id = 0;
-            fresh->recorded = 1;
-            fresh->hold = hold;
-            atomic_fetch_add(&hold->owners, 1);
-            fresh->next = b->uses;
-            b->uses = fresh;
-        } else if (second) {
-            if (!b)
-                ds__arena_lock(a = ds__host.arena[0]);
-            fresh->next = NULL;
-            ds__stream_uses_drop(a, fresh);
-        }
-        if (b || second)
-            ds__arena_unlock(a);
-        if (!b)
-            return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live pinned block", ptr);
-        if (u || second)
-            return DS_OK;
-        if (!(fresh = ds__stream_use_new(a, a->dev->device)))
-            return DS_ERR_OUT_OF_MEMORY;
-    }
+/* Returns whether the graphs of a capture use the block already. The arena is locked. */
+static int ds__hold_is_noted(const ds__mem_block *b, const ds__hold *hold) {
+    const ds__stream_use *u = b->uses;
+    while (u && u->hold != hold)
+        u = u->next;
+    return u != NULL;
 }
 
+/* Adds a use by the graphs of a capture to a block. The arena is locked. */
+static void ds__hold_note(ds__mem_block *b, ds__hold *hold, ds__stream_use *u) {
+    u->stream.id = 0;
+    u->recorded = 1;
+    u->hold = hold;
+    atomic_fetch_add(&hold->owners, 1);
+    u->next = b->uses;
+    b->uses = u;
+}
+
+static ds_result ds__pinned_not_live(const void *ptr) {
+    return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live pinned block", ptr);
+}
+
+/* Notes that the graphs of a capture use the block at `ptr`. The description of the use is made
+   without a lock, so the block is looked up again. No lock is held. */
+static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
+    ds__arena *a = NULL;
+    ds__mem_block *b = ds__find_live(ptr, 0, &a);
+    if (!b)
+        return ds__pinned_not_live(ptr);
+    int noted = ds__hold_is_noted(b, hold);
+    ds__arena_unlock(a);
+    if (noted)
+        return DS_OK;
+    ds__arena *stock = a;
+    ds__stream_use *fresh = ds__stream_use_new(stock, stock->dev->device);
+    if (!fresh)
+        return DS_ERR_OUT_OF_MEMORY;
+
+    b = ds__find_live(ptr, 0, &a);
+    noted = !b || ds__hold_is_noted(b, hold);
+    if (!noted)
+        ds__hold_note(b, hold, fresh);
+    if (b)
+        ds__arena_unlock(a);
+    if (noted) {
+        ds__arena_lock(stock);
+        ds__stream_uses_drop(stock, fresh);
+        ds__arena_unlock(stock);
+    }
+    return b ? DS_OK : ds__pinned_not_live(ptr);
+}
+
+/* Returns whether the address is inside of a live block of pinned memory. */
 static int ds__pinned_known(const void *ptr) {
     ds__arena *a = NULL;
     if (!ds__find_live(ptr, 0, &a))
@@ -142,31 +163,41 @@ static int ds__pinned_known(const void *ptr) {
     return a->dev->device.type == DS_DEVICE_HOST;
 }
 
+/* Notes the use of pinned memory by the capture of a stream. *out_captured: 0 if the stream does
+   not capture, and then nothing is noted. */
+static ds_result ds__pinned_capture_use(void *ptr, ds_stream stream, int *out_captured) {
+    ds__object *kept = NULL;
+    *out_captured = 0;
+    if (!ds__pinned_known(ptr))
+        return ds__pinned_not_live(ptr);
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__capture_attachment(s,
+                                         &(ds__attachment){ .key = &ds__host,
+                                                            .make_fn = ds__hold_make,
+                                                            .release_fn = ds__hold_release },
+                                         &kept);
+    ds__stream_unpin(s);
+    if (r < 0 || !kept)
+        return r;
+    *out_captured = 1;
+    r = ds__pinned_hold(ptr, kept->user);
+    ds__object_drop(kept);
+    return r;
+}
+
 DSDEF ds_result(ds_mem_pinned_record_use)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_pinned_record_use");
     if (!ptr)
         return DS_OK;
-    if (DS__UNLIKELY(ds__captures_open())) {
-        ds__object *kept;
-        DS__REQUIRE(ds__pinned_known(ptr), "%p is not inside a live pinned block", ptr);
-        ds__stream *s = ds__stream_pin(stream);
-        if (!s)
-            return DS_ERR_INVALID_HANDLE;
-        ds_result r = ds__capture_attachment(s,
-                                             &(ds__attachment){ .key = &ds__host,
-                                                                .make_fn = ds__hold_make,
-                                                                .release_fn = ds__hold_release },
-                                             &kept);
-        ds__stream_unpin(s);
-        if (r < 0)
-            return r;
-        if (kept) {
-            r = ds__pinned_hold(ptr, kept->user);
-            ds__object_drop(kept);
-            return r;
-        }
-    }
-    ds_result r = ds__note_use(ptr, stream, 1, 1, 1);
+    int captured = 0;
+    ds_result r = DS_OK;
+    if (DS__UNLIKELY(ds__captures_open()))
+        r = ds__pinned_capture_use(ptr, stream, &captured);
+    if (r < 0 || captured)
+        return r;
+    r = ds__note_use(ptr, stream, 1, 1, 1);
     return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;
 }
 
@@ -216,6 +247,7 @@ DSDEF ds_result(ds_mem_pinned_set_limit)(size_t bytes) {
     return DS_OK;
 }
 
+/* Returns times of driver calls in microseconds. */
 static ds_mem_duration ds__pinned_duration_of(const ds__clock *c) {
     ds_mem_duration d = { c->total / 1000, c->max / 1000, c->min / 1000, c->count,
                           c->count ? c->total / c->count / 1000 : 0 };

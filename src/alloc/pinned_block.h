@@ -32,11 +32,13 @@
 #include "trim.h"
 #include "oom_owners.h"
 
+/* Removes an owner. The last one frees the object. */
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
         ds__host_free(h);
 }
 
+/* Makes the object of a capture, for ds__capture_attachment. */
 static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
     ds__hold *h = ds__host_alloc(sizeof *h);
     (void)capture;
@@ -48,14 +50,14 @@ static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
     return DS_OK;
 }
 
-/* The last graph is gone. Any thread, no call of devstream. */
+/* Called when the last graph of a capture was destroyed, on any thread. Must not call devstream. */
 static void ds__hold_release(void *user) {
     ds__hold *h = user;
     atomic_store(&h->gone, 1);
     ds__hold_drop(h);
 }
 
-/* The arena and the counts. */
+/* Locks the arena and the counts of pinned memory. */
 static void ds__host_lock(ds__arena *a) {
     ds__arena_lock(a);
     ds__lock_take(&ds__host.count);
@@ -66,8 +68,9 @@ static void ds__host_unlock(ds__arena *a) {
     ds__arena_unlock(a);
 }
 
-/* What a block was is free, and one with its neighbours. The segment that is to be given back,
-   if there is one. All is locked. */
+/* Makes a block, which is in no list and counted as freed, a free block. If the whole segment is
+   free and too large for the cache, returns the segment with its block quiet; the caller must give
+   it back. Otherwise returns NULL. The arena and the counts are locked. */
 static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
     size_t size = b->size;
     if (ds__observer_is_set())
@@ -81,33 +84,81 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
     return b->seg;
 }
 
+/* Returns whether the uses of a block are done: the graphs of a capture are destroyed, or the event
+   is complete. Uses of failed streams are done; other errors do not tell whether the work is done.
+   */
 static int ds__pinned_done(const ds__stream_use *u) {
     for (; u; u = u->next) {
-        ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY)
-                              : ds__event_ask(u->event);
-        /* an answer that says nothing of the work is no "done" */
+        if (u->hold) {
+            if (!atomic_load(&u->hold->gone))
+                return 0;
+            continue;
+        }
+        ds_result r = ds__event_ask(u->event);
         if (r != DS_OK && r != DS_ERR_FAILED)
             return 0;
     }
     return 1;
 }
 
-/* Locked. */
+/* Ends the uses of a block. The arena is locked. */
 static void ds__pinned_uses_end(ds__arena *a, ds__mem_block *b) {
     for (ds__stream_use *u = b->uses; u; u = u->next) {
         ds__hold_drop(u->hold);
         u->hold = NULL;
     }
-    ds__stream_uses_drop(a, b->uses);
-    b->uses = NULL;
+    ds__block_uses_drop(a, b);
 }
 
-/* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not:
-   those come last next time. Nothing is locked. */
-static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
+/* Pending blocks that ds__pinned_poll examines together. */
+typedef struct ds__pinned_batch {
     ds__mem_block *list[DS__POLLS];
+    uint8_t done[DS__POLLS]; /* 1: the uses of the block are done */
+    size_t count;
+} ds__pinned_batch;
+
+/* Queries the uses of the blocks. Each block with open uses lowers *patience; at 0, no further
+   block is queried. No lock is held. */
+static void ds__pinned_batch_query(ds__pinned_batch *x, size_t *patience) {
+    for (size_t i = 0; i < x->count; i++) {
+        x->done[i] = *patience > 0 && ds__pinned_done(x->list[i]->uses);
+        if (!x->done[i] && *patience > 0)
+            --*patience;
+    }
+}
+
+/* Frees the blocks whose uses are done, and makes the others the last pending ones. Returns the
+   number of freed blocks. No lock is held. */
+static size_t ds__pinned_batch_end(ds__arena *a, const ds__pinned_batch *x) {
     ds__segment *over[DS__POLLS];
-    uint8_t done[DS__POLLS];
+    size_t over_count = 0;
+    size_t freed = 0;
+    ds__host_lock(a);
+    for (size_t i = 0; i < x->count; i++) {
+        ds__mem_block *b = x->list[i];
+        b->quiet = 0;
+        ds__pending_out(a, b);
+        if (!x->done[i]) {
+            ds__pending_in(a, b);
+            continue;
+        }
+        ds__pinned_uses_end(a, b);
+        ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+        over[over_count] = ds__pinned_settle(a, b);
+        over_count += over[over_count] != NULL;
+        freed++;
+    }
+    ds__host_unlock(a);
+    while (over_count)
+        DS_IGNORE(ds__segment_return(a, over[--over_count]));
+    return freed;
+}
+
+/* Frees pending blocks whose uses are done, the oldest first, until `patience` blocks had open
+   uses; these are examined last the next time. Returns the number of freed blocks. No lock is held.
+   */
+static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
+    ds__pinned_batch x;
     size_t freed = 0;
     size_t left = 0;
     ds__arena_lock(a);
@@ -115,58 +166,28 @@ static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
         left++;
     ds__arena_unlock(a);
     while (left > 0 && patience > 0) {
-        size_t n = 0;
-        size_t most = left < DS__POLLS ? left : DS__POLLS;
-        size_t given = 0;
-        ds__arena_lock(a);
-        for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
-            if (!b->quiet) {
-                b->quiet = 1;
-                list[n++] = b;
-            }
-        ds__arena_unlock(a);
-        if (n == 0)
+        x.count = ds__pending_batch_take(a, x.list, left < DS__POLLS ? left : DS__POLLS);
+        if (x.count == 0)
             break;
-        for (size_t i = 0; i < n; i++) {
-            done[i] = patience > 0 && ds__pinned_done(list[i]->uses);
-            if (!done[i] && patience > 0)
-                patience--;
-        }
-        ds__host_lock(a);
-        for (size_t i = 0; i < n; i++) {
-            ds__mem_block *b = list[i];
-            b->quiet = 0;
-            ds__pending_out(a, b);
-            if (!done[i]) {
-                ds__pending_in(a, b);
-                continue;
-            }
-            ds__pinned_uses_end(a, b);
-            ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
-            if ((over[given] = ds__pinned_settle(a, b)) != NULL)
-                given++;
-            freed++;
-        }
-        ds__host_unlock(a);
-        while (given)
-            DS_IGNORE(ds__segment_return(a, over[--given]));
-        left -= n;
+        ds__pinned_batch_query(&x, &patience);
+        freed += ds__pinned_batch_end(a, &x);
+        left -= x.count;
     }
     return freed;
 }
 
-/* One request. */
+/* A request for pinned memory. */
 typedef struct ds__pinned_wish {
     ds__arena *a;
     int kind;
-    int exact;
-    size_t size;
-    size_t segment;
+    int exact;      /* 1: only a block of exactly this size may be taken */
+    size_t size;    /* of the block */
+    size_t segment; /* of a new segment */
     size_t asked;
-    void *ptr; /* found */
+    void *ptr; /* the block that was found, or NULL */
 } ds__pinned_wish;
 
-/* What a request needs, as the configuration stands. size is below 2^60. */
+/* Returns the request of `asked` bytes, below 2^60, under the current configuration. */
 static ds__pinned_wish ds__pinned_want(size_t asked) {
     size_t segment = atomic_load_explicit(&ds__host.segment_size, memory_order_relaxed);
     size_t share = segment ? segment : DS__MIB;
@@ -186,7 +207,7 @@ static ds__pinned_wish ds__pinned_want(size_t asked) {
     return q;
 }
 
-/* Takes a free block. */
+/* Takes a free block for the request. Returns 0 if there is none. No lock is held. */
 static int ds__pinned_take(ds__pinned_wish *q) {
     ds__arena *a = q->a;
     ds__mem_block *b = NULL;
@@ -194,7 +215,7 @@ static int ds__pinned_take(ds__pinned_wish *q) {
     if (q->exact) {
         for (b = a->bins[q->kind].head[ds__bin_of_size(q->size)]; b && b->size != q->size;)
             b = b->list_next;
-        /* to the front, where it is found */
+        /* to the front of its bin, where ds__block_take finds it */
         if (b) {
             ds__bin_out(a, b);
             ds__bin_in(a, b, 0);
@@ -210,10 +231,11 @@ static int ds__pinned_take(ds__pinned_wish *q) {
     return b != NULL;
 }
 
+/* Takes a new segment, smaller after a shortage, unless another thread has made room meanwhile. */
 static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     ds_result r = DS_OK;
     ds__mutex_lock(&q->a->grow);
-    if (!ds__pinned_take(q)) { /* no other thread was faster */
+    if (!ds__pinned_take(q)) {
         r = ds__grow_plain(q->a, q->kind, q->segment);
         if (ds__is_shortage(r) && q->segment > q->size)
             r = ds__grow_plain(q->a, q->kind, q->size);
@@ -222,6 +244,8 @@ static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     return r;
 }
 
+/* Frees the pending blocks whose uses are done, and gives cached segments back. Returns the bytes.
+   */
 static size_t ds__pinned_flush(void) {
     size_t done = 0;
     for (int i = 0; i < 2; i++)
@@ -231,13 +255,15 @@ static size_t ds__pinned_flush(void) {
     return done;
 }
 
+/* Serves a request for which no free block fits: queries pending blocks, grows, and empties the
+   cache to grow again. */
 static ds_result ds__pinned_fallback_serve(ds__pinned_wish *q) {
-    int open = ds__captures_open() != 0; /* then no event is asked for, and nothing given back */
+    int open = ds__captures_open() != 0; /* 1: no event is queried, and no segment given back */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q))
         return DS_OK;
     for (int round = 0; round < 2; round++) {
-        for (int again = 0; again < 16; again++) { /* other threads may take what was made */
+        for (int again = 0; again < 16; again++) { /* other threads may take the new memory */
             r = ds__pinned_grow(q);
             if (q->ptr || (r == DS_OK && ds__pinned_take(q)))
                 return DS_OK;
@@ -253,41 +279,63 @@ static ds_result ds__pinned_fallback_serve(ds__pinned_wish *q) {
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* The sentence of a shortage. */
-static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
-    ds__mem_dev *dev = ds__pinned_used();
-    size_t live = 0;
-    size_t pending = 0;
-    size_t cached = 0;
-    size_t largest = 0;
-    size_t limit = atomic_load(&dev->limit);
+/* Bytes of pinned memory by the state of their blocks. */
+typedef struct ds__pinned_sums {
+    size_t live;
+    size_t pending;
+    size_t cached;
+    size_t largest; /* the largest free block */
+} ds__pinned_sums;
+
+/* Sums up the blocks of pinned memory. No lock is held. */
+static ds__pinned_sums ds__pinned_sum(ds__mem_dev *dev) {
+    ds__pinned_sums s = { 0 };
     ds__mem_lock_all(dev);
     for (const ds__arena *a = dev->main.arenas; a; a = a->next)
-        for (const ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mem_block *b = s->first; b; b = b->next) {
-                *(b->state == DS_BLOCK_LIVE      ? &live
-                  : b->state == DS_BLOCK_PENDING ? &pending
-                                                 : &cached) += b->size;
-                if (b->state == DS_BLOCK_FREE && b->size > largest)
-                    largest = b->size;
+        for (const ds__segment *g = a->segments; g; g = g->next)
+            for (const ds__mem_block *b = g->first; b; b = b->next) {
+                if (b->state == DS_BLOCK_LIVE)
+                    s.live += b->size;
+                else if (b->state == DS_BLOCK_PENDING)
+                    s.pending += b->size;
+                else
+                    s.cached += b->size;
+                if (b->state == DS_BLOCK_FREE && b->size > s.largest)
+                    s.largest = b->size;
             }
     ds__mem_unlock_all(dev);
-    const char *hint =
-        q->asked >= (size_t)1 << 60 ? "the size looks like a negative number or an overflow"
-        : ds__captures_open() && cached + pending >= q->size
-            ? "cached memory is not freed while a capture is open"
-        : pending >= q->size ? "freed blocks are in use by streams; synchronize the streams"
-        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_mem_pinned_set_limit raises the limit"
-                                       : "the system has no more memory that can be pinned";
+    return s;
+}
+
+/* Returns the advice for a request that found no memory. */
+static const char *ds__pinned_hint(const ds__pinned_wish *q, const ds__pinned_sums *s,
+                                   ds_result why) {
+    if (q->asked >= (size_t)1 << 60)
+        return "the size looks like a negative number or an overflow";
+    if (ds__captures_open() && s->cached + s->pending >= q->size)
+        return "cached memory is not freed while a capture is open";
+    if (s->pending >= q->size)
+        return "freed blocks are in use by streams; synchronize the streams";
+    if (why == DS_ERR_LIMIT_EXCEEDED)
+        return "ds_mem_pinned_set_limit raises the limit";
+    return "the system has no more memory that can be pinned";
+}
+
+/* Reports that a request found no memory, and returns `why`. */
+static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
+    ds__mem_dev *dev = ds__pinned_used();
+    size_t limit = atomic_load(&dev->limit);
+    ds__pinned_sums s = ds__pinned_sum(dev);
     DS__COUNT_CALL(q->a, ooms, 1);
     return ds__fail(why,
                     "%s of pinned memory were requested; allocated %s, pending %s, cached %s, "
                     "largest free %s, limit %s; hint: %s",
-                    DS__SIZE(q->asked), DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached),
-                    DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);
+                    DS__SIZE(q->asked), DS__SIZE(s.live), DS__SIZE(s.pending), DS__SIZE(s.cached),
+                    DS__SIZE(s.largest), limit ? DS__SIZE(limit) : "none",
+                    ds__pinned_hint(q, &s, why));
 }
 
-/* The same of pinned memory. */
+/* Checks the structures of pinned memory if the policy's `debug` has this level. */
 static ds_result ds__pinned_check(ds__mem_dev *dev, int level) {
     return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level)
                ? ds__device_validate(dev)

@@ -20,6 +20,7 @@
 #include "types.h"
 #include "pinned.h"
 
+/* Adds the time of a driver call that began at `since`. */
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
     ds__lock_take(&ds__host.clock_lock);
@@ -32,7 +33,7 @@ static void ds__clock_add(ds__clock *c, uint64_t since) {
     ds__lock_give(&ds__host.clock_lock);
 }
 
-/* Ordinary memory that is registered. */
+/* Allocates ordinary memory, touches its pages, and registers it with the driver. */
 static ds_result ds__registered_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     if (!ds__g.driver[b])
@@ -60,6 +61,7 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
     return r;
 }
 
+/* Allocates the memory of a pinned segment; *out_source: DS__FROM_*. No spinning lock is held. */
 static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out) {
     int registers = atomic_load(&ds__host.registers);
     uint64_t since = ds__now_ns();
@@ -71,7 +73,8 @@ static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **ou
     return r;
 }
 
-/* Nobody uses the memory, so nothing is waited for; it is gone whatever the driver says. */
+/* Frees the memory of a pinned segment. No work uses the memory, so the host does not wait, and an
+   error of the driver is ignored. */
 static ds_result ds__pinned_source_free(const ds__segment *s) {
     uint64_t since = ds__now_ns();
     ds__tls.mute++;

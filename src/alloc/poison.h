@@ -4,10 +4,10 @@
    uses of the block, ds__poison_late on the block's own stream or, if the stream has ended, on a
    stream of the allocator. ds__may_write tells whether the allocator may write to a pool.
 
-   Invariants: Poison is a fill in stream order. It is not made while a capture is open, because
-   work in a capture is the user's only, nor in a pool that a graph uses, because its launches
-   write to the pool's memory at any time. A block with `stale` set must be poisoned before it is
-   free.
+   Invariants: Poison is a fill in stream order. Blocks are not poisoned while a capture is open,
+   because a capture must contain the program's work only, nor in a pool that a graph uses, because
+   its launches write to the pool's memory at any time. A block with `stale` set must be poisoned
+   before it is free.
    Locks: expects no lock; the block is quiet and in no list. New captures are held back
    (ds__g.begin) around the fills.
    Threads: caller's threads. With `wait`, ds__poison_late blocks the host. */
@@ -22,7 +22,7 @@
 
 #define DS__POISON 0xDBDBDBDBu
 
-/* Whether the allocator may write to memory of a pool now. */
+/* Returns whether the allocator may write to memory of a pool now. */
 static int ds__may_write(const ds__mem_pool *p) {
     return !ds__captures_open() && !p->graphs;
 }
@@ -39,9 +39,9 @@ static void ds__poison_on(ds__mem_block *b, ds_stream stream) {
     b->stale = 0;
 }
 
-/* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on
-   one of the allocator's, once its end has come, which is later from then on. 0: it has not.
-   Nothing is locked. */
+/* Poisons a block, which is in no list and whose uses are done, on its stream. If the stream has
+   ended, poisons the block on the allocator's own stream once the work of the ended stream is done,
+   and records the event of that end again. Returns 0 if that work is not done. No lock is held. */
 static int ds__poison_late(ds__arena *a, ds__mem_block *b, int wait) {
     ds__owner o = ds__owner_of(a);
     ds_result r = DS_ERR_FAILED;
@@ -55,7 +55,8 @@ static int ds__poison_late(ds__arena *a, ds__mem_block *b, int wait) {
     ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
     if (s) {
         ds_stream giver = { ds__handle_of(&s->slot) };
-        ds__hold_captures(); /* also keeps two threads' fills and records in one order */
+        /* holding back captures also keeps fills and records of two threads in the same order */
+        ds__hold_captures();
         if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
             ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
             DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));

@@ -37,7 +37,8 @@
 #include "bins.h"
 #include "locks.h"
 
-/* What an arena has from its pool, at hand for every call. */
+/* Copies the flags of a pool to an arena, where every call reads them. The arena is locked, or no
+   other thread knows it. */
 static void ds__arena_apply(ds__arena *a) {
     const ds__mem_pool *p = a->pool;
     a->watched = p->watched;
@@ -45,31 +46,54 @@ static void ds__arena_apply(ds__arena *a) {
     a->own_pool = p != &p->dev->main;
     a->measured = a->full || a->own_pool;
     a->slow = p->watched || p->direct || p->config.poll_on_alloc;
-    a->slow_free |= a->slow || p->oversize; /* for good: blocks of before are counted */
+    /* stays set, because earlier blocks may be counted as oversize */
+    a->slow_free |= a->slow || p->oversize;
     a->requests = p->config.garbage_collection_threshold > 0 ? &a->pool->requests : NULL;
 }
 
-/* A copy of a policy that stays, the same one whenever it comes again. The limits are not part
-   of it: they change by themselves. NULL and the sentence: no memory. */
+/* Makes an arena without a stream and links it into the pool's list. Returns NULL without host
+   memory. The device is locked, or no other thread knows the pool. */
+static ds__arena *ds__arena_new(ds__mem_pool *p) {
+    ds__arena *a = ds__kept_alloc(sizeof *a);
+    if (!a)
+        return NULL;
+    ds__mutex_init(&a->grow);
+    ds__mutex_init(&a->giving);
+    a->pool = p;
+    a->dev = p->dev;
+    ds__arena_apply(a);
+    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__no_owner);
+    a->next = p->arenas;
+    p->arenas = a;
+    return a;
+}
+
+/* A copy of a policy that stays until shutdown. */
 typedef struct ds__mem_policy {
     struct ds__mem_policy *next;
     uint64_t pad;
     ds_mem_config config;
 } ds__mem_policy;
 
+/* Returns the stored copy of a policy, which is the same one for equal policies. Limits are not
+   part of it, because they change on their own. Without host memory returns NULL and sets the
+   error. */
 static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     ds_mem_config c;
-    memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
+    memcpy(&c, config, sizeof c); /* different padding only costs a further copy */
     c.limit = 0;
     c.memory_fraction = 1;
     ds__mutex_lock(&ds__memory_state.registry);
     ds__mem_policy *k = ds__memory_state.policies;
     while (k && memcmp(&k->config, &c, sizeof c) != 0)
         k = k->next;
-    if (!k && (k = ds__kept_alloc_unlocked(sizeof *k)) != NULL) {
-        memcpy(&k->config, &c, sizeof c);
-        k->next = ds__memory_state.policies;
-        ds__memory_state.policies = k;
+    if (!k) {
+        k = ds__kept_alloc_unlocked(sizeof *k);
+        if (k) {
+            memcpy(&k->config, &c, sizeof c);
+            k->next = ds__memory_state.policies;
+            ds__memory_state.policies = k;
+        }
     }
     ds__mutex_unlock(&ds__memory_state.registry);
     if (!k)
@@ -77,12 +101,21 @@ static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     return k ? &k->config : NULL;
 }
 
+/* Returns the policy of a pool, for callers without a lock. It stays valid until shutdown. */
 static const ds_mem_config *ds__pool_policy(ds__mem_pool *p) {
     return atomic_load_explicit(&p->policy, memory_order_acquire);
 }
 
-/* Sets a pool's configuration and what follows from it. The device is locked with all arenas of
-   the pool, or nobody knows them yet. 0 and the sentence: no memory. */
+/* Returns the smallest rest of a large plain block that is worth keeping. */
+static size_t ds__config_split_above(const ds_mem_config *c) {
+    if (c->single_pool)
+        return DS__UNIT;
+    return c->segment_growth ? 64 * 1024 : DS__MIB + 1;
+}
+
+/* Sets a pool's configuration and the members that follow from it. The device is locked with all
+   arenas of the pool, or no other thread knows the pool. Without host memory returns 0 and sets the
+   error. */
 static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
     const ds_mem_config *policy = ds__policy_keep(config);
     if (!policy)
@@ -96,13 +129,11 @@ static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
     p->coarse = !config->best_fit_by_address && !config->single_pool;
     p->oversize = config->max_split_size != SIZE_MAX;
     p->watched = config->poison || config->guard_bytes || config->debug > 1;
-    /* one level for a device and its pools */
+    /* the same level for a device and its pools */
     p->full = p->dev->main.config.statistics == DS_STATISTICS_FULL;
     p->direct = config->backend != DS_MEM_NATIVE;
     p->split_above[DS__SMALL] = DS__UNIT;
-    p->split_above[DS__LARGE] = config->single_pool      ? DS__UNIT
-                                : config->segment_growth ? 64 * 1024
-                                                         : DS__MIB + 1;
+    p->split_above[DS__LARGE] = ds__config_split_above(config);
     for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__arena_apply(a);
         if (sorts)
@@ -111,7 +142,7 @@ static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
     return 1;
 }
 
-/* The device's configuration as it stands. */
+/* Returns the current configuration of a device. */
 static ds_mem_config ds__config_of(ds__mem_dev *dev) {
     ds__mem_dev_lock(dev);
     ds_mem_config c = dev->main.config;
@@ -119,7 +150,7 @@ static ds_mem_config ds__config_of(ds__mem_dev *dev) {
     return c;
 }
 
-/* The configuration of devices that are used later. */
+/* Returns the configuration of devices that are used later. */
 static ds_mem_config ds__usual_config(void) {
     ds__mutex_lock(&ds__memory_state.lock);
     ds_mem_config c = ds__memory_state.config;
@@ -127,11 +158,11 @@ static ds_mem_config ds__usual_config(void) {
     return c;
 }
 
-/* The smaller of a configuration's limits; 0: none. */
+/* Returns the smaller one of a configuration's limits in bytes; 0: none. */
 static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
     size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0;
     size_t limit = c->limit;
-    /* nothing may be reserved */
+    /* a fraction of 0 allows nothing, but a limit of 0 is none */
     if (c->memory_fraction < 1 && by_fraction == 0)
         by_fraction = 1;
     if (by_fraction && (!limit || by_fraction < limit))
@@ -139,12 +170,13 @@ static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
     return limit;
 }
 
-/* The limit that counts follows from the configuration. */
+/* Sets the device's limit from its configuration. */
 static void ds__mem_limit(ds__mem_dev *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
-/* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
+/* Sets whether ds_shutdown frees the pools now. If so, waits for graphs that release their pools.
+   */
 static void ds__mem_closing(int closing) {
     ds__mutex_lock(&ds__memory_state.leaving);
     ds__memory_state.closing = closing;
@@ -177,8 +209,40 @@ static ds_result ds__mem_setup(void) {
     return r;
 }
 
-/* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is
-   set. */
+/* Makes the record of a device with `total` bytes of memory. Returns NULL without host memory. */
+static ds__mem_dev *ds__mem_dev_new(ds_device device, size_t total, const ds_mem_config *config) {
+    ds__mem_dev *dev = ds__kept_alloc(sizeof *dev);
+    if (!dev)
+        return NULL;
+    ds__mutex_init(&dev->lock);
+    dev->device = device;
+    dev->total = total;
+    dev->has_space = -1;
+    dev->main.dev = dev;
+    dev->main.owners = 1;
+    return ds__mem_pool_apply(&dev->main, config) ? dev : NULL;
+}
+
+/* Makes the record of a device and publishes it. On failure returns NULL and sets the error.
+   ds__memory_state.lock is held. */
+static ds__mem_dev *ds__mem_device_new(ds_device device) {
+    ds_device_properties properties;
+    if (ds__driver_of(device)->device_properties(device.index, &properties) < 0)
+        return NULL;
+    ds__mem_dev *dev = ds__mem_dev_new(device, properties.total_memory, &ds__memory_state.config);
+    if (!dev) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
+        return NULL;
+    }
+    ds__mem_limit(dev);
+    atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, ds__backend_of(device), device.index),
+                          dev, memory_order_release);
+    ds__mem_history_join(dev);
+    return dev;
+}
+
+/* Returns the record of a device (resolved), which is made at the first use. On failure returns
+   NULL and sets the error. */
 static ds__mem_dev *ds__mem_device(ds_device device) {
     int backend = ds__backend_of(device);
     ds__mem_dev *dev = ds__mem_device_at(backend, device.index);
@@ -188,34 +252,13 @@ static ds__mem_dev *ds__mem_device(ds_device device) {
         return NULL;
     ds__mutex_lock(&ds__memory_state.lock);
     dev = ds__mem_device_at(backend, device.index);
-    if (!dev) {
-        ds_device_properties properties;
-        ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
-        dev = r < 0 ? NULL : ds__kept_alloc(sizeof *dev);
-        if (!dev && r >= 0)
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
-        if (dev) {
-            ds__mutex_init(&dev->lock);
-            dev->device = device;
-            dev->total = properties.total_memory;
-            dev->has_space = -1;
-            dev->main.dev = dev;
-            dev->main.owners = 1;
-            if (ds__mem_pool_apply(&dev->main, &ds__memory_state.config)) {
-                ds__mem_limit(dev);
-                atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, backend, device.index),
-                                      dev, memory_order_release);
-                ds__mem_history_join(dev);
-            } else {
-                dev = NULL;
-            }
-        }
-    }
+    if (!dev)
+        dev = ds__mem_device_new(device);
     ds__mutex_unlock(&ds__memory_state.lock);
     return dev;
 }
 
-/* The device's memory if it was used; DS_OK and NULL: it was not. */
+/* Sets *out to the record of a device, or to NULL if the device was not used, and returns DS_OK. */
 static ds_result ds__mem_used(ds_device device, ds__mem_dev **out) {
     *out = NULL;
     DS__RESOLVE(device);
@@ -223,8 +266,8 @@ static ds_result ds__mem_used(ds_device device, ds__mem_dev **out) {
     return DS_OK;
 }
 
-/* The pool of a handle, destroyed or not, until another takes its place; NULL: none.
-   ds__memory_state.lock is held. */
+/* Returns the pool of a handle, or NULL. A destroyed pool is found until a new pool reuses its
+   object. ds__memory_state.lock is held. */
 static ds__mem_pool *ds__mem_pool_at(ds_pool pool) {
     uint32_t index = (uint32_t)pool.id;
     ds__mem_pool *p = index >= 1 && index <= ds__memory_state.pool_count
@@ -233,8 +276,8 @@ static ds__mem_pool *ds__mem_pool_at(ds_pool pool) {
     return p && p->id == pool.id ? p : NULL;
 }
 
-/* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
-   hold it. */
+/* Returns the pool of a handle. If there is none, returns NULL and sets the error. The object stays
+   until shutdown, so it needs no reference. */
 static ds__mem_pool *ds__mem_pool_of(ds_pool pool) {
     ds__mutex_lock(&ds__memory_state.lock);
     ds__mem_pool *p = ds__mem_pool_at(pool);
@@ -247,8 +290,8 @@ static ds__mem_pool *ds__mem_pool_of(ds_pool pool) {
     return p;
 }
 
-/* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
-   read while nothing is locked. */
+/* Returns the first arena of a pool. Arenas are only added, in front, so the list behind it may be
+   read without a lock. */
 static ds__arena *ds__first_arena(ds__mem_dev *dev, ds__mem_pool *p) {
     ds__mem_dev_lock(dev);
     ds__arena *a = p->arenas;
@@ -256,6 +299,7 @@ static ds__arena *ds__first_arena(ds__mem_dev *dev, ds__mem_pool *p) {
     return a;
 }
 
+/* Returns the pool behind `p` in the device's list, or the default pool if `p` is NULL. */
 static ds__mem_pool *ds__next_pool(ds__mem_dev *dev, ds__mem_pool *p) {
     ds__mem_dev_lock(dev);
     p = p ? p->next : &dev->main;
@@ -263,9 +307,9 @@ static ds__mem_pool *ds__next_pool(ds__mem_dev *dev, ds__mem_pool *p) {
     return p;
 }
 
-/* Sets what a pool has from its creation on: everything but its configuration and its label. A
-   new pool's number is never another one's, before or after a shutdown. The pool of a capture has
-   the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
+/* Sets the members of a new pool except its configuration and its label. The number of a pool is
+   never used again, even after a shutdown. The pool of a capture has the capture's number as name.
+   No other thread knows the pool, or the device is stopped. */
 static void ds__mem_pool_begin(ds__mem_pool *p, uint32_t slot, const ds_pool_desc *desc,
                                uint64_t capture) {
     uint64_t number = ++ds__memory_state.next_pool;
@@ -283,7 +327,7 @@ static void ds__mem_pool_begin(ds__mem_pool *p, uint32_t slot, const ds_pool_des
     p->dead = 0;
 }
 
-/* It is locked. */
+/* Returns whether a segment of the arena has memory. The arena is locked. */
 static int ds__arena_has_memory(const ds__arena *a) {
     for (const ds__segment *s = a->segments; s; s = s->next)
         if (s->mapped)
@@ -291,9 +335,8 @@ static int ds__arena_has_memory(const ds__arena *a) {
     return 0;
 }
 
-/* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
-   Programs that capture again and again need no more memory for that. ds__memory_state.lock is
-   held. */
+/* Makes a new pool of one without owners and memory, or returns NULL. So programs that capture
+   again and again need no further host memory. ds__memory_state.lock is held. */
 static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *config,
                                         const ds_pool_desc *desc, char *label, uint64_t capture) {
     ds__mem_pool *found = NULL;
@@ -308,7 +351,7 @@ static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *c
     if (found && !ds__policy_keep(config))
         found = NULL;
     if (found) {
-        ds__counter_fold(dev); /* what it has counted remains the device's */
+        ds__counter_fold(dev); /* the device keeps the counts of the pool */
         memset(&found->stats, 0, sizeof found->stats);
         ds__host_free(found->label);
         found->label = label;
@@ -319,69 +362,58 @@ static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *c
     return found;
 }
 
-/* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
-   the device and the configuration are not used. NULL: out of memory, the error is set. */
-static ds__mem_pool *ds__mem_pool_new(ds__mem_dev *dev, const ds_mem_config *config,
-                                      const ds_pool_desc *desc, uint64_t capture) {
-    char *copy = desc->label ? ds__copy_text(desc->label, 255) : NULL;
-    if (desc->label && !copy) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+/* Makes a pool in a new object and enters it in the list of pools and of the device. Returns NULL
+   without host memory. ds__memory_state.lock is held. */
+static ds__mem_pool *ds__mem_pool_add(ds__mem_dev *dev, const ds_mem_config *config,
+                                      const ds_pool_desc *desc, char *label, uint64_t capture) {
+    ds__mem_pool *p = ds__kept_alloc(sizeof *p);
+    if (!p || !ds__array_reserve(&ds__memory_state.pools, sizeof *ds__memory_state.pools,
+                                 ds__memory_state.pool_count, 1, &ds__memory_state.pool_room))
         return NULL;
-    }
-    ds__mutex_lock(&ds__memory_state.lock);
-    ds__mem_pool *p = ds__mem_pool_reuse(dev, config, desc, copy, capture);
-    if (p) {
-        ds__mutex_unlock(&ds__memory_state.lock);
-        return p;
-    }
-    if (!(p = ds__kept_alloc(sizeof *p))) {
-        ds__mutex_unlock(&ds__memory_state.lock);
-        ds__host_free(copy);
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
-        return NULL;
-    }
     p->dev = dev;
-    p->label = copy;
-    if (ds__memory_state.pool_count == ds__memory_state.pool_room) {
-        uint32_t room = ds__memory_state.pool_room ? 2 * ds__memory_state.pool_room : 16;
-        ds__mem_pool **more = ds__host_alloc(room * sizeof *more);
-        if (!more) {
-            ds__mutex_unlock(&ds__memory_state.lock);
-            ds__host_free(copy);
-            p->label = NULL;
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
-            return NULL;
-        }
-        if (ds__memory_state.pool_count)
-            memcpy(more, ds__memory_state.pools, ds__memory_state.pool_count * sizeof *more);
-        ds__host_free(ds__memory_state.pools);
-        ds__memory_state.pools = more;
-        ds__memory_state.pool_room = room;
-    }
     ds__mem_dev_lock(dev);
     int applied = ds__mem_pool_apply(p, config);
     if (applied) {
+        p->label = label;
         ds__memory_state.pools[ds__memory_state.pool_count++] = p;
         ds__mem_pool_begin(p, ds__memory_state.pool_count, desc, capture);
         p->next = dev->main.next;
         dev->main.next = p;
     }
     ds__mem_dev_unlock(dev);
-    ds__mutex_unlock(&ds__memory_state.lock);
-    if (applied)
-        return p;
-    ds__host_free(copy);
-    return NULL;
+    return applied ? p : NULL;
 }
 
-/* Owners come and go; the last one leaves the pool to be emptied. */
+/* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
+   the device and the configuration are not used. Without host memory returns NULL and sets the
+   error. */
+static ds__mem_pool *ds__mem_pool_new(ds__mem_dev *dev, const ds_mem_config *config,
+                                      const ds_pool_desc *desc, uint64_t capture) {
+    char *label = desc->label ? ds__copy_text(desc->label, 255) : NULL;
+    ds__mem_pool *p = NULL;
+    if (label || !desc->label) {
+        ds__mutex_lock(&ds__memory_state.lock);
+        p = ds__mem_pool_reuse(dev, config, desc, label, capture);
+        if (!p)
+            p = ds__mem_pool_add(dev, config, desc, label, capture);
+        ds__mutex_unlock(&ds__memory_state.lock);
+    }
+    if (!p) {
+        ds__host_free(label);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+    }
+    return p;
+}
+
+/* Adds an owner to a pool. */
 static void ds__mem_pool_own(ds__mem_pool *p) {
     ds__mem_dev_lock(p->dev);
     p->owners++;
     ds__mem_dev_unlock(p->dev);
 }
 
-/* no lock: a graph's end comes on a thread of CUDA's */
+/* Removes an owner. A flush empties pools without owners. Takes no lock, because CUDA ends graphs
+   on a thread of its own. */
 static void ds__mem_pool_disown(ds__mem_pool *p) {
     atomic_fetch_sub(&p->owners, 1);
 }

@@ -98,24 +98,29 @@ static void ds__use_earlier_extend(const ds__use_note *n, ds__stream_use *u) {
     u->recorded = 0;
 }
 
-/* Reads from the block what the use needs, takes a description for a new use from the arena's
-   stock, and unlocks the arena. */
+/* Returns an earlier use by the same stream in the same capture, or NULL. Work before a capture is
+   a use of its own, and the first use of a lent block is that of the borrowing stream. The arena is
+   locked. */
+static ds__stream_use *ds__use_earlier_find(const ds__use_note *n) {
+    ds__stream_use *u = n->b->lent ? n->b->uses->next : n->b->uses;
+    while (u && (u->stream.id != n->stream.id || u->capture != n->capture))
+        u = u->next;
+    return u;
+}
+
+/* Reads the state of the block, takes a description for a new use from the arena's stock, and
+   unlocks the arena. */
 static void ds__use_prepare(ds__use_note *n) {
     ds__arena *a = n->a;
-    ds__mem_block *b = n->b;
     n->relation = ds__use_relation_get(n);
     n->capture = n->pinned ? 0 : ds__capture_of(n->s);
-    /* the graph orders its uses itself; work from before the capture is noted */
+    /* the graph orders its own uses; only work before the capture is noted */
     if (n->capture && !a->pool->graphs) {
         n->now = 0;
         n->capture = 0;
     }
 
-    /* the first use of a lent block belongs to the borrowing stream */
-    ds__stream_use *u = b->lent ? b->uses->next : b->uses;
-    /* work from before a capture is a use of its own */
-    while (u && (u->stream.id != n->stream.id || u->capture != n->capture))
-        u = u->next;
+    ds__stream_use *u = ds__use_earlier_find(n);
     if (!u && n->relation == DS__USE_OTHER) {
         n->fresh = a->spare_uses;
         if (n->fresh)
@@ -128,7 +133,7 @@ static void ds__use_prepare(ds__use_note *n) {
         n->now = 0;
 
     n->earlier = u;
-    n->start = b->ptr;
+    n->start = n->b->ptr;
     n->event = (ds_event){ u ? u->event.id : 0 };
     ds__arena_unlock(a);
 }
@@ -211,8 +216,8 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     return r;
 }
 
-/* Notes that a stream, which the caller has pinned, uses memory. Memory that is not the
-   allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
+/* Notes that a stream, which the caller has pinned, uses memory. Memory of other sources, and
+   memory of the stream itself, needs no note. In a capture, the program must keep the memory. */
 DS__SEAM static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
     ds__arena *a = NULL;
     const ds__mem_block *b = ds__find_live(ptr, 0, &a);

@@ -1,6 +1,6 @@
 /* alloc/report_names.h - memory statistics by name.
 
-   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mem_stats_sum).
+   Maps PyTorch's names of memory statistics to members of ds_mem_stats (ds__mem_stats_sum).
    ds_mem_stats_get_by_name reads one value; ds_mem_stats_get_name lists the names.
 
    Invariants: ds__mem_stats_sum is sorted in the order of strcmp, because the look-up is a binary
@@ -13,7 +13,7 @@
 #include "../api/mem_stats.h"
 #include "../core/internal.h"
 
-/* torch's names, in the order of strcmp. */
+/* PyTorch's names, in the order of strcmp. */
 #define DS__STAT4(name, member)                                      \
     { name ".allocated", offsetof(ds_mem_stats, member.allocated) }, \
         { name ".current", offsetof(ds_mem_stats, member.current) }, \
@@ -62,8 +62,9 @@ DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char 
     if (out)
         *out = 0;
     DS__ENTER("ds_mem_stats_get_by_name");
-    DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
-    if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
+    DS__REQUIRE(stats, "stats is NULL");
+    DS__REQUIRE(name && out, "%s is NULL", name ? "out" : "name");
+    if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* as in PyTorch's documents */
         snprintf(alias, sizeof alias, "allocation.%s", name + 10);
         wanted = alias;
     }

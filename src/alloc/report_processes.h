@@ -1,13 +1,13 @@
 /* alloc/report_processes.h - report of the processes that use a device.
 
    Implements ds_mem_write_processes, the counterpart of torch.cuda.list_gpu_processes: one line
-   for each process and its memory. The driver lists the processes (device_processes). That of the
-   CPU knows this process only, so the processes with shared memory follow (ds__share_list).
+   for each process and its memory. The driver lists the processes (device_processes). The CPU
+   driver lists this process only, so the processes with shared memory follow (ds__share_list).
 
-   Invariants: if the driver does not know the processes, the report says why and the call still
+   Invariants: If the driver cannot list the processes, the report gives the reason and the call
    succeeds.
-   Locks: none of its own. ds__share_list takes those of the exports. The user's writer is called
-   after they are released.
+   Locks: none of its own. ds__share_list takes the locks of the exports. The user's writer is
+   called after they are released.
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
 #ifndef DS__ALLOC_REPORT_PROCESSES_H
 #define DS__ALLOC_REPORT_PROCESSES_H
@@ -33,11 +33,9 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
     for (size_t i = 0; i < processes.count; i++)
         ds__sharer_write(&pen, processes.list[i].id, processes.list[i].bytes);
     ds__host_free(processes.list);
-    if (device.type == DS_DEVICE_CPU) /* its driver knows this process only */
+    if (device.type == DS_DEVICE_CPU) /* the CPU driver lists this process only */
         ds__share_list(device, &pen);
-    return r == DS_OK && pen.stopped
-               ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped)
-               : r;
+    return r == DS_OK ? ds__text_writer_result(&pen) : r;
 }
 
 #endif

@@ -3,7 +3,7 @@
    Implements ds_mem_write_summary: writes the statistics of a device as the table of
    torch.cuda.memory_summary (ds__report_table_write), row by row to the user's writer.
 
-   Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
+   Invariants: The text is PyTorch's apart from the name in the title, also on CPU devices. The
    rows of one metric share the unit of each column; the row of all sizes determines it.
    Locks: none of its own. ds_mem_get_stats stops the device; the writer is called after that,
    with no lock held.
@@ -15,7 +15,7 @@
 #include "../core/internal.h"
 #include "stats.h"
 
-/* The unit of a column is that of its first row, of all sizes. */
+/* Writes a value in the unit of its column, which suits `unit_of`, the value of the first row. */
 static void ds__report_cell_format(char out[32], int counts, int64_t value, int64_t unit_of) {
     static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" };
     static const char *const thousands[] = { "  ", "K ", "M " };
@@ -32,6 +32,7 @@ static void ds__report_cell_format(char out[32], int counts, int64_t value, int6
         snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
 }
 
+/* Writes the row of a metric; `unit_of`: the row of all sizes. */
 static void ds__report_row_write(ds__text_writer *p, const char *name, int counts,
                                  const ds_mem_stat *s, const ds_mem_stat *unit_of) {
     char cell[4][32];
@@ -108,7 +109,7 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
     ds__tls.site = site;
     ds__text_writer pen = { write_fn, user, 0, 0 };
     ds__report_table_write(&pen, device.index, &stats, abbreviated);
-    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+    return ds__text_writer_result(&pen);
 }
 
 #endif

@@ -26,6 +26,7 @@
 
 #include "internal.h"
 #include "../api/resource.h"
+#include "../base/text_writer.h"
 #include "../core/internal.h"
 
 enum {
@@ -41,50 +42,53 @@ enum {
 
 #define DS__RES_PUSHES 16
 
+/* A block that was enlarged for its alignment. */
 typedef struct ds__moved {
     struct ds__moved *next;
-    void *ptr;
-    void *whole;
-    size_t size;
+    void *ptr;   /* the aligned address */
+    void *whole; /* the upstream's block */
+    size_t size; /* of the upstream's block */
 } ds__moved;
 
+/* The record of a resource. */
 typedef struct ds__res {
     uint64_t id;
     int kind;
     ds_site made;
     ds_resource up;
-    /* allocations and calls that are inside; under the list's lock, as `standing` */
+    /* allocations and calls in progress; guarded by ds__rs.lock */
     int64_t live;
-    int standing;
+    int standing; /* adaptors upon this resource; guarded by ds__rs.lock */
     ds_device device;
     ds_pool pool;
     size_t limit;
-    size_t used;
     size_t alignment;
     size_t threshold;
-    ds_write_fn write_fn;
     ds_resource_failure_fn failure_fn;
-    void *user;
-    ds__mutex lock; /* of `used` and what follows */
-    int stopped;
+    void *user;     /* of `failure_fn` */
+    ds__mutex lock; /* guards the members below */
+    size_t used;
+    ds__text_writer log;
     unsigned depth;
     ds_resource_stats stats[DS__RES_PUSHES + 1];
-    ds__moved *moved[64]; /* what the aligned one gave, by its address */
+    ds__moved *moved[64]; /* lists by a hash of the aligned address */
 } ds__res;
 
 static struct {
     ds__mutex lock;
-    ds__res **at;
+    ds__res **at; /* NULL: a free entry */
     uint32_t count;
-    uint32_t serial; /* no number is used twice */
+    size_t room;
+    uint32_t serial; /* number of the last record; never reset, so that numbers are unique */
 } ds__rs = { .lock = DS__MUTEX_INIT };
 
-/* The functions of every resource made by devstream. The values stand in resource_kinds.h, which
-   uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource. */
+/* The functions of every resource made by devstream. resource_kinds.h defines the values, because
+   it uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource.
+   */
 static const ds_resource ds__res_made;
 
-/* The resource of a number, which stays as long as the caller is inside; *out_live: how much it
-   had. NULL and the sentence: there is none. */
+/* Returns the record of a number, which stays until ds__res_leave; *out_live: its `live` before. If
+   there is none, returns NULL and sets the error. */
 static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     uint64_t id = (uint64_t)(uintptr_t)user;
     uint32_t i = (uint32_t)id;
@@ -102,12 +106,14 @@ static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     return r;
 }
 
+/* Ends ds__res_enter: lowers `live` by 1, or by 2 after a free. */
 static void ds__res_leave(ds__res *r, int64_t by) {
     ds__mutex_lock(&ds__rs.lock);
     r->live -= by;
     ds__mutex_unlock(&ds__rs.lock);
 }
 
+/* Checks a resource that the program passed as the argument `what`. */
 static ds_result ds__res_good(const ds_resource *resource, const char *what) {
     DS__REQUIRE(resource, "%s is NULL", what);
     DS__REQUIRE(resource->alloc_fn && resource->free_fn, "%s has no functions: was it destroyed?",
@@ -115,15 +121,15 @@ static ds_result ds__res_good(const ds_resource *resource, const char *what) {
     return DS_OK;
 }
 
-/* Calls of another resource. The program's own functions may do what they like, and need not say
-   why they fail. */
+/* Returns the result of a function of the program. Sets an error if the function has set none for
+   its result, or if the result is not an error code. */
 static ds_result ds__res_said(ds_result r, const char *what) {
     if (r > 0)
         return ds__fail(DS_ERR_INVALID_VALUE,
                         "the resource's %s returned %d, which is not an error code", what, (int)r);
-    return r == DS_OK || ds__tls.code == r
-               ? r
-               : ds__fail(r, "the resource's %s returned %s", what, (ds_result_get_name)(r));
+    if (r == DS_OK || ds__tls.code == r)
+        return r;
+    return ds__fail(r, "the resource's %s returned %s", what, (ds_result_get_name)(r));
 }
 
 /* Sets the thread's capture mode and returns the former one. If a driver refuses, the mode stays,
@@ -138,15 +144,17 @@ static ds_capture_mode ds__mode_exchange(ds_capture_mode mode) {
     return mode;
 }
 
-/* Before a function of the program: calls in it report their errors. */
+/* Prepares the thread for a function of the program. Calls in the function report their own errors,
+   and are not affected by open captures. */
 static ds__outside ds__resource_leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, ds__tls.mode, ds__tls.mute };
     o.mode = ds__mode_exchange(DS_CAPTURE_RELAXED);
     ds__tls.code = DS_OK;
-    ds__tls.mute = 0; /* errors of the user's code are the user's */
+    ds__tls.mute = 0;
     return o;
 }
 
+/* Ends ds__resource_leave. */
 static void ds__resource_return(ds__outside o) {
     (void)ds__mode_exchange(o.mode);
     ds__tls.mute = o.mute;
@@ -156,6 +164,7 @@ static void ds__resource_return(ds__outside o) {
     ds__tls.site = o.site;
 }
 
+/* Allocates from an upstream. On failure *out is NULL and the error is set. No lock is held. */
 static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment,
                               ds_stream stream, void **out) {
     *out = NULL;
@@ -172,6 +181,7 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     return r;
 }
 
+/* Frees memory of an upstream. No lock is held. */
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
     if (up->free_fn == ds__res_made.free_fn)
         return up->free_fn(up->user, ptr, size, stream);

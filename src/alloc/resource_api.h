@@ -20,6 +20,7 @@
 #include "stats.h"
 #include "resource_kinds.h"
 
+/* Checks the arguments of an allocation or a free. */
 static ds_result ds__res_check(const ds_resource *resource, size_t alignment) {
     ds_result r = ds__res_good(resource, "resource");
     if (r < 0)
@@ -46,56 +47,59 @@ DSDEF ds_result(ds_resource_free)(const ds_resource *resource, void *ptr, size_t
     return r < 0 || !ptr ? r : ds__up_free(resource, ptr, size, stream);
 }
 
-/* Makes a resource of what the description holds; the upstream is the description's too. */
-static ds_result ds__res_new(ds__res *what, ds_resource *out) {
-    ds_result result = ds__mem_setup();
-    if (result < 0)
-        return result;
-    ds__res *up = NULL;
-    ds__res *r = ds__host_alloc(sizeof *r);
-    if (!r)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
-    if (what->up.alloc_fn == ds__res_alloc && !(up = ds__res_enter(what->up.user, NULL))) {
-        ds__host_free(r);
-        return DS_ERR_INVALID_HANDLE;
-    }
-    *r = *what;
-    r->made = ds__tls.site;
-    ds__mutex_init(&r->lock);
-    ds__mutex_lock(&ds__rs.lock);
+/* Enters a record in the table and gives it a number. Returns 0 without host memory. ds__rs.lock is
+   held. */
+static int ds__res_table_in(ds__res *r) {
     uint32_t i = 0;
     while (i < ds__rs.count && ds__rs.at[i])
         i++;
     if (i == ds__rs.count) {
-        ds__res **more = ds__host_alloc((i + 1) * sizeof *more);
-        if (more && i)
-            memcpy(more, ds__rs.at, i * sizeof *more);
-        if (more) {
-            ds__host_free(ds__rs.at);
-            ds__rs.at = more;
-            ds__rs.count++;
-        }
+        if (!ds__array_reserve(&ds__rs.at, sizeof *ds__rs.at, i, 1, &ds__rs.room))
+            return 0;
+        ds__rs.count++;
     }
-    int room = i < ds__rs.count;
-    if (room) {
-        r->id = (uint64_t)++ds__rs.serial << 32 | (i + 1);
-        ds__rs.at[i] = r;
-        if (up)
-            up->standing++;
-        *out = (ds_resource){ ds__res_alloc, ds__res_free, (void *)(uintptr_t)r->id };
-    }
-    if (up)
-        up->live--;
-    ds__mutex_unlock(&ds__rs.lock);
-    if (room && r->kind == DS__RES_LOG)
-        ds__res_write(r, NULL, NULL, 0, (ds_stream){ 0 });
-    if (room)
-        return DS_OK;
-    ds__mutex_destroy(&r->lock);
-    ds__host_free(r);
-    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
+    r->id = (uint64_t)++ds__rs.serial << 32 | (i + 1);
+    ds__rs.at[i] = r;
+    return 1;
 }
 
+/* Makes a record like `what`, with its upstream, and the resource of the record. */
+static ds_result ds__res_new(const ds__res *what, ds_resource *out) {
+    ds_result result = ds__mem_setup();
+    if (result < 0)
+        return result;
+    ds__res *r = ds__host_alloc(sizeof *r);
+    if (!r)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
+    int adapts = what->up.alloc_fn == ds__res_alloc;
+    ds__res *up = adapts ? ds__res_enter(what->up.user, NULL) : NULL;
+    if (adapts && !up) {
+        ds__host_free(r);
+        return DS_ERR_INVALID_HANDLE;
+    }
+
+    *r = *what;
+    r->made = ds__tls.site;
+    ds__mutex_init(&r->lock);
+    ds__mutex_lock(&ds__rs.lock);
+    int entered = ds__res_table_in(r);
+    if (up) {
+        up->standing += entered;
+        up->live--;
+    }
+    ds__mutex_unlock(&ds__rs.lock);
+    if (!entered) {
+        ds__mutex_destroy(&r->lock);
+        ds__host_free(r);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
+    }
+    *out = (ds_resource){ ds__res_alloc, ds__res_free, (void *)(uintptr_t)r->id };
+    if (r->kind == DS__RES_LOG)
+        ds__text_writer_print(&r->log, "time_us,action,pointer,size,stream\n");
+    return DS_OK;
+}
+
+/* Makes an adaptor like `what` upon an upstream. */
 static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_resource *out) {
     ds_result r = ds__res_good(upstream, "upstream");
     if (r < 0)
@@ -104,6 +108,7 @@ static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_res
     return ds__res_new(what, out);
 }
 
+/* Begins a function that makes a resource: `what` is its record. */
 #define DS__RES_BEGIN(name, which)    \
     ds__res what = { .kind = which }; \
     if (out)                          \
@@ -137,10 +142,8 @@ DSDEF ds_result(ds_resource_create_functions)(ds_resource_alloc_fn alloc_fn,
     if (out)
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_create_functions");
-    DS__REQUIRE(out && alloc_fn && free_fn, "%s is NULL",
-                !out       ? "out"
-                : alloc_fn ? "free_fn"
-                           : "alloc_fn");
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(alloc_fn && free_fn, "%s is NULL", alloc_fn ? "free_fn" : "alloc_fn");
     *out = (ds_resource){ alloc_fn, free_fn, user };
     return DS_OK;
 }
@@ -161,8 +164,7 @@ DSDEF ds_result(ds_resource_create_log)(const ds_resource *upstream, ds_write_fn
                                         void *user, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_log", DS__RES_LOG);
     DS__REQUIRE(write_fn, "write_fn is NULL");
-    what.write_fn = write_fn;
-    what.user = user;
+    what.log = (ds__text_writer){ .write_fn = write_fn, .user = user };
     return ds__res_upon(upstream, &what, out);
 }
 
@@ -186,45 +188,59 @@ DSDEF ds_result(ds_resource_create_aligned)(const ds_resource *upstream, size_t 
     return ds__res_upon(upstream, &what, out);
 }
 
-/* Counting: 0 reads, 1 pushes, -1 pops. */
+/* Steps of ds__res_stats. */
+enum { DS__STATS_READ, DS__STATS_PUSH, DS__STATS_POP };
+
+/* Adds the statistics of a level to the level below. */
+static void ds__stat_fold(ds_mem_stat *to, const ds_mem_stat *from) {
+    if (to->current + from->peak > to->peak)
+        to->peak = to->current + from->peak;
+    to->current += from->current;
+    to->allocated += from->allocated;
+    to->freed += from->freed;
+}
+
+/* Reads, pushes or pops a level of counting. The record's lock is held. */
+static ds_result ds__res_stats_step(ds__res *r, int step, ds_resource_stats *out) {
+    ds_resource_stats *top = &r->stats[r->depth];
+    if (step == DS__STATS_PUSH) {
+        if (r->depth == DS__RES_PUSHES)
+            return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open, the maximum",
+                            DS__RES_PUSHES);
+        memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
+        return DS_OK;
+    }
+    if (step == DS__STATS_POP && r->depth == 0)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "no push is open");
+    if (out)
+        *out = *top;
+    if (step == DS__STATS_POP) {
+        ds__stat_fold(&top[-1].bytes, &top->bytes);
+        ds__stat_fold(&top[-1].allocations, &top->allocations);
+        r->depth--;
+    }
+    return DS_OK;
+}
+
+/* Does a step with the statistics of a resource, which must be one of ds_resource_create_stats. */
 static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resource_stats *out) {
     ds_result result = ds__res_good(resource, "resource");
     if (result < 0)
         return result;
-    ds__res *r = resource->alloc_fn == ds__res_alloc ? ds__res_enter(resource->user, NULL) : NULL;
-    if (!r && resource->alloc_fn == ds__res_alloc)
+    int made = resource->alloc_fn == ds__res_alloc;
+    ds__res *r = made ? ds__res_enter(resource->user, NULL) : NULL;
+    if (made && !r)
         return DS_ERR_INVALID_HANDLE;
-    if (!r || r->kind != DS__RES_STATISTICS) {
-        if (r)
-            ds__res_leave(r, 1);
-        return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the resource was not created by ds_resource_create_stats");
+    if (made && r->kind == DS__RES_STATISTICS) {
+        ds__mutex_lock(&r->lock);
+        result = ds__res_stats_step(r, step, out);
+        ds__mutex_unlock(&r->lock);
+    } else {
+        result = ds__fail(DS_ERR_INVALID_VALUE,
+                          "the resource was not created by ds_resource_create_stats");
     }
-    ds__mutex_lock(&r->lock);
-    if (step > 0 && r->depth == DS__RES_PUSHES)
-        result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open, the maximum", DS__RES_PUSHES);
-    else if (step < 0 && r->depth == 0)
-        result = ds__fail(DS_ERR_ILLEGAL_STATE, "no push is open");
-    else if (step > 0)
-        memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
-    else {
-        if (out)
-            *out = r->stats[r->depth];
-        for (int m = 0; step < 0 && m < 2; m++) {
-            const ds_mem_stat *in = m ? &r->stats[r->depth].bytes : &r->stats[r->depth].allocations;
-            ds_mem_stat *to =
-                m ? &r->stats[r->depth - 1].bytes : &r->stats[r->depth - 1].allocations;
-            if (to->current + in->peak > to->peak)
-                to->peak = to->current + in->peak;
-            to->current += in->current;
-            to->allocated += in->allocated;
-            to->freed += in->freed;
-        }
-        if (step < 0)
-            r->depth--;
-    }
-    ds__mutex_unlock(&r->lock);
-    ds__res_leave(r, 1);
+    if (made)
+        ds__res_leave(r, 1);
     return result;
 }
 
@@ -233,21 +249,22 @@ DSDEF ds_result(ds_resource_get_stats)(const ds_resource *resource, ds_resource_
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    return ds__res_stats(resource, 0, out);
+    return ds__res_stats(resource, DS__STATS_READ, out);
 }
 
 DSDEF ds_result(ds_resource_push_stats)(const ds_resource *resource) {
     DS__ENTER("ds_resource_push_stats");
-    return ds__res_stats(resource, 1, NULL);
+    return ds__res_stats(resource, DS__STATS_PUSH, NULL);
 }
 
 DSDEF ds_result(ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
     if (out)
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_pop_stats");
-    return ds__res_stats(resource, -1, out);
+    return ds__res_stats(resource, DS__STATS_POP, out);
 }
 
+/* Frees a record that is not in the table. */
 static void ds__res_end(ds__res *r) {
     for (int i = 0; i < 64; i++)
         while (r->moved[i]) {
@@ -257,6 +274,16 @@ static void ds__res_end(ds__res *r) {
         }
     ds__mutex_destroy(&r->lock);
     ds__host_free(r);
+}
+
+/* Removes a record from the table and from the count of its upstream. ds__rs.lock is held. */
+static void ds__res_table_out(const ds__res *r) {
+    ds__rs.at[(uint32_t)r->id - 1] = NULL;
+    if (r->up.alloc_fn != ds__res_alloc)
+        return;
+    for (uint32_t i = 0; i < ds__rs.count; i++)
+        if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user)
+            ds__rs.at[i]->standing--;
 }
 
 DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
@@ -273,12 +300,8 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
         ds__mutex_lock(&ds__rs.lock);
         int64_t live = --r->live;
         int standing = r->standing;
-        if (!live && !standing) {
-            ds__rs.at[(uint32_t)r->id - 1] = NULL;
-            for (uint32_t i = 0; r->up.alloc_fn == ds__res_alloc && i < ds__rs.count; i++)
-                if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user)
-                    ds__rs.at[i]->standing--;
-        }
+        if (!live && !standing)
+            ds__res_table_out(r);
         ds__mutex_unlock(&ds__rs.lock);
         if (live)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
@@ -293,6 +316,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
     return DS_OK;
 }
 
+/* Warns about the resources that were not destroyed, and frees them. Called by ds_shutdown. */
 static void ds__resource_shutdown(void) {
     for (uint32_t i = 0; i < ds__rs.count; i++) {
         ds__res *r = ds__rs.at[i];
@@ -305,6 +329,7 @@ static void ds__resource_shutdown(void) {
     ds__host_free(ds__rs.at);
     ds__rs.at = NULL;
     ds__rs.count = 0;
+    ds__rs.room = 0;
 }
 
 #endif

@@ -31,6 +31,7 @@ static void ds__stat_add(ds_mem_stat *s, int64_t by) {
         s->peak = s->current;
 }
 
+/* Counts an allocation (1) or a free (-1) in the innermost level. */
 static void ds__res_count(ds__res *r, size_t size, int sign) {
     ds__mutex_lock(&r->lock);
     ds__stat_add(&r->stats[r->depth].bytes, sign * (int64_t)size);
@@ -38,26 +39,21 @@ static void ds__res_count(ds__res *r, size_t size, int sign) {
     ds__mutex_unlock(&r->lock);
 }
 
+/* Writes a line of the log. The time is read under the lock, so the times of the lines rise. */
 static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_t size,
                           ds_stream stream) {
-    char line[128];
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
     uint64_t id = s ? s->id : 0;
     if (s)
         ds__stream_unpin(s);
-    ds__mutex_lock(&r->lock); /* first: the times of the lines do not fall */
-    int n = action ? snprintf(line, sizeof line, "%llu,%s,0x%llx,%zu,%llu\n",
-                              (unsigned long long)(ds__now_ns() / 1000), action,
-                              (unsigned long long)(uintptr_t)ptr, size, (unsigned long long)id)
-                   : snprintf(line, sizeof line, "time_us,action,pointer,size,stream\n");
-    int outer = ds__tls.in_callback;
-    ds__tls.in_callback = 1;
-    if (!r->stopped && r->write_fn(line, (size_t)n, r->user))
-        r->stopped = 1;
-    ds__tls.in_callback = outer;
+    ds__mutex_lock(&r->lock);
+    ds__text_writer_print(&r->log, "%llu,%s,0x%llx,%zu,%llu\n",
+                          (unsigned long long)(ds__now_ns() / 1000), action,
+                          (unsigned long long)(uintptr_t)ptr, size, (unsigned long long)id);
     ds__mutex_unlock(&r->lock);
 }
 
+/* Takes bytes from the limit (1) or returns them (-1). */
 static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
     ds_result result = DS_OK;
     ds__mutex_lock(&r->lock);
@@ -69,13 +65,15 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
     else
         result = DS_ERR_LIMIT_EXCEEDED;
     ds__mutex_unlock(&r->lock);
-    return result < 0
-               ? ds__fail(result, "%s exceed the resource's limit of %s, of which %s are left",
-                          DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left))
-               : result;
+    if (result == DS_OK)
+        return result;
+    return ds__fail(result, "%s exceed the resource's limit of %s, of which %s are left",
+                    DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left));
 }
 
-static ds__moved **ds__res_moved(ds__res *r, const void *ptr) { /* locked */
+/* Returns the link to the entry of an enlarged block, or the end of its list. The record is locked.
+   */
+static ds__moved **ds__res_moved(ds__res *r, const void *ptr) {
     uintptr_t n = (uintptr_t)ptr >> 8;
     ds__moved **at = &r->moved[(n ^ n >> 6 ^ n >> 14) & 63];
     while (*at && (*at)->ptr != ptr)
@@ -83,6 +81,16 @@ static ds__moved **ds__res_moved(ds__res *r, const void *ptr) { /* locked */
     return at;
 }
 
+/* Enters an enlarged block. */
+static void ds__res_moved_in(ds__res *r, ds__moved *m) {
+    ds__mutex_lock(&r->lock);
+    ds__moved **at = ds__res_moved(r, m->ptr);
+    m->next = *at;
+    *at = m;
+    ds__mutex_unlock(&r->lock);
+}
+
+/* Allocates aligned memory: a larger block of the upstream, from its first aligned address on. */
 static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment, ds_stream stream,
                                        void **out) {
     if (size >= r->threshold && r->alignment > alignment)
@@ -100,14 +108,11 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
     }
     m->size = size + alignment;
     m->ptr = *out = (char *)m->whole + (alignment - (uintptr_t)m->whole % alignment) % alignment;
-    ds__mutex_lock(&r->lock);
-    ds__moved **at = ds__res_moved(r, m->ptr);
-    m->next = *at; /* NULL: it is the last of its list */
-    *at = m;
-    ds__mutex_unlock(&r->lock);
+    ds__res_moved_in(r, m);
     return DS_OK;
 }
 
+/* Frees memory of ds__res_alloc_aligned. If the upstream fails, the block stays. */
 static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_stream stream) {
     ds__mutex_lock(&r->lock);
     ds__moved **at = ds__res_moved(r, ptr);
@@ -116,19 +121,15 @@ static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_str
         *at = m->next;
     ds__mutex_unlock(&r->lock);
     ds_result result = ds__up_free(&r->up, m ? m->whole : ptr, m ? m->size : size, stream);
-    if (result < 0 && m) { /* it is still there */
-        ds__mutex_lock(&r->lock);
-        at = ds__res_moved(r, ptr);
-        m->next = *at;
-        *at = m;
-        ds__mutex_unlock(&r->lock);
-    } else {
+    if (result < 0 && m)
+        ds__res_moved_in(r, m);
+    else
         ds__host_free(m);
-    }
     return result;
 }
 
-/* Failures that another try mends are nobody's business. */
+/* Allocates from the upstream. After a shortage, invokes failure_fn and repeats while it returns 1.
+   Errors are muted; only the last one is reported. */
 static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment, ds_stream stream,
                                       void **out) {
     char why[sizeof ds__tls.aside];
@@ -152,6 +153,7 @@ static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment,
     }
 }
 
+/* Allocates memory as the kind of the resource demands. No lock is held. */
 static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, ds_stream stream,
                                     void **out) {
     ds_result result = DS_OK;
@@ -181,9 +183,11 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
         return result;
     }
     case DS__RES_LIMIT:
-        if ((result = ds__res_take(r, size, 1)) < 0)
+        result = ds__res_take(r, size, 1);
+        if (result < 0)
             return result;
-        if ((result = ds__up_alloc(&r->up, size, alignment, stream, out)) < 0)
+        result = ds__up_alloc(&r->up, size, alignment, stream, out);
+        if (result < 0)
             DS_IGNORE(ds__res_take(r, size, -1));
         return result;
     case DS__RES_STATISTICS:
@@ -202,13 +206,14 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
     }
 }
 
+/* Frees memory as the kind of the resource demands. No lock is held. */
 static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream stream) {
     ds_result result = DS_OK;
     switch (r->kind) {
     case DS__RES_DEVICE:
         return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
     case DS__RES_POOL:
-        /* nothing for its own stream */
+        /* does nothing for the block's own stream */
         if (stream.id)
             DS__KEEPING(result, (ds_mem_record_use)(ptr, stream));
         if (result == DS_OK)
@@ -219,7 +224,7 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
         int known = ds__range_find(ptr, &f);
         ds_device device = { f.backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA, f.device };
         DS__REQUIRE(known, "%p is not the start of memory of the driver's allocator", ptr);
-        /* any is late enough */
+        /* without a stream, all work on the memory is done */
         ds__stream *s = stream.id ? ds__stream_pin(stream) : ds__any_stream(device);
         if (!s)
             return ds__mem_error();
@@ -232,7 +237,8 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
     default:
         break;
     }
-    if ((result = ds__up_free(&r->up, ptr, size, stream)) < 0)
+    result = ds__up_free(&r->up, ptr, size, stream);
+    if (result < 0)
         return result;
     if (r->kind == DS__RES_LIMIT)
         DS_IGNORE(ds__res_take(r, size, -1));

@@ -30,12 +30,12 @@
 #include "pending.h"
 #include "request.h"
 
-/* Whether the request's stream can wait for the owner. */
+/* Returns whether the request's stream can wait for the owner. */
 static int ds__can_await(const ds__wanted *q, ds__owner o) {
-    /* nobody knows when its stream was done */
+    /* the stream has ended, and no event marks the end of its work */
     if (o.orphan && !o.end.id)
         return 0;
-    if (ds__captures_open()) { /* across the bounds of a capture nobody waits */
+    if (ds__captures_open()) { /* no stream waits across the border of a capture */
         uint64_t capture = ds__capture_of(q->s);
         if (capture == DS__BROKEN || capture != (o.orphan ? 0 : ds__capture_of_handle(o.stream)))
             return 0;
@@ -62,7 +62,7 @@ static int ds__reuse_is_possible(ds__reuse *x) {
     x->owner = ds__owner_of(from);
     if (!ds__can_await(q, x->owner))
         return 0;
-    /* nobody else asks there, unless memory is short */
+    /* otherwise, pending blocks of ended streams are examined only in a shortage */
     if (x->owner.orphan && !ds__captures_open())
         (void)ds__pending_poll(from, 0);
 
@@ -87,7 +87,7 @@ static int ds__reuse_reserve(ds__reuse *x) {
     ds__wanted other = *q;
     other.a = x->from;
     other.fresh = 0;
-    /* first: nothing fails for lack of it afterwards */
+    /* first, so that host memory cannot be short after a block was taken */
     x->use = ds__stream_use_new(x->from, q->a->dev->device);
     if (!x->use)
         return 0;
@@ -144,11 +144,7 @@ static void ds__reuse_pending_restore(ds__reuse *x) {
     u->stream = x->q->stream;
     u->recorded = 1;
 
-    ds__arena_lock(from);
-    while (!ds__counter_room_ready(from, kind, 0)) {
-        ds__make_ready(from, kind, 0);
-        ds__arena_lock(from);
-    }
+    ds__arena_lock_ready(from, kind);
     ds__live_out(x->block);
     x->block->uses = u;
     ds__count_pending(from, kind, (int64_t)x->block->size);
@@ -207,7 +203,7 @@ static int ds__reuse_from_arena(ds__wanted *q, ds__arena *from) {
     return 1;
 }
 
-/* Looks in all arenas of a pool, or only in those of ended streams. */
+/* Searches all arenas of a pool, or only those of ended streams. */
 static int ds__reuse_from_any(ds__wanted *q, ds__mem_pool *p, int orphans) {
     for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
         if ((!orphans || ds__owner_of(a).orphan) && ds__reuse_from_arena(q, a))
@@ -215,8 +211,8 @@ static int ds__reuse_from_any(ds__wanted *q, ds__mem_pool *p, int orphans) {
     return 0;
 }
 
-/* Looks in the pools that help out. One that becomes a graph's in the middle is left alone
-   later. */
+/* Searches the pools with use_on_oom, for requests in the default pool. A pool may become a graph's
+   meanwhile; ds__reuse_order_after_owner checks that. */
 static int ds__reuse_from_pools(ds__wanted *q) {
     ds__mem_dev *dev = q->a->dev;
     if (q->a->pool != &dev->main)

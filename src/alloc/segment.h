@@ -1,9 +1,10 @@
 /* alloc/segment.h - descriptions of segments, and limits.
 
-   Makes and removes the description of a segment (ds__segment_new, ds__segment_drop).
+   Makes and removes the description of a segment (ds__segment_new, ds__segment_drop), and its first
+   and last block (ds__segment_first_new, ds__segment_retire).
    ds__segment_reserve and ds__segment_unreserve keep the reserved bytes within the limits of the
    device and the pool. Growing segments, plain segments and blocks without a cache use these
-   functions. ds__async_has and ds__async_surplus return what the driver's own pool has.
+   functions. ds__async_has and ds__async_surplus return the bytes of the driver's own pool.
 
    Invariants: ds__memory_state.sorted has every segment in the order of base addresses. Reserved
    bytes may exceed the bytes of the segments only while dev->moving counts a call between
@@ -22,8 +23,10 @@
 #include "types.h"
 #include "state.h"
 #include "util.h"
+#include "history_ring.h"
 #include "counters.h"
 #include "address.h"
+#include "block.h"
 #include "pool.h"
 
 /* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can
@@ -50,7 +53,7 @@ static size_t ds__async_surplus(ds__mem_dev *dev) {
     return has > blocks ? has - blocks : 0;
 }
 
-/* Adds unless the sum would pass the limit, 0: none. */
+/* Adds `size` and returns 1, unless the sum would exceed the limit. Limit 0: none. */
 static int ds__segment_add_within(_Atomic size_t *sum, size_t size, size_t limit) {
     size_t was = atomic_load(sum);
     do {
@@ -60,7 +63,7 @@ static int ds__segment_add_within(_Atomic size_t *sum, size_t size, size_t limit
     return 1;
 }
 
-/* From here until ds__move_end what is reserved may be more than what segments have. */
+/* Until ds__move_end, the reserved bytes may exceed the bytes of the segments. */
 static void ds__move_begin(ds__mem_dev *dev) {
     atomic_fetch_add(&dev->moving, ((uint64_t)1 << 32) + 1);
 }
@@ -86,18 +89,20 @@ static ds_result ds__reserve_with(ds__arena *a, size_t size, size_t surplus) {
     return DS_ERR_LIMIT_EXCEEDED;
 }
 
+/* Reserves bytes within the limits of the pool and the device. No spinning lock is held. */
 static ds_result ds__segment_reserve(ds__arena *a, size_t size) {
     return ds__reserve_with(a, size, atomic_load(&a->dev->limit) ? ds__async_surplus(a->dev) : 0);
 }
 
+/* Gives reserved bytes back that no segment has. */
 static void ds__segment_unreserve(ds__arena *a, size_t size) {
     atomic_fetch_sub(&a->pool->reserved, size);
     atomic_fetch_sub(&a->dev->reserved, size);
     ds__move_end(a->dev);
 }
 
-/* A segment has the bytes; less than 0: it has them no more, and ds__segment_unreserve follows. The
-   arena is locked. */
+/* Counts reserved bytes that a segment has now. If `by` is negative, a segment has lost the bytes,
+   and ds__segment_unreserve must follow. The arena is locked. */
 static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
     ds__counter_meters_add(a, kind, DS__RESERVED, by);
     if (by > 0)
@@ -106,100 +111,120 @@ static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
         ds__move_begin(a->dev);
 }
 
-/* A description of a segment, in no list. */
-static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
-                                    size_t page) {
-    ds__mutex_lock(&ds__memory_state.registry);
-    ds__segment *s = ds__memory_state.free_segments;
-    int room = ds__memory_state.sorted_count < ds__memory_state.sorted_room;
-    if (!room) {
-        size_t more = ds__memory_state.sorted_room ? 2 * ds__memory_state.sorted_room : 64;
-        ds__segment **sorted = ds__host_alloc(more * sizeof *sorted);
-        if (sorted) {
-            if (ds__memory_state.sorted_count)
-                memcpy(sorted, ds__memory_state.sorted,
-                       ds__memory_state.sorted_count * sizeof *sorted);
-            ds__host_free(ds__memory_state.sorted);
-            ds__memory_state.sorted = sorted;
-            ds__memory_state.sorted_room = more;
-            room = 1;
-        }
-    }
-    if (s)
-        ds__memory_state.free_segments = s->next;
-    else
-        s = ds__kept_alloc_unlocked(sizeof *s);
-    unsigned shift =
-        kind == DS__SMALL || ds__pool_policy(a->pool)->single_pool ? DS__DENSE_SHIFT : 20;
-    size_t granules = (size + ((size_t)1 << shift) - 1) >> shift;
-    ds__mem_block **table = s && room ? ds__host_alloc(granules * sizeof *table) : NULL;
-    int entered = table && (page || ds__address_granules_set(s, base, size, 1));
-    if (!entered) {
-        if (table && !page)
-            ds__address_granules_set(s, base, size, 0);
-        ds__host_free(table);
-        if (s) {
-            s->next = ds__memory_state.free_segments;
-            ds__memory_state.free_segments = s;
-        }
-        ds__mutex_unlock(&ds__memory_state.registry);
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
-        return NULL;
-    }
-    s->base = base;
-    s->size = size;
-    s->mapped = page ? 0 : size;
-    s->page = page;
-    s->granule = table;
-    s->rows = NULL;
-    s->shift = shift;
-    s->kind = (uint8_t)kind;
-    s->source = (uint8_t)source;
-    s->serial = ++ds__memory_state.serial;
-    s->native = 0;
-    s->direct = s->leaving = 0;
-    s->first = NULL;
-    size_t i = ds__sorted_after((uintptr_t)base);
+/* Enters a segment in the table of all segments, which has room. The registry is locked. */
+static void ds__segment_sorted_in(ds__segment *s) {
+    size_t i = ds__sorted_after((uintptr_t)s->base);
     memmove(&ds__memory_state.sorted[i + 1], &ds__memory_state.sorted[i],
             (ds__memory_state.sorted_count - i) * sizeof *ds__memory_state.sorted);
     ds__memory_state.sorted[i] = s;
     ds__memory_state.sorted_count++;
-    atomic_store_explicit(&s->arena, a, memory_order_release);
-    ds__mutex_unlock(&ds__memory_state.registry);
-    return s;
 }
 
-/* Nothing leads to the segment any more. It is in no list of its arena. */
-static void ds__segment_drop(ds__segment *s) {
-    ds__arena *a = atomic_load(&s->arena);
-    ds__mem_block **table = s->granule;
-    ds__arena_lock(a);
-    /* a late look-up is in the table with this lock */
-    for (ds__sub_table *row = s->rows; row; row = s->rows) {
-        s->rows = row->next;
-        row->next = a->spare_rows;
-        a->spare_rows = row;
-    }
-    atomic_store_explicit(&s->arena, NULL, memory_order_release);
-    s->granule = NULL;
-    ds__arena_unlock(a);
-    ds__mutex_lock(&ds__memory_state.registry);
+/* Removes a segment from the table of all segments. The registry is locked. */
+static void ds__segment_sorted_out(const ds__segment *s) {
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
-    /* its memory may be a newer segment's already */
+    /* a newer segment may have the same address already */
     while (ds__memory_state.sorted[i] != s)
         i--;
     memmove(&ds__memory_state.sorted[i], &ds__memory_state.sorted[i + 1],
             (ds__memory_state.sorted_count - i - 1) * sizeof *ds__memory_state.sorted);
     ds__memory_state.sorted_count--;
-    if (!s->page)
-        ds__address_granules_set(s, s->base, s->size, 0);
-    s->next = ds__memory_state.free_segments;
-    ds__memory_state.free_segments = s;
-    ds__mutex_unlock(&ds__memory_state.registry);
-    ds__host_free(table);
 }
 
-static void ds__segment_in(ds__arena *a, ds__segment *s) { /* locked */
+/* Takes an unused description of a segment, or makes one. Returns NULL without host memory. The
+   registry is locked. */
+static ds__segment *ds__segment_description_take(void) {
+    ds__segment *s = ds__memory_state.free_segments;
+    if (!s)
+        return ds__kept_alloc_unlocked(sizeof *s);
+    ds__memory_state.free_segments = s->next;
+    return s;
+}
+
+static void ds__segment_description_drop(ds__segment *s) {
+    s->next = ds__memory_state.free_segments;
+    ds__memory_state.free_segments = s;
+}
+
+/* Gives a segment its granule table, and enters plain segments in the table of addresses. Returns 0
+   without host memory. The registry is locked. */
+static int ds__segment_tables_set(ds__segment *s) {
+    size_t granules = (s->size + ((size_t)1 << s->shift) - 1) >> s->shift;
+    s->granule = ds__host_alloc(granules * sizeof *s->granule);
+    if (!s->granule)
+        return 0;
+    if (s->page || ds__address_granules_set(s, s->base, s->size, 1))
+        return 1;
+    ds__address_granules_set(s, s->base, s->size, 0);
+    ds__host_free(s->granule);
+    s->granule = NULL;
+    return 0;
+}
+
+/* Makes a description of a segment, which is in no list of the arena and has no blocks. `page`: 0
+   for plain segments. Returns NULL without host memory, and the error is set. */
+static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
+                                    size_t page) {
+    int dense = kind == DS__SMALL || ds__pool_policy(a->pool)->single_pool;
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__segment *s = NULL;
+    if (ds__array_reserve(&ds__memory_state.sorted, sizeof *ds__memory_state.sorted,
+                          ds__memory_state.sorted_count, 1, &ds__memory_state.sorted_room))
+        s = ds__segment_description_take();
+    if (s) {
+        s->base = base;
+        s->size = size;
+        s->mapped = page ? 0 : size;
+        s->page = page;
+        s->sub_tables = NULL;
+        s->shift = dense ? DS__DENSE_SHIFT : 20;
+        s->kind = (uint8_t)kind;
+        s->source = (uint8_t)source;
+        s->native = 0;
+        s->direct = s->leaving = 0;
+        s->first = NULL;
+        if (ds__segment_tables_set(s)) {
+            s->serial = ++ds__memory_state.serial;
+            ds__segment_sorted_in(s);
+            atomic_store_explicit(&s->arena, a, memory_order_release);
+        } else {
+            ds__segment_description_drop(s);
+            s = NULL;
+        }
+    }
+    ds__mutex_unlock(&ds__memory_state.registry);
+    if (!s)
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+    return s;
+}
+
+/* Ends a segment that is in no list of its arena: no address leads to it any more. Its description
+   is used again for other segments. Takes the arena's lock and the registry's. */
+static void ds__segment_drop(ds__segment *s) {
+    ds__arena *a = atomic_load(&s->arena);
+    ds__mem_block **granule = s->granule;
+    ds__arena_lock(a);
+    /* a late look-up reads the table with this lock held */
+    for (ds__sub_table *table = s->sub_tables; table; table = s->sub_tables) {
+        s->sub_tables = table->next;
+        table->next = a->spare_sub_tables;
+        a->spare_sub_tables = table;
+    }
+    atomic_store_explicit(&s->arena, NULL, memory_order_release);
+    s->granule = NULL;
+    ds__arena_unlock(a);
+
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__segment_sorted_out(s);
+    if (!s->page)
+        ds__address_granules_set(s, s->base, s->size, 0);
+    ds__segment_description_drop(s);
+    ds__mutex_unlock(&ds__memory_state.registry);
+    ds__host_free(granule);
+}
+
+/* Links a segment into the arena's list. The arena is locked. */
+static void ds__segment_in(ds__arena *a, ds__segment *s) {
     s->prev = NULL;
     s->next = a->segments;
     if (s->next)
@@ -207,7 +232,8 @@ static void ds__segment_in(ds__arena *a, ds__segment *s) { /* locked */
     a->segments = s;
 }
 
-static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
+/* Unlinks a segment from the arena's list. The arena is locked. */
+static void ds__segment_out(ds__arena *a, ds__segment *s) {
     if (s->prev)
         s->prev->next = s->next;
     else
@@ -216,6 +242,7 @@ static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
         s->next->prev = s->prev;
 }
 
+/* Counts a new segment (1) or the end of one (-1). The arena is locked. */
 static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     ds__counter_meters_add(a, s->kind, DS__SEGMENT, sign);
     if (sign > 0)
@@ -225,6 +252,33 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     ds__meter_add(&a->dev->stats.oversize_segments, sign);
     if (a->pool != &a->dev->main)
         ds__meter_add(&a->pool->stats.oversize_segments, sign);
+}
+
+/* Makes a block of the whole address space of a new segment, and links the segment into the arena's
+   list. Returns NULL without host memory, and nothing has changed. The arena is locked. */
+static ds__mem_block *ds__segment_first_new(ds__arena *a, ds__segment *s) {
+    ds__mem_block *b = ds__mem_block_new(a);
+    if (!b)
+        return NULL;
+    memset(b, 0, sizeof *b);
+    b->ptr = s->base;
+    b->size = s->size;
+    b->seg = s;
+    s->first = b;
+    ds__segment_in(a, s);
+    return b;
+}
+
+/* Takes a segment whose memory is the driver's again, and its only block, out of the arena.
+   ds__segment_drop and ds__segment_unreserve must follow without the lock. The arena is locked. */
+static void ds__segment_retire(ds__arena *a, ds__segment *s) {
+    ds__segment_out(a, s);
+    ds__mem_block_drop(a, s->first);
+    s->first = NULL;
+    ds__count_reserved(a, s->kind, -(int64_t)s->size);
+    ds__count_segment(a, s, -1);
+    DS__COUNT_CALL(a, driver_frees, 1);
+    ds__note_segment(a, DS_ACTION_SEGMENT_FREE, s->base, s->size);
 }
 
 #endif

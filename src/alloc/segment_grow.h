@@ -31,22 +31,28 @@
 #include "pool.h"
 #include "segment.h"
 
+/* Takes a hole out of its list. The arena is locked. */
+static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
+    ds__block_list_out(&a->holes[b->seg->kind], b);
+}
+
+/* Returns whether a neighbour, which may be NULL, is a hole in the list. */
+static int ds__hole_is_listed(const ds__mem_block *b) {
+    return b && b->state == DS_BLOCK_UNMAPPED && !b->quiet;
+}
+
 /* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
    A free block in front of it moves to the bin DS__EDGE. The arena is locked. */
 static void ds__hole_in(ds__arena *a, ds__mem_block *b) {
     int kind = b->seg->kind;
     ds__mem_block *prev = b->prev;
     b->state = DS_BLOCK_UNMAPPED;
-    if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
+    if (ds__block_is_binned(prev)) {
         ds__bin_out(a, prev);
         ds__bin_in(a, prev, a->pool->config.best_fit_by_address);
     }
-    if (prev && prev->state == DS_BLOCK_UNMAPPED && !prev->quiet) {
-        prev->size += b->size;
-        prev->next = b->next;
-        if (b->next)
-            b->next->prev = prev;
-        ds__mem_block_drop(a, b);
+    if (ds__hole_is_listed(prev)) {
+        ds__block_absorb_next(a, prev);
         b = prev;
     } else {
         ds__mem_block *before = NULL;
@@ -55,38 +61,24 @@ static void ds__hole_in(ds__arena *a, ds__mem_block *b) {
             before = at;
             at = at->list_next;
         }
-        b->list_prev = before;
-        b->list_next = at;
-        if (at)
-            at->list_prev = b;
-        if (before)
-            before->list_next = b;
-        else
-            a->holes[kind] = b;
+        ds__block_list_in(&a->holes[kind], b, before, at);
     }
-    ds__mem_block *next = b->next;
-    if (next && next->state == DS_BLOCK_UNMAPPED && !next->quiet) {
-        if (next->list_prev)
-            next->list_prev->list_next = next->list_next;
-        else
-            a->holes[kind] = next->list_next;
-        if (next->list_next)
-            next->list_next->list_prev = next->list_prev;
-        b->size += next->size;
-        b->next = next->next;
-        if (b->next)
-            b->next->prev = b;
-        ds__mem_block_drop(a, next);
+    if (ds__hole_is_listed(b->next)) {
+        ds__hole_out(a, b->next);
+        ds__block_absorb_next(a, b);
     }
 }
 
-static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
-    if (b->list_prev)
-        b->list_prev->list_next = b->list_next;
-    else
-        a->holes[b->seg->kind] = b->list_next;
-    if (b->list_next)
-        b->list_next->list_prev = b->list_prev;
+/* Returns the bytes of address space that a new growing segment reserves for a request of `size`
+   bytes. Several segments of small blocks share a device, so each reserves less. */
+static size_t ds__space_size(const ds__arena *a, int kind, size_t size, size_t page) {
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    size_t reserve = ds__config_reserve_size(c, a->dev->total, page);
+    if (kind == DS__SMALL && !c->single_pool)
+        reserve /= 16;
+    if (reserve < size + 2 * page)
+        reserve = size + 2 * page;
+    return reserve < 16 * page ? 16 * page : reserve;
 }
 
 /* Reserves address space for another growing segment. DS_ERR_UNSUPPORTED: the device cannot do
@@ -95,16 +87,9 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__pool_policy(a->pool);
     ds__mem_dev *dev = a->dev;
     size_t least = 0;
-    size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
-    size_t reserve = ds__config_reserve_size(c, dev->total, page);
+    size_t asked = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
+    size_t reserve = ds__space_size(a, kind, size, asked);
     void *base = NULL;
-    /* another one follows when it is full */
-    if (kind == DS__SMALL && !c->single_pool)
-        reserve /= 16;
-    if (reserve < size + 2 * page)
-        reserve = size + 2 * page;
-    if (reserve < 16 * page)
-        reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
     if (r == DS_ERR_OUT_OF_MEMORY && !atomic_exchange(&dev->space_missed, 1))
         ds__log_warn("%s; plain segments are used instead of growing ones "
@@ -112,35 +97,30 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
                      ds__tls.aside);
     if (r < 0)
         return r == DS_ERR_OUT_OF_MEMORY ? DS_ERR_UNSUPPORTED : r;
-    size_t asked = page;
-    page = (page + least - 1) / least * least;
-    reserve = reserve / page * page; /* whole pages; what is behind them stays unused */
+
+    size_t page = (asked + least - 1) / least * least;
+    reserve = reserve / page * page; /* whole pages; the rest stays unused */
     ds__move_begin(dev);
     ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
     ds__arena_lock(a);
-    ds__mem_block *b = s ? ds__mem_block_new(a) : NULL;
-    if (!b) {
-        ds__arena_unlock(a);
-        if (s)
-            ds__segment_drop(s);
+    ds__mem_block *b = s ? ds__segment_first_new(a, s) : NULL;
+    if (b) {
+        s->native = asked;
+        ds__hole_in(a, b);
         ds__move_end(dev);
-        ds__space_release(dev->device, base, reserve);
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+        ds__arena_unlock(a);
+        return DS_OK;
     }
-    memset(b, 0, sizeof *b);
-    b->ptr = base;
-    b->size = reserve;
-    b->seg = s;
-    s->first = b;
-    s->native = asked;
-    ds__segment_in(a, s);
-    ds__hole_in(a, b);
-    ds__move_end(dev);
+
     ds__arena_unlock(a);
-    return DS_OK;
+    if (s)
+        ds__segment_drop(s);
+    ds__move_end(dev);
+    ds__space_release(dev->device, base, reserve);
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
 }
 
-/* Memory behind pages; all or nothing. */
+/* Maps memory of pages, all or none, and enters the addresses. No spinning lock is held. */
 static ds_result ds__segment_map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     const ds__driver *driver = ds__driver_of(a->dev->device);
     int index = a->dev->device.index;
@@ -176,13 +156,13 @@ static ds__mem_block *ds__hole_for(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__pool_policy(a->pool);
     size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
     for (ds__mem_block *h = a->holes[kind]; h; h = h->list_next) {
-        /* empty, and of another policy */
+        /* an empty segment whose pages have the size of an earlier policy */
         if (!h->seg->mapped && h->seg->native != page)
             continue;
         size_t room = h->size;
-        if (h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet)
+        if (ds__block_is_binned(h->prev))
             room += h->prev->size;
-        if (h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet)
+        if (ds__block_is_binned(h->next))
             room += h->next->size;
         if (room >= size)
             return h;
@@ -190,8 +170,8 @@ static ds__mem_block *ds__hole_for(ds__arena *a, int kind, size_t size) {
     return NULL;
 }
 
-/* Takes `count` descriptions of blocks, for cuts after a driver call: a cut must not fail when
-   pages are mapped or unmapped already. 0: out of memory, none is taken. The arena is locked. */
+/* Takes `count` descriptions of blocks, so that cuts after a driver call cannot fail. Returns 0
+   without host memory, and none is taken. The arena is locked. */
 static int ds__spares_take(ds__arena *a, ds__mem_block **spares, int count) {
     for (int i = 0; i < count; i++) {
         spares[i] = ds__mem_block_new(a);
@@ -204,13 +184,12 @@ static int ds__spares_take(ds__arena *a, ds__mem_block **spares, int count) {
     return 1;
 }
 
-/* Maps pages of a hole, at most `need` bytes, and makes them a free block. The arena is locked,
-   is unlocked for the driver call, and is locked again. */
+/* Maps as many pages of a hole as a block of `size` bytes needs, and makes them a free block. The
+   arena is locked, is unlocked for the driver call, and is locked again. */
 static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     ds__segment *s = h->seg;
     ds__mem_block *spare = NULL;
-    ds__mem_block *prev =
-        h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
+    ds__mem_block *prev = ds__block_is_binned(h->prev) ? h->prev : NULL;
     size_t before = prev ? prev->size : 0;
     size_t need = size > before ? size - before : 1;
     need = (need + s->page - 1) / s->page * s->page;
@@ -237,21 +216,20 @@ static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     }
     if (r == DS_OK && need < h->size)
         ds__hole_in(a, ds__block_cut(a, h, need));
-    h->quiet = 0; /* not before the rest has found its place */
+    h->quiet = 0; /* not earlier, or the rest would be merged with it */
     if (r < 0) {
         ds__hole_in(a, h);
         return r;
     }
     s->mapped += need;
     ds__count_reserved(a, s->kind, (int64_t)need);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)h->ptr, need, a->stream_id,
-                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__note_segment(a, DS_ACTION_SEGMENT_MAP, h->ptr, need);
     (void)ds__merge_in(a, h);
     return DS_OK;
 }
 
-/* Lets a growing segment grow until it has a free block of `size`. `grow` is held, no spinning
-   lock. */
+/* Lets a growing segment grow until it has a free block of `size` bytes. `grow` is held, and no
+   spinning lock. */
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
         ds__arena_lock(a);
@@ -267,8 +245,9 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Unmaps the whole pages of a free block that is quiet and in no bin; the stream has passed all
-   uses of it. Returns the bytes; 0: the block is as before. `grow` is held. */
+/* Unmaps the whole pages of a free block that is quiet and in no bin, at most `most` bytes rounded
+   up. All work on the block is done. Returns the bytes; 0: the block is in its bin again. `grow` is
+   held, and no spinning lock. */
 static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__segment *s = b->seg;
     ds__mem_block *spares[2];
@@ -276,7 +255,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     size_t to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page;
     size_t done = 0;
     ds_result r = DS_OK;
-    /* the end: what stays is low */
+    /* the end of the block, so that the mapped memory has low addresses */
     if (to - from > s->page && most <= to - from - s->page)
         from = to - (most + s->page - 1) / s->page * s->page;
     ds__arena_lock(a);
@@ -305,14 +284,13 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__hole_in(a, hole);
     if (rest)
         (void)ds__merge_in(a, rest);
-    if (front) { /* after the hole, which decides on the bin */
+    if (front) { /* after the hole, on which its bin depends */
         b->quiet = 0;
         (void)ds__merge_in(a, b);
     }
     s->mapped -= done;
     ds__count_reserved(a, s->kind, -(int64_t)done);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
-                 a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__note_segment(a, DS_ACTION_SEGMENT_UNMAP, s->base + from, done);
     ds__arena_unlock(a);
     ds__mutex_lock(&ds__memory_state.registry);
     ds__address_granules_set(s, s->base + from, done, 0);

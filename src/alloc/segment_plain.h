@@ -28,76 +28,83 @@
 #include "segment.h"
 #include "upstream.h"
 
-/* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
-static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
+/* Returns the size of a new plain segment that needs `least` bytes. With segment_growth, segments
+   grow with the reserved memory: fewer and larger segments fragment less. */
+static size_t ds__plain_size(const ds__arena *a, int kind, size_t least) {
     const ds_mem_config *c = ds__pool_policy(a->pool);
-    size_t want = ds__config_segment_size(c, kind, size);
-    size_t least = want;
-    if (c->segment_growth && !a->pool->no_split) { /* fewer and larger ones fragment less */
-        size_t more =
-            (size_t)atomic_load(a->pool == &a->dev->main ? &a->dev->stats.all[DS__RESERVED].now
-                                                         : &a->pool->stats.all[DS__RESERVED].now) /
-            c->segment_growth / (2 * DS__MIB) * (2 * DS__MIB);
-        if (kind == DS__SMALL && more > 8 * DS__MIB)
-            more = 8 * DS__MIB;
-        if (more > want)
-            want = more;
+    ds__domain *d = a->pool == &a->dev->main ? &a->dev->stats : &a->pool->stats;
+    if (!c->segment_growth || a->pool->no_split)
+        return least;
+    size_t unit = 2 * DS__MIB;
+    size_t size = (size_t)atomic_load(&d->all[DS__RESERVED].now) / c->segment_growth / unit * unit;
+    if (kind == DS__SMALL && size > 8 * DS__MIB)
+        size = 8 * DS__MIB;
+    return size > least ? size : least;
+}
+
+/* Takes `size` bytes from the pool's source, within the limits. On success the bytes are reserved.
+   */
+static ds_result ds__plain_take(ds__arena *a, size_t size, int *out_source, void **out_base) {
+    ds_result r = ds__segment_reserve(a, size);
+    if (r < 0)
+        return r;
+    DS__COUNT_CALL(a, driver_allocs, 1);
+    r = ds__source_alloc(a, size, out_source, out_base);
+    if (r < 0) {
+        ds__segment_unreserve(a, size);
+        DS__COUNT_CALL(a, driver_allocs, -1);
     }
-    for (;;) {
-        void *base = NULL;
-        int source = 0;
-        ds_result r = ds__segment_reserve(a, want);
-        if (r == DS_OK) {
-            DS__COUNT_CALL(a, driver_allocs, 1);
-            r = ds__source_alloc(a, want, &source, &base);
-            /* an upstream's own: none of ours is in the way */
-            if (r == DS_ERR_LIMIT_EXCEEDED)
-                r = DS_ERR_OUT_OF_MEMORY;
-            if (r < 0) {
-                ds__segment_unreserve(a, want);
-                DS__COUNT_CALL(a, driver_allocs, -1);
-            }
-        }
-        if (r < 0) {
-            if (want == least || !ds__is_shortage(r))
-                return r;
-            want = want / 2 / (2 * DS__MIB) * (2 * DS__MIB);
-            if (want < least)
-                want = least;
-            continue;
-        }
-        ds__segment *s = ds__segment_new(a, kind, source, base, want, 0);
-        ds__arena_lock(a);
-        ds__mem_block *b = s ? ds__mem_block_new(a) : NULL;
-        if (!b) {
-            ds__arena_unlock(a);
-            ds__segment whole = { .base = base, .size = want, .source = (uint8_t)source };
-            if (s)
-                ds__segment_drop(s);
-            DS_IGNORE(ds__source_free(a, &whole));
-            ds__segment_unreserve(a, want);
-            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
-        }
-        memset(b, 0, sizeof *b);
-        b->ptr = base;
-        b->size = want;
+    /* a limit of an upstream is not one of the allocator */
+    return r == DS_ERR_LIMIT_EXCEEDED ? DS_ERR_OUT_OF_MEMORY : r;
+}
+
+/* Makes a segment with one free block of memory from the source. Without host memory, the memory
+   goes back. No spinning lock is held. */
+static ds_result ds__plain_publish(ds__arena *a, int kind, int source, void *base, size_t size) {
+    ds__segment *s = ds__segment_new(a, kind, source, base, size, 0);
+    ds__arena_lock(a);
+    ds__mem_block *b = s ? ds__segment_first_new(a, s) : NULL;
+    if (b) {
         b->asked = ds__arena_count_request(a);
-        b->seg = s;
-        s->first = b;
-        ds__segment_in(a, s);
-        ds__count_reserved(a, kind, (int64_t)want);
+        ds__count_reserved(a, kind, (int64_t)size);
         ds__count_segment(a, s, 1);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, want, a->stream_id,
-                     a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+        ds__note_segment(a, DS_ACTION_SEGMENT_ALLOC, base, size);
         b->state = DS_BLOCK_FREE;
         ds__bin_in(a, b, a->pool->config.best_fit_by_address);
-        ds__arena_unlock(a);
+    }
+    ds__arena_unlock(a);
+    if (b)
         return DS_OK;
+
+    if (s)
+        ds__segment_drop(s);
+    ds__segment whole = { .base = base, .size = size, .source = (uint8_t)source };
+    DS_IGNORE(ds__source_free(a, &whole));
+    ds__segment_unreserve(a, size);
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+}
+
+/* Takes a new plain segment for a request. After a shortage halves the size, down to the bytes
+   that the request needs. `grow` of the arena is held, and no spinning lock. */
+static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
+    size_t unit = 2 * DS__MIB;
+    size_t least = ds__config_segment_size(ds__pool_policy(a->pool), kind, size);
+    for (size_t want = ds__plain_size(a, kind, least);;) {
+        void *base = NULL;
+        int source = 0;
+        ds_result r = ds__plain_take(a, want, &source, &base);
+        if (r == DS_OK)
+            return ds__plain_publish(a, kind, source, base, want);
+        if (want == least || !ds__is_shortage(r))
+            return r;
+        want = want / 2 / unit * unit;
+        if (want < least)
+            want = least;
     }
 }
 
-/* Waits for the arena's stream while others may let it grow. The block that is to go is quiet
-   and in no list. */
+/* Waits for the work of the arena's stream, with `grow` released so that the arena can grow
+   meanwhile. Returns 0 if the work is not known to be done. */
 static int ds__drain_aside(ds__arena *a) {
     ds__mutex_unlock(&a->grow);
     int drained = ds__arena_drain(a);
@@ -105,37 +112,36 @@ static int ds__drain_aside(ds__arena *a) {
     return drained;
 }
 
-/* Gives a plain segment back whose only block, free and quiet, is in no list. `giving` and
-   `grow` are held, no spinning lock; for pinned memory nothing is. */
+/* Returns whether the memory of a segment may go back to its source: an upstream always takes it,
+   and pinned memory has no stream. Otherwise waits for the arena's stream. */
+static int ds__segment_is_done(ds__arena *a, const ds__segment *s) {
+    if (s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED)
+        return 1;
+    return ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM;
+}
+
+/* Gives a plain segment back. Its only block is free, quiet, and in no list. `giving` and `grow`
+   are held, except for pinned memory, and no spinning lock. If the segment cannot be given back,
+   its block returns to its bin. */
 static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
-    int kind = s->kind;
     ds__segment copy = *s;
-    int pinned = s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED;
-    /* An upstream is not asked whether it can wait; pinned memory has no stream. */
-    ds_result r = pinned || ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM
-                      ? DS_OK
-                      : DS_ERR_ILLEGAL_STATE;
-    if (r == DS_OK) {
+    ds_result r = DS_ERR_ILLEGAL_STATE;
+    if (ds__segment_is_done(a, s)) {
         ds__segment_leaves(s, 1);
-        if ((r = ds__source_free(a, &copy)) < 0)
+        r = ds__source_free(a, &copy);
+        if (r < 0)
             ds__segment_leaves(s, 0);
     }
+
     ds__arena_lock(a);
-    if (r < 0) { /* it is still there */
+    if (r < 0) {
         s->first->quiet = 0;
         ds__bin_in(a, s->first, a->pool->config.best_fit_by_address);
         ds__arena_unlock(a);
         return r;
     }
-    ds__segment_out(a, s);
-    ds__mem_block_drop(a, s->first);
-    s->first = NULL;
-    ds__count_reserved(a, kind, -(int64_t)size);
-    ds__count_segment(a, s, -1);
-    DS__COUNT_CALL(a, driver_frees, 1);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)copy.base, size, a->stream_id,
-                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__segment_retire(a, s);
     ds__arena_unlock(a);
     ds__segment_drop(s);
     ds__segment_unreserve(a, size);

@@ -33,36 +33,43 @@
 #include "resource_api.h"
 #include "leaks.h"
 
-/* What was not freed is told by owner, then all memory of a device goes. */
+/* Frees the memory of a segment, its granule table, and the events of its blocks. */
+static void ds__segment_shutdown(ds__arena *a, ds__segment *s) {
+    if (s->page)
+        ds__space_release(a->dev->device, s->base, s->size);
+    else if (s->source != DS__FROM_ASYNC) /* the driver's own pool ends with the driver */
+        DS_IGNORE(ds__source_free(a, s));
+    for (ds__mem_block *b = s->first; b; b = b->next)
+        for (ds__stream_use *u = b->uses; u; u = u->next)
+            ds__event_drop(u->event);
+    ds__host_free(s->granule);
+}
+
+/* Frees the segments, events and mutexes of an arena. */
+static void ds__arena_shutdown(ds__arena *a) {
+    for (ds__segment *s = a->segments; s; s = s->next)
+        ds__segment_shutdown(a, s);
+    for (ds__stream_use *u = a->spare_uses; u; u = u->next)
+        ds__event_drop(u->event);
+    ds__event_drop(a->end);
+    ds__mutex_destroy(&a->grow);
+    ds__mutex_destroy(&a->giving);
+}
+
+/* Reports the blocks of a device that were not freed, then frees all memory of the device. */
 static void ds__mem_end(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     ds__tell_leaks(dev);
     ds__stream_end(giver);
     for (ds__mem_pool *p = &dev->main; p; p = p->next) {
-        for (ds__arena *a = p->arenas; a; a = a->next) {
-            for (ds__segment *s = a->segments; s; s = s->next) {
-                if (s->page)
-                    ds__space_release(dev->device, s->base, s->size);
-                else if (s->source == DS__FROM_ASYNC) {
-                } /* the driver's pool ends with the driver */
-                else
-                    DS_IGNORE(ds__source_free(a, s));
-                for (ds__mem_block *b = s->first; b; b = b->next)
-                    for (ds__stream_use *u = b->uses; u; u = u->next)
-                        ds__event_drop(u->event);
-                ds__host_free(s->granule);
-            }
-            for (ds__stream_use *u = a->spare_uses; u; u = u->next)
-                ds__event_drop(u->event);
-            ds__event_drop(a->end);
-            ds__mutex_destroy(&a->grow);
-            ds__mutex_destroy(&a->giving);
-        }
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            ds__arena_shutdown(a);
         ds__host_free(p->label);
     }
     ds__mutex_destroy(&dev->lock);
 }
 
+/* Frees pinned memory and resets its state. */
 static void ds__pinned_shutdown(void) {
     ds__mem_dev *dev = ds__pinned_used();
     for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
@@ -81,7 +88,7 @@ static void ds__pinned_shutdown(void) {
     memset(&ds__host.ended, 0, sizeof ds__host.ended);
 }
 
-/* Called by ds_shutdown when all work is done. */
+/* Frees all memory of the allocator. Called by ds_shutdown after all work. */
 static void ds__mem_shutdown(void) {
     ds__mem_closing(1);
     ds__share_shutdown();
@@ -113,13 +120,14 @@ static void ds__mem_shutdown(void) {
     ds__memory_state.sorted = NULL;
     ds__memory_state.free_segments = NULL;
     ds__memory_state.policies = NULL;
-    ds__memory_state.pool_count = ds__memory_state.pool_room = 0;
+    ds__memory_state.pool_count = 0;
+    ds__memory_state.pool_room = 0;
     ds__memory_state.sorted_count = ds__memory_state.sorted_room = 0;
     ds__memory_state.configured = 0;
 }
 
 static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
-                                           .thread_end = ds__host_free, /* its report */
+                                           .thread_end = ds__host_free, /* of the report */
                                            .shutdown = ds__mem_shutdown };
 
 #endif

@@ -28,6 +28,7 @@
 #include "snapshot_page_data.h"
 #include "snapshot_page.gen.h"
 
+/* Writes the HTML page. */
 static void ds__write_page(ds__item_writer *k) {
     for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
         ds__item_writer_plain(k, ds__page_head[i]);
@@ -36,11 +37,31 @@ static void ds__write_page(ds__item_writer *k) {
         ds__item_writer_plain(k, ds__page_code[i]);
 }
 
-/* ---- the public functions ---- */
+/* Makes the writer of a snapshot. Returns NULL without host memory. */
+static ds__item_writer *ds__item_writer_create(const ds__snap *s) {
+    ds__item_writer *k = ds__host_alloc(sizeof *k);
+    if (!k)
+        return NULL;
+    k->s = s;
+    k->text = ds__host_alloc((s->texts_count + 1) * sizeof *k->text);
+    k->frame = ds__host_alloc((s->frame_count + 1) * sizeof *k->frame);
+    if (k->text && k->frame)
+        return k;
+    ds__host_free(k->text);
+    ds__host_free(k->frame);
+    ds__host_free(k);
+    return NULL;
+}
 
+static void ds__item_writer_destroy(ds__item_writer *k) {
+    ds__host_free(k->text);
+    ds__host_free(k->frame);
+    ds__host_free(k);
+}
+
+/* Collects a snapshot and passes it to the writer. */
 static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_pool pool,
                                     ds_write_fn write_fn, void *user) {
-    ds_result r = DS_ERR_OUT_OF_MEMORY;
     DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
                 "format is %d; use a DS_SNAPSHOT_* format", (int)format);
     DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
@@ -49,31 +70,22 @@ static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_poo
         return DS_ERR_INVALID_HANDLE;
     ds__snap *s = ds__snap_collect(flags, only);
     if (!s)
-        return r;
-    ds__item_writer *k = ds__host_alloc(sizeof *k);
-    if (k) {
-        k->text = ds__host_alloc((s->texts_count + 1) * sizeof *k->text);
-        k->frame = ds__host_alloc((s->frame_count + 1) * sizeof *k->frame);
+        return DS_ERR_OUT_OF_MEMORY;
+    ds__item_writer *k = ds__item_writer_create(s);
+    if (!k) {
+        ds__snap_free(s);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     }
-    if (k && k->text && k->frame) {
-        k->s = s;
-        k->write_fn = write_fn;
-        k->user = user;
-        k->pickle = format == DS_SNAPSHOT_PICKLE;
-        if (format == DS_SNAPSHOT_HTML)
-            ds__write_page(k);
-        else
-            ds__write_snapshot(k);
-        ds__item_writer_flush(k);
-        r = k->stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", k->stopped) : DS_OK;
-    } else {
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
-    }
-    if (k) {
-        ds__host_free(k->text);
-        ds__host_free(k->frame);
-    }
-    ds__host_free(k);
+
+    k->out = (ds__text_writer){ .write_fn = write_fn, .user = user };
+    k->pickle = format == DS_SNAPSHOT_PICKLE;
+    if (format == DS_SNAPSHOT_HTML)
+        ds__write_page(k);
+    else
+        ds__write_snapshot(k);
+    ds__item_writer_flush(k);
+    ds_result r = ds__text_writer_result(&k->out);
+    ds__item_writer_destroy(k);
     ds__snap_free(s);
     return r;
 }
@@ -98,15 +110,13 @@ DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags
     return r;
 }
 
-/* ---- blocks one by one ---- */
-
 static int ds__segment_order(const void *a, const void *b) {
     const ds__segment *x = *(ds__segment *const *)a;
     const ds__segment *y = *(ds__segment *const *)b;
     return x->base < y->base ? -1 : x->base > y->base;
 }
 
-/* All is locked. */
+/* Passes all blocks to a function, in the order of addresses. All is locked. */
 static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user) {
     size_t count = 0;
     size_t n = 0;

@@ -3,7 +3,7 @@
    ds__snap_collect copies the segments, blocks, pools and history of all devices, or of one
    pool, into a ds__snap. CUDA's devices come first. ds__snap_free frees it.
 
-   Invariants: Each run of mapped blocks between holes becomes a segment, as in torch's
+   Invariants: Each run of mapped blocks between holes becomes a segment, as in PyTorch's
    snapshots. Segments are sorted by device and address. The times of a device's events are
    nanoseconds and never decrease; their labels, places and pools are replaced by numbers. If
    memory runs out, the whole snapshot is dropped.
@@ -24,8 +24,8 @@
 #include "locks.h"
 #include "snapshot_types.h"
 
-/* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots.
-   All is locked. */
+/* Copies the blocks of a segment. As in PyTorch's snapshots, each run of blocks between holes
+   becomes a segment. All is locked. */
 static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__arena *a,
                              uint32_t device, uint32_t pool) {
     ds__ssegment *run = NULL;
@@ -52,8 +52,7 @@ static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__aren
         *to = (ds__sblock){ .address = (uintptr_t)b->ptr, .size = b->size, .state = b->state };
         run->size += b->size;
         run->count++;
-        /* its label may be gone */
-        if (b->state == DS_BLOCK_FREE)
+        if (b->state == DS_BLOCK_FREE) /* its label may have been freed */
             continue;
         to->asked = b->asked;
         to->frame = ds__snap_frame(s, b->file, b->line, b->label);
@@ -64,6 +63,7 @@ static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__aren
     }
 }
 
+/* Copies a pool, and returns its index. */
 static uint32_t ds__snap_pool(ds__snap *s, const ds__mem_pool *p, uint32_t device) {
     if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
         return 0;
@@ -72,14 +72,32 @@ static uint32_t ds__snap_pool(ds__snap *s, const ds__mem_pool *p, uint32_t devic
     return (uint32_t)s->pool_count++;
 }
 
-/* Copies the newest events, from the oldest of them. The device is locked. */
+/* Converts the times of the events from ticks to nanoseconds. The same scale for all events keeps
+   their order. */
+static void ds__snap_times(ds__sdevice *d) {
+    if (!d->count)
+        return;
+    for (size_t i = 1; i < d->count;
+         i++) /* a thread may have waited between its time and its entry */
+        if (d->events[i].time_ns < d->events[i - 1].time_ns)
+            d->events[i].time_ns = d->events[i - 1].time_ns;
+    uint64_t from = d->events[0].time_ns;
+    uint64_t from_ns = ds__ticks_ns(from);
+    uint64_t to = d->events[d->count - 1].time_ns;
+    double scale = to > from ? (double)(ds__ticks_ns(to) - from_ns) / (double)(to - from) : 0;
+    for (size_t i = 0; i < d->count; i++)
+        d->events[i].time_ns = from_ns + (uint64_t)((double)(d->events[i].time_ns - from) * scale);
+}
+
+/* Copies the events of a device, from the oldest one in the ring on. The device is locked. */
 static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mem_dev *dev) {
-    /* a few may come without the device's lock */
+    /* a few more events may come, because some need no lock of the device */
     uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 64;
     size_t have = n < dev->history_room ? (size_t)n : dev->history_room;
     if (!have || s->broken)
         return;
-    if (!(d->events = ds__host_alloc(have * sizeof *d->events))) {
+    d->events = ds__host_alloc(have * sizeof *d->events);
+    if (!d->events) {
         s->broken = 1;
         return;
     }
@@ -90,36 +108,35 @@ static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mem_dev *dev) {
     for (size_t i = 0; i < d->count; i++)
         d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
     ds__lock_give(&dev->history_lock);
-    for (size_t i = 1; i < d->count; i++) /* who took the time may have waited long for the turn */
-        if (d->events[i].time_ns < d->events[i - 1].time_ns)
-            d->events[i].time_ns = d->events[i - 1].time_ns;
-    uint64_t from = d->count ? d->events[0].time_ns : 0;
-    uint64_t from_ns = d->count ? ds__ticks_ns(from) : 0;
-    uint64_t to = d->count ? d->events[d->count - 1].time_ns : 0;
-    /* one for all, so that their order stays */
-    double scale = to > from ? (double)(ds__ticks_ns(to) - from_ns) / (double)(to - from) : 0;
-    for (size_t i = 0; i < d->count; i++)
-        d->events[i].time_ns = from_ns + (uint64_t)((double)(d->events[i].time_ns - from) * scale);
+    ds__snap_times(d);
 }
 
-/* Names what the events point to, and keeps those of one pool if one is asked for. `lock` is
-   held: no annotation goes away. */
+/* Returns the index of a device's pool, from a guess on, or `pool_count`. */
+static uint32_t ds__snap_pool_find(const ds__snap *s, uint32_t device, uint64_t id,
+                                   uint32_t guess) {
+    if (guess < s->pool_count && s->pools[guess].device == device && s->pools[guess].id == id)
+        return guess;
+    uint32_t pool = 0;
+    while (pool < s->pool_count && (s->pools[pool].device != device || s->pools[pool].id != id))
+        pool++;
+    return pool;
+}
+
+/* Replaces texts, frames and pools of the events by their numbers. If `only` is not 0, keeps the
+   events of that pool, and the annotations. ds__history_state.lock is held, so annotations stay. */
 static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64_t only) {
     size_t kept = 0;
     uint32_t pool = 0;
     for (size_t i = 0; i < d->count && !s->broken; i++) {
         ds__history_event e = d->events[i];
-        if (pool >= s->pool_count || s->pools[pool].device != number || s->pools[pool].id != e.pool)
-            for (pool = 0; pool < s->pool_count &&
-                           (s->pools[pool].device != number || s->pools[pool].id != e.pool);)
-                pool++;
+        pool = ds__snap_pool_find(s, number, e.pool, pool);
         if (only && e.pool != only && e.action != DS_ACTION_ANNOTATION)
             continue;
         if (e.action == DS_ACTION_ANNOTATION)
             e.line = ds__snap_text(s, e.label);
         else
             e.line = ds__snap_frame(s, e.file, e.line, e.label);
-        if (pool == s->pool_count) { /* it is no more */
+        if (pool == s->pool_count) { /* the pool does not exist any more */
             if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
                 break;
             s->pools[s->pool_count++] =
@@ -131,6 +148,8 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
     d->count = kept;
 }
 
+/* Copies a device with its pools, blocks and events; `only`: the pool to copy, 0 for all.
+   ds__history_state.lock is held. */
 static void ds__snap_device(ds__snap *s, ds__mem_dev *dev, uint32_t number, unsigned flags,
                             uint64_t only) {
     ds__sdevice *d = &s->devices[number];
@@ -156,9 +175,11 @@ static void ds__snap_device(ds__snap *s, ds__mem_dev *dev, uint32_t number, unsi
     ds__snap_forget(s);
     ds__snap_events(s, d, number, only);
     ds__snap_forget(s);
-    /* for the next one */
-    ds__mem_note(dev, DS_ACTION_SNAPSHOT, 0, d->active, 0, 0, ds__tls.site.file,
-                 (uint32_t)ds__tls.site.line, NULL);
+    /* shows in the next snapshot */
+    ds__mem_note(dev, &(ds__history_event){ .bytes = d->active,
+                                            .file = ds__tls.site.file,
+                                            .line = (uint32_t)ds__tls.site.line,
+                                            .action = DS_ACTION_SNAPSHOT });
 }
 
 static int ds__snap_order(const void *a, const void *b) {
@@ -186,15 +207,39 @@ static void ds__snap_free(ds__snap *s) {
     ds__host_free(s);
 }
 
-/* `lock` is held. */
+/* Returns the difference between the time of day and the monotonic clock, the same one for all
+   snapshots. ds__history_state.lock is held. */
 static int64_t ds__to_wall(void) {
     if (!ds__history_state.to_wall_ns)
         ds__history_state.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
     return ds__history_state.to_wall_ns;
 }
 
-/* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come
-   first. */
+/* Copies the settings and all devices, CUDA's first; `only`: the pool to copy, or NULL. */
+static void ds__snap_fill(ds__snap *s, unsigned flags, const ds__mem_pool *only, int gpus) {
+    ds__mutex_lock(&ds__memory_state.lock);
+    s->config = ds__memory_state.config;
+    ds__mutex_unlock(&ds__memory_state.lock);
+    ds__mutex_lock(&ds__history_state.lock);
+    s->time_ns = ds__now_ns();
+    s->to_wall_ns = ds__to_wall();
+    s->entries = ds__history_state.entries;
+    s->nobody = ds__snap_text(s, "(no label)");
+    /* the first device last: the settings are those of the device that was copied last */
+    for (int i = (int)s->device_count; i-- > 0 && !s->broken;) {
+        ds_device device = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
+        ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+        s->devices[i].device = device;
+        if (dev && (!only || only->dev == dev))
+            ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
+    }
+    ds__mutex_unlock(&ds__history_state.lock);
+    if (s->segment_count)
+        qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
+}
+
+/* Collects a snapshot of all devices, or of one pool. Without host memory returns NULL and sets the
+   error. */
 static ds__snap *ds__snap_collect(unsigned flags, const ds__mem_pool *only) {
     int gpus = ds__type_count(DS_DEVICE_CUDA);
     int all = gpus + ds__type_count(DS_DEVICE_CPU);
@@ -204,28 +249,10 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mem_pool *only) {
         s->devices = ds__host_alloc((size_t)(all ? all : 1) * sizeof *s->devices);
     }
     if (s && s->devices) {
-        ds__mutex_lock(&ds__memory_state.lock);
-        s->config = ds__memory_state.config;
-        ds__mutex_unlock(&ds__memory_state.lock);
-        ds__mutex_lock(&ds__history_state.lock);
-        s->time_ns = ds__now_ns();
-        s->to_wall_ns = ds__to_wall();
-        s->entries = ds__history_state.entries;
-        s->nobody = ds__snap_text(s, "(no label)");
-        /* the settings that remain are the first device's */
-        for (int i = all; i-- > 0 && !s->broken;) {
-            ds_device device = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
-            ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
-            s->devices[i].device = device;
-            if (dev && (!only || only->dev == dev))
-                ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
-        }
-        ds__mutex_unlock(&ds__history_state.lock);
-        if (s->segment_count)
-            qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
+        ds__snap_fill(s, flags, only, gpus);
+        if (!s->broken)
+            return s;
     }
-    if (s && s->devices && !s->broken)
-        return s;
     ds__snap_free(s);
     ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     return NULL;

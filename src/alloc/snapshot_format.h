@@ -12,10 +12,11 @@
 #ifndef DS__ALLOC_SNAPSHOT_FORMAT_H
 #define DS__ALLOC_SNAPSHOT_FORMAT_H
 
+#include "../base/text_writer.h"
 #include "history_state.h"
 #include "snapshot_types.h"
 
-/* What both use again and again. */
+/* The words of both formats. */
 /* clang-format off */
 #define DS__WORDS(X) \
     X(segments) \
@@ -93,10 +94,8 @@ static const char *const ds__words[] = {
 };
 
 typedef struct ds__item_writer {
-    ds_write_fn write_fn;
-    void *user;
-    int stopped;
-    int pickle;
+    ds__text_writer out;
+    int pickle; /* 1: pickle; 0: JSON */
     unsigned depth;
 
     struct {
@@ -104,8 +103,8 @@ typedef struct ds__item_writer {
         char close;
     } level[8]; /* close: ']' or '}' */
 
-    uint32_t memos; /* of the pickle; what has none yet has 0 */
-    uint32_t word[DS__WORD_COUNT];
+    uint32_t memos;                /* the last memo number of the pickle */
+    uint32_t word[DS__WORD_COUNT]; /* memo numbers of words, texts and frames; 0: not written yet */
     uint32_t *text;
     uint32_t *frame;
     const ds__snap *s;
@@ -113,16 +112,17 @@ typedef struct ds__item_writer {
     char buffer[16384];
 } ds__item_writer;
 
+/* Passes the buffer to the writer, unless the writer has stopped. */
 static void ds__item_writer_flush(ds__item_writer *k) {
     ds__callback_guard g = ds__callback_guard_enter();
-    if (k->size && !k->stopped)
-        k->stopped = k->write_fn(k->buffer, k->size, k->user);
+    if (k->size && !k->out.stopped)
+        k->out.stopped = k->out.write_fn(k->buffer, k->size, k->out.user);
     ds__callback_guard_leave(g);
     k->size = 0;
 }
 
 static void ds__item_writer_bytes(ds__item_writer *k, const void *bytes, size_t size) {
-    for (const char *p = bytes; size && !k->stopped;) {
+    for (const char *p = bytes; size && !k->out.stopped;) {
         size_t n = sizeof k->buffer - k->size;
         if (n > size)
             n = size;
@@ -147,13 +147,14 @@ static void ds__item_writer_plain(ds__item_writer *k, const char *text) {
 static void ds__item_writer_number(ds__item_writer *k, uint64_t n) {
     char digits[20];
     size_t at = sizeof digits;
-    do
+    do {
         digits[--at] = (char)('0' + n % 10);
-    while (n /= 10);
+        n /= 10;
+    } while (n);
     ds__item_writer_bytes(k, digits + at, sizeof digits - at);
 }
 
-/* A string of JSON, which may also stand in a page. */
+/* Writes a string of JSON. It contains no '<', so it may be part of an HTML page. */
 static void ds__item_writer_quoted(ds__item_writer *k, const char *text) {
     ds__item_writer_byte(k, '"');
     for (; *text; text++) {
@@ -169,14 +170,14 @@ static void ds__item_writer_quoted(ds__item_writer *k, const char *text) {
     ds__item_writer_byte(k, '"');
 }
 
-/* Opcode, then the number in so many bytes, lowest first. */
+/* Writes an opcode of pickle, and a number in `bytes` bytes, the lowest first. */
 static void ds__snapshot_opcode_write(ds__item_writer *k, int opcode, uint64_t n, unsigned bytes) {
     ds__item_writer_byte(k, opcode);
     for (; bytes; bytes--, n >>= 8)
         ds__item_writer_byte(k, (int)(n & 255));
 }
 
-/* What is on top of the stack gets a number, or what has one is taken again. */
+/* Gives the object on top of the pickle's stack a memo number. */
 static void ds__pickle_keep(ds__item_writer *k, uint32_t *memo) {
     *memo = ++k->memos;
     if (*memo < 256)
@@ -185,6 +186,7 @@ static void ds__pickle_keep(ds__item_writer *k, uint32_t *memo) {
         ds__snapshot_opcode_write(k, 'r', *memo, 4);
 }
 
+/* Pushes the object of a memo number. Returns 0 if there is no number yet. */
 static int ds__pickle_again(ds__item_writer *k, const uint32_t *memo) {
     if (*memo)
         ds__snapshot_opcode_write(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
@@ -197,8 +199,16 @@ static void ds__pickle_text(ds__item_writer *k, const char *text) {
     ds__item_writer_bytes(k, text, n);
 }
 
-/* Opens a list or a dictionary: '[' or '{'. The reader of the viewer passes what is between two
-   marks as arguments, so a mark stands before each thousandth item of a list. */
+/* Writes a string without a memo number. */
+static void ds__item_writer_string(ds__item_writer *k, const char *text) {
+    if (k->pickle)
+        ds__pickle_text(k, text);
+    else
+        ds__item_writer_quoted(k, text);
+}
+
+/* Opens a list ('[') or a dictionary ('{'). PyTorch's viewer passes the items after a mark of the
+   pickle as arguments of a call, so there is a mark before each thousandth item of a list. */
 static void ds__item_writer_open(ds__item_writer *k, char what) {
     k->level[k->depth].count = 0;
     k->level[k->depth++].close = what == '[' ? ']' : '}';
@@ -220,7 +230,7 @@ static void ds__item_writer_close(ds__item_writer *k) {
         ds__item_writer_byte(k, 'e');
 }
 
-/* Before each item of a list. */
+/* Must be called before each item of a list. */
 static void ds__item_writer_item(ds__item_writer *k) {
     uint32_t n = k->level[k->depth - 1].count++;
     if (!k->pickle) {
@@ -233,6 +243,7 @@ static void ds__item_writer_item(ds__item_writer *k) {
         ds__item_writer_plain(k, n ? "e(" : "(");
 }
 
+/* Writes one of DS__WORDS. */
 static void ds__item_writer_word(ds__item_writer *k, int word) {
     if (!k->pickle) {
         ds__item_writer_quoted(k, ds__words[word]);
@@ -244,7 +255,7 @@ static void ds__item_writer_word(ds__item_writer *k, int word) {
     ds__pickle_keep(k, &k->word[word]);
 }
 
-/* Before each value of a dictionary. */
+/* Writes the key of a value in a dictionary. */
 static void ds__item_writer_key(ds__item_writer *k, int word) {
     if (!k->pickle && k->level[k->depth - 1].count++)
         ds__item_writer_byte(k, ',');
@@ -253,6 +264,7 @@ static void ds__item_writer_key(ds__item_writer *k, int word) {
         ds__item_writer_byte(k, ':');
 }
 
+/* Writes a number; in a pickle, numbers above INT64_MAX become INT64_MAX. */
 static void ds__item_writer_int(ds__item_writer *k, uint64_t n) {
     if (!k->pickle) {
         ds__item_writer_number(k, n);
@@ -280,6 +292,7 @@ static void ds__item_writer_int(ds__item_writer *k, uint64_t n) {
         ds__item_writer_byte(k, (int)(n >> 8 * i & 255));
 }
 
+/* Writes a text by its number in the snapshot. */
 static void ds__item_writer_text(ds__item_writer *k, uint32_t text) {
     const char *string = ds__snap_string(k->s, text);
     if (!k->pickle) {
@@ -293,6 +306,7 @@ static void ds__item_writer_text(ds__item_writer *k, uint32_t text) {
         ds__pickle_keep(k, &k->text[text - 1]);
 }
 
+/* The following functions write a key and a value. */
 static void ds__put_int(ds__item_writer *k, int word, uint64_t n) {
     ds__item_writer_key(k, word);
     ds__item_writer_int(k, n);
@@ -321,7 +335,7 @@ static void ds__put_list(ds__item_writer *k, int word) {
     ds__item_writer_open(k, '[');
 }
 
-/* -1 for no limit. */
+/* Writes a size; SIZE_MAX becomes -1. */
 static void ds__put_size(ds__item_writer *k, int word, size_t size) {
     if (size <= INT64_MAX) {
         ds__put_int(k, word, size);
@@ -334,7 +348,7 @@ static void ds__put_size(ds__item_writer *k, int word, size_t size) {
         ds__item_writer_plain(k, "-1");
 }
 
-/* A number from 0 to 1000. */
+/* Writes a number from 0 to 1000. */
 static void ds__put_real(ds__item_writer *k, int word, double value) {
     char text[32];
     uint64_t bits;

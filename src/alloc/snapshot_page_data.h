@@ -17,6 +17,7 @@
 #include "snapshot_format.h"
 #include "snapshot_write.h"
 
+/* Writes numbers of a list, with a comma in front unless they are the first ones. */
 static void ds__page_numbers(ds__item_writer *k, const uint64_t *n, size_t count, int first) {
     for (size_t i = 0; i < count; i++) {
         if (i || !first)
@@ -25,11 +26,15 @@ static void ds__page_numbers(ds__item_writer *k, const uint64_t *n, size_t count
     }
 }
 
-/* What the page reads: flat lists of numbers, frames and texts by number. */
-static void ds__page_data(ds__item_writer *k) {
+/* Writes a member: its name, with the comma and the colon, and a number. */
+static void ds__page_member(ds__item_writer *k, const char *name, uint64_t n) {
+    ds__item_writer_plain(k, name);
+    ds__item_writer_number(k, n);
+}
+
+/* Writes the texts, frames and pools. */
+static void ds__page_names(ds__item_writer *k) {
     const ds__snap *s = k->s;
-    ds__item_writer_plain(k, "{\"time\":");
-    ds__item_writer_number(k, ds__snap_us(s, s->time_ns));
     ds__item_writer_plain(k, ",\"texts\":[\"\"");
     for (uint32_t i = 1; i <= s->texts_count; i++) {
         ds__item_writer_byte(k, ',');
@@ -43,9 +48,41 @@ static void ds__page_data(ds__item_writer *k) {
     for (size_t i = 0; i < s->pool_count; i++)
         ds__page_numbers(
             k, (uint64_t[]){ s->pools[i].name[0], s->pools[i].name[1], s->pools[i].label }, 3, !i);
+    ds__item_writer_byte(k, ']');
+}
+
+/* Writes a device with its events. */
+static void ds__page_device(ds__item_writer *k, const ds__sdevice *v) {
+    uint64_t start = v->count ? v->events[0].time_ns : 0;
+    uint64_t last = start;
+    ds__item_writer_plain(k, "\n{\"name\":");
+    ds__write_name(k, v->device);
+    ds__page_member(k, ",\"total\":", v->total);
+    ds__page_member(k, ",\"limit\":", v->limit);
+    ds__page_member(k, ",\"seen\":", v->seen);
+    ds__page_member(k, ",\"start\":", v->count ? ds__snap_us(k->s, start) : 0);
+    /* action, address, size, frame or text, ns since the event before */
+    ds__item_writer_plain(k, ",\"events\":[");
+    for (size_t i = 0; i < v->count && !k->out.stopped; i++) {
+        const ds__history_event *e = &v->events[i];
+        ds__page_numbers(k,
+                         (uint64_t[]){ e->action, e->address, e->bytes, e->line,
+                                       e->time_ns > last ? e->time_ns - last : 0 },
+                         5, !i);
+        if (e->time_ns > last)
+            last = e->time_ns;
+    }
+    ds__item_writer_plain(k, "]}");
+}
+
+/* Writes the data of the page: flat lists of numbers, with frames and texts by number. */
+static void ds__page_data(ds__item_writer *k) {
+    const ds__snap *s = k->s;
+    ds__page_member(k, "{\"time\":", ds__snap_us(s, s->time_ns));
+    ds__page_names(k);
     /* device, address, size, stream, small or large, growing, pool, first block, blocks */
-    ds__item_writer_plain(k, "],\n\"segments\":[");
-    for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
+    ds__item_writer_plain(k, ",\n\"segments\":[");
+    for (size_t i = 0; i < s->segment_count && !k->out.stopped; i++) {
         const ds__ssegment *g = &s->segments[i];
         ds__page_numbers(k,
                          (uint64_t[]){ g->device, g->address, g->size, g->stream, g->kind,
@@ -53,38 +90,16 @@ static void ds__page_data(ds__item_writer *k) {
                          9, !i);
     }
     ds__item_writer_plain(k, "],\n\"blocks\":["); /* size, requested size, state, frame */
-    for (size_t i = 0; i < s->block_count && !k->stopped; i++)
+    for (size_t i = 0; i < s->block_count && !k->out.stopped; i++)
         ds__page_numbers(k,
                          (uint64_t[]){ s->blocks[i].size, s->blocks[i].asked, s->blocks[i].state,
                                        s->blocks[i].frame },
                          4, !i);
     ds__item_writer_plain(k, "],\n\"devices\":[");
     for (uint32_t d = 0; d < s->device_count; d++) {
-        const ds__sdevice *v = &s->devices[d];
-        uint64_t start = v->count ? v->events[0].time_ns : 0;
-        uint64_t last = start;
-        ds__item_writer_plain(k, d ? ",\n{\"name\":" : "\n{\"name\":");
-        ds__write_name(k, v->device);
-        ds__item_writer_plain(k, ",\"total\":");
-        ds__item_writer_number(k, v->total);
-        ds__item_writer_plain(k, ",\"limit\":");
-        ds__item_writer_number(k, v->limit);
-        ds__item_writer_plain(k, ",\"seen\":");
-        ds__item_writer_number(k, v->seen);
-        ds__item_writer_plain(k, ",\"start\":");
-        ds__item_writer_number(k, v->count ? ds__snap_us(s, start) : 0);
-        /* action, address, size, frame or text, ns since the one before */
-        ds__item_writer_plain(k, ",\"events\":[");
-        for (size_t i = 0; i < v->count && !k->stopped; i++) {
-            const ds__history_event *e = &v->events[i];
-            ds__page_numbers(k,
-                             (uint64_t[]){ e->action, e->address, e->bytes, e->line,
-                                           e->time_ns > last ? e->time_ns - last : 0 },
-                             5, !i);
-            if (e->time_ns > last)
-                last = e->time_ns;
-        }
-        ds__item_writer_plain(k, "]}");
+        if (d)
+            ds__item_writer_byte(k, ',');
+        ds__page_device(k, &s->devices[d]);
     }
     ds__item_writer_plain(k, "]}");
 }

@@ -41,8 +41,8 @@ typedef struct ds__ssegment {
     uint32_t pool;
     uint32_t kind;
     uint32_t growing;
-    size_t first; /* its first block */
-    size_t count; /* how many blocks it has */
+    size_t first; /* index of the first block */
+    size_t count; /* of blocks */
 } ds__ssegment;
 
 typedef struct ds__spool {
@@ -59,28 +59,40 @@ typedef struct ds__sdevice {
     size_t room;
     uint64_t seen; /* events since the start of the history */
     uint64_t active;
-    /* from the oldest; `line` is their frame, or the text of an annotation, and `pool` an index */
+    /* from the oldest event on; `line` is the number of the frame, or of an annotation's text, and
+       `pool` an index */
     ds__history_event *events;
     size_t count;
 } ds__sdevice;
 
+/* A hash table of texts or frames. */
 typedef struct ds__sindex {
-    uint32_t *slot; /* the element at i is entered as i + 1 */
-    size_t mask;
+    uint32_t *slot; /* numbers of elements; 0: free */
+    size_t mask;    /* number of slots - 1 */
 } ds__sindex;
 
 typedef struct ds__snap {
-    int broken;           /* there was no memory */
-    ds__sdevice *devices; /* all that exist */
+    int broken;           /* 1: out of host memory */
+    ds__sdevice *devices; /* all devices of the machine */
     uint32_t device_count;
     ds__ssegment *segments;
     ds__sblock *blocks;
     ds__spool *pools;
     ds__sframe *frames; /* from 1 */
     char *text;
-    size_t *texts; /* where they begin; from 1 */
-    size_t segment_count, segment_room, block_count, block_room, pool_count, pool_room, frame_count,
-        frame_room, text_size, text_room, texts_count, texts_room;
+    size_t *texts; /* starts of the texts in `text`; from 1 */
+    size_t segment_count;
+    size_t segment_room;
+    size_t block_count;
+    size_t block_room;
+    size_t pool_count;
+    size_t pool_room;
+    size_t frame_count;
+    size_t frame_room;
+    size_t text_size;
+    size_t text_room;
+    size_t texts_count;
+    size_t texts_room;
     ds__sindex text_index;
     ds__sindex frame_index;
 
@@ -91,39 +103,52 @@ typedef struct ds__snap {
 
     ds_mem_config config;
     size_t entries;     /* of the history */
-    uint32_t nobody;    /* the name of a frame without a label */
+    uint32_t nobody;    /* the name of frames without a label */
     uint64_t time_ns;   /* of the monotonic clock */
-    int64_t to_wall_ns; /* and from that to the time of day */
+    int64_t to_wall_ns; /* from the monotonic clock to the time of day */
 } ds__snap;
 
-#define DS__SNAP_MORE(s, list, count, room)                                                      \
-    (!(s)->broken && ((s)->broken = !ds__snap_room(&(s)->list, sizeof *(s)->list, (s)->count, 1, \
-                                                   &(s)->room)) == 0)
+/* Makes room for one more element of a list. 0: out of host memory, and the snapshot is broken. */
+#define DS__SNAP_MORE(s, list, count, room)                                                       \
+    (!(s)->broken && ((s)->broken = !ds__array_reserve(&(s)->list, sizeof *(s)->list, (s)->count, \
+                                                       1, &(s)->room)) == 0)
 
-/* Finds the slot of the element that has this hash and is equal, or the place for it. `same`
-   compares the key with the element at an index. NULL: no memory. */
-static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_t hash,
-                               int (*same)(ds__snap *s, uint32_t at, const void *key),
-                               uint64_t (*hash_of)(ds__snap *s, uint32_t at), const void *key) {
-    if (2 * count >= x->mask) {
-        size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
-        uint32_t *bigger = ds__host_alloc(size * sizeof *bigger);
-        if (!bigger) {
-            s->broken = 1;
-            return NULL;
-        }
-        for (uint32_t i = 1; i <= count; i++) {
-            size_t at = hash_of(s, i) & (size - 1);
-            while (bigger[at])
-                at = (at + 1) & (size - 1);
-            bigger[at] = i;
-        }
-        ds__host_free(x->slot);
-        x->slot = bigger;
-        x->mask = size - 1;
+/* The functions of a hash table: whether an element equals a key, and the hash of an element. */
+typedef struct ds__sindex_kind {
+    int (*same)(const ds__snap *s, uint32_t at, const void *key);
+    uint64_t (*hash_of)(const ds__snap *s, uint32_t at);
+} ds__sindex_kind;
+
+/* Gives a hash table with `count` elements four times as many slots. Returns 0 without host memory.
+   */
+static int ds__sindex_grow(const ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
+                           size_t count) {
+    size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
+    uint32_t *bigger = ds__host_alloc(size * sizeof *bigger);
+    if (!bigger)
+        return 0;
+    for (uint32_t i = 1; i <= count; i++) {
+        size_t at = kind->hash_of(s, i) & (size - 1);
+        while (bigger[at])
+            at = (at + 1) & (size - 1);
+        bigger[at] = i;
+    }
+    ds__host_free(x->slot);
+    x->slot = bigger;
+    x->mask = size - 1;
+    return 1;
+}
+
+/* Returns the slot of the element that equals the key, or the free slot for it. Returns NULL
+   without host memory, and the snapshot is broken. */
+static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
+                               size_t count, uint64_t hash, const void *key) {
+    if (2 * count >= x->mask && !ds__sindex_grow(s, x, kind, count)) {
+        s->broken = 1;
+        return NULL;
     }
     size_t at = hash & x->mask;
-    while (x->slot[at] && !same(s, x->slot[at], key))
+    while (x->slot[at] && !kind->same(s, x->slot[at], key))
         at = (at + 1) & x->mask;
     return &x->slot[at];
 }
@@ -139,27 +164,30 @@ static const char *ds__snap_string(const ds__snap *s, uint32_t text) {
     return text ? s->text + s->texts[text - 1] : "";
 }
 
-static int ds__text_same(ds__snap *s, uint32_t at, const void *key) {
+static int ds__text_same(const ds__snap *s, uint32_t at, const void *key) {
     return strcmp(ds__snap_string(s, at), key) == 0;
 }
 
-static uint64_t ds__text_hash(ds__snap *s, uint32_t at) {
+static uint64_t ds__text_hash(const ds__snap *s, uint32_t at) {
     return ds__hash_text(ds__snap_string(s, at));
 }
 
-/* The number of a text, which is copied; 0: NULL, or no memory. */
+static const ds__sindex_kind ds__text_kind = { ds__text_same, ds__text_hash };
+
+/* Returns the number of a text, which is copied at its first use. Returns 0 for NULL, or without
+   host memory. */
 static uint32_t ds__snap_text(ds__snap *s, const char *text) {
     char clean[2048];
     if (!text || s->broken)
         return 0;
     size_t n = ds__utf8_copy(clean, sizeof clean, text) + 1;
-    uint32_t *slot = ds__snap_slot(s, &s->text_index, s->texts_count, ds__hash_text(clean),
-                                   ds__text_same, ds__text_hash, clean);
+    uint32_t *slot = ds__snap_slot(s, &s->text_index, &ds__text_kind, s->texts_count,
+                                   ds__hash_text(clean), clean);
     if (!slot || *slot)
         return slot ? *slot : 0;
     if (!DS__SNAP_MORE(s, texts, texts_count, texts_room))
         return 0;
-    if (!ds__snap_room(&s->text, 1, s->text_size, n, &s->text_room)) {
+    if (!ds__array_reserve(&s->text, 1, s->text_size, n, &s->text_room)) {
         s->broken = 1;
         return 0;
     }
@@ -169,7 +197,8 @@ static uint32_t ds__snap_text(ds__snap *s, const char *text) {
     return *slot = (uint32_t)++s->texts_count;
 }
 
-/* The same for a text that nobody changes before ds__snap_forget. */
+/* As ds__snap_text, for a text that does not change before ds__snap_forget. Compares pointers
+   first. */
 static uint32_t ds__snap_known(ds__snap *s, const char *text) {
     size_t at = ((uintptr_t)text ^ (uintptr_t)text >> 9) & 255;
     if (!text || s->recent[at].ptr != text) {
@@ -179,6 +208,7 @@ static uint32_t ds__snap_known(ds__snap *s, const char *text) {
     return s->recent[at].text;
 }
 
+/* Empties the cache of ds__snap_known. */
 static void ds__snap_forget(ds__snap *s) {
     memset(s->recent, 0, sizeof s->recent);
 }
@@ -189,22 +219,25 @@ static uint64_t ds__hash_frame(const ds__sframe *f) {
     return h ^ h >> 32;
 }
 
-static int ds__frame_same(ds__snap *s, uint32_t at, const void *key) {
+static int ds__frame_same(const ds__snap *s, uint32_t at, const void *key) {
     return memcmp(&s->frames[at - 1], key, sizeof(ds__sframe)) == 0;
 }
 
-static uint64_t ds__frame_hash(ds__snap *s, uint32_t at) {
+static uint64_t ds__frame_hash(const ds__snap *s, uint32_t at) {
     return ds__hash_frame(&s->frames[at - 1]);
 }
 
-/* The number of a frame; 0: nothing is known, or no memory. */
+static const ds__sindex_kind ds__frame_kind = { ds__frame_same, ds__frame_hash };
+
+/* Returns the number of a frame. Returns 0 if neither file nor label is known, or without host
+   memory. */
 static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, const char *label) {
     ds__sframe f = { ds__snap_known(s, file), file ? line : 0,
                      ds__snap_known(s, label && *label ? label : NULL) };
     if (!f.file && !f.name)
         return 0;
-    uint32_t *slot = ds__snap_slot(s, &s->frame_index, s->frame_count, ds__hash_frame(&f),
-                                   ds__frame_same, ds__frame_hash, &f);
+    uint32_t *slot =
+        ds__snap_slot(s, &s->frame_index, &ds__frame_kind, s->frame_count, ds__hash_frame(&f), &f);
     if (!slot || *slot)
         return slot ? *slot : 0;
     if (!DS__SNAP_MORE(s, frames, frame_count, frame_room))

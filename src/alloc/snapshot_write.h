@@ -1,7 +1,7 @@
 /* alloc/snapshot_write.h - writing a snapshot as pickle or JSON.
 
    ds__write_snapshot writes segments, events, settings, annotations and devices in the
-   structure of torch's snapshots. One walk over the collected data makes the pickle or the
+   structure of PyTorch's snapshots. One walk over the collected data makes the pickle or the
    JSON, so both have the same contents.
 
    Invariants: The words of actions follow DS__WORD_alloc in the order of ds_mem_action. The
@@ -17,6 +17,7 @@
 #include "snapshot_types.h"
 #include "snapshot_format.h"
 
+/* Writes the identifier of a pool: a tuple or a list of two numbers. */
 static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
     ds__item_writer_key(k, DS__WORD_segment_pool_id);
@@ -29,7 +30,7 @@ static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
     ds__item_writer_byte(k, k->pickle ? 0x86 : ']');
 }
 
-/* One frame, or none. */
+/* Writes a list with one frame, or an empty list for frame 0. */
 static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
     ds__item_writer_key(k, DS__WORD_frames);
     if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1]))
@@ -51,6 +52,7 @@ static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
         ds__pickle_keep(k, &k->frame[frame - 1]);
 }
 
+/* Returns a time of day in microseconds. */
 static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) {
     return (uint64_t)((int64_t)time_ns + s->to_wall_ns) / 1000;
 }
@@ -83,7 +85,7 @@ static void ds__write_segment(ds__item_writer *k, const ds__ssegment *g) {
     ds__put_bool(k, DS__WORD_is_expandable, (int)g->growing);
     ds__put_frames(k, 0);
     ds__put_list(k, DS__WORD_blocks);
-    for (size_t i = 0; i < g->count && !k->stopped; i++) {
+    for (size_t i = 0; i < g->count && !k->out.stopped; i++) {
         ds__item_writer_item(k);
         ds__write_block(k, &k->s->blocks[g->first + i]);
     }
@@ -115,31 +117,25 @@ static void ds__write_settings(ds__item_writer *k) {
     ds__item_writer_open(k, '{');
     ds__item_writer_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
     ds__utf8_copy(clean, sizeof clean, conf ? conf : "");
-    if (k->pickle)
-        ds__pickle_text(k, clean);
-    else
-        ds__item_writer_quoted(k, clean);
+    ds__item_writer_string(k, clean);
     ds__put_size(k, DS__WORD_max_split_size, c->max_split_size);
     ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
     ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
     ds__put_int(k, DS__WORD_pinned_num_register_threads, c->pinned_num_register_threads);
-    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, 1); /* it always is */
+    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, 1); /* always */
     ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
     ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
                  c->graph_capture_record_stream_reuse);
     ds__item_writer_key(k, DS__WORD_roundup_power2_divisions);
     ds__item_writer_open(k, '{');
-    for (unsigned i = 0; i < 16; i++) { /* by MiB */
+    for (unsigned i = 0; i < 16; i++) { /* the keys are sizes in MiB */
         char mib[8];
         snprintf(mib, sizeof mib, "%u", 1u << i);
-        if (k->pickle)
-            ds__pickle_text(k, mib);
-        else {
-            if (i)
-                ds__item_writer_byte(k, ',');
-            ds__item_writer_quoted(k, mib);
+        if (i && !k->pickle)
+            ds__item_writer_byte(k, ',');
+        ds__item_writer_string(k, mib);
+        if (!k->pickle)
             ds__item_writer_byte(k, ':');
-        }
         ds__item_writer_int(k, c->roundup_power2_divisions[i]
                                    ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
                                    : (uint64_t)0);
@@ -155,10 +151,7 @@ static void ds__write_settings(ds__item_writer *k) {
 static void ds__write_name(ds__item_writer *k, ds_device device) {
     char name[DS_DEVICE_NAME_SIZE];
     snprintf(name, sizeof name, "%s:%d", ds__type_name(device.type), (int)device.index);
-    if (k->pickle)
-        ds__pickle_text(k, name);
-    else
-        ds__item_writer_quoted(k, name);
+    ds__item_writer_string(k, name);
 }
 
 static void ds__write_devices(ds__item_writer *k) {
@@ -181,7 +174,7 @@ static void ds__write_devices(ds__item_writer *k) {
 static void ds__write_annotations(ds__item_writer *k) {
     ds__put_list(k, DS__WORD_external_annotations);
     for (uint32_t d = 0; d < k->s->device_count; d++)
-        for (size_t i = 0; i < k->s->devices[d].count && !k->stopped; i++) {
+        for (size_t i = 0; i < k->s->devices[d].count && !k->out.stopped; i++) {
             const ds__history_event *e = &k->s->devices[d].events[i];
             if (e->action != DS_ACTION_ANNOTATION)
                 continue;
@@ -195,14 +188,14 @@ static void ds__write_annotations(ds__item_writer *k) {
     ds__item_writer_close(k);
 }
 
-/* The pickle's or the JSON's. */
+/* Writes the snapshot as pickle or JSON. */
 static void ds__write_snapshot(ds__item_writer *k) {
     const ds__snap *s = k->s;
     if (k->pickle)
         ds__snapshot_opcode_write(k, 0x80, 2, 1);
     ds__item_writer_open(k, '{');
     ds__put_list(k, DS__WORD_segments);
-    for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
+    for (size_t i = 0; i < s->segment_count && !k->out.stopped; i++) {
         ds__item_writer_item(k);
         ds__write_segment(k, &s->segments[i]);
     }
@@ -211,7 +204,7 @@ static void ds__write_snapshot(ds__item_writer *k) {
     for (uint32_t d = 0; d < s->device_count; d++) {
         ds__item_writer_item(k);
         ds__item_writer_open(k, '[');
-        for (size_t i = 0; i < s->devices[d].count && !k->stopped; i++) {
+        for (size_t i = 0; i < s->devices[d].count && !k->out.stopped; i++) {
             if (s->devices[d].events[i].action == DS_ACTION_ANNOTATION)
                 continue;
             ds__item_writer_item(k);

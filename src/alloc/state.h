@@ -30,14 +30,16 @@ typedef struct ds__callback {
 typedef struct ds__callback_list {
     ds__callback *entries;
     size_t count;
+    size_t room;
 } ds__callback_list;
 
 static struct {
-    ds__mutex lock;       /* of what follows, but what is atomic */
-    ds_mem_config config; /* of devices that are used later */
-    int configured;       /* the environment was read */
-    ds_result conf_result;
-    /* granules of 2 MiB, 16 GiB in each leaf; the lowest bit: several segments share it */
+    ds__mutex lock;        /* guards the members below that are not atomic, if no other lock does */
+    ds_mem_config config;  /* of devices that are used later */
+    int configured;        /* 1: the environment was read */
+    ds_result conf_result; /* of reading the environment */
+    /* the segments of granules of 2 MiB, in leaves of 16 GiB; lowest bit: several segments share
+       the granule */
     ds__segment *_Atomic *_Atomic root[1 << 13];
     ds__mutex registry;
     ds__segment **sorted; /* all segments, by address */
@@ -45,23 +47,20 @@ static struct {
     size_t sorted_room;
     uint64_t serial;
     ds__segment *free_segments;
-    struct ds__kept *kept;           /* what is freed at shutdown only */
-    struct ds__mem_policy *policies; /* all there were; the registry is locked */
-    ds__mem_pool **pools;            /* those with handles */
+    struct ds__kept *kept;           /* memory that is freed at shutdown only */
+    struct ds__mem_policy *policies; /* all policies so far, guarded by `registry` */
+    ds__mem_pool **pools;            /* the pools with handles */
     uint32_t pool_count;
-    uint32_t pool_room;
+    size_t pool_room;
     uint64_t next_pool;
-    /* not 0: allocations look whether this thread has pushed a pool */
-    _Atomic int special;
-
     ds__callback_list shortage; /* ds_mem_shortage_fn, guarded by `lock` */
     ds__callback_list oom;      /* ds_mem_oom_fn, guarded by `lock` */
     uint64_t tick_base;         /* ds__ticks at the first use */
     uint64_t tick_base_ns;      /* ds__now_ns at the first use */
-    int closing;                /* ds_shutdown has come to the pools */
-    ds__mutex leaving;          /* of `closing` and `leavers` */
-    ds__condition left;         /* there is none any more */
-    /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
+    int closing;                /* 1: ds_shutdown frees the pools */
+    ds__mutex leaving;          /* guards `closing` and `leavers` */
+    ds__condition left;         /* `leavers` has become 0 */
+    /* destroyed graphs that are releasing their pools, on a thread of CUDA's */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
 } ds__memory_state = { .lock = DS__MUTEX_INIT,
@@ -69,26 +68,26 @@ static struct {
                        .leaving = DS__MUTEX_INIT,
                        .left = DS__CONDITION_INIT };
 
-/* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
 #define DS__LABELS 32
 
 static _Thread_local struct {
     uint32_t epoch; /* ds__g.epoch for which `arena` and `pools` are valid */
-    /* the stream that the thread allocated on last, its slot and its arena; NULL: none */
+    /* the stream of the thread's last allocation, its slot and its arena; NULL: none */
     uint64_t stream;
     ds__slot *slot;
     ds__arena *arena;
     unsigned labels;
     unsigned pools;
     unsigned in_shortage;
-    int upstream_empty;              /* of the request that runs: a pool's upstream gave nothing */
-    const struct ds__inside *inside; /* upstreams that run */
+    int upstream_empty;              /* 1: an upstream gave no memory for the current request */
+    const struct ds__inside *inside; /* the upstreams that the thread is inside of */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
 } ds__memory_thread;
 
-/* How many pools the thread has pushed. Forgets what the thread has of before a shutdown. */
+/* Returns the number of pools that the thread has pushed. After a shutdown, resets the state of the
+   thread first. */
 static unsigned ds__pool_push_count(void) {
     if (ds__memory_thread.epoch != ds__g.epoch) {
         ds__memory_thread.epoch = ds__g.epoch;
@@ -99,7 +98,7 @@ static unsigned ds__pool_push_count(void) {
     return ds__memory_thread.pools;
 }
 
-/* A device's memory, if it was ever used. */
+/* Returns the allocator's record of a device, or NULL if the device was not used. */
 static ds__mem_dev *ds__mem_device_at(int backend, int index) {
     return index >= 0 && index < DS__MAX_DEVICES
                ? atomic_load_explicit(ds__module_device(DS__MODULE_ALLOC, backend, index),
@@ -107,10 +106,12 @@ static ds__mem_dev *ds__mem_device_at(int backend, int index) {
                : NULL;
 }
 
-/* What the core calls. The value stands in shutdown.h: shutdown uses every room, so no room before
-   it can name its function. */
+/* The functions that the core calls. shutdown.h defines the value, because ds__mem_shutdown uses
+   every room. */
 static const ds__module ds__mem_module;
 
-static const char ds__no_owner; /* the address of a thread that is none */
+/* Its address as ds__mem_dev.owner: several threads have allocated, so no thread owns the device.
+   */
+static const char ds__no_owner;
 
 #endif

@@ -3,10 +3,9 @@
    Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
    ds_mem_get_allocated, over the sums of stats_sum.h.
 
-   Invariants: the block counts in one result belong to one moment.
-   Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
-   ds__memory_state.lock meanwhile, so that no new pool takes the place of the old one.
-   ds__reset_peaks expects the device stopped.
+   Invariants: The block counts in one result belong to one moment.
+   Locks: The sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
+   ds__memory_state.lock meanwhile, so that no new pool reuses the object.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 #ifndef DS__ALLOC_STATS_H
 #define DS__ALLOC_STATS_H
@@ -37,82 +36,78 @@ DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    ds__mutex_lock(&ds__memory_state.lock); /* while it is held no pool takes another's place */
+    ds__mutex_lock(&ds__memory_state.lock); /* so that no new pool reuses the object meanwhile */
     ds__mem_pool *p = ds__mem_pool_at(pool);
     if (p)
         ds__stats_sum(p->dev, p, out);
     ds__mutex_unlock(&ds__memory_state.lock);
-    /* the sentence */
     if (!p) {
-        (void)ds__mem_pool_of(pool);
+        (void)ds__mem_pool_of(pool); /* sets the error */
         return DS_ERR_INVALID_HANDLE;
     }
     return DS_OK;
 }
 
-/* Peaks start anew, and so does the search for a thread that allocates alone. All is locked. */
-static void ds__reset_peaks(ds__mem_dev *dev) {
-    for (ds__mem_pool *p = NULL;;) { /* NULL: the device's own */
-        int64_t now[2][DS__METRICS];
-        int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
-        ds__domain *d = p ? &p->stats : &dev->stats;
-        ds__domain_now(dev, p, now, NULL);
-        for (int m = 0; m < DS__METRICS; m++)
-            for (int k = 0; k < 3; k++)
-                d->tally.peak[k][m] = INT64_MIN;
-        ds__domain_peaks(d, now, none);
-        d->sharers = 0;
-        for (int m = 0; m < DS__METERS; m++) {
-            atomic_store(&d->all[m].peak, atomic_load(&d->all[m].now));
-            for (int k = 0; k < 2; k++)
-                atomic_store(&d->meter[k][m].peak, atomic_load(&d->meter[k][m].now));
-        }
-        atomic_store(&d->oversize_allocations.peak, atomic_load(&d->oversize_allocations.now));
-        atomic_store(&d->oversize_segments.peak, atomic_load(&d->oversize_segments.now));
-        if (!p)
-            p = dev->main.next;
-        else
-            p = p->next;
-        if (!p)
-            break;
-    }
-    memset(dev->async_peak, 0, sizeof dev->async_peak); /* taken anew with the next statistics */
-    ds__at_peak(&dev->stats.tally, dev->room);
+/* Returns the meters of a domain, one after the other: of both kinds, small, large, and those of
+   oversize blocks and segments. NULL: there is none with this number. */
+static ds__meter *ds__domain_meter(ds__domain *d, int number) {
+    if (number < DS__METERS)
+        return &d->all[number];
+    if (number < 3 * DS__METERS)
+        return &d->meter[number / DS__METERS - 1][number % DS__METERS];
+    if (number == 3 * DS__METERS)
+        return &d->oversize_allocations;
+    return number == 3 * DS__METERS + 1 ? &d->oversize_segments : NULL;
 }
 
+/* Resets the peaks of a domain, the device's or a pool's (`only`), to its counts. All is locked. */
+static void ds__domain_peaks_reset(ds__mem_dev *dev, ds__mem_pool *only) {
+    int64_t now[2][DS__METRICS];
+    int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    ds__domain_now(dev, only, now, NULL);
+    for (int m = 0; m < DS__METRICS; m++)
+        for (int k = 0; k < 3; k++)
+            d->tally.peak[k][m] = INT64_MIN;
+    ds__domain_peaks(d, now, none);
+    d->sharers = 0;
+    for (int i = 0; ds__domain_meter(d, i); i++)
+        atomic_store(&ds__domain_meter(d, i)->peak, atomic_load(&ds__domain_meter(d, i)->now));
+}
+
+/* Resets the totals of a domain, the device's or a pool's (`only`). All is locked. */
+static void ds__domain_totals_reset(ds__mem_dev *dev, ds__mem_pool *only) {
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    ds__domain_now(dev, only, d->freed_base, NULL);
+    memset(d->frozen, 0, sizeof d->frozen);
+    for (int k = 0; k < 2; k++)
+        for (int m = 0; m < DS__COUNTED; m++)
+            d->tally.kind[k].total[m] = 0;
+    for (int i = 0; ds__domain_meter(d, i); i++) {
+        atomic_store(&ds__domain_meter(d, i)->total, 0);
+        atomic_store(&ds__domain_meter(d, i)->freed, 0);
+    }
+    atomic_store(&d->retries, 0);
+    atomic_store(&d->ooms, 0);
+    atomic_store(&d->syncs, 0);
+    atomic_store(&d->driver_allocs, 0);
+    atomic_store(&d->driver_frees, 0);
+    atomic_store(&d->rejections, 0);
+}
+
+/* Resets the peaks or the totals of a device and its pools. The search for a thread that allocates
+   alone begins anew. */
 static void ds__mem_reset_of(ds__mem_dev *dev, int peaks) {
+    void (*reset)(ds__mem_dev *, ds__mem_pool *) =
+        peaks ? ds__domain_peaks_reset : ds__domain_totals_reset;
     ds__mem_lock_all(dev);
     ds__counter_fold(dev);
-    if (peaks)
-        ds__reset_peaks(dev);
-    for (ds__mem_pool *p = NULL; !peaks;) {
-        ds__domain *d = p ? &p->stats : &dev->stats;
-        ds__domain_now(dev, p, d->freed_base, NULL);
-        memset(d->frozen, 0, sizeof d->frozen);
-        for (int k = 0; k < 2; k++)
-            for (int m = 0; m < DS__COUNTED; m++)
-                d->tally.kind[k].total[m] = 0;
-        for (int m = 0; m < DS__METERS; m++) {
-            ds__meter *one[3] = { &d->all[m], &d->meter[0][m], &d->meter[1][m] };
-            for (int k = 0; k < 3; k++) {
-                atomic_store(&one[k]->total, 0);
-                atomic_store(&one[k]->freed, 0);
-            }
-        }
-        ds__meter *over[2] = { &d->oversize_allocations, &d->oversize_segments };
-        for (int k = 0; k < 2; k++) {
-            atomic_store(&over[k]->total, 0);
-            atomic_store(&over[k]->freed, 0);
-        }
-        atomic_store(&d->retries, 0);
-        atomic_store(&d->ooms, 0);
-        atomic_store(&d->syncs, 0);
-        atomic_store(&d->driver_allocs, 0);
-        atomic_store(&d->driver_frees, 0);
-        atomic_store(&d->rejections, 0);
-        p = p ? p->next : dev->main.next;
-        if (!p)
-            break;
+    reset(dev, NULL);
+    for (ds__mem_pool *p = dev->main.next; p; p = p->next)
+        reset(dev, p);
+    if (peaks) {
+        memset(dev->async_peak, 0, sizeof dev->async_peak); /* set by the next ds__stats_sum */
+        ds__at_peak(&dev->stats.tally, dev->room);
     }
     ds__mem_unlock_all(dev);
 }

@@ -15,13 +15,12 @@
 #include "locks.h"
 #include "segment.h"
 
-static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
-    ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,
-                      full ? atomic_load(&m->total) : 0, full ? atomic_load(&m->freed) : 0 };
-    return s;
+static ds_mem_stat ds__stat_of_meter(const ds__meter *m) {
+    return (ds_mem_stat){ atomic_load(&m->now), atomic_load(&m->peak), atomic_load(&m->total),
+                          atomic_load(&m->freed) };
 }
 
-/* The sums of a domain: a device's (only NULL) or a pool's. */
+/* Sums up the statistics of a device, or of a pool (`only`). No lock is held. */
 static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *out) {
     int64_t now[2][DS__METRICS];
     int64_t total[2][DS__METRICS];
@@ -49,12 +48,12 @@ static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *ou
     ds_mem_stat *meter[DS__METERS] = { out->segment, out->reserved_bytes, out->inactive_split,
                                        out->inactive_split_bytes };
     for (int m = 0; m < DS__METERS; m++) {
-        meter[m][0] = ds__stat_of_meter(&d->all[m], 1);
+        meter[m][0] = ds__stat_of_meter(&d->all[m]);
         for (int k = 0; k < 2; k++)
-            meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m], 1);
+            meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m]);
     }
     kept -= (int64_t)atomic_load(&dev->async_bytes);
-    /* the driver's pool knows no kinds: what it keeps is large */
+    /* the driver's own pool has no kinds; its cached memory counts as large */
     for (int k = 0; k < 2 && !only && atomic_load(&dev->async); k++) {
         ds_mem_stat *s = &out->reserved_bytes[k ? DS_STAT_LARGE : DS_STAT_ALL];
         if (kept > 0)
@@ -62,8 +61,8 @@ static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *ou
         ds__counter_peak_raise(&dev->async_peak[k], s->current);
         ds__counter_peak_raise(&s->peak, dev->async_peak[k]);
     }
-    out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations, 1);
-    out->oversize_segments = ds__stat_of_meter(&d->oversize_segments, 1);
+    out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations);
+    out->oversize_segments = ds__stat_of_meter(&d->oversize_segments);
     out->num_alloc_retries = atomic_load(&d->retries);
     out->num_ooms = atomic_load(&d->ooms);
     out->num_sync_all_streams = atomic_load(&d->syncs);

@@ -24,6 +24,7 @@
 #include "types.h"
 #include "util.h"
 
+/* Destroys an event of the allocator; a zero handle is allowed. */
 static void ds__event_drop(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
     if (!e)
@@ -32,10 +33,12 @@ static void ds__event_drop(ds_event event) {
     ds__event_unpin(e);
 }
 
-/* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the
-   sentence: there is no memory. */
+/* Prepares a use, or makes one if `u` is NULL, with an event that can be recorded on the device.
+   Without host memory returns NULL and sets the error. */
 static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) {
-    if (!u && !(u = ds__kept_alloc(sizeof *u))) {
+    if (!u)
+        u = ds__kept_alloc(sizeof *u);
+    if (!u) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record a use");
         return NULL;
     }
@@ -55,7 +58,8 @@ static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) 
     return u;
 }
 
-/* One from the arena's stock. The arena is not locked. */
+/* Returns a use from the arena's stock, or a new one. Without host memory returns NULL and sets the
+   error. The arena is not locked. */
 static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
     ds__stream_use *u = a->spare_uses;
@@ -65,7 +69,8 @@ static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
     return ds__stream_use_done(u, device);
 }
 
-/* The events of uses may be recorded again. The arena is locked. */
+/* Returns a list of uses to the arena's stock. Their events stay and are recorded again. The arena
+   is locked. */
 static void ds__stream_uses_drop(ds__arena *a, ds__stream_use *u) {
     while (u) {
         ds__stream_use *next = u->next;
@@ -75,6 +80,7 @@ static void ds__stream_uses_drop(ds__arena *a, ds__stream_use *u) {
     }
 }
 
+/* Queries an event. Returns DS_OK for an event that was destroyed or never recorded. */
 static ds_result ds__event_ask(ds_event event) {
     ds__event *e = ds__pin(&ds__g.events, event.id);
     void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
@@ -84,9 +90,9 @@ static ds_result ds__event_ask(ds_event event) {
     return r;
 }
 
-#define DS__BROKEN UINT64_MAX
+#define DS__BROKEN UINT64_MAX /* an invalidated capture, or one that cannot be queried */
 
-/* The capture that a stream is in; 0: none; DS__BROKEN: one that cannot be added to. */
+/* Returns the capture of a stream, 0 if there is none, or DS__BROKEN. */
 static uint64_t ds__capture_of(ds__stream *s) {
     ds_capture_info info;
     if (DS__LIKELY(!ds__captures_open()))
@@ -94,11 +100,12 @@ static uint64_t ds__capture_of(ds__stream *s) {
     memset(&info, 0, sizeof info);
     if (s->driver->capture_query(s->native, &info) != DS_OK)
         return DS__BROKEN;
-    return info.status == DS_CAPTURE_NONE     ? 0
-           : info.status == DS_CAPTURE_ACTIVE ? info.id
-                                              : DS__BROKEN;
+    if (info.status == DS_CAPTURE_NONE)
+        return 0;
+    return info.status == DS_CAPTURE_ACTIVE ? info.id : DS__BROKEN;
 }
 
+/* Returns the capture of a stream by its handle, as ds__capture_of. */
 static uint64_t ds__capture_of_handle(ds_stream stream) {
     ds__stream *s = ds__captures_open() ? ds__pin(&ds__g.streams, stream.id) : NULL;
     uint64_t capture = s ? ds__capture_of(s) : 0;
@@ -107,13 +114,15 @@ static uint64_t ds__capture_of_handle(ds_stream stream) {
     return capture;
 }
 
+/* Returns whether the stream captures. */
 static int ds__is_capturing(ds__stream *s) {
     ds_capture_info info;
     memset(&info, 0, sizeof info);
     return s->driver->capture_query(s->native, &info) == DS_OK && info.status != DS_CAPTURE_NONE;
 }
 
-/* Whoever gets 1 records the use's event and says then how that went; 0: it is recorded. */
+/* Returns 1 to the one thread that must record the use's event and then set `recorded`. Returns 0
+   if the event is recorded; waits while another thread records it. */
 static int ds__use_claim(ds__stream_use *u) {
     for (;;) {
         uint8_t was = 0;
@@ -125,8 +134,8 @@ static int ds__use_claim(ds__stream_use *u) {
     }
 }
 
-/* Gives a use the event that it was to get when a capture is over. 0: one is open still.
-   Captures are held. */
+/* Records the event of a use after a capture. Returns 0 if a capture is open, or on an error. New
+   captures are held back. */
 static int ds__record_held(ds__stream_use *u) {
     if (ds__captures_open())
         return 0;
@@ -135,12 +144,13 @@ static int ds__record_held(ds__stream_use *u) {
     ds__tls.mute++;
     ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
     ds__tls.mute--;
-    u->recorded = r == DS_OK || r == DS_ERR_FAILED; /* one that has failed needs none */
-    /* it has ended, or was given away, and did not see the use: nobody knows when it is done */
+    u->recorded = r == DS_OK || r == DS_ERR_FAILED; /* a failed stream needs no event */
+    /* the stream has ended, and its end did not record the event */
     u->lost |= r == DS_ERR_INVALID_HANDLE;
     return u->recorded;
 }
 
+/* As ds__record_held; holds back new captures itself. */
 static int ds__record_now(ds__stream_use *u) {
     if (ds__captures_open())
         return 0;
@@ -150,22 +160,22 @@ static int ds__record_now(ds__stream_use *u) {
     return recorded;
 }
 
-/* Gives every use without an event one, at the end of its stream; a stream that has ended needs
-   none. Uses of streams that capture what the block belongs to are ordered by the graph.
-   Captures are held; the block is in no list. */
+/* Records the events of all uses that have none, at the current end of their streams. Uses in
+   another capture than the block's get their events later. New captures are held back, and the
+   block is in no list. */
 static ds_result ds__record_uses_held(ds__mem_block *b) {
     for (ds__stream_use *u = b->uses; u; u = u->next) {
         if (!ds__use_claim(u))
             continue;
         uint64_t capture = ds__capture_of_handle(u->stream);
-        /* what counts is the work from before: when the capture is over */
+        /* the use is work before the capture; its event is recorded after the capture */
         if (capture && capture != u->capture) {
             u->recorded = 0;
             continue;
         }
         u->capture = capture;
         ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
-        /* a stream that has ended and saw the use has recorded it */
+        /* the stream has ended, and its end did not record the event */
         if (r == DS_ERR_INVALID_HANDLE) {
             u->lost = 1;
             u->recorded = 0;
@@ -178,6 +188,7 @@ static ds_result ds__record_uses_held(ds__mem_block *b) {
     return DS_OK;
 }
 
+/* As ds__record_uses_held; holds back new captures itself, if an event is missing. */
 static ds_result ds__record_uses(ds__mem_block *b) {
     const ds__stream_use *u = b->uses;
     while (u && u->recorded == 1)
@@ -190,8 +201,8 @@ static ds_result ds__record_uses(ds__mem_block *b) {
     return r;
 }
 
-/* Whether the uses of a block are done; a use whose stream or device has failed is. What was
-   used in a capture is used in the order of its graph. No lock is held. */
+/* Returns whether the uses of a block are done. Uses of failed streams or devices are done, and
+   uses in captures that are over, because the graph orders them. No lock is held. */
 static int ds__uses_done(ds__stream_use *u) {
     for (; u; u = u->next) {
         if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u))
@@ -202,18 +213,21 @@ static int ds__uses_done(ds__stream_use *u) {
             continue;
         }
         ds_result r = ds__event_ask(u->event);
-        /* an answer that says nothing of the work is no "done" */
+        /* other errors do not tell whether the work is done */
         if (r != DS_OK && r != DS_ERR_FAILED)
             return 0;
     }
     return 1;
 }
 
+/* Waits for all work of a device; `key`: ds__device_key. The host blocks. */
 static ds_result ds__device_wait(int64_t key) {
     ds_device d = { (int32_t)(key >> 32), (int32_t)(key & INT32_MAX) };
     return ds__driver_of(d)->device_synchronize(d.index);
 }
 
+/* Waits for the uses of a block. The host blocks. Returns 0 if a capture or an error prevents that.
+   No lock is held. */
 static int ds__uses_awaited(ds__stream_use *u) {
     for (; u; u = u->next) {
         if (u->recorded != 1 && !ds__record_now(u)) {

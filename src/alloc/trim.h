@@ -1,9 +1,9 @@
 /* alloc/trim.h - returning cached memory to the driver.
 
-   ds__mem_flush waits for pending blocks and returns the free memory of a device or a pool, as
-   torch's release_cached_blocks. ds__arena_trim returns the free memory of one arena.
-   ds__release_oversize and ds__collect_garbage return selected large segments. ds__async_give
-   shrinks the driver's own pool; ds__direct_drain waits for frees that are on their way there.
+   ds__mem_flush waits for pending blocks and returns the free memory of a device or a pool.
+   ds__arena_trim returns the free memory of one arena. ds__release_oversize and ds__collect_garbage
+   return selected large segments. ds__async_give shrinks the driver's own pool; ds__direct_drain
+   waits for frees that are on their way there.
 
    Invariants: Memory is returned only if the work of its arena's stream is known to be done
    (ds__arena_drain). Two exceptions: a user's upstream gets it in any case, and pinned memory
@@ -44,7 +44,7 @@ typedef struct ds__trim {
     int stays;    /* 1: something cannot be given back now, so the call ends */
 } ds__trim;
 
-/* Whether the free block has `least` bytes, and a whole page or the whole segment. */
+/* Returns whether a free block has `least` bytes, and a whole page or the whole segment. */
 static int ds__trim_suits(const ds__mem_block *b, size_t least) {
     const ds__segment *s = b->seg;
     if (b->size < least)
@@ -55,8 +55,8 @@ static int ds__trim_suits(const ds__mem_block *b, size_t least) {
     return from + s->page <= (size_t)(b->ptr + b->size - s->base);
 }
 
-/* Takes the first suitable block out of a bin and makes it quiet. NULL: there is none. The arena
-   is locked. */
+/* Takes the first suitable block out of a bin and makes it quiet, or returns NULL. The arena is
+   locked. */
 static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
     ds__mem_block *found = t->a->bins[kind].head[bin];
     while (found && !ds__trim_suits(found, t->least))
@@ -68,8 +68,8 @@ static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
     return found;
 }
 
-/* Gives back a quiet block that is in no bin, or what can be of it. `giving` and `grow` are held,
-   the arena is not locked. */
+/* Gives back a quiet block that is in no bin, or a part of it. `giving` and `grow` are held, the
+   arena is not locked. */
 static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
     ds__arena *a = t->a;
     ds__segment *s = b->seg;
@@ -82,7 +82,7 @@ static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
         return;
     }
 
-    /* now, for each: others may use the stream meanwhile */
+    /* for each block anew, because other threads may use the stream meanwhile */
     if (ds__drain_aside(a)) {
         size_t unmapped = ds__unmap_block(a, b, t->most - t->done);
         t->done += unmapped;
@@ -103,7 +103,7 @@ static void ds__trim_bin(ds__trim *t, int kind, unsigned bin) {
     ds__arena_lock(a);
     ds__unpark_all(a);
     do {
-        /* since just now: what is free may be a graph's */
+        /* the pool has become a graph's, which may use the free memory */
         if (a->pool->graphs) {
             t->stays = 1;
             break;
@@ -118,8 +118,8 @@ static void ds__trim_bin(ds__trim *t, int kind, unsigned bin) {
     ds__arena_unlock(a);
 }
 
-/* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and
-   a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing is locked. */
+/* Gives back free memory of an arena: whole pages and whole segments, about `most` bytes at most,
+   from blocks of `least` bytes or more. Returns the bytes. No lock is held. */
 static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     ds__trim t = { .a = a, .most = most, .least = least };
     if (a->pool->graphs || ds__is_inside(a->pool))
@@ -134,7 +134,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     return t.done;
 }
 
-/* Whether ds__mem_flush empties the pool: `only`, or the default pool and those without owners. */
+/* Returns whether ds__mem_flush empties the pool: `only`, or the default pool and pools without
+   owners. */
 static int ds__flush_covers(const ds__mem_dev *dev, const ds__mem_pool *p,
                             const ds__mem_pool *only) {
     if (p->graphs)
@@ -144,9 +145,9 @@ static int ds__flush_covers(const ds__mem_dev *dev, const ds__mem_pool *p,
     return p == &dev->main || p->owners <= 0;
 }
 
-/* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
-   the pools: the default one, and those that nobody has any more; or `only`. Not while a capture
-   is open: it could forbid what this does. */
+/* Waits for all pending blocks, then gives free memory back until `keep` bytes are reserved: of the
+   default pool and of pools without owners, or of `only`. Does nothing while a capture is open,
+   which the waits could invalidate. PyTorch's release_cached_blocks. */
 static size_t ds__mem_flush(ds__mem_dev *dev, ds__mem_pool *only, size_t keep) {
     size_t done = 0;
     if (ds__captures_open())
@@ -161,7 +162,7 @@ static size_t ds__mem_flush(ds__mem_dev *dev, ds__mem_pool *only, size_t keep) {
             (void)ds__pending_poll(a, 1);
     }
 
-    /* as in torch, a single pool's wait is not one for all streams */
+    /* as in PyTorch, the wait of a single pool does not count as a wait for all streams */
     if (!only)
         atomic_fetch_add(&dev->stats.syncs, 1);
     for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
@@ -177,7 +178,7 @@ static size_t ds__mem_flush(ds__mem_dev *dev, ds__mem_pool *only, size_t keep) {
     return done;
 }
 
-/* Waits for frees that are on their way to the driver's pool. */
+/* Waits for the frees to the driver's own pool that are enqueued. */
 static void ds__direct_drain(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
@@ -195,22 +196,22 @@ static void ds__async_give(ds__mem_dev *dev, size_t keep) {
     if (!atomic_load(&dev->async))
         return;
     ds__direct_drain(dev);
-    /* the pool shrinks here only: so the peak of what is reserved is the truth */
+    /* notes the peak of reserved bytes: the driver's pool shrinks only here */
     ds__stats_sum(dev, NULL, &before);
     ds__tls.mute++;
     DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
     ds__tls.mute--;
 }
 
-/* A plain segment of large blocks that is free as a whole. The arena is locked. */
+/* Returns whether a segment is plain, of large blocks, and free as a whole. The arena is locked. */
 static int ds__is_whole(const ds__segment *s) {
     const ds__mem_block *b = s->first;
     return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
            !b->quiet;
 }
 
-/* Gives it back, for which the arena is unlocked; returns the bytes, 0: it stays. `giving` and
-   `grow` are held. */
+/* Gives a whole segment back. Returns the bytes, or 0 if the segment stays. `giving` and `grow` are
+   held. The arena is locked, is unlocked meanwhile, and is locked again. */
 static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     ds__bin_out(a, s->first);
@@ -241,8 +242,9 @@ static ds__segment *ds__oversize_best(const ds__arena *a, size_t split, size_t e
     return best;
 }
 
-/* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
-   the smallest one that is enough for the request, else the largest ones until they are. */
+/* Gives back segments of max_split_size or more: the smallest one that is enough for the request,
+   else the largest ones until they are enough. Returns the bytes. No lock is held. PyTorch's
+   release_available_cached_blocks. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
     size_t split = ds__pool_policy(a->pool)->max_split_size;
     size_t enough = size > split ? size : split;
@@ -253,7 +255,7 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
     ds__mutex_lock(&a->giving);
     ds__mutex_lock(&a->grow);
     ds__arena_lock(a);
-    /* since it was asked: what is free may be a graph's */
+    /* the pool may have become a graph's, which may use the free memory */
     for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
         ds__segment *best = ds__oversize_best(a, split, enough);
         given = best ? ds__give_whole(a, best) : 0;
@@ -261,26 +263,26 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
     ds__arena_unlock(a);
     ds__mutex_unlock(&a->grow);
     ds__mutex_unlock(&a->giving);
-    /* growing ones: enough only with them */
+    /* growing segments too, if the plain ones are not enough */
     return done < enough ? ds__arena_trim(a, enough - done, split) : done;
 }
 
-/* How many requests came to the pool since it was freed. */
+/* Returns the number of requests in the pool since the segment became free. */
 static uint32_t ds__segment_age(const ds__arena *a, const ds__segment *s) {
     return ds__arena_count_request(a) - (uint32_t)s->first->asked;
 }
 
-/* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages`
-   together, on the average, or older. Nothing is locked. */
+/* Gives back the whole segments of an arena that are at least as old as the average, `ages` /
+   `count`. Returns the bytes. No lock is held. */
 static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     size_t done = 0;
     size_t given = 1;
-    /* another thread gives back, and may be waiting */
+    /* another thread gives memory back, and may wait for the device */
     if (!ds__mutex_trylock(&a->giving))
         return 0;
     ds__mutex_lock(&a->grow);
     ds__arena_lock(a);
-    /* since it was asked: what is free may be a graph's */
+    /* the pool may have become a graph's, which may use the free memory */
     for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
         if (!ds__is_whole(s) || ds__segment_age(a, s) * count < ages) {
             s = s->next;
@@ -296,10 +298,9 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     return done;
 }
 
-/* torch's garbage collection: in rounds, the pool's unsplit large segments that were not used
-   for as long as the average, or longer, are given back, whichever stream had them, until what
-   is reserved is below the threshold. One arena after the other: of two nobody holds the locks
-   at once. */
+/* Collects garbage as PyTorch does: gives back the unsplit large segments of all arenas of the pool
+   that are at least as old as the average, in rounds, until the reserved bytes are below the
+   threshold. Takes the locks of one arena at a time. */
 static void ds__collect_garbage(ds__mem_dev *dev, ds__mem_pool *p) {
     size_t limit = atomic_load(&dev->limit);
     size_t freed = 1;

@@ -61,33 +61,33 @@ typedef struct ds__mem_dev ds__mem_dev;
 
 typedef struct ds__hold ds__hold;
 
-/* Another stream's last use of a block. */
+/* The last use of a block by another stream than the arena's. */
 typedef struct ds__stream_use {
     struct ds__stream_use *next;
     ds_stream stream;
-    uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_get_id */
+    uint64_t stream_id; /* ds_stream_get_id; only in the first use of a lent block */
     ds_event event;
-    ds__hold *hold;   /* pinned memory: a capture's use, which has no event */
-    int64_t device;   /* which the event belongs to */
-    uint64_t capture; /* the event is part of this capture; 0: of none */
-    /* its stream has ended, and its event could not be recorded there */
+    ds__hold *hold;   /* pinned memory: a use in a capture, which has no event */
+    int64_t device;   /* ds__device_key of the event's device */
+    uint64_t capture; /* the capture in which the event was recorded; 0: none */
+    /* 1: the stream has ended, and its event could not be recorded before */
     uint8_t lost;
-    /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is;
-       DS__RECORDING */
+    /* 1: the event is recorded; 0: it will be, at the free (ds_mem_record_stream) or after a
+       capture; or DS__RECORDING */
     _Atomic uint8_t recorded;
 } ds__stream_use;
 
-#define DS__RECORDING 2 /* by somebody, just now */
+#define DS__RECORDING 2 /* a thread records the event now */
 
-/* What describes a piece of a segment: 104 bytes. */
+/* Describes a part of a segment: 104 bytes. */
 struct ds__mem_block {
     char *ptr;
     size_t size;
     size_t asked;
-    ds__mem_block *prev;      /* the neighbour before it in the segment */
-    ds__mem_block *next;      /* the neighbour behind it in the segment */
-    ds__mem_block *list_prev; /* free: in its bin; pending: in the arena's list */
-    /* free, pending: as list_prev; live: leads to another live block of the granule */
+    ds__mem_block *prev;      /* neighbour in the segment, at lower addresses */
+    ds__mem_block *next;      /* neighbour in the segment, at higher addresses */
+    ds__mem_block *list_prev; /* in the bin (free), in the list of pending blocks, or of holes */
+    /* in the list of `list_prev`; of a live block: in the list of its granule */
     ds__mem_block *list_next;
     ds__segment *seg;
     ds__stream_use *uses;
@@ -98,21 +98,22 @@ struct ds__mem_block {
     union {
         struct {
             uint8_t state;    /* a ds_mem_state */
-            uint8_t exported; /* 1: other processes may have it */
-            /* 1: live on a stream that is not its arena's, or was until it was freed; `uses`
-               begins with that stream */
+            uint8_t exported; /* 1: other processes may use the block */
+            /* 1: the block is live on another stream than the arena's, or was so until the free;
+               this stream has the first one of `uses` */
             uint8_t lent;
-            /* 1: in no bin: taken out by someone who works on it without the lock, or parked */
+            /* 1: the block is in no bin, because it is parked, or a thread works on it without the
+               lock */
             uint8_t quiet;
         };
 
-        uint32_t flags; /* these four at once */
+        uint32_t flags; /* the four members above as one number */
     };
 
-    uint16_t bin;     /* free: which */
-    uint8_t oversize; /* 1: counted among those of max_split_size or more */
-    uint8_t stale;    /* 1: freed, and to be poisoned before it is anyone's */
-    /* live: so many bytes behind what was asked for hold DS__GUARD, if nobody has written there */
+    uint16_t bin;     /* of a free block */
+    uint8_t oversize; /* 1: counted among the blocks of max_split_size or more */
+    uint8_t stale;    /* 1: freed, and must be poisoned before the next use */
+    /* of a live block: the bytes behind the requested ones that were filled with DS__GUARD */
     uint32_t guarded;
 };
 
@@ -126,12 +127,14 @@ enum {
     DS__FLAGS_PARKED = DS__FLAGS(DS_BLOCK_FREE, 1)
 };
 
-/* A granule with many blocks, cut finer. */
-enum { DS__DENSE_SHIFT = 16, DS__ROW_BITS = 5, DS__ROW_FROM = 8 /* blocks */ };
+/* log2 of the granule of segments with many blocks, and of the parts of a sub-table; the number of
+   blocks from which on a granule gets a sub-table. */
+enum { DS__DENSE_SHIFT = 16, DS__SUB_TABLE_BITS = 5, DS__SUB_TABLE_FROM = 8 };
 
+/* The live blocks of a granule with many blocks, by the part in which they start. */
 typedef struct ds__sub_table {
-    struct ds__sub_table *next; /* of the segment, or spare */
-    ds__mem_block *at[1 << DS__ROW_BITS];
+    struct ds__sub_table *next; /* in the list of a segment, or of unused ones */
+    ds__mem_block *at[1 << DS__SUB_TABLE_BITS];
 } ds__sub_table;
 
 struct ds__segment {
@@ -140,29 +143,31 @@ struct ds__segment {
     ds__arena *_Atomic arena; /* NULL: not in use */
     char *base;
     size_t size;   /* address space */
-    size_t mapped; /* bytes of memory behind it */
+    size_t mapped; /* bytes of memory in the address space */
     size_t page;   /* growing: the unit of mapping; plain: 0 */
     ds__mem_block *first;
-    /* live blocks by address: the first that starts in each 1 << shift bytes; lowest bit: a
-       ds__sub_table instead */
+    /* for each granule of 1 << shift bytes, the list of the live blocks that start there; lowest
+       bit: a ds__sub_table instead */
     ds__mem_block **granule;
-    struct ds__sub_table *rows;
+    ds__sub_table *sub_tables;
     unsigned shift;
     uint8_t kind;     /* DS__SMALL or DS__LARGE */
     uint8_t source;   /* DS__FROM_* */
-    uint8_t oversize; /* counted among those of max_split_size or more */
-    /* one block of a backend without a cache: its free is the segment's end */
+    uint8_t oversize; /* 1: counted among the segments of max_split_size or more */
+    /* 1: has one block of a backend without a cache; the free of the block ends the segment */
     uint8_t direct;
-    /* its memory is given back, and may be another segment's at once; under the registry's lock */
+    /* 1: the memory is being given back, so other segments may get its addresses; guarded by the
+       registry's lock */
     uint8_t leaving;
-    /* what the upstream was given as stream; growing: the page that the policy asked for */
+    /* the stream that was passed to the upstream; growing: the size of pages that the policy had */
     uint64_t native;
-    uint64_t serial; /* counts segments: orders free blocks beyond their addresses */
-    uint32_t index;  /* in the registry */
+    uint64_t serial; /* number of the segment, which orders the blocks of different segments */
 };
 
-#define DS__WATCHED (1u << 31) /* of ds__mem_dev.watch: there are observers */
+#define DS__WATCHED (1u << 31) /* bit of ds__mem_dev.watch: there are observers */
 
+/* The sources of a segment's memory: the driver's plain memory, reserved address space, a pool's
+   upstream, the driver's own pool, shareable memory, pinned and registered memory. */
 enum {
     DS__FROM_DRIVER = 0,
     DS__FROM_SPACE,
@@ -182,7 +187,7 @@ typedef struct ds__bins {
     ds__mem_block *head[DS__BINS];
 } ds__bins;
 
-/* Counted at every allocation and free, by kind of segment; under the lock of who counts. */
+/* Counts that change at every allocation and free, by kind of segment. */
 enum {
     DS__ALLOCATION = 0,
     DS__ALLOCATED_BYTES,
@@ -194,27 +199,25 @@ enum {
 };
 
 typedef struct ds__tally {
-    /* what is active beyond what is allocated: blocks, bytes */
     struct {
         int64_t now[DS__COUNTED];
         int64_t total[DS__COUNTED];
-        int64_t pending[2];
+        int64_t pending[2]; /* blocks and bytes that are active and not allocated */
     } kind[2];
 
-    /* DS_STAT_ALL, small, large; of active ones: only where more is active than allocated */
+    /* of both kinds, small, large; see ds__tally_peak for active blocks */
     int64_t peak[3][DS__METRICS];
 } ds__tally;
 
-/* How much more may become active before a peak has to be looked at: in a kind, or in both. */
+/* The counts that may be added in a kind, or in both, before peaks must be checked. */
 typedef struct ds__headroom {
     int64_t of[DS__COUNTED];
-    /* of what has become pending since: blocks, bytes. When it is done it is room again; what
-       was pending before is none */
+    /* blocks and bytes that have become pending since; they become headroom again when they are
+       done, blocks that were pending before do not */
     int64_t owed[2];
 } ds__headroom;
 
-/* Counted where the driver is called, and for plain segments; under the device's lock or by
-   atomic operations. */
+/* A count of driver calls or plain segments, which changes rarely. */
 typedef struct ds__meter {
     _Atomic int64_t now;
     _Atomic int64_t peak;
@@ -226,11 +229,12 @@ enum { DS__SEGMENT = 0, DS__RESERVED, DS__SPLIT, DS__SPLIT_BYTES, DS__METERS };
 
 /* Statistics of a device or a pool. */
 typedef struct ds__domain {
-    /* while one thread allocates: everything; later: what it had counted, and peaks */
+    /* all counts, while one thread allocates; later the counts up to then, and the peaks */
     ds__tally tally;
     int64_t freed_base[2][DS__METRICS]; /* total - now at the last reset of totals */
     int64_t frozen[2][DS__METRICS];     /* frees when totals stopped */
-    /* the most arenas that were given room since peaks were reset: so much too high they may be */
+    /* the largest number of arenas that had room since peaks were reset; peaks may be too high by
+       their rooms */
     int64_t sharers;
     ds__meter meter[2][DS__METERS];
     ds__meter all[DS__METERS];
@@ -244,104 +248,109 @@ typedef struct ds__domain {
     _Atomic int64_t rejections;
 } ds__domain;
 
+#define DS__ALIASES 3 /* further handles that an arena stores */
+
 struct ds__arena {
     ds__lock lock;
-    _Atomic uint8_t orphan; /* the stream has ended */
+    _Atomic uint8_t orphan; /* 1: the stream has ended */
     uint8_t exact;          /* 1: counts in the domains' tallies; 0: in its own */
-    /* calls of this arena take the long way: poison, guards, debug from 2 on */
+    /* 1: the pool has poison, guards or debug from 2 on */
     _Atomic uint8_t watched;
-    uint8_t slow;      /* requests take the long way, for any reason of the pool's */
-    uint8_t slow_free; /* frees take the long way, for any reason of the pool's */
-    uint8_t fresh;     /* ds__wanted.fresh of the request that is looked for */
-    uint8_t full;      /* totals and peaks are counted */
-    uint8_t own_pool;  /* the pool is not the device's default one */
+    uint8_t slow;      /* 1: requests do not take the fast path */
+    uint8_t slow_free; /* 1: frees do not take the fast path */
+    uint8_t fresh;     /* ds__wanted.fresh of the request that searches the arena */
+    uint8_t full;      /* 1: totals and peaks are counted */
+    uint8_t own_pool;  /* 1: the pool is not the device's default one */
     uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
     ds__mem_pool *pool;
     ds__mem_dev *dev;
     uint64_t stream_id; /* ds_stream_get_id */
     ds_stream stream;
     const void *identity; /* the driver's queue: wrappers of one stream share an arena */
-    ds_event end;         /* orphan: when its stream was done */
+    ds_event end;         /* of an orphan: behind the work of its stream */
 
-    /* other handles of the stream (ds_stream_wrap) that have come here */
+    /* further handles of the stream (ds_stream_wrap) on which memory was allocated */
     struct {
         ds_stream stream;
         uint64_t id;
-    } twin[3];
+    } alias[DS__ALIASES];
 
-    uint8_t crowded; /* there were more */
-    ds__arena *next; /* of the pool */
+    uint8_t crowded; /* 1: there were more than DS__ALIASES further handles */
+    ds__arena *next; /* in the pool's list */
     ds__segment *segments;
-    ds__mem_block *pending;
+    ds__mem_block *pending; /* the list from the oldest block to the newest */
     ds__mem_block *pending_last;
-    /* direct blocks, pending until the driver can take them back; linked by list_next */
+    /* blocks of backends without a cache that wait for another attempt to free them; linked by
+       list_next */
     ds__mem_block *deferred;
-    ds__mem_block *deferred_last; /* the last of them */
+    ds__mem_block *deferred_last;
     size_t deferred_count;
     size_t pending_bytes;
     size_t free_bytes;
-    ds__mem_block *holes[2]; /* unmapped, in the order of addresses */
-    /* the block that was freed last, not yet one with its neighbours: the next request of its
-       size takes it */
+    ds__mem_block *holes[2]; /* unmapped blocks, in the order of addresses */
+    /* the last freed block of a kind, unmerged, for the next request of its size */
     ds__mem_block *parked[2];
     ds__tally own;
-    ds__tally *tally;         /* the one it counts in: the device's if `exact`, else `own` */
+    ds__tally *tally;         /* the tally in use: the device's if `exact`, else `own` */
     ds__headroom own_room[3]; /* small, large, both */
-    ds__headroom *room;       /* the same: the device's if `exact`, else `own_room` */
-    /* the pool's; NULL: no garbage is collected, and they are not counted */
+    ds__headroom *room;       /* the headroom in use: the device's if `exact`, else `own_room` */
+    /* the pool's counter of requests; NULL: garbage is not collected */
     _Atomic uint32_t *requests;
-    ds__mem_block *spare_blocks; /* descriptions to be used again */
+    ds__mem_block *spare_blocks; /* unused descriptions */
     ds__stream_use *spare_uses;
-    ds__sub_table *spare_rows;
-    /* held by who changes the segments: never over a wait for the device */
+    ds__sub_table *spare_sub_tables;
+    /* held while the segments change, but not while the host waits for the device */
     ds__mutex grow;
     ds__bins bins[2];
-    /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation
-       may wait for it */
+    /* held before `grow` while memory is given back, also while the host waits for the device; an
+       allocation must not wait for it */
     ds__mutex giving;
 };
 
 struct ds__mem_pool {
     uint64_t id;        /* handle: index + 1 and generation; 0: a device's default pool */
-    uint64_t name[2];   /* torch's id */
-    ds__mem_pool *next; /* all of a device */
+    uint64_t name[2];   /* the identifier of ds_pool_get_id */
+    ds__mem_pool *next; /* in the device's list */
     ds__mem_dev *dev;
-    ds_mem_config config; /* for those who hold a lock of an arena, or the device's */
-    /* the same for all others (ds__pool_policy), but the limits: a copy that stays */
+    ds_mem_config config; /* for threads with the lock of an arena or of the device */
+    /* a copy of the configuration without limits, for all other threads (ds__pool_policy) */
     const ds_mem_config *_Atomic policy;
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
-    ds_resource upstream; /* then alloc_fn and free_fn are only not NULL */
+    ds_resource upstream; /* if set, alloc_fn and free_fn are not NULL and not called */
     uint8_t no_split;
     uint8_t shareable;
     _Atomic uint8_t use_on_oom;
-    _Atomic uint8_t dead;
-    /* from the configuration: */
-    uint8_t rounds;   /* divisions are set */
-    uint8_t coarse;   /* neither best_fit_by_address nor single_pool */
-    uint8_t oversize; /* there is a max_split_size */
-    uint8_t watched;  /* poison, guards or debug from 2 on */
-    uint8_t full;     /* totals are counted */
-    uint8_t direct;   /* no cache */
-    /* for large plain blocks, of all arenas, while garbage is collected: the clock of the
-       blocks' ages */
+    _Atomic uint8_t dead; /* 1: ds_pool_destroy was called */
+    /* derived from the configuration: */
+    uint8_t rounds;   /* 1: roundup_power2_divisions is set */
+    uint8_t coarse;   /* 1: neither best_fit_by_address nor single_pool */
+    uint8_t oversize; /* 1: max_split_size is set */
+    uint8_t watched;  /* 1: poison, guards or debug from 2 on */
+    uint8_t full;     /* 1: totals are counted */
+    uint8_t direct;   /* 1: a backend without a cache */
+    /* requests for large plain blocks in all arenas while garbage is collected: the clock of the
+       ages of free blocks */
     _Atomic uint32_t requests;
-    /* the rest of a plain block is worth keeping from this size on, by kind */
+    /* by kind: the smallest rest of a plain block that is cut off */
     size_t split_above[2];
     _Atomic size_t reserved;
     size_t limit;
-    _Atomic int owners; /* raised, and looked at for none, under the device's lock */
-    /* those among them that are captures and graphs: they use free memory too */
+    _Atomic int owners; /* increased, and compared with 0, under the device's lock */
+    /* the owners that are captures and graphs: they use free memory too */
     _Atomic int graphs;
     char *label;
     ds__arena *arenas;
     ds__domain stats;
 };
 
-/* One of the newest events. */
+/* An event of the history. */
 typedef struct ds__history_event {
-    uint64_t address, bytes, stream, time_ns, /* in the ring: ticks */
-        pool;
+    uint64_t address;
+    uint64_t bytes;
+    uint64_t stream;
+    uint64_t time_ns; /* in the ring: ticks */
+    uint64_t pool;
     const char *file;
     const char *label;
     uint32_t line;
@@ -349,15 +358,15 @@ typedef struct ds__history_event {
 } ds__history_event;
 
 struct ds__mem_dev {
-    /* the thread that allocates, while there is one; then `owner` of nobody */
+    /* the thread that allocates (&ds__tls), while there is only one; then &ds__no_owner */
     _Atomic(void *) owner;
-    _Atomic unsigned watch; /* actions that someone wants to know of */
+    _Atomic unsigned watch; /* bits of the actions that are reported */
     ds__headroom room[3];   /* of all exact arenas */
-    ds__mutex lock;         /* arenas, pools, history's settings */
+    ds__mutex lock;         /* guards the lists of pools and arenas */
     ds_device device;
     size_t total;          /* the device's memory */
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
-    /* 1: address space for a growing segment was not there, and a warning was logged */
+    /* 1: the system had no address space for a growing segment, and a warning was logged */
     _Atomic int space_missed;
     ds__mem_pool main; /* the default pool; main.next: the others */
     ds__domain stats;  /* of all pools */
@@ -366,20 +375,19 @@ struct ds__mem_dev {
     ds__lock history_lock;
     ds__history_event *history;
     size_t history_room; /* entries */
-    size_t history_at;   /* the entry that comes next */
+    size_t history_at;   /* index of the next entry */
     _Atomic uint64_t history_count;
-    /* of ds_mem_record_stream, whose events are recorded at the free */
+    /* uses whose events are recorded later, at the free or at the end of a stream */
     _Atomic int64_t late_uses;
-    _Atomic uint8_t async; /* the driver's own pool was used */
-    /* of the driver pool's memory: what blocks have; the rest is ds__async_surplus */
+    _Atomic uint8_t async; /* 1: the driver's own pool was used */
+    /* the bytes of blocks from the driver's own pool; ds__async_surplus has the rest of the pool */
     _Atomic size_t async_bytes;
-    int64_t async_peak[2]; /* of what was reserved with that: all, large */
-    /* calls that are between `reserved` and the segments: how many now, and, from bit 32 on,
-       were ever */
+    int64_t async_peak[2]; /* peak of reserved bytes including the driver's pool: all, large */
+    /* calls between ds__move_begin and ds__move_end: the number now, and from bit 32 on the number
+       of all calls so far */
     _Atomic uint64_t moving;
-    _Atomic int deferred; /* blocks in the arenas' lists of that name */
-    /* handle of the stream that gives back to the driver's pool what ended streams had; 0: not
-       needed yet */
+    _Atomic int deferred; /* number of deferred blocks in all arenas */
+    /* handle of ds__direct_giver's stream; 0: not made yet */
     _Atomic uint64_t giver;
 };
 

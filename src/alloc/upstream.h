@@ -25,11 +25,13 @@
 #include "ipc_records.h"
 #include "resource.h"
 
+/* An upstream that the thread is inside of. */
 typedef struct ds__inside {
-    const ds__mem_pool *pool; /* whose segments this thread is changing meanwhile */
+    const ds__mem_pool *pool; /* the pool whose upstream runs */
     const struct ds__inside *outer;
 } ds__inside;
 
+/* Returns whether the thread is inside of the pool's upstream. */
 static int ds__is_inside(const ds__mem_pool *p) {
     const ds__inside *i = ds__memory_thread.inside;
     while (i && i->pool != p)
@@ -41,10 +43,12 @@ static ds_result ds__inside_fail(void) {
     return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself");
 }
 
+/* Returns memory to the pool's upstream. All work on the memory is done. No spinning lock is held.
+   */
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__inside inside = { a->pool, ds__memory_thread.inside };
     ds__memory_thread.inside = &inside;
-    if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
+    if (a->pool->upstream.free_fn) { /* without a stream, because the work is done */
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
             ds__log_warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
     } else {
@@ -55,10 +59,9 @@ static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__memory_thread.inside = inside.outer;
 }
 
-static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
-    int backend = ds__backend_of(a->dev->device);
-    int index = a->dev->device.index;
-    ds__found f;
+/* Calls the pool's upstream. *out is NULL if the upstream gave no memory; then the result tells
+   why. */
+static ds_result ds__upstream_call(ds__arena *a, size_t size, void **out) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     *out = NULL;
     ds__inside inside = { a->pool, ds__memory_thread.inside };
@@ -67,32 +70,53 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
         r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
         ds__outside o = ds__resource_leave();
-        *out = a->pool->alloc_fn((ptrdiff_t)size, index, ds__native_of(a));
+        *out = a->pool->alloc_fn((ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
         ds__resource_return(o);
     }
     ds__memory_thread.inside = inside.outer;
     ds__memory_thread.upstream_empty = !*out;
-    if (!*out)
-        return r;
-    int known;
-    int aligned = (uintptr_t)*out % DS__UNIT == 0;
-    r = aligned ? ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, backend, index)
-                : DS_ERR_INVALID_VALUE;
-    if (r == DS_OK)
-        return r;
-    known = aligned && r == DS_ERR_INVALID_VALUE && ds__range_find(*out, &f);
-    if (known && (!f.held || f.held == DS__HELD_ASYNC) && f.kind == DS_MEMORY_DEVICE &&
-        f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
-        return DS_OK; /* of ds_device_alloc, or the driver's allocator: it stays theirs */
-    ds__upstream_free(a, *out, size);
-    return !aligned ? ds__fail(r, "the pool's upstream returned %p, which is not aligned to %zu",
-                               *out, DS__UNIT)
-           : known
-               ? ds__fail(r, "the pool's upstream returned %p, which overlaps other memory", *out)
-               : ds__fail(r, "no memory to keep track of a segment");
+    return r;
 }
 
-/* Memory for a plain segment from where the pool takes it. */
+/* Returns whether known memory is device memory of ds_device_alloc or of the driver's allocator,
+   with at least `size` bytes. Its entry in the table stays as it is. */
+static int ds__upstream_may_use(const ds__arena *a, const ds__found *f, const void *ptr,
+                                size_t size) {
+    return (!f->held || f->held == DS__HELD_ASYNC) && f->kind == DS_MEMORY_DEVICE &&
+           f->backend == ds__backend_of(a->dev->device) && f->device == a->dev->device.index &&
+           f->end - (uintptr_t)ptr >= size;
+}
+
+/* Takes memory from the pool's upstream and enters it in the table of known memory. Refuses memory
+   that is not aligned or overlaps other memory. No spinning lock is held. */
+static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
+    int backend = ds__backend_of(a->dev->device);
+    ds__found f;
+    ds_result r = ds__upstream_call(a, size, out);
+    if (!*out)
+        return r;
+    if ((uintptr_t)*out % DS__UNIT != 0) {
+        ds__upstream_free(a, *out, size);
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the pool's upstream returned %p, which is not aligned to %zu", *out,
+                        DS__UNIT);
+    }
+
+    r = ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, backend,
+                      a->dev->device.index);
+    if (r == DS_OK)
+        return r;
+    int known = r == DS_ERR_INVALID_VALUE && ds__range_find(*out, &f);
+    if (known && ds__upstream_may_use(a, &f, *out, size))
+        return DS_OK;
+    ds__upstream_free(a, *out, size);
+    if (known)
+        return ds__fail(r, "the pool's upstream returned %p, which overlaps other memory", *out);
+    return ds__fail(r, "no memory to keep track of a segment");
+}
+
+/* Takes memory for a plain segment from the pool's source; *out_source: DS__FROM_*. No spinning
+   lock is held. */
 static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, void **out) {
     ds__mem_pool *p = a->pool;
     *out = NULL;
@@ -107,6 +131,7 @@ static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, vo
                         : ds__segment_alloc(a->dev->device, size, out);
 }
 
+/* Returns the memory of a plain segment to its source. No spinning lock is held. */
 static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
     ds__found f;
     switch (s->source) {

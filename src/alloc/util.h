@@ -3,6 +3,7 @@
    Has helpers for many rooms: calls of public functions for the allocator's own purposes
    (DS__KEEPING), and memory that stays until ds_shutdown (ds__kept_alloc). ds__mem_dev_lock takes
    the device's lock, ds__arena_lock that of an arena; ds__hold_captures holds back new captures.
+   ds__block_list_in and ds__block_list_out link blocks into the lists of an arena.
    ds__direct_giver is the allocator's own stream for memory of ended streams. It implements
    ds_mem_label_push and ds_mem_label_pop.
 
@@ -29,8 +30,32 @@ static inline int ds__block_is_earlier(const ds__mem_block *a, const ds__mem_blo
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
 
-/* The stream that the arena is of, which changes when wrapped streams come and go. Zero: it has
-   ended. */
+/* Links a block into a list between two neighbours. `before` is NULL at the head, `at` at the end.
+   */
+static inline void ds__block_list_in(ds__mem_block **head, ds__mem_block *b, ds__mem_block *before,
+                                     ds__mem_block *at) {
+    b->list_prev = before;
+    b->list_next = at;
+    if (at)
+        at->list_prev = b;
+    if (before)
+        before->list_next = b;
+    else
+        *head = b;
+}
+
+/* Unlinks a block from its list. The links of the block itself stay. */
+static inline void ds__block_list_out(ds__mem_block **head, const ds__mem_block *b) {
+    if (b->list_next)
+        b->list_next->list_prev = b->list_prev;
+    if (b->list_prev)
+        b->list_prev->list_next = b->list_next;
+    else
+        *head = b->list_next;
+}
+
+/* Returns the stream of an arena, or a zero handle if the stream has ended. The stream changes
+   when wrapped streams come and go. */
 static ds_stream ds__arena_stream(ds__arena *a) {
     ds_stream stream = { 0 };
     ds__lock_take(&a->lock);
@@ -40,7 +65,7 @@ static ds_stream ds__arena_stream(ds__arena *a) {
     return stream;
 }
 
-/* The driver's stream of an arena, for upstreams; NULL when it has ended. */
+/* Returns the driver's stream of an arena, for upstreams, or NULL if the stream has ended. */
 static void *ds__native_of(ds__arena *a) {
     void *native = NULL;
     ds__stream *s = ds__pin(&ds__g.streams, ds__arena_stream(a).id);
@@ -52,13 +77,14 @@ static void *ds__native_of(ds__arena *a) {
     return native;
 }
 
+/* Fills memory for the allocator's own purposes: with poison, or as a guard. */
 static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_t size) {
     ds_result r;
     DS__KEEPING(r, (ds_fill)(ptr, value, sizeof value, size / sizeof value, stream));
     return r;
 }
 
-/* A stream of the device that is always there, pinned; NULL and the sentence: none. */
+/* Returns the legacy stream of the device, pinned. On failure returns NULL and sets the error. */
 static ds__stream *ds__any_stream(ds_device device) {
     ds_stream handle = { 0 };
     ds_result r;
@@ -66,7 +92,8 @@ static ds__stream *ds__any_stream(ds_device device) {
     return r < 0 ? NULL : ds__stream_pin(handle);
 }
 
-/* The stream that gives back what others cannot, pinned; NULL: there is none. */
+/* Returns the allocator's own stream of a device, pinned, or NULL if it cannot be made. Memory of
+   ended streams is given back on this stream. */
 static ds__stream *ds__direct_giver(ds__mem_dev *dev) {
     ds_stream made = { 0 };
     uint64_t none = 0;
@@ -77,7 +104,7 @@ static ds__stream *ds__direct_giver(ds__mem_dev *dev) {
     return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
 }
 
-/* The result of what failed last on this thread: for functions that return an object. */
+/* Returns the code of the thread's last error, for callers of functions that return an object. */
 static ds_result ds__mem_error(void) {
     return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY;
 }
@@ -86,18 +113,19 @@ static int ds__is_shortage(ds_result r) {
     return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED;
 }
 
-/* What a call may wait for when it gives blocks back that no cache keeps: an allocation for
-   nothing, a free for the driver's own free of plain memory. */
+/* The waits that are allowed to a call that gives back blocks of backends without a cache: none in
+   an allocation, the driver's own free of plain memory in a free, all in a flush. */
 enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
 
-/* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the
-   same type. */
+/* Header of memory that stays until shutdown. An old pointer still leads to an object of its
+   type. */
 typedef struct ds__kept {
     struct ds__kept *next;
     uint64_t pad;
 } ds__kept;
 
-static void *ds__kept_alloc_unlocked(size_t size) { /* the registry is locked */
+/* Returns zeroed memory that stays until shutdown, or NULL. The registry is locked. */
+static void *ds__kept_alloc_unlocked(size_t size) {
     ds__kept *k = ds__host_alloc(sizeof *k + size);
     if (!k)
         return NULL;
@@ -131,8 +159,8 @@ static void ds__arena_unlock(ds__arena *a) {
     ds__lock_give(&a->lock);
 }
 
-/* Between the question whether something captures and work that must not come into a capture
-   none begins. Destructors of the user's wait as well: they could free. */
+/* Holds back new captures until ds__let_captures: between the check for captures and work that
+   must not be captured. Destructors of the program wait too, because they could free blocks. */
 static void ds__hold_captures(void) {
     ds__mutex_lock(&ds__g.begin);
     ds__tls.upper_locked++;
@@ -143,9 +171,11 @@ static void ds__let_captures(void) {
     ds__mutex_unlock(&ds__g.begin);
 }
 
+/* Returns the label of the thread that was pushed last, or NULL. Of more than DS__LABELS labels,
+   the last ones are not stored. */
 static const char *ds__mem_label(void) {
-    unsigned n = ds__memory_thread.labels;
-    return n == 0 ? NULL : ds__memory_thread.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
+    unsigned n = ds__memory_thread.labels < DS__LABELS ? ds__memory_thread.labels : DS__LABELS;
+    return n ? ds__memory_thread.label[n - 1] : NULL;
 }
 
 DSDEF void(ds_mem_label_push)(const char *label) {

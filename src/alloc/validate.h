@@ -224,7 +224,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
     return n.held ? DS_NOT_READY : DS_OK;
 }
 
-/* Checks what a device counts, or a pool: the sums of its blocks and segments. */
+/* Compares the statistics of a device, or of a pool (`only`), with the sums of blocks and segments.
+   */
 static ds_result ds__validate_sums(ds__mem_dev *dev, ds__mem_pool *only,
                                    int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
     static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
@@ -255,7 +256,7 @@ static ds_result ds__validate_sums(ds__mem_dev *dev, ds__mem_pool *only,
     return DS_OK;
 }
 
-/* What the segments of a device have, or of a pool; and the oversize ones, as they were counted. */
+/* Sums of the segments of a device or a pool. */
 typedef struct ds__mem_count {
     size_t segments;
     size_t bytes;
@@ -275,8 +276,8 @@ static ds_result ds__validate_count(const ds__mem_count *n, ds__mem_dev *dev, ds
     return DS_OK;
 }
 
-/* The registry is locked. The segment is where its address belongs; where one has just been
-   given back another may be. */
+/* Returns whether the table by address has the segment in its place. Other segments may have the
+   same address. The registry is locked. */
 static int ds__is_sorted(const ds__segment *s) {
     size_t i = ds__sorted_after((uintptr_t)s->base);
     while (i > 0 && ds__memory_state.sorted[i - 1] != s &&
@@ -285,7 +286,7 @@ static int ds__is_sorted(const ds__segment *s) {
     return i > 0 && ds__memory_state.sorted[i - 1] == s;
 }
 
-/* Whether the segment reaches into the next one of the table, while both are in use. */
+/* Returns whether the segment reaches into the next one of the table, while both are in use. */
 static int ds__segment_overlaps(const ds__segment *s, const ds__segment *next, const ds__arena *a) {
     if (next->base < s->base)
         return 1;
@@ -293,8 +294,8 @@ static int ds__segment_overlaps(const ds__segment *s, const ds__segment *next, c
            atomic_load(&((ds__segment *)(uintptr_t)next)->arena);
 }
 
-/* Checks that the segments in the table are in order and do not overlap. *out_listed: how many
-   are the device's. Everything is locked, the registry too. */
+/* Checks that the segments in the table are in order and do not overlap. *out_listed: the number of
+   the device's segments. Everything is locked, the registry too. */
 static ds_result ds__validate_order(const ds__mem_dev *dev, size_t *out_listed) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < ds__memory_state.sorted_count; i++) {
@@ -312,8 +313,8 @@ static ds_result ds__validate_order(const ds__mem_dev *dev, size_t *out_listed) 
     return r;
 }
 
-/* Checks the table of all segments by address: the segments are in order, no two overlap, and all
-   of the device's are in their place. *out_listed: how many are the device's. Everything is
+/* Checks the table of all segments by address: the segments are in order, no two overlap, and those
+   of the device are in their place. *out_listed: the number of the device's segments. Everything is
    locked. */
 static ds_result ds__validate_sorted(ds__mem_dev *dev, size_t *out_listed) {
     *out_listed = 0;
@@ -345,9 +346,9 @@ static ds__mem_count ds__validate_pool_count(const ds__mem_pool *p) {
     return n;
 }
 
-/* Checks the bytes that limits go by, the oversize blocks and the table by address. Everything is
-   locked, but a thread that calls the driver for memory holds no lock meanwhile: while one does,
-   the limits are not compared. */
+/* Checks the reserved bytes, the oversize blocks and the table by address. Everything is locked.
+   But a thread that calls the driver for memory holds no lock; while there is one, the reserved
+   bytes are not compared. */
 static ds_result ds__validate_reserved(ds__mem_dev *dev) {
     uint64_t moving = atomic_load(&dev->moving);
     ds__mem_count all = { 0, 0, 0, 0, 0 };
@@ -438,7 +439,7 @@ static ds_result ds__device_validate(ds__mem_dev *dev) {
     return r;
 }
 
-/* The check of a policy whose debug is at least this. */
+/* Checks the pool's device if `debug` of the pool's policy is at least `level`. */
 static ds_result ds__pool_check(ds__mem_pool *p, int level) {
     return DS__UNLIKELY(ds__pool_policy(p)->debug >= level) ? ds__device_validate(p->dev) : DS_OK;
 }

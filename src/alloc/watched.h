@@ -27,25 +27,29 @@
 
 #define DS__GUARD 0x5AFE5AFEu
 
+/* Returns the start of a block's guard. */
 static char *ds__guard_of(const ds__mem_block *b) {
     return b->ptr + ((b->asked + 3) & ~(size_t)3);
 }
 
+/* Checks the pool, and fills the guard of a new block in stream order. No lock is held. */
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mem_block *b = q->block;
     ds_result r = ds__pool_check(q->a->pool, 2);
     if (r < 0 || !guard)
         return r;
     ds__hold_captures();
-    if (ds__may_write(q->a->pool) &&
-        (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK)
-        b->guarded = (uint32_t)guard;
+    if (ds__may_write(q->a->pool)) {
+        r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard);
+        if (r == DS_OK)
+            b->guarded = (uint32_t)guard;
+    }
     ds__let_captures();
     return r;
 }
 
-/* What the device's work has left there. It is read on a stream that nobody captures: a capture
-   that begins on the block's own one is not spoilt. */
+/* Copies memory of a block to the host. Uses the allocator's own stream, so a capture that begins
+   on the block's stream is not invalidated. The work on the block is done. */
 static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t size) {
     ds_result r;
     ds__stream *s = ds__direct_giver(a->dev);
@@ -59,45 +63,62 @@ static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t s
     return r;
 }
 
-/* Is called with the block in no list. A damaged guard is told through the log: the free itself
-   has done nothing wrong. */
+/* Logs that a block was overwritten `behind` bytes behind the requested ones. */
+static void ds__guard_report(const ds__mem_block *b, size_t behind) {
+    ds__log_warn("%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
+                 "behind their end; found at the free at %s:%d",
+                 b->asked, (void *)b->ptr, b->label ? " of " : "", b->label ? b->label : "",
+                 b->file ? b->file : "?", b->line, behind,
+                 ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
+}
+
+/* Checks the guard of a freed block, after the work on the block is done. Logs damage; the free
+   succeeds, because it caused no damage. */
+static void ds__guard_check(ds__arena *a, const ds__mem_block *b, size_t guard) {
+    /* the work of the borrowing stream is one of the uses */
+    if (!ds__uses_awaited(b->uses) || !(b->lent || ds__arena_drain(a)))
+        return;
+    const char *at = ds__guard_of(b);
+    uint32_t *seen = ds__host_alloc(guard);
+    if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
+        for (size_t i = 0; i < guard / sizeof *seen; i++)
+            if (seen[i] != DS__GUARD) {
+                ds__guard_report(b, (size_t)(at - b->ptr) + i * sizeof *seen - b->asked);
+                break;
+            }
+    ds__host_free(seen);
+}
+
+/* Poisons a freed block: at once, if only the stream that has the block uses it. Otherwise the
+   block stays `stale` and is poisoned when all uses are done, or by the stream that takes it
+   earlier. */
+static void ds__watched_poison(ds__arena *a, ds__mem_block *b) {
+    const ds__stream_use *u = b->uses;
+    ds__owner o = ds__owner_of(a);
+    int alone;
+    if (b->lent)
+        alone = u && !u->next && !u->recorded && !u->lost;
+    else
+        alone = !u && !o.orphan;
+    b->stale = 1;
+    if (alone && !b->exported)
+        ds__poison_on(b, b->lent ? u->stream : o.stream);
+    else if (!u && !b->exported && !b->seg->direct)
+        (void)ds__poison_late(a, b, 0);
+}
+
+/* Does the extra work of a free in a watched pool. The block is quiet and in no list; no lock is
+   held. */
 static void ds__watched_free(ds__arena *a, ds__mem_block *b) {
     size_t guard = b->guarded;
     b->guarded = 0;
     if (ds__captures_open())
         return;
     ds__tls.mute++;
-    /* a borrower is one of the uses */
-    if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) {
-        const char *at = ds__guard_of(b);
-        uint32_t *seen = ds__host_alloc(guard);
-        if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
-            for (size_t i = 0; i < guard / sizeof *seen; i++)
-                if (seen[i] != DS__GUARD) {
-                    ds__log_warn(
-                        "%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
-                        "behind their end; found at the free at %s:%d",
-                        b->asked, (void *)b->ptr, b->label ? " of " : "", b->label ? b->label : "",
-                        b->file ? b->file : "?", b->line,
-                        (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
-                        ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
-                    break;
-                }
-        ds__host_free(seen);
-    }
-    /* at once on the stream that has it, if nobody else does; else when all are done, or by who
-       takes it before */
-    if (ds__pool_policy(a->pool)->poison) {
-        const ds__stream_use *u = b->uses;
-        ds__owner o = ds__owner_of(a);
-        int alone =
-            !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !o.orphan);
-        b->stale = 1;
-        if (alone)
-            ds__poison_on(b, b->lent ? u->stream : o.stream);
-        else if (!u && !b->exported && !b->seg->direct)
-            (void)ds__poison_late(a, b, 0);
-    }
+    if (guard)
+        ds__guard_check(a, b, guard);
+    if (ds__pool_policy(a->pool)->poison)
+        ds__watched_poison(a, b);
     if (ds__pool_check(a->pool, 2) < 0)
         ds__log_warn("%s", ds__tls.aside);
     ds__tls.mute--;

@@ -1,6 +1,7 @@
 /* base/bookkeeping.h - memory for the library's own records.
 
    Allocates and frees memory with the allocator of ds_init, or with calloc and free.
+   ds__array_reserve lets an array grow.
 
    Invariants: memory is zeroed. Objects that outlive ds_shutdown keep a copy of ds__allocator and
    return their memory with ds__release_to.
@@ -37,6 +38,28 @@ static void ds__release_to(const ds_allocator *allocator, void *ptr) {
 
 static void ds__host_free(void *ptr) {
     ds__release_to(&ds__allocator, ptr);
+}
+
+/* Makes room for `more` further elements in an array that has `count` elements, and room for *room.
+   `array` is the address of the pointer to the array. Returns 0 without memory, and the array is as
+   before. */
+DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count, size_t more,
+                                      size_t *room) {
+    if (more <= *room - count)
+        return 1;
+    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
+    void *bigger = wanted <= SIZE_MAX / 4 / element ? ds__host_alloc(wanted * element) : NULL;
+    if (!bigger)
+        return 0;
+
+    void *old;
+    memcpy(&old, array, sizeof old);
+    if (count)
+        memcpy(bigger, old, count * element);
+    ds__host_free(old);
+    memcpy(array, &bigger, sizeof bigger);
+    *room = wanted;
+    return 1;
 }
 
 #endif

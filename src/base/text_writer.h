@@ -53,6 +53,11 @@ DS__SEAM static void ds__text_writer_quote(ds__text_writer *p, const char *text)
     ds__text_writer_print(p, "%s", quoted);
 }
 
+/* Returns DS_OK, or the error of a writer that has stopped. */
+DS__SEAM static ds_result ds__text_writer_result(const ds__text_writer *p) {
+    return p->stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", p->stopped) : DS_OK;
+}
+
 DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void *user) {
     if (fwrite(text, 1, size, user) == size)
         return 0;

@@ -1,12 +1,12 @@
 /* comm/coalesced.h - broadcast of many tensors in few buffers.
 
-   Implements ds_comm_broadcast_coalesced. The tensors of one buffer are packed at the source,
-   each without gaps, and copied to one buffer on each device. The results are views of these
-   buffers.
+   Implements ds_comm_broadcast_coalesced. The tensors are assigned to buckets, as in PyTorch. The
+   tensors of a bucket are packed at the source, each without gaps, into one buffer, and copied to
+   one buffer on each device. The results are views of these buffers.
 
-   Invariants: each tensor travels in one buffer, and a buffer holds tensors of one data type.
+   Invariants: each tensor travels in one bucket, and a bucket has tensors of one data type.
    Each tensor starts at a multiple of 16 bytes in the buffer. The last tensor may exceed the
-   buffer size. A tensor that is alone in its buffer and has no gaps is not packed.
+   buffer size. A tensor that is alone in its bucket and has no gaps is not packed.
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 #ifndef DS__COMM_COALESCED_H
@@ -23,124 +23,204 @@
 #include "side_stream.h"
 #include "broadcast.h"
 
-/* The tensors that a buffer takes: those of the type of the first one that is left, until their
-   sum reaches the size. batch[i]: 0: left. */
-static size_t ds__batch_next(const ds__participant *in, size_t count, uint32_t *batch,
-                             uint32_t number, size_t buffer_size, size_t *bytes) {
-    size_t first = 0;
-    size_t n = 0;
-    *bytes = 0;
-    while (first < count && batch[first])
-        first++;
-    for (size_t i = first; i < count && (!n || *bytes < buffer_size); i++) {
-        if (batch[i] || !(ds_dtype_equal)(in[i].d.dtype, in[first].d.dtype))
-            continue;
-        batch[i] = number;
-        n++;
-        *bytes += (in[i].d.bytes + 15) & ~(size_t)15; /* each on a multiple of 16 */
-    }
-    return n;
+/* One call. Result i on device d is out[d * count + i]. */
+typedef struct ds__coalesced {
+    const ds_tensor *const *tensors;
+    ds__participant *in;
+    size_t count;
+    uint32_t *bucket;    /* of each tensor: the number of its bucket, from 1; 0: not assigned yet */
+    ds__destination *to; /* the devices that get copies; to[k].index is d */
+    size_t destinations;
+    ds_tensor **out;
+    ds__work w;
+} ds__coalesced;
+
+typedef struct ds__bucket {
+    uint32_t number;
+    size_t tensors;
+    size_t bytes; /* of the buffer */
+} ds__bucket;
+
+/* Returns the bytes of a tensor in a buffer, a multiple of 16. */
+static size_t ds__bucket_share(const ds__participant *p) {
+    return (p->d.bytes + 15) & ~(size_t)15;
 }
 
-/* Views of one flat tensor, which goes when they go; each like its original. */
-static ds_result ds__batch_views(const ds__participant *in, size_t count, const uint32_t *batch,
-                                 uint32_t number, const ds_tensor *flat, ds_tensor **out) {
+/* Assigns tensors to the next bucket: those with the data type of the first unassigned tensor,
+   until their sum reaches the buffer size. */
+static void ds__bucket_fill(ds__coalesced *a, ds__bucket *b, size_t buffer_size) {
+    size_t first = 0;
+    b->number++;
+    b->tensors = b->bytes = 0;
+    while (first < a->count && a->bucket[first])
+        first++;
+    for (size_t i = first; i < a->count && (!b->tensors || b->bytes < buffer_size); i++) {
+        if (a->bucket[i] || !(ds_dtype_equal)(a->in[i].d.dtype, a->in[first].d.dtype))
+            continue;
+        a->bucket[i] = b->number;
+        b->tensors++;
+        b->bytes += ds__bucket_share(&a->in[i]);
+    }
+}
+
+/* Packs the tensors of a bucket at the source. Returns the buffer, which may be the only tensor
+   itself. *bytes: the bytes to copy from it. */
+static ds__source ds__bucket_pack(ds__coalesced *a, const ds__bucket *b, size_t *bytes) {
+    ds__work *w = &a->w;
+    int64_t dense[DS_TENSOR_MAX_DIMS];
+    ds__source buffer = { { 0, 0 }, DS__NO_INDEX };
+    ptrdiff_t at = 0;
+    *bytes = b->bytes;
+    for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
+        const ds__participant *p = &a->in[i];
+        if (a->bucket[i] != b->number || !p->d.bytes)
+            continue;
+        ds__dense_like(&p->d, dense);
+        if (b->tensors == 1 && ds__same_strides(&p->d, dense)) {
+            *bytes = p->d.bytes;
+            return (ds__source){ p->at, DS__NO_INDEX };
+        }
+        uint32_t lane = ds__lane_of(w, p);
+        if (!at)
+            buffer.at = ds__temporary_add(w, lane, b->bytes);
+        ds__operand packed = { { buffer.at.region, at }, dense };
+        uint32_t step = ds__copy_add(w, lane, packed, ds__operand_of(p), &p->d);
+        if (step != DS__NO_INDEX)
+            buffer.ready = step;
+        at += (ptrdiff_t)ds__bucket_share(p);
+    }
+    return buffer;
+}
+
+/* Creates the results of a bucket as views of a buffer on their device. Each has the dimension order
+   of its tensor. The buffer is freed with the last view. */
+static ds_result ds__bucket_show(const ds__coalesced *a, const ds__bucket *b, const ds_tensor *flat,
+                                 ds_tensor **out) {
     size_t at = 0;
     ds_result r = DS_OK;
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        if (batch[i] != number)
+    for (size_t i = 0; i < a->count && r == DS_OK; i++) {
+        if (a->bucket[i] != b->number)
             continue;
-        ds__dims d = in[i].d;
+        ds__dims d = a->in[i].d;
         d.given = flat->device;
-        d.first = (char *)((uintptr_t)flat->data + at); /* NULL when all are empty */
-        ds__dense_like(&in[i].d, d.strides);
+        d.first = (char *)((uintptr_t)flat->data + at); /* NULL if all tensors are empty */
+        ds__dense_like(&a->in[i].d, d.strides);
         r = ds__tensor_show(flat, &d, &out[i]);
-        at += (in[i].d.bytes + 15) & ~(size_t)15;
+        at += ds__bucket_share(&a->in[i]);
     }
     return r;
 }
 
-/* One buffer to all devices. */
-static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds__participant *in,
-                                size_t count, const uint32_t *batch, uint32_t number, size_t n,
-                                size_t bytes, const ds_device *devices, size_t device_count,
-                                const ds_device *skip, ds_tensor **out) {
-    int64_t size = (int64_t)bytes;
-    int64_t one[1] = { 1 };
-    int64_t dense[DS_TENSOR_MAX_DIMS];
-    ds__location src = { 0, 0 };
-    uint32_t packed = DS__NO_INDEX;
-    uint32_t home = 0;
-    size_t at = 0;
+/* Creates the buffers of a bucket on all destinations, with the results. Host memory without a
+   stream goes to the lane of the tensors. */
+static ds_result ds__bucket_make(ds__coalesced *a, const ds__bucket *b, ds__participant *to) {
+    ds__work *w = &a->w;
+    int64_t size = (int64_t)b->bytes;
     ds__dims like;
-    ds_result r = ds__dims_read(ds_uint8(), 1, &size, NULL, "the buffer", -1, &like);
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        if (batch[i] != number)
-            continue;
-        const ds__participant *p = &in[i];
-        home = ds__lane_of(w, p);
-        if (!p->d.bytes)
-            continue;
-        ds__dense_like(&p->d, dense);
-        if (n == 1 && ds__same_strides(&p->d, dense)) { /* it is its own buffer */
-            src = ds__location_of(p);
-            size = (int64_t)p->d.bytes;
-            break;
-        }
-        if (!at)
-            src = (ds__location){ ds__step_temporary_add(w, home, bytes), 0 };
-        uint32_t step =
-            ds__copy_add(w, home, (ds__location){ src.region, (ptrdiff_t)at }, dense,
-                         ds__location_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
-        if (step != DS__NO_INDEX)
-            packed = step;
-        at += (p->d.bytes + 15) & ~(size_t)15;
-        r = w->r;
-    }
-    ds__participant *to = ds__parties_alloc(w, device_count);
-    ds__participant from = { home, src.region, 0, like };
-    if (r == DS_OK)
-        r = ds__dims_read(ds_uint8(), 1, &size, NULL, "the buffer", -1, &from.d);
-    size_t made = 0;
-    if (r == DS_OK && !to)
-        r = w->r;
-    for (size_t d = 0; d < device_count && r == DS_OK; d++) {
+    ds_result r =
+        ds__dims_read(ds_uint8(), 1, &size, NULL, ds__name_of("the buffer", DS__NO_LIST), &like);
+    for (size_t k = 0; k < a->destinations && r == DS_OK; k++) {
         ds_tensor *flat = NULL;
-        if (skip && ds__same_device(devices[d], *skip))
-            continue;
-        r = ds__result_make(w, o, &like, devices[d], (int64_t)d, (int64_t)d, &to[made], &flat);
-        if (r < 0) {
-            if (flat)
-                ds__results_drop(&flat, 1);
-            break;
-        }
-        if (to[made].lane == DS__NO_INDEX)
-            w->region[to[made].region].lane = home;
-        r = ds__batch_views(in, count, batch, number, flat, &out[d * count]);
-        ds__results_drop(&flat, 1);
+        r = ds__result_make(w, &like, &a->to[k], &to[k], &flat);
+        if (r == DS_OK && ds__lane_of(w, &to[k]) == DS__NO_INDEX)
+            w->region[to[k].at.region].lane = ds__lane_of(w, &a->in[0]);
         if (r == DS_OK)
-            r = w->r;
-        made++;
+            r = ds__bucket_show(a, b, flat, &a->out[a->to[k].index * a->count]);
+        ds__results_drop(&flat, 1);
     }
-    from.d.device = in[0].d.device;
-    if (r < 0 || !size || ds__broadcast_follow(w, o, &from, packed, to, made))
+    return r;
+}
+
+/* Appends the steps of a bucket: packs the tensors, and copies the buffer to all destinations. */
+static ds_result ds__bucket_send(ds__coalesced *a, const ds__bucket *b) {
+    ds__work *w = &a->w;
+    size_t bytes;
+    ds__participant from = { .flags = 0 };
+    ds__source buffer = ds__bucket_pack(a, b, &bytes);
+    ds__participant *to = ds__participants_alloc(w, a->destinations);
+    if (!to)
+        return w->r;
+    ds_result r = ds__bucket_make(a, b, to);
+    if (r < 0 || !bytes)
         return r < 0 ? r : w->r;
-    for (size_t d = 0; d < made && w->r == DS_OK; d++) {
-        uint32_t lane = ds__lane_of(w, &to[d]);
-        ds__come_after(w, lane, packed);
-        ds__copy_add(w, lane, ds__location_of(&to[d]), one, src, one, 1, &size, 1);
+    int64_t size = (int64_t)bytes;
+    r = ds__dims_read(ds_uint8(), 1, &size, NULL, ds__name_of("the buffer", DS__NO_LIST), &from.d);
+    from.at = buffer.at;
+    from.d.device = a->in[0].d.device;
+    if (r < 0 || ds__broadcast_follow(w, &from, buffer.ready, to, a->destinations))
+        return r < 0 ? r : w->r;
+    for (size_t k = 0; k < a->destinations && w->r == DS_OK; k++) {
+        uint32_t lane = ds__lane_of(w, &to[k]);
+        ds__come_after(w, lane, buffer.ready);
+        ds__step_copy_add(w, lane, to[k].at, buffer.at, bytes);
     }
     return w->r;
+}
+
+/* Opens the tensors, which must be on one device. */
+static ds_result ds__coalesced_open_inputs(ds__coalesced *a) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < a->count && r == DS_OK; i++) {
+        ds__participant *p = &a->in[i];
+        r = ds__participant_open(&a->w, a->tensors[i], ds__name_of("the tensor", i), DS__NO_LIST, 0,
+                                 p);
+        if (r == DS_OK && !ds__same_device(p->d.device, a->in[0].d.device))
+            r = ds__fail(DS_ERR_DEVICE_MISMATCH,
+                         "the tensor at index %zu is on %s:%d, the first one on %s:%d", i,
+                         ds__type_name(p->d.device.type), p->d.device.index,
+                         ds__type_name(a->in[0].d.device.type), a->in[0].d.device.index);
+    }
+    return r;
+}
+
+/* Shows the tensors themselves on device d. */
+static ds_result ds__coalesced_show(ds__coalesced *a, size_t d) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < a->count && r == DS_OK; i++)
+        r = ds__tensor_show(a->tensors[i], &a->in[i].d, &a->out[d * a->count + i]);
+    return r;
+}
+
+/* Finds the lanes of the devices that get copies, before any memory is allocated. Devices of
+   DS_COMM_ALIAS show the tensors, do not participate, and are removed from the destinations. */
+static ds_result ds__coalesced_open_outputs(ds__coalesced *a) {
+    ds__work *w = &a->w;
+    size_t kept = 0;
+    ds_result r = DS_OK;
+    for (size_t d = 0; d < a->destinations && r == DS_OK; d++) {
+        const ds__destination to = a->to[d];
+        uint32_t lane;
+        if (a->count && ds__result_is_alias(w, to.device, &a->in[0])) {
+            r = ds__coalesced_show(a, d);
+        } else {
+            r = ds__destination_lane(w, &to, &lane);
+            a->to[kept++] = to;
+        }
+    }
+    a->destinations = kept;
+    return r == DS_OK && a->count && kept ? ds__work_settle(w) : r;
+}
+
+/* Runs the call, whose inputs are open, bucket by bucket. */
+static ds_result ds__coalesced_run(ds__coalesced *a, size_t buffer_size) {
+    ds__bucket b = { 0, 0, 0 };
+    ds_result r = DS_OK;
+    for (size_t left = a->count; left && r == DS_OK; left -= b.tensors) {
+        ds__bucket_fill(a, &b, buffer_size);
+        r = ds__bucket_send(a, &b);
+    }
+    return r == DS_OK ? ds__work_run(&a->w) : r;
 }
 
 DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, size_t count,
                                              const ds_device *devices, size_t device_count,
                                              size_t buffer_size, const ds_comm_options *options,
                                              ds_tensor **out) {
-    ds__work w;
+    enum { USUAL_SIZE = 10 << 20 };
+
+    ds__coalesced a;
     size_t results;
     DS__ENTER("ds_comm_broadcast_coalesced");
-    ds__work_begin(&w);
     DS__REQUIRE(!__builtin_mul_overflow(count, device_count, &results) &&
                     results < SIZE_MAX / sizeof *out,
                 "%zu tensors on %zu devices exceed the address space", count, device_count);
@@ -148,58 +228,30 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
         memset(out, 0, results * sizeof *out);
     DS__COMM_READY();
     DS__REQUIRE(device_count, "there are no devices to broadcast to");
-    DS__REQUIRE(devices && (!count || (tensors && out)), "%s is NULL",
-                !devices  ? "devices"
-                : tensors ? "out"
-                          : "tensors");
-    if (!buffer_size)
-        buffer_size = (size_t)10 << 20;
-    ds__participant *in = ds__parties_alloc(&w, count);
-    uint32_t *batch = in ? ds__host_alloc((count + 1) * sizeof *batch) : NULL;
-    ds_device *where = batch ? ds__host_alloc(device_count * sizeof *where) : NULL;
-    ds_result r = !in     ? DS_ERR_OUT_OF_MEMORY
-                  : where ? DS_OK
-                          : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu tensors", count);
-    for (size_t i = 0; i < device_count && r == DS_OK; i++)
-        r = ds__comm_device(devices[i], "the device", (int64_t)i, &where[i]);
-    for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__participant_open(&w, options, tensors[i], "the tensor", (int64_t)i, -1, 0, &in[i]);
-        if (r == DS_OK && !ds__same_device(in[i].d.device, in[0].d.device))
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH,
-                         "the tensor at index %zu is on %s:%d, the first one on %s:%d", i,
-                         ds__type_name(in[i].d.device.type), in[i].d.device.index,
-                         ds__type_name(in[0].d.device.type), in[0].d.device.index);
-    }
-    int alias = count && options->flags & DS_COMM_ALIAS;
-    /* streams of all devices, before anything is laid out */
-    size_t made = 0; /* devices that get copies */
-    for (size_t d = 0; d < device_count && r == DS_OK; d++) {
-        uint32_t lane;
-        int shows = alias && ds__same_device(where[d], in[0].d.device);
-        if (!shows)
-            r = ds__lane_find(&w, ds__given_stream(options, (int64_t)d), "result", (int64_t)d,
-                              where[d], &lane);
-        made += !shows;
-        for (size_t i = 0; i < count && shows && r == DS_OK; i++)
-            r = ds__tensor_show(tensors[i], &in[i].d, &out[d * count + i]);
-    }
-    if (r == DS_OK && count && made)
-        r = ds__work_settle(&w);
-    uint32_t number = 0;
-    for (size_t left = made ? count : 0; left && r == DS_OK;) {
-        size_t bytes;
-        size_t n = ds__batch_next(in, count, batch, ++number, buffer_size, &bytes);
-        r = ds__batch_send(&w, options, in, count, batch, number, n, bytes, where, device_count,
-                           alias ? &in[0].d.device : NULL, out);
-        left -= n;
-    }
-    if (r == DS_OK && made)
-        r = ds__work_run(&w);
+    DS__REQUIRE(devices, "devices is NULL");
+    DS__REQUIRE(!count || (tensors && out), "%s is NULL", tensors ? "out" : "tensors");
+    ds__work_begin(&a.w, options);
+    a.tensors = tensors;
+    a.count = count;
+    a.destinations = device_count;
+    a.out = out;
+    a.in = ds__participants_alloc(&a.w, count);
+    a.bucket = ds__work_take(&a.w, count, sizeof *a.bucket);
+    a.to = ds__work_take(&a.w, device_count, sizeof *a.to);
+    ds_result r = a.w.r;
+    if (r == DS_OK)
+        memset(a.bucket, 0, count * sizeof *a.bucket);
+    for (size_t d = 0; d < device_count && r == DS_OK; d++)
+        r = ds__destination_at(devices, d, &a.to[d]);
+    if (r == DS_OK)
+        r = ds__coalesced_open_inputs(&a);
+    if (r == DS_OK)
+        r = ds__coalesced_open_outputs(&a);
+    if (r == DS_OK && a.destinations)
+        r = ds__coalesced_run(&a, buffer_size ? buffer_size : USUAL_SIZE);
     if (r < 0 && out)
         ds__results_drop(out, results);
-    ds__work_end(&w);
-    ds__host_free(where);
-    ds__host_free(batch);
+    ds__work_end(&a.w);
     return r;
 }
 

@@ -2,7 +2,7 @@
 
    ds__follow_open decides whether a collective can follow a plan for options->topology.
    ds__side_open locates the input or output of one rank, packed into temporary memory if needed.
-   ds__follow_run finds the plan and appends its steps to the list.
+   ds__follow_run finds the plan, appends its steps to the list, and unpacks the outputs.
 
    Invariants: if a plan from the caller does not fit, the call fails; without such a plan, the
    collective takes the direct path (ds__follow_not). The participant at index i must be on the
@@ -27,13 +27,49 @@
 #include "result.h"
 #include "side_stream.h"
 
-/* The plan cannot be followed: an error if it is the caller's. */
-__attribute__((format(printf, 3, 4))) static int ds__follow_not(ds__work *w,
-                                                                const ds_comm_options *o,
-                                                                const char *format, ...) {
+/* Division of a tensor into equal parts along a dimension. The plan expects the parts one after the
+   other, each without gaps and with these strides. */
+typedef struct ds__division {
+    int dim;
+    size_t parts;
+    const int64_t *strides;
+} ds__division;
+
+/* The input or output of a rank. */
+typedef struct ds__side {
+    const ds__participant *p; /* NULL: the rank has none */
+    ds__division division;
+    ds__source data; /* the location for the plan, and the step that packs an input */
+    int apart;       /* 1: the location is temporary memory */
+} ds__side;
+
+/* A collective that follows a plan. The caller of ds__follow_open sets want.what, want.bytes and
+   reduction.op. */
+typedef struct ds__follow {
+    ds_plan_desc want;
+    ds__reduction reduction;
+    size_t ranks;
+    uint32_t *lane; /* of each rank: the lane of its participant */
+    ds__side *in;
+    ds__side *out;
+} ds__follow;
+
+/* A plan, as lanes, regions and steps of a list. Lane l of rank r has the index r * lanes + l. */
+typedef struct ds__schedule {
+    const ds_plan *plan;
+    size_t lanes;
+    uint32_t *lane;    /* of each lane of the plan: the lane of the list */
+    uint32_t *last;    /* of each lane of the plan: its last step */
+    uint32_t *step;    /* of each step of the plan: the step of the list after which it is done */
+    uint32_t *scratch; /* of each rank and of the host: its region */
+} ds__schedule;
+
+/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error. */
+__attribute__((format(printf, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
+                                                                ...) {
     char why[200];
     va_list args;
-    if (!o->plan || w->r < 0)
+    if (!w->options->plan || w->r < 0)
         return 0;
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
@@ -47,8 +83,8 @@ static int ds__on_rank(const ds_topology *t, size_t rank, ds_device device) {
                      : device.type != DS_DEVICE_HOST && device.index == (int32_t)rank;
 }
 
-/* The rank of the single tensor: the plan's root if that is there, else the first on the device;
-   as many as there are: none. */
+/* Returns the rank of the single tensor: the root of the caller's plan if it is on the device, else
+   the first rank on the device. Returns the number of ranks if none is on the device. */
 static size_t ds__root_of(const ds_comm_options *o, ds_device device) {
     size_t root = 0;
     size_t p = (size_t)o->topology->devices;
@@ -59,104 +95,119 @@ static size_t ds__root_of(const ds_comm_options *o, ds_device device) {
     return root;
 }
 
-static ds_plan_order ds__order_of(ds_dtype t, ds_reduce_op op, unsigned flags) {
-    /* divided once */
-    if (op == DS_REDUCE_AVERAGE)
+/* Returns the orders of a sum that give the bits of the direct path. */
+static ds_plan_order ds__order_of(ds__reduction reduction, unsigned flags) {
+    ds_dtype t = reduction.dtype;
+    /* the sum is divided once */
+    if (reduction.op == DS_REDUCE_AVERAGE)
         return DS_ORDER_AT_ONCE;
-    if (op == DS_REDUCE_MAX || op == DS_REDUCE_MIN || flags & DS_COMM_ANY_ORDER ||
-        t.code == DS_CODE_INT || t.code == DS_CODE_UINT || t.code == DS_CODE_BOOL)
+    if (reduction.op == DS_REDUCE_MAX || reduction.op == DS_REDUCE_MIN ||
+        flags & DS_COMM_ANY_ORDER || t.code == DS_CODE_INT || t.code == DS_CODE_UINT ||
+        t.code == DS_CODE_BOOL)
         return DS_ORDER_ANY;
-    /* halves are summed in a wider type, others in their own, one after the other */
+    /* f16 and bf16 are summed in f32, other types in their own type, in list order */
     return t.bits == 16 ? DS_ORDER_AT_ONCE : DS_ORDER_LIST;
-}
-
-/* 1: there is a plan to be followed. each: a party on each rank; one: the single tensor, or
-   NULL. bytes: S. */
-static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o, ds_collective what,
-                           const ds__participant *each, size_t count, const ds__participant *one,
-                           size_t bytes) {
-    const ds_topology *t = o->topology;
-    if (!t || w->r < 0 || !bytes)
-        return 0;
-    memset(f, 0, sizeof *f);
-    f->o = o;
-    f->p = (size_t)t->devices;
-    if (count != f->p || count < 2)
-        return ds__follow_not(w, o, "%zu tensors on %zu ranks", count, f->p);
-    for (size_t i = 0; i < count; i++)
-        if (!ds__on_rank(t, i, each[i].d.device))
-            return ds__follow_not(w, o,
-                                  "the tensor at index %zu is on %s:%d, which is not rank %zu", i,
-                                  ds__type_name(each[i].d.device.type), each[i].d.device.index, i);
-    size_t root = one ? ds__root_of(o, one->d.device) : 0;
-    if (root == count)
-        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is not a rank",
-                              ds__type_name(one->d.device.type), one->d.device.index);
-    f->lane = ds__work_take(w, count, sizeof *f->lane);
-    f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
-    if (!f->in)
-        return 0;
-    f->out = f->in + count;
-    for (size_t i = 0; i < 2 * count; i++)
-        f->in[i] = (ds__side){ { 0, 0 }, NULL, DS__NO_INDEX, 0 };
-    for (size_t i = 0; i < count; i++)
-        f->lane[i] = ds__lane_of(w, one && i == root ? one : &each[i]);
-    f->dtype = each[0].d.dtype;
-    f->want.what = what;
-    f->want.bytes = bytes;
-    f->want.root = one ? (int)root : 0;
-    f->want.item = each[0].d.item;
-    return 1;
-}
-
-/* A tensor that is cut into equal parts along a dimension, of which each lies in these strides
-   and follows the one before: where it is, if it is so. */
-static int ds__part_is_contiguous(const ds__participant *p, int dim, size_t parts,
-                                  const int64_t *strides) {
-    int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
-    for (int i = 0; i < p->d.ndim; i++)
-        if ((parts > 1 && i == dim ? n : p->d.shape[i]) != 1 && p->d.strides[i] != strides[i])
-            return 0;
-    return parts < 2 || n * p->d.strides[dim] == p->d.count / (int64_t)parts;
-}
-
-/* Moves all parts to the temporary memory, or from there. The last step. */
-static uint32_t ds__side_move(ds__work *w, const ds__side *a, int dim, size_t parts,
-                              const int64_t *strides, int back) {
-    const ds__participant *p = a->p;
-    uint32_t lane = ds__lane_of(w, p);
-    uint32_t last = DS__NO_INDEX;
-    int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
-    int64_t at = 0;
-    for (size_t k = 0; k < parts && w->r == DS_OK; k++) {
-        ds__participant part = parts > 1 ? ds__party_part(p, dim, &at, n) : *p;
-        ds__location there = ds__location_in(w, &part);
-        ds__location here = { a->spot.region, a->spot.offset + (ptrdiff_t)(k * part.d.bytes) };
-        last = back ? ds__copy_add(w, lane, there, part.d.strides, here, strides, part.d.ndim,
-                                   part.d.shape, part.d.item)
-                    : ds__copy_add(w, lane, here, strides, there, part.d.strides, part.d.ndim,
-                                   part.d.shape, part.d.item);
-    }
-    return last;
-}
-
-static void ds__side_open(ds__work *w, ds__side *a, const ds__participant *p, int dim, size_t parts,
-                          const int64_t *strides, int read) {
-    a->p = p;
-    a->apart = !ds__part_is_contiguous(p, dim, parts, strides);
-    a->spot = a->apart
-                  ? (ds__location){ ds__step_temporary_add(w, ds__lane_of(w, p), p->d.bytes), 0 }
-                  : ds__location_of(p);
-    if (a->apart && read)
-        a->ready = ds__side_move(w, a, dim, parts, strides, 0);
 }
 
 static int ds__collective_is_sum(ds_collective what) {
     return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
 }
 
-/* The input of a rank whose output lies in the same memory: if anything of it is read twice, or
-   its output is written more than once, the second time may be too late. */
+/* Returns 1 if there is one tensor on each rank, and the single tensor is on a rank. *root: that
+   rank. */
+static int ds__follow_matches(ds__work *w, const ds__participant *each, size_t count,
+                              const ds__participant *one, size_t *root) {
+    const ds_topology *t = w->options->topology;
+    size_t ranks = (size_t)t->devices;
+    if (count != ranks || count < 2)
+        return ds__follow_not(w, "%zu tensors on %zu ranks", count, ranks);
+    for (size_t i = 0; i < count; i++)
+        if (!ds__on_rank(t, i, each[i].d.device))
+            return ds__follow_not(w, "the tensor at index %zu is on %s:%d, which is not rank %zu",
+                                  i, ds__type_name(each[i].d.device.type), each[i].d.device.index,
+                                  i);
+    *root = one ? ds__root_of(w->options, one->d.device) : 0;
+    if (*root == ranks)
+        return ds__follow_not(w, "the single tensor is on %s:%d, which is not a rank",
+                              ds__type_name(one->d.device.type), one->d.device.index);
+    return 1;
+}
+
+/* Returns 1 if the collective follows a plan, and completes the request. each: a participant on
+   each rank; one: the single tensor, or NULL. The options must have a topology. */
+static int ds__follow_open(ds__work *w, ds__follow *f, const ds__participant *each, size_t count,
+                           const ds__participant *one) {
+    size_t root = 0;
+    if (w->r < 0 || !f->want.bytes || !ds__follow_matches(w, each, count, one, &root))
+        return 0;
+    f->ranks = count;
+    f->lane = ds__work_take(w, count, sizeof *f->lane);
+    f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
+    if (!f->in)
+        return 0;
+    f->out = f->in + count;
+    memset(f->in, 0, 2 * count * sizeof *f->in);
+    for (size_t i = 0; i < 2 * count; i++)
+        f->in[i].data.ready = DS__NO_INDEX;
+    for (size_t i = 0; i < count; i++)
+        f->lane[i] = ds__lane_of(w, &each[i]);
+    if (one)
+        f->lane[root] = ds__lane_of(w, one);
+    f->reduction.dtype = each[0].d.dtype;
+    f->want.root = (int)root;
+    f->want.item = each[0].d.item;
+    if (ds__collective_is_sum(f->want.what))
+        f->want.order = ds__order_of(f->reduction, w->options->flags);
+    return 1;
+}
+
+/* Returns 1 if the parts of a tensor lie as its division says. */
+static int ds__division_fits(const ds__participant *p, const ds__division *n) {
+    int64_t size = n->parts > 1 ? p->d.shape[n->dim] / (int64_t)n->parts : 0;
+    for (int i = 0; i < p->d.ndim; i++) {
+        int64_t indices = n->parts > 1 && i == n->dim ? size : p->d.shape[i];
+        if (indices != 1 && p->d.strides[i] != n->strides[i])
+            return 0;
+    }
+    return n->parts < 2 || size * p->d.strides[n->dim] == p->d.count / (int64_t)n->parts;
+}
+
+enum { DS__TO_TENSOR, DS__FROM_TENSOR };
+
+/* Copies all parts between the tensor and the temporary memory. Returns the last step. */
+static uint32_t ds__side_move(ds__work *w, const ds__side *a, int direction) {
+    const ds__participant *p = a->p;
+    const ds__division *n = &a->division;
+    uint32_t lane = ds__lane_of(w, p);
+    uint32_t last = DS__NO_INDEX;
+    ds__slice slice = { 0, n->parts > 1 ? p->d.shape[n->dim] / (int64_t)n->parts : 0 };
+    ds__operand packed = { a->data.at, n->strides };
+    for (size_t k = 0; k < n->parts && w->r == DS_OK; k++) {
+        ds__participant part = n->parts > 1 ? ds__participant_slice(p, n->dim, slice) : *p;
+        ds__operand own = ds__operand_of(&part);
+        last = direction == DS__TO_TENSOR ? ds__copy_add(w, lane, own, packed, &part.d)
+                                          : ds__copy_add(w, lane, packed, own, &part.d);
+        packed.at.offset += (ptrdiff_t)part.d.bytes;
+        slice.begin += slice.size;
+    }
+    return last;
+}
+
+/* Locates an input (read: 1) or output of a rank. An input that does not lie as the plan expects is
+   packed. */
+static void ds__side_open(ds__work *w, ds__side *a, const ds__participant *p,
+                          const ds__division *division, int read) {
+    a->p = p;
+    a->division = *division;
+    a->apart = !ds__division_fits(p, division);
+    a->data.at = a->apart ? ds__temporary_add(w, ds__lane_of(w, p), p->d.bytes) : p->at;
+    if (a->apart && read)
+        a->data.ready = ds__side_move(w, a, DS__FROM_TENSOR);
+}
+
+/* Copies the input of a rank to temporary memory if its output lies in the same memory, and the
+   plan reads a byte of the input or writes a byte of the output more than once. The second access
+   could be too late. */
 static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan, size_t rank) {
     ds__side *in = &f->in[rank];
     const ds__side *out = &f->out[rank];
@@ -176,12 +227,9 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
     }
     if (read == in->p->d.bytes && written == out->p->d.bytes)
         return;
-    uint32_t lane = f->lane[rank];
-    int64_t n = in->p->d.count;
-    int64_t one[1] = { 1 };
-    ds__location apart = { ds__step_temporary_add(w, lane, in->p->d.bytes), 0 };
-    in->ready = ds__copy_add(w, lane, apart, one, in->spot, one, 1, &n, in->p->d.item);
-    in->spot = apart;
+    ds__location apart = ds__temporary_add(w, f->lane[rank], in->p->d.bytes);
+    in->data.ready = ds__step_copy_add(w, f->lane[rank], apart, in->data.at, in->p->d.bytes);
+    in->data.at = apart;
 }
 
 static int ds__location_same(const ds__work *w, ds__location a, ds__location b) {
@@ -189,111 +237,141 @@ static int ds__location_same(const ds__work *w, ds__location a, ds__location b) 
            ds__location_at(w, a) == ds__location_at(w, b);
 }
 
-static ds__location ds__plan_location(const ds__follow *f, const uint32_t *scratch,
-                                      ds_plan_location at) {
+static ds__location ds__schedule_location(const ds__schedule *c, const ds__follow *f,
+                                          ds_plan_location at) {
     if (at.buffer == DS_PLAN_SCRATCH)
-        return (ds__location){ scratch[at.rank], (ptrdiff_t)at.offset };
-    const ds__side *a = at.buffer == DS_PLAN_INPUT ? &f->in[at.rank] : &f->out[at.rank];
-    return (ds__location){ a->spot.region, a->spot.offset + (ptrdiff_t)at.offset };
+        return (ds__location){ c->scratch[at.rank], (ptrdiff_t)at.offset };
+    ds__location side =
+        at.buffer == DS_PLAN_INPUT ? f->in[at.rank].data.at : f->out[at.rank].data.at;
+    return (ds__location){ side.region, side.offset + (ptrdiff_t)at.offset };
 }
 
-/* The plan's steps, at the end of the list. */
-static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
-    size_t p = f->p;
-    size_t lanes = (size_t)plan->lanes;
-    uint32_t *lane = ds__work_take(w, p * lanes, sizeof *lane);
-    uint32_t *last = ds__work_take(w, p * lanes, sizeof *last);
-    uint32_t *made = ds__work_take(w, plan->steps, sizeof *made);
-    uint32_t *scratch = ds__work_take(w, p + 1, sizeof *scratch);
+/* Finds the lanes of all steps. The first lane of a rank is that of its participant. */
+static void ds__schedule_open_lanes(ds__work *w, const ds__follow *f, ds__schedule *c) {
+    const ds_plan *plan = c->plan;
+
+    enum { IN_USE = 0 };
+
+    for (size_t i = 0; i < f->ranks * c->lanes; i++)
+        c->lane[i] = c->last[i] = DS__NO_INDEX;
+    for (size_t i = 0; i < plan->steps; i++)
+        c->lane[(size_t)plan->step[i].rank * c->lanes + (size_t)plan->step[i].lane] = IN_USE;
+    /* all first lanes, then all second ones: the order that the prediction assumes */
+    for (size_t l = 0; l < c->lanes; l++)
+        for (size_t r = 0; r < f->ranks && w->r == DS_OK; r++)
+            if (c->lane[r * c->lanes + l] == IN_USE)
+                c->lane[r * c->lanes + l] = l ? ds__side_lane(w, f->lane[r]) : f->lane[r];
+}
+
+/* Appends the scratch memory of the ranks and of the host. */
+static void ds__schedule_add_scratch(ds__work *w, const ds__follow *f, ds__schedule *c) {
+    const size_t *bytes = c->plan->scratch;
+    size_t host = f->ranks;
+    for (size_t r = 0; r < f->ranks && w->r == DS_OK; r++)
+        c->scratch[r] = bytes[r] ? ds__temporary_add(w, f->lane[r], bytes[r]).region : 0;
+    if (w->r < 0 || !bytes[host])
+        return;
+    c->scratch[host] = ds__temporary_add(w, f->lane[f->want.root], bytes[host]).region;
+    w->region[c->scratch[host]].device = (ds_device){ DS_DEVICE_HOST, 0 };
+}
+
+/* Appends a sum of the plan. */
+static uint32_t ds__schedule_add_sum(ds__work *w, const ds__follow *f, const ds__schedule *c,
+                                     const ds_plan_step *s, uint32_t lane) {
+    uint32_t first = (uint32_t)w->spots;
+    for (uint32_t k = 0; k < s->from_count; k++) {
+        ds__location *spot = DS__MORE(w, spot);
+        if (!spot)
+            return DS__NO_INDEX;
+        *spot = ds__schedule_location(c, f, c->plan->spot[s->from + k]);
+    }
+    return ds__step_reduce_add(w, lane, ds__schedule_location(c, f, s->to), first, f->reduction,
+                               s->bytes / f->want.item);
+}
+
+/* Appends step i of the plan. A copy to its own place is left out. */
+static void ds__schedule_add_step(ds__work *w, const ds__follow *f, ds__schedule *c, size_t i) {
+    const ds_plan_step *s = &c->plan->step[i];
+    const ds_plan_location *from = &c->plan->spot[s->from];
+    size_t at = (size_t)s->rank * c->lanes + (size_t)s->lane;
+    uint32_t lane = c->lane[at];
+    ds__location dst = ds__schedule_location(c, f, s->to);
+    ds__location src = ds__schedule_location(c, f, *from);
+    c->step[i] = c->last[at];
+    if (s->from_count == 1 && ds__location_same(w, dst, src))
+        return;
+    for (uint32_t k = 0; k < s->after_count; k++)
+        ds__come_after(w, lane, c->step[c->plan->before[s->after + k]]);
+    for (uint32_t k = 0; k < s->from_count; k++)
+        if (from[k].buffer == DS_PLAN_INPUT)
+            ds__come_after(w, lane, f->in[from[k].rank].data.ready);
     if (w->r < 0)
         return;
-    for (size_t i = 0; i < p * lanes; i++)
-        lane[i] = last[i] = DS__NO_INDEX;
+    uint32_t step = s->from_count == 1 ? ds__step_copy_add(w, lane, dst, src, s->bytes)
+                                       : ds__schedule_add_sum(w, f, c, s, lane);
+    if (step != DS__NO_INDEX)
+        c->step[i] = c->last[at] = step;
+}
+
+/* Makes later steps of a lane wait for all steps that write to the output of its rank. */
+static void ds__schedule_complete_output(ds__work *w, const ds__schedule *c, size_t rank,
+                                         uint32_t lane) {
+    const ds_plan *plan = c->plan;
     for (size_t i = 0; i < plan->steps; i++)
-        lane[(size_t)plan->step[i].rank * lanes + (size_t)plan->step[i].lane] = 0;
-    for (size_t l = 0; l < lanes; l++) /* in the order in which the prediction counts on them */
-        for (size_t r = 0; r < p && w->r == DS_OK; r++)
-            if (lane[r * lanes + l] == 0)
-                lane[r * lanes + l] = l ? ds__side_lane(w, f->lane[r]) : f->lane[r];
-    for (size_t r = 0; r < p && w->r == DS_OK; r++)
-        scratch[r] = plan->scratch[r] ? ds__step_temporary_add(w, f->lane[r], plan->scratch[r]) : 0;
-    if (w->r == DS_OK && plan->scratch[p]) {
-        scratch[p] = ds__step_temporary_add(w, f->lane[f->want.root], plan->scratch[p]);
-        w->region[scratch[p]].device = (ds_device){ DS_DEVICE_HOST, 0 };
-    }
+        if (plan->step[i].to.rank == (int)rank && plan->step[i].to.buffer == DS_PLAN_OUTPUT)
+            ds__come_after(w, lane, c->step[i]);
+}
+
+/* Appends the steps of a plan. */
+static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
+    size_t p = f->ranks;
+    ds__schedule c = { .plan = plan, .lanes = (size_t)plan->lanes };
+    c.lane = ds__work_take(w, p * c.lanes, sizeof *c.lane);
+    c.last = ds__work_take(w, p * c.lanes, sizeof *c.last);
+    c.step = ds__work_take(w, plan->steps, sizeof *c.step);
+    c.scratch = ds__work_take(w, p + 1, sizeof *c.scratch);
+    if (w->r < 0)
+        return;
+    ds__schedule_open_lanes(w, f, &c);
+    ds__schedule_add_scratch(w, f, &c);
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
         ds__follow_in_place(w, f, plan, r);
-    for (size_t i = 0; i < plan->steps && w->r == DS_OK; i++) {
-        const ds_plan_step *s = &plan->step[i];
-        const ds_plan_location *from = &plan->spot[s->from];
-        size_t at = (size_t)s->rank * lanes + (size_t)s->lane;
-        ds__location dst = ds__plan_location(f, scratch, s->to);
-        ds__location src = ds__plan_location(f, scratch, *from);
-        made[i] = last[at];
-        /* it is there */
-        if (s->from_count == 1 && ds__location_same(w, dst, src))
-            continue;
-        for (uint32_t k = 0; k < s->after_count; k++)
-            ds__come_after(w, lane[at], made[plan->before[s->after + k]]);
-        uint32_t first = (uint32_t)w->spots;
-        for (uint32_t k = 0; k < s->from_count; k++) {
-            if (from[k].buffer == DS_PLAN_INPUT)
-                ds__come_after(w, lane[at], f->in[from[k].rank].ready);
-            ds__location *one = s->from_count > 1 ? DS__MORE(w, spot) : &src;
-            if (one && s->from_count > 1)
-                *one = ds__plan_location(f, scratch, from[k]);
-        }
-        if (w->r < 0)
-            return;
-        uint32_t n = ds__step_add(w, s->from_count == 1 ? DS__STEP_COPY : DS__STEP_REDUCE, lane[at],
-                                  dst, src);
-        if (n == DS__NO_INDEX)
-            return;
-        ds__cstep *c = &w->step[n];
-        made[i] = last[at] = n;
-        if (s->from_count == 1) {
-            c->width = c->dst_pitch = c->src_pitch = s->bytes;
-            c->height = 1;
-            continue;
-        }
-        c->op = (uint8_t)f->op;
-        c->dtype = f->dtype;
-        c->first = first;
-        c->count = s->from_count;
-        c->width = s->bytes / f->want.item;
-        if (c->count > w->most)
-            w->most = c->count;
-    }
-    /* what is done with an output comes after all that wrote to it */
-    for (size_t r = 0; r < p && w->r == DS_OK; r++) {
-        if (!f->out[r].apart)
-            continue;
-        for (size_t i = 0; i < plan->steps; i++)
-            if (plan->step[i].to.rank == (int)r && plan->step[i].to.buffer == DS_PLAN_OUTPUT)
-                ds__come_after(w, ds__lane_of(w, f->out[r].p), made[i]);
-    }
+    for (size_t i = 0; i < plan->steps && w->r == DS_OK; i++)
+        ds__schedule_add_step(w, f, &c, i);
+    for (size_t r = 0; r < p && w->r == DS_OK; r++)
+        if (f->out[r].apart)
+            ds__schedule_complete_output(w, &c, r, ds__lane_of(w, f->out[r].p));
 }
 
+/* Returns 1 if a plan of the caller is one for the request. */
+static int ds__follow_accepts(ds__work *w, const ds__follow *f, const ds_plan_desc *d) {
+    const ds_plan_desc *want = &f->want;
+    if (d->what != want->what)
+        return ds__follow_not(w, "it is for %s", ds__collective_names[d->what]);
+    if (d->bytes != want->bytes)
+        return ds__follow_not(w, "it is for %zu bytes, not %zu", d->bytes, want->bytes);
+    if (d->what <= DS_REDUCE && d->root != want->root)
+        return ds__follow_not(w, "its root is rank %d, not %d", d->root, want->root);
+    if ((d->item ? d->item : 1) % want->item)
+        return ds__follow_not(w, "it splits elements of %zu bytes: its item is %zu", want->item,
+                              d->item);
+    if (d->order > want->order && ds__collective_is_sum(d->what))
+        return ds__follow_not(w, "its sums are not in the order of the list");
+    return 1;
+}
+
+/* Appends the steps of the plan, and copies the outputs from temporary memory. */
 static void ds__follow_run(ds__work *w, ds__follow *f) {
-    const ds_plan *plan = f->o->plan;
-    const ds_plan_desc *d = plan ? &plan->desc : &f->want;
-    if (w->r < 0)
+    const ds_plan *plan = w->options->plan;
+    if (w->r < 0 || (plan && !ds__follow_accepts(w, f, &plan->desc)))
         return;
-    if (!plan) {
-        DS__KEEPING(w->r, (ds_plan_get)(f->o->topology, &f->want, &plan));
-    } else if (d->what != f->want.what)
-        (void)ds__follow_not(w, f->o, "it is for %s", ds__collective_names[d->what]);
-    else if (d->bytes != f->want.bytes)
-        (void)ds__follow_not(w, f->o, "it is for %zu bytes, not %zu", d->bytes, f->want.bytes);
-    else if (d->what <= DS_REDUCE && d->root != f->want.root)
-        (void)ds__follow_not(w, f->o, "its root is rank %d, not %d", d->root, f->want.root);
-    else if ((d->item ? d->item : 1) % f->want.item)
-        (void)ds__follow_not(w, f->o, "it splits elements of %zu bytes: its item is %zu",
-                             f->want.item, d->item);
-    else if (d->order > f->want.order && ds__collective_is_sum(d->what))
-        (void)ds__follow_not(w, f->o, "its sums are not in the order of the list");
+    if (!plan)
+        DS__KEEPING(w->r, (ds_plan_get)(w->options->topology, &f->want, &plan));
     if (w->r == DS_OK)
         ds__follow_steps(w, f, plan);
+    for (size_t r = 0; r < f->ranks && w->r == DS_OK; r++)
+        if (f->out[r].apart)
+            ds__side_move(w, &f->out[r], DS__TO_TENSOR);
 }
 
 #endif

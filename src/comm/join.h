@@ -1,9 +1,9 @@
 /* comm/join.h - running a list of steps, and its waits.
 
-   ds__work_run runs the list that a collective has written, and tells observers of its operands.
-   ds__work_steps allocates temporary memory,
-   enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
-   frees the temporary memory. ds__join_streams makes all lanes wait for each other.
+   ds__work_run runs the list that a collective has written, and notifies observers of its
+   operands. ds__work_steps allocates temporary memory, enqueues waits and steps, joins the lanes,
+   records uses of memory with the allocator, and frees the temporary memory. ds__join_streams
+   makes all lanes wait for each other.
    ds__fork_capture extends a stream capture to all lanes. ds__work_end closes a ds__work.
    ds__event_take and ds__event_give keep a stock of events for each device.
 
@@ -28,8 +28,8 @@
 #include "step.h"
 #include "submit.h"
 
-/* One lane waits for the others that had steps, and all wait for it. The last step's lane is
-   that one: often no other had any. `all`: as if all had some. */
+/* The lane of the last step waits for all other lanes with steps, then all lanes wait for that
+   lane: often no other lane has steps. all: as if each lane had steps. */
 static ds_result ds__join_streams(const ds__work *w, int all) {
     ds_result r = DS_OK;
     uint32_t last = w->steps ? w->step[w->steps - 1].lane : 0;
@@ -53,8 +53,8 @@ static ds_result ds__join_streams(const ds__work *w, int all) {
     return r;
 }
 
-/* While a stream captures, the others come into its capture before anything is allocated on
-   them: the graph has that memory. */
+/* If a lane captures, extends its capture to the other lanes. Called before memory is allocated on
+   them, so that the graph owns the memory. */
 static ds_result ds__fork_capture(ds__work *w) {
     size_t n = w->lanes;
     ds_result r = DS_OK;
@@ -76,8 +76,8 @@ static ds_result ds__fork_capture(ds__work *w) {
     return r;
 }
 
-/* A call that fails on the way leaves no lane behind that came into the capture: it would spoil
-   that. */
+/* Joins the lanes that a failed call has forked into a capture; an unjoined lane would invalidate
+   the capture. */
 __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
     w->forked = 0;
     ds__tls.mute++;
@@ -105,7 +105,7 @@ static void ds__work_end(ds__work *w) {
     }
 }
 
-/* Lanes wait for those whose regions they touch. */
+/* Makes each lane wait for the lanes whose regions its steps touch. */
 static ds_result ds__begin_lanes(ds__work *w) {
     ds_result r = DS_OK;
     size_t n = w->lanes;
@@ -127,8 +127,8 @@ static ds_result ds__begin_lanes(ds__work *w) {
     return r;
 }
 
-/* Notes the operands with the allocator, which reuses none of their memory before the collective
-   is done. */
+/* Records the operands' uses with the allocator, which does not reuse their memory before the
+   collective is complete. */
 static ds_result ds__note_uses(const ds__work *w) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < w->regions; i++) {
@@ -139,7 +139,7 @@ static ds_result ds__note_uses(const ds__work *w) {
             one = ds__pinned_operand(g->at, l->stream);
         else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes)
             one = ds__mem_operand(g->at, l->s, l->stream);
-        /* without an event nobody may have it before */
+        /* Without a recorded event the memory could be reused at once. */
         if (one < 0 && !ds__captures_open())
             one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER);
         if (r == DS_OK)
@@ -148,7 +148,7 @@ static ds_result ds__note_uses(const ds__work *w) {
     return r;
 }
 
-/* Events stay with their device, and are used again: a wait keeps the record that it found. */
+/* Takes an event of a device from the stock, or creates one. */
 static ds_result ds__event_take(ds_device device, ds_event *out) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     ds__lock_take(&ds__c.lock);
@@ -157,6 +157,7 @@ static ds_result ds__event_take(ds_device device, ds_event *out) {
     return out->id ? DS_OK : ds__event_new(0, NULL, out);
 }
 
+/* Returns an event to the stock, or destroys it if the stock is full. A zero handle is allowed. */
 static void ds__event_give(ds_device device, ds_event event) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     if (!event.id)
@@ -170,6 +171,7 @@ static void ds__event_give(ds_device device, ds_event event) {
         ds__event_drop(event);
 }
 
+/* Destroys the stocks. Called by ds_shutdown. */
 static void ds__events_end(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++)
@@ -177,7 +179,7 @@ static void ds__events_end(void) {
                 ds__event_drop(ds__spares[b][i].at[--ds__spares[b][i].count]);
 }
 
-/* Before anything is done: whether the host will wait, and may. */
+/* In sync debug mode, warns or fails if the collective makes the host wait. */
 __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *w) {
     if (ds__captures_open())
         return DS_OK;
@@ -189,7 +191,7 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     return DS_OK;
 }
 
-/* Tells observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
+/* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
     ds__seen_operand *list = ds__work_take(w, w->regions, sizeof *list);
     size_t n = 0;
@@ -210,82 +212,143 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
     ds__observer_notify(&(ds__seen){ .kind = kind, .operand = list, .operands = n, .result = r });
 }
 
-static ds_result ds__work_steps(ds__work *w) {
-    int begun = 0;
-    int part = 0;
-    ds_result r = w->r;
+/* Reports a failure of writing the list; checks and allocates what running it needs. */
+static ds_result ds__work_prepare(ds__work *w) {
+    if (w->r < 0)
+        return w->r;
+    if (DS__UNLIKELY(ds__sync_watched())) {
+        ds_result r = ds__work_watch(w);
+        if (r < 0)
+            return r;
+    }
+    if (w->most > sizeof w->in_first / sizeof *w->in_first) {
+        w->in = ds__work_take(w, w->most, sizeof *w->in);
+        if (!w->in)
+            return w->r;
+    }
+    return DS_OK;
+}
+
+/* Allocates the temporary regions, on the streams of their lanes. */
+static ds_result ds__temporaries_alloc(ds__work *w) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < w->regions && r == DS_OK; i++) {
+        ds__region *g = &w->region[i];
+        void *ptr = NULL;
+        if (!g->temporary)
+            continue;
+        if (g->device.type == DS_DEVICE_HOST)
+            DS__KEEPING(r, (ds_mem_pinned_alloc)(g->bytes, &ptr));
+        else
+            DS__KEEPING(r, (ds_mem_alloc)(g->bytes, w->lane[g->lane].stream, &ptr));
+        g->at = ptr;
+    }
+    return r;
+}
+
+/* Frees the temporary regions that were allocated, in the order of their lanes. */
+static ds_result ds__temporaries_free(ds__work *w) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < w->regions; i++) {
+        const ds__region *g = &w->region[i];
+        ds_result one;
+        if (!g->temporary || !g->at)
+            continue;
+        if (g->device.type == DS_DEVICE_HOST)
+            DS__KEEPING(one, (ds_mem_pinned_free)(g->at));
+        else
+            DS__KEEPING(one, (ds_mem_free)(g->at));
+        if (r == DS_OK)
+            r = one;
+    }
+    return r;
+}
+
+/* Enqueues the waits of a step, the step, and the event for which later steps wait. */
+static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s) {
+    const ds__clane *l = &w->lane[s->lane];
+    ds_result r = DS_OK;
+    for (uint32_t k = s->after; k != DS__NO_INDEX && r == DS_OK; k = w->link[k].next)
+        r = ds__wait_event(l->stream, w->step[w->link[k].step].done, DS__OP_WAIT);
     if (r < 0)
         return r;
-    if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__work_watch(w)) < 0)
+    /* If a reduction has several launches, a part of them may have been enqueued on failure. */
+    if (s->count > DS__COMM_INPUTS || (s->count && s->reduction.op == DS_REDUCE_AVERAGE))
+        w->progress = DS__WORK_STARTED;
+    r = ds__step_run(w, s);
+    if (r < 0)
         return r;
-    if (w->most > sizeof w->in_first / sizeof *w->in_first &&
-        !(w->in = ds__work_take(w, w->most, sizeof *w->in)))
-        return w->r;
+    w->progress = DS__WORK_STARTED;
+    if (!s->watched)
+        return DS_OK;
+    r = ds__event_take(l->device, &s->done);
+    return r < 0 ? r : ds__event_record(s->done, l->stream, DS__OP_RECORD);
+}
+
+/* Enqueues the waits between the lanes, then the steps in list order. */
+static ds_result ds__steps_enqueue(ds__work *w) {
+    int spread = ds__steps_spread(w); /* changes the lanes of steps, so before the waits */
+    w->progress = DS__WORK_WAITING;
+    ds_result r = w->lanes > 1 ? ds__begin_lanes(w) : DS_OK;
+    if (r == DS_OK && spread) {
+        r = ds__spread_run(w);
+        if (r == DS_OK)
+            w->progress = DS__WORK_STARTED;
+        return r;
+    }
+    for (size_t i = 0; i < w->steps && r == DS_OK; i++)
+        r = ds__step_enqueue(w, &w->step[i]);
+    return r;
+}
+
+/* Joins the lanes, records the uses of memory, and frees temporary memory, also if steps have
+   failed. Returns the first failure. */
+static ds_result ds__work_finish(ds__work *w) {
+    ds_result joined = DS_OK;
+    ds_result noted = DS_OK;
+    ds_result freed = DS_OK;
+    if (w->progress == DS__WORK_WAITING || w->progress == DS__WORK_STARTED) {
+        w->forked = 0;
+        joined = ds__join_streams(w, 0);
+    }
+    if (w->progress != DS__WORK_RAN)
+        noted = ds__note_uses(w);
+    if (w->temporaries)
+        freed = ds__temporaries_free(w);
+    if (joined < 0)
+        return joined;
+    return noted < 0 ? noted : freed;
+}
+
+/* Runs the list: on the calling thread if the steps are small, else on the streams. */
+static ds_result ds__work_steps(ds__work *w) {
+    ds_result r = ds__work_prepare(w);
+    if (r < 0)
+        return r;
     ds__tls.unwatched++;
     if (DS__UNLIKELY(ds__captures_open()))
         r = ds__fork_capture(w);
-    for (size_t i = 0; w->temporaries && i < w->regions && r == DS_OK; i++) {
-        if (!w->region[i].temporary)
-            continue;
-        void *ptr = NULL;
-        if (w->region[i].device.type == DS_DEVICE_HOST)
-            DS__KEEPING(r, (ds_mem_pinned_alloc)(w->region[i].bytes, &ptr));
-        else
-            DS__KEEPING(
-                r, (ds_mem_alloc)(w->region[i].bytes, w->lane[w->region[i].lane].stream, &ptr));
-        w->region[i].at = ptr;
-    }
-    int ran = 0;
+    if (r == DS_OK && w->temporaries)
+        r = ds__temporaries_alloc(w);
     if (r == DS_OK)
-        r = ds__steps_at_once(w, &ran);
-    int spread = r == DS_OK && !ran && ds__steps_spread(w);
-    if (r == DS_OK && !ran) {
-        begun = w->lanes > 1;
-        r = begun ? ds__begin_lanes(w) : DS_OK;
-    }
-    if (r == DS_OK && spread) {
-        r = ds__spread_run(w);
-        part = r == DS_OK;
-    }
-    for (size_t i = 0; i < w->steps && r == DS_OK && !ran && !spread; i++) {
-        ds__cstep *s = &w->step[i];
-        for (uint32_t k = s->after; k != DS__NO_INDEX && r == DS_OK; k = w->link[k].next)
-            r = ds__wait_event(w->lane[s->lane].stream, w->step[w->link[k].step].done, DS__OP_WAIT);
-        if (r == DS_OK) {
-            /* several launches */
-            part |= s->count > DS__COMM_INPUTS || (s->count && s->op == DS_REDUCE_AVERAGE);
-            r = ds__step_run(w, s);
-            part |= r == DS_OK;
-        }
-        if (r == DS_OK && s->watched)
-            r = ds__event_take(w->lane[s->lane].device, &s->done);
-        if (r == DS_OK && s->watched)
-            r = ds__event_record(s->done, w->lane[s->lane].stream, DS__OP_RECORD);
-    }
-    /* What follows is done in any case; the first failure is the one that is told. */
+        r = ds__steps_at_once(w);
+    if (r == DS_OK && w->progress != DS__WORK_RAN)
+        r = ds__steps_enqueue(w);
+    /* The first failure is the reported one. */
     ds__tls.mute += r < 0;
-    if (begun)
-        w->forked = 0;
-    ds_result end = begun ? ds__join_streams(w, 0) : DS_OK;
-    ds_result noted = ran ? DS_OK : ds__note_uses(w);
-    for (size_t i = 0; w->temporaries && i < w->regions; i++) {
-        ds_result one = DS_OK;
-        if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST)
-            DS__KEEPING(one, (ds_mem_pinned_free)(w->region[i].at));
-        else if (w->region[i].temporary && w->region[i].at)
-            DS__KEEPING(one, (ds_mem_free)(w->region[i].at));
-        if (noted == DS_OK)
-            noted = one;
-    }
+    ds_result end = ds__work_finish(w);
     ds__tls.mute -= r < 0;
-    for (size_t i = 0; i < w->steps && !ran; i++)
+    for (size_t i = 0; i < w->steps && w->progress != DS__WORK_RAN; i++)
         ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__tls.unwatched--;
     if (r == DS_OK)
-        r = end < 0 ? end : noted;
-    return r < 0 && part ? ds__fail_append(r, " (part of the collective was enqueued)") : r;
+        r = end;
+    return r < 0 && w->progress == DS__WORK_STARTED
+               ? ds__fail_append(r, " (part of the collective was enqueued)")
+               : r;
 }
 
+/* Runs the list, if it has steps, between the notifications of observers. */
 static ds_result ds__work_run(ds__work *w) {
     if (w->r < 0 || !w->steps)
         return w->r;

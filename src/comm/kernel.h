@@ -40,7 +40,7 @@ enum {
 
 static struct {
     ds__mutex mutex;
-    _Atomic uint64_t id[DS__COMM_KERNELS]; /* 0: not made yet */
+    _Atomic uint64_t id[DS__COMM_KERNELS]; /* 0: not created yet */
 } ds__comm_made = { .mutex = DS__MUTEX_INIT };
 
 #define DS__COMM_P(kind, args, member) \
@@ -79,7 +79,7 @@ static const ds_param ds__comm_pack_params[] = {
     DS__COMM_P(VALUE, ds__comm_pack_args, ndim), DS__COMM_P(VALUE, ds__comm_pack_args, size)
 };
 
-/* What a launch reads and writes; it is the time of it on a virtual clock. */
+/* Bytes that a launch reads and writes. On a virtual clock they determine its duration. */
 static uint64_t ds__comm_reduce_bytes(size_t items, const void *args) {
     const ds__comm_reduce_args *a = args;
     uint64_t numbers =
@@ -136,6 +136,7 @@ static ds_kernel_desc ds__comm_desc(int which) {
     return desc[which];
 }
 
+/* Returns the handle of a kernel, which is created at first use. */
 static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     ds_result r = DS_OK;
     out->id = atomic_load_explicit(&ds__comm_made.id[which], memory_order_acquire);
@@ -153,7 +154,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     return r;
 }
 
-/* When the library ends, and nothing is pending. */
+/* Destroys the kernels. Called by ds_shutdown, when no launch is pending. */
 static void ds__comm_kernels_end(void) {
     for (int i = 0; i < DS__COMM_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__comm_made.id[i], 0);
@@ -165,14 +166,23 @@ static void ds__comm_kernels_end(void) {
     }
 }
 
-/* numbers: what the GPU's threads take one each of; 0: they take 16 bytes. */
+/* Returns the items of a launch: parts of DS__COMM_ITEM bytes on a CPU device, else blocks of 256
+   threads. A GPU's thread processes one of `numbers`; if `numbers` is 0, 16 bytes. */
+static uint64_t ds__comm_items(ds_device device, uint64_t bytes, uint64_t numbers) {
+    if (device.type != DS_DEVICE_CUDA)
+        return (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM;
+    return numbers ? (numbers + 255) / 256 : (bytes + 15 + 4095) / 4096;
+}
+
+/* Launches a kernel for `bytes` of the result; zero stream: the calling thread runs the CPU form.
+   numbers: as in ds__comm_items. */
 static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, uint64_t numbers,
                                  const void *args, size_t args_size) {
     ds_device device;
     ds_kernel kernel;
-    if (!stream.id) { /* at once, by the caller */
-        (void)ds__comm_desc(which).cpu_fn(0, (size_t)((bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM),
-                                          args);
+    if (!stream.id) {
+        device = (ds_device){ DS_DEVICE_CPU, 0 };
+        (void)ds__comm_desc(which).cpu_fn(0, (size_t)ds__comm_items(device, bytes, 0), args);
         return DS_OK;
     }
     ds_result r;
@@ -181,56 +191,50 @@ static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, ui
         r = ds__comm_kernel(which, &kernel);
     if (r < 0)
         return r;
-    uint64_t items = device.type != DS_DEVICE_CUDA ? (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM
-                     : numbers                     ? (numbers + 255) / 256
-                                                   : (bytes + 15 + 4095) / 4096;
-    DS__KEEPING(r, (ds_kernel_launch)(kernel, (size_t)items, args, args_size, stream));
+    size_t items = (size_t)ds__comm_items(device, bytes, numbers);
+    DS__KEEPING(r, (ds_kernel_launch)(kernel, items, args, args_size, stream));
     return r;
 }
 
-/* The kind of a type's numbers, and how many an element has; for bool the operation changes too.
-   -1: there is no such reduction. */
+/* Kinds of the numbers of a data type, plus 1, by DS_CODE_* and the logarithm of the bytes; 0: not
+   supported. A sum of complex elements adds real numbers, so its row has their kinds. */
+static const unsigned char ds__comm_kinds[][5] = {
+    [DS_CODE_INT] = { 1 + DS__COMM_I8, 1 + DS__COMM_I16, 1 + DS__COMM_I32, 1 + DS__COMM_I64, 0 },
+    [DS_CODE_UINT] = { 1 + DS__COMM_U8, 1 + DS__COMM_U16, 1 + DS__COMM_U32, 1 + DS__COMM_U64, 0 },
+    [DS_CODE_FLOAT] = { 0, 1 + DS__COMM_F16, 1 + DS__COMM_F32, 1 + DS__COMM_F64, 0 },
+    [DS_CODE_BFLOAT] = { 0, 1 + DS__COMM_BF16, 0, 0, 0 },
+    [DS_CODE_COMPLEX] = { 0, 0, 1 + DS__COMM_F16, 1 + DS__COMM_F32, 1 + DS__COMM_F64 },
+    [DS_CODE_BOOL] = { 1 + DS__COMM_U8, 0, 0, 0, 0 }
+};
+
+static const unsigned char ds__comm_complex_products[5] = { 0, 0, 0, 1 + DS__COMM_C64,
+                                                            1 + DS__COMM_C128 };
+
+/* Returns the kind of a data type's numbers, and their count per element; -1: the reduction is not
+   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average. */
 static int ds__comm_kind(ds_dtype dtype, uint32_t *op, uint32_t divisor, uint64_t *per_element) {
-    int log = dtype.bits == 8     ? 0
-              : dtype.bits == 16  ? 1
-              : dtype.bits == 32  ? 2
-              : dtype.bits == 64  ? 3
-              : dtype.bits == 128 ? 4
-                                  : -1;
-    *per_element = 1;
-    if (dtype.lanes != 1 || log < 0)
+    int complex = dtype.code == DS_CODE_COMPLEX;
+    *per_element = complex && *op != DS__COMM_PRODUCT ? 2 : 1;
+    if (dtype.lanes != 1 || dtype.code > DS_CODE_BOOL || dtype.bits < 8 ||
+        dtype.bits & (dtype.bits - 1))
         return -1;
-    switch (dtype.code) {
-    case DS_CODE_BOOL:
-        if (log > 0 || divisor)
+    int log = __builtin_ctz(dtype.bits) - 3;
+    if (complex && *op == DS__COMM_PRODUCT)
+        return ds__comm_complex_products[log] - 1;
+    if (complex && *op != DS__COMM_SUM)
+        return -1;
+    if (dtype.code == DS_CODE_BOOL) {
+        if (divisor)
             return -1;
         if (*op == DS__COMM_SUM)
             *op = DS__COMM_MAX;
         if (*op == DS__COMM_PRODUCT)
             *op = DS__COMM_MIN;
-        return DS__COMM_U8;
-    case DS_CODE_UINT:
-        return log < 4 ? DS__COMM_U8 + log : -1;
-    case DS_CODE_INT:
-        return log < 4 ? DS__COMM_I8 + log : -1;
-    case DS_CODE_BFLOAT:
-        return log == 1 ? DS__COMM_BF16 : -1;
-    case DS_CODE_FLOAT:
-        return log == 1 ? DS__COMM_F16 : log == 2 ? DS__COMM_F32 : log == 3 ? DS__COMM_F64 : -1;
-    case DS_CODE_COMPLEX:
-        if (*op == DS__COMM_PRODUCT)
-            return log == 3 ? DS__COMM_C64 : log == 4 ? DS__COMM_C128 : -1;
-        *per_element = 2;
-        return *op != DS__COMM_SUM ? -1
-               : log == 2          ? DS__COMM_F16
-               : log == 3          ? DS__COMM_F32
-               : log == 4          ? DS__COMM_F64
-                                   : -1;
-    default:
-        return -1;
     }
+    return ds__comm_kinds[dtype.code][log] - 1;
 }
 
+/* Returns the kernel (DS__COMM_SELECT and so on) of a kind, operation and DS__COMM_WIDE_*. */
 static int ds__comm_which(uint32_t kind, uint32_t op, uint32_t wide) {
     if (op >= DS__COMM_MAX)
         return DS__COMM_SELECT;
@@ -238,13 +242,13 @@ static int ds__comm_which(uint32_t kind, uint32_t op, uint32_t wide) {
         return DS__COMM_INTEGERS;
     if (kind <= DS__COMM_BF16)
         return wide ? DS__COMM_HALVES_CUT : DS__COMM_HALVES;
-    return kind == DS__COMM_F32   ? DS__COMM_REAL32
-           : kind == DS__COMM_F64 ? DS__COMM_REAL64
-                                  : DS__COMM_COMPLEX;
+    if (kind >= DS__COMM_C64)
+        return DS__COMM_COMPLEX;
+    return kind == DS__COMM_F32 ? DS__COMM_REAL32 : DS__COMM_REAL64;
 }
 
-/* Built so, sums may be put together in any order and NaN need not be seen: the bits of floats
-   would not be those that are promised. */
+/* With these compiler options, the compiler may reorder sums and assume that there is no NaN, so the
+   results would not be bit-identical. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
     defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__COMM_EXACT = 0 };

@@ -17,10 +17,10 @@
 #include "../os/os.h"
 #include "kernel_arith.h"
 
-/* f16 in the low half of a word, to f32 and back, which on a GPU are instructions; of single
-   words and of vectors of them, U without a sign and S with one. What is subnormal in f16 is
-   brought in place by an addition or subtraction of floats in which nothing is subnormal, so
-   that no flushing of those to zero can be seen. */
+/* Conversions of f16 in the low half of a word to f32 and back; a GPU has instructions for them. U
+   and S are unsigned and signed words, or vectors of words. Subnormal numbers of f16 are shifted by
+   an addition or subtraction of floats that are not subnormal. The result is therefore the same if
+   the processor flushes subnormal numbers to zero. */
 #define DS__COMM_F16_MATH(FN, SET, U, S, FLOAT, BITS)                                         \
     FN void ds__comm_widen_f16_##SET(U *x) {                                                  \
         U sign = (*x & 0x8000u) << 16, m = (*x & 0x7fffu) << 13;                              \
@@ -39,20 +39,20 @@
     }
 DS__COMM_F16_MATH(DS__COMM_FN, f32, uint32_t, int32_t, ds__f32_of, ds__f32_bits)
 
-/* The arguments of both forms. An item of the CPU's is DS__COMM_ITEM bytes of the result. */
+/* Arguments of both forms. An item of the CPU form is DS__COMM_ITEM bytes of the result. */
 enum { DS__COMM_ITEM = 16 << 10 };
 
 typedef struct ds__comm_reduce_args {
-    /* may be one of the inputs, but with DS__COMM_WIDE_OUT none after the first */
+    /* may be one of the inputs; with DS__COMM_WIDE_OUT only the first */
     void *out;
     ds__comm_inputs in;
-    uint64_t bytes; /* of the result; in halves, even if it is wide */
+    uint64_t bytes; /* of the result; f16 and bf16: as if the result were not wide */
     ds__comm_masks masks;
     uint32_t inputs; /* 1 to DS__COMM_INPUTS */
     uint32_t op;
-    uint32_t divisor; /* 0 and 1: none; of integers always */
+    uint32_t divisor; /* 0 or 1: no division; integers: always 0 */
     uint32_t kind;
-    uint32_t wide; /* DS__COMM_WIDE_*, of halves only */
+    uint32_t wide; /* DS__COMM_WIDE_*; f16 and bf16 only */
 } ds__comm_reduce_args;
 
 typedef struct ds__comm_divide_args {
@@ -74,11 +74,10 @@ typedef struct ds__comm_pack_args {
 /* by kind */
 static const unsigned char ds__comm_size[] = { 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16 };
 
+/* Returns the masks with which the device code computes numbers of a kind. */
 static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
-    uint32_t size = ds__comm_size[kind], mantissa = kind == DS__COMM_F16    ? 10
-                                                    : kind == DS__COMM_BF16 ? 7
-                                                    : kind == DS__COMM_F32  ? 23
-                                                                            : 52;
+    static const unsigned char mantissas[] = { 10, 7, 23, 52 }; /* from DS__COMM_F16 on */
+    uint32_t size = ds__comm_size[kind];
     ds__comm_masks m = { 0, 0, 0, 0, 0, 8 * size - 1, 16 - size };
     uint64_t each;
     /* complex numbers are not compared */
@@ -87,6 +86,7 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
     each = UINT64_MAX / (UINT64_MAX >> (64 - 8 * size));
     m.top = each << (8 * size - 1);
     if (kind >= DS__COMM_F16) {
+        uint32_t mantissa = mantissas[kind - DS__COMM_F16];
         m.sign = m.top;
         m.room = each * (((uint64_t)1 << mantissa) - 1);
         m.quiet = m.top - each - each * (((uint64_t)1 << (mantissa - 1)) - 1);

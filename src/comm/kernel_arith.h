@@ -52,23 +52,23 @@ typedef struct ds__comm_inputs {
     const void *at[DS__COMM_INPUTS];
 } ds__comm_inputs;
 
-/* Of a copy, the innermost dimension last; distances in bytes. */
+/* Dimensions of a strided copy, the innermost last; strides in bytes. */
 typedef struct ds__comm_dims {
     uint64_t size[DS__COMM_DIMS];
     int64_t dst[DS__COMM_DIMS], src[DS__COMM_DIMS];
 } ds__comm_dims;
 
-/* How the device compares numbers of `bits` that lie side by side in a word, and adds integers. */
+/* Masks with which the device code compares numbers that are packed into a word, and adds integers.
+   Each is repeated for all numbers of the word. */
 typedef struct ds__comm_masks {
     uint64_t top;  /* the highest bit of each */
-    uint64_t sign; /* the same of floats, else 0 */
-    /* what is turned over so that they compare as without a sign, and the other way round for
-       the smallest */
+    uint64_t sign; /* floats: the highest bit; else 0 */
+    /* bits to invert so that numbers compare like unsigned ones; for the minimum all others, too */
     uint64_t flip;
-    /* added to a float without its sign it reaches the highest bit if, and only if, that is NaN;
-       else 0 */
+    /* floats: added to a number without its sign, the sum reaches the highest bit if and only if the
+       number is NaN; else 0 */
     uint64_t room;
-    uint64_t quiet; /* NaN; else 0 */
+    uint64_t quiet; /* floats: the NaN that is written; else 0 */
     uint32_t shift; /* bits - 1 */
     uint32_t skew;  /* 16 - bytes of a number */
 } ds__comm_masks;
@@ -117,7 +117,7 @@ DS__DEVICE uint64_t ds__f64_bits(double value) {
     return x.u;
 }
 
-/* The last step, which divides an average and makes one NaN of all. */
+/* The end of a reduction: divides an average, and replaces every NaN by the same NaN. */
 DS__COMM_FN void ds__comm_end_f32(uint32_t divisor, uint32_t *a) {
     float f = ds__f32_of(*a);
     if (divisor > 1)
@@ -134,7 +134,7 @@ DS__COMM_FN void ds__comm_end_f64(uint32_t divisor, uint64_t *a) {
     *a = (ds__f64_bits(f) & ~nan) | (nan & 0x7ff8000000000000u);
 }
 
-/* bf16 in the low half of a word, to f32 and back. */
+/* Convert bf16 in the low half of a word to f32 and back. */
 DS__COMM_FN void ds__comm_widen_bf16_f32(uint32_t *x) {
     *x = *x << 16;
 }
@@ -144,7 +144,7 @@ DS__COMM_FN void ds__comm_narrow_bf16_f32(uint32_t *x) {
     *x = (nan & 0x7fc0u) | (~nan & ((*x + 0x7fffu + (*x >> 16 & 1u)) >> 16));
 }
 
-/* a *= x, as the definition has it: of infinities it may make NaN. */
+/* a *= x by the definition of the product, without C's special rules for infinities. */
 #define DS__COMM_MULTIPLY(NAME, T)                                                \
     DS__COMM_FN void NAME(T *a, const T *x) {                                     \
         T rr = a[0] * x[0], ii = a[1] * x[1], ri = a[0] * x[1], ir = a[1] * x[0]; \

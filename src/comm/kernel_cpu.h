@@ -15,7 +15,8 @@
 
 #include "kernel_vector.gen.h"
 
-/* vector: bytes of the vectors to use, 16 or, where they exist, 32. */
+/* Reduces whole blocks. around: 1 to write around the caches. vector: bytes of the vectors to use, 16
+   or 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                    size_t bytes, int around, int vector) {
 #if DS__VECTOR_HAS_32
@@ -29,8 +30,8 @@ static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, con
         DS__VECTOR_FENCE();
 }
 
-/* Halves of which the first input or the result is in f32, as cut reductions of many inputs have
-   them: widened, computed as f32 and narrowed block by block. Numbers first to end - 1. */
+/* Reduces numbers first to end - 1 of f16 or bf16 if the first input or the result is f32, as in
+   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block. */
 static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end,
                                  int vector) {
     enum { NUMBERS = 256 };
@@ -78,7 +79,7 @@ static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, 
     }
 }
 
-/* Products of complex numbers. */
+/* Computes products of complex numbers first to end - 1. */
 #define DS__COMM_PRODUCTS(NAME, T, U, MULTIPLY, END)                                \
     static void NAME(const ds__comm_reduce_args *r, uint64_t first, uint64_t end) { \
         for (uint64_t i = first; i < end; i++) {                                    \
@@ -99,7 +100,7 @@ DS__COMM_PRODUCTS(ds__comm_products_c64, float, uint32_t, ds__comm_multiply_c64,
 DS__COMM_PRODUCTS(ds__comm_products_c128, double, uint64_t, ds__comm_multiply_c128,
                   ds__comm_end_f64)
 
-/* Bytes first to end - 1 of the result; vector as before. */
+/* Computes bytes first to end - 1 of the result; vector: as in ds__comm_reduce_blocks. */
 static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce_args *r,
                                                            uint64_t first, uint64_t end,
                                                            int vector) {
@@ -123,7 +124,7 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     }
     for (uint32_t k = 0; k < r->inputs; k++) {
         in[k] = (const char *)r->in.at[k] + first;
-        /* its lines are in the cache anyway */
+        /* the cache lines of an input are in the cache anyway */
         if (in[k] == out)
             around = 0;
     }
@@ -141,6 +142,7 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     }
 }
 
+/* The CPU form of a reduction. */
 static int ds__comm_reduce_items(size_t first, size_t count, const void *args) {
     const ds__comm_reduce_args *r = args;
     uint64_t end = (uint64_t)(first + count) * DS__COMM_ITEM, state = ds__os_float_state();
@@ -154,8 +156,7 @@ static int ds__comm_reduce_items(size_t first, size_t count, const void *args) {
     return 0;
 }
 
-/* An average of integers is their sum, divided by this one: by a multiplication with 1 /
-   divisor, after which one may be missing. */
+/* Divides integers by a multiplication with 1 / divisor, whose result may be 1 too small. */
 __extension__ typedef unsigned __int128 ds__comm_u128;
 #define DS__COMM_DIVIDE(T)                                            \
     for (; at < end; at += sizeof(T)) {                               \
@@ -169,6 +170,7 @@ __extension__ typedef unsigned __int128 ds__comm_u128;
         memcpy(p + at, &v, sizeof v);                                 \
     }
 
+/* The CPU form of the division after a sum of integers. */
 static int ds__comm_divide_items(size_t first, size_t count, const void *args) {
     const ds__comm_divide_args *d = args;
     uint64_t at = (uint64_t)first * DS__COMM_ITEM, end = (uint64_t)(first + count) * DS__COMM_ITEM;

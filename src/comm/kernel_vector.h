@@ -19,7 +19,7 @@
 #include "../os/os.h"
 #include "kernel_args.h"
 
-enum { DS__COMM_BLOCK = 128 }; /* bytes; what the functions take is a multiple of it */
+enum { DS__COMM_BLOCK = 128 }; /* bytes; the functions process multiples of a block */
 
 typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                 size_t bytes, int around);
@@ -32,8 +32,8 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
             *(V *)(void *)(to) = (v);    \
     } while (0)
 
-/* The end of a sum or product: the average, and the one NaN that is written. Integers have neither.
-   Of floats of type T, whose bits are a U. Most results are no NaN. */
+/* The end of a sum or product of floats of type T, whose bits are a U: divides an average, and
+   replaces every NaN by the same NaN. Most vectors have no NaN. */
 #define DS__COMM_ONE_NAN(V, U, x, value) \
     x = (V)(((U)(x) & ~(U)((x) != (x))) | ((U)((x) != (x)) & (value)));
 #define DS__COMM_END(W, V, U, T, value, divisor)                          \
@@ -53,9 +53,9 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
     DS__COMM_END(W, ds__vf64_##W, ds__vu64_##W, double, 0x7ff8000000000000u, divisor)
 #define DS__COMM_END_INTEGER(W, divisor) (void)(divisor);
 
-/* Halves: TAKE makes two vectors of floats of W bytes, GIVE turns two back. The two halves of a
-   word are taken apart and put together where they are: no number leaves its lane. NaN has no
-   bits that rounding could carry into the sign. */
+/* f16 and bf16: TAKE loads W bytes as two vectors of floats, GIVE stores two vectors. The two
+   numbers of a word are separated and combined in place, so no number leaves its lane. Rounding a
+   NaN cannot carry into its sign. */
 #define DS__COMM_TAKE_BF16(W, from, x, y)                                \
     {                                                                    \
         ds__vu32_##W word = *(const ds__vu32_##W *)(const void *)(from); \
@@ -89,7 +89,7 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         DS__COMM_PUT(W, ds__vu32_##W, to, low);                         \
     }
 
-/* f16 by instructions, which give what the arithmetic gives. */
+/* f16 by instructions, with the same results as the arithmetic. */
 #define DS__COMM_TAKE_NATIVE(W, from, x, y)                                        \
     x = (ds__vf32_32)DS__VECTOR_WIDEN(*(const ds__vi16_16 *)(const void *)(from)); \
     y = (ds__vf32_32)DS__VECTOR_WIDEN(*(const ds__vi16_16 *)(const void *)((from) + 16));
@@ -100,14 +100,13 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);                      \
     }
 
-/* The largest and smallest of integers, and of halves too, which are compared as they are: they
-   become keys that compare with a sign, of which the largest is taken. The key of NaN is larger
-   than any other. S has a sign, U has none. */
+/* Maximum and minimum of integers, f16 and bf16: the numbers become signed keys, and the largest key
+   is the result. The key of NaN is larger than all others. S is a signed type, U an unsigned one. */
 typedef struct ds__comm_order {
-    uint64_t fold;     /* what is turned over of a half whose sign is set */
-    uint64_t flip;     /* and then of every number */
-    uint64_t infinity; /* of halves: what is larger without its sign is NaN */
-    uint64_t quiet;    /* the one that is written */
+    uint64_t fold;     /* bits to invert in a negative f16 or bf16 */
+    uint64_t flip;     /* bits to invert in every number afterwards */
+    uint64_t infinity; /* f16, bf16: a larger number without its sign is NaN */
+    uint64_t quiet;    /* f16, bf16: the NaN that is written */
 } ds__comm_order;
 
 static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
@@ -147,9 +146,9 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         U more = (U)((x) > (a));                   \
         a = (S)(((U)(x)&more) | ((U)(a) & ~more)); \
     }
-/* Of floats of type V, whose bits are a U; the smallest is the largest with all signs turned.
-   Zeros are equal to a comparison: where the largest is one nothing is larger, and it is -0 if
-   all signs are set. `all` is what is set in all numbers, so there nothing but the sign. */
+/* Maximum of floats of type V, whose bits are a U; for the minimum all signs are inverted. +0 and -0
+   compare as equal: if the maximum is a zero, it is -0 only if all zeros are negative. `all` has the
+   bits that are set in all numbers; for zeros that is the sign. */
 #define DS__COMM_LARGER_REAL(V, U, from, a, all, nan)           \
     {                                                           \
         U bits = *(const U *)(const void *)(from) ^ flip, more; \

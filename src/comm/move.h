@@ -3,8 +3,8 @@
    Translates a copy between two tensors of one shape into steps (ds__copy_add,
    ds__copy_participant). The copy becomes one plain copy, one copy of rows, one strided copy by a
    kernel, or several of these. If kernels of the lane cannot use both memories, ds__copy_add packs
-   the elements at the source, copies one block and unpacks at the destination. ds__party_part
-   describes a part of a participant along one dimension.
+   the elements at the source, copies one block and unpacks at the destination.
+   ds__participant_slice describes a part of a participant along one dimension.
 
    Invariants: the lane belongs to the source or to the destination. Strides are in elements. A
    strided copy has at most eight dimensions. A copy of rows has no pitch above INT32_MAX,
@@ -15,184 +15,176 @@
 #define DS__COMM_MOVE_H
 
 #include "../tensor/internal.h"
+#include "runs.h"
 #include "types.h"
 #include "step.h"
 
-/* A copy between strides in bytes: `width` bytes that lie together on both sides, ndim times. */
+/* A copy that is translated into steps. */
 typedef struct ds__moves {
-    ds__location dst;
-    ds__location src;
+    ds__runs runs;
     uint32_t lane;
-    uint32_t last; /* the last step that was made */
+    uint32_t last; /* the last step; DS__NO_INDEX: none */
     size_t item;
-    size_t width;
-    int ndim;
-    int kernel; /* 1: a kernel may do the copy */
-    int64_t shape[DS_TENSOR_MAX_DIMS];
-    int64_t to[DS_TENSOR_MAX_DIMS];
-    int64_t from[DS_TENSOR_MAX_DIMS];
+    int kernel; /* 1: kernels of the lane can use both memories */
 } ds__moves;
 
-/* Sorted by the distances of the destination, and as few dimensions as there can be. */
-static void ds__moves_plan(ds__moves *m, int ndim, const int64_t *shape, const int64_t *to,
-                           const int64_t *from, size_t item) {
-    int n = 0;
-    m->item = m->width = item;
-    for (int d = 0; d < ndim; d++) {
-        if (shape[d] == 1)
-            continue;
-        int at = n++;
-        int64_t t = to[d] * (int64_t)item;
-        int64_t f = from[d] * (int64_t)item;
-        for (; at > 0 && llabs(m->to[at - 1]) < llabs(t); at--) {
-            m->shape[at] = m->shape[at - 1];
-            m->to[at] = m->to[at - 1];
-            m->from[at] = m->from[at - 1];
-        }
-        m->shape[at] = shape[d];
-        m->to[at] = t;
-        m->from[at] = f;
-    }
-    int kept = 0; /* what is one with the dimension inside of it is merged */
-    for (int d = 0; d < n; d++) {
-        if (kept && m->to[kept - 1] == m->to[d] * m->shape[d] &&
-            m->from[kept - 1] == m->from[d] * m->shape[d]) {
-            m->shape[kept - 1] *= m->shape[d];
-        } else {
-            m->shape[kept] = m->shape[d];
-            kept++;
-        }
-        m->to[kept - 1] = m->to[d];
-        m->from[kept - 1] = m->from[d];
-    }
-    if (kept && m->to[kept - 1] == (int64_t)item && m->from[kept - 1] == (int64_t)item)
-        m->width = item * (size_t)m->shape[--kept];
-    m->ndim = kept;
+/* Returns 1 if the dimension may be the rows of a driver's copy. */
+static int ds__moves_has_rows(const ds__moves *m, int dim) {
+    int64_t dst = m->runs.dst[dim];
+    int64_t src = m->runs.src[dim];
+    int64_t width = (int64_t)m->runs.width;
+    return dst >= width && src >= width && dst <= INT32_MAX && src <= INT32_MAX;
 }
 
-/* 1: one copy does it, of rows at most. */
-static int ds__moves_simple(const ds__moves *m) {
-    return m->ndim == 0 ||
-           (m->ndim == 1 && m->to[0] >= (int64_t)m->width && m->from[0] >= (int64_t)m->width);
+/* Returns 1 if one step of the driver does the whole copy, except for the limit of the pitch. */
+static int ds__moves_is_simple(const ds__moves *m) {
+    const ds__runs *n = &m->runs;
+    return n->ndim == 0 ||
+           (n->ndim == 1 && n->dst[0] >= (int64_t)n->width && n->src[0] >= (int64_t)n->width);
 }
 
-/* Dimensions from `dim` on, with the others at fixed indices. */
-static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptrdiff_t from) {
-    int n = m->ndim - dim;
-    int rows = n == 1 && m->to[dim] >= (int64_t)m->width && m->from[dim] >= (int64_t)m->width;
-    /* cudaMemcpy2DAsync takes no larger pitch (cudaDevAttrMaxPitch) */
-    rows = rows && m->to[dim] <= INT32_MAX && m->from[dim] <= INT32_MAX;
-    ds__location dst = { m->dst.region, m->dst.offset + to };
-    ds__location src = { m->src.region, m->src.offset + from };
+/* Appends a copy of the rows of the last dimension. */
+static void ds__moves_add_rows(ds__work *w, ds__moves *m, ds__location dst, ds__location src) {
+    int dim = m->runs.ndim - 1;
+    uint32_t i = m->last = ds__step_add(w, DS__STEP_ROWS, m->lane, dst, src);
+    if (i == DS__NO_INDEX)
+        return;
+    w->step[i].width = m->runs.width;
+    w->step[i].height = (size_t)m->runs.shape[dim];
+    w->step[i].dst_pitch = (size_t)m->runs.dst[dim];
+    w->step[i].src_pitch = (size_t)m->runs.src[dim];
+}
+
+/* Appends a strided copy of the dimensions from `dim` on. A run of several elements is its last
+   dimension. */
+static void ds__moves_add_pack(ds__work *w, ds__moves *m, int dim, ds__location dst,
+                               ds__location src) {
+    int64_t item = (int64_t)m->item;
+    ds__strided *k = DS__MORE(w, strided);
+    uint32_t i = m->last = k ? ds__step_add(w, DS__STEP_PACK, m->lane, dst, src) : DS__NO_INDEX;
+    if (i == DS__NO_INDEX)
+        return;
+    w->step[i].strided = (uint32_t)w->strideds - 1;
+    k->ndim = 0;
+    k->item = m->item;
+    for (int d = dim; d < m->runs.ndim; d++, k->ndim++) {
+        k->shape[k->ndim] = m->runs.shape[d];
+        k->dst[k->ndim] = m->runs.dst[d] / item;
+        k->src[k->ndim] = m->runs.src[d] / item;
+    }
+    if (m->runs.width > m->item) {
+        k->shape[k->ndim] = (int64_t)m->runs.width / item;
+        k->dst[k->ndim] = k->src[k->ndim] = 1;
+        k->ndim++;
+    }
+}
+
+/* Appends the steps for the dimensions from `dim` on. A dimension that no step can take becomes one
+   copy for each of its indices. */
+static void ds__moves_add(ds__work *w, ds__moves *m, int dim, ds__location dst, ds__location src) {
+    enum { WIDE_ROW = 256 }; /* bytes; kernels copy only shorter rows */
+
+    int n = m->runs.ndim - dim;
     if (w->r < 0)
         return;
-    if (n == 0 || (rows && (!m->kernel || m->width >= 256))) {
-        uint32_t i = m->last =
-            ds__step_add(w, n ? DS__STEP_ROWS : DS__STEP_COPY, m->lane, dst, src);
-        if (i == DS__NO_INDEX)
-            return;
-        w->step[i].width = m->width;
-        w->step[i].height = n ? (size_t)m->shape[dim] : 1;
-        w->step[i].dst_pitch = n ? (size_t)m->to[dim] : m->width;
-        w->step[i].src_pitch = n ? (size_t)m->from[dim] : m->width;
+    if (n == 0) {
+        m->last = ds__step_copy_add(w, m->lane, dst, src, m->runs.width);
         return;
     }
-    int inner = m->width > m->item;
-    int64_t item = (int64_t)m->item;
-    if (m->kernel && n + inner <= 8) {
-        ds__strided *k = DS__MORE(w, strided);
-        uint32_t i = m->last = k ? ds__step_add(w, DS__STEP_PACK, m->lane, dst, src) : DS__NO_INDEX;
-        if (i == DS__NO_INDEX)
-            return;
-        w->step[i].strided = (uint32_t)w->strideds - 1;
-        k->ndim = n + inner;
-        k->item = m->item;
-        for (int d = 0; d < n; d++) {
-            k->shape[d] = m->shape[dim + d];
-            k->dst[d] = m->to[dim + d] / item;
-            k->src[d] = m->from[dim + d] / item;
-        }
-        if (inner) {
-            k->shape[n] = (int64_t)m->width / item;
-            k->dst[n] = k->src[n] = 1;
-        }
+    if (n == 1 && ds__moves_has_rows(m, dim) && (!m->kernel || m->runs.width >= WIDE_ROW)) {
+        ds__moves_add_rows(w, m, dst, src);
         return;
     }
-    for (int64_t i = 0; i < m->shape[dim] && w->r == DS_OK; i++)
-        ds__moves_make(w, m, dim + 1, to + (ptrdiff_t)(i * m->to[dim]),
-                       from + (ptrdiff_t)(i * m->from[dim]));
+    if (m->kernel && n + (m->runs.width > m->item) <= 8) {
+        ds__moves_add_pack(w, m, dim, dst, src);
+        return;
+    }
+    for (int64_t i = 0; i < m->runs.shape[dim] && w->r == DS_OK; i++) {
+        ds__moves_add(w, m, dim + 1, dst, src);
+        dst.offset += (ptrdiff_t)m->runs.dst[dim];
+        src.offset += (ptrdiff_t)m->runs.src[dim];
+    }
 }
 
-/* Copies a tensor of this shape from one place with its strides to another, on the lane, which
-   is that of one of the two. The last step, or DS__NO_INDEX. */
-static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__location dst, const int64_t *to,
-                             ds__location src, const int64_t *from, int ndim, const int64_t *shape,
-                             size_t item) {
-    ds__moves m;
+static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__operand dst, ds__operand src,
+                             const ds__dims *shape);
+
+static int ds__runs_of_operands(const ds__dims *shape, const int64_t *dst, const int64_t *src,
+                                ds__runs *out) {
+    ds__runs_of(&(ds__comm_copy){ shape->item, shape->ndim, shape->shape, dst, src }, out);
+    return out->ndim;
+}
+
+/* Copies between devices without peer access: packs at the source, copies one block, and unpacks at
+   the destination. A side without gaps is used as it is. */
+static uint32_t ds__copy_add_packed(ds__work *w, uint32_t lane, ds__operand dst, ds__operand src,
+                                    const ds__dims *shape) {
     int64_t row[DS_TENSOR_MAX_DIMS];
-    int64_t count = ds__count_of(ndim, shape);
-    if (w->r < 0 || !count)
+    ds__runs runs;
+    size_t bytes = (size_t)shape->count * shape->item;
+    ds__location block = src.at;
+    uint32_t at_src = w->region[src.at.region].lane;
+    uint32_t at_dst = w->region[dst.at.region].lane;
+    ds__row_major(shape->ndim, shape->shape, row);
+    if (ds__runs_of_operands(shape, row, src.strides, &runs)) {
+        block = ds__temporary_add(w, at_src, bytes);
+        ds__come_after(w, lane, ds__copy_add(w, at_src, (ds__operand){ block, row }, src, shape));
+    }
+    if (!ds__runs_of_operands(shape, dst.strides, row, &runs))
+        return ds__step_copy_add(w, lane, dst.at, block, bytes);
+    ds__operand there = { ds__temporary_add(w, at_dst, bytes), row };
+    ds__come_after(w, at_dst, ds__step_copy_add(w, lane, there.at, block, bytes));
+    return ds__copy_add(w, at_dst, dst, there, shape);
+}
+
+/* Appends the steps of a copy on a lane, which is that of the source or of the destination. Shape
+   and data type are those of `shape`. Returns the last step; DS__NO_INDEX: none, or out of memory.
+   */
+static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__operand dst, ds__operand src,
+                             const ds__dims *shape) {
+    ds__moves m;
+    if (w->r < 0 || !shape->count)
         return DS__NO_INDEX;
-    ds__moves_plan(&m, ndim, shape, to, from, item);
-    m.dst = dst;
-    m.src = src;
     m.lane = lane;
     m.last = DS__NO_INDEX;
-    m.kernel =
-        m.ndim && ds__step_reaches(w, lane, dst.region) && ds__step_reaches(w, lane, src.region);
-    const ds__region *d = &w->region[dst.region];
-    const ds__region *s = &w->region[src.region];
-    uint32_t at_dst = d->lane;
-    uint32_t at_src = s->lane;
-    if (ds__moves_simple(&m) || m.kernel || d->device.type == DS_DEVICE_HOST ||
-        s->device.type == DS_DEVICE_HOST) {
-        ds__moves_make(w, &m, 0, 0, 0);
-        return m.last;
-    }
-    /* Devices that cannot reach each other: packed here, copied, unpacked there. */
-    size_t bytes = (size_t)count * item;
-    ds__row_major(ndim, shape, row);
-    ds__moves_plan(&m, ndim, shape, row, from, item);
-    if (m.ndim) {
-        ds__location packed = { ds__step_temporary_add(w, at_src, bytes), 0 };
-        ds__come_after(w, lane, ds__copy_add(w, at_src, packed, row, src, from, ndim, shape, item));
-        src = packed;
-    }
-    ds__moves_plan(&m, ndim, shape, to, row, item);
-    ds__location there =
-        m.ndim ? (ds__location){ ds__step_temporary_add(w, at_dst, bytes), 0 } : dst;
-    uint32_t i = ds__step_add(w, DS__STEP_COPY, lane, there, src);
-    if (i == DS__NO_INDEX)
-        return i;
-    w->step[i].width = w->step[i].dst_pitch = w->step[i].src_pitch = bytes;
-    w->step[i].height = 1;
-    if (!m.ndim)
-        return i;
-    ds__come_after(w, at_dst, i);
-    return ds__copy_add(w, at_dst, dst, to, there, row, ndim, shape, item);
+    m.item = shape->item;
+    m.kernel = ds__runs_of_operands(shape, dst.strides, src.strides, &m.runs) &&
+               ds__step_reaches(w, lane, dst.at.region) && ds__step_reaches(w, lane, src.at.region);
+    if (!ds__moves_is_simple(&m) && !m.kernel &&
+        w->region[dst.at.region].device.type != DS_DEVICE_HOST &&
+        w->region[src.at.region].device.type != DS_DEVICE_HOST)
+        return ds__copy_add_packed(w, lane, dst, src, shape);
+    ds__moves_add(w, &m, 0, dst.at, src.at);
+    return m.last;
 }
 
-static ds__location ds__location_of(const ds__participant *p) {
-    return (ds__location){ p->region, 0 };
+static ds__operand ds__operand_of(const ds__participant *p) {
+    return (ds__operand){ p->at, p->d.strides };
 }
 
-/* One party's tensor to another party's, which has the same shape. */
+/* Copies one participant to another one of the same shape. */
 static uint32_t ds__copy_participant(ds__work *w, uint32_t lane, const ds__participant *to,
                                      const ds__participant *from) {
-    return ds__copy_add(w, lane, ds__location_of(to), to->d.strides, ds__location_of(from),
-                        from->d.strides, to->d.ndim, to->d.shape, to->d.item);
+    return ds__copy_add(w, lane, ds__operand_of(to), ds__operand_of(from), &to->d);
 }
 
 static uint32_t ds__lane_of(const ds__work *w, const ds__participant *p) {
-    return w->region[p->region].lane;
+    return w->region[p->at.region].lane;
 }
 
-/* A part of a party along a dimension, which moves on by its size. */
-static ds__participant ds__party_part(const ds__participant *p, int dim, int64_t *at,
-                                      int64_t size) {
+/* Copies a participant, on its lane, to new temporary memory with these strides. */
+static ds__source ds__participant_pack(ds__work *w, const ds__participant *p,
+                                       const int64_t *strides) {
+    uint32_t lane = ds__lane_of(w, p);
+    ds__operand packed = { ds__temporary_add(w, lane, p->d.bytes), strides };
+    return (ds__source){ packed.at, ds__copy_add(w, lane, packed, ds__operand_of(p), &p->d) };
+}
+
+/* The part of a participant that has the indices of `slice` in a dimension. Member by member, since
+   most of a participant is dimensions that are not in use. */
+static ds__participant ds__participant_slice(const ds__participant *p, int dim, ds__slice slice) {
     ds__participant part;
-    part.lane = p->lane;
-    part.region = p->region;
+    part.at = p->at;
     part.flags = p->flags;
     part.d.first = p->d.first;
     part.d.device = p->d.device;
@@ -206,17 +198,12 @@ static ds__participant ds__party_part(const ds__participant *p, int dim, int64_t
         part.d.shape[i] = p->d.shape[i];
         part.d.strides[i] = p->d.strides[i];
     }
-    part.d.shape[dim] = size;
+    part.d.shape[dim] = slice.size;
     ds__dims_recount(&part.d);
     part.d.bytes = (size_t)part.d.count * part.d.item;
-    ds__dims_move(&part.d, dim, *at);
-    *at += size;
+    ds__dims_move(&part.d, dim, slice.begin);
+    part.at.offset += part.d.first - p->d.first;
     return part;
-}
-
-static ds__location ds__location_in(const ds__work *w, const ds__participant *part) {
-    return (ds__location){ part->region,
-                           part->d.count ? part->d.first - w->region[part->region].at : 0 };
 }
 
 #endif

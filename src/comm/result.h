@@ -26,23 +26,18 @@
 #include "step.h"
 #include "join.h"
 
-/* A dimension of a party's tensor, or the sentence. */
-static ds_result ds__comm_dim(int *dim, int ndim) {
-    return (*dim = ds__tensor_dim(*dim, ndim)) < 0 ? DS_ERR_INVALID_VALUE : DS_OK;
-}
-
-static ds_result ds__same_dtype(const ds__participant *p, const char *what, int64_t index,
+static ds_result ds__same_dtype(const ds__participant *p, ds__name name,
                                 const ds__participant *like) {
     char one[DS_DTYPE_NAME_SIZE];
     char other[DS_DTYPE_NAME_SIZE];
     DS__REQUIRE(ds_dtype_equal(p->d.dtype, like->d.dtype), "%s has elements of type %s, not %s",
-                ds__dims_nth(what, index), ds__dtype_name(p->d.dtype, one),
+                ds__name_text(name), ds__dtype_name(p->d.dtype, one),
                 ds__dtype_name(like->d.dtype, other));
     return DS_OK;
 }
 
-/* `except`: a dimension that may differ, or -1. */
-static ds_result ds__same_shape(const ds__participant *p, const char *what, int64_t index,
+/* except: a dimension that may differ, or -1. */
+static ds_result ds__same_shape(const ds__participant *p, ds__name name,
                                 const ds__participant *like, int except) {
     char one[DS__SHAPE_TEXT];
     char other[DS__SHAPE_TEXT];
@@ -54,11 +49,18 @@ static ds_result ds__same_shape(const ds__participant *p, const char *what, int6
     ds__shape_text(p->d.ndim, p->d.shape, one, sizeof one);
     ds__shape_text(like->d.ndim, like->d.shape, other, sizeof other);
     return except < 0
-               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s",
-                          ds__dims_nth(what, index), one, other)
+               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s", ds__name_text(name),
+                          one, other)
                : ds__fail(DS_ERR_INVALID_VALUE,
                           "%s has the shape %s, which differs from %s in more than dimension %d",
-                          ds__dims_nth(what, index), one, other, except);
+                          ds__name_text(name), one, other, except);
+}
+
+/* Checks data type and shape. */
+static ds_result ds__same_form(const ds__participant *p, ds__name name, const ds__participant *like,
+                               int except) {
+    ds_result r = ds__same_dtype(p, name, like);
+    return r < 0 ? r : ds__same_shape(p, name, like, except);
 }
 
 static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
@@ -68,53 +70,90 @@ static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
     return 1;
 }
 
-/* 1: the same elements in the same places. */
+/* Returns 1 if two participants of one shape have the same elements in the same memory. */
 static int ds__same_place(const ds__participant *a, const ds__participant *b) {
     return a->d.first == b->d.first && a->d.device.type == b->d.device.type &&
            ds__same_strides(&a->d, b->d.strides);
 }
 
-/* Elements without gaps, which share bytes. */
+/* Returns 1 if two tensors without gaps share memory. */
 static int ds__dims_collide(const ds__dims *a, const ds__dims *b) {
     return (uintptr_t)a->first < (uintptr_t)b->first + b->bytes &&
            (uintptr_t)b->first < (uintptr_t)a->first + a->bytes && a->count && b->count &&
            ds__is_dense(a) && ds__is_dense(b);
 }
 
-static ds_result ds__memory_check_disjoint(const ds__participant *a, const char *what,
-                                           int64_t index, const ds__participant *b,
-                                           const char *other, int64_t other_index) {
-    char name[100];
+static ds_result ds__memory_check_disjoint(const ds__participant *a, ds__name name,
+                                           const ds__participant *b, ds__name other) {
+    char text[100];
     if (!ds__dims_collide(&a->d, &b->d))
         return DS_OK;
-    snprintf(name, sizeof name, "%s", ds__dims_nth(other, other_index));
-    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__dims_nth(what, index),
-                    name);
+    snprintf(text, sizeof text, "%s", ds__name_text(other));
+    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__name_text(name),
+                    text);
 }
 
-/* Parties that are written share nothing with each other. */
-static ds_result ds__all_apart(const ds__participant *p, const char *what, size_t count) {
+/* Checks that the outputs share no memory with each other. */
+static ds_result ds__outputs_check_disjoint(const ds__participant *p, size_t count) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; k < i && r == DS_OK; k++)
-            r = ds__memory_check_disjoint(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
+            r = ds__memory_check_disjoint(&p[i], ds__name_of("output tensor", i), &p[k],
+                                          ds__name_of("output tensor", k));
     return r;
 }
 
-/* A new tensor like `like`, on a device, which takes part. */
-static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds__dims *like,
-                                 ds_device device, int64_t index, int64_t stream_index,
-                                 ds__participant *p, ds_tensor **out) {
-    ds_result r =
-        ds__lane_find(w, ds__given_stream(o, stream_index), "result", index, device, &p->lane);
-    if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open()))
-        r = ds__fork_capture(w);
-    if (r == DS_OK)
-        r = ds__tensor_like(
-            like, device.type == DS_DEVICE_HOST ? (ds_stream){ 0 } : w->lane[p->lane].stream, out);
-    return r < 0 ? r : ds__participant_open(w, o, *out, "result", index, stream_index, 0, p);
+/* Device and stream of a new result. */
+typedef struct ds__destination {
+    ds_device device;
+    size_t index;  /* in the list of results, or DS__NO_LIST; for error messages */
+    size_t stream; /* as in ds__given_stream */
+} ds__destination;
+
+static ds_result ds__comm_device(ds_device device, ds__name name, ds_device *out) {
+    if (device.type == DS_DEVICE_HOST) {
+        *out = (ds_device){ DS_DEVICE_HOST, 0 };
+        return DS_OK;
+    }
+    ds_result r = ds__device_resolve(device, out);
+    return r < 0 ? ds__fail_append(r, " (%s)", ds__name_text(name)) : r;
 }
 
+/* The destination of result i: devices[i] with the stream at this index. */
+static ds_result ds__destination_at(const ds_device *devices, size_t i, ds__destination *out) {
+    out->index = out->stream = i;
+    return ds__comm_device(devices[i], ds__name_of("the device", i), &out->device);
+}
+
+static ds_result ds__destination_lane(ds__work *w, const ds__destination *to, uint32_t *lane) {
+    return ds__lane_find(w, ds__given_stream(w->options, to->stream),
+                         ds__name_of("result", to->index), to->device, lane);
+}
+
+/* Creates a tensor like `like` at a destination, and opens it as a participant. */
+static ds_result ds__result_make(ds__work *w, const ds__dims *like, const ds__destination *to,
+                                 ds__participant *p, ds_tensor **out) {
+    ds_stream stream = { 0 };
+    uint32_t lane;
+    ds_result r = ds__destination_lane(w, to, &lane);
+    if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open()))
+        r = ds__fork_capture(w);
+    if (r < 0)
+        return r;
+    if (to->device.type != DS_DEVICE_HOST)
+        stream = w->lane[lane].stream;
+    r = ds__tensor_like(like, stream, out);
+    return r < 0
+               ? r
+               : ds__participant_open(w, *out, ds__name_of("result", to->index), to->stream, 0, p);
+}
+
+/* Returns 1 if a result on the device shows the tensor itself (DS_COMM_ALIAS). */
+static int ds__result_is_alias(const ds__work *w, ds_device device, const ds__participant *from) {
+    return w->options->flags & DS_COMM_ALIAS && ds__same_device(device, from->d.device);
+}
+
+/* Frees results of a failed call, and sets them to NULL. */
 static void ds__results_drop(ds_tensor **out, size_t count) {
     ds__tls.mute++;
     for (size_t i = 0; i < count; i++) {
@@ -128,36 +167,22 @@ static void ds__results_drop(ds_tensor **out, size_t count) {
     ds__tls.mute--;
 }
 
-static ds_result ds__comm_device(ds_device device, const char *what, int64_t index,
-                                 ds_device *out) {
-    if (device.type == DS_DEVICE_HOST) {
-        *out = (ds_device){ DS_DEVICE_HOST, 0 };
-        return DS_OK;
-    }
-    ds_result r = ds__device_resolve(device, out);
-    return r < 0 ? ds__fail_append(r, " (%s)", ds__dims_nth(what, index)) : r;
-}
-
-static int ds__same_device(ds_device a, ds_device b) {
-    return a.type == b.type && a.index == b.index;
-}
-
-/* The lanes of all results that will be made, before the first of them is: while a stream
-   captures, that is how the others know which one it is. */
-static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const ds_device *devices,
-                                   size_t count, const ds__participant *alias) {
+/* While a capture is open, finds the lanes of all results before the first result is allocated:
+   the lane that captures may be one of the last, and ds__fork_capture must know it. */
+static ds_result ds__results_lanes(ds__work *w, const ds_device *devices, size_t count,
+                                   const ds__participant *from) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK && DS__UNLIKELY(ds__captures_open()); i++) {
-        ds_device device = { 0, 0 };
+        ds__destination to;
         uint32_t lane;
-        r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
-        if (r == DS_OK && !(o->flags & DS_COMM_ALIAS && ds__same_device(device, alias->d.device)))
-            r = ds__lane_find(w, ds__given_stream(o, (int64_t)i), "result", (int64_t)i, device,
-                              &lane);
+        r = ds__destination_at(devices, i, &to);
+        if (r == DS_OK && !ds__result_is_alias(w, to.device, from))
+            r = ds__destination_lane(w, &to, &lane);
     }
     return r;
 }
 
+/* Replaces NULL by the default options, and checks the options. */
 static ds_result ds__comm_options_check(const ds_comm_options **o) {
     if (!*o)
         *o = &ds__comm_usual;
@@ -172,15 +197,12 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
     return DS_OK;
 }
 
-/* Parties for so many tensors. */
-static ds__participant *ds__parties_alloc(ds__work *w, size_t count) {
+/* Returns uninitialised participants until ds__work_end; NULL: out of memory, also in w->r. */
+static ds__participant *ds__participants_alloc(ds__work *w, size_t count) {
     return ds__work_take(w, count, sizeof(ds__participant));
 }
 
-static ds__addend *ds__addends_alloc(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__addend));
-}
-
+/* Destroys the streams of plans. Called by ds_shutdown. */
 static void ds__sides_end(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
@@ -201,6 +223,7 @@ static void ds__comm_end(void) {
 
 static const ds__module ds__comm_module = { .shutdown = ds__comm_end };
 
+/* Prepares tensors and the module of collectives. */
 static ds_result ds__comm_setup(void) {
     ds_result r = ds__tensor_setup();
     if (r == DS_OK)
@@ -208,6 +231,7 @@ static ds_result ds__comm_setup(void) {
     return r;
 }
 
+/* Opens a public function: enters it, prepares the module and checks `options`. */
 #define DS__COMM_BEGIN(name) \
     DS__ENTER(name);         \
     DS__COMM_READY()

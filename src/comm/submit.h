@@ -30,19 +30,20 @@ static char *ds__location_at(const ds__work *w, ds__location s) {
     return w->region[s.region].at + s.offset;
 }
 
-/* The part of a step that kernels do. */
+/* Runs a strided copy or a reduction by kernels; zero stream: on the calling thread. */
 static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_stream stream) {
     char *dst = ds__location_at(w, s->dst);
     if (s->kind == DS__STEP_PACK) {
         const ds__strided *k = &w->strided[s->strided];
-        return ds__comm_pack(stream, k->item, dst, k->dst, ds__location_at(w, s->src), k->src,
-                             k->shape, k->ndim);
+        return ds__comm_pack(stream, dst, ds__location_at(w, s->src),
+                             &(ds__comm_copy){ k->item, k->ndim, k->shape, k->dst, k->src });
     }
     for (uint32_t i = 0; i < s->count; i++)
         w->in[i] = ds__location_at(w, w->spot[s->first + i]);
-    return ds__comm_reduce(stream, (ds_reduce_op)s->op, s->dtype, dst, w->in, s->count, s->width);
+    return ds__comm_reduce(stream, s->reduction, dst, w->in, s->count, s->width);
 }
 
+/* Enqueues a step on the stream of its lane. */
 static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     const ds__clane *l = &w->lane[s->lane];
     char *dst = ds__location_at(w, s->dst);
@@ -65,7 +66,7 @@ static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     }
 }
 
-/* All steps by the caller, in the order of the list. */
+/* Runs all steps on the calling thread, in list order. */
 static void ds__steps_now(void *user) {
     const ds__work *w = user;
     for (size_t i = 0; i < w->steps; i++) {
@@ -81,9 +82,9 @@ static void ds__steps_now(void *user) {
     }
 }
 
-/* 1: neither of the devices reaches the other, so that a copy between the two goes through the
-   host. */
-static int ds__steps_stage(const ds__work *w, const ds__cstep *s) {
+/* Returns 1 if neither of the step's devices can access the other one, so that the copy goes through
+   the host. */
+static int ds__step_stages(const ds__work *w, const ds__cstep *s) {
     ds_device to = w->region[s->dst.region].device;
     ds_device from = w->region[s->src.region].device;
     const ds__driver *driver = w->lane[0].s->driver;
@@ -93,21 +94,25 @@ static int ds__steps_stage(const ds__work *w, const ds__cstep *s) {
             (!reach && driver->device_peer(from.index, to.index, &reach) < 0) || !reach);
 }
 
-/* Where kernels run on the processor, one tensor that goes to several places is read once: the
-   steps become one of the first one's lane. */
+/* Returns 1 if a step copies the same bytes as the first step, and a kernel may do both. */
+static int ds__step_spreads(const ds__work *w, const ds__cstep *s) {
+    const ds__cstep *first = w->step;
+    return s->kind == DS__STEP_COPY && s->src.region == first->src.region &&
+           s->src.offset == first->src.offset && s->width == first->width &&
+           s->after == DS__NO_INDEX && !s->watched && w->region[s->dst.region].direct &&
+           w->region[s->src.region].direct && !ds__step_stages(w, s);
+}
+
+/* If all steps copy the same bytes, and kernels run on the processor, one kernel can read the bytes
+   once. Returns 1 in this case, and moves all steps to the lane of the first step. */
 static int ds__steps_spread(ds__work *w) {
     const ds__cstep *first = w->step;
     if (w->steps < 2 || w->steps > DS__SPREAD || !w->lane[0].s->driver->spreads() ||
         ds__captures_open())
         return 0;
-    for (size_t i = 0; i < w->steps; i++) {
-        const ds__cstep *s = &w->step[i];
-        if (s->kind != DS__STEP_COPY || s->src.region != first->src.region ||
-            s->src.offset != first->src.offset || s->width != first->width ||
-            s->after != DS__NO_INDEX || s->watched || !w->region[s->dst.region].direct ||
-            !w->region[s->src.region].direct || ds__steps_stage(w, s))
+    for (size_t i = 0; i < w->steps; i++)
+        if (!ds__step_spreads(w, &w->step[i]))
             return 0;
-    }
     for (size_t i = 1; i < w->steps; i++) {
         w->lane[w->step[i].lane].busy = 0;
         w->step[i].lane = first->lane;
@@ -116,6 +121,7 @@ static int ds__steps_spread(ds__work *w) {
     return 1;
 }
 
+/* Enqueues the kernel of ds__steps_spread. */
 static ds_result ds__spread_run(const ds__work *w) {
     ds__stream *s = w->lane[w->step[0].lane].s;
     ds__spread_args a = { .src = ds__location_at(w, w->step[0].src),
@@ -132,8 +138,8 @@ static ds_result ds__spread_run(const ds__work *w) {
     return ds__stream_submit(s, &op);
 }
 
-/* 1: the inline rule allows them: small ones, and no copy that would have to go through the
-   host. */
+/* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no copy
+   goes through the host. */
 static int ds__steps_small(const ds__work *w) {
     const size_t most = w->lane[0].s->driver->inline_bytes;
     size_t all = 0;
@@ -143,16 +149,16 @@ static int ds__steps_small(const ds__work *w) {
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
         if (s->kind == DS__STEP_REDUCE) {
-            /* in several launches, maybe with memory between them */
+            /* several launches may need memory for partial results */
             if (s->count > DS__COMM_INPUTS)
                 return 0;
-            bytes = s->width * (ds_dtype_get_size)(s->dtype);
+            bytes = s->width * (ds_dtype_get_size)(s->reduction.dtype);
         } else if (s->kind == DS__STEP_PACK) {
             const ds__strided *k = &w->strided[s->strided];
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
         } else {
             bytes = s->width * s->height;
-            if (bytes <= most && ds__steps_stage(w, s))
+            if (bytes <= most && ds__step_stages(w, s))
                 return 0;
         }
         all += bytes;
@@ -162,19 +168,23 @@ static int ds__steps_small(const ds__work *w) {
     return 1;
 }
 
-/* *out_ran: they are done. */
-static ds_result ds__steps_at_once(ds__work *w, int *out_ran) {
+/* Lets the calling thread run the steps if they are small and no lane has pending work; w->progress
+   is DS__WORK_RAN then. */
+static ds_result ds__steps_at_once(ds__work *w) {
     void *native[DS__INLINE_LANES];
-    *out_ran = 0;
+    int ran = 0;
     if (!ds__steps_small(w))
         return DS_OK;
     for (size_t i = 0; i < w->lanes; i++)
         native[i] = w->lane[i].s->native;
-    return w->lane[0].s->driver->run_together(native, w->lanes, ds__steps_now, w, out_ran);
+    ds_result r = w->lane[0].s->driver->run_together(native, w->lanes, ds__steps_now, w, &ran);
+    if (ran)
+        w->progress = DS__WORK_RAN;
+    return r;
 }
 
-/* What no stream can wait for the host does: memory is freed afterwards that the lane may write
-   to. */
+/* Waits on the host for a lane, unless a capture is open. Called if the wait of a stream failed,
+   because the caller frees memory afterwards that the lane may still write. */
 __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
     if (ds__captures_open())
         return;

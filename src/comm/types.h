@@ -25,8 +25,8 @@
       (inline_bytes and run_together of the driver). Nothing is enqueued then.
 
    Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
-   named by index. A step waits only for steps in front of it in the list. A temporary region has
-   no address until ds__work_run allocates its memory.
+   named by index. A step waits only for earlier steps of the list. A temporary region has no
+   address until ds__work_run allocates its memory.
    Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
    driver call runs under that lock. ds_shutdown works without the lock. ds__side_take reads the
    handle of a stream without the lock after marking the stream as taken.
@@ -41,24 +41,36 @@
 #define DS__NO_INDEX UINT32_MAX
 #define DS__INLINE_LANES 16
 
+/* A reduction: the operator and the data type of its elements. */
+typedef struct ds__reduction {
+    ds_reduce_op op;
+    ds_dtype dtype;
+} ds__reduction;
+
+/* A part of consecutive elements. */
+typedef struct ds__slice {
+    int64_t begin;
+    int64_t size;
+} ds__slice;
+
 enum { DS__STEP_COPY, DS__STEP_ROWS, DS__STEP_PACK, DS__STEP_REDUCE };
 
 typedef struct ds__clane {
     ds__stream *s;
     ds_stream stream;
     ds_device device;
-    /* what the next step comes after: the first of a list, or DS__NO_INDEX */
+    /* links to the steps that the next step of the lane waits for; DS__NO_INDEX: none */
     uint32_t pending;
-    int pinned; /* 1: it has a pin, 0: a reference; a thread has few pins */
-    int busy;   /* 1: it has steps */
-    int side;   /* one of devstream's own streams: its number, from 1 */
+    int pinned; /* 1: protected by a hazard pointer; 0: by a reference */
+    int busy;   /* 1: the lane has steps */
+    int side;   /* a stream of the library: its number in ds__sides, from 1; 0: another stream */
 } ds__clane;
 
 typedef struct ds__region {
-    char *at; /* NULL: to be allocated */
+    char *at; /* NULL: not allocated yet */
     size_t bytes;
-    uint32_t lane;
-    int direct; /* 1: it is not pageable, so kernels may use it */
+    uint32_t lane; /* DS__NO_INDEX until ds__work_settle: host memory without a stream of its own */
+    int direct;    /* 1: kernels can use the memory, because it is not pageable */
     int temporary;
     ds_device device;
 } ds__region;
@@ -68,7 +80,19 @@ typedef struct ds__location {
     ptrdiff_t offset;
 } ds__location;
 
-/* Distances in elements. */
+/* An operand of a copy: the location of its first element, and strides in elements. */
+typedef struct ds__operand {
+    ds__location at;
+    const int64_t *strides;
+} ds__operand;
+
+/* Data for a later step to read: its location, and the step after which it is complete. */
+typedef struct ds__source {
+    ds__location at;
+    uint32_t ready; /* DS__NO_INDEX: complete at the begin of the collective */
+} ds__source;
+
+/* Form of a strided copy; strides in elements. */
 typedef struct ds__strided {
     int ndim;
     size_t item;
@@ -79,22 +103,21 @@ typedef struct ds__strided {
 
 typedef struct ds__cstep {
     uint8_t kind;
-    uint8_t op;
-    ds_dtype dtype;
     uint32_t lane;
-    /* the first of the steps of other lanes that come before, or DS__NO_INDEX */
+    /* links to the steps of other lanes that this step waits for; DS__NO_INDEX: none */
     uint32_t after;
-    int watched; /* 1: it comes before a step of another lane */
+    int watched; /* 1: a step of another lane waits for this step */
     ds_event done;
     ds__location dst;
     ds__location src;
-    size_t width;     /* copy: bytes; reduction: elements */
-    size_t height;    /* copy: rows */
-    size_t dst_pitch; /* copy: bytes */
-    size_t src_pitch; /* copy: bytes */
-    uint32_t strided; /* strided copy: its form */
-    uint32_t first;   /* reduction: the first of its inputs among the spots */
-    uint32_t count;   /* reduction: its inputs */
+    size_t width;            /* copy: bytes; reduction: elements */
+    size_t height;           /* copy: rows */
+    size_t dst_pitch;        /* copy: bytes */
+    size_t src_pitch;        /* copy: bytes */
+    ds__reduction reduction; /* reduction */
+    uint32_t strided;        /* strided copy: index of its form */
+    uint32_t first;          /* reduction: index of the first input in the spots */
+    uint32_t count;          /* reduction: number of inputs */
 } ds__cstep;
 
 typedef struct ds__link {
@@ -102,45 +125,51 @@ typedef struct ds__link {
     uint32_t next;
 } ds__link;
 
+/* Progress of ds__work_steps. */
+enum {
+    DS__WORK_LISTED,  /* nothing was enqueued */
+    DS__WORK_WAITING, /* waits between the lanes were enqueued */
+    DS__WORK_STARTED, /* steps were enqueued, or may have been */
+    DS__WORK_RAN      /* the calling thread has run the steps */
+};
+
+/* One call of a collective. */
 typedef struct ds__work {
+    const ds_comm_options *options;
     ds__clane *lane;
     ds__region *region;
     ds__cstep *step;
     ds__link *link;
     ds__location *spot;
     ds__strided *strided;
-    const void **in; /* room for the inputs of a reduction */
+    const void **in; /* addresses of the inputs of the reduction that is being launched */
     size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
         spot_room, strideds, strided_room;
     ds_result r;        /* the first failure */
-    size_t most;        /* inputs of a reduction at most */
-    size_t temporaries; /* regions to be allocated */
-    int forked;         /* 1: lanes came into a capture, and have not joined again */
-    /* memory beyond `first`, each begins with the address of the one before */
+    size_t most;        /* largest number of inputs of a reduction */
+    size_t temporaries; /* number of temporary regions */
+    int forked;         /* 1: lanes were forked into a capture, and have not joined again */
+    int progress;       /* DS__WORK_* */
+    /* memory beyond `first`; each chunk begins with the address of the previous chunk */
     void **chunks;
-    char *at;                /* where the next piece is taken */
-    size_t left;             /* bytes that are left there */
-    ds__clane lane_first[8]; /* the lists begin here, on the caller's stack, */
+    char *at;    /* free memory of the current chunk */
+    size_t left; /* bytes of the free memory */
+    /* The arrays begin here, on the caller's stack, as does other memory: enough for a dozen
+       tensors. */
+    ds__clane lane_first[8];
     ds__region region_first[12];
     ds__cstep step_first[8];
     ds__location spot_first[8];
     const void *in_first[8];
-    _Alignas(16) char first[16 << 10]; /* and all else here: enough for a dozen tensors */
+    _Alignas(16) char first[16 << 10];
 } ds__work;
 
-/* A tensor that takes part. */
+/* A tensor of a collective, or a part of one. */
 typedef struct ds__participant {
-    uint32_t lane; /* memory of the host: DS__NO_INDEX until it is known */
-    uint32_t region;
+    ds__location at; /* the first element; the region covers the whole tensor */
     unsigned flags;
-    ds__dims d; /* most of it are dimensions that nobody has */
+    ds__dims d; /* last: a copy may leave out the dimensions that are not in use */
 } ds__participant;
-
-/* What is to be put together, all in one order of elements: where it lies, and after which step. */
-typedef struct ds__addend {
-    ds__location spot;
-    uint32_t after;
-} ds__addend;
 
 static const ds_comm_options ds__comm_usual;
 
@@ -153,8 +182,7 @@ typedef struct ds__spare {
 
 static ds__spare ds__spares[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-/* Streams for the further lanes of plans. One that somebody uses for a list, that has work or
-   that captures is left alone as long as there is another. */
+/* Streams of the library for the additional lanes of plans, per device. */
 #define DS__SIDES 64
 
 typedef struct ds__sides {
@@ -163,7 +191,7 @@ typedef struct ds__sides {
     int count;
 } ds__sides;
 
-/* under ds__c.lock, as what they point to */
+/* Protected by ds__c.lock, with the tables. */
 static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
 #endif

@@ -23,6 +23,7 @@
 #include "failure.h"
 #include "submit.h"
 
+/* Returns 1 if the stream captures, or must not be used beside a capture. */
 static inline int ds__cpu_watched(const ds__cpu_stream *s) {
     return DS__UNLIKELY(atomic_load_explicit(&s->watch, memory_order_relaxed) != 0) ? 1 : 0;
 }
@@ -30,7 +31,7 @@ static inline int ds__cpu_watched(const ds__cpu_stream *s) {
 static const char *const ds__cpu_implicit =
     "the legacy stream cannot be used while a blocking stream of its device captures";
 
-/* How many blocking streams capture; the lock is held. */
+/* Adds to the number of blocking streams of the device that capture. The lock is held. */
 static void ds__cpu_watch_legacy(int device, int more) {
     ds__cpu_device *d = &ds__cpu.device[device];
     d->capturing += more;
@@ -38,7 +39,8 @@ static void ds__cpu_watch_legacy(int device, int more) {
         atomic_store(&d->legacy->watch, d->capturing);
 }
 
-/* The stream's nodes become these, or these too. 0: no memory. */
+/* Sets the nodes on which the stream's next operation depends (set), or adds to them. Returns 0 if
+   there is no memory. The lock is held. */
 static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
     uint32_t before = set ? 0 : s->dep_count;
     uint32_t *list = ds__host_alloc((before + count + 1) * sizeof *list);
@@ -62,6 +64,7 @@ static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t coun
     return 1;
 }
 
+/* Makes the stream a member of the capture. The lock is held. */
 static void ds__cpu_join_capture(ds__cpu_stream *s, ds__capture *c) {
     s->capture = c;
     s->next_member = c->members;
@@ -71,6 +74,7 @@ static void ds__cpu_join_capture(ds__cpu_stream *s, ds__capture *c) {
     atomic_store(&s->watch, 1);
 }
 
+/* Ends the stream's membership, but leaves it in the list of members. The lock is held. */
 static void ds__cpu_leave_capture(ds__cpu_stream *s) {
     s->capture = NULL;
     ds__host_free(s->deps);
@@ -81,7 +85,7 @@ static void ds__cpu_leave_capture(ds__cpu_stream *s) {
         ds__cpu_watch_legacy(s->device, -1);
 }
 
-/* The capture is over: all its streams are as before. */
+/* Ends a capture: no stream belongs to it any more. The lock is held. */
 static void ds__cpu_end_capture(ds__capture *c) {
     for (ds__cpu_stream *s = c->members; s;) {
         ds__cpu_stream *next = s->next_member;
@@ -122,8 +126,8 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
     return r;
 }
 
-/* What the origin does not come to: a node at the end of a stream that was not joined.
-   UINT32_MAX: all are; *out_r may be an error. */
+/* Returns a node on which the origin does not depend: the last one of a stream that was not joined.
+   UINT32_MAX: all streams were joined, or *out_r is an error. */
 static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
     const ds__cpu_stream *origin = c->origin;
     uint32_t found = UINT32_MAX;
@@ -139,6 +143,8 @@ static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
     return found;
 }
 
+/* Ends the capture of the stream, if the stream and the thread may end it. *out is the capture
+   then, even if the result is an error. The lock is held. */
 static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capture **out) {
     ds_result r = DS_OK;
     if (c->origin != s)
@@ -178,8 +184,8 @@ static ds_result ds__cpu_capture_end(void *stream, ds__capture **out) {
     return r;
 }
 
-/* Every open capture with a blocking stream on the device is spoiled (spoils), or only named.
-   The lock is held. */
+/* Reports the use of a legacy stream beside open captures of blocking streams of its device.
+   spoils: these captures become invalid. The lock is held. */
 static ds_result ds__cpu_legacy_used(int device, int spoils) {
     ds_result r = DS_OK;
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
@@ -222,7 +228,7 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
     return r;
 }
 
-/* The capture of a stream that must be active. The lock is held. */
+/* Gives the capture of a stream, and reports an error unless that is active. The lock is held. */
 static ds_result ds__cpu_active(const ds__cpu_stream *s, ds__capture **out) {
     *out = s->capture;
     if (!s->capture)

@@ -22,20 +22,21 @@
 #include "submit.h"
 #include "capture.h"
 
-/* the core keeps it */
+/* Does nothing: the core keeps the mode of a thread. */
 static ds_result ds__cpu_capture_mode(ds_capture_mode mode) {
     (void)mode;
     return DS_OK;
 }
 
-/* Calls that a capture forbids in other streams and threads. */
+/* Reports a call that an open capture forbids in this thread. */
 static ds_result ds__cpu_unsafe(const char *rule) {
     if (ds__cpu.is_lax)
         return DS_OK;
     return ds__capture_guard(&ds__cpu_driver, rule);
 }
 
-/* Waiting for a device on which something captures cannot end: nothing of it runs. */
+/* Reports a wait for a device with a stream that captures; such captures become invalid. The wait
+   could not end, because captured work does not run. */
 static ds_result ds__cpu_unsafe_wait(int device) {
     ds_result r =
         ds__cpu_unsafe("a device cannot be synchronized in this thread while the capture is open");
@@ -62,8 +63,8 @@ static ds_result ds__cpu_unsafe_wait(int device) {
     return r;
 }
 
-/* Asking or waiting for a stream that captures, or for the legacy stream beside one. DS_OK: it
-   is over by now. */
+/* Reports a query or wait of a stream that captures, or of the legacy stream beside one. DS_OK: the
+   capture is over by now. */
 static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
     ds_result r = DS_OK;
     ds__lock_take(&ds__g.capture_lock);
@@ -77,7 +78,8 @@ static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
     return r;
 }
 
-/* An event that was recorded in a capture; e's number is `capture`. */
+/* Reports the use of an event that was recorded in the capture with this number. spoils: the
+   capture becomes invalid. */
 static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule) {
     ds_result r;
     ds__lock_take(&ds__g.capture_lock);
@@ -93,8 +95,8 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
     return r;
 }
 
-/* Puts an operation into the graph; it becomes the one that the stream's next one depends on.
-   The lock is held. */
+/* Adds an operation to the graph as a node, on which the stream's next operation depends. The lock
+   is held. */
 static ds_result ds__cpu_capture_node(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
     ds_device device = { DS_DEVICE_CPU, s->device };
     ds__node *n = ds__node_make(op, device, s->level + 1 - DS__CPU_LEVELS);
@@ -111,7 +113,8 @@ static ds_result ds__cpu_capture_node(ds__cpu_stream *s, ds__capture *c, const d
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* A stream of the capture waits for nodes of `capture`; the lock is held. */
+/* Makes a stream of capture c wait for nodes of capture `other`. If these differ, both captures
+   become invalid. The lock is held. */
 static ds_result ds__cpu_capture_wait(ds__cpu_stream *s, ds__capture *c, ds__capture *other,
                                       const uint32_t *deps, uint32_t count) {
     if (other == c)
@@ -127,7 +130,7 @@ static ds_result ds__cpu_capture_wait_event(ds__cpu_stream *s, ds__capture *c, d
     ds__lock_take(&e->lock);
     uint64_t id = e->capture;
     int recorded = e->stream != NULL;
-    ds__lock_give(&e->lock); /* an event's nodes change under the capture lock only */
+    ds__lock_give(&e->lock); /* the nodes of an event change only under the capture lock */
     if (!id)
         return recorded ? ds__capture_fail(DS_ERR_CAPTURE_ISOLATION, c, 1,
                                            "the event was recorded outside of the capture; "
@@ -153,7 +156,7 @@ static ds_result ds__cpu_capture_wait_stream(ds__cpu_stream *s, ds__capture *c,
     return ds__cpu_capture_wait(s, c, other->capture, other->deps, other->dep_count);
 }
 
-/* The event stands for the stream's nodes; no node is made. */
+/* Lets the event stand for the stream's nodes; adds no node. The lock is held. */
 static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__capture *c,
                                         ds__cpu_event *e) {
     uint32_t *deps = ds__host_alloc((s->dep_count + 1u) * sizeof *deps);
@@ -179,23 +182,32 @@ static const char *const ds__cpu_unpinned =
     "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
     "DS_COPY_HOST_STABLE for stable memory";
 
-/* The table of what an operation does on a stream that captures. The lock is held. */
+static ds_result ds__cpu_capture_kernel(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
+    if (!op->u.kernel.kernel->cpu_fn)
+        return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+    if (op->u.kernel.kernel->ours)
+        return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
+                                "a copy between devices of different drivers cannot be captured");
+    return ds__cpu_capture_node(s, c, op);
+}
+
+/* Captures a copy or fill. Pageable memory may not exist any more when the graph runs. */
+static ds_result ds__cpu_capture_move(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
+    if (ds__place_of(op, DS__OP_DST) == DS__AT_PAGEABLE ||
+        (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) == DS__AT_PAGEABLE))
+        return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, ds__cpu_unpinned);
+    return ds__cpu_capture_node(s, c, op);
+}
+
+/* Executes an operation on a stream that captures: it becomes a node, changes the nodes that the
+   stream's next operation will depend on, or is refused. The lock is held. */
 static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
     switch (op->kind) {
     case DS__OP_KERNEL:
-        if (!op->u.kernel.kernel->cpu_fn)
-            return ds__cpu_kernel_load(0, op->u.kernel.kernel);
-        if (op->u.kernel.kernel->ours)
-            return ds__capture_fail(
-                DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
-                "a copy between devices of different drivers cannot be captured");
-        return ds__cpu_capture_node(s, c, op);
+        return ds__cpu_capture_kernel(s, c, op);
     case DS__OP_COPY:
     case DS__OP_FILL:
-        if (ds__place_of(op, DS__OP_DST) == DS__AT_PAGEABLE ||
-            (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) == DS__AT_PAGEABLE))
-            return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, ds__cpu_unpinned);
-        return ds__cpu_capture_node(s, c, op);
+        return ds__cpu_capture_move(s, c, op);
     case DS__OP_HOST:
     case DS__OP_GRAPH:
     case DS__OP_EXTERNAL_RECORD:
@@ -221,16 +233,20 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     }
 }
 
-/* 1: the stream captures, or may not be used beside one that does; *out is the result. 0: it
-   does not any more. */
+/* Submits an operation on a stream with `watch` set. Returns 1 if the stream captures, or must not
+   be used beside a capture; *out is the result then. Returns 0 if that is over by now. */
 static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out) {
     int handled = 1;
-    if (op->kind == DS__OP_WAIT && (*out = ds__cpu_event_look(op->u.event.event, 0)) < 0)
+    *out = DS_OK;
+    if (op->kind == DS__OP_WAIT)
+        *out = ds__cpu_event_look(op->u.event.event, 0);
+    if (*out < 0)
         return 1;
     ds__lock_take(&ds__g.capture_lock);
-    if (s->kind == DS__STREAM_LEGACY)
-        handled = (*out = ds__cpu_legacy_used(s->device, 1)) < 0;
-    else if (!s->capture)
+    if (s->kind == DS__STREAM_LEGACY) {
+        *out = ds__cpu_legacy_used(s->device, 1);
+        handled = *out < 0;
+    } else if (!s->capture)
         handled = 0;
     else if (s->capture->status != DS_CAPTURE_ACTIVE)
         *out = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
@@ -242,8 +258,8 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
     return handled;
 }
 
-/* A stream that does not capture waits for captured work, and so comes into the capture. The
-   lock is held. */
+/* Makes a stream wait for nodes of a capture. A stream that does not capture becomes a member of
+   the capture. The lock is held. */
 static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t *deps,
                               uint32_t count) {
     if (c->status != DS_CAPTURE_ACTIVE)
@@ -259,7 +275,8 @@ static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t 
     return DS_OK;
 }
 
-/* e was recorded in a capture when it was looked at. 0: it was recorded anew meanwhile. */
+/* Makes a stream wait for an event that had been recorded in a capture. Returns 0 if the event has
+   been recorded outside of captures meanwhile; *out is the result otherwise. */
 static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out) {
     ds__lock_take(&ds__g.capture_lock);
     ds__lock_take(&e->lock);
@@ -274,13 +291,16 @@ static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *ou
     return id != 0;
 }
 
+/* Makes a stream wait for another one with `watch` set. Returns 0 if that one does not capture any
+   more; *out is the result otherwise. */
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out) {
     ds__lock_take(&ds__g.capture_lock);
     ds__capture *c = other->capture;
     int handled = 1;
-    if (other->kind == DS__STREAM_LEGACY)
-        handled = (*out = ds__cpu_legacy_used(other->device, 1)) < 0;
-    else if (c)
+    if (other->kind == DS__STREAM_LEGACY) {
+        *out = ds__cpu_legacy_used(other->device, 1);
+        handled = *out < 0;
+    } else if (c)
         *out = ds__cpu_fork(s, c, other->deps, other->dep_count);
     else
         handled = 0;
@@ -288,8 +308,8 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
     return handled;
 }
 
-/* Returns 1 if other streams of the capture come after all that the stream captured. Returns 0
-   also if there is no memory to find out. The lock is held. */
+/* Returns 1 if other streams of the capture depend on all work that the stream captured. Without
+   memory for the search, returns 0. The lock is held. */
 static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
     unsigned char *mark = ds__host_alloc(c->body->count + 1u);
     int joined = mark != NULL;

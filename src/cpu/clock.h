@@ -31,20 +31,20 @@
 #include "queue.h"
 #include "scheduler.h"
 
-/* The clock goes on to this time, if it is not there yet. */
+/* Advances the clock to this time, unless it has passed the time already. */
 static void ds__cpu_clock_up(int64_t time) {
     int64_t now = atomic_load(&ds__cpu.clock);
     while (now < time && !atomic_compare_exchange_weak(&ds__cpu.clock, &now, time)) {
     }
 }
 
-/* When the number was passed; 0 when that is long ago: what came after it began at a time that
-   the clock has passed, or who asks. */
+/* Returns the time at which the stream passed the number. Returns 0 if the stream has passed later
+   numbers since; the clock or the waiting stream has passed that time too (policy, point 3). */
 static int64_t ds__cpu_time_of(const ds__cpu_stream *s, uint64_t upto) {
     return s->virt && atomic_load(&s->done) == upto ? atomic_load(&s->virt->end) : 0;
 }
 
-/* The stream comes after what `on` has passed. */
+/* Advances the time of a stream that has waited for a number of `on`. */
 static void ds__cpu_after(ds__cpu_stream *s, const ds__cpu_stream *on, uint64_t upto) {
     if (DS__LIKELY(!s->virt))
         return;
@@ -53,7 +53,7 @@ static void ds__cpu_after(ds__cpu_stream *s, const ds__cpu_stream *on, uint64_t 
         s->virt->time = time;
 }
 
-/* A time stamp, which is never 0. */
+/* Returns a time stamp, which is never 0: virtual time, or real time without a virtual clock. */
 static uint64_t ds__cpu_now(const ds__cpu_stream *s) {
     return DS__LIKELY(!s->virt) ? ds__now_ns() : (uint64_t)s->virt->time + 1;
 }
@@ -64,8 +64,9 @@ static void ds__cpu_virtual_pass(ds__cpu_stream *s) {
         atomic_fetch_add_explicit(&ds__cpu.passed, 1, memory_order_relaxed);
 }
 
-/* An operation of the stream is put in; if the clock went on since the last one, the stream
-   learns of it. */
+/* Counts a submission. If the clock has advanced since the last submission of the stream, a note of
+   the clock is enqueued. If too many operations are held back, all work runs. The put lock is
+   held. */
 static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
     int64_t now = atomic_load(&ds__cpu.clock);
     uint64_t puts = atomic_fetch_add_explicit(&ds__cpu.puts, 1, memory_order_relaxed);
@@ -86,13 +87,17 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
     return r;
 }
 
-/* Nanoseconds for so many bytes: the nearest, but for any at least one, and at most eleven days. */
+/* Returns the nanoseconds that so many bytes take: rounded to the nearest number, at least 1 for
+   any byte, and at most eleven days. */
 static int64_t ds__cpu_spend(size_t bytes, double bytes_per_s) {
     double ns = (double)bytes * 1e9 / bytes_per_s;
-    return ns < 1 ? bytes > 0 : ns < 1e15 ? (int64_t)(ns + 0.5) : 1000000000000000;
+    if (ns < 1)
+        return bytes > 0;
+    return ns < 1e15 ? (int64_t)(ns + 0.5) : 1000000000000000;
 }
 
-/* Bytes on the way from one place to another, by an engine of the device: when they are there. */
+/* Moves bytes from one place to another by an engine of the device, which with all links of the
+   route must be free first. Returns the time at which the bytes arrive. */
 static int64_t ds__cpu_transfer(int device, int from, int to, size_t bytes, int64_t ready) {
     const ds_cpu_fabric *f = ds__cpu.fabric;
     const ds_cpu_route *route = &f->route[from * (f->devices + 1) + to];
@@ -115,7 +120,7 @@ static int64_t ds__cpu_transfer(int device, int from, int to, size_t bytes, int6
     return *engine + route->latency_ns;
 }
 
-/* So many bytes of the device's memory, read and written. */
+/* Reads and writes so many bytes of the device's memory. Returns the time at which this ends. */
 static int64_t ds__cpu_memory_time(int device, size_t bytes, int64_t ready) {
     int64_t *at = &ds__cpu.memory_free[device];
     if (*at < ready)
@@ -123,17 +128,42 @@ static int64_t ds__cpu_memory_time(int device, size_t bytes, int64_t ready) {
     return *at += ds__cpu_spend(bytes, ds__cpu.fabric->memory_bytes_per_s);
 }
 
-/* Where an operand is, as the routes count. */
+/* Returns the place of an operand in the routes' numbering: a device, or the host after all
+   devices. */
 static int ds__cpu_end_of(const ds__op *op, int operand) {
     int place = ds__place_of(op, operand);
     return place >= DS__AT_DEVICE ? place - DS__AT_DEVICE : ds__cpu.fabric->devices;
 }
 
-/* The stream's time goes on to the end of the operation. 1: only to the end of its first leg; it
-   comes again. */
+/* Advances the stream's time to the end of a copy. If no direct route connects the two devices,
+   the copy has two legs, through the host. After the first leg the function returns 1, and the
+   worker comes to the operation once more. */
+static int ds__cpu_take_copy_time(ds__cpu_stream *s, const ds__op *op) {
+    ds__cpu_virtual *v = s->virt;
+    size_t bytes = ds__op_bytes(op);
+    int host = ds__cpu.fabric->devices;
+    int from = ds__cpu_end_of(op, DS__OP_SRC);
+    int to = ds__cpu_end_of(op, DS__OP_DST);
+    if (from == to) {
+        if (from != host)
+            v->time = ds__cpu_memory_time(from, 2 * bytes, v->time);
+        return 0;
+    }
+    if (from == host || to == host || ds__cpu.fabric->route[from * (host + 1) + to].direct) {
+        v->time = ds__cpu_transfer(s->device, from, to, bytes, v->time);
+        return 0;
+    }
+
+    v->leg = !v->leg;
+    v->time = v->leg ? ds__cpu_transfer(from, from, host, bytes, v->time)
+                     : ds__cpu_transfer(to, host, to, bytes, v->time);
+    return v->leg;
+}
+
+/* Advances the stream's time to the end of the operation. Returns 1 if only the first leg of a
+   copy is over; the worker then comes to the operation once more. */
 static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_virtual *v = s->virt;
-    int host = ds__cpu.fabric->devices;
     int again = 0;
     if (op->kind == DS__CPU_OP_CLOCK) {
         if (v->time < op->u.own.number)
@@ -142,24 +172,11 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
         uint64_t bytes =
             op->u.kernel.kernel->bytes_fn(op->u.kernel.items, (const char *)op + DS__CPU_ARGS_AT);
         v->time = ds__cpu_memory_time(s->device, (size_t)bytes, v->time);
-    } else if (op->kind == DS__OP_FILL && ds__cpu_end_of(op, DS__OP_DST) != host) {
+    } else if (op->kind == DS__OP_FILL &&
+               ds__cpu_end_of(op, DS__OP_DST) != ds__cpu.fabric->devices) {
         v->time = ds__cpu_memory_time(ds__cpu_end_of(op, DS__OP_DST), ds__op_bytes(op), v->time);
     } else if (op->kind == DS__OP_COPY) {
-        int from = ds__cpu_end_of(op, DS__OP_SRC);
-        int to = ds__cpu_end_of(op, DS__OP_DST);
-        int staged = from != to && from != host && to != host &&
-                     !ds__cpu.fabric->route[from * (host + 1) + to].direct;
-        if (from == to && from != host) {
-            v->time = ds__cpu_memory_time(from, 2 * ds__op_bytes(op), v->time);
-        } else if (from != to) {
-            again = staged && !v->leg;
-            v->time = ds__cpu_transfer(!staged ? s->device
-                                       : again ? from
-                                               : to,
-                                       staged && v->leg ? host : from, again ? host : to,
-                                       ds__op_bytes(op), v->time);
-            v->leg = again;
-        }
+        again = ds__cpu_take_copy_time(s, op);
     }
     if (ds__cpu.latest < v->time)
         ds__cpu.latest = v->time;

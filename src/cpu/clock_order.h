@@ -16,10 +16,12 @@
 
 #include "types.h"
 
+/* Returns 1 if no work may run, because no host thread waits for work. */
 static int ds__cpu_held(void) {
     return atomic_load(&ds__cpu.wanted) <= 0 && !atomic_load(&ds__cpu.run_all);
 }
 
+/* Wakes the worker after a stream became ready, or the monitor if the stream is held back. */
 static void ds__cpu_virtual_ready(void) {
     if (ds__cpu_held())
         ds__cpu_wake_monitor();
@@ -27,9 +29,8 @@ static void ds__cpu_virtual_ready(void) {
         ds__cpu_wake_worker();
 }
 
-/* The ready streams are a pairing heap then: the first stands in ready_head[0], a stream's
-   `prev` is the first of those below it, and `next` the next one beside it. The pool's lock is
-   held. */
+/* Joins two heaps of ready streams, each of which may be empty (NULL), and returns the root. A
+   stream's `prev` is its first child, and `next` its next sibling. The pool's lock is held. */
 static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
     if (!a || !b)
         return a ? a : b;
@@ -55,7 +56,7 @@ static ds__cpu_stream *ds__cpu_heap_take(void) {
     ds__cpu_stream *first = ds__cpu.ready_head[0];
     ds__cpu_stream *pairs = NULL;
     ds__cpu_stream *rest = NULL;
-    /* two by two, and then all of these */
+    /* joins the children in pairs, then all pairs */
     for (ds__cpu_stream *a = first->prev, *b, *next; a; a = next) {
         b = a->next;
         next = b ? b->next : NULL;

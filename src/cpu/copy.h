@@ -19,7 +19,8 @@
 #include "scheduler.h"
 #include "job.h"
 
-/* Bytes first .. first+count-1 of the copy, row by row. */
+/* Copies bytes first to first+count-1 of the operation, row by row. around: long rows are copied
+   with stores past the caches. */
 static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int around) {
     size_t width = op->u.copy.width;
     char *dst = op->u.copy.dst;
@@ -39,7 +40,7 @@ static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int 
     }
 }
 
-/* The same through a buffer, as when two GPUs cannot reach each other. */
+/* Copies through a buffer, as between two GPUs that cannot reach each other. */
 static void ds__cpu_copy_staged(const ds__op *op) {
     char stage[4096];
     size_t width = op->u.copy.width;
@@ -52,9 +53,8 @@ static void ds__cpu_copy_staged(const ds__op *op) {
     atomic_fetch_add_explicit(&ds__cpu.staged, 1, memory_order_relaxed);
 }
 
-/* Sets n bytes to a pattern of eight, whose first byte stands at `to`. Stores through the
-   caches: measured faster than those around them at every size that was tried, since nothing is
-   read. */
+/* Fills n bytes with a pattern of 8 bytes, which begins at `to`. Plain stores were faster than
+   stores past the caches at each measured size, because a fill reads no memory. */
 static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     uint64_t word;
     uint64_t block[512];
@@ -74,7 +74,7 @@ static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     memcpy(to, pattern, n);
 }
 
-/* Elements first .. first+count-1 of the fill. */
+/* Fills elements first to first+count-1 of the operation. */
 static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count) {
     size_t width = op->u.fill.width;
     size_t size = op->u.fill.value_size;
@@ -105,7 +105,33 @@ static void ds__cpu_part_piece(ds__cpu_job *job, size_t piece) {
         ds__cpu_fill_part(op, first, n);
 }
 
-/* A copy or fill, on this thread or on several. */
+/* Returns the bytes of a piece of a copy or fill that is split: large enough for stores past the
+   caches, else a constant, else a quarter in whole cache lines. */
+static size_t ds__cpu_piece_bytes(size_t bytes) {
+    if (bytes >= DS__STREAM_BYTES)
+        return DS__CPU_STREAM_PIECE;
+    if (bytes >= 4 * DS__CPU_PIECE_BYTES)
+        return DS__CPU_PIECE_BYTES;
+    return (bytes / 4 + 63) & ~(size_t)63;
+}
+
+/* Runs a copy or fill of that many elements as a job. */
+static void ds__cpu_move_split(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                               size_t elements) {
+    size_t bytes = ds__op_bytes(op);
+    size_t piece = ds__cpu_piece_bytes(bytes);
+    ds__cpu_job job;
+    memset(&job, 0, sizeof job);
+    job.piece_fn = ds__cpu_part_piece;
+    job.op = op;
+    job.piece_items = op->kind == DS__OP_FILL ? piece / op->u.fill.value_size : piece;
+    job.pieces = (elements + job.piece_items - 1) / job.piece_items;
+    ds__cpu_long(w, 1);
+    ds__cpu_job_run(w, s, &job, bytes >= DS__CPU_CALL_BYTES);
+}
+
+/* Runs a copy or fill, on this thread or, if it is large, on several. w: NULL if the thread is not
+   a worker. */
 static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op) {
     size_t bytes = ds__op_bytes(op);
     size_t elements = bytes;
@@ -122,17 +148,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
         else
             ds__cpu_fill_part(op, 0, elements);
     } else {
-        ds__cpu_job job;
-        memset(&job, 0, sizeof job);
-        size_t piece = bytes >= DS__STREAM_BYTES          ? DS__CPU_STREAM_PIECE
-                       : bytes >= 4 * DS__CPU_PIECE_BYTES ? DS__CPU_PIECE_BYTES
-                                                          : (bytes / 4 + 63) & ~(size_t)63;
-        job.piece_fn = ds__cpu_part_piece;
-        job.op = op;
-        job.piece_items = op->kind == DS__OP_FILL ? piece / op->u.fill.value_size : piece;
-        job.pieces = (elements + job.piece_items - 1) / job.piece_items;
-        ds__cpu_long(w, 1);
-        ds__cpu_job_run(w, s, &job, bytes >= DS__CPU_CALL_BYTES);
+        ds__cpu_move_split(w, s, op, elements);
     }
     ds__cpu_long(w, 0);
 }

@@ -93,7 +93,7 @@ static ds_result ds__cpu_device_sensor(int device, int sensor, unsigned out[2]) 
                     ds__sensor_names[sensor], device);
 }
 
-/* This process; the driver does not know others that use the machine's memory. */
+/* Lists this process only: the driver does not know other processes that use the memory. */
 static ds_result ds__cpu_device_processes(int device, ds__processes *out) {
     size_t used = atomic_load(&ds__cpu.device[device].used);
     memset(out, 0, sizeof *out);

@@ -46,20 +46,20 @@ static void ds__cpu_probe(ds_backend_info *out) {
 
 static void ds__cpu_stop(void);
 
-static ds_result ds__cpu_start(void) {
-    const ds_cpu_desc *desc = ds__cpu_desc();
+/* Sets the options of the driver, from the kept ones and from the environment. Returns the number
+   of workers to start. */
+static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     int processors = ds__os_processors();
-    memset(&ds__cpu, 0, sizeof ds__cpu);
-    ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
-    ds__cpu.processors = processors;
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
                                  processors > 2 ? processors : 2, 256);
+    ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
+    ds__cpu.processors = processors;
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
     ds__cpu.no_spin = (desc->flags & DS_CPU_NO_SPIN) != 0;
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
     ds__cpu.seed = desc->seed ? desc->seed : ds__env_number("DEVSTREAM_CPU_SEED");
-    /* as under the seeded scheduler nothing is run at once, or split, or by who waits */
+    /* as with a seed, nothing runs at once, nothing is split, and waiting threads run no work */
     if (desc->fabric) {
         ds__cpu.fabric = desc->fabric;
         ds__cpu.seed = 1;
@@ -67,36 +67,49 @@ static ds_result ds__cpu_start(void) {
         ds__cpu.is_inline = 0;
     }
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
+    return workers;
+}
+
+/* Allocates the tables of devices and workers, of peer access, and of the virtual clock. On
+   failure, ds__cpu_stop frees the tables that were allocated. */
+static ds_result ds__cpu_tables_alloc(const ds_cpu_desc *desc, int workers) {
     size_t n = (size_t)ds__cpu.devices;
     size_t links = desc->fabric ? desc->fabric->links : 0;
     size_t engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
     ds__cpu.device = ds__host_alloc(n * sizeof *ds__cpu.device);
     ds__cpu.worker = ds__host_alloc((size_t)workers * sizeof *ds__cpu.worker);
-    if (desc->fabric &&
-        (ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
+    if (desc->fabric)
+        ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t));
+    if (ds__cpu.link_free) {
         ds__cpu.engine_free = ds__cpu.link_free + links;
         ds__cpu.memory_free = ds__cpu.engine_free + engines;
     }
-    ds__cpu.started = 1;
-    ds_result r = ds__cpu_peers_make(desc, n, &ds__cpu.peers);
-    if (r == DS_OK && (!ds__cpu.device || !ds__cpu.worker || (desc->fabric && !ds__cpu.link_free)))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
-    if (r < 0) {
-        ds__cpu_stop();
-        return r;
-    }
-    size_t memory = desc->memory_limit         ? desc->memory_limit
-                    : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38
-                                               : (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
+    if (!ds__cpu.device || !ds__cpu.worker || (desc->fabric && !ds__cpu.link_free))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
+    return ds__cpu_peers_make(desc, n, &ds__cpu.peers);
+}
+
+/* Sets the memory limit of all devices: that of the options, else 256 GiB for dry devices, else
+   that of the environment, else all memory that this process may use. */
+static void ds__cpu_limits_set(const ds_cpu_desc *desc) {
+    size_t limit = desc->memory_limit;
+    if (!limit && ds__cpu_is_dry(SIZE_MAX))
+        limit = (size_t)1 << 38;
+    else if (!limit)
+        limit = (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
     ds__cpu.memory = ds__os_memory();
-    for (size_t i = 0; i < n; i++)
-        ds__cpu.device[i].limit = memory ? memory : ds__cpu.memory;
-    /* What the threads read is set before the first runs. All workers count as awake, so that no
-       submission takes one that is starting for a missing one. */
+    for (int i = 0; i < ds__cpu.devices; i++)
+        ds__cpu.device[i].limit = limit ? limit : ds__cpu.memory;
+}
+
+/* Starts the workers and the monitor. The values that they read must be set before. All workers
+   count as awake, so that no submission misses one that is still starting. Returns 0, or the
+   system's error; ds__cpu_stop then ends the threads that were started. */
+static int ds__cpu_threads_start(int workers) {
+    int error = 0;
     ds__cpu.workers = workers;
     atomic_store(&ds__cpu.lookers, workers);
     atomic_store(&ds__cpu.monitor_word, 1);
-    int error = 0;
     for (int i = 0; i < workers && !error; i++) {
         error =
             ds__os_thread_start(&ds__cpu.worker[i].thread, ds__cpu_worker_main, &ds__cpu.worker[i]);
@@ -107,6 +120,22 @@ static ds_result ds__cpu_start(void) {
         error = ds__os_thread_start(&ds__cpu.monitor, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
     atomic_store(&ds__callers.gone_fn, ds__cpu_wake_monitor);
+    return error;
+}
+
+/* Returns with all threads started, or without any thread and memory. */
+static ds_result ds__cpu_start(void) {
+    const ds_cpu_desc *desc = ds__cpu_desc();
+    memset(&ds__cpu, 0, sizeof ds__cpu);
+    int workers = ds__cpu_options_apply(desc);
+    ds_result r = ds__cpu_tables_alloc(desc, workers);
+    ds__cpu.started = 1;
+    if (r < 0) {
+        ds__cpu_stop();
+        return r;
+    }
+    ds__cpu_limits_set(desc);
+    int error = ds__cpu_threads_start(workers);
     if (error) {
         ds__cpu_stop();
         return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
@@ -114,7 +143,7 @@ static ds_result ds__cpu_start(void) {
     return DS_OK;
 }
 
-/* Drains everything, ends the threads, frees. */
+/* Waits for all work, ends all threads, and frees all memory of the driver. */
 static void ds__cpu_stop(void) {
     atomic_store(&ds__callers.gone_fn, (void (*)(void))0);
     if (ds__cpu.workers_started && ds__cpu.device)
@@ -154,14 +183,14 @@ static void ds__cpu_stop(void) {
     memset(&ds__cpu, 0, sizeof ds__cpu);
 }
 
-/* Notes all pending work; NULL: no memory. */
+/* Lists all pending work. NULL: no memory. */
 static ds__cpu_pending *ds__cpu_list_pending(void) {
     ds__cpu_pending *mark = ds__host_alloc(sizeof *mark);
     for (int i = 0; mark && i < ds__cpu.devices; i++) {
         size_t n;
         ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
         if (n == 0) {
-            ds__host_free(one); /* the work that it was for ended meanwhile */
+            ds__host_free(one); /* the work has ended meanwhile */
             continue;
         }
         ds__cpu_pending *more = NULL;
@@ -180,6 +209,8 @@ static ds__cpu_pending *ds__cpu_list_pending(void) {
     return mark;
 }
 
+/* Returns 1 if the work that was pending at the first call with this mark is done. The first call,
+   with *mark NULL, makes the mark; the last one frees it. */
 static int ds__cpu_passed(void **mark) {
     ds__cpu_pending *m = *mark;
     if (!m)
@@ -197,6 +228,7 @@ static int ds__cpu_passed(void **mark) {
     return 1;
 }
 
+/* Returns 1 if waiting threads and several workers may share an operation. */
 static int ds__cpu_spreads(void) {
     return !ds__cpu_explores();
 }

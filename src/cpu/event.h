@@ -27,9 +27,9 @@
 
 static void ds__cpu_event_destroy(void *event);
 
+/* Takes an event from the pool, unless *out is one already: an event is not tied to a device. */
 static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     (void)device;
-    /* an event is not tied to a device */
     if (*out)
         return DS_OK;
     ds__lock_take(&ds__cpu.object_lock);
@@ -72,6 +72,8 @@ static void ds__cpu_event_destroy(void *event) {
     ds__lock_give(&ds__cpu.object_lock);
 }
 
+/* Takes a stamp from the pool, with a reference for the event and one for the queue. NULL: no
+   memory. */
 static ds__cpu_stamp *ds__cpu_stamp_take(void) {
     ds__lock_take(&ds__cpu.object_lock);
     if (!ds__cpu.free_stamps) {
@@ -86,20 +88,20 @@ static ds__cpu_stamp *ds__cpu_stamp_take(void) {
         ds__cpu.free_stamps = stamp->next;
     ds__lock_give(&ds__cpu.object_lock);
     if (stamp) {
-        /* the event's and the queue's */
         atomic_store_explicit(&stamp->refs, 2, memory_order_relaxed);
         atomic_store_explicit(&stamp->ns, 0, memory_order_relaxed);
     }
     return stamp;
 }
 
-/* The event stands for this number of the stream from now on. */
+/* Lets the event stand for this number of the stream, with this stamp (NULL: none) instead of its
+   former one. */
 static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto,
                               ds__cpu_stamp *stamp) {
     uint32_t *deps = NULL;
     ds__lock_take(&e->lock);
     int captured = e->capture != 0;
-    /* what it stood for in a capture changes under that lock only, which comes first */
+    /* the nodes of an event change only under the capture lock, which comes first */
     if (DS__UNLIKELY(captured)) {
         ds__lock_give(&e->lock);
         ds__lock_take(&ds__g.capture_lock);
@@ -119,8 +121,24 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     ds__host_free(deps);
 }
 
-/* A record without timing is the number of the stream's last operation; with timing, or when
-   other processes are to know of it, it is an operation of its own. */
+/* Enqueues the record of an event that processes share; *out_upto is its number. */
+static ds_result ds__cpu_put_shared_record(ds__cpu_stream *s, const ds__op *op,
+                                           uint64_t *out_upto) {
+    ds__cpu_lane *lane = NULL;
+    ds__op record = *op;
+    ds_result r = ds__cpu_lane_for(s, op->u.event.event, &lane);
+    if (r < 0)
+        return r;
+    record.kind = DS__CPU_OP_SHARED_RECORD;
+    record.u.own.ptr = lane;
+    r = ds__cpu_enqueue(s, &record, out_upto);
+    if (r < 0)
+        ds__cpu_lane_unused(lane);
+    return r;
+}
+
+/* Records an event. A timed or interprocess record is an operation of its own; any other record is
+   the number of the stream's last operation. */
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;
     ds__cpu_stamp *stamp = NULL;
@@ -136,14 +154,8 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0)
             ds__cpu_stamp_give(stamp);
-    } else if (DS__UNLIKELY(e->board != NULL)) {
-        ds__cpu_lane *lane = NULL;
-        ds__op record = *op;
-        r = ds__cpu_lane_for(s, e, &lane);
-        record.kind = DS__CPU_OP_SHARED_RECORD;
-        record.u.own.ptr = lane;
-        if (r == DS_OK && (r = ds__cpu_enqueue(s, &record, &upto)) < 0)
-            ds__cpu_lane_unused(lane);
+    } else if (DS__UNLIKELY(e->registry != NULL)) {
+        r = ds__cpu_put_shared_record(s, op, &upto);
     } else {
         r = ds__cpu_mark(s, &upto);
     }
@@ -152,12 +164,13 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         return r;
     }
     ds__cpu_event_set(e, s, upto, stamp);
-    if (DS__UNLIKELY(e->board != NULL))
+    if (DS__UNLIKELY(e->registry != NULL))
         ds__cpu_event_publish(e, s, upto);
     return DS_OK;
 }
 
-/* What the event stands for; an event of a capture stands for nothing that could be asked. */
+/* Returns the token that the event stands for. An event of a capture has none; the query or wait
+   invalidates that capture. */
 static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
     ds__lock_take(&e->lock);
     uint64_t capture = e->capture;
@@ -171,6 +184,8 @@ static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
                      "an event recorded in a capture cannot be queried or synchronized");
 }
 
+/* Returns DS_NOT_READY if the token is not done, else the failure of its number or DS_OK. A token
+   without a stream is done. */
 static ds_result ds__cpu_token_state(ds__cpu_token t) {
     if (!t.stream)
         return DS_OK;
@@ -185,7 +200,8 @@ static ds_result ds__cpu_event_query(void *event) {
     ds_result r = ds__cpu_event_look(event, 0);
     if (DS__LIKELY(r == DS_OK))
         r = ds__cpu_event_token(event, &t);
-    /* the allocator asks too, in the middle of a submission, and that moves no clock */
+    /* the allocator also queries events, within a submission; such a query must not advance the
+       clock */
     if (DS__UNLIKELY(ds__cpu.fabric != NULL) && r == DS_OK && t.stream && ds__tls.fn &&
         !strcmp(ds__tls.fn, "ds_event_query"))
         (void)ds__cpu_wait_virtual(t.stream, t.upto, 0);
@@ -222,10 +238,10 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
         ds_result r = ds__cpu_token_state(t);
         if (r != DS_OK)
             return r;
-        /* a graph that records it was not launched yet */
+        /* also if the graph that records the event was not launched yet */
         if (!t.stream)
             return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
-        /* recorded again in this moment */
+        /* the event was recorded again in this moment */
         if (ns[i] == 0)
             return DS_NOT_READY;
     }

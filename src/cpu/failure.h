@@ -19,6 +19,7 @@
 static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
                                              "out of memory while recording a failure" };
 
+/* Returns a new failure; without memory, ds__cpu_no_memory. */
 __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(
     ds_result code, const char *format, ...) {
     ds__cpu_failure *f = ds__host_alloc(sizeof *f);
@@ -36,7 +37,7 @@ __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_ne
     return f;
 }
 
-/* The device's first failure wins. */
+/* Makes a failure of the device. Returns it, or the failure that the device already has. */
 static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds__cpu_failure *f = ds__cpu_failure_new(DS_ERR_FAILED, "%s", text);
@@ -44,7 +45,7 @@ static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
     return atomic_compare_exchange_strong(&d->failure, &none, f) ? f : none;
 }
 
-/* The stream's failure, if number `upto` is one that failed. */
+/* Returns the failure of number `upto` of the stream, or NULL if the number has not failed. */
 static ds__cpu_failure *ds__cpu_failed(const ds__cpu_stream *s, uint64_t upto) {
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_acquire);
     if (f && upto >= atomic_load_explicit(&s->failed_from, memory_order_relaxed))
@@ -56,12 +57,13 @@ static ds__cpu_failure *ds__cpu_failed(const ds__cpu_stream *s, uint64_t upto) {
     return NULL;
 }
 
-/* What a stream reports: its own failure, else its device's. */
+/* Returns the failure that a stream reports: its own, else that of its device. NULL: none. */
 static ds__cpu_failure *ds__cpu_stream_failure(const ds__cpu_stream *s) {
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_acquire);
     return f ? f : atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_acquire);
 }
 
+/* Makes the numbers from `from` on fail, unless the stream has failed already. */
 static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t from) {
     if (atomic_load_explicit(&s->failure, memory_order_relaxed))
         return;

@@ -21,6 +21,8 @@
 #include "stream.h"
 #include "graph_plan.h"
 
+/* Drops a reference to a plan, which may be NULL. The last one frees the plan, and drops the
+   payloads of its nodes. */
 static void ds__cpu_plan_drop(ds__cpu_plan *p) {
     if (!p || atomic_fetch_sub(&p->users, 1) != 1)
         return;
@@ -32,7 +34,8 @@ static void ds__cpu_plan_drop(ds__cpu_plan *p) {
     ds__host_free(p);
 }
 
-/* The operation of a node as a lane has it, without a kernel's arguments. */
+/* Gives the operation of a node in the form for lanes; a disabled node does nothing. The arguments
+   of a kernel stay in the node. *records and *waits number the event nodes. */
 static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *waits,
                             ds__op *out) {
     const ds__node *n = f->node;
@@ -62,18 +65,21 @@ static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *
     }
 }
 
-/* Looks the nodes up again, in the order of ds__cpu_flatten. */
+/* Finds the nodes of all flat nodes again, in the order of ds__cpu_flatten: the core replaces nodes
+   when they change. */
 static void ds__cpu_regather(ds__cpu_exec *x, const ds__body *b, uint32_t *at) {
     for (uint32_t i = 0; i < b->count; i++)
         x->flat[(*at)++].node = b->node[i];
     for (uint32_t i = 0; i < b->count; i++) {
         if (!b->node[i]->child || !b->node[i]->child->count)
             continue;
-        ++*at; /* the one before the child's */
+        ++*at; /* the flat node before those of the child */
         ds__cpu_regather(x, b->node[i]->child, at);
     }
 }
 
+/* Returns the number of payloads and attached objects of a graph and its children. out: gets a
+   reference to each; NULL: they are only counted. */
 static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     size_t n = 0;
     for (size_t i = 0; i < b->object_count; i++, n++)
@@ -89,7 +95,19 @@ static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     return n;
 }
 
-/* Writes the operations of all lanes (write), or only adds up their bytes. */
+/* Writes an operation of that size to a plan; the arguments of a kernel follow its head. */
+static void ds__cpu_op_write(char *to, const ds__op *op, size_t bytes) {
+    if (op->kind != DS__OP_KERNEL) {
+        memcpy(to, op, bytes < sizeof *op ? bytes : sizeof *op);
+        return;
+    }
+    memcpy(to, op, DS__CPU_ARGS_AT);
+    if (op->u.kernel.args_size)
+        memcpy(to + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
+}
+
+/* Writes the operations of all lanes (write), or only adds up their bytes. `at` has the bytes of
+   each lane so far. */
 static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int write) {
     uint32_t records = 0;
     uint32_t waits = 0;
@@ -105,48 +123,57 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
             ds__cpu_lane_op(&x->flat[e->flat], &records, &waits, &op);
         }
         size_t bytes = ds__cpu_op_bytes(&op);
-        if (write) {
-            char *to = (char *)p->block[e->lane] + offsetof(ds__cpu_block, data) + at[e->lane];
-            memcpy(to, &op,
-                   op.kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT
-                   : bytes < sizeof op      ? bytes
-                                            : sizeof op);
-            if (op.kind == DS__OP_KERNEL && op.u.kernel.args_size)
-                memcpy(to + DS__CPU_ARGS_AT, op.u.kernel.args, op.u.kernel.args_size);
-        }
+        if (write)
+            ds__cpu_op_write((char *)p->block[e->lane] + offsetof(ds__cpu_block, data) +
+                                 at[e->lane],
+                             &op, bytes);
         at[e->lane] += bytes;
     }
 }
 
+/* Allocates the operations of all lanes, whose bytes are in `at`, and sets `at` to 0. Returns 0 if
+   there is no memory, or a lane is too long for the offsets of 32 bits. */
+static int ds__cpu_plan_alloc(ds__cpu_plan *p, size_t *at) {
+    for (uint32_t i = 0; i < p->lanes; i++) {
+        if (at[i] > UINT32_MAX - 64)
+            return 0;
+        /* one operation more: a read of a whole ds__op stays inside */
+        p->block[i] = ds__host_alloc(offsetof(ds__cpu_block, data) + at[i] + sizeof(ds__op));
+        if (!p->block[i])
+            return 0;
+        at[i] = 0;
+    }
+    return 1;
+}
+
+/* Writes the operations and objects of the executable into a plan. Returns 0 if there is no
+   memory. `at` has a zero for each lane. */
+static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
+    p->lanes = x->lanes;
+    ds__cpu_plan_fill(x, p, at, 0);
+    if (!ds__cpu_plan_alloc(p, at))
+        return 0;
+    size_t objects = ds__cpu_objects_of(x->body, NULL);
+    if (objects) {
+        p->object = ds__host_alloc(objects * sizeof *p->object);
+        if (!p->object)
+            return 0;
+    }
+    p->objects = ds__cpu_objects_of(x->body, p->object);
+    ds__cpu_plan_fill(x, p, at, 1);
+    return 1;
+}
+
+/* Makes the plan of the executable anew; pending launches keep the old one. After a failure, the
+   executable still has the old plan. */
 static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     uint32_t flats = 0;
     ds__cpu_plan *p = ds__host_alloc(sizeof *p + x->lanes * sizeof p->block[0]);
     size_t *at = ds__host_alloc((x->lanes + 1u) * sizeof *at);
-    int done = p && at;
     if (p)
         atomic_store(&p->users, 1);
     ds__cpu_regather(x, x->body, &flats);
-    if (done) {
-        p->lanes = x->lanes;
-        ds__cpu_plan_fill(x, p, at, 0);
-        for (uint32_t i = 0; i < x->lanes && done; i++) {
-            if (at[i] > UINT32_MAX - 64)
-                done = 0;
-            else
-                p->block[i] =
-                    ds__host_alloc(offsetof(ds__cpu_block, data) + at[i] +
-                                   sizeof(ds__op)); /* reading an operation whole stays inside */
-            done = done && p->block[i];
-            at[i] = 0;
-        }
-        size_t objects = ds__cpu_objects_of(x->body, NULL);
-        if (done && objects)
-            done = (p->object = ds__host_alloc(objects * sizeof *p->object)) != NULL;
-        if (done)
-            p->objects = ds__cpu_objects_of(x->body, p->object);
-        if (done)
-            ds__cpu_plan_fill(x, p, at, 1);
-    }
+    int done = p && at && ds__cpu_plan_write(x, p, at);
     ds__host_free(at);
     if (!done) {
         ds__cpu_plan_drop(p);
@@ -159,6 +186,8 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     return DS_OK;
 }
 
+/* Drops a reference to an executable. The last one frees it, and destroys its lanes and its
+   gate. */
 static void ds__cpu_exec_drop(ds__cpu_exec *x) {
     if (atomic_fetch_sub(&x->users, 1) != 1)
         return;
@@ -209,7 +238,7 @@ static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsi
     return DS_OK;
 }
 
-/* The core has the graphs themselves. */
+/* The entries that change a graph do nothing: the core keeps the graphs. */
 static ds_result ds__cpu_graph_create(ds__body *body) {
     (void)body;
     return DS_OK;
@@ -253,8 +282,8 @@ static void ds__cpu_graph_destroy(ds__body *body) {
     (void)body;
 }
 
-/* The core changes the body when these have returned; the next launch makes a plan of it. The
-   old one goes at once, with what it keeps, unless a launch needs it. */
+/* Drops the plan, which keeps payloads alive, at once; pending launches keep it. The core changes
+   the shadow graph after the entry has returned, and the next launch makes a plan. */
 static ds_result ds__cpu_exec_changed(ds__cpu_exec *x) {
     ds__cpu_plan_drop(x->plan);
     x->plan = NULL;

@@ -32,6 +32,7 @@
 #include "graph_plan.h"
 #include "graph.h"
 
+/* Frees a launch, and drops its references to the executable, the plan and the stamps. */
 static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
@@ -44,66 +45,127 @@ static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     ds__cpu_exec_drop(x);
 }
 
-/* Notes what wait nodes wait for, and makes the stamps of timed records. */
-static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
-    const ds__cpu_exec *x = run->exec;
-    uint32_t record = 0;
-    uint32_t wait = 0;
-    if (x->records && !(run->stamp = ds__host_alloc(x->records * sizeof *run->stamp)))
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    if (x->waits && !(run->token = ds__host_alloc(x->waits * sizeof *run->token)))
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    /* in the order of ds__cpu_plan_fill, which numbers them */
-    for (uint32_t i = 0; i < x->entries; i++) {
-        const ds__node *n = x->entry[i].flat == UINT32_MAX ? NULL : x->flat[x->entry[i].flat].node;
-        if (!n || (n->kind != DS_NODE_EVENT_RECORD && n->kind != DS_NODE_EVENT_WAIT))
-            continue;
-        ds__cpu_event *e = n->op.u.event.event;
-        ds_result r = n->kind == DS_NODE_EVENT_WAIT ? ds__cpu_event_look(e, 1) : DS_OK;
-        if (r < 0)
-            return r;
-        ds__lock_take(&e->lock);
-        uint64_t capture = e->capture;
-        ds__cpu_token t = { e->stream, e->upto };
-        ds__lock_give(&e->lock);
-        if (n->kind == DS_NODE_EVENT_RECORD) {
-            if ((e->flags & DS_EVENT_TIMING) && !(run->stamp[record] = ds__cpu_stamp_take()))
-                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
-            if (e->board && !run->shared &&
-                !(run->shared = ds__host_alloc(x->records * sizeof *run->shared)))
-                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-            if (e->board && (r = ds__cpu_lane_for(x->lane[x->flat[x->entry[i].flat].lane], e,
-                                                  &run->shared[record])) < 0)
-                return r;
-            record++;
-        } else {
-            if (capture)
-                return ds__cpu_captured(
-                    capture, 0, "the executable waits for an event that was recorded in a capture");
-            if (t.stream && (r = ds__cpu_event_watch(e, t.stream, t.upto)) < 0)
-                return r;
-            run->token[wait++] = t;
-        }
-    }
-    return DS_OK;
+/* Returns the flat node that an entry runs if it is an event node, else NULL. */
+static const ds__cpu_flat *ds__cpu_entry_event(const ds__cpu_exec *x, const ds__cpu_entry *e) {
+    const ds__cpu_flat *f = e->flat == UINT32_MAX ? NULL : &x->flat[e->flat];
+    if (!f || !f->node)
+        return NULL;
+    return f->node->kind == DS_NODE_EVENT_RECORD || f->node->kind == DS_NODE_EVENT_WAIT ? f : NULL;
 }
 
-/* The events of record nodes stand for this launch from now on. */
+/* Prepares record number `record` of a launch: a time stamp for an event with timing, and the lane
+   of a registry for an event that processes share. */
+static ds_result ds__cpu_launch_add_record(ds__cpu_launch *run, const ds__cpu_flat *f,
+                                           uint32_t record) {
+    const ds__cpu_exec *x = run->exec;
+    ds__cpu_event *e = f->node->op.u.event.event;
+    if (e->flags & DS_EVENT_TIMING) {
+        run->stamp[record] = ds__cpu_stamp_take();
+        if (!run->stamp[record])
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
+    }
+    if (!e->registry)
+        return DS_OK;
+    if (!run->shared)
+        run->shared = ds__host_alloc(x->records * sizeof *run->shared);
+    if (!run->shared)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    return ds__cpu_lane_for(x->lane[f->lane], e, &run->shared[record]);
+}
+
+/* Notes the token of the event at the time of the launch as that of wait number `wait`. */
+static ds_result ds__cpu_launch_add_wait(ds__cpu_launch *run, ds__cpu_event *e, uint32_t wait) {
+    ds_result r = ds__cpu_event_look(e, 1);
+    if (r < 0)
+        return r;
+    ds__lock_take(&e->lock);
+    uint64_t capture = e->capture;
+    ds__cpu_token t = { e->stream, e->upto };
+    ds__lock_give(&e->lock);
+    if (capture)
+        return ds__cpu_captured(capture, 0,
+                                "the executable waits for an event that was recorded in a capture");
+    if (t.stream)
+        r = ds__cpu_event_watch(e, t.stream, t.upto);
+    run->token[wait] = t;
+    return r;
+}
+
+/* Prepares the event nodes of a launch. They have numbers in the order of the entries, as
+   ds__cpu_plan_fill assigns them. */
+static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
+    const ds__cpu_exec *x = run->exec;
+    ds_result r = DS_OK;
+    uint32_t record = 0;
+    uint32_t wait = 0;
+    if (!x->records && !x->waits)
+        return DS_OK;
+    if (x->records) {
+        run->stamp = ds__host_alloc(x->records * sizeof *run->stamp);
+        if (!run->stamp)
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    }
+    if (x->waits) {
+        run->token = ds__host_alloc(x->waits * sizeof *run->token);
+        if (!run->token)
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    }
+    for (uint32_t i = 0; i < x->entries && r == DS_OK; i++) {
+        const ds__cpu_flat *f = ds__cpu_entry_event(x, &x->entry[i]);
+        if (!f)
+            continue;
+        r = f->node->kind == DS_NODE_EVENT_RECORD
+                ? ds__cpu_launch_add_record(run, f, record++)
+                : ds__cpu_launch_add_wait(run, f->node->op.u.event.event, wait++);
+    }
+    return r;
+}
+
+/* Lets the events of record nodes stand for the launch with that ticket. stamps: those of the
+   launch, which may be over and freed already. */
 static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
                                   ds__cpu_stamp *const *stamps) {
     uint32_t record = 0;
     for (uint32_t i = 0; i < x->entries && x->records; i++) {
-        const ds__cpu_flat *f = x->entry[i].flat == UINT32_MAX ? NULL : &x->flat[x->entry[i].flat];
-        if (!f || !f->node || f->node->kind != DS_NODE_EVENT_RECORD)
+        const ds__cpu_flat *f = ds__cpu_entry_event(x, &x->entry[i]);
+        if (!f || f->node->kind != DS_NODE_EVENT_RECORD)
             continue;
         uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
         ds__cpu_event_set(e, x->lane[f->lane], upto, stamps[record++]);
-        if (e->board)
+        if (e->registry)
             ds__cpu_event_publish(e, x->lane[f->lane], upto);
     }
 }
 
+/* Returns the next launch of an executable, with references to the executable and its plan. NULL:
+   no memory. */
+static ds__cpu_launch *ds__cpu_launch_create(ds__cpu_exec *x) {
+    ds__cpu_launch *run = ds__host_alloc(sizeof *run);
+    if (!run) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+        return NULL;
+    }
+    run->exec = x;
+    run->plan = x->plan;
+    run->ticket = x->launches;
+    atomic_fetch_add_explicit(&x->users, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&x->plan->users, 1, memory_order_relaxed);
+    return run;
+}
+
+/* Frees a launch that was not enqueued, with the references that its events would have to the
+   stamps. */
+static void ds__cpu_launch_cancel(ds__cpu_launch *run) {
+    const ds__cpu_exec *x = run->exec;
+    for (uint32_t i = 0; run->stamp && i < x->records; i++)
+        ds__cpu_stamp_give(run->stamp[i]);
+    for (uint32_t i = 0; run->shared && i < x->records; i++)
+        ds__cpu_lane_unused(run->shared[i]);
+    ds__cpu_launch_drop(run);
+}
+
+/* Enqueues a launch. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
@@ -111,52 +173,48 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
         r = ds__cpu_plan_make(x);
     if (r < 0)
         return r;
-    ds__cpu_launch *run = ds__host_alloc(sizeof *run);
+    ds__cpu_launch *run = ds__cpu_launch_create(x);
     if (!run)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    run->exec = x;
-    run->plan = x->plan;
-    run->ticket = x->launches;
-    atomic_fetch_add_explicit(&x->users, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&x->plan->users, 1, memory_order_relaxed);
+        return DS_ERR_OUT_OF_MEMORY;
+
     ds__cpu_stamp **stamps = NULL;
-    if (x->records || x->waits) {
-        r = ds__cpu_launch_events(run);
-        if (r == DS_OK && x->records &&
-            !(stamps = ds__copy_bytes(run->stamp, x->records * sizeof *stamps)))
+    r = ds__cpu_launch_events(run);
+    if (r == DS_OK && x->records) {
+        stamps = ds__copy_bytes(run->stamp, x->records * sizeof *stamps);
+        if (!stamps)
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
     }
     ds__op launch = *op;
     launch.u.graph.exec = run;
     if (r == DS_OK)
         r = ds__cpu_enqueue(s, &launch, NULL);
-    if (r < 0) { /* the events' halves of the stamps too */
-        for (uint32_t i = 0; run->stamp && i < x->records; i++)
-            ds__cpu_stamp_give(run->stamp[i]);
-        for (uint32_t i = 0; run->shared && i < x->records; i++)
-            ds__cpu_lane_unused(run->shared[i]);
-        ds__host_free(stamps);
-        ds__cpu_launch_drop(run);
-        return r;
-    }
+    if (r < 0)
+        goto fail;
+
     if (x->records)
         ds__cpu_launch_record(x, x->launches, stamps);
     ds__host_free(stamps);
     x->launches++;
     return DS_OK;
+
+fail:
+    ds__host_free(stamps);
+    ds__cpu_launch_cancel(run);
+    return r;
 }
 
+/* Makes the plan of an executable that has changed. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_upload(const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     return x->dirty ? ds__cpu_plan_make(x) : DS_OK;
 }
 
-/* Starts a lane: in this moment nobody runs it, or somebody who has emptied it and will see its
-   new operations. */
+/* Starts a lane. No thread runs the lane, or a thread that has emptied it will see the new
+   operations. hold_first: if the first operation is a wait, the lane is parked without a thread. */
 static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     uint32_t idle = DS__CPU_IDLE;
     ds__op *op = (ds__op *)(void *)(lane->head->data);
-    /* it would only be parked */
+    /* a worker would only park the lane */
     if (hold_first && op->kind == DS__CPU_OP_LANE_WAIT &&
         atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_RUNNING)) {
         ds__cpu_stream *on = op->u.wait.stream;
@@ -169,13 +227,16 @@ static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     ds__cpu_kick(lane);
 }
 
-/* What failed so far stays failed, later operations run again. The stream has nothing to do. */
+/* Ends the failure of a stream without pending work. Numbers that have failed stay failed; later
+   operations run. */
 static void ds__cpu_forgive(ds__cpu_stream *s) {
     ds__cpu_stays_failed(s, atomic_load(&s->failure), atomic_load(&s->failed_from),
                          atomic_load(&s->done));
     atomic_store(&s->failure, NULL);
 }
 
+/* Gives the lanes their operations, and starts them. The owner of the stream runs the first lane
+   itself, unless more urgent streams are ready. */
 static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_relaxed);
@@ -193,7 +254,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
                                   memory_order_relaxed);
         if (f)
             ds__cpu_fail_stream(lane, f, lane->lane_base + 1);
-        /* a failure that an earlier launch's stream brought along is not this one's */
+        /* the failure came from the stream of an earlier launch */
         else if (atomic_load(&lane->failure) && !atomic_load(&ds__cpu.device[lane->device].failure))
             ds__cpu_forgive(lane);
     }
@@ -208,7 +269,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
     uint32_t idle = DS__CPU_IDLE;
     if (x->lanes == 0 || !nest)
         return;
-    /* who emptied it goes on with it */
+    /* the thread that has emptied the lane continues with it */
     if (!atomic_compare_exchange_strong(&x->lane[0]->state, &idle, DS__CPU_RUNNING))
         return;
     ds__tls.nested++;
@@ -216,7 +277,8 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
     ds__tls.nested--;
 }
 
-/* The stream has come to a launch. DS__CPU_GONE: it is parked and will come again. */
+/* Runs a launch: waits for its turn, starts the lanes, and waits for all of them. DS__CPU_GONE: the
+   stream is parked, and comes to the launch again. */
 static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                uint64_t number, int who) {
     ds__cpu_launch *run = op->u.graph.exec;
@@ -252,7 +314,8 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
     return DS__CPU_EMPTY;
 }
 
-/* Operations that only lanes have. */
+/* Runs an operation that only lanes have: a record or wait of an event node, or a wait for another
+   lane. */
 static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                              uint64_t number, int failed, int who) {
     ds__cpu_launch *run = s->launch;
@@ -263,7 +326,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         if (run->shared && run->shared[op->u.wait.upto])
             ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
-        return DS__CPU_EMPTY; /* the launch gives it back */
+        return DS__CPU_EMPTY; /* the launch drops the reference to the stamp */
     }
     if (op->kind == DS__CPU_OP_NODE_WAIT)
         t = run->token[op->u.wait.upto];

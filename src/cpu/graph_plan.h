@@ -37,11 +37,11 @@ typedef struct ds__cpu_plan {
     _Atomic int users;
     uint32_t lanes;
     size_t objects;
-    ds__object **object;    /* what host functions get */
-    ds__cpu_block *block[]; /* each lane's operations, in one piece */
+    ds__object **object;    /* payloads and attached objects, which the plan keeps alive */
+    ds__cpu_block *block[]; /* the operations of each lane, in one piece */
 } ds__cpu_plan;
 
-/* A node of the graph, of its children too, and where it runs. */
+/* A node of the graph or of a child graph, with its place in a lane. */
 typedef struct ds__cpu_flat {
     const ds__node *node;
     uint32_t *deps;
@@ -50,8 +50,7 @@ typedef struct ds__cpu_flat {
     uint32_t lane;
     uint32_t number;
     uint32_t level;
-    uint32_t left; /* while they are sorted */
-    uint32_t next; /* while they are sorted */
+    uint32_t left; /* during the sort: dependencies that are not sorted yet */
 } ds__cpu_flat;
 
 /* A step of a lane: a wait for another lane (flat UINT32_MAX) or a node. */
@@ -63,11 +62,11 @@ typedef struct ds__cpu_entry {
 } ds__cpu_entry;
 
 typedef struct ds__cpu_exec {
-    _Atomic int users;    /* the owner, and launches on their way */
-    const ds__body *body; /* the core's; not looked at once the owner is gone */
+    _Atomic int users;    /* the owner, and pending launches */
+    const ds__body *body; /* the shadow graph; not used after the owner has dropped it */
     unsigned flags;
-    int dirty; /* the plan is not that of the body any more */
-    int hosts; /* there are host functions */
+    int dirty; /* 1: the shadow graph has changed since the plan was made */
+    int hosts; /* 1: there are host functions */
     uint32_t flats;
     uint32_t flat_room;
     uint32_t lanes;
@@ -77,11 +76,11 @@ typedef struct ds__cpu_exec {
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
     ds__cpu_stream *gate;
-    uint64_t *base;       /* of each lane: the number before the first launch */
-    uint64_t gate_base;   /* of the gate: the number before the first launch */
-    uint32_t *operations; /* of each lane, in one launch */
-    uint32_t records;     /* event nodes that record */
-    uint32_t waits;       /* event nodes that wait */
+    uint64_t *base;       /* number of each lane before the first launch */
+    uint64_t gate_base;   /* number of the gate before the first launch */
+    uint32_t *operations; /* number of operations of each lane in one launch */
+    uint32_t records;     /* number of event nodes that record */
+    uint32_t waits;       /* number of event nodes that wait */
     uint64_t launches;
     ds__cpu_plan *plan;
 } ds__cpu_exec;
@@ -91,18 +90,20 @@ typedef struct ds__cpu_launch {
     ds__cpu_exec *exec;
     ds__cpu_plan *plan;
     uint64_t ticket;
-    uint32_t next; /* lanes before it are done */
+    uint32_t next; /* the lanes before this one are done */
     int started;
-    ds__cpu_stamp **stamp; /* of record nodes with timing */
-    /* of record nodes whose events processes share; NULL: there are none */
+    ds__cpu_stamp **stamp; /* of record nodes; NULL for events without timing */
+    /* of record nodes; NULL for events that processes do not share */
     ds__cpu_lane **shared;
-    ds__cpu_token *token; /* what wait nodes wait for */
+    ds__cpu_token *token; /* tokens for which the wait nodes wait */
 } ds__cpu_launch;
 
+/* Returns the number of the lane after the launch with that ticket. */
 static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t ticket) {
     return x->base[lane] + (ticket + 1) * x->operations[lane];
 }
 
+/* Adds a dependency of a flat node on another one. Returns 0 if there is no memory. */
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
     if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
@@ -111,8 +112,9 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     return 1;
 }
 
-/* Adds the nodes of a body, whose roots come after flat node `after` (UINT32_MAX: none). A
-   child's own node comes after all of the child's. */
+/* Adds the nodes of a graph. Its roots depend on flat node `after` (UINT32_MAX: on none). A child
+   graph lies between two flat nodes: an additional one, on which its roots depend, and its own
+   node, which depends on all nodes in the child. Returns 0 if there is no memory. */
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
@@ -125,7 +127,6 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         const ds__node *n = b->node[i];
         uint32_t own = first + i;
         uint32_t begin = own;
-        /* another node before the child's, which its roots come after */
         if (n->child && n->child->count) {
             begin = x->flats;
             if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
@@ -149,7 +150,24 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     return 1;
 }
 
-/* Sorts the flat nodes so that each comes after those it depends on; *out_order is the caller's. */
+/* Counts the dependencies of each flat node in `left`, and lists the successors: those of node i
+   stand in `successor` from start[i] to start[i + 1] - 1. `start` has room for two nodes more, and
+   all its numbers must be 0. */
+static void ds__cpu_list_successors(ds__cpu_exec *x, uint32_t *start, uint32_t *successor) {
+    for (uint32_t i = 0; i < x->flats; i++) {
+        x->flat[i].left = x->flat[i].dep_count;
+        for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
+            start[x->flat[i].deps[k] + 2]++;
+    }
+    for (uint32_t i = 2; i < x->flats + 2; i++)
+        start[i] += start[i - 1];
+    for (uint32_t i = 0; i < x->flats; i++)
+        for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
+            successor[start[x->flat[i].deps[k] + 1]++] = i;
+}
+
+/* Sorts the flat nodes so that each comes after those it depends on (Kahn's algorithm). Returns 0
+   if there is no memory. The caller frees *out_order in any case. */
 static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
     uint32_t *start = ds__host_alloc((x->flats + 2u) * sizeof *start);
     uint32_t edges = 0;
@@ -160,16 +178,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
     uint32_t *successor = ds__host_alloc((edges + 1u) * sizeof *successor);
     *out_order = order;
     if (start && order && successor) {
-        for (uint32_t i = 0; i < x->flats; i++) {
-            x->flat[i].left = x->flat[i].dep_count;
-            for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
-                start[x->flat[i].deps[k] + 2]++;
-        }
-        for (uint32_t i = 2; i < x->flats + 2; i++)
-            start[i] += start[i - 1];
-        for (uint32_t i = 0; i < x->flats; i++)
-            for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
-                successor[start[x->flat[i].deps[k] + 1]++] = i;
+        ds__cpu_list_successors(x, start, successor);
         for (uint32_t i = 0; i < x->flats; i++)
             if (x->flat[i].left == 0)
                 order[n++] = i;
@@ -183,6 +192,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
     return n == x->flats && start && order && successor;
 }
 
+/* Appends an entry to a lane. Returns 0 if there is no memory. */
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
     if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
@@ -196,9 +206,10 @@ static int ds__cpu_flat_device(const ds__cpu_exec *x, const ds__cpu_flat *f) {
     return f->node ? f->node->device.index : x->body->device.index;
 }
 
-/* A node goes on the lane that ends with one it depends on, if that one is of the same device
-   and priority; else it begins a lane. `tail`: the last node of each lane. `seen`: the highest
-   number awaited of each lane, and for which node. */
+/* Appends a node to a lane that ends with one of its dependencies and has the same device and
+   priority. If there is no such lane, a new lane begins. The node waits once for each other lane.
+   tail: the last node of each lane. seen: for each lane, the last node that waits for it, and the
+   highest number of the lane among the node's dependencies. Returns 0 if there is no memory. */
 static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_t *seen) {
     ds__cpu_flat *f = &x->flat[flat];
     uint32_t lane = x->lanes;
@@ -210,7 +221,7 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
     }
     if (lane == x->lanes)
         x->operations[x->lanes++] = 0;
-    for (uint32_t k = 0; k < f->dep_count; k++) { /* the latest of each lane */
+    for (uint32_t k = 0; k < f->dep_count; k++) { /* the latest dependency in each lane */
         const ds__cpu_flat *d = &x->flat[f->deps[k]];
         uint64_t mark = (uint64_t)(flat + 1) << 32 | d->number;
         if (d->lane != lane && (seen[d->lane] >> 32 != flat + 1u || seen[d->lane] < mark))
@@ -231,6 +242,7 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
     return 1;
 }
 
+/* Distributes the nodes over lanes. Returns 0 if there is no memory. */
 static int ds__cpu_lay_out(ds__cpu_exec *x) {
     uint32_t *order = NULL;
     uint32_t *tail = NULL;
@@ -264,6 +276,7 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
     return done;
 }
 
+/* Creates the streams of the lanes, and the gate. Returns 0 if there is no memory. */
 static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     x->lane = ds__host_alloc((x->lanes + 1u) * sizeof *x->lane);
     x->base = ds__host_alloc((x->lanes + 1u) * sizeof *x->base);
@@ -273,14 +286,17 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
         const ds__cpu_flat *f = &x->flat[i];
         if (x->lane[f->lane])
             continue;
-        if (!(x->lane[f->lane] = ds__cpu_stream_make(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
-                                                     (int)f->level + 1 - DS__CPU_LEVELS)))
+        ds__cpu_stream *lane = ds__cpu_stream_make(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
+                                                   (int)f->level + 1 - DS__CPU_LEVELS);
+        x->lane[f->lane] = lane;
+        if (!lane)
             return 0;
-        x->base[f->lane] = atomic_load(&x->lane[f->lane]->submitted);
+        x->base[f->lane] = atomic_load(&lane->submitted);
     }
-    if (!(x->gate = ds__cpu_stream_make(x->body->device.index, DS__STREAM_LANE, 0, 0)))
+    x->gate = ds__cpu_stream_make(x->body->device.index, DS__STREAM_LANE, 0, 0);
+    if (!x->gate)
         return 0;
-    /* who emptied the stream that it was before may still have a last look at it */
+    /* the thread that has emptied the object's former stream may still look at the state once */
     uint32_t idle = DS__CPU_IDLE;
     while (!atomic_compare_exchange_strong(&x->gate->state, &idle, DS__CPU_COUNTS)) {
         idle = DS__CPU_IDLE;

@@ -21,8 +21,8 @@
 #include "failure.h"
 #include "scheduler.h"
 
-/* One more thread for host functions; the pool's lock is held. A refusal is tried again at the
-   monitor's next tick. */
+/* Starts one more thread for host functions. The pool's lock is held. If the system refuses, the
+   monitor tries again at its next tick. */
 static void ds__cpu_host_spawn(void) {
     if (ds__cpu.host_threads == ds__cpu.host_room) {
         int room = ds__cpu.host_room ? 2 * ds__cpu.host_room : 16;
@@ -40,7 +40,8 @@ static void ds__cpu_host_spawn(void) {
         ds__cpu.host_threads++;
 }
 
-/* Before a host function is accepted there is a thread that will run it. */
+/* Starts the first thread for host functions, if there is none. A host function is accepted only if
+   a thread exists that can run it. */
 static ds_result ds__cpu_host_ready(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__cpu.host_threads, memory_order_relaxed) > 0))
         return DS_OK;
@@ -53,7 +54,8 @@ static ds_result ds__cpu_host_ready(void) {
                : ds__fail(DS_ERR_OUT_OF_MEMORY, "no thread for host functions could be started");
 }
 
-/* The stream's next operation is the user's code: hands the stream over. */
+/* Hands a stream whose next operation is a host function to the threads for these. The caller does
+   not own the stream any more then. */
 static void ds__cpu_to_host(ds__cpu_stream *s) {
     atomic_fetch_add(&ds__cpu.host_busy, 1);
     ds__lock_take(&ds__cpu.lock);
@@ -71,12 +73,12 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
         atomic_fetch_add(&ds__cpu.host_word, 1);
         ds__futex_wake(&ds__cpu.host_word, 1);
     }
-    /* who counts as idle may be on its way for another one */
+    /* a thread that counts as idle may have been woken for another stream */
     if (!idle || !alone)
         ds__cpu_wake_monitor();
 }
 
-/* Runs the user's code of the operation; number is the operation's. */
+/* Invokes the host function or callback of operation `number`, and its destructor. */
 static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number) {
     ds__cpu_failure *f = ds__cpu_failed(s, number);
     int outer = ds__tls.in_callback;

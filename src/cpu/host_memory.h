@@ -24,7 +24,7 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
         "pinned memory cannot be allocated in this thread while the capture is open");
     if (r < 0)
         return r;
-    /* whole pages, which are there when the call returns, as CUDA; a dry device has addresses */
+    /* whole pages, which exist when the call returns, as with CUDA; those of a dry device do not */
     int touches = size >= DS__TOUCH_PAGE && !ds__cpu_is_dry(size);
     if (size > SIZE_MAX - DS__TOUCH_PAGE || (touches && size > ds__cpu.memory))
         *out = NULL;
@@ -45,6 +45,7 @@ static ds_result ds__cpu_host_register(void *ptr, size_t size) {
     return ds__cpu_unsafe("memory cannot be registered in this thread while the capture is open");
 }
 
+/* Waits for the work of a device, or of all devices if `device` is negative. */
 static ds_result ds__cpu_memory_wait(int device) {
     ds_result r = ds__cpu_unsafe(
         "memory cannot be freed or unregistered in this thread while the capture is open");
@@ -64,7 +65,7 @@ static ds_result ds__cpu_memory_release(ds_memory_kind kind, int device, void *p
     return DS_OK;
 }
 
-/* Waits for one unfinished stream after the other; needs no memory. */
+/* Waits for the unfinished streams of all devices, one after the other. */
 static void ds__cpu_drain(void) {
     for (int i = 0; i < ds__cpu.devices; i++) {
         ds__cpu_token t;

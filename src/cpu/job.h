@@ -19,7 +19,7 @@
 #include "types.h"
 #include "scheduler.h"
 
-/* Nothing is left to take: nobody joins the job any more. */
+/* Takes a job without pieces left out of the list, so that no further thread joins it. */
 static void ds__cpu_job_unlink(ds__cpu_job *job) {
     ds__lock_take(&ds__cpu.lock);
     atomic_store_explicit(&job->stream->job, NULL, memory_order_relaxed);
@@ -33,10 +33,10 @@ static void ds__cpu_job_unlink(ds__cpu_job *job) {
     ds__lock_give(&ds__cpu.lock);
 }
 
-/* Waiting host threads take pieces from the front and workers from the back, so that each
-   processor meets much the same memory every time. `taken` says that one is left; front and back
-   then never meet. leave: a helping worker goes when there are ready streams. limit: this many
-   pieces at most. */
+/* Runs at most `limit` pieces. Waiting host threads take pieces from the front and workers from the
+   back, so that each processor touches much the same memory every time. A thread first counts its
+   piece in `taken`; front and back therefore never meet. leave: the thread stops if there are ready
+   streams. */
 static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t limit) {
     while (limit-- > 0 &&
            !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed))) {
@@ -52,11 +52,12 @@ static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t lim
     }
 }
 
-/* Joins a job: that of one stream which has not passed `upto`, or any. 0: there was none. */
+/* Joins the job of stream s, if s has not passed `upto`, or with s NULL any job. Returns 0 if there
+   is no such job with pieces left. */
 static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     ds__lock_take(&ds__cpu.lock);
     ds__cpu_job *job = s ? atomic_load_explicit(&s->job, memory_order_relaxed) : ds__cpu.jobs;
-    /* a later operation's */
+    /* the job is that of a later operation then */
     if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto)
         job = NULL;
     while (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces)
@@ -68,8 +69,8 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
         return 0;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    /* Between the pieces of a copy a worker can look at ready streams; those of a kernel may
-       take long. */
+    /* a worker can look at ready streams between the pieces of a copy; a piece of a kernel may take
+       long */
     int moves = job->op->kind != DS__OP_KERNEL;
     if (!moves)
         ds__cpu_long(w, 1);
@@ -81,13 +82,14 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     int wake = users == 0 && job->owner_sleeps;
     atomic_store_explicit(&job->users, users, memory_order_release);
     ds__lock_give(&ds__cpu.lock);
-    /* the job may be gone; only the address is used */
+    /* the job may not exist any more; only its address is used */
     if (wake)
         ds__futex_wake(&job->users, 1);
     return 1;
 }
 
-/* Waits until the other threads have left the job, which has no pieces left. */
+/* Waits until the other threads have left the job, which has no pieces left: the job is on the
+   owner's stack. */
 static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
     uint64_t start = 0;
     for (int spins = 0; !start || ds__now_ns() - start < DS__CPU_POLL_NS; spins++) {
@@ -115,7 +117,8 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
         ds__cpu_long(w, 0);
 }
 
-/* Works on the job until all of it is done; sleeping workers are called when that pays. */
+/* Runs a job to its end, together with threads that join it. call_workers: sleeping workers are
+   woken, if processors are free. */
 static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *job,
                             int call_workers) {
     job->stream = s;
@@ -128,9 +131,9 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
     atomic_fetch_add(&ds__cpu.job_count, 1);
     atomic_store_explicit(&s->job, job, memory_order_release);
     ds__lock_give(&ds__cpu.lock);
-    /* Two pieces on our own, time enough for a host thread that waits, or a worker that is
-       awake, to join. Then sleeping workers are called, but no more threads than processors: one
-       too many, and a piece waits for a time slice. */
+    /* During the first two pieces, a waiting host thread or an awake worker can join. Then sleeping
+       workers are woken, but no more threads than processors: a piece of one thread too many would
+       wait for a time slice. */
     ds__cpu_job_work(job, w != NULL, 0, 2);
     int parked = atomic_load(&ds__cpu.parked);
     int waiting = atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed);

@@ -29,27 +29,28 @@ static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
         atomic_store_explicit(&job->status, status, memory_order_relaxed);
 }
 
-/* A kernel's estimate: launches timed so far, up to 4, and picoseconds of an item, as last
-   measured, in the lower half. */
+/* Returns the number of timed launches, at most 4, from a kernel's estimate. The lower half of an
+   estimate has the picoseconds of an item in the last timed launch. */
 static inline uint32_t ds__cpu_runs(uint64_t estimate) {
     return (uint32_t)(estimate >> 32);
 }
 
-/* Picoseconds of an item; items of vectorized kernels take less than a nanosecond. */
+/* Returns the picoseconds of an item. Items of vectorized kernels take less than a nanosecond. */
 static uint32_t ds__cpu_item_ps(uint64_t ns, size_t items) {
     double ps = (double)ns * 1000 / (double)items;
     return ps < UINT32_MAX ? (uint32_t)ps : UINT32_MAX;
 }
 
-/* Runs the launch: its first items alone, to see how long the rest will take; the rest is split
-   when it is long. `known_ps`: what an item took before; 0: not known. */
+/* Runs the launch and returns its status. The first items run alone and are timed. The rest is
+   split if it is expected to take long. *known_ps is the time of an item in earlier launches (0:
+   not known), and becomes that of this launch. */
 static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                 const void *args, uint32_t *known_ps) {
     ds__kernel *k = op->u.kernel.kernel;
     size_t n = op->u.kernel.items;
     size_t grain = k->grain ? k->grain : 1;
     size_t first = n / 64;
-    /* the others are to join soon */
+    /* a long first part would delay the threads that join */
     if (*known_ps && first > DS__CPU_FIRST_NS * UINT64_C(1000) / *known_ps)
         first = DS__CPU_FIRST_NS * UINT64_C(1000) / *known_ps;
     if (first < grain)
@@ -79,8 +80,8 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     return atomic_load_explicit(&job.status, memory_order_relaxed);
 }
 
-/* Returns the kernel's status. How long an item takes is measured at the first launches and then
-   now and then. */
+/* Runs and times a launch, and returns the kernel's status. Short kernels reach this function only
+   for some launches, see ds__cpu_is_short. */
 static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op) {
     ds__kernel *k = op->u.kernel.kernel;
     const void *args = (const char *)op + DS__CPU_ARGS_AT;
@@ -118,6 +119,7 @@ static const char *ds__cpu_kernel_reason(int status) {
     }
 }
 
+/* Makes a failure of the device and the stream from the status of the kernel of that number. */
 static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int status,
                                   uint64_t number) {
     char text[384];

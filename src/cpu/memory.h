@@ -106,9 +106,8 @@ static int ds__cpu_is_freed(uintptr_t address) {
     return found && (kept || !ds__os_is_mapped(address));
 }
 
-/* The core keeps the table of all memory; what it does not know is ordinary host memory, or
-   memory of this driver that was freed: DS_ERR_INVALID_VALUE. The usual case, a pageable operand
-   of a copy, takes no lock. */
+/* Describes memory that is not in the core's table: ordinary host memory, or freed memory of this
+   driver, which is refused. The usual case, a pageable operand of a copy, takes no lock. */
 static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
     uintptr_t address = (uintptr_t)ptr;
     memset(out, 0, sizeof *out);
@@ -118,16 +117,18 @@ static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
     return ds__fail(DS_ERR_INVALID_VALUE, "%p is in memory of the CPU driver that was freed", ptr);
 }
 
-/* Aligned to 512. */
+/* Allocates memory aligned to 512 bytes. NULL: no memory. */
 static void *ds__cpu_memory(size_t size) {
     return ds__os_aligned_alloc(512, size);
 }
 
-/* A device's; large pieces of a dry one are no more than addresses until they are touched. */
+/* Returns 1 if memory of this size is only reserved until it is touched: large memory of a dry
+   device (DS_CPU_DRY). */
 static int ds__cpu_is_dry(size_t size) {
     return ds__cpu.fabric && ds__cpu.fabric->flags & DS_CPU_DRY && size >= DS__CPU_DRY_BYTES;
 }
 
+/* Allocates memory of a device. NULL: no memory. */
 static void *ds__cpu_device_memory_take(size_t size) {
     if (DS__LIKELY(!ds__cpu_is_dry(size)))
         return ds__cpu_memory(size);
@@ -150,7 +151,7 @@ static void ds__cpu_device_memory_give(void *at, size_t size) {
     }
 }
 
-/* Takes the bytes from the device's limit. */
+/* Counts the bytes as used, unless they exceed the device's limit. */
 static ds_result ds__cpu_take(int device, size_t size) {
     ds__cpu_device *d = &ds__cpu.device[device];
     size_t used = atomic_load(&d->used);
@@ -163,6 +164,7 @@ static ds_result ds__cpu_take(int device, size_t size) {
     return DS_OK;
 }
 
+/* Undoes ds__cpu_take, and reports that the system has no memory. */
 static ds_result ds__cpu_short(int device, size_t size) {
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot allocate %zu bytes for cpu:%d", size,
@@ -180,8 +182,7 @@ static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
     return *out ? DS_OK : ds__cpu_short(device, size);
 }
 
-/* Virtual memory is the system's. Its unit here is that of GPUs, and of the system's large
-   pages. */
+/* The unit of mapped memory: that of GPUs, and of the system's large pages. */
 #define DS__CPU_SPACE_PAGE ((size_t)2 << 20)
 
 static size_t ds__cpu_space_round(size_t size) {
@@ -214,7 +215,7 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
         return r;
     r = ds__cpu_take(device, size);
     if (r == DS_OK && !ds__os_commit(at, size)) {
-        ds__os_decommit(at, size); /* it may have come half way */
+        ds__os_decommit(at, size); /* a part may be committed */
         r = ds__cpu_short(device, size);
     }
     if (r < 0)
@@ -234,7 +235,8 @@ static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
     return DS_OK;
 }
 
-/* The driver's own allocator is the system's: it keeps nothing. */
+/* Allocates memory for use in stream order. The memory comes from the system at once; the driver
+   keeps no freed memory. */
 static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void **out) {
     ds__cpu_stream *s = stream;
     ds__op op = { .kind = DS__CPU_OP_FREE };
@@ -244,14 +246,17 @@ static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void
         return ds__cpu_report(f);
     if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r))
         return r;
-    if ((r = ds__cpu_take(device, size)) < 0)
+    r = ds__cpu_take(device, size);
+    if (r < 0)
         return r;
-    if (!(*out = ds__cpu_device_memory_take(size)))
+    *out = ds__cpu_device_memory_take(size);
+    if (!*out)
         return ds__cpu_short(device, size);
     atomic_fetch_add(&ds__cpu.device[device].async_used, size);
     return DS_OK;
 }
 
+/* Enqueues the free of memory. */
 static ds_result ds__cpu_async_free(int device, void *stream, void *ptr, size_t size) {
     ds__cpu_stream *s = stream;
     ds__op op = { .kind = DS__CPU_OP_FREE };
@@ -264,6 +269,7 @@ static ds_result ds__cpu_async_free(int device, void *stream, void *ptr, size_t 
     return ds__cpu_enqueue(s, &op, NULL);
 }
 
+/* Frees the memory of a DS__CPU_OP_FREE. */
 static void ds__cpu_async_over(const ds__op *op) {
     ds__cpu_device *d = &ds__cpu.device[op->u.own.number];
     atomic_fetch_sub(&d->async_used, op->u.own.size);

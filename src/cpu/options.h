@@ -18,6 +18,8 @@
 #include "../base/error.h"
 #include "../base/state.h"
 
+/* Returns the value if it is positive, else the number in the environment, else the default
+   (fallback); at most `most`. */
 static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     uint64_t n = value > 0 ? (uint64_t)value : ds__env_number(name);
     if (n == 0)
@@ -25,9 +27,10 @@ static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     return n > (uint64_t)most ? most : (int)n;
 }
 
-/* Options of ds_init; NULL: none were given. */
+/* The kept options of ds_init, or NULL. */
 static const ds_cpu_desc *ds__cpu_kept;
 
+/* Returns the kept options, or zeroed ones. */
 static const ds_cpu_desc *ds__cpu_desc(void) {
     static const ds_cpu_desc none;
     return ds__cpu_kept ? ds__cpu_kept : &none;
@@ -137,8 +140,7 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
     return desc->fabric ? ds__cpu_check_fabric(desc) : DS_OK;
 }
 
-/* A copy of a fabric in one piece of memory, with the defaults in the place of zeros; NULL: no
-   memory. */
+/* Copies a fabric into one piece of memory, and replaces zeros by defaults. NULL: no memory. */
 static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
     size_t routes = ((size_t)f->devices + 1) * ((size_t)f->devices + 1);
     size_t hops = 0;
@@ -173,7 +175,8 @@ static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
     return copy;
 }
 
-/* Keeps the options, with copies of all that they point to; NULL: only frees the old copies. */
+/* Keeps a copy of the options and of all memory that they point to. NULL: only frees the old
+   copies. */
 static ds_result ds__cpu_configure(const ds_init_desc *init) {
     const ds_cpu_desc *desc = init ? init->cpu : NULL;
     static ds_cpu_desc kept;

@@ -19,8 +19,8 @@
 
 #include "types.h"
 
-/* Memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64, freed at
-   shutdown only. */
+/* Allocates memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64
+   bytes, and freed when the driver stops. NULL: no memory. */
 static void *ds__cpu_raw(size_t size) {
     void **raw = ds__host_alloc(size + 128);
     if (!raw)
@@ -32,8 +32,9 @@ static void *ds__cpu_raw(size_t size) {
     return (void *)(((uintptr_t)raw + 64 + 63) & ~(uintptr_t)63);
 }
 
-/* One thread at a time. Without memory what lies between two such parts counts as failed too:
-   what has failed must not count as done. */
+/* Notes that the numbers from `from` to `upto` stay failed. One thread at a time may call this for
+   a stream. Without memory, the last range grows up to these numbers, because failed numbers must
+   not count as done. */
 static void ds__cpu_stays_failed(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t from,
                                  uint64_t upto) {
     ds__cpu_past *last = atomic_load(&s->past);
@@ -77,10 +78,10 @@ static void ds__cpu_block_give(ds__cpu_block *b) {
     ds__lock_give(&ds__cpu.block_lock);
 }
 
-/* Bytes of an operation in the queue, a multiple of 16, and where a kernel's arguments begin in
-   it. */
+/* Offset of a kernel's arguments in a queued operation. */
 #define DS__CPU_ARGS_AT 48u
 
+/* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
     static const size_t size[] = {
         [DS__OP_COPY] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.copy,
@@ -103,7 +104,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
     return (n + 15) & ~(size_t)15;
 }
 
-/* Makes room for an operation at the tail; the producer's lock is held. NULL: no memory, nothing
+/* Makes room for an operation at the tail. The put lock is held. NULL: no memory; then nothing has
    changed. */
 static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     ds__cpu_block *b = s->tail;
@@ -118,7 +119,8 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
             b->next = fresh;
             ((ds__op *)(void *)(b->data + s->tail_at))->kind = DS__OP_JUMP;
         } else {
-            /* the stream is empty and idle: nobody else looks at its head until we publish */
+            /* the stream is empty and idle: no other thread reads the head before the operation is
+               published */
             s->head = fresh;
             s->head_at = 0;
         }
@@ -127,13 +129,13 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     }
     void *at = b->data + s->tail_at;
     s->tail_at += (uint32_t)bytes;
-    /* some operations ahead */
+    /* the line of an operation some places ahead */
     ds__own_line((const char *)b + ((s->tail_at + 320) & (DS__CPU_BLOCK_BYTES - 1)));
     return at;
 }
 
-/* Small structs in words, as the caller has just written them: wider loads would wait for the
-   caller's stores. */
+/* Copies a small struct in words, as the caller has just written it. Wider loads would wait until
+   the caller's stores have reached the cache. */
 static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
     if (DS__UNLIKELY(size > 64)) {
         memcpy(to, from, size);
@@ -148,7 +150,7 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
         *to++ = *from++;
 }
 
-/* Queues a copy of the operation; the producer's lock is held. */
+/* Enqueues a copy of the operation. The put lock is held. */
 static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__CPU_OP_CLOCK) {
         ds_result r = ds__cpu_put_clock(s);
@@ -172,7 +174,8 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
         memcpy(q, op, ds__cpu_op_bytes(op) < sizeof *op ? ds__cpu_op_bytes(op) : sizeof *op);
     }
     uint64_t n = atomic_load_explicit(&s->submitted, memory_order_relaxed) + 1;
-    /* seq_cst against ds__cpu_go_idle: either it sees this operation or the caller sees IDLE */
+    /* seq_cst against ds__cpu_go_idle: either that function sees this operation, or the caller sees
+       IDLE */
     atomic_store(&s->submitted, n);
     return DS_OK;
 }

@@ -25,6 +25,7 @@
 #include "host_func.h"
 #include "clock.h"
 
+/* Drops a reference to a stamp, which may be NULL. The last one returns it to the pool. */
 static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
     if (!stamp || atomic_fetch_sub_explicit(&stamp->refs, 1, memory_order_acq_rel) != 1)
         return;
@@ -34,9 +35,10 @@ static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
     ds__lock_give(&ds__cpu.object_lock);
 }
 
-/* The next operation in the queue; steps over the end of a block. */
+/* Returns the next operation in the queue. At the end of a block, the head moves to the next block,
+   and the old one goes to the producer or to the pool. */
 static ds__op *ds__cpu_head(ds__cpu_stream *s) {
-    /* a lane's piece is longer than a block */
+    /* not `data[head_at]`: the operations of a lane are in one piece, longer than a block */
     ds__op *op = (ds__op *)(void *)((char *)s->head + offsetof(ds__cpu_block, data) + s->head_at);
     if (DS__UNLIKELY(op->kind == DS__OP_JUMP)) {
         ds__cpu_block *old = s->head;
@@ -51,16 +53,16 @@ static ds__op *ds__cpu_head(ds__cpu_stream *s) {
     return op;
 }
 
-/* What became of the stream that ds__cpu_run worked on. */
+/* Results of a run: the stream is empty, belongs to another thread, or has operations left. */
 enum { DS__CPU_EMPTY, DS__CPU_GONE, DS__CPU_MORE };
 
-/* Who runs a stream: a worker or a waiting thread (not the user's host functions), a thread for
-   host functions (only those), or the submitter itself in inline mode. */
+/* The thread that runs a stream: a worker or a waiting thread, which runs no host functions; a
+   thread for host functions, which runs only these; or the submitter in inline mode. */
 enum { DS__CPU_WORK, DS__CPU_HOST, DS__CPU_ALL };
 
-/* The stream `on`, for which stream s has to wait, is free to be run: the thread that has s runs
-   it up to there, which saves parking one stream and waking it for the other. Not past more
-   urgent ready streams. 0: it could not. */
+/* Runs the stream `on` up to the number for which stream s waits, on the thread that owns s. This
+   saves parking s and waking it. Returns 0 if `on` has not passed the number: another thread has
+   it, a more urgent stream is ready, or too many streams run inside one another. */
 static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_stream *on,
                              uint64_t upto) {
     uint32_t state = atomic_load(&on->state);
@@ -81,7 +83,8 @@ static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return atomic_load_explicit(&on->done, memory_order_acquire) >= upto;
 }
 
-/* The stream waits until `on` has passed `upto`. */
+/* Waits until `on` has passed `upto`, and takes over the failure of that number. DS__CPU_GONE: the
+   stream is parked. */
 static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_stream *on,
                              uint64_t upto, uint64_t number, int who) {
     if (atomic_load_explicit(&on->done, memory_order_acquire) < upto &&
@@ -94,51 +97,60 @@ static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return DS__CPU_EMPTY;
 }
 
-/* Runs one operation. DS__CPU_GONE: the stream now belongs to somebody else and the operation is
-   not done. */
-static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
-                        int who) {
+/* Returns 1 if the stream has failed; a failure of its device counts from this number on. */
+static inline int ds__cpu_adopt_failure(ds__cpu_stream *s, uint64_t number) {
     if (DS__UNLIKELY(!atomic_load_explicit(&s->failure, memory_order_relaxed))) {
         ds__cpu_failure *f =
             atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_acquire);
         if (DS__UNLIKELY(f != NULL))
             ds__cpu_fail_stream(s, f, number);
     }
-    int failed = atomic_load_explicit(&s->failure, memory_order_relaxed) != NULL;
-    int dry = 0;
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && !failed && who == DS__CPU_WORK) {
-        if (ds__cpu_take_time(s, op))
-            return DS__CPU_MORE;
-        dry = (ds__cpu.fabric->flags & DS_CPU_DRY) != 0;
-    }
-    switch (op->kind) {
-    case DS__OP_KERNEL:
-        if (!failed && !(dry && op->u.kernel.kernel->bytes_fn)) {
-            int status = ds__cpu_kernel(w, s, op);
-            if (DS__UNLIKELY(status != 0))
-                ds__cpu_kernel_failed(s, op, status, number);
-        }
-        break;
-    case DS__OP_COPY:
-    case DS__OP_FILL:
-        if (!failed && !dry)
+    return atomic_load_explicit(&s->failure, memory_order_relaxed) != NULL;
+}
+
+/* Runs a kernel, copy or fill. dry: only kernels whose time is not modelled run. */
+static inline void ds__cpu_work_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                                     uint64_t number, int dry) {
+    if (op->kind != DS__OP_KERNEL) {
+        if (!dry)
             ds__cpu_move(w, s, op);
-        break;
+        return;
+    }
+    if (dry && op->u.kernel.kernel->bytes_fn)
+        return;
+    int status = ds__cpu_kernel(w, s, op);
+    if (DS__UNLIKELY(status != 0))
+        ds__cpu_kernel_failed(s, op, status, number);
+}
+
+/* Runs a host function or callback. A worker hands the stream over instead: DS__CPU_GONE. */
+static int ds__cpu_host_step(ds__cpu_stream *s, const ds__op *op, uint64_t number, int who) {
+    if (who == DS__CPU_WORK) {
+        ds__cpu_to_host(s);
+        return DS__CPU_GONE;
+    }
+    ds__cpu_host_op(s, op, number);
+    return DS__CPU_EMPTY;
+}
+
+/* Sets the time stamp of a record; a failed stream leaves it 0. */
+static void ds__cpu_record_step(ds__cpu_stream *s, const ds__op *op, int failed) {
+    ds__cpu_stamp *stamp = op->u.own.ptr;
+    if (!failed)
+        atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
+    ds__cpu_stamp_give(stamp);
+}
+
+/* Runs an operation that is neither a kernel nor a copy or fill. */
+static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                              uint64_t number, int failed, int who) {
+    switch (op->kind) {
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
-        if (who == DS__CPU_WORK) {
-            ds__cpu_to_host(s);
-            return DS__CPU_GONE;
-        }
-        ds__cpu_host_op(s, op, number);
+        return ds__cpu_host_step(s, op, number, who);
+    case DS__OP_RECORD:
+        ds__cpu_record_step(s, op, failed);
         break;
-    case DS__OP_RECORD: {
-        ds__cpu_stamp *stamp = op->u.own.ptr;
-        if (!failed)
-            atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
-        ds__cpu_stamp_give(stamp);
-        break;
-    }
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
     case DS__CPU_OP_SHARED_RECORD:
@@ -150,7 +162,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     case DS__CPU_OP_NODE_RECORD:
     case DS__CPU_OP_NODE_WAIT:
         return ds__cpu_lane_step(w, s, op, number, failed, who);
-    /* also on a stream that failed: what used it was skipped */
+    /* also on a failed stream, which has skipped all operations that use the memory */
     case DS__CPU_OP_FREE:
         ds__cpu_async_over(op);
         break;
@@ -160,8 +172,26 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     return DS__CPU_EMPTY;
 }
 
-/* A launch of one item of a kernel that has been short so far, and nothing has failed; now and
-   then not, to measure it. */
+/* Runs one operation. DS__CPU_GONE: the stream belongs to another thread now, and the operation is
+   not done. DS__CPU_MORE: only the first leg of a copy is over. */
+static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                        int who) {
+    int failed = ds__cpu_adopt_failure(s, number);
+    int dry = 0;
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && !failed && who == DS__CPU_WORK) {
+        if (ds__cpu_take_time(s, op))
+            return DS__CPU_MORE;
+        dry = (ds__cpu.fabric->flags & DS_CPU_DRY) != 0;
+    }
+    if (op->kind != DS__OP_KERNEL && op->kind != DS__OP_COPY && op->kind != DS__OP_FILL)
+        return ds__cpu_order_step(w, s, op, number, failed, who);
+    if (!failed)
+        ds__cpu_work_step(w, s, op, number, dry);
+    return DS__CPU_EMPTY;
+}
+
+/* Returns 1 for a launch of one item of a kernel that has been short so far, on a stream and device
+   without failure. Each 256th such launch is measured instead. */
 static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
     if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 ||
         ds__cpu.fabric)
@@ -172,16 +202,64 @@ static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, ui
            !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
 }
 
-/* Runs the stream, which the caller owns (RUNNING), up to operation `upto` at most and not
-   beyond what was submitted when it began. DS__CPU_EMPTY: all that is done and the caller still
-   owns it. DS__CPU_MORE: likewise, but operations are left. w: NULL when the caller is not a
-   worker. */
+/* Runs and passes a launch for which ds__cpu_is_short returns 1, without a barrier. */
+static inline void ds__cpu_run_short(ds__cpu_stream *s, const ds__op *op, uint64_t number) {
+    int status = op->u.kernel.kernel->cpu_fn(0, 1, (const char *)op + DS__CPU_ARGS_AT);
+    if (DS__UNLIKELY(status != 0))
+        ds__cpu_kernel_failed(s, op, status, number);
+    s->head_at += (uint32_t)ds__cpu_op_bytes(op);
+    ds__cpu_pass_short(s, number);
+}
+
+/* Runs any operation, and passes it unless the result is other than DS__CPU_EMPTY. */
+static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                                  int who) {
+    uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
+    int result = ds__cpu_step(w, s, op, number, who);
+    if (DS__UNLIKELY(result != DS__CPU_EMPTY))
+        return result;
+    s->head_at += bytes;
+    if (DS__UNLIKELY(s->virt != NULL))
+        ds__cpu_virtual_pass(s);
+    ds__cpu_pass(s, number);
+    return DS__CPU_EMPTY;
+}
+
+/* Returns 1 if the stream must give way after `count` operations: to more urgent streams at once,
+   and after each batch to other ready streams and to those that the worker polls. left: operations
+   are left. w: NULL if the caller is not a worker, and gives way to none. */
+static inline int ds__cpu_gives_way(ds__cpu_worker *w, const ds__cpu_stream *s, uint64_t count,
+                                    int left) {
+    uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
+    int batch = (count & (DS__CPU_BATCH - 1)) == 0;
+    return w && left &&
+           (ds__cpu.fabric ||
+            (ready &&
+             ((ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)) ||
+              batch || ds__cpu.seed)) ||
+            (batch && w->polled_count > 0));
+}
+
+/* Adds to the operations that the statistics count. */
+static inline void ds__cpu_count_operations(ds__cpu_worker *w, uint64_t count) {
+    if (w)
+        atomic_store_explicit(&w->operations,
+                              atomic_load_explicit(&w->operations, memory_order_relaxed) + count,
+                              memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(&ds__cpu.other_operations, count, memory_order_relaxed);
+}
+
+/* Runs the stream, which the caller owns (RUNNING), up to operation `upto` at most, and not beyond
+   the operations submitted when it begins. DS__CPU_EMPTY: these are done, and the caller still owns
+   the stream. DS__CPU_MORE: likewise, but operations are left. DS__CPU_GONE: the stream belongs to
+   another thread. w: NULL if the caller is not a worker. */
 static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto, int who) {
     uint64_t number = atomic_load_explicit(&s->done, memory_order_relaxed);
     uint64_t count = 0;
     int result = DS__CPU_EMPTY;
     uint64_t end = atomic_load_explicit(&s->submitted, memory_order_acquire);
-    int unfenced = 0; /* the last operation was passed without a barrier */
+    int unfenced = 0; /* 1: the last operation was passed without a barrier */
     while (number < end) {
         if (DS__UNLIKELY(number >= upto)) {
             result = DS__CPU_MORE;
@@ -194,53 +272,31 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
             break;
         }
         if (DS__LIKELY(ds__cpu_is_short(s, op, number))) {
-            int status = op->u.kernel.kernel->cpu_fn(0, 1, (const char *)op + DS__CPU_ARGS_AT);
-            if (DS__UNLIKELY(status != 0))
-                ds__cpu_kernel_failed(s, op, status, number + 1);
-            s->head_at += (uint32_t)ds__cpu_op_bytes(op);
-            ds__cpu_pass_short(s, ++number);
+            ds__cpu_run_short(s, op, number + 1);
             unfenced = 1;
         } else {
             if (unfenced)
                 ds__cpu_pass(s, number);
             unfenced = 0;
-            uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
-            result = ds__cpu_step(w, s, op, number + 1, who);
+            result = ds__cpu_run_one(w, s, op, number + 1, who);
             if (DS__UNLIKELY(result != DS__CPU_EMPTY))
                 break;
-            s->head_at += bytes;
-            if (DS__UNLIKELY(s->virt != NULL))
-                ds__cpu_virtual_pass(s);
-            ds__cpu_pass(s, ++number);
         }
+        number++;
         count++;
-        /* more urgent streams at once, others after a batch; what this worker polls itself is
-           looked at every batch */
-        uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
-        int batch = (count & (DS__CPU_BATCH - 1)) == 0;
-        if (DS__UNLIKELY(
-                w && number < end &&
-                (ds__cpu.fabric ||
-                 (ready &&
-                  ((ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)) ||
-                   batch || ds__cpu.seed)) ||
-                 (batch && w->polled_count > 0)))) {
+        if (DS__UNLIKELY(ds__cpu_gives_way(w, s, count, number < end))) {
             result = DS__CPU_MORE;
             break;
         }
     }
     if (unfenced)
         ds__cpu_pass(s, number);
-    if (w)
-        atomic_store_explicit(&w->operations,
-                              atomic_load_explicit(&w->operations, memory_order_relaxed) + count,
-                              memory_order_relaxed);
-    else
-        atomic_fetch_add_explicit(&ds__cpu.other_operations, count, memory_order_relaxed);
+    ds__cpu_count_operations(w, count);
     return result;
 }
 
-/* Runs an owned stream and settles what becomes of it. Returns 1 when it did something. */
+/* Runs a stream that the caller owns up to `upto`, and then makes it ready or idle, or lets the
+   worker poll it. w: NULL if the caller is not a worker. Returns 1. */
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     uint32_t beat =
         w && ds__tls.nested == 0 ? atomic_load_explicit(&w->beat, memory_order_relaxed) + 1 : 0;

@@ -42,7 +42,7 @@ static void ds__cpu_wake_monitor(void) {
         ds__futex_wake(&ds__cpu.monitor_word, 1);
 }
 
-/* The pool's lock is held; the stream's state is READY. */
+/* Appends the stream, whose state is READY, to the list of its level. The pool's lock is held. */
 static void ds__cpu_link_ready(ds__cpu_stream *s) {
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_heap_add(s);
@@ -63,8 +63,9 @@ static void ds__cpu_link_ready(ds__cpu_stream *s) {
                      atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) | 1u << level);
 }
 
+/* Takes the stream out of its list. The pool's lock is held. */
 static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
-    /* who has emptied a lane may have listed it at the level of the launch before */
+    /* not `level`: a lane may be listed at the level of the launch before */
     int level = s->queued_level;
     s->queued = 0;
     if (s->prev)
@@ -81,7 +82,8 @@ static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
                          ~(1u << level));
 }
 
-/* The stream's state is READY, set by the caller. Wakes a worker unless one is about to look. */
+/* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one is about to
+   look at the ready streams. */
 static void ds__cpu_push_ready(ds__cpu_stream *s) {
     ds__lock_take(&ds__cpu.lock);
     ds__cpu_link_ready(s);
@@ -94,7 +96,8 @@ static void ds__cpu_push_ready(ds__cpu_stream *s) {
         ds__cpu_wake_worker();
 }
 
-/* Takes the most urgent ready stream, oldest first (seeded: any); its state becomes RUNNING. */
+/* Takes the most urgent ready stream, the oldest of a level first, with a seed a random one. The
+   caller becomes its owner. NULL: none is ready. */
 static ds__cpu_stream *ds__cpu_pop_ready(void) {
     if (atomic_load(&ds__cpu.ready_mask) == 0)
         return NULL;
@@ -118,7 +121,7 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
     return s;
 }
 
-/* Takes this stream from the ready ones, if it is there; its state becomes RUNNING. */
+/* Takes this stream, if it is ready; the caller becomes its owner. Returns 0 if it is not ready. */
 static int ds__cpu_take_ready(ds__cpu_stream *s) {
     ds__lock_take(&ds__cpu.lock);
     int mine = s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
@@ -130,8 +133,8 @@ static int ds__cpu_take_ready(ds__cpu_stream *s) {
     return mine;
 }
 
-/* After a submission: an idle stream becomes ready. Everyone else who has the stream will see
-   the new operation. */
+/* Makes an idle stream ready after a submission. In any other state, the thread that has the stream
+   will see the new operation. */
 static inline void ds__cpu_kick(ds__cpu_stream *s) {
     uint32_t idle = DS__CPU_IDLE;
     if (atomic_load(&s->state) == DS__CPU_IDLE &&
@@ -139,11 +142,12 @@ static inline void ds__cpu_kick(ds__cpu_stream *s) {
         ds__cpu_push_ready(s);
 }
 
-/* The caller owns the stream (RUNNING, or POLLED by a successful exchange) and has emptied it. */
+/* Gives up a stream that the caller owns and has emptied. The stream becomes idle, or ready if an
+   operation has come meanwhile. A destroyed stream is recycled. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
-        /* An empty stream gives its memory back, so that ten thousand idle ones cost little. The
-           memory of a lane belongs to a plan. */
+        /* An empty stream frees its block, so that ten thousand idle streams take little memory.
+           The memory of a lane belongs to a plan. */
         if (s->kind != DS__STREAM_LANE && ds__lock_try(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
@@ -168,8 +172,8 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
             return;
         if (!atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING))
             return;
-        /* asked again: meanwhile who destroyed it may have recycled it, and it may be another
-           stream by now */
+        /* both again, because the destroying thread may have recycled the stream meanwhile, and the
+           object may be another stream by now */
         if (atomic_load(&s->closing) &&
             atomic_load(&s->submitted) == atomic_load_explicit(&s->done, memory_order_relaxed)) {
             ds__cpu_recycle(s);
@@ -178,7 +182,7 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
     }
 }
 
-/* All streams of the list become ready at once, so that the most urgent one is taken first. */
+/* Makes all streams of the list ready at once, so that the most urgent one is taken first. */
 static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     int count = 0;
     ds__lock_take(&ds__cpu.lock);
@@ -201,7 +205,8 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     ds__futex_wake(&ds__cpu.wake_word, count < parked ? count : parked);
 }
 
-/* Passes on: everyone who waits for a number that is done. */
+/* Wakes all waiters whose number is done: sleeping threads get their flag, parked streams become
+   ready. */
 __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
     ds__cpu_waiter *woken = NULL;
     ds__lock_take(&s->wait_lock);
@@ -214,13 +219,13 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
         }
         *p = w->next;
         if (w->flag) {
-            /* The sleeper may go on, and its waiter with it, as soon as the flag is set. */
+            /* once the flag is set, the thread may return, and its waiter is gone */
             _Atomic uint32_t *flag = w->flag;
             if (DS__UNLIKELY(ds__cpu.fabric != NULL))
                 atomic_fetch_sub(&ds__cpu.wanted, 1);
             atomic_store_explicit(flag, 1, memory_order_release);
             ds__futex_wake(flag, 1);
-        } else { /* the last one in the list has waited longest */
+        } else { /* reverses the order: the last waiter of the list has waited longest */
             w->next = woken;
             woken = w;
         }
@@ -232,24 +237,24 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
         ds__cpu_push_woken(woken);
 }
 
-/* The stream has passed an operation. */
+/* Sets `done` and wakes the waiters that it reaches. The caller owns the stream. */
 static inline void ds__cpu_pass(ds__cpu_stream *s, uint64_t number) {
     atomic_store(&s->done, number);
     if (DS__UNLIKELY(atomic_load(&s->waiting)))
         ds__cpu_notify(s);
 }
 
-/* The same after an operation known to be short. Without the full barrier a waiter that comes in
-   this moment may be missed; the next check finds it, and ds__cpu_run_some makes one with a
-   barrier before anything that may take long. */
+/* Like ds__cpu_pass, but without a full barrier, after an operation that is known to be short. A
+   waiter that enlists in this moment may be missed. The next check finds it, and ds__cpu_run_some
+   makes a check with a barrier before an operation that may take long. */
 static inline void ds__cpu_pass_short(ds__cpu_stream *s, uint64_t number) {
     atomic_store_explicit(&s->done, number, memory_order_release);
     if (DS__UNLIKELY(atomic_load_explicit(&s->waiting, memory_order_relaxed)))
         ds__cpu_notify(s);
 }
 
-/* Puts a waiter into the stream's list; the list's lock is held. 0: the number is done, the
-   waiter is not in the list. */
+/* Adds a waiter to the stream's list. `wait_lock` is held. Returns 0 if the number is done; the
+   waiter is not in the list then. */
 static int ds__cpu_enlist(ds__cpu_stream *s, ds__cpu_waiter *w) {
     atomic_store(&s->waiting, 1);
     if (atomic_load(&s->done) >= w->upto) {
@@ -262,7 +267,8 @@ static int ds__cpu_enlist(ds__cpu_stream *s, ds__cpu_waiter *w) {
     return 1;
 }
 
-/* Parks stream s until `on` has passed `upto`. 0: it has already. */
+/* Parks stream s, which the caller owns, until `on` has passed `upto`. Returns 0 if `on` has passed
+   the number already; the caller still owns the stream then. */
 static int ds__cpu_park(ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
     s->as_waiter.upto = upto;
     s->as_waiter.parked = s;
@@ -273,14 +279,14 @@ static int ds__cpu_park(ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
     atomic_fetch_add(&s->park_count, 1);
     ds__lock_take(&on->wait_lock);
     int parked = ds__cpu_enlist(on, &s->as_waiter);
-    /* before the lock is given: nobody can make it ready earlier */
+    /* before the lock is released: no thread can make the stream ready before that */
     if (parked)
         atomic_store(&s->state, DS__CPU_PARKED);
     ds__lock_give(&on->wait_lock);
     return parked;
 }
 
-/* A worker sleeps until there may be work. It has given up its place among the lookers. */
+/* Sleeps until there may be work. The worker does not count as a looker while it sleeps. */
 static void ds__cpu_sleep(void) {
     uint32_t word = atomic_load(&ds__cpu.wake_word);
     atomic_fetch_add(&ds__cpu.parked, 1);
@@ -297,8 +303,9 @@ static inline int ds__cpu_has_work(ds__cpu_stream *s) {
            atomic_load_explicit(&s->done, memory_order_relaxed);
 }
 
-/* The caller owns the stream (RUNNING). When its next operation waits for what is not done it is
-   parked, and nobody needs to be woken for it; 1: so it is, and is the caller's no more. */
+/* Parks a stream that the caller owns, if its next operation waits for a number that is not done.
+   No thread needs to be woken for such a stream. Returns 1 if the stream is parked; the caller does
+   not own it any more then. */
 static int ds__cpu_park_waiting(ds__cpu_stream *s) {
     if (ds__cpu.seed || atomic_load_explicit(&s->submitted, memory_order_acquire) ==
                             atomic_load_explicit(&s->done, memory_order_relaxed))
@@ -310,7 +317,7 @@ static int ds__cpu_park_waiting(ds__cpu_stream *s) {
            ds__cpu_park(s, op->u.wait.stream, op->u.wait.upto);
 }
 
-/* Lets go of a polled stream; whoever else took it meanwhile keeps it. */
+/* Gives up a polled stream, unless another thread has taken it meanwhile. */
 static void ds__cpu_unpoll(ds__cpu_stream *s) {
     uint32_t polled = DS__CPU_POLLED;
     if (atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING) &&
@@ -324,7 +331,7 @@ static void ds__cpu_unpoll_all(ds__cpu_worker *w) {
     w->polled_count = 0;
 }
 
-/* Sends polled streams with new work to the ready ones, where their priority counts. */
+/* Gives up the polled streams that have new work: their priority counts among the ready streams. */
 static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
     for (int i = 0; i < w->polled_count;) {
         ds__cpu_stream *s = atomic_load_explicit(&w->polled[i], memory_order_relaxed);
@@ -340,8 +347,8 @@ static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
     }
 }
 
-/* An operation that may take long begins (1) or ends (0): nothing that others could do waits for
-   this worker. */
+/* Tells that an operation of the worker that may take long begins (1) or ends (0). Before such an
+   operation, the worker gives up the streams that it polls, and leaves the lookers. */
 static void ds__cpu_long(ds__cpu_worker *w, int begin) {
     if (!w || w->is_long == begin)
         return;

@@ -18,7 +18,7 @@
 #include "capture_op.h"
 #include "memory.h"
 
-/* Memory that other processes can open; it is all there before anybody touches it. */
+/* Memory that other processes can open. All its pages are reserved. */
 typedef struct ds__cpu_share {
     struct ds__cpu_share *next;
     void *base;
@@ -27,7 +27,7 @@ typedef struct ds__cpu_share {
     int fd;
 } ds__cpu_share;
 
-/* Takes the entry out, if it is there; take 0: leaves it. */
+/* Returns the entry of the memory, or NULL. take: removes it from the list. */
 static ds__cpu_share *ds__cpu_share_find(const void *base, int take) {
     ds__registries_lock();
     ds__cpu_share **p = &ds__cpu.shares;

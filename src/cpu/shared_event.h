@@ -32,38 +32,38 @@
 #include "queue.h"
 #include "scheduler.h"
 
-/* A stream's lane on a board. */
+/* The lane of a stream in a registry. */
 struct ds__cpu_lane {
     struct ds__cpu_lane *next; /* in the list of the stream */
     struct ds__cpu_lane *all;  /* in the list of all lanes */
-    ds__registry *board;       /* while there is one with this serial */
+    ds__registry *registry;    /* valid while a registry with this serial is open */
     uint64_t serial;
     ds__cpu_stream *stream;
     ds__lane *at;
     uint32_t index;
-    int failing; /* the last number on it has failed */
+    int failing; /* 1: the last number written to the lane has failed */
 };
 
 struct ds__cpu_proxy {
     ds__cpu_stream stream;
     struct ds__cpu_proxy *all;
     struct ds__cpu_proxy *next_watched;
-    ds__registry *board;
+    ds__registry *registry;
     uint64_t serial;
     uint64_t base;   /* added to the lane's numbers */
-    uint64_t wanted; /* the highest number that somebody waits for */
+    uint64_t wanted; /* the highest number for which this process waits */
     uint32_t lane;
     int is_watched;
 };
 
 #define DS__CPU_PROXY 4 /* kind of its stream */
 
-/* The number whose lowest 40 bits these are, near another. */
+/* Returns the number with these lowest 40 bits that is nearest to `near`. */
 static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
     return near + (uint64_t)((int64_t)((low - near) << 24) >> 24);
 }
 
-/* The lane of a stream on a board; NULL: there is none yet. The mutex is held. */
+/* Returns the lane of a stream in a registry, or NULL. The mutex is held. */
 static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry *b) {
     ds__cpu_lane *l = s->shared;
     while (l && l->serial != b->serial)
@@ -71,25 +71,26 @@ static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry
     return l;
 }
 
-/* The mutex is held. */
+/* Gives the stream a lane in the registry. The mutex is held. */
 static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_lane **out) {
     uint32_t index = 0;
     ds_result r = ds__registry_lane(b, &index);
     if (r < 0)
         return r;
     ds__cpu_lane *l = s->shared;
-    /* one of a board that is closed can be used again */
+    /* the object of a lane in a closed registry can be used again */
     while (l && ds__registry_of(l->serial))
         l = l->next;
     if (!l) {
-        if (!(l = ds__cpu_raw(sizeof *l)))
+        l = ds__cpu_raw(sizeof *l);
+        if (!l)
             return ds__registry_short();
         l->stream = s;
         l->next = s->shared;
         l->all = ds__cpu.lanes;
         s->shared = ds__cpu.lanes = l;
     }
-    l->board = b;
+    l->registry = b;
     l->serial = b->serial;
     l->index = index;
     l->at = &b->sheet->lane[index];
@@ -99,26 +100,30 @@ static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_l
     return DS_OK;
 }
 
-/* The lane for a record of the event on the stream; counts the operation that will be put there. */
+/* Gives the lane for a record of the event on the stream, and counts the record as pending.
+   ds__cpu_lane_pass or ds__cpu_lane_unused must follow. */
 static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out) {
     ds_result r = DS_OK;
     ds__registries_lock();
-    if (!(*out = ds__cpu_lane_of(s, e->board)))
-        r = ds__cpu_lane_make(s, e->board, out);
+    *out = ds__cpu_lane_of(s, e->registry);
+    if (!*out)
+        r = ds__cpu_lane_make(s, e->registry, out);
     if (r == DS_OK)
-        atomic_fetch_add(&e->board->pending, 1);
+        atomic_fetch_add(&e->registry->pending, 1);
     ds__registries_unlock();
     return r;
 }
 
+/* Undoes the count of ds__cpu_lane_for; the lane may be NULL. */
 static void ds__cpu_lane_unused(const ds__cpu_lane *l) {
     if (l)
-        atomic_fetch_sub(&l->board->pending, 1);
+        atomic_fetch_sub(&l->registry->pending, 1);
 }
 
-/* The stream has come to a record. */
+/* Writes to the lane that the stream has come to a record, and rings the bell if another process
+   waits. */
 static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
-    ds__registry_page *sheet = l->board->sheet;
+    ds__registry_page *sheet = l->registry->sheet;
     if (failed) {
         if (!l->failing)
             atomic_store(&l->at->failed_from, number);
@@ -130,40 +135,45 @@ static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
         atomic_fetch_add(&sheet->bell, 1);
         ds__futex_wake_shared(&sheet->bell);
     }
-    atomic_fetch_sub(&l->board->pending, 1); /* after this the board may go */
+    atomic_fetch_sub(&l->registry->pending, 1); /* the registry may be closed after this */
 }
 
-/* Takes over what the lane says; upto: the number that somebody is interested in. The mutex is
-   held. */
+/* Takes over the numbers of the lane that have failed, if there are any. The mutex is held. */
+static void ds__cpu_mirror_failed(ds__cpu_proxy *p) {
+    ds__lane *at = &p->registry->sheet->lane[p->lane];
+    uint64_t failed_upto = p->base + atomic_load(&at->failed_upto);
+    if (failed_upto == p->base)
+        return;
+    uint64_t failed_from = p->base + atomic_load(&at->failed_from);
+    ds__cpu_past *past = atomic_load(&p->stream.past);
+    p->stream.had_failure = 1;
+    /* the known range has grown */
+    if (past && past->from == failed_from) {
+        atomic_store(&past->upto, failed_upto);
+        return;
+    }
+    ds__cpu_failure *f =
+        past ? past->failure
+             : ds__cpu_failure_new(DS_ERR_FAILED,
+                                   "an operation before the event's record failed in process %d",
+                                   (int)(atomic_load(&at->who) & 0xffffff));
+    ds__cpu_stays_failed(&p->stream, f, failed_from, failed_upto);
+}
+
+/* Takes over the progress of the lane. If its process has ended before it passed `upto`, the
+   numbers after the last one passed fail. The mutex is held. */
 static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
-    ds__lane *at = &p->board->sheet->lane[p->lane];
+    ds__lane *at = &p->registry->sheet->lane[p->lane];
     if (atomic_load(&p->stream.failure))
         return;
     uint64_t who = atomic_load(&at->who);
     uint64_t done = p->base + atomic_load(&at->done);
-    /* what it did before it ended counts */
-    if (done < upto && !ds__registry_alive(p->board, who >> 24))
+    /* read again: the process may have passed numbers before it ended */
+    if (done < upto && !ds__registry_alive(p->registry, who >> 24))
         done = p->base + atomic_load(&at->done);
     else
         who = 0;
-    uint64_t failed_upto = p->base + atomic_load(&at->failed_upto);
-    if (failed_upto != p->base) {
-        uint64_t failed_from = p->base + atomic_load(&at->failed_from);
-        ds__cpu_past *past = atomic_load(&p->stream.past);
-        /* it goes on failing there */
-        if (past && past->from == failed_from)
-            atomic_store(&past->upto, failed_upto);
-        else
-            ds__cpu_stays_failed(
-                &p->stream,
-                past ? past->failure
-                     : ds__cpu_failure_new(
-                           DS_ERR_FAILED,
-                           "an operation before the event's record failed in process %d",
-                           (int)(atomic_load(&at->who) & 0xffffff)),
-                failed_from, failed_upto);
-        p->stream.had_failure = 1;
-    }
+    ds__cpu_mirror_failed(p);
     if (who && done < upto) {
         ds__cpu_fail_stream(
             &p->stream,
@@ -178,28 +188,36 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
         ds__cpu_pass(&p->stream, done);
 }
 
-/* The proxy of a lane. The mutex is held. */
+/* Returns a new proxy, which has no lane yet, or NULL. The mutex is held. */
+static ds__cpu_proxy *ds__cpu_proxy_create(void) {
+    ds__cpu_proxy *p = ds__cpu_raw(sizeof *p);
+    if (!p)
+        return NULL;
+    p->all = ds__cpu.proxies;
+    ds__cpu.proxies = p;
+    p->stream.kind = DS__CPU_PROXY;
+    atomic_store(&p->stream.state, DS__CPU_COUNTS);
+    return p;
+}
+
+/* Gives the proxy of a lane. A proxy of a closed registry is used again, unless it is watched or
+   has ever failed. The mutex is held. */
 static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy **out) {
     ds__cpu_proxy *p = ds__cpu.proxies;
     ds__cpu_proxy *spare = NULL;
     for (; p && (p->serial != b->serial || p->lane != lane); p = p->all)
         if (!p->is_watched && !p->stream.had_failure && !ds__registry_of(p->serial))
             spare = p;
-    if ((*out = p) != NULL)
+    *out = p;
+    if (p)
         return DS_OK;
-    p = spare;
-    if (!p && (p = ds__cpu_raw(sizeof *p)) != NULL) {
-        p->all = ds__cpu.proxies;
-        ds__cpu.proxies = p;
-        p->stream.kind = DS__CPU_PROXY;
-        atomic_store(&p->stream.state, DS__CPU_COUNTS);
-    }
+    p = spare ? spare : ds__cpu_proxy_create();
     if (!p)
         return ds__registry_short();
-    p->board = b;
+    p->registry = b;
     p->serial = b->serial;
     p->lane = lane;
-    p->base = atomic_load(&p->stream.done); /* numbers go on, so that old tokens stay true */
+    p->base = atomic_load(&p->stream.done); /* numbers continue, so that old tokens stay valid */
     p->wanted = 0;
     *out = p;
     return DS_OK;

@@ -23,11 +23,17 @@
 #include "scheduler.h"
 #include "submit.h"
 
+/* Returns the nearest priority that the driver has. */
 static int ds__cpu_clamp(int priority) {
-    return priority > 0 ? 0 : priority < 1 - DS__CPU_LEVELS ? 1 - DS__CPU_LEVELS : priority;
+    const int greatest = 1 - DS__CPU_LEVELS;
+    if (priority > 0)
+        return 0;
+    return priority < greatest ? greatest : priority;
 }
 
-static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags, int priority) {
+/* Takes a stream object from the pool; with a fabric, the object has a virtual time. NULL: no
+   memory. */
+static ds__cpu_stream *ds__cpu_stream_take(void) {
     ds__lock_take(&ds__cpu.object_lock);
     if (!ds__cpu.free_streams) {
         ds__cpu_stream *slab = ds__cpu_raw(16 * sizeof *slab);
@@ -44,9 +50,13 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     if (s)
         ds__cpu.free_streams = s->next;
     ds__lock_give(&ds__cpu.object_lock);
-    if (!s)
-        return NULL;
-    ds__cpu_device *d = &ds__cpu.device[device];
+    return s;
+}
+
+/* Sets the fields of an object from the pool, which another stream may have used before. No other
+   thread knows the stream yet. */
+static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigned flags,
+                                int priority) {
     s->device = device;
     s->kind = kind;
     s->flags =
@@ -63,28 +73,46 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     atomic_store(&s->closing, 0);
     atomic_store(&s->watch, 0);
     atomic_store(&s->state, DS__CPU_IDLE);
+}
+
+/* Makes the stream the legacy stream of its device. Blocking streams may capture already. */
+static void ds__cpu_legacy_set(ds__cpu_device *d, ds__cpu_stream *s) {
+    ds__lock_take(&ds__g.capture_lock);
+    d->legacy = s;
+    atomic_store(&s->watch, d->capturing);
+    ds__lock_give(&ds__g.capture_lock);
+}
+
+/* Makes blocking streams observe the legacy stream. Submissions that have not seen the flag end
+   before the function returns; later submissions see the flag. The device's lock is held. */
+static void ds__cpu_legacy_announce(ds__cpu_device *d) {
+    atomic_store(&d->legacy_used, 1);
+    for (ds__cpu_stream *b = d->streams; b; b = b->all_next) {
+        ds__lock_take(&b->put_lock);
+        ds__lock_give(&b->put_lock);
+    }
+}
+
+/* Creates a stream and lists it with its device. NULL: no memory. */
+static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags, int priority) {
+    ds__cpu_device *d = &ds__cpu.device[device];
+    ds__cpu_stream *s = ds__cpu_stream_take();
+    if (!s)
+        return NULL;
+    ds__cpu_stream_init(s, device, kind, flags, priority);
     if (kind != DS__STREAM_LANE)
         atomic_fetch_add(&ds__cpu.stream_count, 1);
-    if (kind == DS__STREAM_LEGACY) { /* it may be needed for the first time while others capture */
-        ds__lock_take(&ds__g.capture_lock);
-        d->legacy = s;
-        atomic_store(&s->watch, d->capturing);
-        ds__lock_give(&ds__g.capture_lock);
-    }
+    if (kind == DS__STREAM_LEGACY)
+        ds__cpu_legacy_set(d, s);
+
     ds__lock_take(&d->lock);
     s->all_prev = NULL;
     s->all_next = d->streams;
     if (d->streams)
         d->streams->all_prev = s;
     d->streams = s;
-    if (kind == DS__STREAM_LEGACY) {
-        atomic_store(&d->legacy_used, 1);
-        /* A submission that began before it saw this ends first; later ones see it. */
-        for (ds__cpu_stream *b = d->streams; b; b = b->all_next) {
-            ds__lock_take(&b->put_lock);
-            ds__lock_give(&b->put_lock);
-        }
-    }
+    if (kind == DS__STREAM_LEGACY)
+        ds__cpu_legacy_announce(d);
     ds__lock_give(&d->lock);
     return s;
 }
@@ -96,12 +124,13 @@ static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int
     return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
 }
 
-/* The caller owns the stream; it is drained and nobody can put work on it. A stream that ever
-   failed is not used again, since events may still ask whether their number failed. */
+/* Returns the object of a destroyed stream to the pool. The caller owns the stream, which is
+   drained, and no operation can be enqueued on it. An object that ever failed is not used again,
+   because events may still ask whether their number failed. */
 static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
-    /* who destroys it has said so and not looked at its state yet: it must not find the next
-       one's */
+    /* ds__cpu_stream_destroy, which holds this lock, may have set `closing` but not yet tried the
+       state: it must not find the state of the object's next stream */
     ds__lock_take(&s->put_lock);
     ds__cpu_block *b = s->head; /* a lane has none */
     s->head = s->tail = NULL;
@@ -127,12 +156,13 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__lock_give(&ds__cpu.object_lock);
 }
 
+/* Destroys a stream; its pending work still runs, and then the object is recycled. */
 static void ds__cpu_stream_destroy(void *stream) {
     ds__cpu_stream *s = stream;
     if (ds__cpu_watched(s) && s->kind != DS__STREAM_LEGACY)
         ds__cpu_destroy_captured(s);
     uint32_t idle = DS__CPU_IDLE;
-    ds__lock_take(&s->put_lock); /* after this no operation gets in any more */
+    ds__lock_take(&s->put_lock); /* no operation is enqueued after this */
     atomic_store(&s->closing, 1);
     int mine = atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING);
     ds__lock_give(&s->put_lock);
@@ -147,6 +177,8 @@ static void ds__cpu_stream_unwrap(void *stream) {
     ds__lock_give(&ds__cpu.device[s->device].lock);
 }
 
+/* Returns the stream object that `native` is. own: the caller becomes its owner, which requires
+   that ds__cpu_stream_unwrap has taken the owner away. */
 static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned *out_flags,
                                      int *out_priority, void **out) {
     ds__cpu_device *d = &ds__cpu.device[device];

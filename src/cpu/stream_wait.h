@@ -25,7 +25,7 @@ typedef struct ds__cpu_token {
     uint64_t upto;
 } ds__cpu_token;
 
-/* What was pending at some time, without what has been found to be over. */
+/* The work that was pending at some time, without the tokens that were found to be done since. */
 typedef struct ds__cpu_pending {
     size_t count;
     ds__cpu_token token[];
@@ -40,8 +40,9 @@ static int ds__cpu_is_with_legacy(const ds__cpu_stream *s) {
            (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__thread_number());
 }
 
-/* Tokens for the unfinished work of the device's streams: of all, or of those that a query of the
-   legacy stream covers. NULL with *out_count 0: none; with *out_count SIZE_MAX: no memory. */
+/* Lists tokens for the unfinished work of the device's streams: of all streams, or of those that a
+   query of the legacy stream covers. NULL: with *out_count 0 there is no such work, with SIZE_MAX
+   no memory. The caller frees the list. */
 static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_count) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds__cpu_token *list = NULL;
@@ -76,7 +77,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
     return list;
 }
 
-/* Waits for the tokens, for the rest of the time; 0: the time was over first. */
+/* Waits for all tokens. Returns 0 if the time is over first. */
 static int ds__cpu_wait_all(const ds__cpu_token *list, size_t count, uint64_t timeout_ns) {
     uint64_t start = ds__now_ns();
     for (size_t i = 0; i < count; i++) {
@@ -91,6 +92,8 @@ static int ds__cpu_wait_all(const ds__cpu_token *list, size_t count, uint64_t ti
     return 1;
 }
 
+/* Waits for the streams of the device, or for those that a query of the legacy stream covers.
+   DS_NOT_READY: the time is over first. */
 static ds_result ds__cpu_wait_device(int device, int with_legacy, uint64_t timeout_ns) {
     size_t count;
     ds__cpu_token *list = ds__cpu_tokens(device, with_legacy, &count);
@@ -101,6 +104,7 @@ static ds_result ds__cpu_wait_device(int device, int with_legacy, uint64_t timeo
     return over ? DS_OK : DS_NOT_READY;
 }
 
+/* Returns the result of a query or wait of a stream whose work is done. */
 static ds_result ds__cpu_settled(const ds__cpu_stream *s) {
     ds__cpu_failure *f = ds__cpu_stream_failure(s);
     return DS__UNLIKELY(f != NULL) ? ds__cpu_report(f) : DS_OK;

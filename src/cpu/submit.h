@@ -26,12 +26,13 @@
 #include "run.h"
 #include "wait.h"
 
+/* Reports a failure, and returns its code. */
 static ds_result ds__cpu_report(const ds__cpu_failure *f) {
     return ds__fail(f->code, "%s", f->text);
 }
 
-/* The legacy stream waits for all that was put on the device's blocking streams. Legacy and put
-   locks are held. */
+/* Makes the legacy stream wait for the work of the device's blocking streams so far. The legacy
+   lock and the put lock are held. */
 static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     ds__cpu_device *d = &ds__cpu.device[legacy->device];
     ds_result r = DS_OK;
@@ -53,7 +54,8 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     return r;
 }
 
-/* A blocking stream waits for what was put on the legacy stream. Legacy and put locks are held. */
+/* Makes a blocking stream wait for the work of the legacy stream so far. The legacy lock and the
+   put lock are held. */
 static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
     ds__cpu_stream *legacy = ds__cpu.device[s->device].legacy;
     uint64_t tail = atomic_load(&legacy->submitted);
@@ -68,8 +70,8 @@ static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
     return r;
 }
 
-/* Takes the locks for a submission; where the legacy rules apply, the device's legacy lock
-   first. Returns whether. */
+/* Takes the locks of a submission. Returns 1 if the stream must be ordered with the legacy stream;
+   the device's legacy lock is then held too, and was taken first. */
 static int ds__cpu_put_begin(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
     ds__lock_take(&s->put_lock);
@@ -87,11 +89,12 @@ static void ds__cpu_put_end(ds__cpu_stream *s, int with_legacy) {
         ds__lock_give(&ds__cpu.device[s->device].legacy_lock);
 }
 
+/* Orders the next operation of the stream with the legacy stream. Both locks are held. */
 static ds_result ds__cpu_legacy_order(ds__cpu_stream *s) {
     return s->kind == DS__STREAM_LEGACY ? ds__cpu_legacy_gather(s) : ds__cpu_legacy_follow(s);
 }
 
-/* Inline mode: the submitter runs what it has put in, or waits for the thread that does. */
+/* Inline mode: runs the stream on the submitter's thread, or waits for the thread that runs it. */
 static void ds__cpu_run_inline(ds__cpu_stream *s, uint64_t number) {
     uint32_t idle = DS__CPU_IDLE;
     if (atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING)) {
@@ -105,8 +108,8 @@ static void ds__cpu_run_inline(ds__cpu_stream *s, uint64_t number) {
     ds__cpu_wait(s, number, DS__FOREVER, 1);
 }
 
-/* Puts an operation on a stream; *out_number (may be NULL) is its number. number_only: nothing
-   is put, the number is that of the last operation, after the legacy rules have been applied. */
+/* Enqueues an operation; *out_number (may be NULL) is its number. If `op` is NULL, only the order
+   with the legacy stream is established, and the number is that of the stream's last operation. */
 static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *out_number) {
     ds_result r = DS_OK;
     int legacy = ds__cpu_put_begin(s);
@@ -132,25 +135,37 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     return r;
 }
 
-/* The inline rule (DS__CPU_INLINE_BYTES): on an idle stream the caller runs a small copy or fill
-   itself. 0: it did not. */
+/* Returns 1 if the stream must be ordered with the legacy stream of its device. The answer is
+   final only under the stream's put lock. */
+static inline int ds__cpu_has_legacy_order(const ds__cpu_stream *s) {
+    return (s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used);
+}
+
+/* Returns 1 for a copy or fill that the caller may run itself (DS__CPU_INLINE_BYTES). */
+static inline int ds__cpu_is_small(const ds__op *op) {
+    return !ds__cpu.seed && !ds__cpu.is_inline && ds__op_bytes(op) <= DS__CPU_INLINE_BYTES &&
+           !(op->flags & DS__OP_STAGED);
+}
+
+/* Makes the caller the owner of the stream, if the stream has passed `number`, the last operation
+   submitted, and no thread runs it. The put lock is held. */
+static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
+    uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
+    return number == atomic_load_explicit(&s->done, memory_order_acquire) &&
+           !ds__cpu_has_legacy_order(s) &&
+           !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
+           (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
+           atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
+}
+
+/* Runs a small copy or fill on the caller's thread, if nothing is pending on the stream. Returns 0
+   if it did not run; it must be enqueued then. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__CPU_INLINE_BYTES ||
-        (op->flags & DS__OP_STAGED))
-        return 0;
-    if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used))
-        return 0;
-    if (!ds__lock_try(&s->put_lock))
+    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__lock_try(&s->put_lock))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
-    uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
-    int mine = number == atomic_load_explicit(&s->done, memory_order_acquire) &&
-               !((s->flags & DS_STREAM_BLOCKING) &&
-                 atomic_load(&ds__cpu.device[s->device].legacy_used)) && /* under the lock */
-               !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
-               (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
-               atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
-    /* what the stream has passed may have failed since the caller looked */
+    int mine = ds__cpu_take_drained(s, number);
+    /* an operation may have failed since the caller asked for a failure */
     int failed = mine && ds__cpu_stream_failure(s) != NULL;
     if (mine && !failed) {
         if (op->kind == DS__OP_COPY)
@@ -170,8 +185,8 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
     return 1;
 }
 
-/* The number of the stream's last operation, as of now and after the legacy rules. If that one
-   failed before a reset, an operation that does nothing gives a new number. */
+/* Returns the number of the stream's last operation, after the order with the legacy stream is
+   established. If that operation failed before a reset, an empty operation gives a new number. */
 static ds_result ds__cpu_mark(ds__cpu_stream *s, uint64_t *out_upto) {
     ds_result r = DS_OK;
     if (s->flags & DS_STREAM_BLOCKING)
@@ -185,8 +200,8 @@ static ds_result ds__cpu_mark(ds__cpu_stream *s, uint64_t *out_upto) {
     return ds__cpu_enqueue(s, &nothing, out_upto);
 }
 
-/* A copy or fill; the caller waits for it, and for nothing behind it, when it touches pageable
-   memory. */
+/* Enqueues a copy or fill. If it touches pageable memory, the caller waits until it is done, but
+   not for later operations. */
 static ds_result ds__cpu_submit_move(ds__cpu_stream *s, const ds__op *op) {
     uint64_t number;
     ds_result r = ds__cpu_enqueue(s, op, &number);
@@ -212,22 +227,24 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op);
 
-/* The inline rule for several streams: while their put locks are held nothing can become
-   pending. 0: it cannot be held now, or something is. */
+/* Takes the put lock of a stream without pending work; no work can become pending while the lock
+   is held. Returns 0, without the lock, if another thread holds the lock, or if the stream has
+   pending work, has failed, captures, or must be ordered with the legacy stream. */
 static int ds__cpu_hold(ds__cpu_stream *s) {
     if (ds__cpu_watched(s) || !ds__lock_try(&s->put_lock))
         return 0;
-    int idle =
-        atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
-            atomic_load_explicit(&s->done, memory_order_acquire) &&
-        !((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used)) &&
-        !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) &&
-        !ds__cpu_stream_failure(s);
+    int idle = atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
+                   atomic_load_explicit(&s->done, memory_order_acquire) &&
+               !ds__cpu_has_legacy_order(s) &&
+               !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) &&
+               !ds__cpu_stream_failure(s);
     if (!idle)
         ds__lock_give(&s->put_lock);
     return idle;
 }
 
+/* Runs a function on the caller's thread while no work is pending on any of the streams. If one of
+   the streams cannot be held, the function does not run, and *out_ran is 0. */
 static ds_result ds__cpu_run_together(void *const *streams, size_t count,
                                       void (*run_fn)(void *user), void *user, int *out_ran) {
     size_t held = 0;
@@ -246,6 +263,20 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
     return DS_OK;
 }
 
+static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *op) {
+    /* a stream that captures would have captured it */
+    if (DS__UNLIKELY(op->flags & DS__OP_INSIDE))
+        return DS__CHANGED;
+    if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
+        return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+    return ds__cpu_enqueue(s, op, NULL);
+}
+
+static ds_result ds__cpu_submit_host(ds__cpu_stream *s, const ds__op *op) {
+    ds_result r = ds__cpu_host_ready();
+    return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
+}
+
 static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     ds__cpu_stream *s = stream;
     ds_result captured;
@@ -256,17 +287,10 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
         return captured;
     switch (op->kind) {
     case DS__OP_KERNEL:
-        /* it would have been captured */
-        if (DS__UNLIKELY(op->flags & DS__OP_INSIDE))
-            return DS__CHANGED;
-        if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
-            return ds__cpu_kernel_load(0, op->u.kernel.kernel);
-        return ds__cpu_enqueue(s, op, NULL);
+        return ds__cpu_submit_kernel(s, op);
     case DS__OP_COPY:
     case DS__OP_FILL:
-        if (ds__cpu_at_once(s, op))
-            return DS_OK;
-        return ds__cpu_submit_move(s, op);
+        return ds__cpu_at_once(s, op) ? DS_OK : ds__cpu_submit_move(s, op);
     case DS__OP_RECORD:
     case DS__OP_EXTERNAL_RECORD:
         return ds__cpu_submit_record(s, op);
@@ -279,17 +303,15 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
         return ds__cpu_submit_launch(s, op);
     case DS__OP_UPLOAD:
         return ds__cpu_submit_upload(op);
-    default: {
-        ds_result r = ds__cpu_host_ready();
-        return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
-    }
+    default:
+        return ds__cpu_submit_host(s, op);
     }
 }
 
 static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
                                      uint64_t upto) {
-    /* Nothing to wait for. On the legacy stream a wait is an action all the same: blocking
-       streams are ordered by it. */
+    /* A wait for work that is done is left out, except on the legacy stream: blocking streams are
+       ordered by it. */
     if ((on == s ||
          (atomic_load_explicit(&on->done, memory_order_acquire) >= upto && !ds__cpu.fabric)) &&
         !ds__cpu_failed(on, upto) && s->kind != DS__STREAM_LEGACY)
@@ -301,15 +323,14 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     return ds__cpu_enqueue(s, &wait, NULL);
 }
 
-/* Brings what the event stands for up to date, if processes share it; wait: somebody will wait
-   for it. */
+/* Brings the token of an event that processes share up to date. wait: the caller will wait for the
+   token, so the watcher must follow it. */
 static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) {
-    return DS__LIKELY(!e->board) ? DS_OK : ds__cpu_event_foreign(e, wait);
+    return DS__LIKELY(!e->registry) ? DS_OK : ds__cpu_event_foreign(e, wait);
 }
 
-/* Another thread may have brought the event up to date since, for no wait: what will be waited
-   for is watched, whatever that is now. */
-
+/* Makes the stream wait for an event. Another thread may record the event between the update and
+   the look at its token; the token that was read is therefore watched. */
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;
     for (;;) {
@@ -321,11 +342,12 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
         uint64_t upto = e->upto;
         uint64_t capture = e->capture;
         ds__lock_give(&e->lock);
-        if (DS__LIKELY(!capture))
-            return on ? ((r = ds__cpu_event_watch(e, on, upto)) < 0
-                             ? r
-                             : ds__cpu_submit_wait(s, op, on, upto))
-                      : DS_OK;
+        if (DS__LIKELY(!capture)) {
+            if (!on)
+                return DS_OK;
+            r = ds__cpu_event_watch(e, on, upto);
+            return r < 0 ? r : ds__cpu_submit_wait(s, op, on, upto);
+        }
         if (ds__cpu_fork_event(s, e, &r))
             return r;
     }

@@ -52,25 +52,24 @@ enum {
     DS__CPU_POLLED,
     DS__CPU_PARKED,
     DS__CPU_AT_HOST,
-    DS__CPU_COUNTS /* it has no operations, only numbers to wait for */
+    DS__CPU_COUNTS /* without operations: only numbers to wait for */
 };
 
 enum {
-    /* priorities -5 .. 0, which recent GPUs are believed to report */
+    /* priorities -5 .. 0, the range that recent GPUs are believed to report */
     DS__CPU_LEVELS = 6,
-    /* of a block of queued operations; holds the largest operation */
+    /* bytes of a block of queued operations; a block holds the largest operation */
     DS__CPU_BLOCK_BYTES = 8192,
     DS__CPU_SLAB_BLOCKS = 32,
-    DS__CPU_POLL_SLOTS = 16,      /* streams a worker polls at most */
-    DS__CPU_POLL_NS = 20000,      /* how long a worker polls before it sleeps */
-    DS__CPU_WAIT_SPIN_NS = 40000, /* how long a host thread spins before it sleeps */
-    /* an operation expected to take longer does not keep others waiting */
+    DS__CPU_POLL_SLOTS = 16,      /* the most streams that a worker polls */
+    DS__CPU_POLL_NS = 20000,      /* time that a worker polls before it sleeps */
+    DS__CPU_WAIT_SPIN_NS = 40000, /* time that a host thread spins before it sleeps */
+    /* before an operation that is expected to take longer, a worker gives up its streams */
     DS__CPU_LONG_NS = 5000,
-    /* the rest of a kernel is split among threads that are awake when it is expected to take
-       longer */
+    /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
-    DS__CPU_CALL_NS = 40000, /* and others are woken for it when it takes that long */
-    /* of a kernel that is known, about so much is run to see how long it takes now */
+    DS__CPU_CALL_NS = 40000, /* sleeping workers are woken if the rest takes longer than this */
+    /* time of the first part of a kernel that has run before; the part is timed */
     DS__CPU_FIRST_NS = 20000,
     DS__CPU_NESTED = 4, /* streams that a thread runs inside of one another */
     /* operations after which a worker looks at the other ready streams */
@@ -79,12 +78,13 @@ enum {
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
     DS__CPU_STREAM_BATCH = 64,
-    DS__CPU_STREAM_PAUSES = 400, /* longest wait between such looks, some microseconds */
-    DS__CPU_HOST_NS = 30000000,  /* virtual clock: how long it stands for a host function */
-    DS__CPU_ASK_NS = 200000,     /* and a query waits this long, so many times */
+    DS__CPU_STREAM_PAUSES = 400, /* longest pause between such looks: some microseconds */
+    /* virtual clock: */
+    DS__CPU_HOST_NS = 30000000, /* the clock stands for at most this long during host functions */
+    DS__CPU_ASK_NS = 200000,    /* a query waits for this long, up to DS__CPU_ASKS times */
     DS__CPU_ASKS = 100,
-    DS__CPU_STALL_TICKS = 200, /* and without a call for so long, all work runs */
-    DS__CPU_HELD = 1 << 20     /* or when so many operations are held back */
+    DS__CPU_STALL_TICKS = 200, /* after so many ticks without a submission, all work runs */
+    DS__CPU_HELD = 1 << 20     /* all work runs if more operations than this are held back */
 };
 
 /* Kinds of operations of this driver. */
@@ -93,40 +93,44 @@ enum {
     DS__CPU_OP_LANE_WAIT = DS__OP_OWN,
     DS__CPU_OP_NODE_RECORD,
     DS__CPU_OP_NODE_WAIT,
-    DS__CPU_OP_SHARED_RECORD, /* other processes are told of it; u.own.ptr: the lane */
-    DS__CPU_OP_FREE,          /* u.own: memory that the stream gives back, and its device */
-    DS__CPU_OP_CLOCK          /* u.own.number: the virtual time at which what follows was put in */
+    DS__CPU_OP_SHARED_RECORD, /* a record for other processes; u.own.ptr: the lane */
+    DS__CPU_OP_FREE,          /* u.own: memory that the stream frees, and its device */
+    DS__CPU_OP_CLOCK          /* u.own.number: the virtual time of the next submission */
 };
 
-/* copies and fills from here on are split among threads that are awake */
+/* copies and fills of at least this size are split among threads that are awake */
 #define DS__CPU_SPLIT_BYTES ((size_t)64 << 10)
-#define DS__CPU_CALL_BYTES ((size_t)2 << 20)    /* and others are woken for them from here on */
-#define DS__CPU_PIECE_BYTES ((size_t)128 << 10) /* at most, and a quarter of what is to be done */
-/* what the caller may do itself on an idle stream (inline_bytes) */
+/* for copies and fills of at least this size, sleeping workers are woken */
+#define DS__CPU_CALL_BYTES ((size_t)2 << 20)
+/* the largest piece, but for stores past the caches; smaller operations have four pieces */
+#define DS__CPU_PIECE_BYTES ((size_t)128 << 10)
+/* the largest copy or fill that the caller runs itself on an idle stream (inline_bytes) */
 #define DS__CPU_INLINE_BYTES ((size_t)16384)
+/* a piece of a copy with stores past the caches */
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
+/* memory of a dry device from this size on is only reserved */
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
 typedef struct ds__cpu_stream ds__cpu_stream;
 typedef struct ds__cpu_lane ds__cpu_lane;
 typedef struct ds__cpu_proxy ds__cpu_proxy;
 
-/* A piece of queue memory. Operations follow one another; a DS__OP_JUMP says: go on in `next`. */
+/* A block of queue memory. Operations follow one another; after a DS__OP_JUMP they continue in
+   `next`. */
 typedef struct ds__cpu_block {
     struct ds__cpu_block *next;
     uint64_t pad[7]; /* a small launch fills one cache line */
     char data[DS__CPU_BLOCK_BYTES - 64];
 } ds__cpu_block;
 
-/* What failed, once for each failure; kept until shutdown, because anything may still refer to
-   it. */
+/* Code and text of one failure; kept until shutdown, because streams and devices refer to it. */
 typedef struct ds__cpu_failure {
     struct ds__cpu_failure *next;
     ds_result code;
     char text[384];
 } ds__cpu_failure;
 
-/* Numbers of a stream that stay failed when it runs again. */
+/* Numbers of a stream that stay failed after a reset. */
 typedef struct ds__cpu_past {
     const struct ds__cpu_past *next;
     ds__cpu_failure *failure;
@@ -134,25 +138,25 @@ typedef struct ds__cpu_past {
     _Atomic uint64_t upto;
 } ds__cpu_past;
 
-/* A thread or a stream that waits for a token; stands in the list of the token's stream. */
+/* A thread or a stream that waits for a token, in the list of the token's stream. */
 typedef struct ds__cpu_waiter {
     struct ds__cpu_waiter *next;
     uint64_t upto;
-    ds__cpu_stream *parked; /* a stream, or */
-    _Atomic uint32_t *flag; /* a host thread: set to 1 and woken */
+    ds__cpu_stream *parked; /* of a stream: the stream */
+    _Atomic uint32_t *flag; /* of a host thread: set to 1, then woken */
 } ds__cpu_waiter;
 
-/* An operation that several threads work on. */
+/* An operation that runs on several threads. */
 typedef struct ds__cpu_job {
     void (*piece_fn)(struct ds__cpu_job *job, size_t piece);
     size_t pieces;
     _Atomic size_t taken;
     _Atomic size_t front;
     _Atomic size_t back;
-    /* threads inside, without the owner, which sleeps on it; changes under the pool's lock */
+    /* threads in the job other than the owner, which sleeps on it; changes under the pool's lock */
     _Atomic uint32_t users;
     int owner_sleeps;       /* under the pool's lock */
-    ds__cpu_stream *stream; /* whose operation it is */
+    ds__cpu_stream *stream; /* the stream of the operation */
     const ds__op *op;
     const void *args;
     size_t first;       /* kernel: the first item */
@@ -162,15 +166,16 @@ typedef struct ds__cpu_job {
     struct ds__cpu_job *next_job;
 } ds__cpu_job;
 
-/* Laid out by who writes: producers (first line), producers while the worker polls (second), the
-   worker while waiting hosts poll (third), hardly anyone (fourth), whoever parks or wakes (the
-   rest). */
+/* Each cache line is for one group of writers: producers (first line), producers while the worker
+   polls (second), the worker while waiting hosts poll (third), rare changes (fourth), threads that
+   park or wake streams (the rest). */
 struct ds__cpu_stream {
     ds__lock put_lock;
     uint32_t tail_at;
     ds__cpu_block *tail;
-    uint64_t legacy_seen; /* blocking stream: the legacy number it waits for already */
-    /* the number of this stream that the legacy stream waits for already */
+    /* of a blocking stream: the number of the legacy stream for which it waits already */
+    uint64_t legacy_seen;
+    /* the number of this stream for which the legacy stream waits already */
     uint64_t seen_by_legacy;
     _Atomic(ds__cpu_block *) spare; /* a block from the consumer back to the producer */
     char pad0[64 - 40];
@@ -186,55 +191,55 @@ struct ds__cpu_stream {
     char pad2[64 - 24];
 
     _Atomic(ds__cpu_failure *) failure;
-    _Atomic uint64_t failed_from; /* numbers from here on failed */
-    _Atomic int closing;          /* destroyed: recycle when drained */
+    _Atomic uint64_t failed_from; /* this number and all later ones have failed */
+    _Atomic int closing;          /* destroyed; recycled when drained */
     int device;
     int kind;
     int had_failure;
-    _Atomic int level; /* a lane's is that of each launch's stream */
+    _Atomic int level; /* a lane takes that of the launching stream */
     unsigned flags;
-    int floating; /* unwrapped: nobody's */
-    /* it captures; legacy stream: blocking streams of its device that capture */
+    int floating; /* unwrapped, without an owner */
+    /* 1: it captures; of a legacy stream: number of blocking streams of its device that capture */
     _Atomic int watch;
     char pad3[64 - 48];
 
     ds__lock wait_lock;
     ds__cpu_waiter *waiters;
-    ds__cpu_waiter as_waiter;    /* for being parked */
+    ds__cpu_waiter as_waiter;    /* used while the stream is parked */
     _Atomic uint32_t park_count; /* odd while park_on and park_upto are written */
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
     int queued; /* 1: in the list of ready streams of `queued_level` */
     int queued_level;
-    _Atomic(ds__cpu_past *) past; /* what failed before resets, the last first */
+    _Atomic(ds__cpu_past *) past; /* ranges that failed before resets, the latest first */
     ds__cpu_past first_past;
     ds__cpu_stream *prev;     /* ready list of a level */
     ds__cpu_stream *next;     /* ready list of a level, or list for host functions, or free list */
-    uint64_t thread;          /* a per-thread stream's: the number of its thread */
+    uint64_t thread;          /* of a per-thread stream: the number of its thread */
     ds__cpu_stream *all_prev; /* all streams of the device */
     ds__cpu_stream *all_next; /* all streams of the device */
     /* the next four: under the core's capture lock */
     ds__capture *capture;
-    uint32_t *deps;     /* nodes that the next one will depend on */
-    uint32_t dep_count; /* how many `deps` has */
+    uint32_t *deps; /* nodes that the next node will depend on */
+    uint32_t dep_count;
     ds__cpu_stream *next_member;
-    struct ds__cpu_launch *launch; /* a lane of an executable: the launch that it runs */
+    struct ds__cpu_launch *launch; /* of a lane of an executable: the launch that it runs */
     uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
-    /* where it tells other processes how far it is; under the boards' mutex */
+    /* lanes that show its progress to other processes; under the registries' mutex */
     ds__cpu_lane *shared;
     struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
 };
 
-/* A stream's virtual time. */
+/* The virtual time of a stream. */
 typedef struct ds__cpu_virtual {
-    /* when its next operation is ready, as far as is known; who has the stream writes it */
+    /* when the next operation is ready, as far as known; the owner of the stream writes it */
     int64_t time;
-    _Atomic int64_t end; /* when operation `done` was */
-    /* the clock at the last submission; under the producer's lock */
+    _Atomic int64_t end; /* when operation `done` ended */
+    /* the clock at the last submission; under the put lock */
     int64_t put;
-    uint64_t born; /* how many streams were made before it */
-    /* 1: the first of the two legs of its next operation is over */
+    uint64_t born; /* number of streams that were created before */
+    /* 1: the first of the two legs of the next operation is over */
     int leg;
 } ds__cpu_virtual;
 
@@ -244,7 +249,7 @@ typedef struct ds__cpu_device {
     ds__cpu_stream *legacy;
     /* blocking streams that capture; under the core's capture lock */
     int capturing;
-    /* somebody has the legacy stream: blocking streams must look at it */
+    /* 1: the legacy stream exists, and blocking streams must be ordered with it */
     _Atomic int legacy_used;
     /* orders the legacy stream's submissions against those of blocking streams */
     ds__lock legacy_lock;
@@ -266,13 +271,13 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
-    uint64_t capture;    /* recorded in the capture with this number */
-    uint32_t *deps;      /* recorded in a capture: it stands for these nodes of its graph */
-    uint32_t dep_count;  /* how many `deps` has */
-    ds__registry *board; /* shared between processes: where it stands */
-    uint64_t word;       /* what `stream` and `upto` stand for */
-    uint32_t mark;
-    uint32_t generation;
+    uint64_t capture; /* not 0: recorded in the capture with this number */
+    uint32_t *deps;   /* recorded in a capture: the nodes of its graph that the event stands for */
+    uint32_t dep_count;
+    ds__registry *registry; /* of an event that processes share: the registry with its record */
+    uint64_t word;          /* the record from which `stream` and `upto` were taken */
+    uint32_t mark;          /* the event's slot in the registry */
+    uint32_t generation;    /* of the slot */
     int imported;
     struct ds__cpu_event *next; /* free list */
 } ds__cpu_event;
@@ -283,9 +288,9 @@ typedef struct ds__cpu_worker {
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat; /* odd while an operation runs */
     _Atomic(ds__cpu_stream *) running;
-    uint32_t last_beat; /* the monitor's */
+    uint32_t last_beat; /* `beat` at the monitor's last tick */
     uint32_t streak;    /* streaming: operations found in short order */
-    uint32_t misses;    /* streaming: looks in vain */
+    uint32_t misses;    /* streaming: looks without work since then */
     uint32_t delay;     /* streaming: pauses between looks */
     _Atomic uint64_t operations;
     int is_long;
@@ -294,7 +299,7 @@ typedef struct ds__cpu_worker {
 static struct {
     int devices;
     int workers;
-    size_t memory; /* bytes that this process may use: ds__os_memory, which reads files */
+    size_t memory; /* bytes that this process may use, from ds__os_memory, which reads files */
     int processors;
     int no_spin;
     int is_inline;
@@ -302,12 +307,12 @@ static struct {
     int spin_limit;
     uint64_t seed;
     unsigned char *peers;
-    const ds_cpu_fabric *fabric; /* the kept one, without zeros */
+    const ds_cpu_fabric *fabric; /* the kept copy, with defaults in the place of zeros */
     ds__cpu_device *device;
     ds__cpu_worker *worker;
     int started;
     int workers_started;
-    char pad3[64]; /* what stands above is only read */
+    char pad3[64]; /* the fields above are only read after the start */
     /* ready streams */
     ds__lock lock; /* ready lists, host list, jobs, counts of threads */
     ds__cpu_stream *ready_head[DS__CPU_LEVELS];
@@ -326,8 +331,8 @@ static struct {
     _Atomic uint32_t wake_word; /* workers sleep on it */
     _Atomic int quit;
     char pad1[64];
-    _Atomic int hurry;  /* host threads that wait: no pause between looks */
-    _Atomic int asleep; /* those of them that sleep: they join nothing */
+    _Atomic int hurry;  /* host threads that wait; if there is one, workers make no pauses */
+    _Atomic int asleep; /* waiting host threads that sleep, and so join no job */
     char pad2[64];
     /* host functions */
     _Atomic int host_threads;
@@ -344,7 +349,7 @@ static struct {
     ds__lock block_lock;
     ds__cpu_block *free_blocks;
     ds__lock raw_lock;
-    void **raw; /* all memory taken for the pools below */
+    void **raw; /* all memory of the pools below */
     _Atomic size_t queue_bytes;
     ds__lock object_lock;
     ds__cpu_stream *free_streams;
@@ -352,7 +357,7 @@ static struct {
     ds__cpu_event *free_events;
     ds__cpu_stamp *free_stamps;
     ds__cpu_failure *failures;
-    /* events that processes share: under the boards' mutex */
+    /* for events that processes share; under the registries' mutex */
     ds__cpu_lane *lanes;
     ds__cpu_proxy *proxies;
     ds__cpu_proxy *watched;
@@ -361,19 +366,19 @@ static struct {
     _Atomic uint32_t watch_word; /* the watcher sleeps on it */
     _Atomic int watch_quit;
     struct ds__cpu_share *shares; /* memory that other processes can open */
-    /* the virtual clock */
-    int64_t *link_free;   /* until when each link is held; the worker's */
-    int64_t *engine_free; /* until when each engine is held; the worker's */
-    int64_t *memory_free; /* until when each device's memory is held; the worker's */
-    int64_t latest;       /* the last end of all that ran; the worker's */
+    /* the virtual clock; only the worker uses the first four */
+    int64_t *link_free;   /* until when each link is held */
+    int64_t *engine_free; /* until when each engine is held */
+    int64_t *memory_free; /* until when each device's memory is held */
+    int64_t latest;       /* the latest end of an operation */
     _Atomic int64_t clock;
-    _Atomic int wanted;      /* host threads that wait for something that is not done */
-    _Atomic int run_all;     /* nobody waits, but what is held back runs all the same */
+    _Atomic int wanted;      /* host threads that wait for work that is not done */
+    _Atomic int run_all;     /* 1: work runs although no host thread waits */
     _Atomic int host_busy;   /* streams at a thread for host functions */
-    int host_stuck;          /* how many of those the clock no longer stands still for */
+    int host_stuck;          /* streams among these for which the clock does not stand any more */
     _Atomic uint32_t rests;  /* counts how often nothing more could run */
-    _Atomic uint64_t born;   /* streams made */
-    _Atomic uint64_t puts;   /* operations put on streams */
+    _Atomic uint64_t born;   /* streams created */
+    _Atomic uint64_t puts;   /* operations enqueued */
     _Atomic uint64_t passed; /* operations passed by streams */
     _Atomic uint64_t staged;
     _Atomic uint64_t inlined;
@@ -381,8 +386,8 @@ static struct {
     _Atomic uint64_t other_operations;
 } ds__cpu;
 
-/* 1: the order of operations, or what links between devices take, is what the program is run
-   for. */
+/* Returns 1 if the program explores orders of operations (a seed), or the times of links between
+   devices (a fabric). */
 static inline int ds__cpu_explores(void) {
     return ds__cpu.seed || ds__cpu.fabric;
 }

@@ -20,9 +20,8 @@
 #include "clock.h"
 #include "run.h"
 
-/* A waiting thread runs what the awaited operation depends on, and nothing else: the stream
-   itself up to that operation, or the stream on which it is parked, and so on. Returns 1 when it
-   did something. */
+/* Runs work that the awaited operation depends on, and no other work: the stream itself up to that
+   operation, or the stream on which it is parked, and so on. Returns 1 if any work was run. */
 static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     for (int depth = 0; depth < 64; depth++) {
         switch (atomic_load_explicit(&s->state, memory_order_acquire)) {
@@ -36,13 +35,13 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             atomic_fetch_add_explicit(&ds__cpu.helped, 1, memory_order_relaxed);
             return 1;
         }
-        case DS__CPU_POLLED: { /* the worker that polls it has not come for it in all this time */
+        case DS__CPU_POLLED: { /* the worker that polls the stream is late */
             uint32_t polled = DS__CPU_POLLED;
             if (ds__cpu_has_work(s) &&
                 atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING)) {
                 atomic_store(&s->state, DS__CPU_READY);
                 ds__cpu_push_ready(s);
-                continue; /* and take it from there */
+                continue; /* to the case READY */
             }
             return 0;
         }
@@ -53,8 +52,8 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             uint32_t count = atomic_load(&s->park_count);
             ds__cpu_stream *on = atomic_load(&s->park_on);
             uint64_t number = atomic_load(&s->park_upto);
-            /* unchanged since: while s has not passed `upto`, what it is parked on is what it
-               depends on */
+            /* if the count has not changed while s has not passed `upto`, s depends on the stream
+               on which it is parked */
             if ((count & 1) || atomic_load(&s->done) >= upto ||
                 atomic_load(&s->park_count) != count)
                 return 0;
@@ -69,20 +68,19 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     return 0;
 }
 
-/* Waits until the stream has passed `upto`; 0: the time was over first. With a time limit it
-   runs nothing. */
-static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns,
-                             int sleep_at_once) {
-    int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
-    uint64_t start = ds__now_ns();
-    uint64_t spun = start;
-    uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
-    for (uint32_t spins = 0; !sleep_at_once && !ds__cpu.no_spin; spins++) {
+/* Results of ds__cpu_wait_spin. */
+enum { DS__CPU_TIMED_OUT, DS__CPU_PASSED, DS__CPU_SPUN };
+
+/* Waits without sleeping. DS__CPU_SPUN: the time to spin, which begins at `since` and again after
+   each help, is over first. */
+static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, uint64_t deadline,
+                             int help) {
+    for (uint32_t spins = 0;; spins++) {
         if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto)
-            return 1;
-        /* now and then only: looking at the stream's state takes its cache line from the worker */
+            return DS__CPU_PASSED;
+        /* rarely, because a look at the stream's state takes its cache line from the worker */
         if (help && spins % 32 == 0 && ds__cpu_help(s, upto)) {
-            spun = ds__now_ns();
+            since = ds__now_ns();
             continue;
         }
         ds__processor_pause();
@@ -90,38 +88,66 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
             continue;
         uint64_t now = ds__now_ns();
         if (now >= deadline)
-            return 0;
-        if (now - spun > DS__CPU_WAIT_SPIN_NS)
-            break;
+            return DS__CPU_TIMED_OUT;
+        if (now - since > DS__CPU_WAIT_SPIN_NS)
+            return DS__CPU_SPUN;
     }
-    _Atomic uint32_t flag = 0;
-    ds__cpu_waiter me = { NULL, upto, NULL, &flag };
+}
+
+/* Lists a waiter with the stream. Returns 0 if the number is passed already. */
+static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
     ds__lock_take(&s->wait_lock);
-    int listed = ds__cpu_enlist(s, &me);
+    int listed = ds__cpu_enlist(s, me);
     if (ds__cpu.fabric)
         atomic_fetch_add(&ds__cpu.wanted, listed);
     ds__lock_give(&s->wait_lock);
     if (ds__cpu.fabric && listed)
         ds__cpu_wake_worker();
-    while (listed && atomic_load_explicit(&flag, memory_order_acquire) == 0) {
+    return listed;
+}
+
+/* Takes a waiter out of the stream's list. Returns 0 if the waiter is not in the list any more,
+   because the number was passed in this moment. */
+static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
+    int listed = 0;
+    ds__lock_take(&s->wait_lock);
+    for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
+        if (*p == me) {
+            *p = me->next;
+            listed = 1;
+            break;
+        }
+    if (ds__cpu.fabric && listed)
+        atomic_fetch_sub(&ds__cpu.wanted, 1);
+    ds__lock_give(&s->wait_lock);
+    return listed;
+}
+
+/* Waits until the stream has passed `upto`, first spinning, then asleep. Returns 0 if the time is
+   over first. With a time limit the thread runs no work meanwhile. */
+static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns,
+                             int sleep_at_once) {
+    int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
+    uint64_t start = ds__now_ns();
+    uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
+    if (!sleep_at_once && !ds__cpu.no_spin) {
+        int spun = ds__cpu_wait_spin(s, upto, start, deadline, help);
+        if (spun != DS__CPU_SPUN)
+            return spun == DS__CPU_PASSED;
+    }
+
+    _Atomic uint32_t flag = 0;
+    ds__cpu_waiter me = { NULL, upto, NULL, &flag };
+    if (!ds__cpu_wait_begin(s, &me))
+        return 1;
+    while (atomic_load_explicit(&flag, memory_order_acquire) == 0) {
         if (help && ds__cpu_help(s, upto))
             continue;
         uint64_t left = DS__FOREVER;
         if (deadline != DS__FOREVER) {
             uint64_t now = ds__now_ns();
-            if (now >= deadline) {
-                ds__lock_take(&s->wait_lock);
-                for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
-                    if (*p == &me) {
-                        *p = me.next;
-                        listed = 0;
-                        break;
-                    }
-                if (ds__cpu.fabric && !listed)
-                    atomic_fetch_sub(&ds__cpu.wanted, 1);
-                ds__lock_give(&s->wait_lock);
-                return !listed ? 0 : 1; /* not in the list any more: it was passed in this moment */
-            }
+            if (now >= deadline)
+                return !ds__cpu_wait_cancel(s, &me);
             left = deadline - now;
         }
         atomic_fetch_add_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
@@ -131,7 +157,8 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
     return 1;
 }
 
-/* Under a virtual clock; a wait for no time lets run what can, but not for ever. */
+/* Waits under a virtual clock, which advances to the end of the awaited work. A wait with timeout 0
+   lets work run until nothing more can run, for at most DS__CPU_ASKS times DS__CPU_ASK_NS. */
 static int ds__cpu_wait_virtual(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns) {
     int over = atomic_load(&s->done) >= upto;
     uint32_t rests = atomic_load(&ds__cpu.rests);
@@ -145,6 +172,8 @@ static int ds__cpu_wait_virtual(ds__cpu_stream *s, uint64_t upto, uint64_t timeo
     return over;
 }
 
+/* Waits until the stream has passed `upto`. Returns 0 if the time is over first. sleep_at_once: the
+   thread does not spin, and runs no work meanwhile. No lock of the driver is held. */
 static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
     if (DS__UNLIKELY(ds__cpu.fabric != NULL))
         return ds__cpu_wait_virtual(s, upto, timeout_ns);
@@ -153,9 +182,9 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
     if (timeout_ns == 0)
         return 0;
     if (!sleep_at_once && !ds__cpu.no_spin) {
-        /* Most waits are over in a microsecond. Looking at the stream's state, for help, takes
-           its cache line from the worker: so once, for a stream that nobody has yet, and then
-           leave the worker alone. */
+        /* Most waits are over in a microsecond. A look at the stream's state takes its cache line
+           from the worker. The thread therefore looks once, for a stream that no thread has taken
+           yet, and then only while jobs exist. */
         if (timeout_ns == DS__FOREVER && !ds__cpu.seed &&
             atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
             ds__cpu_help(s, upto);

@@ -22,28 +22,30 @@
 #include "event.h"
 #include "shared_event.h"
 
-/* Looks at all that is watched and lists what to sleep on; the mutex is held. */
+/* Looks at the lanes of all watched proxies, and lists the bells of their registries for the sleep.
+   Proxies that have passed their number are watched no more. Returns the number of bells. The mutex
+   is held. */
 static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
     unsigned count = 0;
     uint32_t bell = 0;
     const ds__registry *last = NULL;
     for (ds__cpu_proxy **next = &ds__cpu.watched; *next;) {
         ds__cpu_proxy *p = *next;
-        /* before the lane is looked at */
-        if (p->board != last)
-            bell = atomic_load(&p->board->sheet->bell);
+        /* read before the lane, so that no change after it is missed */
+        if (p->registry != last)
+            bell = atomic_load(&p->registry->sheet->bell);
         ds__cpu_mirror(p, p->wanted);
         if (atomic_load(&p->stream.done) >= p->wanted) {
             *next = p->next_watched;
             p->is_watched = 0;
-            atomic_fetch_sub(&p->board->sheet->waiters, 1);
-            ds__registry_close(p->board);
+            atomic_fetch_sub(&p->registry->sheet->waiters, 1);
+            ds__registry_close(p->registry);
             continue;
         }
-        if (p->board != last && count < room)
+        if (p->registry != last && count < room)
             list[count++] =
-                (ds__sleep){ bell, (uintptr_t)&p->board->sheet->bell, 2 /* of 32 bits */, 0 };
-        last = p->board;
+                (ds__sleep){ bell, (uintptr_t)&p->registry->sheet->bell, 2 /* of 32 bits */, 0 };
+        last = p->registry;
         next = &p->next_watched;
     }
     return count;
@@ -62,8 +64,11 @@ static void *ds__cpu_watcher_main(void *unused) {
             break;
         unsigned count = ds__cpu_watch_lanes(list + 1, 32);
         ds__registries_unlock();
-        /* nothing tells of a death */
-        nap = word != seen || !nap ? 1000000 : nap < 16000000 ? nap + nap / 4 : nap;
+        /* the death of a process rings no bell */
+        if (word != seen || !nap)
+            nap = 1000000;
+        else if (nap < 16000000)
+            nap += nap / 4;
         seen = word;
         list[0] = (ds__sleep){ word, (uintptr_t)&ds__cpu.watch_word, 2 | 128 /* private */, 0 };
         if (count)
@@ -81,7 +86,7 @@ static void ds__cpu_wake_watcher(void) {
     ds__futex_wake(&ds__cpu.watch_word, 1);
 }
 
-/* The watcher sees to it that the proxy comes to this number. The mutex is held. */
+/* Makes the watcher follow the proxy until this number is passed. The mutex is held. */
 static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     if (atomic_load(&p->stream.done) >= upto)
         return DS_OK;
@@ -95,10 +100,10 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
         p->wanted = upto;
     if (!p->is_watched) {
         p->is_watched = 1;
-        p->board->users++;
-        atomic_fetch_add(&p->board->sheet->waiters, 1);
-        ds__cpu_proxy **at = &ds__cpu.watched; /* beside others of the board */
-        while (*at && (*at)->board != p->board)
+        p->registry->users++;
+        atomic_fetch_add(&p->registry->sheet->waiters, 1);
+        ds__cpu_proxy **at = &ds__cpu.watched; /* before other proxies of the registry */
+        while (*at && (*at)->registry != p->registry)
             at = &(*at)->next_watched;
         p->next_watched = *at;
         *at = p;
@@ -107,8 +112,9 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     return DS_OK;
 }
 
+/* Makes the watcher follow the token of an event, if it is that of another process. */
 static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto) {
-    if (DS__LIKELY(!e->board) || on->kind != DS__CPU_PROXY)
+    if (DS__LIKELY(!e->registry) || on->kind != DS__CPU_PROXY)
         return DS_OK;
     ds__registries_lock();
     ds_result r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)on, upto);
@@ -127,7 +133,7 @@ static void ds__cpu_watcher_end(void) {
     ds__cpu.watcher_started = 0;
 }
 
-/* What the event's word says, as a token of this process. The mutex is held. */
+/* Translates the word of an event in a registry into a token of this process. The mutex is held. */
 static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_token *out) {
     uint32_t lane = (uint32_t)(word >> 40) - 1;
     out->stream = NULL;
@@ -137,7 +143,7 @@ static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_toke
     if (lane >= atomic_load(&b->sheet->lanes))
         return ds__fail(DS_ERR_INVALID_HANDLE, "the shared memory of process %d is damaged",
                         b->pid);
-    /* recorded here, through another handle */
+    /* this process has recorded the event, through another handle */
     if (atomic_load(&b->sheet->lane[lane].who) >> 24 == b->me) {
         ds__cpu_lane *l = ds__cpu.lanes;
         while (l && (l->serial != b->serial || l->index != lane))
@@ -157,53 +163,64 @@ static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_toke
     return DS_OK;
 }
 
+/* Brings the event up to date with this word of the registry, unless another thread records it
+   meanwhile; *out is the event's token. The mutex is held. */
+static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_token *out) {
+    ds__lock_take(&e->lock);
+    uint64_t before = e->word;
+    out->stream = e->stream;
+    out->upto = e->upto;
+    ds__lock_give(&e->lock);
+    if (before == word)
+        return DS_OK;
+    ds_result r = ds__cpu_word_token(e->registry, word, out);
+    if (r < 0)
+        return r;
+    ds__lock_take(&e->lock);
+    if (e->word == before && !e->capture) {
+        e->word = word;
+        e->stream = out->stream;
+        e->upto = out->upto;
+    }
+    out->stream = e->stream;
+    out->upto = e->upto;
+    ds__lock_give(&e->lock);
+    return DS_OK;
+}
+
+/* Brings an event that processes share up to date with its registry. wait: the watcher follows its
+   token. */
 static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
-    ds_result r = DS_OK;
-    ds__cpu_token t;
-    ds__mark *m = &e->board->sheet->mark[e->mark];
+    ds_result r;
+    ds__cpu_token t = { NULL, 0 };
+    ds__mark *m = &e->registry->sheet->mark[e->mark];
     ds__registries_lock();
     uint64_t word = atomic_load(&m->word);
-    if (atomic_load(&m->generation) != e->generation) {
-        r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", e->board->pid);
-    } else {
-        ds__lock_take(&e->lock);
-        uint64_t before = e->word;
-        t.stream = e->stream;
-        t.upto = e->upto;
-        ds__lock_give(&e->lock);
-        if (before != word && (r = ds__cpu_word_token(e->board, word, &t)) == DS_OK) {
-            ds__lock_take(&e->lock);
-            if (e->word == before && !e->capture) {
-                e->word = word;
-                e->stream = t.stream;
-                e->upto = t.upto;
-            }
-            t.stream = e->stream;
-            t.upto = e->upto;
-            ds__lock_give(&e->lock);
-        }
-        if (r == DS_OK && t.stream && t.stream->kind == DS__CPU_PROXY &&
-            atomic_load(&t.stream->done) < t.upto) {
-            ds__cpu_mirror((ds__cpu_proxy *)(void *)t.stream, t.upto);
-            if (wait)
-                r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)t.stream, t.upto);
-        }
+    if (atomic_load(&m->generation) == e->generation)
+        r = ds__cpu_event_refresh(e, word, &t);
+    else
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", e->registry->pid);
+    if (r == DS_OK && t.stream && t.stream->kind == DS__CPU_PROXY &&
+        atomic_load(&t.stream->done) < t.upto) {
+        ds__cpu_mirror((ds__cpu_proxy *)(void *)t.stream, t.upto);
+        if (wait)
+            r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)t.stream, t.upto);
     }
     ds__registries_unlock();
     return r;
 }
 
-/* The stream has been given a record of the event, which is this operation of it. */
+/* Makes operation `upto` of the stream the record of the event, also for other processes. */
 static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto) {
     ds__registries_lock();
     uint64_t word =
-        (uint64_t)(ds__cpu_lane_of(s, e->board)->index + 1) << 40 | (upto & 0xffffffffff);
+        (uint64_t)(ds__cpu_lane_of(s, e->registry)->index + 1) << 40 | (upto & 0xffffffffff);
     ds__lock_take(&e->lock);
     e->word = word;
     e->stream = s;
     e->upto = upto;
     ds__lock_give(&e->lock);
-    ds__mark *m = &e->board->sheet->mark[e->mark];
+    ds__mark *m = &e->registry->sheet->mark[e->mark];
     if (atomic_load(&m->generation) == e->generation)
         atomic_store(&m->word, word);
     ds__registries_unlock();
@@ -215,10 +232,10 @@ static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
         ds__cpu_unsafe("an event cannot be exported in this thread while the capture is open");
     if (r < 0)
         return r;
-    ds__address a = { DS__ADDRESS_EVENT, e->board->pid,
-                      e->board->fd,      e->mark,
-                      e->generation,     0,
-                      e->board->cookie,  0 };
+    ds__address a = { DS__ADDRESS_EVENT,   e->registry->pid,
+                      e->registry->fd,     e->mark,
+                      e->generation,       0,
+                      e->registry->cookie, 0 };
     memset(out, 0, 64);
     memcpy(out, &a, sizeof a);
     return DS_OK;
@@ -257,14 +274,14 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
         return r;
     }
     e->flags = DS_EVENT_INTERPROCESS;
-    e->board = b;
+    e->registry = b;
     e->mark = a.index;
     e->generation = a.generation;
     e->imported = 1;
     return DS_OK;
 }
 
-/* Gives an event of this process its mark. */
+/* Gives an event of this process a slot in the registry of this process. */
 static ds_result ds__cpu_event_share(ds__cpu_event *e) {
     ds__registry *b;
     ds__registries_lock();
@@ -272,23 +289,24 @@ static ds_result ds__cpu_event_share(ds__cpu_event *e) {
     if (r == DS_OK)
         r = ds__registry_event_add(b, &e->mark);
     if (r == DS_OK) {
-        e->board = b;
+        e->registry = b;
         e->generation = atomic_load(&b->sheet->mark[e->mark].generation);
     }
     ds__registries_unlock();
     return r;
 }
 
+/* Frees the event's slot, or drops an imported event's use of the registry. */
 static void ds__cpu_event_unshare(ds__cpu_event *e) {
-    if (!e->board)
+    if (!e->registry)
         return;
     ds__registries_lock();
     if (e->imported)
-        ds__registry_close(e->board);
+        ds__registry_close(e->registry);
     else
-        ds__registry_event_remove(e->board, e->mark);
+        ds__registry_event_remove(e->registry, e->mark);
     ds__registries_unlock();
-    e->board = NULL;
+    e->registry = NULL;
     e->imported = 0;
     e->word = 0;
 }

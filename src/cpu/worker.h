@@ -27,7 +27,8 @@
 #include "clock.h"
 #include "run.h"
 
-/* Looks once at what the worker polls; 1: there was work. */
+/* Looks once at each stream that the worker polls, and runs those with new work. Returns 1 if there
+   was work. */
 static int ds__cpu_poll(ds__cpu_worker *w) {
     int found = 0;
     for (int i = 0; i < w->polled_count;) {
@@ -51,10 +52,11 @@ static int ds__cpu_poll(ds__cpu_worker *w) {
     return found;
 }
 
-/* A producer that streams and a worker that is right behind it would fight for the cache lines
-   of the queue. A few dozen operations in short order while nobody waits: somebody streams. Then
-   the worker's looks get further apart until one finds a few dozen operations; a look after a
-   pause that finds next to nothing says that it was not so. */
+/* Adapts the pause between looks to the operations that the last look found. A producer that
+   streams and a worker close behind it would compete for the cache lines of the queue. A few dozen
+   operations in short order, while no host thread waits, indicate such a producer. The pauses then
+   grow until a look finds a few dozen operations. A look after a pause that finds almost none ends
+   the pauses. */
 static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
     if (found == 0) {
         if (++w->misses >= 32)
@@ -67,7 +69,8 @@ static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
         return;
     }
     if (w->delay == 0) {
-        if ((w->streak += (uint32_t)found) >= 24)
+        w->streak += (uint32_t)found;
+        if (w->streak >= 24)
             w->delay = DS__CPU_STREAM_PAUSES / 8;
     } else if (found < 4) {
         w->streak = w->delay = 0;
@@ -78,7 +81,8 @@ static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
     }
 }
 
-/* The clock stands while host functions run; not for those that have taken long already. */
+/* Waits while host functions run, because the clock stands meanwhile, but at most DS__CPU_HOST_NS.
+   It does not stand any more for host functions that were waited for that long. */
 static void ds__cpu_await_hosts(void) {
     uint64_t start = ds__now_ns();
     for (;;) {
@@ -97,10 +101,11 @@ static void ds__cpu_await_hosts(void) {
     }
 }
 
-/* The worker under a virtual clock. */
+/* The loop of the one worker under a virtual clock. The worker runs the stream with the lowest
+   time; it sleeps if no thread waits for work (ds__cpu_held), or if nothing more can run. */
 static void ds__cpu_virtual_main(ds__cpu_worker *w) {
     for (;;) {
-        /* before quit is looked at: stop sets it, then changes this */
+        /* read before `quit`: ds__cpu_stop sets `quit`, then changes the word */
         uint32_t word = atomic_load(&ds__cpu.wake_word);
         if (atomic_load(&ds__cpu.quit))
             return;
@@ -123,10 +128,48 @@ static void ds__cpu_virtual_main(ds__cpu_worker *w) {
     }
 }
 
+/* Looks once for work, and runs it: a ready stream, else the polled streams, else a job. Returns 1
+   if there was work. */
+static int ds__cpu_look(ds__cpu_worker *w) {
+    int found = 0;
+    uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
+    for (uint32_t i = 0;
+         i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
+        ds__processor_pause();
+    ds__cpu_stream *s = ds__cpu_pop_ready();
+    if (s) {
+        ds__cpu_unpoll_fresh(w);
+        if (ds__cpu.seed)
+            for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--)
+                ds__os_yield();
+        ds__cpu_run(w, s, UINT64_MAX);
+        found = 1;
+    } else if (w->polled_count) {
+        found = ds__cpu_poll(w);
+    }
+    ds__cpu_adapt(w, atomic_load_explicit(&w->operations, memory_order_relaxed) - before);
+    if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
+        found = ds__cpu_job_join(w, NULL, 0);
+    return found;
+}
+
+/* Counts the calling worker among those that spin. Returns 0, and does not count it, if enough
+   workers spin already. */
+static int ds__cpu_spinner_add(void) {
+    if (ds__cpu.no_spin)
+        return 0;
+    if (atomic_fetch_add(&ds__cpu.spinners, 1) < ds__cpu.spin_limit)
+        return 1;
+    atomic_fetch_sub(&ds__cpu.spinners, 1);
+    return 0;
+}
+
+/* Runs work, and after DS__CPU_POLL_NS without work sleeps. A worker beyond `spin_limit` sleeps at
+   once. */
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
     ds__os_library_thread();
-    ds__tls.in_callback = 1; /* what runs here is the user's code, which must not call back */
+    ds__tls.in_callback = 1; /* user code that runs here must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
         return NULL;
@@ -135,37 +178,14 @@ static void *ds__cpu_worker_main(void *arg) {
     int spinning = 0;
     int looks = 0;
     while (!atomic_load_explicit(&ds__cpu.quit, memory_order_acquire)) {
-        int found = 0;
-        uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
-        for (uint32_t i = 0;
-             i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
-            ds__processor_pause();
-        ds__cpu_stream *s = ds__cpu_pop_ready();
-        if (s) {
-            ds__cpu_unpoll_fresh(w);
-            if (ds__cpu.seed)
-                for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--)
-                    ds__os_yield();
-            ds__cpu_run(w, s, UINT64_MAX);
-            found = 1;
-        } else if (w->polled_count) {
-            found = ds__cpu_poll(w);
-        }
-        ds__cpu_adapt(w, atomic_load_explicit(&w->operations, memory_order_relaxed) - before);
-        if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0) {
-            found = ds__cpu_job_join(w, NULL, 0);
-        }
-        if (found) {
+        if (ds__cpu_look(w)) {
             looks = 0;
             continue;
         }
         if (looks++ == 0)
             last = ds__now_ns();
-        if (!spinning && !ds__cpu.no_spin &&
-            atomic_fetch_add(&ds__cpu.spinners, 1) < ds__cpu.spin_limit)
-            spinning = 1;
-        else if (!spinning && !ds__cpu.no_spin)
-            atomic_fetch_sub(&ds__cpu.spinners, 1);
+        if (!spinning)
+            spinning = ds__cpu_spinner_add();
         if (spinning && ((looks & 15) || ds__now_ns() - last < DS__CPU_POLL_NS)) {
             ds__processor_pause();
             continue;
@@ -185,6 +205,7 @@ static void *ds__cpu_worker_main(void *arg) {
     return NULL;
 }
 
+/* Runs the host functions of streams in state AT_HOST, in the order of the list. */
 static void *ds__cpu_host_main(void *unused) {
     ds__os_library_thread();
     ds__tls.in_callback = 1;
@@ -192,7 +213,7 @@ static void *ds__cpu_host_main(void *unused) {
     for (;;) {
         ds__cpu_stream *s = ds__cpu.host_head;
         if (!s) {
-            /* before quit is looked at: stop sets it, then changes this */
+            /* read before `quit`: ds__cpu_stop sets `quit`, then changes the word */
             uint32_t word = atomic_load(&ds__cpu.host_word);
             if (atomic_load(&ds__cpu.quit))
                 break;
@@ -211,7 +232,7 @@ static void *ds__cpu_host_main(void *unused) {
         atomic_store(&s->state, DS__CPU_RUNNING);
         uint64_t done = 0;
         int result;
-        do { /* as long as host functions follow one another */
+        do { /* while host functions follow one another */
             done = atomic_load_explicit(&s->done, memory_order_relaxed);
             result = ds__cpu_run_some(NULL, s, UINT64_MAX, DS__CPU_HOST);
         } while (result == DS__CPU_EMPTY &&
@@ -232,8 +253,9 @@ static void *ds__cpu_host_main(void *unused) {
     return NULL;
 }
 
-/* Work that is held back for long runs all the same. Ticks and not time are counted: where this
-   thread is starved, so are those that call. 1 while there is any. */
+/* Lets work run that was held back for DS__CPU_STALL_TICKS ticks without a submission. Ticks are
+   counted instead of time: if this thread gets no processor, the submitting threads may get none
+   either. Returns 1 while there is ready work. */
 static int ds__cpu_watch_held(void) {
     static int ticks;
     static uint64_t seen;
@@ -251,10 +273,10 @@ static int ds__cpu_watch_held(void) {
     return 1;
 }
 
-/* One tick: returns 1 while there is something to watch. Nothing waits for workers that sleep or
-   are in a long operation, if all of them have been so for a tick. */
-static int ds__cpu_watch(uint64_t *host_progress) {
-    int busy = ds__cpu.fabric && ds__cpu_watch_held();
+/* Starts one more thread for host functions if all of them are stuck: a stream waits, none is
+   idle, and none has taken a stream since the last tick. Returns 1 if a stream waits. */
+static int ds__cpu_watch_hosts(uint64_t *host_progress) {
+    int busy = 0;
     ds__lock_take(&ds__cpu.lock);
     if (ds__cpu.host_head) {
         busy = 1;
@@ -263,37 +285,50 @@ static int ds__cpu_watch(uint64_t *host_progress) {
         *host_progress = ds__cpu.host_progress;
     }
     ds__lock_give(&ds__cpu.lock);
+    return busy;
+}
+
+/* Frees the work that a busy worker holds up: polled streams with new operations, waiters that
+   were missed after the last short operation, and ready streams. */
+static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
+    for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
+        ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
+        if (s && ds__cpu_has_work(s))
+            ds__cpu_unpoll(s);
+    }
+    ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
+    if (running && atomic_load(&running->waiting))
+        ds__cpu_notify(running);
+    if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
+        ds__cpu_wake_worker();
+}
+
+/* One tick of the monitor. Returns 1 while there is something to watch; that is not so if all
+   workers have slept, or have been in a long operation, for a tick. A worker whose beat is odd and
+   unchanged has been in one operation, or one long run, for a whole tick. */
+static int ds__cpu_watch(uint64_t *host_progress) {
+    int busy = ds__cpu.fabric && ds__cpu_watch_held();
+    busy |= ds__cpu_watch_hosts(host_progress);
     if (ds__cpu.fabric ? atomic_load(&ds__cpu.parked) < ds__cpu.workers
                        : atomic_load(&ds__cpu.lookers) > 0)
         busy = 1;
     for (int i = 0; i < ds__cpu.workers; i++) {
         ds__cpu_worker *w = &ds__cpu.worker[i];
         uint32_t beat = atomic_load_explicit(&w->beat, memory_order_relaxed);
-        if ((beat & 1) && beat == w->last_beat) {
-            /* in one operation, or one long run, for a whole tick: what it polls, what is ready,
-               and who was missed when the last short operation was passed, must not wait */
-            for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
-                ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
-                if (s && ds__cpu_has_work(s))
-                    ds__cpu_unpoll(s);
-            }
-            ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
-            if (running && atomic_load(&running->waiting))
-                ds__cpu_notify(running);
-            if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
-                ds__cpu_wake_worker();
-        }
+        if ((beat & 1) && beat == w->last_beat)
+            ds__cpu_relieve_worker(w);
         busy |= beat != w->last_beat;
         w->last_beat = beat;
     }
     return busy;
 }
 
-/* If the program's threads have all ended without ending the process, as after pthread_exit of
-   main, no thread is left that takes SIGTERM: then the monitor takes signals. Nothing tells of the
-   end of a thread that has not called devstream, so the monitor looks at growing intervals while
-   no thread that has called it lives. The first look is late, since a look opens files and the
-   thread that starts the driver is not counted yet. Returns how long the monitor may sleep. */
+/* Lets the monitor take signals if all threads of the program have ended without an end of the
+   process, as after pthread_exit in main. Otherwise no thread would take SIGTERM. The end of a
+   thread that has never called devstream cannot be observed. While no thread lives that has called
+   devstream, the monitor therefore looks at growing intervals. The first look is late, because a
+   look opens files, and because the thread that starts the driver is not counted yet. Returns the
+   longest time for which the monitor may sleep. */
 static uint64_t ds__cpu_watch_program(uint64_t *nap, uint64_t *next) {
     if (atomic_load(&ds__callers.count)) {
         *nap = 0;
@@ -327,7 +362,8 @@ static void *ds__cpu_monitor_main(void *unused) {
         }
         if (atomic_load(&ds__cpu.quit))
             break;
-        /* also after a sleep: else each end of a long operation could find the monitor asleep */
+        /* also after a sleep; otherwise each end of a long operation could find the monitor
+           asleep, and wake it */
         ds__os_sleep(DS__CPU_TICK_NS);
     }
     (void)unused;

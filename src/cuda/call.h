@@ -1,10 +1,10 @@
 /* cuda/call.h - scopes, errors and capture modes of CUDA calls.
 
    Wraps the calls into CUDA. ds__cuda_enter opens a scope with a current device, ds__cuda_leave
-   closes it, and ds__cuda_on opens one for a stream. DS__RT checks a call of cudart, DS__DR_CODE
-   calls an entry point of the driver library, and ds__cuda_fail reports the error. ds__cuda_relax
-   and ds__cuda_query_begin change the thread's capture mode around calls that an open capture could
-   forbid.
+   closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of cudart, DS__DR an
+   entry point of the driver library; both report the error of a failed call. DS__RT_CODE and
+   DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change the thread's
+   capture mode around calls that an open capture could forbid.
 
    Invariants: A successful ds__cuda_enter needs one ds__cuda_leave; a failed one needs none.
    ds__cuda_leave makes the former device current again. An error that was pending in the thread
@@ -21,7 +21,8 @@
 #include "../base/capture_list.h"
 #include "types.h"
 
-/* The capture lock; ds__cuda_fail asks whether the thread holds it. */
+/* Takes the capture lock, and counts that the thread holds it: ds__cuda_capture_failed takes it
+   otherwise. */
 static void ds__cuda_lock(void) {
     ds__lock_take(&ds__g.capture_lock);
     ds__tls.capture_locked++;
@@ -32,82 +33,69 @@ static void ds__cuda_unlock(void) {
     ds__lock_give(&ds__g.capture_lock);
 }
 
-/* After these the device cannot be used by this process any more (driver_types.h says so at
-   each). */
-static int ds__cuda_is_sticky(int code) {
-    switch (code) {
-    case cudaErrorECCUncorrectable:
-    case cudaErrorNvlinkUncorrectable:
-    case 226 /* cudaErrorContained */:
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchTimeout:
-    case 709 /* cudaErrorContextIsDestroyed */:
-    case cudaErrorAssert:
-    case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorLaunchFailure:
-    case 721 /* cudaErrorTensorMemoryLeak */:
-    case 810 /* cudaErrorMpsClientTerminated */:
-    case 911 /* cudaErrorExternalDevice */:
-        return 1;
-    default:
-        return 0;
-    }
-}
+/* CUDA's codes with devstream's results. After a code of DS_ERR_FAILED, this process cannot use the
+   device any more (driver_types.h, at each of these codes). */
+static const struct {
+    int code;
+    ds_result result;
+} ds__cuda_codes[] = { { cudaErrorECCUncorrectable, DS_ERR_FAILED },
+                       { cudaErrorNvlinkUncorrectable, DS_ERR_FAILED },
+                       { 226 /* cudaErrorContained */, DS_ERR_FAILED },
+                       { cudaErrorIllegalAddress, DS_ERR_FAILED },
+                       { cudaErrorLaunchTimeout, DS_ERR_FAILED },
+                       { 709 /* cudaErrorContextIsDestroyed */, DS_ERR_FAILED },
+                       { cudaErrorAssert, DS_ERR_FAILED },
+                       { cudaErrorHardwareStackError, DS_ERR_FAILED },
+                       { cudaErrorIllegalInstruction, DS_ERR_FAILED },
+                       { cudaErrorMisalignedAddress, DS_ERR_FAILED },
+                       { cudaErrorInvalidAddressSpace, DS_ERR_FAILED },
+                       { cudaErrorInvalidPc, DS_ERR_FAILED },
+                       { cudaErrorLaunchFailure, DS_ERR_FAILED },
+                       { 721 /* cudaErrorTensorMemoryLeak */, DS_ERR_FAILED },
+                       { 810 /* cudaErrorMpsClientTerminated */, DS_ERR_FAILED },
+                       { 911 /* cudaErrorExternalDevice */, DS_ERR_FAILED },
+                       { cudaErrorInvalidValue, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidConfiguration, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidPitchValue, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidKernelImage, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidSource, DS_ERR_INVALID_VALUE },
+                       { cudaErrorLaunchOutOfResources, DS_ERR_INVALID_VALUE },
+                       { 218 /* invalid PTX */, DS_ERR_INVALID_VALUE },
+                       { 222 /* PTX too new */, DS_ERR_INVALID_VALUE },
+                       { cudaErrorSymbolNotFound, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidDeviceFunction, DS_ERR_INVALID_VALUE },
+                       { cudaErrorHostMemoryAlreadyRegistered, DS_ERR_INVALID_VALUE },
+                       { cudaErrorHostMemoryNotRegistered, DS_ERR_INVALID_VALUE },
+                       { cudaErrorMemoryAllocation, DS_ERR_OUT_OF_MEMORY },
+                       { cudaErrorNotPermitted, DS_ERR_NOT_PERMITTED },
+                       { cudaErrorNotSupported, DS_ERR_UNSUPPORTED },
+                       { cudaErrorNoKernelImageForDevice, DS_ERR_UNSUPPORTED },
+                       { cudaErrorStreamCaptureUnsupported, DS_ERR_CAPTURE_UNSUPPORTED },
+                       { cudaErrorStreamCaptureInvalidated, DS_ERR_CAPTURE_INVALIDATED },
+                       { cudaErrorStreamCaptureMerge, DS_ERR_CAPTURE_MERGE },
+                       { cudaErrorStreamCaptureUnmatched, DS_ERR_CAPTURE_UNMATCHED },
+                       { cudaErrorStreamCaptureUnjoined, DS_ERR_CAPTURE_UNJOINED },
+                       { cudaErrorStreamCaptureIsolation, DS_ERR_CAPTURE_ISOLATION },
+                       { cudaErrorStreamCaptureImplicit, DS_ERR_CAPTURE_IMPLICIT },
+                       { cudaErrorCapturedEvent, DS_ERR_CAPTURED_EVENT },
+                       { cudaErrorStreamCaptureWrongThread, DS_ERR_CAPTURE_WRONG_THREAD },
+                       { cudaErrorGraphExecUpdateFailure, DS_ERR_GRAPH_UPDATE } };
 
+/* Returns the result for a code; DS_ERR_DRIVER for codes that are not in the table. */
 static ds_result ds__cuda_map(int code) {
-    if (ds__cuda_is_sticky(code))
-        return DS_ERR_FAILED;
-    switch (code) {
-    case cudaErrorInvalidValue:
-    case cudaErrorInvalidConfiguration:
-    case cudaErrorInvalidPitchValue:
-    case cudaErrorInvalidKernelImage:
-    case cudaErrorInvalidSource:
-    case cudaErrorLaunchOutOfResources:
-    case 218 /* invalid PTX */:
-    case 222 /* PTX too new */:
-    case cudaErrorSymbolNotFound:
-    case cudaErrorInvalidDeviceFunction:
-    case cudaErrorHostMemoryAlreadyRegistered:
-    case cudaErrorHostMemoryNotRegistered:
-        return DS_ERR_INVALID_VALUE;
-    case cudaErrorMemoryAllocation:
-        return DS_ERR_OUT_OF_MEMORY;
-    case cudaErrorNotPermitted:
-        return DS_ERR_NOT_PERMITTED;
-    case cudaErrorNotSupported:
-    case cudaErrorNoKernelImageForDevice:
-        return DS_ERR_UNSUPPORTED;
-    case cudaErrorStreamCaptureUnsupported:
-        return DS_ERR_CAPTURE_UNSUPPORTED;
-    case cudaErrorStreamCaptureInvalidated:
-        return DS_ERR_CAPTURE_INVALIDATED;
-    case cudaErrorStreamCaptureMerge:
-        return DS_ERR_CAPTURE_MERGE;
-    case cudaErrorStreamCaptureUnmatched:
-        return DS_ERR_CAPTURE_UNMATCHED;
-    case cudaErrorStreamCaptureUnjoined:
-        return DS_ERR_CAPTURE_UNJOINED;
-    case cudaErrorStreamCaptureIsolation:
-        return DS_ERR_CAPTURE_ISOLATION;
-    case cudaErrorStreamCaptureImplicit:
-        return DS_ERR_CAPTURE_IMPLICIT;
-    case cudaErrorCapturedEvent:
-        return DS_ERR_CAPTURED_EVENT;
-    case cudaErrorStreamCaptureWrongThread:
-        return DS_ERR_CAPTURE_WRONG_THREAD;
-    case cudaErrorGraphExecUpdateFailure:
-        return DS_ERR_GRAPH_UPDATE;
-    default:
-        return DS_ERR_DRIVER;
-    }
+    for (size_t i = 0; i < sizeof ds__cuda_codes / sizeof ds__cuda_codes[0]; i++)
+        if (ds__cuda_codes[i].code == code)
+            return ds__cuda_codes[i].result;
+    return DS_ERR_DRIVER;
 }
 
-/* The sentence of a failed call; since CUDA 10.1 the driver's codes are cudart's. */
+/* Returns 1 if this process cannot use the device any more after the code. */
+static int ds__cuda_is_sticky(int code) {
+    return ds__cuda_map(code) == DS_ERR_FAILED;
+}
+
+/* Reports the error of a failed call. Since CUDA 10.1, the codes of the driver library are those of
+   cudart. Codes of captures take the capture lock, unless the thread holds it. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_scope *scope,
                                                                const char *call, int code) {
     char where[24] = "";
@@ -124,7 +112,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_sc
             : "");
 }
 
-/* A call that needs no device. */
+/* Opens a scope for calls that need no current device. */
 static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
     scope->device = device;
     scope->pushed = 0;
@@ -132,14 +120,15 @@ static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
     scope->pending = cudaPeekAtLastError();
 }
 
-/* An error that is of no interest; it is taken from the thread unless one of the user's was
-   there before. */
-static inline void ds__cuda_ignore(const ds__cuda_scope *scope, cudaError_t code) {
+/* Takes the error of a call from the thread, unless an error was pending before the scope. Returns
+   the code. */
+static inline cudaError_t ds__cuda_clear(const ds__cuda_scope *scope, cudaError_t code) {
     if (DS__UNLIKELY(code != cudaSuccess) && scope->pending == cudaSuccess)
         (void)cudaGetLastError();
+    return code;
 }
 
-/* The result of a cudart call. */
+/* Clears and reports the error of a cudart call. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_scope *scope,
                                                                  cudaError_t code,
                                                                  const char *call) {
@@ -153,28 +142,31 @@ static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t 
     return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_failed(scope, code, call);
 }
 
+/* Every call of cudart in a scope is one of these two. DS__RT returns a result; a failure is
+   cleared, mapped and reported with the function and the device of the scope. DS__RT_CODE clears
+   the error and returns the code: for clean-up, and for calls whose failure has a meaning. */
 #define DS__RT(scope, function, arguments) ds__cuda_check(&(scope), function arguments, #function)
+#define DS__RT_CODE(scope, function, arguments) ds__cuda_clear(&(scope), function arguments)
 
-/* Around calls that the user did not ask for and that an open capture, anyone's, may forbid the
-   thread or be spoiled by: module loading, pinned buffers, peer access. Inside of a scope. */
+/* Relaxes the thread's capture mode around calls of devstream's own that an open capture of any
+   thread could forbid or be invalidated by: module loading, pinned buffers, peer access. Returns 1
+   if the mode was changed; *mode is the former one. Inside of a scope. */
 static int ds__cuda_relax(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
     *mode = cudaStreamCaptureModeRelaxed;
-    cudaError_t code = cudaThreadExchangeStreamCaptureMode(mode);
-    ds__cuda_ignore(scope, code);
-    return code == cudaSuccess;
+    return DS__RT_CODE(*scope, cudaThreadExchangeStreamCaptureMode, (mode)) == cudaSuccess;
 }
 
+/* Restores the mode of ds__cuda_relax, which has returned `relaxed`. */
 static void ds__cuda_unrelax(const ds__cuda_scope *scope, int relaxed,
                              enum cudaStreamCaptureMode mode) {
     cudaError_t code = relaxed ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
-        ds__cuda_ignore(scope, code = cudaThreadExchangeStreamCaptureMode(&mode));
+        code = DS__RT_CODE(*scope, cudaThreadExchangeStreamCaptureMode, (&mode));
 }
 
-/* Around queries, which CUDA counts among the calls that are not safe in an open capture,
-   although they touch nothing of it: observed by PyTorch's maintainers (pull requests 104487 and
-   104555 there). What belongs to a capture is refused in every mode. Captures that were not
-   begun here are not known. */
+/* Relaxes the capture mode around a query, if a capture of devstream is open. CUDA counts queries
+   among the calls that an open capture forbids, although they do not touch the capture (PyTorch,
+   pull requests 104487 and 104555). A query of a stream that captures is refused in every mode. */
 static inline int ds__cuda_query_begin(const ds__cuda_scope *scope,
                                        enum cudaStreamCaptureMode *mode) {
     return DS__UNLIKELY(ds__captures_open()) ? ds__cuda_relax(scope, mode) : 0;
@@ -186,30 +178,46 @@ static inline void ds__cuda_query_end(const ds__cuda_scope *scope, int relaxed,
         ds__cuda_unrelax(scope, relaxed, mode);
 }
 
-/* Gives the thread the context of its current device, which is the scope's: the driver's
-   functions, unlike cudart's, do not do that themselves. */
+/* Gives the thread the context of its current device, which is that of the scope. The functions of
+   the driver library, unlike those of cudart, do not do this. Returns 0 if it fails. */
 __attribute__((cold, noinline)) static int ds__cuda_bind(const ds__cuda_scope *scope) {
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
-    cudaError_t code = cudaFree(NULL);
-    ds__cuda_ignore(scope, code);
+    cudaError_t code = DS__RT_CODE(*scope, cudaFree, (NULL));
     ds__cuda_unrelax(scope, relaxed, mode);
     return code == cudaSuccess;
 }
 
-/* The code of a driver function; it leaves cudart's last error alone. */
+/* Every call of the driver library is one of these two, except for the contexts of a scope and a
+   module's image. DS__DR sets `result` and reports a failure, like DS__RT; DS__DR_CODE sets `code`.
+   The library leaves the last error of cudart as it is. */
 #define DS__DR_CODE(scope, code, function, arguments)                             \
     do {                                                                          \
         code = ds__cuda.function arguments;                                       \
         if (DS__UNLIKELY(code == DS__CUDA_NO_CONTEXT) && ds__cuda_bind(&(scope))) \
             code = ds__cuda.function arguments;                                   \
     } while (0)
+#define DS__DR(scope, result, function, arguments)                                           \
+    do {                                                                                     \
+        int code_;                                                                           \
+        DS__DR_CODE(scope, code_, function, arguments);                                      \
+        result = DS__LIKELY(code_ == 0) ? DS_OK : ds__cuda_fail(&(scope), #function, code_); \
+    } while (0)
 
+/* Returns the result of a query by cuStreamQuery or cuEventQuery with that code. */
+static inline ds_result ds__cuda_query_result(const ds__cuda_scope *scope, int code,
+                                              const char *call) {
+    if (DS__LIKELY(code == 0))
+        return DS_OK;
+    return code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(scope, call, code);
+}
+
+/* Pushes the primary context of the scope's device. */
 __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope) {
     void *context = atomic_load_explicit(&ds__cuda.context[scope->device], memory_order_acquire);
-    /* two threads that come here at once retain the same one twice, which does no harm */
+    /* two threads at once may retain the same context twice, which is harmless */
     if (DS__UNLIKELY(!context)) {
-        /* ordinals are those of cudart */
+        /* the devices of the driver library have the numbers of cudart */
         int code = ds__cuda.cuDevicePrimaryCtxRetain(&context, scope->device);
         if (code)
             return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
@@ -222,48 +230,51 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
     return DS_OK;
 }
 
-/* Makes the device current until ds__cuda_leave; nothing to leave when it fails. */
+/* Opens a scope with the device current until ds__cuda_leave. A failed call needs no
+   ds__cuda_leave. */
 static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
     int now = -1;
     ds__cuda_anywhere(scope, device);
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)))
         atomic_store(&ds__cuda.used[device], 1);
-    /* no other can be current */
+    /* no other device can be current */
     if (ds__cuda.devices == 1)
         return DS_OK;
-    cudaError_t code = cudaGetDevice(&now);
-    if (DS__UNLIKELY(code != cudaSuccess))
-        return ds__cuda_failed(scope, code, "cudaGetDevice");
+    ds_result r = DS__RT(*scope, cudaGetDevice, (&now));
+    if (DS__UNLIKELY(r < 0))
+        return r;
     return DS__LIKELY(now == device) ? DS_OK : ds__cuda_switch(scope);
 }
 
+/* Closes a scope: the former device is current again. */
 static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
     void *context;
     if (DS__UNLIKELY(scope->pushed))
         (void)ds__cuda.cuCtxPopCurrent(&context);
 }
 
-/* For what must be done in any case: where the device cannot be made current it is tried
-   without. */
+/* Opens a scope for clean-up, which proceeds even if the device cannot be made current. */
 static void ds__cuda_enter_or_not(ds__cuda_scope *scope, int device) {
     if (ds__cuda_enter(scope, device) < 0 && ds__cuda_enter(scope, device) < 0)
         ds__cuda_anywhere(scope, device);
 }
 
+/* Returns the number of the calling thread. */
 static uint64_t ds__cuda_this_thread(void) {
     if (!ds__cuda_thread)
         ds__cuda_thread = atomic_fetch_add(&ds__cuda.threads, 1) + 1;
     return ds__cuda_thread;
 }
 
-/* CUDA's handle 2 means the stream of whoever calls, so it cannot stand for another thread's. */
+/* Refuses the per-thread stream of another thread: CUDA's handle 2 means the stream of the calling
+   thread. */
 static inline ds_result ds__cuda_mine(const ds__cuda_stream *s) {
     if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread()))
         return DS_OK;
     return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot use the per-thread stream of another thread");
 }
 
-/* For calls on a stream. */
+/* Opens a scope for calls on a stream; an error will name the capture of the stream. */
 static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream *s) {
     ds_result r = ds__cuda_mine(s);
     if (DS__LIKELY(r == DS_OK))

@@ -23,44 +23,20 @@
 #include "capture_info.h"
 #include "graph_read.h"
 
-/* The lock is held. */
-static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
-                                const cudaGraphNode_t *after, size_t count) {
-    enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)c->mode;
-    const char *call = c->into ? "cudaStreamBeginCaptureToGraph" : "cudaStreamBeginCapture";
-#if CUDART_VERSION >= 12030
-    cudaError_t code =
-        c->into
-            ? cudaStreamBeginCaptureToGraph(s->handle, ((ds__cuda_graph *)c->body->native)->graph,
-                                            after, NULL, count, mode)
-            : cudaStreamBeginCapture(s->handle, mode);
-#else
-    (void)after;
-    (void)count;
-    if (c->into)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "capture into an existing graph needs CUDA 12.3; this build has %d.%d",
-                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    cudaError_t code = cudaStreamBeginCapture(s->handle, mode);
-#endif
-    if (DS__LIKELY(code == cudaSuccess))
-        return DS_OK;
-    if (s->kind == DS__STREAM_LEGACY && code != cudaErrorMemoryAllocation) {
-        ds__cuda_ignore(scope, code);
+/* Reports that CUDA has refused to begin a capture, with a cleared code. The lock is held. */
+static ds_result ds__cuda_begin_refused(ds__cuda_scope *scope, ds__cuda_stream *s, cudaError_t code,
+                                        const char *call) {
+    if (s->kind == DS__STREAM_LEGACY && code != cudaErrorMemoryAllocation)
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "the legacy stream cannot capture; use another stream (%s returned %d)",
                         call, (int)code);
-    }
-    if (code == cudaErrorCallRequiresNewerDriver) {
-        ds__cuda_ignore(scope, code);
+    if (code == cudaErrorCallRequiresNewerDriver)
         return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it returned %d)", call,
                         (int)code);
-    }
     if (code != cudaErrorIllegalState)
         return ds__cuda_check(scope, code, call);
     ds__cuda_look now;
     ds__capture *open = NULL;
-    ds__cuda_ignore(scope, code);
     ds_result r = ds__cuda_find_capture(scope, s, &now, &open);
     if (r == DS_OK)
         r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream already captures")
@@ -69,9 +45,35 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     return r;
 }
 
-/* Waits until other threads that release memory have begun to wait for devices, which would
-   invalidate a capture that begins before that. They are done within microseconds unless work is
-   pending; then a tenth of a second is ample to begin, and their wait may take longer. */
+/* Begins a capture in CUDA. after: the nodes on which the first node depends, for a capture into an
+   existing graph. The lock is held. */
+static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                const cudaGraphNode_t *after, size_t count) {
+    enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)c->mode;
+    const char *call = "cudaStreamBeginCapture";
+    cudaError_t code;
+    if (!c->into) {
+        code = DS__RT_CODE(*scope, cudaStreamBeginCapture, (s->handle, mode));
+    } else {
+#if CUDART_VERSION >= 12030
+        const ds__cuda_graph *g = c->body->native;
+        call = "cudaStreamBeginCaptureToGraph";
+        code = DS__RT_CODE(*scope, cudaStreamBeginCaptureToGraph,
+                           (s->handle, g->graph, after, NULL, count, mode));
+#else
+        (void)after;
+        (void)count;
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "capture into an existing graph needs CUDA 12.3; this build has %d.%d",
+                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+#endif
+    }
+    return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_begin_refused(scope, s, code, call);
+}
+
+/* Waits until other threads that release memory have begun to wait for devices: a wait that begins
+   after a capture would invalidate it. Without pending work, these threads take microseconds. With
+   pending work their wait may take long, but 0.1 s is ample time for it to begin. */
 static void ds__cuda_await_releases(void) {
     for (uint64_t begin = ds__now_ns();
          atomic_load(&ds__cuda.releases) && ds__now_ns() - begin < 100000000u;) {
@@ -79,38 +81,45 @@ static void ds__cuda_await_releases(void) {
     }
 }
 
+/* Enters a capture that has begun: `now` is CUDA's description. The lock is held. */
+static void ds__cuda_enlist(ds__cuda_stream *s, ds__capture *c, ds__cuda_origin *o,
+                            const ds__cuda_look *now) {
+    ds__cuda_graph *g = c->body->native;
+    *o = (ds__cuda_origin){ .handle = s->handle,
+                            .device = s->device,
+                            .per_thread = s->kind == DS__STREAM_PER_THREAD,
+                            .thread = s->thread };
+    c->origin = o;
+    c->native = now->id;
+    g->graph = now->graph;
+    g->capture = c;
+    ds__capture_list(c);
+    atomic_store(&s->capture, c->id);
+}
+
+/* Begins a capture and enters it, or does neither. While the lock is held, no other thread can end
+   the capture, or enqueue work into it without notice. */
 static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                        const cudaGraphNode_t *after, size_t count,
-                                       ds__cuda_graph *g, ds__cuda_origin *o) {
+                                       ds__cuda_origin *o) {
     ds__cuda_look now;
-    atomic_fetch_add(&ds__g.capture_count, 1); /* who asks now comes to the lock */
+    atomic_fetch_add(&ds__g.capture_count, 1); /* submissions take the lock from now on */
     if (DS__UNLIKELY(atomic_load(&ds__cuda.releases)))
         ds__cuda_await_releases();
-    ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
+    ds__cuda_lock();
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     int begun = r == DS_OK;
     if (begun)
-        r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
-    if (r == DS_OK) {
-        *o = (ds__cuda_origin){ .handle = s->handle,
-                                .device = s->device,
-                                .per_thread = s->kind == DS__STREAM_PER_THREAD,
-                                .thread = s->thread };
-        c->origin = o;
-        c->native = now.id;
-        c->body->native = g;
-        g->graph = now.graph;
-        g->capture = c;
-        ds__capture_list(c);
-        atomic_store(&s->capture, c->id);
-    }
+        r = ds__cuda_look_at(scope, s, &now);
+    if (r == DS_OK)
+        ds__cuda_enlist(s, c, o, &now);
     atomic_fetch_sub(&ds__g.capture_count, 1);
     ds__cuda_unlock();
     if (r < 0 && begun) {
         cudaGraph_t graph = NULL;
-        ds__cuda_ignore(scope, cudaStreamEndCapture(s->handle, &graph));
-        if (graph && !c->into)
-            ds__cuda_ignore(scope, cudaGraphDestroy(graph));
+        (void)DS__RT_CODE(*scope, cudaStreamEndCapture, (s->handle, &graph));
+        if (!c->into)
+            ds__cuda_drop_graph(scope, graph);
     }
     return r;
 }
@@ -119,21 +128,30 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
                                         size_t count) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
-    ds__cuda_graph *g = c->into ? c->body->native : ds__host_alloc(sizeof *g);
+    if (!c->into)
+        c->body->native = ds__host_alloc(sizeof(ds__cuda_graph));
     ds__cuda_origin *o = ds__host_alloc(sizeof *o);
     cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
-    ds_result r = g && o && after ? ds__cuda_on(&scope, s)
-                                  : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
-    if (r == DS_OK) {
-        for (size_t i = 0; i < count; i++)
-            after[i] = ds__cuda_native(c->body->node[deps[i]]);
-        r = ds__cuda_begin_listed(&scope, s, c, after, count, g, o);
-        ds__cuda_leave(&scope);
-    }
-    if (r < 0 && !c->into)
-        ds__host_free(g);
+    ds_result r = c->body->native && o && after
+                      ? ds__cuda_on(&scope, s)
+                      : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (r < 0)
-        ds__host_free(o);
+        goto fail;
+    for (size_t i = 0; i < count; i++)
+        after[i] = ds__cuda_native(c->body->node[deps[i]]);
+    r = ds__cuda_begin_listed(&scope, s, c, after, count, o);
+    ds__cuda_leave(&scope);
+    if (r < 0)
+        goto fail;
+    ds__host_free(after);
+    return DS_OK;
+
+fail:
+    if (!c->into) {
+        ds__host_free(c->body->native);
+        c->body->native = NULL;
+    }
+    ds__host_free(o);
     ds__host_free(after);
     return r;
 }
@@ -147,8 +165,8 @@ static void ds__cuda_end_siblings(ds__cuda_stream *s) {
     }
 }
 
-/* The capture is over. Gives the streams that were made for it, to be ended without the lock,
-   which is held. */
+/* Drops the records of a capture that is over. Returns the streams that were made for the capture,
+   which the caller ends after it has released the lock. The lock is held. */
 static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
     ds__cuda_origin *o = c->origin;
     ds__cuda_stream *streams = o->streams;
@@ -159,7 +177,7 @@ static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
     return streams;
 }
 
-/* Reads what was captured into the picture. */
+/* Reads the captured nodes and all dependencies into the shadow graph. */
 static ds_result ds__cuda_read_graph(const ds__cuda_scope *scope, ds__body *b) {
     ds_result r = ds__cuda_read_nodes(scope, b);
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
@@ -167,6 +185,9 @@ static ds_result ds__cuda_read_graph(const ds__cuda_scope *scope, ds__body *b) {
     return r;
 }
 
+/* Ends a capture of devstream. *out is the capture if it is over, which an error may be too: CUDA
+   then has dropped it, and a graph that existed before keeps its captured nodes. The lock is
+   held. */
 static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                     ds__capture **out) {
     ds__cuda_graph *g = c->body->native;
@@ -181,13 +202,12 @@ static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, d
     }
     if (!ds__cuda_began_on(c, s))
         return r;
-    cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
-    ds__cuda_ignore(scope, code);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
     if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
         return r;
     *out = c;
     if (!c->into) {
-        g->graph = NULL; /* CUDA has ended it */
+        g->graph = NULL; /* CUDA has destroyed it */
     } else {
         char before[sizeof ds__tls.error];
         memcpy(before, ds__tls.error, sizeof before);

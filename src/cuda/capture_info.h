@@ -23,34 +23,47 @@
 #include "stream_wait.h"
 #include "graph_types.h"
 
+/* CUDA's description of the capture of a stream. */
 typedef struct ds__cuda_look {
     enum cudaStreamCaptureStatus status;
     unsigned long long id;
     cudaGraph_t graph;
-    const cudaGraphNode_t *after; /* CUDA's, until the next call on the stream */
+    const cudaGraphNode_t *after; /* memory of CUDA, valid until the next call on the stream */
     size_t count;
 } ds__cuda_look;
 
-static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
+/* Asks CUDA for the capture of a stream. The error is cleared, and not reported. */
+static cudaError_t ds__cuda_get_info(const ds__cuda_scope *scope, cudaStream_t stream,
+                                     ds__cuda_look *out) {
     memset(out, 0, sizeof *out);
 #if CUDART_VERSION >= 13000
     const cudaGraphEdgeData *edges;
-    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after,
-                                    &edges, &out->count);
+    return DS__RT_CODE(
+        *scope, cudaStreamGetCaptureInfo,
+        (stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count));
 #elif CUDART_VERSION >= 12030
     const cudaGraphEdgeData *edges;
-    return cudaStreamGetCaptureInfo_v3(stream, &out->status, &out->id, &out->graph, &out->after,
-                                       &edges, &out->count);
+    return DS__RT_CODE(
+        *scope, cudaStreamGetCaptureInfo_v3,
+        (stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count));
 #elif CUDART_VERSION >= 12000
-    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after,
-                                    &out->count);
+    return DS__RT_CODE(*scope, cudaStreamGetCaptureInfo,
+                       (stream, &out->status, &out->id, &out->graph, &out->after, &out->count));
 #else
-    return cudaStreamGetCaptureInfo_v2(stream, &out->status, &out->id, &out->graph, &out->after,
-                                       &out->count);
+    return DS__RT_CODE(*scope, cudaStreamGetCaptureInfo_v2,
+                       (stream, &out->status, &out->id, &out->graph, &out->after, &out->count));
 #endif
 }
 
-/* The open capture with CUDA's number; NULL: others began it. The lock is held. */
+/* The same, and reports a failure. */
+static ds_result ds__cuda_look_at(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                  ds__cuda_look *out) {
+    return ds__cuda_check(scope, ds__cuda_get_info(scope, s->handle, out),
+                          "cudaStreamGetCaptureInfo");
+}
+
+/* Returns the open capture with CUDA's number, or NULL if devstream did not begin it. The lock is
+   held. */
 static ds__capture *ds__cuda_capture_of(unsigned long long id) {
     ds__capture *c = ds__g.captures;
     while (c && (c->driver->type != DS_DEVICE_CUDA || c->native != id))
@@ -58,55 +71,63 @@ static ds__capture *ds__cuda_capture_of(unsigned long long id) {
     return c;
 }
 
+/* Returns 1 if the capture began on the native stream of the object. */
 static int ds__cuda_began_on(const ds__capture *c, const ds__cuda_stream *s) {
     const ds__cuda_origin *o = c->origin;
     return o->handle == s->handle && o->device == s->device &&
            (!o->per_thread || o->thread == s->thread);
 }
 
-/* Asks for the capture of the stream and notes it there; inside of a scope of the stream, the
-   lock is held. *out NULL: none, or that of others, which *now tells apart. CUDA does not number
-   an invalid one. */
+/* Returns the invalid capture of a stream, which CUDA does not number, or NULL. The lock is
+   held. */
+static ds__capture *ds__cuda_invalid_capture(ds__cuda_stream *s) {
+    for (ds__capture *c = ds__g.captures; c; c = c->next) {
+        if (c->driver->type != DS_DEVICE_CUDA ||
+            (c->id != atomic_load(&s->capture) && !ds__cuda_began_on(c, s)))
+            continue;
+        /* a call outside devstream has invalidated it */
+        if (c->status == DS_CAPTURE_ACTIVE)
+            c->status = DS_CAPTURE_INVALIDATED;
+        return c;
+    }
+    return NULL;
+}
+
+/* Finds the capture of a stream, and notes its number in the stream and in the scope, which is one
+   of the stream. *out is NULL if there is none, or if devstream did not begin it; *now has CUDA's
+   description. The lock is held. */
 static ds_result ds__cuda_find_capture(ds__cuda_scope *scope, ds__cuda_stream *s,
                                        ds__cuda_look *now, ds__capture **out) {
     *out = NULL;
-    ds_result r =
-        ds__cuda_check(scope, ds__cuda_get_info(s->handle, now), "cudaStreamGetCaptureInfo");
+    ds_result r = ds__cuda_look_at(scope, s, now);
     if (r < 0)
         return r;
     if (now->status == cudaStreamCaptureStatusActive)
         *out = ds__cuda_capture_of(now->id);
-    else if (now->status != cudaStreamCaptureStatusNone) {
-        for (ds__capture *c = ds__g.captures; c && !*out; c = c->next)
-            if (c->driver->type == DS_DEVICE_CUDA &&
-                (c->id == atomic_load(&s->capture) || ds__cuda_began_on(c, s)))
-                *out = c;
-        /* by a call that was not made here */
-        if (*out && (*out)->status == DS_CAPTURE_ACTIVE)
-            (*out)->status = DS_CAPTURE_INVALIDATED;
-    }
+    else if (now->status != cudaStreamCaptureStatusNone)
+        *out = ds__cuda_invalid_capture(s);
     atomic_store(&s->capture, *out ? (*out)->id : 0);
     scope->capture = *out ? (*out)->id : 0;
     return DS_OK;
 }
 
-/* Whether CUDA has made it invalid. Nobody can ask for another thread's own stream. */
+/* Returns 1 if CUDA has made the capture invalid. A capture on the per-thread stream of another
+   thread cannot be queried, and counts as valid. The lock is held. */
 static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     ds__cuda_scope there = { .pushed = 0 };
     if (o->per_thread && o->thread != ds__cuda_this_thread())
         return 0;
-    /* its handle means the current device's */
+    /* the handle of a per-thread stream means that of the current device */
     if (o->per_thread && ds__cuda_enter(&there, o->device) < 0)
         return 0;
-    cudaError_t code = cudaStreamIsCapturing(o->handle, &status);
-    ds__cuda_ignore(scope, code);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (o->handle, &status));
     ds__cuda_leave(&there);
     return code == cudaSuccess && status == cudaStreamCaptureStatusInvalidated;
 }
 
-/* Notes which captures this call has spoiled. */
+/* Notes the captures that the last call has invalidated, with the rule that it broke. */
 static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) {
     ds__cuda_lock();
     for (ds__capture *c = ds__g.captures; c; c = c->next)
@@ -116,7 +137,7 @@ static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) 
     ds__cuda_unlock();
 }
 
-/* What a code of capture means for the call. */
+/* Returns the rule that a call broke, by its code of 900 to 908. */
 static const char *ds__cuda_rule(const char *call, int code) {
     switch (code) {
     case cudaErrorStreamCaptureUnsupported:
@@ -148,50 +169,69 @@ static const char *ds__cuda_rule(const char *call, int code) {
     }
 }
 
-/* The sentence of codes 900 to 908. The capture is that of the stream or event, else the one
-   that this call has spoiled, else the one whose rules it broke. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
-    const ds__cuda_scope *scope, const char *call, int code) {
-    ds__capture *named = NULL;
-    ds__capture *spoilt = NULL;
-    ds__capture *forbids = NULL;
-    ds__capture *only = NULL;
-    int locked = ds__tls.capture_locked;
-    int spoils = 0;
+/* Open captures that an error of CUDA may be about. */
+typedef struct ds__cuda_suspects {
+    ds__capture *named;   /* the capture of the stream or event */
+    ds__capture *spoilt;  /* the first one that the call has invalidated */
+    ds__capture *forbids; /* the first one that forbids unsafe calls in this thread */
+    ds__capture *only;    /* the only open one; NULL: none, or several */
+    int named_is_spoilt;  /* 1: the call has invalidated `named` */
+} ds__cuda_suspects;
+
+/* Finds the captures that an error may be about, and notes those that the call has invalidated. The
+   lock is held. */
+static ds__cuda_suspects ds__cuda_find_suspects(const ds__cuda_scope *scope, const char *rule) {
+    ds__cuda_suspects found = { NULL, NULL, NULL, NULL, 0 };
     int count = 0;
-    char rule[sizeof named->rule];
-    const char *why = ds__cuda_rule(call, code);
-    ds_result r = ds__cuda_map(code);
-    snprintf(rule, sizeof rule, "%s (%s returned %d)", why, call, code);
-    if (!locked)
-        ds__cuda_lock();
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         if (c->driver->type != DS_DEVICE_CUDA)
             continue;
-        int now = c->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(scope, c);
-        if (now)
+        int spoilt = c->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(scope, c);
+        if (spoilt)
             ds__capture_spoil(c, rule);
-        if (now && !spoilt)
-            spoilt = c;
+        if (spoilt && !found.spoilt)
+            found.spoilt = c;
         if (c->id == scope->capture) {
-            named = c;
-            spoils = now;
+            found.named = c;
+            found.named_is_spoilt = spoilt;
         }
-        if (!forbids && ds__capture_forbids(c))
-            forbids = c;
-        only = count++ ? NULL : c;
+        if (!found.forbids && ds__capture_forbids(c))
+            found.forbids = c;
+        found.only = count++ ? NULL : c;
     }
-    ds__capture *c = named                                                  ? named
-                     : spoilt                                               ? spoilt
-                     : code == cudaErrorStreamCaptureUnsupported && forbids ? forbids
-                                                                            : only;
-    if (c && code == cudaErrorCapturedEvent && scope->capture && c != named && c != spoilt)
-        c = NULL;
-    if (c == spoilt && c)
-        spoils = 1;
-    /* and over */
-    if (code == cudaErrorStreamCaptureUnjoined)
-        spoils = 1;
+    return found;
+}
+
+/* Returns the capture that an error names, or NULL if that capture is not open any more, or was
+   begun outside devstream. */
+static ds__capture *ds__cuda_choose_suspect(const ds__cuda_scope *scope,
+                                            const ds__cuda_suspects *found, int code) {
+    if (found->named)
+        return found->named;
+    if (found->spoilt)
+        return found->spoilt;
+    /* the capture of the event has ended */
+    if (code == cudaErrorCapturedEvent && scope->capture)
+        return NULL;
+    if (code == cudaErrorStreamCaptureUnsupported && found->forbids)
+        return found->forbids;
+    return found->only;
+}
+
+/* Reports a code of 900 to 908, with the capture that the error is about. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
+    const ds__cuda_scope *scope, const char *call, int code) {
+    int locked = ds__tls.capture_locked;
+    char rule[sizeof ds__g.captures->rule];
+    ds_result r = ds__cuda_map(code);
+    snprintf(rule, sizeof rule, "%s (%s returned %d)", ds__cuda_rule(call, code), call, code);
+    if (!locked)
+        ds__cuda_lock();
+    ds__cuda_suspects found = ds__cuda_find_suspects(scope, rule);
+    ds__capture *c = ds__cuda_choose_suspect(scope, &found, code);
+    /* an end with an unjoined stream is the end of the capture too */
+    int spoils =
+        found.named_is_spoilt || (c && c == found.spoilt) || code == cudaErrorStreamCaptureUnjoined;
     if (c)
         r = ds__capture_fail(r, c, spoils, rule);
     else if (code == cudaErrorCapturedEvent && scope->capture)
@@ -206,7 +246,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
     return r;
 }
 
-/* The core's guard with CUDA's answer: whether a capture forbids the thread what is not safe. */
+/* Returns 1 if an open capture forbids unsafe calls in this thread. */
 static int ds__cuda_forbidden(void) {
     int forbids = 0;
     ds__cuda_lock();
@@ -216,8 +256,19 @@ static int ds__cuda_forbidden(void) {
     return forbids;
 }
 
-/* Waits for what is on the streams that do not capture, and for what was on destroyed streams;
-   other threads' own streams cannot be named. Inside of a scope of the device. */
+/* Returns 1 if the work of the stream can be waited for beside an open capture: the stream is of
+   the scope's device, does not capture, and is not the per-thread stream of another thread. */
+static int ds__cuda_can_mark(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    if (s->hidden || s->device != scope->device ||
+        (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
+        return 0;
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
+    return code == cudaSuccess && status == cudaStreamCaptureStatusNone;
+}
+
+/* Waits for the work of the device's streams that do not capture, and of destroyed streams. Inside
+   of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
@@ -230,40 +281,30 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
                                      .kind = DS__STREAM_LEGACY };
     const ds__cuda_stream *s = &legacy;
     for (; s && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
-        enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-        if (s->hidden || s->device != scope->device ||
-            (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
+        if (!ds__cuda_can_mark(scope, s))
             continue;
-        cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
-        ds__cuda_ignore(scope, code);
-        if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
-            continue;
-        failed = ds__cuda_mark(&events[count], s->handle, &call);
+        failed = ds__cuda_mark(scope, &events[count], s->handle, &call);
         count += events[count] != NULL;
     }
     cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
     if (ended && failed == cudaSuccess) {
-        failed = ds__cuda_mark(&events[count], ended, &call);
+        failed = ds__cuda_mark(scope, &events[count], ended, &call);
         count += events[count] != NULL;
     }
     ds__cuda_unlock_for_events();
-    ds_result r = ds__cuda_check(scope, failed, call);
-    for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK)
-            r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
-        ds__cuda_ignore(scope, cudaEventDestroy(events[i]));
-    }
-    ds__host_free(events);
-    return r;
+    return ds__cuda_await_marks(scope, ds__cuda_check(scope, failed, call), events, count);
 }
 
+/* Waits for the work of all devices in use, except for captures. A failed device has no pending
+   work. */
 static ds_result ds__cuda_wait_streams(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda_scope scope;
         if (!atomic_load(&ds__cuda.used[i]))
             continue;
-        if ((r = ds__cuda_enter(&scope, i)) < 0)
+        r = ds__cuda_enter(&scope, i);
+        if (r < 0)
             return r;
         r = ds__cuda_wait_streams_of(&scope);
         ds__cuda_leave(&scope);

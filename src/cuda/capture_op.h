@@ -38,7 +38,7 @@ static const char *const ds__cuda_pageable =
     "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
     "DS_COPY_HOST_STABLE for stable memory";
 
-/* A refusal of our own, which leaves the capture as it is. */
+/* Refuses an operation by a rule of devstream. The capture stays valid. */
 static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) {
     int locked = ds__tls.capture_locked;
     if (!locked)
@@ -58,39 +58,53 @@ static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope) {
     return ds__cuda_refuse(scope, ds__cuda_pageable);
 }
 
-/* A host function in a capture of others, whose graph keeps what the function needs. */
+/* Captures the host function of a task into a graph of another library, which keeps the user object
+   with the task. */
+static ds_result ds__cuda_launch_task(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                      ds__cuda_task *task, cudaGraph_t graph,
+                                      cudaUserObject_t object) {
+    ds_result r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task));
+    if (r < 0) {
+        if (task->payload)
+            task->payload->dtor_fn = NULL; /* before the release, which may drop the payload */
+        ds__cuda_keep_drop(scope, object);
+        return r;
+    }
+    r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, object, 1, cudaGraphUserObjectMove));
+    /* the node exists and will run the task, which stays, without work, until the driver stops */
+    if (r < 0)
+        atomic_store(&task->fn, NULL);
+    return r;
+}
+
+/* Captures a host function in a capture that devstream did not begin. The graph keeps the data of
+   the function. After a failure, the caller runs the destructor. */
 static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
+                                          const ds__op *op) {
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_look now;
     ds__node n;
+    ds__object *task = NULL;
     cudaUserObject_t object = NULL;
     memset(&n, 0, sizeof n);
     n.kind = DS_NODE_HOST;
-    n.op.u.host.fn = fn;
-    n.op.u.host.user = user;
-    ds_result r =
-        ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
-    if (r == DS_OK && dtor_fn && !(n.payload = ds__object_new(user, dtor_fn)))
-        r = DS_ERR_OUT_OF_MEMORY;
-    ds__object *task = r == DS_OK ? ds__cuda_task_new(&n) : NULL;
-    if (r == DS_OK && (!task || !ds__cuda_own_keep(&owns, DS__CUDA_NOWHERE, task)))
-        r = DS_ERR_OUT_OF_MEMORY;
+    n.op.u.host.fn = op->u.host.fn;
+    n.op.u.host.user = op->u.host.user;
+    ds_result r = ds__cuda_look_at(scope, s, &now);
+    if (r == DS_OK && op->u.host.dtor_fn) {
+        n.payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+        if (!n.payload)
+            r = DS_ERR_OUT_OF_MEMORY;
+    }
+    if (r == DS_OK) {
+        task = ds__cuda_task_new(&n);
+        if (!task || !ds__cuda_own_keep(&owns, DS__CUDA_NOWHERE, task))
+            r = DS_ERR_OUT_OF_MEMORY;
+    }
     if (r == DS_OK)
         r = ds__cuda_keep_make(scope, &owns, &object);
-    if (r == DS_OK) {
-        r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task->user));
-        if (r < 0) {
-            /* the caller ends it */
-            if (n.payload)
-                n.payload->dtor_fn = NULL;
-            ds__cuda_keep_drop(scope, object);
-        } else if ((r = DS__RT(*scope, cudaGraphRetainUserObject,
-                               (now.graph, object, 1, cudaGraphUserObjectMove))) < 0) {
-            /* the node is there and will run it: it stays until the driver stops */
-            atomic_store(&((ds__cuda_task *)task->user)->fn, NULL);
-        }
-    }
+    if (r == DS_OK)
+        r = ds__cuda_launch_task(scope, s, task->user, now.graph, object);
     if (r < 0 && n.payload)
         n.payload->dtor_fn = NULL;
     ds__object_drop(n.payload);
@@ -99,9 +113,10 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
     return r;
 }
 
-/* Enters the stream's last node. Where the picture lacks one node and the operation has made
-   one, it is that: without asking for all nodes, which would take a time that grows with the
-   square of their number. */
+/* Enters the stream's last node into the shadow graph, and returns its index, or UINT32_MAX.
+   made_one: the operation has made exactly one node. If the shadow graph lacks one node, it is this
+   one, and CUDA is not asked for all nodes: the time of a capture would grow with the square of
+   their number. */
 static uint32_t ds__cuda_enter_last(const ds__cuda_scope *scope, ds__body *b, cudaGraphNode_t last,
                                     int made_one) {
     size_t count = 0;
@@ -118,10 +133,23 @@ static uint32_t ds__cuda_enter_last(const ds__cuda_scope *scope, ds__body *b, cu
     return r == DS_OK ? ds__cuda_index(b, last, b->count) : UINT32_MAX;
 }
 
-/* Which node the operation has become: the stream's last, which is entered with what is known of
-   it (made NULL: made of op). What fails here leaves a node that is not known. UINT32_MAX: it is
+/* Gives a node of unknown kind the work of node n, which takes its place. */
+static void ds__cuda_replace_unknown(ds__body *b, uint32_t index, ds__node *n) {
+    ds__node *old = b->node[index];
+    n->native = old->native;
+    n->deps = old->deps;
+    n->dep_count = old->dep_count;
+    n->dep_room = old->dep_room;
+    old->deps = NULL;
+    b->node[index] = n;
+    ds__node_free(old);
+}
+
+/* Enters the node of an operation, the stream's last one, into the shadow graph. Its work is that
+   of `made`, which the function takes over, else of `op`. Without both, or after a failure, the
+   node stays of unknown kind. Keeps the error text. Returns the index, or UINT32_MAX if the node is
    not found. The lock is held. */
-static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, ds__capture *c,
+static uint32_t ds__cuda_note(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__capture *c,
                               const ds__op *op, ds__node *made) {
     ds__body *b = c->body;
     ds__cuda_look now;
@@ -129,31 +157,23 @@ static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, d
     uint32_t index = UINT32_MAX;
     char before[sizeof ds__tls.error];
     memcpy(before, ds__tls.error, sizeof before);
-    cudaError_t code = ds__cuda_get_info(s->handle, &now);
-    ds__cuda_ignore(scope, code);
-    if (code == cudaSuccess && now.status == cudaStreamCaptureStatusActive && now.count == 1) {
+    cudaError_t code = ds__cuda_get_info(scope, s->handle, &now);
+    if (code == cudaSuccess && now.status == cudaStreamCaptureStatusActive && now.count == 1)
         index = ds__cuda_enter_last(scope, b, now.after[0], op && op->kind != DS__OP_GRAPH);
-    }
     if (index != UINT32_MAX && index >= known && b->node[index]->kind == DS_NODE_NATIVE) {
-        ds__node *old = b->node[index];
-        ds__node *n = made ? made : op ? ds__node_make(op, ds_cuda(s->device), s->priority) : NULL;
-        if (n) {
-            n->native = old->native;
-            n->deps = old->deps;
-            n->dep_count = old->dep_count;
-            n->dep_room = old->dep_room;
-            old->deps = NULL;
-            b->node[index] = n;
-            ds__node_free(old);
-            made = NULL;
-        }
+        if (!made && op)
+            made = ds__node_make(op, ds_cuda(s->device), s->priority);
+        if (made)
+            ds__cuda_replace_unknown(b, index, made);
+        made = NULL;
     }
     ds__node_free(made);
     memcpy(ds__tls.error, before, sizeof before);
     return index;
 }
 
-/* What was kept for a node that had no index, or does not come. */
+/* Gives the objects under DS__CUDA_NEW the index of their node, or DS__CUDA_NOWHERE. If `r` is an
+   error, there is no node, and they are dropped. */
 static void ds__cuda_own_settle(ds__cuda_owns *list, uint32_t index, ds_result r) {
     if (r < 0)
         ds__cuda_own_drop(list, DS__CUDA_NEW);
@@ -161,7 +181,7 @@ static void ds__cuda_own_settle(ds__cuda_owns *list, uint32_t index, ds_result r
         list->at[i].node = index == UINT32_MAX ? DS__CUDA_NOWHERE : index;
 }
 
-/* A host function, or a copy or fill of host memory. */
+/* Captures a host function, or a copy or fill of host memory. The lock is held. */
 static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        ds__capture *c, const ds__op *op) {
     ds__cuda_graph *g = c->body->native;
@@ -183,19 +203,30 @@ static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_str
     return r;
 }
 
-/* In a graph the place of every operand is known. */
+/* Finds the place of an operand, if the operation does not have it: a graph needs all places. */
 static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
     ds_pointer_info info;
+    unsigned place = DS__AT_PINNED;
     if (ds__place_of(op, (int)at) != DS__AT_UNKNOWN)
         return DS_OK;
     ds_result r = ds__cuda_pointer_query(ptr, &info);
-    unsigned place = info.kind == DS_MEMORY_DEVICE     ? DS__AT_DEVICE + (unsigned)info.device.index
-                     : info.kind == DS_MEMORY_PAGEABLE ? DS__AT_PAGEABLE
-                                                       : DS__AT_PINNED;
+    if (info.kind == DS_MEMORY_DEVICE)
+        place = DS__AT_DEVICE + (unsigned)info.device.index;
+    else if (info.kind == DS_MEMORY_PAGEABLE)
+        place = DS__AT_PAGEABLE;
     op->places = (uint16_t)(op->places | place << at);
     return r;
 }
 
+/* Finds the places of all operands of a copy or fill. */
+static ds_result ds__cuda_resolve_all(ds__op *op) {
+    if (op->kind == DS__OP_FILL)
+        return ds__cuda_resolve(op, DS__OP_DST, op->u.fill.dst);
+    ds_result r = ds__cuda_resolve(op, DS__OP_DST, op->u.copy.dst);
+    return r < 0 ? r : ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
+}
+
+/* Sets the native nodes on which the stream's next operation will depend (set), or adds to them. */
 static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                     cudaGraphNode_t *after, size_t count, int set) {
     unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
@@ -207,6 +238,8 @@ static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_
 #endif
 }
 
+/* Captures an operation on memory of another device, on a stream of that device that joins the
+   capture. The lock is held. */
 static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stream *s,
                                             ds__capture *c, int device, const ds__op *op,
                                             ds_result (*put)(ds__cuda_stream *s,
@@ -219,7 +252,7 @@ static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stre
     if (r < 0)
         return r;
     ds__cuda_stream *t = native;
-    t->sibling = o->streams; /* it must live until the capture ends */
+    t->sibling = o->streams; /* the stream must live until the capture ends */
     o->streams = t;
     atomic_store(&t->capture, c->id);
     r = ds__cuda_wait_stream(t, s);
@@ -230,13 +263,13 @@ static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stre
     uint32_t index = ds__cuda_note(scope, t, c, op, NULL);
     if (index == UINT32_MAX)
         return ds__cuda_wait_stream(s, t);
-    /* it comes after all that the stream's next one would depend on */
+    /* the node depends on all nodes on which the next operation would have depended */
     cudaGraphNode_t last = ds__cuda_native(c->body->node[index]);
     return ds__cuda_set_after(scope, s, &last, 1, 1);
 }
 
-/* A copy between devices in the form that a node of it can be set in: CUDA does not update one
-   form by another. */
+/* Enqueues a copy between devices in the form of a node that is set later (ds__cuda_copy_params),
+   because CUDA does not update one form by another. */
 static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
@@ -247,16 +280,32 @@ static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
     return r;
 }
 
+/* Captures a copy or fill of memory of a GPU. The lock is held. */
+static ds_result ds__cuda_capture_move(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                       const ds__op *op, unsigned to, unsigned from) {
+    unsigned here = DS__AT_DEVICE + (unsigned)s->device;
+    ds_result (*put)(ds__cuda_stream * s, const ds__op *op) =
+        op->kind == DS__OP_COPY ? ds__cuda_copy_on : ds__cuda_fill;
+    if (to >= DS__AT_DEVICE && from >= DS__AT_DEVICE && to != from)
+        put = ds__cuda_copy_between;
+    if (to != here && from != here)
+        return ds__cuda_capture_elsewhere(
+            scope, s, c, (int)((from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE), op, put);
+    ds_result r = put(s, op);
+    if (r == DS_OK)
+        (void)ds__cuda_note(scope, s, c, op, NULL);
+    return r;
+}
+
+/* Captures a copy or fill, unless its memory cannot be used in a graph. The lock is held. */
 static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                          ds__op *op) {
-    int copy = op->kind == DS__OP_COPY;
-    ds_result r = ds__cuda_resolve(op, DS__OP_DST, copy ? op->u.copy.dst : op->u.fill.dst);
-    if (r == DS_OK && copy)
-        r = ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
+    ds_result r = ds__cuda_resolve_all(op);
     if (r < 0)
         return r;
     unsigned to = (unsigned)ds__place_of(op, DS__OP_DST);
-    unsigned from = copy ? (unsigned)ds__place_of(op, DS__OP_SRC) : DS__AT_PINNED;
+    unsigned from =
+        op->kind == DS__OP_COPY ? (unsigned)ds__place_of(op, DS__OP_SRC) : DS__AT_PINNED;
     if (to == DS__AT_PAGEABLE || from == DS__AT_PAGEABLE)
         return ds__cuda_refuse_pageable(scope);
     if (to == DS__AT_OTHER || from == DS__AT_OTHER)
@@ -265,27 +314,38 @@ static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream 
     op->flags = (uint8_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
     if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from))
         return ds__cuda_capture_host(scope, s, c, op);
-    unsigned here = DS__AT_DEVICE + (unsigned)s->device;
-    ds_result (*put)(ds__cuda_stream * s, const ds__op *op) =
-        copy ? ds__cuda_copy_on : ds__cuda_fill;
-    if (copy && to >= DS__AT_DEVICE && from >= DS__AT_DEVICE && to != from)
-        put = ds__cuda_copy_between;
-    if (to != here && from != here)
-        return ds__cuda_capture_elsewhere(
-            scope, s, c, (int)((from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE), op, put);
-    r = put(s, op);
+    return ds__cuda_capture_move(scope, s, c, op, to, from);
+}
+
+/* Captures the launch of an executable, whose objects the graph keeps. The lock is held. */
+static ds_result ds__cuda_capture_launch(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                         ds__capture *c, const ds__op *op) {
+    ds__cuda_graph *g = c->body->native;
+    const ds__cuda_exec *x = op->u.graph.exec;
+    uint32_t index = UINT32_MAX;
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    if (ds__cuda_own_copy(&g->owns, &x->owns, DS__CUDA_NEW))
+        r = ds__cuda_launch_graph(s, x);
     if (r == DS_OK)
-        (void)ds__cuda_note(scope, s, c, op, NULL);
+        index = ds__cuda_note(scope, s, c, op, NULL);
+    ds__cuda_own_settle(&g->owns, index, r);
     return r;
 }
 
-/* Puts the work on a stream of a capture that was begun here. The lock is held. */
+/* Returns 1 if the launch of a kernel is one launch of CUDA, and so one node. */
+static int ds__cuda_is_one_launch(const ds__op *op) {
+    uint64_t most;
+    if (op->u.kernel.grid)
+        return 1;
+    return ds__cuda_split(op->u.kernel.kernel, op->u.kernel.items, &most) == DS_OK &&
+           op->u.kernel.items <= most;
+}
+
+/* Enqueues an operation on a stream that a capture of devstream has, and enters its node. The lock
+   is held. */
 static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                        const ds__op *given) {
-    ds__cuda_graph *g = c->body->native;
     ds__op op = *given;
-    ds_result r = DS_OK;
-    uint64_t most;
     switch (op.kind) {
     case DS__OP_COPY:
     case DS__OP_FILL:
@@ -295,44 +355,65 @@ static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s
     case DS__OP_UPLOAD:
         return ds__cuda_refuse(scope, "an upload cannot be captured");
     case DS__OP_GRAPH:
-        if (!ds__cuda_own_copy(&g->owns, &((ds__cuda_exec *)op.u.graph.exec)->owns, DS__CUDA_NEW))
-            r = DS_ERR_OUT_OF_MEMORY;
-        if (r == DS_OK)
-            r = ds__cuda_launch_graph(s, op.u.graph.exec);
-        ds__cuda_own_settle(&g->owns,
-                            r == DS_OK ? ds__cuda_note(scope, s, c, &op, NULL) : UINT32_MAX, r);
-        return r;
+        return ds__cuda_capture_launch(scope, s, c, &op);
     default:
         break;
     }
-    r = ds__cuda_put(s, &op);
+    ds_result r = ds__cuda_put(s, &op);
     if (r < 0)
         return r;
     if (op.kind == DS__OP_RECORD)
         atomic_store(&((ds__cuda_event *)op.u.event.event)->capture, c->id);
-    if (op.kind == DS__OP_KERNEL) {
-        const ds__kernel *k = op.u.kernel.kernel;
-        r = ds__cuda_split(k, op.u.kernel.items,
-                           k->cuda.items_per_block ? k->cuda.items_per_block
-                           : k->cuda.block         ? k->cuda.block
-                                                   : 256,
-                           &most);
-        int one = r == DS_OK && (op.u.kernel.grid || op.u.kernel.items <= most);
-        /* the parts of a launch that took several are not known */
-        (void)ds__cuda_note(scope, s, c, one ? &op : NULL, NULL);
-    }
+    /* the nodes of a launch that was split stay of unknown kind */
+    if (op.kind == DS__OP_KERNEL)
+        (void)ds__cuda_note(scope, s, c, ds__cuda_is_one_launch(&op) ? &op : NULL, NULL);
     if (op.kind == DS__OP_EXTERNAL_RECORD || op.kind == DS__OP_EXTERNAL_WAIT)
         (void)ds__cuda_note(scope, s, c, &op, NULL);
     return DS_OK;
 }
 
-/* While a capture is open that was begun here, or was when the caller asked. */
+/* Enqueues an operation if a capture of devstream has the stream. Returns 1 if it was handled; *out
+   is the result then. Returns 0 if the stream does not capture in a capture of devstream. Takes the
+   lock. */
+static int ds__cuda_try_captured(ds__cuda_scope *scope, ds__cuda_stream *s, const ds__op *op,
+                                 ds_result *out) {
+    ds__cuda_look now;
+    ds__capture *c = NULL;
+    int handled = 1;
+    ds__cuda_lock();
+    *out = ds__cuda_find_capture(scope, s, &now, &c);
+    if (*out == DS_OK) {
+        int active = c && now.status == cudaStreamCaptureStatusActive;
+        int none = now.status == cudaStreamCaptureStatusNone;
+        if (DS__UNLIKELY(ds__op_changed(op, active ? c->id : 0)) && (active || none))
+            *out = DS__CHANGED;
+        else if (active)
+            *out = ds__cuda_put_captured(scope, s, c, op);
+        else
+            handled = 0;
+    }
+    ds__cuda_unlock();
+    return handled;
+}
+
+/* Notes the capture of a stream that a wait may have brought into a capture. Takes the lock. */
+static void ds__cuda_note_joined(const ds__cuda_scope *scope, ds__cuda_stream *s) {
+    ds__cuda_look now;
+    cudaError_t code = ds__cuda_get_info(scope, s->handle, &now);
+    if (code != cudaSuccess || now.status != cudaStreamCaptureStatusActive)
+        return;
+    ds__cuda_lock();
+    const ds__capture *c = ds__cuda_capture_of(now.id);
+    if (c)
+        atomic_store(&s->capture, c->id);
+    ds__cuda_unlock();
+}
+
+/* Submits an operation while a capture of devstream is open, or if the operation is bound to a
+   capture. The legacy stream cannot capture, and cannot be queried beside a capture. */
 __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s,
                                                                    const ds__op *op) {
     ds__cuda_scope scope;
-    ds__cuda_look now;
-    ds__capture *c = NULL;
-    /* it cannot capture, and cannot be asked beside a capture */
     if (s->kind == DS__STREAM_LEGACY)
         return ds__cuda_put(s, op);
     ds_result r = ds__cuda_on(&scope, s);
@@ -340,32 +421,10 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
         return r;
     if (op->kind == DS__OP_KERNEL && !ds__cuda_loaded(op->u.kernel.kernel, s->device))
         r = ds__cuda_ready(&scope, op->u.kernel.kernel);
-    int done = 0;
-    ds__cuda_lock();
-    if (r == DS_OK)
-        r = ds__cuda_find_capture(&scope, s, &now, &c);
-    int active = r == DS_OK && c && now.status == cudaStreamCaptureStatusActive;
-    if (r == DS_OK && DS__UNLIKELY(ds__op_changed(op, active ? c->id : 0)) &&
-        (active || now.status == cudaStreamCaptureStatusNone))
-        r = DS__CHANGED;
-    else if (active) {
-        r = ds__cuda_put_captured(&scope, s, c, op);
-        done = 1;
-    }
-    ds__cuda_unlock();
-    if (r == DS_OK && !done)
+    if (r == DS_OK && !ds__cuda_try_captured(&scope, s, op, &r)) {
         r = ds__cuda_put(s, op);
-    /* it may have come into a capture */
-    if (r == DS_OK && !done && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM)) {
-        cudaError_t code = ds__cuda_get_info(s->handle, &now);
-        ds__cuda_ignore(&scope, code);
-        ds__cuda_lock();
-        c = code == cudaSuccess && now.status == cudaStreamCaptureStatusActive
-                ? ds__cuda_capture_of(now.id)
-                : NULL;
-        if (c)
-            atomic_store(&s->capture, c->id);
-        ds__cuda_unlock();
+        if (r == DS_OK && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM))
+            ds__cuda_note_joined(&scope, s);
     }
     ds__cuda_leave(&scope);
     return r;

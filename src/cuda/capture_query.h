@@ -26,6 +26,12 @@
 #include "capture_op.h"
 #include "capture.h"
 
+static ds_capture_status ds__cuda_status_of(enum cudaStreamCaptureStatus status) {
+    if (status == cudaStreamCaptureStatusNone)
+        return DS_CAPTURE_NONE;
+    return status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE : DS_CAPTURE_INVALIDATED;
+}
+
 static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
@@ -37,9 +43,7 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     ds__cuda_lock();
     r = ds__cuda_find_capture(&scope, s, &now, &c);
     if (r == DS_OK) {
-        out->status = now.status == cudaStreamCaptureStatusNone     ? DS_CAPTURE_NONE
-                      : now.status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE
-                                                                    : DS_CAPTURE_INVALIDATED;
+        out->status = ds__cuda_status_of(now.status);
         if (c && out->status == DS_CAPTURE_ACTIVE) {
             out->mode = c->mode;
             out->id = c->id;
@@ -53,7 +57,7 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     return r;
 }
 
-/* The capture of a stream that must be active. The lock is held. */
+/* Gives the capture of a stream, which must be an active one of devstream. The lock is held. */
 static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_look *now,
                                  ds__capture **out) {
     ds_result r = ds__cuda_find_capture(scope, s, now, out);
@@ -69,6 +73,8 @@ static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__
                : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, *out, 0, "");
 }
 
+/* Lists at most `room` nodes on which the stream's next operation will depend. *out_count: all of
+   them. The lock is held. */
 static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda_look *now,
                                      ds__body *b, ds_graph_node *out, size_t room,
                                      size_t *out_count) {
@@ -112,6 +118,8 @@ static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out,
     return r;
 }
 
+/* Sets the nodes on which the stream's next operation will depend (set), or adds to them. The lock
+   is held. */
 static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        const ds__body *b, const ds_graph_node *nodes, size_t count,
                                        int set) {
@@ -151,12 +159,13 @@ static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *node
     return r;
 }
 
+/* Exchanges the capture mode of the thread in CUDA. */
 static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     enum cudaStreamCaptureMode native = (enum cudaStreamCaptureMode)mode;
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, -1);
     ds_result r = DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
-    /* others may have exchanged it without devstream: the core gives this back */
+    /* other code may have exchanged the mode without devstream: the core restores this one */
     if (r == DS_OK)
         ds__tls.mode = (ds_capture_mode)native;
     return r;
@@ -172,13 +181,12 @@ static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
     if (o->per_thread && o->thread != ds__cuda_this_thread())
         return 0;
     for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++)
-        ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
-    if (graph && !c->into)
-        ds__cuda_ignore(scope, cudaGraphDestroy(graph));
+        code = DS__RT_CODE(*scope, cudaStreamEndCapture, (o->handle, &graph));
+    if (!c->into)
+        ds__cuda_drop_graph(scope, graph);
     if (code == cudaSuccess)
         return 1;
-    code = cudaStreamIsCapturing(o->handle, &status);
-    ds__cuda_ignore(scope, code);
+    code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (o->handle, &status));
     return code != cudaSuccess || status == cudaStreamCaptureStatusNone;
 }
 
@@ -197,12 +205,13 @@ static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_orig
         }
     ds__lock_give(&ds__cuda.lock);
     if (owned)
-        ds__cuda_ignore(scope, cudaStreamDestroy(o->handle));
+        (void)DS__RT_CODE(*scope, cudaStreamDestroy, (o->handle));
     return owned;
 }
 
-/* Drops the records of a capture. ended: CUDA does not capture into its graph any more; otherwise
-   that graph is left to CUDA, since destroying it is undefined. The lock is held. */
+/* Drops the records of a capture, as ds__cuda_capture_over. ended: CUDA does not capture into its
+   graph any more. Otherwise the graph is left to CUDA, because its destruction is undefined. The
+   lock is held. */
 static ds__cuda_stream *ds__cuda_give_up(ds__capture *c, int ended) {
     if (!c->into || !ended)
         ((ds__cuda_graph *)c->body->native)->graph = NULL;
@@ -227,8 +236,8 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     ds__cuda_end_siblings(streams);
 }
 
-/* A native stream ends: the captures that began on it are over. destroyed: the caller destroys it
-   next, which ends them in CUDA. */
+/* Ends the captures that began on a native stream, which is about to end. destroyed: the caller
+   destroys the stream next, which ends the captures in CUDA. */
 static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                   int destroyed) {
     for (;;) {

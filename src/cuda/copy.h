@@ -26,7 +26,8 @@
 #include "copy_plain.h"
 #include "staging.h"
 
-/* capture: in which the event was recorded last. */
+/* Makes the stream wait for a native event. capture: number of the capture in which the event was
+   recorded last, for the error. */
 static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event, uint64_t capture) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
@@ -39,9 +40,10 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
     return r;
 }
 
-/* s waits for what is on the other stream by now. */
+/* Makes s wait for the work of the other stream so far. */
 static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    /* a record and a wait on the legacy stream are a barrier for blocking streams */
+    /* the same native stream; but a record and a wait on the legacy stream are a barrier for
+       blocking streams */
     if (s->kind != DS__STREAM_LEGACY &&
         (s == other ||
          (s->device == other->device &&
@@ -55,23 +57,24 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
     if (r < 0)
         return r;
     uint64_t capture = scope.capture;
-    ds__lock_take(&other->lock); /* no sentence is made under it, see ds__cuda_mark */
-    cudaError_t code = ds__cuda_mark(&other->mark, other->handle, &call);
+    ds__lock_take(&other->lock); /* no error is reported under it, see ds__cuda_mark */
+    cudaError_t code = ds__cuda_mark(&scope, &other->mark, other->handle, &call);
     ds__cuda_leave(&scope);
-    if (code == cudaSuccess && (r = ds__cuda_on(&scope, s)) == DS_OK) {
+    if (code == cudaSuccess)
+        r = ds__cuda_on(&scope, s);
+    if (code == cudaSuccess && r == DS_OK) {
         if (!scope.capture)
             scope.capture = capture;
         call = "cudaStreamWaitEvent";
-        code = cudaStreamWaitEvent(s->handle, other->mark, 0);
+        code = DS__RT_CODE(scope, cudaStreamWaitEvent, (s->handle, other->mark, 0));
         ds__cuda_leave(&scope);
     }
     ds__lock_give(&other->lock);
     return r == DS_OK ? ds__cuda_check(&scope, code, call) : r;
 }
 
-/* What concerns another device's memory only: on a stream of that device, between two waits. The
-   stream is made for this one operation, since one that is shared would make streams wait for
-   each other that have nothing to do with each other. */
+/* Enqueues an operation on memory of another device on a stream of that device, between two waits.
+   The stream is made for this operation, because a shared one would order unrelated streams. */
 static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op,
                                     ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
     void *native = NULL;
@@ -85,7 +88,7 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
     ds__cuda_leave(&scope);
     if (r < 0)
         return r;
-    if (capturing) /* the stream would have to live as long as a capture that is not known here */
+    if (capturing) /* the stream would have to live as long as the unknown capture */
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "in a capture begun outside devstream, work on memory of cuda:%d must be "
                         "enqueued on a stream of that device",
@@ -98,10 +101,11 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
         r = put(native, op);
     if (r == DS_OK)
         r = ds__cuda_wait_stream(s, native);
-    ds__cuda_stream_destroy(native); /* CUDA ends it when its work is done */
+    ds__cuda_stream_destroy(native); /* CUDA frees it when its work is done */
     return r;
 }
 
+/* Enqueues a copy on the stream itself. */
 static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
@@ -129,7 +133,7 @@ static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
     return ds__cuda_elsewhere(s, (int)(from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE, op, put);
 }
 
-/* On the stream's own device. */
+/* Enqueues a fill of memory of the stream's device. */
 static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
@@ -141,8 +145,6 @@ static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
     size_t height = op->u.fill.height;
     unsigned long long address = (uintptr_t)dst;
     unsigned value = op->u.fill.value;
-    const char *call = op->u.fill.value_size == 2 ? "cuMemsetD16Async" : "cuMemsetD32Async";
-    int code = 0;
     if (op->u.fill.value_size == 1) {
         r = height == 1
                 ? DS__RT(scope, cudaMemsetAsync, (dst, (int)(value & 255), width, s->handle))
@@ -150,20 +152,16 @@ static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
                          (dst, pitch, (int)(value & 255), width, height, s->handle));
     } else if (op->u.fill.value_size == 2) {
         if (height == 1)
-            DS__DR_CODE(scope, code, cuMemsetD16Async,
-                        (address, (unsigned short)value, width, s->handle));
+            DS__DR(scope, r, cuMemsetD16Async, (address, (unsigned short)value, width, s->handle));
         else
-            DS__DR_CODE(scope, code, cuMemsetD2D16Async,
-                        (address, pitch, (unsigned short)value, width, height, s->handle));
+            DS__DR(scope, r, cuMemsetD2D16Async,
+                   (address, pitch, (unsigned short)value, width, height, s->handle));
     } else {
         if (height == 1)
-            DS__DR_CODE(scope, code, cuMemsetD32Async, (address, value, width, s->handle));
+            DS__DR(scope, r, cuMemsetD32Async, (address, value, width, s->handle));
         else
-            DS__DR_CODE(scope, code, cuMemsetD2D32Async,
-                        (address, pitch, value, width, height, s->handle));
+            DS__DR(scope, r, cuMemsetD2D32Async, (address, pitch, value, width, height, s->handle));
     }
-    if (DS__UNLIKELY(code))
-        r = ds__cuda_fail(&scope, call, code);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -177,6 +175,7 @@ static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
                                            : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
 }
 
+/* Returns the place of memory as in ds__cuda_where. */
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
     if (!ds__memory_table_find(ptr, &info) && ds__cuda_pointer_query(ptr, &info) < 0)
@@ -185,7 +184,7 @@ static int ds__cuda_device_of(const void *ptr) {
                                                                                : DS__CUDA_HOST;
 }
 
-/* A GPU's streams cannot be held. */
+/* Runs nothing: the streams of a GPU cannot be held. */
 static ds_result ds__cuda_run_together(void *const *streams, size_t count,
                                        void (*run_fn)(void *user), void *user, int *out_ran) {
     (void)streams;
@@ -196,13 +195,16 @@ static ds_result ds__cuda_run_together(void *const *streams, size_t count,
     return DS_OK;
 }
 
-/* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
+/* Copies for a stream of the CPU driver, on the thread that runs the stream. Returns when the copy
+   is done. */
 static ds_result ds__cuda_copy_now(const ds__op *op) {
     int to = ds__cuda_device_of(op->u.copy.dst);
     int from = ds__cuda_device_of(op->u.copy.src);
-    int device = to >= 0 ? to : from >= 0 ? from : 0;
+    int device = to >= 0 ? to : from;
     int priority = 0;
     ds__cuda_scope scope;
+    if (device < 0)
+        device = 0;
     ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0)
         return r;

@@ -1,6 +1,6 @@
 /* cuda/copy_plain.h - copies by cudart and work on host memory.
 
-   Enqueues a copy by cudart (ds__cuda_move) and says how cudart must be told about operands
+   Enqueues a copy by cudart (ds__cuda_move) and translates the places of operands for cudart
    (ds__cuda_where, ds__cuda_kind, ds__cuda_on_gpu). Runs copies and fills between host memory as
    host functions (ds__cuda_submit_host_work). For these, cudart would block the caller or has no
    function.
@@ -20,29 +20,31 @@
 #include "stream_wait.h"
 #include "host_func.h"
 
-/* Where an operand of a copy is: a device's index, or one of these. */
-enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart sees for itself */ };
+/* Place of an operand of a copy: the index of a device, or one of these. */
+enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart finds the place */ };
 
+/* Returns the place of an operand from that in the operation. */
 static int ds__cuda_where(unsigned place) {
-    return place >= DS__AT_DEVICE    ? (int)(place - DS__AT_DEVICE)
-           : place == DS__AT_UNKNOWN ? DS__CUDA_ASK
-                                     : DS__CUDA_HOST;
+    if (place >= DS__AT_DEVICE)
+        return (int)(place - DS__AT_DEVICE);
+    return place == DS__AT_UNKNOWN ? DS__CUDA_ASK : DS__CUDA_HOST;
 }
 
-/* What cudart is told of a copy that is not between two devices. */
+/* Returns the kind of a copy for cudart; between two devices, cudart finds the places. */
 static enum cudaMemcpyKind ds__cuda_kind(int to, int from) {
     if (to == DS__CUDA_ASK || from == DS__CUDA_ASK || (to >= 0 && from >= 0 && to != from))
         return cudaMemcpyDefault;
-    return to >= 0 ? (from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
-                   : (from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
+    if (to >= 0)
+        return from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice;
+    return from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost;
 }
 
-/* Whether cudart does it: what is not known here may be on a GPU. */
+/* Returns 1 for an operand that may be on a GPU, also if its place is unknown. */
 static int ds__cuda_on_gpu(unsigned place) {
     return place == DS__AT_UNKNOWN || place >= DS__AT_DEVICE;
 }
 
-/* The copy as cudart has it; `stream` is one that may be used in this scope. */
+/* Enqueues a copy by cudart on a native stream. Inside of a scope of the stream. */
 static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream, const ds__op *op,
                                int to, int from) {
     void *dst = op->u.copy.dst;
@@ -79,8 +81,8 @@ static void ds__cuda_copy_rows(char *dst, size_t dst_pitch, const char *src, siz
         memcpy(dst + y * dst_pitch, src + y * src_pitch, width);
 }
 
-/* The library's own work on host memory, as a host function, because cudart's copies between
-   host memory hold the caller up and it does not fill host memory at all. */
+/* A host function of the library that copies or fills host memory. cudart's copies between host
+   memory block the caller, and cudart cannot fill host memory. */
 static void ds__cuda_host_work(void *user) {
     const ds__op *op = user;
     if (op->kind == DS__OP_COPY) {
@@ -102,13 +104,18 @@ static void ds__cuda_host_work(void *user) {
     }
 }
 
+/* Enqueues a copy or fill of host memory as a host function. With DS__OP_BLOCKS, waits for the
+   stream. */
 static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__op *op) {
     ds__op *copy = ds__host_alloc(sizeof *copy);
     if (!copy)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     *copy = *op;
-    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__host_free, 0,
-                                       (op->flags & DS__OP_BLOCKS) != 0);
+    ds__op host = { .kind = DS__OP_HOST, .flags = (uint8_t)(op->flags & DS__OP_BLOCKS) };
+    host.u.host.fn = ds__cuda_host_work;
+    host.u.host.user = copy;
+    host.u.host.dtor_fn = ds__host_free;
+    ds_result r = ds__cuda_submit_host(s, &host);
     if (r < 0) {
         ds__host_free(copy);
         return r;

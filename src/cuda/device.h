@@ -19,67 +19,77 @@
 #include "types.h"
 #include "call.h"
 
-static cudaError_t ds__cuda_entry_point(const char *name, void **out) {
+/* Finds an entry point of the driver library in the version of CUDA 11.8. */
+static cudaError_t ds__cuda_entry_point(const ds__cuda_scope *scope, const char *name, void **out) {
 #if CUDART_VERSION >= 12000
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-    cudaError_t code =
-        cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
+    cudaError_t code = DS__RT_CODE(*scope, cudaGetDriverEntryPointByVersion,
+                                   (name, out, 11080, cudaEnableLegacyStream, &found));
 #else
-    cudaError_t code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream, &found);
+    cudaError_t code =
+        DS__RT_CODE(*scope, cudaGetDriverEntryPoint, (name, out, cudaEnableLegacyStream, &found));
 #endif
     if (code == cudaSuccess && found != cudaDriverEntryPointSuccess)
         *out = NULL;
 #else
-    cudaError_t code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream);
+    cudaError_t code =
+        DS__RT_CODE(*scope, cudaGetDriverEntryPoint, (name, out, cudaEnableLegacyStream));
 #endif
     return code == cudaSuccess && !*out ? cudaErrorSymbolNotFound : code;
 }
 
-/* Creates no context: a process that only asks takes no memory of a GPU. */
-static void ds__cuda_probe(ds_backend_info *out) {
+/* Fills in all entry points of ds__cuda, or none. *call: the one that was not found. */
+static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const char **call) {
     static const char *const names[] = {
 #define DS__CUDA_NAME(function, parameters) #function,
         DS__CUDA_ENTRY_POINTS(DS__CUDA_NAME)
 #undef DS__CUDA_NAME
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
-    /* a call that fails leaves the next three untouched */
-    int count = 0;
-    int runtime = 0;
-    int driver = 0;
-    const char *call = "cudaGetDeviceCount";
-    cudaError_t pending = cudaPeekAtLastError();
-    cudaError_t code = cudaGetDeviceCount(&count);
-    if (code == cudaSuccess && count > 0) {
-        call = "cudaRuntimeGetVersion";
-        code = cudaRuntimeGetVersion(&runtime);
-    }
-    if (code == cudaSuccess && count > 0) {
-        call = "cudaDriverGetVersion";
-        code = cudaDriverGetVersion(&driver);
-    }
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && code == cudaSuccess && count > 0;
-         i++) {
-        call = names[i];
-        code = ds__cuda_entry_point(names[i], &found[i]);
-    }
-    if (code != cudaSuccess) {
-        if (pending == cudaSuccess)
-            (void)cudaGetLastError();
-        snprintf(out->reason, sizeof out->reason, "not taken: %s returned %d (%s: %s)", call,
-                 (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
-        return;
-    }
-    if (count == 0) {
-        snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device");
-        return;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        cudaError_t code = ds__cuda_entry_point(scope, names[i], &found[i]);
+        *call = names[i];
+        if (code != cudaSuccess)
+            return code;
     }
     int i = 0;
 #define DS__CUDA_TAKE(function, parameters) \
     memcpy(&ds__cuda.function, &found[i++], sizeof ds__cuda.function);
     DS__CUDA_ENTRY_POINTS(DS__CUDA_TAKE)
 #undef DS__CUDA_TAKE
+    return cudaSuccess;
+}
+
+/* Finds devices and entry points. Creates no context, so that a process that only asks for devices
+   takes no memory of a GPU. */
+static void ds__cuda_probe(ds_backend_info *out) {
+    int count = 0;
+    int runtime = 0;
+    int driver = 0;
+    ds__cuda_scope scope;
+    ds__cuda_anywhere(&scope, -1);
+    const char *call = "cudaGetDeviceCount";
+    cudaError_t code = DS__RT_CODE(scope, cudaGetDeviceCount, (&count));
+    if (code == cudaSuccess && count == 0) {
+        snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device");
+        return;
+    }
+    if (code == cudaSuccess) {
+        call = "cudaRuntimeGetVersion";
+        code = DS__RT_CODE(scope, cudaRuntimeGetVersion, (&runtime));
+    }
+    if (code == cudaSuccess) {
+        call = "cudaDriverGetVersion";
+        code = DS__RT_CODE(scope, cudaDriverGetVersion, (&driver));
+    }
+    if (code == cudaSuccess)
+        code = ds__cuda_find_entry_points(&scope, &call);
+    if (code != cudaSuccess) {
+        snprintf(out->reason, sizeof out->reason, "not taken: %s returned %d (%s: %s)", call,
+                 (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
+        return;
+    }
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;
@@ -117,7 +127,8 @@ static ds_result ds__cuda_device_attribute(int device, ds_attribute attribute, i
     return r == DS_ERR_INVALID_VALUE ? DS_ERR_UNSUPPORTED : r;
 }
 
-/* PTX for compute_60 is in the library; devices compile it for themselves. */
+/* Lists the architectures of the library's device code: PTX for compute_60, which the driver
+   compiles for each device. */
 static const char *ds__cuda_architectures(void) {
     return "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 sm_101 "
            "sm_103 sm_110 sm_120 sm_121 compute_60";
@@ -128,7 +139,7 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
     ds__cuda_scope scope;
     memset(out, 0, sizeof *out);
     ds__cuda_anywhere(&scope, device);
-    /* only for what no attribute tells */
+    /* only for properties that no attribute has */
     ds_result r = DS__RT(scope, cudaGetDeviceProperties, (&prop, device));
     if (r == DS_OK)
         r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
@@ -149,7 +160,8 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
     return DS_OK;
 }
 
-/* All atomics of the other's memory are native over NVLink, and over no PCIe. */
+/* Finds out whether NVLink connects two devices: only over NVLink are all atomic operations on the
+   peer's memory native. */
 static ds_result ds__cuda_device_link(int device, int peer, int *out) {
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, device);
@@ -165,7 +177,7 @@ static ds_result ds__cuda_device_speed(int device, int *out_engines, double *out
         r = ds__cuda_attribute(device, cudaDevAttrMemoryClockRate, &khz);
     if (r == DS_OK)
         r = ds__cuda_attribute(device, cudaDevAttrGlobalMemoryBusWidth, &bits);
-    *out_memory = r == DS_OK ? khz * 1e3 * 2 /* data goes at both edges */ * bits / 8 : 0;
+    *out_memory = r == DS_OK ? khz * 1e3 * 2 /* transfers per clock */ * bits / 8 : 0;
     return r;
 }
 
@@ -191,7 +203,7 @@ static ds_result ds__cuda_device_synchronize(int device) {
     ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0)
         return r;
-    /* before the wait: their launches are behind it then */
+    /* before the wait, which then covers all launches of these modules */
     ds__cuda_module *unused = ds__cuda_take_modules(device, 0);
     r = DS__RT(scope, cudaDeviceSynchronize, ());
     if (r == DS_OK) {
@@ -216,29 +228,36 @@ static ds_result ds__cuda_device_reset(int device) {
         "cuda:%d cannot be reset: other libraries share its context; start a new process", device);
 }
 
-/* Asked once per pair; access is switched on with the first answer. */
+/* Enables access to the memory of a peer. Sets *out to 0 if CUDA does not support the access, which
+   makes copies staged. Inside of a scope. */
+static ds_result ds__cuda_enable_peer(const ds__cuda_scope *scope, int peer, int *out) {
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    cudaError_t code = DS__RT_CODE(*scope, cudaDeviceEnablePeerAccess, (peer, 0));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    if (code == cudaErrorTooManyPeers || code == cudaErrorPeerAccessUnsupported) {
+        *out = 0;
+        return DS_OK;
+    }
+    /* the program itself has enabled it */
+    if (code == cudaErrorPeerAccessAlreadyEnabled)
+        return DS_OK;
+    return ds__cuda_check(scope, code, "cudaDeviceEnablePeerAccess");
+}
+
+/* Finds out whether a device can access the memory of a peer. The first answer for a pair enables
+   the access, and is kept. */
 static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
     unsigned char known = atomic_load_explicit(&ds__cuda.peer[device][peer], memory_order_acquire);
-    ds_result r = DS_OK;
     if (!known) {
         ds__cuda_scope scope;
         int can = 0;
-        if ((r = ds__cuda_enter(&scope, device)) < 0)
+        ds_result r = ds__cuda_enter(&scope, device);
+        if (r < 0)
             return r;
         r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
-        if (r == DS_OK && can) {
-            enum cudaStreamCaptureMode mode;
-            int relaxed = ds__cuda_relax(&scope, &mode);
-            cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
-            ds__cuda_unrelax(&scope, relaxed, mode);
-            /* copies are staged then */
-            if (code == cudaErrorTooManyPeers || code == cudaErrorPeerAccessUnsupported)
-                can = 0;
-            if (!can || code == cudaErrorPeerAccessAlreadyEnabled /* by the program itself */)
-                ds__cuda_ignore(&scope, code);
-            else
-                r = ds__cuda_check(&scope, code, "cudaDeviceEnablePeerAccess");
-        }
+        if (r == DS_OK && can)
+            r = ds__cuda_enable_peer(&scope, peer, &can);
         ds__cuda_leave(&scope);
         if (r < 0)
             return r;
@@ -246,7 +265,7 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
         atomic_store_explicit(&ds__cuda.peer[device][peer], known, memory_order_release);
     }
     *out = known == 2;
-    return r;
+    return DS_OK;
 }
 
 static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_greatest) {

@@ -39,13 +39,14 @@
 #include "share.h"
 #include "host_memory.h"
 
-/* CUDA has copied what a launch needs, but the module */
+/* Returns 1: CUDA copies all data of a launch except for the module, which stays loaded. */
 static int ds__cuda_passed(void **mark) {
     (void)mark;
     return 1;
 }
 
-/* A host function that a failed device has not come to; NULL: none. It is the caller's. */
+/* Takes a host function that a failed device has not begun to run, for the caller to run. NULL:
+   there is none. failed: by device. */
 static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
     ds__lock_take(&ds__cuda.host_lock);
     ds__cuda_host *h = ds__cuda.hosts;
@@ -59,7 +60,7 @@ static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
     return h;
 }
 
-/* Waits for the device; 1: it cannot be waited for. */
+/* Waits for the device. Returns 1 if that is not possible, because the device failed. */
 static int ds__cuda_settle(int device) {
     ds__cuda_scope scope;
     cudaError_t code = cudaErrorUnknown;
@@ -67,9 +68,8 @@ static int ds__cuda_settle(int device) {
          tries++) {
         if (ds__cuda_enter(&scope, device) < 0)
             continue;
-        code = cudaDeviceSynchronize();
-        ds__cuda_ignore(&scope, code);
-        /* CUDA keeps a capture open that this thread cannot end: waits for the other streams */
+        code = DS__RT_CODE(scope, cudaDeviceSynchronize, ());
+        /* a capture that this thread cannot end is open: waits for the other streams */
         if (code == cudaErrorStreamCaptureUnsupported && ds__cuda_wait_streams_of(&scope) == DS_OK)
             code = cudaSuccess;
         ds__cuda_leave(&scope);
@@ -77,9 +77,9 @@ static int ds__cuda_settle(int device) {
     return code != cudaSuccess;
 }
 
-/* After this no host function is on its way. CUDA runs those of a failed device itself, with the
-   failure. Should it run none for a tenth of a second, they are run here, and their records are
-   kept, in case that it comes later. */
+/* Waits until no host function is pending. CUDA runs those of a failed device, with the failure. If
+   CUDA runs none for 0.1 s, they are run here, and their records are kept, because CUDA may still
+   invoke them later. */
 static void ds__cuda_drain(void) {
     unsigned char failed[DS__MAX_DEVICES] = { 0 };
     for (int i = 0; i < ds__cuda.devices; i++)
@@ -96,7 +96,7 @@ static void ds__cuda_drain(void) {
         ds__cuda_host *h = ds__cuda_take_left(failed);
         if (!h)
             continue;
-        /* never dropped */
+        /* keeps the record of a staged copy for good */
         if (h->embedded)
             atomic_fetch_add(&((ds__cuda_piece *)h->user)->whole->users, 1);
         ds__cuda_run_host(h, 1);
@@ -104,6 +104,7 @@ static void ds__cuda_drain(void) {
     }
 }
 
+/* Frees the driver's own objects in CUDA, and unloads all modules. */
 static void ds__cuda_stop(void) {
     ds__cuda_scope scope;
     ds__nvml_end();
@@ -111,11 +112,11 @@ static void ds__cuda_stop(void) {
     for (int i = 0; i < ds__cuda.devices; i++) {
         if (!atomic_load(&ds__cuda.used[i]))
             continue;
-        ds__cuda_enter_or_not(&scope, i); /* nobody comes after this to try again */
+        ds__cuda_enter_or_not(&scope, i);
         if (ds__cuda.side[i])
-            ds__cuda_ignore(&scope, cudaStreamDestroy(ds__cuda.side[i]));
+            (void)DS__RT_CODE(scope, cudaStreamDestroy, (ds__cuda.side[i]));
         if (atomic_load(&ds__cuda.ended[i]))
-            ds__cuda_ignore(&scope, cudaStreamDestroy(atomic_load(&ds__cuda.ended[i])));
+            (void)DS__RT_CODE(scope, cudaStreamDestroy, (atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
         ds__cuda_pool_end(&scope, i);
@@ -126,12 +127,12 @@ static void ds__cuda_stop(void) {
     while (ds__cuda.stages) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;
-        ds__cuda_ignore(&scope, cudaFreeHost(stage->memory));
+        (void)DS__RT_CODE(scope, cudaFreeHost, (stage->memory));
         ds__host_free(stage);
     }
 }
 
-/* There are no options for this driver. */
+/* Accepts all options: none of them is for this driver. */
 static ds_result ds__cuda_take_options(const ds_init_desc *desc) {
     (void)desc;
     return DS_OK;

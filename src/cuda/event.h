@@ -30,7 +30,8 @@ static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags
                   (flags & DS_EVENT_INTERPROCESS ? (unsigned)cudaEventInterprocess : 0u)));
 }
 
-/* *out may hold an event already, whose first record failed: it moves to the device. */
+/* Creates an event on the device. If *out holds an event of another device, whose first record
+   failed, the new one replaces it and keeps it as `older`. */
 static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
     ds__cuda_event *before = *out;
     ds__cuda_scope scope;
@@ -61,7 +62,7 @@ static void ds__cuda_event_destroy(void *event) {
     for (ds__cuda_event *e = event; e;) {
         ds__cuda_event *older = e->older;
         ds__cuda_enter_or_not(&scope, e->device);
-        ds__cuda_ignore(&scope, cudaEventDestroy(e->event));
+        (void)DS__RT_CODE(scope, cudaEventDestroy, (e->event));
         ds__cuda_leave(&scope);
         ds__host_free(e);
         e = older;
@@ -80,9 +81,7 @@ static ds_result ds__cuda_event_query(void *event) {
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = DS__LIKELY(code == 0)        ? DS_OK
-        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
-                                     : ds__cuda_fail(&scope, "cuEventQuery", code);
+    r = ds__cuda_query_result(&scope, code, "cuEventQuery");
     ds__cuda_leave(&scope);
     return r;
 }
@@ -110,27 +109,27 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     ds_result r = ds__cuda_enter(&scope, a->device);
     if (r < 0)
         return r;
-    if (!(scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed)))
+    scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
+    if (!scope.capture)
         scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
     int relaxed = ds__cuda_query_begin(&scope, &mode);
-    cudaError_t code = cudaEventElapsedTime(&ms, a->event, b->event);
+    cudaError_t code = DS__RT_CODE(scope, cudaEventElapsedTime, (&ms, a->event, b->event));
     ds__cuda_query_end(&scope, relaxed, mode);
-    /* recorded again in this moment */
-    if (code == cudaErrorNotReady) {
-        ds__cuda_ignore(&scope, code);
-        r = DS_NOT_READY;
-    } else
-        r = ds__cuda_check(&scope, code, "cudaEventElapsedTime");
+    /* "not ready": an event was recorded again in this moment */
+    r = code == cudaErrorNotReady ? DS_NOT_READY
+                                  : ds__cuda_check(&scope, code, "cudaEventElapsedTime");
     ds__cuda_leave(&scope);
     if (r == DS_OK)
         *out_ms = (double)ms;
     return r;
 }
 
-/* What CUDA says when a process opens a handle of its own. */
-static ds_result ds__cuda_own_handle(const ds__cuda_scope *scope, cudaError_t code,
-                                     const char *call) {
-    ds__cuda_ignore(scope, code);
+/* Returns the result of an import with that code, which was cleared. CUDA has a code of its own for
+   a handle that the same process has exported. */
+static ds_result ds__cuda_import_result(const ds__cuda_scope *scope, cudaError_t code,
+                                        const char *call) {
+    if (code != cudaErrorDeviceUninitialized)
+        return ds__cuda_check(scope, code, call);
     return ds__fail(DS_ERR_ILLEGAL_STATE,
                     "%s returned %d (%s): the handle was probably exported by this process; use "
                     "the exported event",
@@ -161,10 +160,8 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
-        cudaError_t code = cudaIpcOpenEventHandle(&event, handle);
-        r = code == cudaErrorDeviceUninitialized
-                ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenEventHandle")
-                : ds__cuda_check(&scope, code, "cudaIpcOpenEventHandle");
+        cudaError_t code = DS__RT_CODE(scope, cudaIpcOpenEventHandle, (&event, handle));
+        r = ds__cuda_import_result(&scope, code, "cudaIpcOpenEventHandle");
         ds__cuda_leave(&scope);
     }
     if (r < 0) {

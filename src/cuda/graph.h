@@ -22,6 +22,7 @@
 #include "graph_read.h"
 #include "graph_node.h"
 
+/* Adds `count` dependencies to a native graph, or none if the call fails. */
 static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph,
                                   const cudaGraphNode_t *from, const cudaGraphNode_t *to,
                                   size_t count) {
@@ -32,17 +33,19 @@ static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph
 #endif
 }
 
+/* Frees the native part of a graph. */
 static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
     ds__cuda_scope scope;
     if (g->graph) {
         ds__cuda_enter_or_not(&scope, device);
-        ds__cuda_ignore(&scope, cudaGraphDestroy(g->graph));
+        ds__cuda_drop_graph(&scope, g->graph);
         ds__cuda_leave(&scope);
     }
     ds__cuda_own_end(&g->owns);
     ds__host_free(g);
 }
 
+/* Makes an empty native graph. */
 static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
     ds__cuda_scope scope;
     ds__cuda_graph *g = ds__host_alloc(sizeof *g);
@@ -60,12 +63,26 @@ static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
     return r;
 }
 
-/* A native graph of the whole picture, in which `fresh`, if given, stands in the place of a
-   node. nodes: the native ones, with room for as many again. */
+/* Adds the dependencies on later nodes of the shadow graph, which ds__cuda_add cannot name yet. */
+static ds_result ds__cuda_connect_later(const ds__body *b, const ds__cuda_graph *g,
+                                        const cudaGraphNode_t *nodes) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < b->count; i++)
+        for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
+            if (b->node[i]->deps[k] > i)
+                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* Builds a native graph of the shadow graph, with `fresh`, if given, instead of a node. nodes: gets
+   the native nodes, and has room for as many more. */
 static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__node *fresh,
                                 cudaGraphNode_t *nodes, ds__cuda_graph **out) {
     cudaGraphNode_t *after = nodes + b->count;
-    ds__cuda_scope scope;
     ds__cuda_graph *g = NULL;
     ds_result r = ds__cuda_graph_make(b->device.index, &g);
     if (r < 0)
@@ -78,16 +95,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
         r = ds__cuda_add(g, fresh && i == index ? fresh : b->node[i], i, after, count, &nodes[i]);
     }
     if (r == DS_OK)
-        r = ds__cuda_enter(&scope, b->device.index);
-    if (r < 0) {
-        ds__cuda_graph_end(g, b->device.index);
-        return r;
-    }
-    for (uint32_t i = 0; i < b->count; i++)
-        for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
-            if (b->node[i]->deps[k] > i)
-                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
-    ds__cuda_leave(&scope);
+        r = ds__cuda_connect_later(b, g, nodes);
     if (r < 0)
         ds__cuda_graph_end(g, b->device.index);
     else
@@ -95,7 +103,8 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
     return r;
 }
 
-/* The native nodes of the picture, with room for as many again behind them; NULL: no memory. */
+/* Lists the native nodes of the shadow graph, with room for as many more behind them. NULL: no
+   memory, which is reported. The caller frees the list. */
 static cudaGraphNode_t *ds__cuda_natives(const ds__body *b) {
     cudaGraphNode_t *list = ds__host_alloc((2u * (size_t)b->count + 1) * sizeof *list);
     for (uint32_t i = 0; list && i < b->count; i++)
@@ -105,7 +114,8 @@ static cudaGraphNode_t *ds__cuda_natives(const ds__body *b) {
     return list;
 }
 
-/* Builds the native graph anew; the old one, if there is one, goes. */
+/* Builds the native graph anew, with `fresh`, if given, instead of a node. The former native graph,
+   if there is one, is destroyed. */
 static ds_result ds__cuda_rebuild(ds__body *b, uint32_t index, const ds__node *fresh) {
     ds__cuda_graph *g = NULL;
     cudaGraphNode_t *nodes = ds__cuda_natives(b);
@@ -121,6 +131,7 @@ static ds_result ds__cuda_rebuild(ds__body *b, uint32_t index, const ds__node *f
     return r;
 }
 
+/* Builds the native graph of a child graph, if there is none yet. */
 static ds_result ds__cuda_child_native(ds__body *child) {
     return child->native ? DS_OK : ds__cuda_rebuild(child, 0, NULL);
 }
@@ -137,8 +148,8 @@ static void ds__cuda_graph_destroy(ds__body *b) {
     b->native = NULL;
 }
 
-/* While a capture makes the graph it may have become invalid, and with it CUDA's graph gone. The
-   lock is held then. */
+/* Refuses a graph without a native graph. An open capture into the graph may have become invalid;
+   CUDA drops the native graph of an invalid capture. The capture lock is held in that case. */
 static ds_result ds__cuda_usable(const ds__body *b) {
     const ds__cuda_graph *g = b->native;
     ds__cuda_scope scope;
@@ -156,8 +167,8 @@ static ds_result ds__cuda_usable(const ds__body *b) {
                : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, g->capture, 0, "");
 }
 
-/* Enters what others have captured meanwhile, before the node that the core has just put at the
-   picture's end: the order of the picture is CUDA's. */
+/* Appends the nodes that other libraries have captured meanwhile. The last node, which the core has
+   just appended, stays the last one, so that the order is that of CUDA. */
 static ds_result ds__cuda_read_before_last(ds__body *b) {
     ds__cuda_scope scope;
     ds__node *n = b->node[b->count - 1];
@@ -192,7 +203,7 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     if (r == DS_OK && g->capture)
         r = ds__cuda_read_before_last(b);
     n->device.index = ds__cuda_node_device(n);
-    /* the nodes that were read have moved it */
+    /* not `index`: the nodes that were read have moved the node */
     if (r == DS_OK)
         r = ds__cuda_add(g, n, b->count - 1, after, n->dep_count, &node);
     n->native = node;
@@ -200,7 +211,7 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     return r;
 }
 
-/* In one call: what fails has connected none. */
+/* Adds edges by one call of CUDA, so that a failure adds none. */
 static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
                                       const ds_graph_node *to, size_t count) {
     ds__cuda_scope scope;
@@ -224,7 +235,7 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
     return r;
 }
 
-/* CUDA's copy of a graph, and of each of its nodes the copy. */
+/* Clones a native graph, and finds the clones of its nodes. After a failure, *out is NULL. */
 static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from,
                                 const cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out,
                                 cudaGraphNode_t *out_nodes) {
@@ -232,8 +243,8 @@ static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from,
     ds_result r = DS__RT(*scope, cudaGraphClone, (out, from));
     for (uint32_t i = 0; i < count && r == DS_OK; i++)
         r = DS__RT(*scope, cudaGraphNodeFindInClone, (&out_nodes[i], nodes[i], *out));
-    if (r < 0 && *out) {
-        ds__cuda_ignore(scope, cudaGraphDestroy(*out));
+    if (r < 0) {
+        ds__cuda_drop_graph(scope, *out);
         *out = NULL;
     }
     return r;
@@ -242,7 +253,7 @@ static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from,
 static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     const ds__cuda_graph *old = from->native;
     ds__cuda_scope scope;
-    /* a picture only: made when it is needed */
+    /* the native graph of a child graph is built when it is needed */
     if (!old)
         return DS_OK;
     ds__cuda_graph *g = ds__host_alloc(sizeof *g);
@@ -252,7 +263,9 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
                                         (unsigned)from->count);
     if (r == DS_OK && !ds__cuda_own_copy(&g->owns, &old->owns, DS__CUDA_NOWHERE))
         r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && (r = ds__cuda_enter(&scope, from->device.index)) == DS_OK) {
+    if (r == DS_OK)
+        r = ds__cuda_enter(&scope, from->device.index);
+    if (r == DS_OK) {
         r = ds__cuda_clone(&scope, old->graph, nodes, from->count, &g->graph, nodes + from->count);
         ds__cuda_leave(&scope);
     }
@@ -268,7 +281,7 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     return r;
 }
 
-/* Nothing to do: pictures keep it, and executables get what the picture has when they are made. */
+/* Does nothing: the shadow graph keeps the object, from which instantiation takes it. */
 static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
     (void)b;
     (void)o;

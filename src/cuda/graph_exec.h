@@ -1,14 +1,12 @@
 /* cuda/graph_exec.h - executable graphs: instantiation, update, launch.
 
    Instantiates graphs, updates and changes executables (ds__cuda_exec), and launches and uploads
-   them. ds__cuda_remake changes one node by an update from a changed clone, where CUDA cannot set
-   the node in the executable. At the driver's stop, ds__cuda_end_keeps ends what executables still
-   keep.
+   them. ds__cuda_remake changes one node by an update from a changed clone, if CUDA cannot set the
+   node in the executable. At the driver's stop, ds__cuda_end_keeps ends the keeps of executables.
 
    Invariants: `kept` is the clone of the instantiated graph, or NULL if CUDA cannot copy the graph;
-   its nodes name the executable's nodes. `now` is a graph of what the executable does, unless
-   `stale` is set. `off` is 1 for a node that CUDA switched off, and 2 for a host node with an empty
-   task. `owns` holds the objects of what the executable does now. A failed change leaves the
+   its nodes name the executable's nodes. `now` is a graph of the executable's present work, unless
+   `stale` is set. `owns` holds the objects of the present work. A failed change leaves the
    executable as it was.
    Locks: The core holds the executable's lock, a spinlock, also during driver calls; for an update
    also the graph's lock, for an instantiation only that. Dropping kept objects may run user
@@ -28,7 +26,8 @@
 #include "graph_set.h"
 #include "graph_keep.h"
 
-/* Holds the kernels and events of a graph and of graphs in it. */
+/* Adds copies of the kernel and event nodes of a graph and its child graphs to `held`, which keep
+   the kernels and events alive. */
 static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
     ds_result r = DS_OK;
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
@@ -48,6 +47,17 @@ static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
     return r;
 }
 
+/* Clones a native graph, and replaces its nodes in the list by their clones. `nodes` has room for
+   twice as many. After a failure, *out is NULL, and the list is unchanged. */
+static ds_result ds__cuda_clone_natives(const ds__cuda_scope *scope, cudaGraph_t from,
+                                        cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out) {
+    ds_result r = ds__cuda_clone(scope, from, nodes, count, out, nodes + count);
+    if (r == DS_OK)
+        memmove(nodes, nodes + count, count * sizeof *nodes);
+    return r;
+}
+
+/* Instantiates a clone of the native graph, or the graph itself if CUDA cannot clone it. */
 static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsigned flags) {
     const ds__cuda_graph *g = b->native;
     ds__cuda_scope scope;
@@ -55,12 +65,10 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     ds_result r = ds__cuda_enter(&scope, x->device);
     if (r < 0)
         return r;
-    r = ds__cuda_clone(&scope, g->graph, x->kept_node, x->count, &x->kept, x->kept_node + x->count);
-    /* memory nodes: CUDA cannot copy them */
+    r = ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
+    /* CUDA cannot clone a graph with memory nodes, which only other libraries capture */
     if (r < 0 && r != DS_ERR_OUT_OF_MEMORY && ds__cuda_has_unknown(b, 1))
         r = DS_OK;
-    if (x->kept)
-        memmove(x->kept_node, x->kept_node + x->count, x->count * sizeof *x->kept_node);
     x->now = x->kept;
     cudaGraph_t from = x->kept ? x->kept : g->graph;
     if (r == DS_OK)
@@ -96,9 +104,10 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
     if (!x->kept_node || !x->off || !x->on || !ds__cuda_own_all(&x->owns, b))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                      (unsigned)b->count);
-    if (r == DS_OK)
-        r = (x->held = ds__body_new(b->driver, b->device)) ? ds__cuda_hold(x->held, b)
-                                                           : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) {
+        x->held = ds__body_new(b->driver, b->device);
+        r = x->held ? ds__cuda_hold(x->held, b) : DS_ERR_OUT_OF_MEMORY;
+    }
     if (r == DS_OK)
         r = ds__cuda_instantiate(x, b, flags);
     if (r < 0) {
@@ -109,156 +118,189 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
     return DS_OK;
 }
 
-/* CUDA's own update; *out_node: the graph's node that it does not take. */
+/* The reason for which CUDA refuses an update, and the node of the graph. */
+typedef struct ds__cuda_mismatch {
+    ds_graph_update_reason reason;
+    cudaGraphNode_t node;
+} ds__cuda_mismatch;
+
+/* Updates an executable by CUDA. */
 static ds_result ds__cuda_take_over(const ds__cuda_scope *scope, cudaGraphExec_t exec,
-                                    cudaGraph_t graph, ds_graph_update_reason *out_reason,
-                                    cudaGraphNode_t *out_node) {
+                                    cudaGraph_t graph, ds__cuda_mismatch *out) {
 #if CUDART_VERSION >= 12000
     cudaGraphExecUpdateResultInfo info;
     memset(&info, 0, sizeof info);
     ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, &info));
-    *out_reason = (ds_graph_update_reason)info.result;
-    *out_node = info.errorNode;
+    out->reason = (ds_graph_update_reason)info.result;
+    out->node = info.errorNode;
 #else
     enum cudaGraphExecUpdateResult result = cudaGraphExecUpdateSuccess;
-    *out_node = NULL;
-    ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, out_node, &result));
-    *out_reason = (ds_graph_update_reason)result;
+    out->node = NULL;
+    ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, &out->node, &result));
+    out->reason = (ds_graph_update_reason)result;
 #endif
     if (r == DS_OK)
-        *out_reason = DS_GRAPH_UPDATE_SUCCESS;
-    else if (!*out_reason || *out_reason > DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED)
-        *out_reason = DS_GRAPH_UPDATE_ERROR;
+        out->reason = DS_GRAPH_UPDATE_SUCCESS;
+    else if (!out->reason || out->reason > DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED)
+        out->reason = DS_GRAPH_UPDATE_ERROR;
     return r;
 }
 
-/* The executable becomes the graph, which it takes over with its list of nodes if that is given,
-   and `owns` in any case that succeeds. */
-static ds_result ds__cuda_become(const ds__cuda_scope *scope, ds__cuda_exec *x, cudaGraph_t graph,
-                                 cudaGraphNode_t *nodes, ds__cuda_owns *owns,
-                                 ds_graph_update_reason *out_reason, cudaGraphNode_t *out_node) {
+/* The work that an executable is to do: a graph, its nodes, and the objects that they need. */
+typedef struct ds__cuda_next {
+    cudaGraph_t graph;
+    cudaGraphNode_t *nodes;
+    ds__cuda_owns owns;
+    int is_clone; /* 1: the executable takes over the graph and the list of nodes */
+} ds__cuda_next;
+
+/* Makes the executable do the work. After that, it has taken over the objects, and the graph and
+   nodes of a clone. After a failure, *out is the reason, and the caller still owns all of them. */
+static ds_result ds__cuda_become(const ds__cuda_scope *scope, ds__cuda_exec *x, ds__cuda_next *next,
+                                 ds__cuda_mismatch *out) {
     cudaUserObject_t object;
-    *out_reason = DS_GRAPH_UPDATE_ERROR;
-    *out_node = NULL;
-    ds_result r = ds__cuda_retain(scope, graph, owns, &object);
+    out->reason = DS_GRAPH_UPDATE_ERROR;
+    out->node = NULL;
+    ds_result r = ds__cuda_retain(scope, next->graph, &next->owns, &object);
     if (r < 0)
         return r;
-    r = ds__cuda_take_over(scope, x->exec, graph, out_reason, out_node);
-    ds__cuda_unretain(scope, graph, object);
+    r = ds__cuda_take_over(scope, x->exec, next->graph, out);
+    ds__cuda_unretain(scope, next->graph, object);
     if (r < 0)
         return r;
     ds__cuda_own_end(&x->owns);
-    x->owns = *owns;
-    memset(owns, 0, sizeof *owns);
-    x->stale = nodes == NULL;
-    if (nodes) {
+    x->owns = next->owns;
+    memset(&next->owns, 0, sizeof next->owns);
+    x->stale = !next->is_clone;
+    if (next->is_clone) {
         if (x->now != x->kept) {
-            ds__cuda_ignore(scope, cudaGraphDestroy(x->now));
+            ds__cuda_drop_graph(scope, x->now);
             ds__host_free(x->now_node);
         }
-        x->now = graph;
-        x->now_node = nodes;
+        x->now = next->graph;
+        x->now_node = next->nodes;
+        next->nodes = NULL;
     }
-    /* whether an update leaves them off is not documented */
+    /* CUDA does not document that an update leaves nodes switched off */
     for (uint32_t i = 0; i < x->count; i++)
-        if (x->off[i] == 1)
-            ds__cuda_ignore(scope, cudaGraphNodeSetEnabled(x->exec, x->kept_node[i], 0));
+        if (x->off[i] == DS__CUDA_OFF_BY_CUDA)
+            (void)DS__RT_CODE(*scope, cudaGraphNodeSetEnabled, (x->exec, x->kept_node[i], 0));
     return DS_OK;
+}
+
+/* Gives the host nodes of a clone that are switched off an empty task, as those of the executable
+   have one. */
+static ds_result ds__cuda_switch_off_hosts(const ds__cuda_exec *x, const ds__body *b,
+                                           const cudaGraphNode_t *nodes) {
+    ds_result r = DS_OK;
+    for (uint32_t i = 0; i < b->count && i < x->count && r == DS_OK; i++)
+        if (x->off[i] == DS__CUDA_OFF_BY_TASK && ds__cuda_type(b->node[i]) == cudaGraphNodeTypeHost)
+            r = ds__cuda_set(b->node[i], x->device, NULL, nodes[i], &ds__cuda_nothing);
+    return r;
+}
+
+/* Updates the executable to the native graph of `next`, or if CUDA can clone it, to a clone. The
+   nodes of `next` become those of the clone. */
+static ds_result ds__cuda_update_to(ds__cuda_exec *x, const ds__body *b, ds__cuda_next *next,
+                                    ds__cuda_mismatch *out) {
+    ds__cuda_scope scope;
+    cudaGraph_t clone = NULL;
+    ds_result r = ds__cuda_enter(&scope, x->device);
+    if (r < 0)
+        return r;
+    if (x->kept)
+        r = ds__cuda_clone_natives(&scope, next->graph, next->nodes, b->count, &clone);
+    if (clone) {
+        next->graph = clone;
+        next->is_clone = 1;
+        r = ds__cuda_switch_off_hosts(x, b, next->nodes);
+    }
+    if (r == DS_OK)
+        r = ds__cuda_become(&scope, x, next, out);
+    if (r < 0)
+        ds__cuda_drop_graph(&scope, clone);
+    ds__cuda_leave(&scope);
+    return r;
 }
 
 static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_reason *out_reason,
                                       uint32_t *out_node) {
     ds__cuda_exec *x = exec;
     const ds__cuda_graph *g = b->native;
-    ds__cuda_owns owns = { NULL, 0, 0 };
-    ds__cuda_scope scope;
-    cudaGraph_t clone = NULL;
-    cudaGraphNode_t wrong = NULL;
-    cudaGraphNode_t *nodes = ds__cuda_natives(b);
-    *out_reason = DS_GRAPH_UPDATE_ERROR;
+    ds__cuda_mismatch wrong = { DS_GRAPH_UPDATE_ERROR, NULL };
+    ds__cuda_next next = { .graph = g->graph, .nodes = ds__cuda_natives(b) };
     *out_node = UINT32_MAX;
-    ds_result r = nodes ? ds__cuda_usable(b) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && !ds__cuda_own_all(&owns, b))
+    ds_result r = next.nodes ? ds__cuda_usable(b) : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && !ds__cuda_own_all(&next.owns, b))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
-        r = ds__cuda_enter(&scope, x->device);
-    if (r < 0) {
-        ds__cuda_own_end(&owns);
-        ds__host_free(nodes);
-        return r;
-    }
-    if (x->kept)
-        r = ds__cuda_clone(&scope, g->graph, nodes, b->count, &clone, nodes + b->count);
-    if (clone)
-        memmove(nodes, nodes + b->count, b->count * sizeof *nodes);
-    /* CUDA does not know of these that they are off */
-    for (uint32_t i = 0; i < b->count && i < x->count && r == DS_OK && clone; i++)
-        if (x->off[i] == 2 && ds__cuda_type(b->node[i]) == cudaGraphNodeTypeHost)
-            r = ds__cuda_set(b->node[i], x->device, NULL, nodes[i], &ds__cuda_nothing);
-    if (r == DS_OK)
-        r = ds__cuda_become(&scope, x, clone ? clone : g->graph, clone ? nodes : NULL, &owns,
-                            out_reason, &wrong);
-    for (uint32_t i = 0; i < b->count && r < 0 && wrong; i++)
-        if (nodes[i] == wrong)
+        r = ds__cuda_update_to(x, b, &next, &wrong);
+    *out_reason = wrong.reason;
+    for (uint32_t i = 0; i < b->count && r < 0 && wrong.node; i++)
+        if (next.nodes[i] == wrong.node)
             *out_node = i;
-    if (r < 0 && clone)
-        ds__cuda_ignore(&scope, cudaGraphDestroy(clone));
-    if (r < 0 || !clone)
-        ds__host_free(nodes);
-    ds__cuda_leave(&scope);
-    ds__cuda_own_end(&owns);
+    ds__host_free(next.nodes);
+    ds__cuda_own_end(&next.owns);
     return r;
 }
 
-/* Changes one node in a copy of what the executable does, and has it become that: for what CUDA
-   cannot set in an executable, or not with what the node needs. fresh NULL: the node of the
-   library's own host work is switched on or off. */
+/* Changes one node of the next work, with the objects that it needs. fresh NULL: a host node is
+   switched on or off according to x->off. */
+static ds_result ds__cuda_change_next(const ds__cuda_scope *scope, const ds__cuda_exec *x,
+                                      ds__cuda_next *next, uint32_t index, const ds__node *fresh) {
+    cudaGraphNode_t node = next->nodes[index];
+    ds_result r = DS_OK;
+    if (fresh) {
+        ds__cuda_own_drop(&next->owns, index);
+        r = ds__cuda_set_in_graph(scope, node, fresh, x->on[index], &next->owns, index);
+        if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&next->owns, fresh->child, index))
+            r = DS_ERR_OUT_OF_MEMORY;
+    }
+    if (r < 0 || (fresh && x->off[index] != DS__CUDA_OFF_BY_TASK))
+        return r;
+    const ds__object *task = ds__cuda_own_find(&next->owns, index);
+    struct cudaHostNodeParams host = { ds__cuda_host_node, &ds__cuda_nothing };
+    if (task && !x->off[index])
+        host.userData = task->user;
+    return DS__RT(*scope, cudaGraphHostNodeSetParams, (node, &host));
+}
+
+/* Changes one node in a clone of the present work, and updates the executable to the clone. This is
+   for changes that CUDA cannot make in an executable, or not with the objects of the node. fresh
+   NULL: a host node is switched on or off. */
 static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__node *fresh) {
-    ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
-    ds_graph_update_reason reason;
-    cudaGraph_t graph = NULL;
-    cudaGraphNode_t wrong;
-    cudaGraphNode_t *nodes;
+    ds__cuda_mismatch wrong;
     if (!x->kept || x->stale)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "node %u cannot be set: CUDA cannot clone the graph of the executable",
                         (unsigned)index);
-    if (!(nodes = ds__host_alloc((x->count + 1u) * sizeof *nodes)))
+    ds__cuda_next next = { .is_clone = 1 };
+    next.nodes = ds__host_alloc((x->count + 1u) * sizeof *next.nodes);
+    if (!next.nodes)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
     ds_result r = ds__cuda_enter(&scope, x->device);
     if (r < 0) {
-        ds__host_free(nodes);
+        ds__host_free(next.nodes);
         return r;
     }
-    if (!ds__cuda_own_copy(&owns, &x->owns, DS__CUDA_NOWHERE))
+    if (!ds__cuda_own_copy(&next.owns, &x->owns, DS__CUDA_NOWHERE))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
-        r = ds__cuda_clone(&scope, x->now, x->now_node, x->count, &graph, nodes);
-    if (r == DS_OK && fresh) {
-        ds__cuda_own_drop(&owns, index);
-        r = ds__cuda_set_in_graph(&scope, nodes[index], fresh, x->on[index], &owns, index);
-        if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&owns, fresh->child, index))
-            r = DS_ERR_OUT_OF_MEMORY;
-    }
-    if (r == DS_OK && (!fresh || x->off[index] == 2)) {
-        ds__object *task = ds__cuda_own_find(&owns, index);
-        struct cudaHostNodeParams host = { ds__cuda_host_node, x->off[index] || !task
-                                                                   ? &ds__cuda_nothing
-                                                                   : task->user };
-        r = DS__RT(scope, cudaGraphHostNodeSetParams, (nodes[index], &host));
-    }
+        r = ds__cuda_clone(&scope, x->now, x->now_node, x->count, &next.graph, next.nodes);
     if (r == DS_OK)
-        r = ds__cuda_become(&scope, x, graph, nodes, &owns, &reason, &wrong);
-    if (r < 0 && graph)
-        ds__cuda_ignore(&scope, cudaGraphDestroy(graph));
+        r = ds__cuda_change_next(&scope, x, &next, index, fresh);
+    if (r == DS_OK)
+        r = ds__cuda_become(&scope, x, &next, &wrong);
     if (r < 0)
-        ds__host_free(nodes);
+        ds__cuda_drop_graph(&scope, next.graph);
+    ds__host_free(next.nodes);
     ds__cuda_leave(&scope);
-    ds__cuda_own_end(&owns);
+    ds__cuda_own_end(&next.owns);
     return r;
 }
 
+/* Refuses a change of an executable whose nodes no clone names. */
 static ds_result ds__cuda_unnamed(uint32_t index) {
     return ds__fail(DS_ERR_UNSUPPORTED,
                     "node %u cannot be changed: CUDA cannot clone the graph that names its nodes",
@@ -271,7 +313,7 @@ static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *f
     enum cudaGraphNodeType type = ds__cuda_type(fresh);
     if (fresh->kind == DS_NODE_EMPTY || fresh->kind == DS_NODE_NATIVE)
         return DS_OK;
-    /* and rows, which CUDA sets only so */
+    /* CUDA sets host nodes without their objects, and no copies or fills of several rows */
     int remake = type == cudaGraphNodeTypeHost || type == cudaGraphNodeTypeGraph;
     remake |= (fresh->kind == DS_NODE_COPY && op->u.copy.height > 1) ||
               (fresh->kind == DS_NODE_FILL && op->u.fill.height > 1);
@@ -308,9 +350,13 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
         r = DS__RT(scope, cudaGraphNodeSetEnabled,
                    (x->exec, x->kept_node[index], (unsigned)enabled));
     ds__cuda_leave(&scope);
-    x->off[index] = r < 0 ? before : enabled ? 0 : type == cudaGraphNodeTypeHost ? 2 : 1;
-    /* CUDA switches no host nodes */
-    if (r == DS_OK && type == cudaGraphNodeTypeHost)
+    if (r < 0)
+        return r;
+    if (enabled)
+        x->off[index] = DS__CUDA_ON;
+    else
+        x->off[index] = type == cudaGraphNodeTypeHost ? DS__CUDA_OFF_BY_TASK : DS__CUDA_OFF_BY_CUDA;
+    if (type == cudaGraphNodeTypeHost)
         r = ds__cuda_remake(x, index, NULL);
     if (r < 0)
         x->off[index] = before;
@@ -343,7 +389,7 @@ static ds_result ds__cuda_upload(const ds__cuda_stream *s, const ds__cuda_exec *
     return r;
 }
 
-/* Ends what an executable kept that may still run: its blocks stay, its host functions run
+/* Drops the objects of a keep whose executable may still run. Its tasks stay allocated, and run
    nothing any more. */
 static void ds__cuda_keep_empty(ds__cuda_keep *k) {
     for (uint32_t i = 0; i < k->count; i++) {
@@ -360,10 +406,10 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
     }
 }
 
-/* CUDA ends what executables kept on a thread of its own, which a busy machine may start late.
-   Waits for that until a second has passed without an end. After the failure of a device CUDA may
-   never end them, and a graph that another library captured may outlive the driver: what is left
-   then is ended here. */
+/* Waits until CUDA has ended all keeps, on a thread of its own that a busy machine may start late.
+   After the failure of a device CUDA may never end them, and a graph that another library captured
+   may outlive the driver. After a second without progress, the keeps that are left are therefore
+   ended here. */
 static void ds__cuda_end_keeps(void) {
     int quiet = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
@@ -384,8 +430,10 @@ static void ds__cuda_end_keeps(void) {
             return;
         if (take) {
             ds__cuda_keep_empty(take);
+            ds__lock_take(&ds__cuda.host_lock);
             ds__cuda_unlist_keep(take);
-            take->next = ds__cuda.left; /* the driver has stopped for all but this thread */
+            ds__lock_give(&ds__cuda.host_lock);
+            take->next = ds__cuda.left; /* only this thread uses the driver now */
             ds__cuda.left = take;
         } else {
             if (count != last)

@@ -20,18 +20,18 @@
 #include "call.h"
 #include "graph_types.h"
 
+/* Takes a keep out of the list. host_lock is held. */
 static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
-    ds__lock_take(&ds__cuda.host_lock);
     if (k->previous)
         k->previous->next = k->next;
     else
         ds__cuda.keeps = k->next;
     if (k->next)
         k->next->previous = k->previous;
-    ds__lock_give(&ds__cuda.host_lock);
 }
 
-/* On a thread of CUDA's, where it may not be called. */
+/* The destructor of the user object: drops the kept objects, unless ds__cuda_end_keeps has taken
+   the keep. */
 static void CUDART_CB ds__cuda_keep_end(void *user) {
     ds__cuda_keep *k = user;
     int pending = DS__CUDA_PENDING;
@@ -40,18 +40,14 @@ static void CUDART_CB ds__cuda_keep_end(void *user) {
     for (uint32_t i = 0; i < k->count; i++)
         ds__object_drop(k->object[i]);
     ds__lock_take(&ds__cuda.host_lock);
-    if (k->previous)
-        k->previous->next = k->next;
-    else
-        ds__cuda.keeps = k->next;
-    if (k->next)
-        k->next->previous = k->previous;
-    /* before the lock is given: then the driver may stop, and the allocator be another one */
+    ds__cuda_unlist_keep(k);
+    /* under the lock: the driver may stop after its release, and the program's allocator may
+       change */
     ds__host_free(k);
     ds__lock_give(&ds__cuda.host_lock);
 }
 
-/* An object of CUDA's that owns all of the list; *out NULL: it is empty. */
+/* Makes a user object that owns all objects of the list. An empty list makes none: *out is NULL. */
 static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_owns *owns,
                                     cudaUserObject_t *out) {
     *out = NULL;
@@ -77,13 +73,14 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
     return r;
 }
 
+/* Releases a user object, which may be NULL. */
 static void ds__cuda_keep_drop(const ds__cuda_scope *scope, cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
-        ds__cuda_ignore(scope, code = cudaUserObjectRelease(object, 1));
+        code = DS__RT_CODE(*scope, cudaUserObjectRelease, (object, 1));
 }
 
-/* The same, and the graph has it. */
+/* Makes a user object, as ds__cuda_keep_make, and moves it into the graph. */
 static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph,
                                  const ds__cuda_owns *owns, cudaUserObject_t *out) {
     ds_result r = ds__cuda_keep_make(scope, owns, out);
@@ -97,23 +94,24 @@ static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph,
     return r;
 }
 
-/* From here on only the executable has it. */
+/* Releases the graph's reference to a user object, which may be NULL. Only the executable owns the
+   object then. */
 static void ds__cuda_unretain(const ds__cuda_scope *scope, cudaGraph_t graph,
                               cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
-        ds__cuda_ignore(scope, code = cudaGraphReleaseUserObject(graph, object, 1));
+        code = DS__RT_CODE(*scope, cudaGraphReleaseUserObject, (graph, object, 1));
 }
 
+/* Frees an executable, which may be incomplete. */
 static void ds__cuda_exec_end(ds__cuda_exec *x) {
     ds__cuda_scope scope;
     ds__cuda_enter_or_not(&scope, x->device);
     if (x->exec)
-        ds__cuda_ignore(&scope, cudaGraphExecDestroy(x->exec));
-    if (x->now && x->now != x->kept)
-        ds__cuda_ignore(&scope, cudaGraphDestroy(x->now));
-    if (x->kept)
-        ds__cuda_ignore(&scope, cudaGraphDestroy(x->kept));
+        (void)DS__RT_CODE(scope, cudaGraphExecDestroy, (x->exec));
+    if (x->now != x->kept)
+        ds__cuda_drop_graph(&scope, x->now);
+    ds__cuda_drop_graph(&scope, x->kept);
     ds__cuda_leave(&scope);
     if (x->now_node != x->kept_node)
         ds__host_free(x->now_node);

@@ -21,7 +21,7 @@
 #include "launch.h"
 #include "graph_types.h"
 
-/* Which type of CUDA's the node is. */
+/* Returns the type of the native node. */
 static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
     unsigned to = n->op.places >> DS__OP_DST & 255u;
     unsigned from = n->op.places >> DS__OP_SRC & 255u;
@@ -46,8 +46,8 @@ static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
     }
 }
 
-/* The device of a node that is made by hand: of copies and fills one that has the memory. It is
-   current while the node is made or set. */
+/* Returns the device of a node that was not captured; for copies and fills, a device that has the
+   memory. */
 static int ds__cuda_node_device(const ds__node *n) {
     int to = ds__place_of(&n->op, DS__OP_DST) - DS__AT_DEVICE;
     int from = ds__place_of(&n->op, DS__OP_SRC) - DS__AT_DEVICE;
@@ -56,7 +56,7 @@ static int ds__cuda_node_device(const ds__node *n) {
     return (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL) && to >= 0 ? to : n->device.index;
 }
 
-/* A launch as the parameters of a node point to it. */
+/* A launch, to which the parameters of a native node point. */
 typedef struct ds__cuda_call {
     ds_grid grid;
     uint64_t first;
@@ -64,6 +64,7 @@ typedef struct ds__cuda_call {
     void *params[DS_KERNEL_MAX_PARAMS];
 } ds__cuda_call;
 
+/* Fills in the launch of a kernel node, and loads the kernel if necessary. */
 static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n,
                                   ds__cuda_call *out) {
     ds__kernel *k = n->op.u.kernel.kernel;
@@ -77,11 +78,7 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
         out->grid = ds__grid_whole(n->op.u.kernel.grid);
     } else {
         uint64_t most;
-        r = ds__cuda_split(k, out->count,
-                           k->cuda.items_per_block ? k->cuda.items_per_block
-                           : k->cuda.block         ? k->cuda.block
-                                                   : 256,
-                           &most);
+        r = ds__cuda_split(k, out->count, &most);
         if (r == DS_OK && out->count > most)
             r = ds__fail(DS_ERR_UNSUPPORTED,
                          "kernel %s: %zu items need several launches, but a node is one launch",
@@ -94,56 +91,66 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
     return r;
 }
 
-/* Adds a kernel node (graph), or sets one of a graph (neither) or of an executable (exec). */
-static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node *n,
-                                     cudaGraph_t graph, cudaGraphExec_t exec,
-                                     const cudaGraphNode_t *after, size_t count,
+/* The place of a native node: a new node of `graph` that depends on `after`; else, with `exec`, a
+   node of an executable that is set; else a node of a graph that is set. */
+typedef struct ds__cuda_target {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    const cudaGraphNode_t *after;
+    size_t count; /* of `after` */
+} ds__cuda_target;
+
+/* Adds or sets a kernel node whose function is linked into the program. */
+static ds_result ds__cuda_put_linked(const ds__cuda_scope *scope, const ds__kernel *k,
+                                     ds__cuda_call *c, const ds__cuda_target *to,
                                      cudaGraphNode_t *node) {
-    const ds__kernel *k = n->op.u.kernel.kernel;
+    struct cudaKernelNodeParams p;
+    memset(&p, 0, sizeof p);
+    p.func = (void *)(uintptr_t)k->cuda.native_fn;
+    p.gridDim = (struct dim3){ c->grid.grid[0], c->grid.grid[1], c->grid.grid[2] };
+    p.blockDim = (struct dim3){ c->grid.block[0], c->grid.block[1], c->grid.block[2] };
+    p.sharedMemBytes = c->grid.shared_bytes;
+    p.kernelParams = c->params;
+    if (to->graph)
+        return DS__RT(*scope, cudaGraphAddKernelNode, (node, to->graph, to->after, to->count, &p));
+    if (to->exec)
+        return DS__RT(*scope, cudaGraphExecKernelNodeSetParams, (to->exec, *node, &p));
+    return DS__RT(*scope, cudaGraphKernelNodeSetParams, (*node, &p));
+}
+
+/* Adds or sets a kernel node whose function was loaded from an image. */
+static ds_result ds__cuda_put_loaded(const ds__cuda_scope *scope, ds__kernel *k, ds__cuda_call *c,
+                                     const ds__cuda_target *to, cudaGraphNode_t *node) {
+    ds__cuda_kernel_params p = { .function =
+                                     atomic_load(&ds__cuda_loaded(k, scope->device)->function),
+                                 .grid_x = c->grid.grid[0],
+                                 .grid_y = c->grid.grid[1],
+                                 .grid_z = c->grid.grid[2],
+                                 .block_x = c->grid.block[0],
+                                 .block_y = c->grid.block[1],
+                                 .block_z = c->grid.block[2],
+                                 .shared_bytes = c->grid.shared_bytes,
+                                 .params = c->params };
+    ds_result r;
+    if (to->graph)
+        DS__DR(*scope, r, cuGraphAddKernelNode, (node, to->graph, to->after, to->count, &p));
+    else if (to->exec)
+        DS__DR(*scope, r, cuGraphExecKernelNodeSetParams, (to->exec, *node, &p));
+    else
+        DS__DR(*scope, r, cuGraphKernelNodeSetParams, (*node, &p));
+    return r;
+}
+
+/* Adds a kernel node, which *node becomes, or sets *node. The device of the node is current. */
+static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node *n,
+                                     const ds__cuda_target *to, cudaGraphNode_t *node) {
+    ds__kernel *k = n->op.u.kernel.kernel;
     ds__cuda_call c;
-    int code = 0;
     ds_result r = ds__cuda_prepare(scope, n, &c);
     if (r < 0)
         return r;
-    if (k->cuda.native_fn) {
-        struct cudaKernelNodeParams p;
-        memset(&p, 0, sizeof p);
-        p.func = (void *)(uintptr_t)k->cuda.native_fn;
-        p.gridDim = (struct dim3){ c.grid.grid[0], c.grid.grid[1], c.grid.grid[2] };
-        p.blockDim = (struct dim3){ c.grid.block[0], c.grid.block[1], c.grid.block[2] };
-        p.sharedMemBytes = c.grid.shared_bytes;
-        p.kernelParams = c.params;
-        r = graph  ? DS__RT(*scope, cudaGraphAddKernelNode, (node, graph, after, count, &p))
-            : exec ? DS__RT(*scope, cudaGraphExecKernelNodeSetParams, (exec, *node, &p))
-                   : DS__RT(*scope, cudaGraphKernelNodeSetParams, (*node, &p));
-    } else {
-        ds__cuda_kernel_params p = {
-            atomic_load(&ds__cuda_loaded(n->op.u.kernel.kernel, scope->device)->function),
-            c.grid.grid[0],
-            c.grid.grid[1],
-            c.grid.grid[2],
-            c.grid.block[0],
-            c.grid.block[1],
-            c.grid.block[2],
-            c.grid.shared_bytes,
-            c.params,
-            NULL,
-            NULL,
-            NULL
-        };
-        if (graph)
-            DS__DR_CODE(*scope, code, cuGraphAddKernelNode, (node, graph, after, count, &p));
-        else if (exec)
-            DS__DR_CODE(*scope, code, cuGraphExecKernelNodeSetParams, (exec, *node, &p));
-        else
-            DS__DR_CODE(*scope, code, cuGraphKernelNodeSetParams, (*node, &p));
-        if (code)
-            r = ds__cuda_fail(scope,
-                              graph  ? "cuGraphAddKernelNode"
-                              : exec ? "cuGraphExecKernelNodeSetParams"
-                                     : "cuGraphKernelNodeSetParams",
-                              code);
-    }
+    r = k->cuda.native_fn ? ds__cuda_put_linked(scope, k, &c, to, node)
+                          : ds__cuda_put_loaded(scope, k, &c, to, node);
     return r < 0 ? ds__fail_append(r, " (kernel %s)", k->name) : r;
 }
 
@@ -187,13 +194,96 @@ static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNod
                   (node, cudaLaunchAttributePriority, &priority));
 }
 
-/* Adds a native node of the picture's node; what it needs is kept under its index. No scope is
-   needed. */
+/* Adds a kernel node with its priority. */
+static ds_result ds__cuda_add_kernel(const ds__cuda_scope *scope, const ds__cuda_graph *g,
+                                     const ds__node *n, const ds__cuda_target *to,
+                                     cudaGraphNode_t *out) {
+    ds_result r = ds__cuda_put_kernel(scope, n, to, out);
+    if (r < 0 || !n->priority)
+        return r;
+    r = ds__cuda_set_priority(scope, *out, n->priority);
+    /* while a capture makes the graph, its nodes cannot be destroyed; a priority is only a hint */
+    if (r == DS_OK || g->capture)
+        return DS_OK;
+    (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (*out));
+    return r;
+}
+
+/* Adds a host node, or a copy or fill of host memory. Its task is kept for the index. */
+static ds_result ds__cuda_add_host(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                   const ds__node *n, uint32_t index, const ds__cuda_target *to,
+                                   cudaGraphNode_t *out) {
+    struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    ds__object *task = ds__cuda_task_new(n);
+    if (!task || !ds__cuda_own_room(&g->owns))
+        goto fail;
+    host.userData = task->user;
+    r = DS__RT(*scope, cudaGraphAddHostNode, (out, to->graph, to->after, to->count, &host));
+    if (r < 0)
+        goto fail;
+    g->owns.at[g->owns.count++] = (ds__cuda_own){ index, task };
+    return DS_OK;
+
+fail:
+    ds__object_drop(task);
+    return r;
+}
+
+/* Adds a child graph, which CUDA copies. The objects of the child are kept for the index. */
+static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                    const ds__cuda_graph *child, uint32_t index,
+                                    const ds__cuda_target *to, cudaGraphNode_t *out) {
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    if (ds__cuda_own_copy(&g->owns, &child->owns, index))
+        r = DS__RT(*scope, cudaGraphAddChildGraphNode,
+                   (out, to->graph, to->after, to->count, child->graph));
+    if (r < 0)
+        ds__cuda_own_drop(&g->owns, index);
+    return r;
+}
+
+/* Adds the native node of a node by its type. A node that is switched off, of an executable whose
+   launch was captured, becomes an empty one. Inside of a scope of the node's device. */
+static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                     const ds__node *n, uint32_t index, const ds__cuda_target *to,
+                                     cudaGraphNode_t *out) {
+    struct cudaMemcpy3DParms copy;
+    struct cudaMemsetParams fill;
+    switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) {
+    case cudaGraphNodeTypeKernel:
+        return ds__cuda_add_kernel(scope, g, n, to, out);
+    case cudaGraphNodeTypeMemcpy:
+        copy = ds__cuda_copy_params(&n->op);
+        return DS__RT(*scope, cudaGraphAddMemcpyNode,
+                      (out, to->graph, to->after, to->count, &copy));
+    case cudaGraphNodeTypeMemset:
+        fill = ds__cuda_fill_params(&n->op);
+        return DS__RT(*scope, cudaGraphAddMemsetNode,
+                      (out, to->graph, to->after, to->count, &fill));
+    case cudaGraphNodeTypeHost:
+        return ds__cuda_add_host(scope, g, n, index, to, out);
+    case cudaGraphNodeTypeEventRecord:
+        return DS__RT(
+            *scope, cudaGraphAddEventRecordNode,
+            (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
+    case cudaGraphNodeTypeWaitEvent:
+        return DS__RT(
+            *scope, cudaGraphAddEventWaitNode,
+            (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
+    case cudaGraphNodeTypeGraph:
+        return ds__cuda_add_child(scope, g, n->child->native, index, to, out);
+    default:
+        return DS__RT(*scope, cudaGraphAddEmptyNode, (out, to->graph, to->after, to->count));
+    }
+}
+
+/* Adds the native node of a node, which depends on the native nodes `after`. The data of the node
+   is kept for its index. Opens a scope of the node's device. */
 static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t index,
                               const cudaGraphNode_t *after, size_t count, cudaGraphNode_t *out) {
-    cudaGraph_t graph = g->graph;
+    const ds__cuda_target to = { .graph = g->graph, .after = after, .count = count };
     ds__cuda_scope scope;
-    ds__object *task = NULL;
     if (n->kind == DS_NODE_NATIVE)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "a node captured from other libraries can only be cloned with its graph");
@@ -206,66 +296,7 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
         r = ds__cuda_enter(&scope, n->device.index);
     if (r < 0)
         return r;
-    struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
-    struct cudaMemcpy3DParms copy;
-    struct cudaMemsetParams fill;
-    /* off: of an executable whose launch was captured */
-    switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) {
-    case cudaGraphNodeTypeKernel:
-        r = ds__cuda_put_kernel(&scope, n, graph, NULL, after, count, out);
-        if (r == DS_OK && n->priority &&
-            (r = ds__cuda_set_priority(&scope, *out, n->priority)) < 0) {
-            /* no node of a graph that is being captured may go, and a priority is only a hint */
-            if (g->capture)
-                r = DS_OK;
-            else
-                ds__cuda_ignore(&scope, cudaGraphDestroyNode(*out));
-        }
-        break;
-    case cudaGraphNodeTypeMemcpy:
-        copy = ds__cuda_copy_params(&n->op);
-        r = DS__RT(scope, cudaGraphAddMemcpyNode, (out, graph, after, count, &copy));
-        break;
-    case cudaGraphNodeTypeMemset:
-        fill = ds__cuda_fill_params(&n->op);
-        r = DS__RT(scope, cudaGraphAddMemsetNode, (out, graph, after, count, &fill));
-        break;
-    case cudaGraphNodeTypeHost:
-        task = ds__cuda_task_new(n);
-        if (!task || !ds__cuda_own_room(&g->owns)) {
-            r = DS_ERR_OUT_OF_MEMORY;
-            break;
-        }
-        host.userData = task->user;
-        r = DS__RT(scope, cudaGraphAddHostNode, (out, graph, after, count, &host));
-        if (r == DS_OK) {
-            g->owns.at[g->owns.count++] = (ds__cuda_own){ index, task };
-            task = NULL;
-        }
-        break;
-    case cudaGraphNodeTypeEventRecord:
-        r = DS__RT(scope, cudaGraphAddEventRecordNode,
-                   (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event));
-        break;
-    case cudaGraphNodeTypeWaitEvent:
-        r = DS__RT(scope, cudaGraphAddEventWaitNode,
-                   (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event));
-        break;
-    case cudaGraphNodeTypeGraph: {
-        const ds__cuda_graph *child = n->child->native;
-        if (!ds__cuda_own_copy(&g->owns, &child->owns, index))
-            r = DS_ERR_OUT_OF_MEMORY;
-        else
-            r = DS__RT(scope, cudaGraphAddChildGraphNode, (out, graph, after, count, child->graph));
-        if (r < 0)
-            ds__cuda_own_drop(&g->owns, index);
-        break;
-    }
-    default:
-        r = DS__RT(scope, cudaGraphAddEmptyNode, (out, graph, after, count));
-        break;
-    }
-    ds__object_drop(task);
+    r = ds__cuda_add_native(&scope, g, n, index, &to, out);
     ds__cuda_leave(&scope);
     return r;
 }

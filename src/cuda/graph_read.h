@@ -15,11 +15,13 @@
 #include "call.h"
 #include "graph_types.h"
 
+/* Returns the native node of a node. */
 static cudaGraphNode_t ds__cuda_native(const ds__node *n) {
     return n->native;
 }
 
-/* The node's index; UINT32_MAX: it is not in the picture. Most are found shortly before `below`. */
+/* Returns the index of a native node in the shadow graph, or UINT32_MAX. The search begins before
+   `below` and goes down, because most nodes are near it. */
 static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32_t below) {
     for (uint32_t k = 0, i = below; k < b->count; k++) {
         i = i ? i - 1 : b->count - 1;
@@ -29,7 +31,7 @@ static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32
     return UINT32_MAX;
 }
 
-/* What CUDA's node depends on; *out is to be released. */
+/* Gives the native nodes on which a node depends. The caller frees *out, also after a failure. */
 static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                     cudaGraphNode_t **out, size_t *count) {
     *count = 0;
@@ -42,12 +44,13 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
     if (r < 0 || !*count)
         return r;
 #if CUDART_VERSION >= 12030
-    /* what others captured may have edges with data */
+    /* edges that other libraries captured may have data */
     size_t size = sizeof(cudaGraphNode_t) + sizeof(cudaGraphEdgeData);
 #else
     size_t size = sizeof(cudaGraphNode_t);
 #endif
-    if (!(*out = ds__host_alloc(*count * size)))
+    *out = ds__host_alloc(*count * size);
+    if (!*out)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
 #if CUDART_VERSION >= 13000
     r = DS__RT(*scope, cudaGraphNodeGetDependencies,
@@ -61,7 +64,7 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
     return r;
 }
 
-/* Reads the dependencies of a node into the picture; the lock is held if a capture is open. */
+/* Reads the dependencies of a node into the shadow graph. */
 static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, uint32_t index) {
     cudaGraphNode_t *after;
     size_t count;
@@ -78,18 +81,20 @@ static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, u
     return r;
 }
 
+/* Gives the nodes of a native graph in CUDA's order. The caller frees *out in any case. */
 static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t graph,
                                     cudaGraphNode_t **out, size_t *count) {
     *out = NULL;
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (graph, NULL, count));
     if (r < 0 || !*count)
         return r;
-    if (!(*out = ds__host_alloc(*count * sizeof(cudaGraphNode_t))))
+    *out = ds__host_alloc(*count * sizeof(cudaGraphNode_t));
+    if (!*out)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", *count);
     return DS__RT(*scope, cudaGraphGetNodes, (graph, *out, count));
 }
 
-/* Enters a node at the end, as one that is not known. */
+/* Appends a node of unknown kind to the shadow graph. */
 static ds_result ds__cuda_append_unknown(ds__body *b, cudaGraphNode_t native) {
     ds__op op;
     memset(&op, 0, sizeof op);
@@ -105,8 +110,8 @@ static ds_result ds__cuda_append_unknown(ds__body *b, cudaGraphNode_t native) {
     return r;
 }
 
-/* Enters nodes that the picture does not have, as ones that are not known. The lock is held if a
-   capture is open. */
+/* Appends the nodes that the shadow graph lacks, in CUDA's order, as nodes of unknown kind with
+   their dependencies. */
 static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     ds__cuda_graph *g = b->native;
     cudaGraphNode_t *all;

@@ -23,11 +23,12 @@
 #include "graph_node.h"
 #include "graph.h"
 
-/* Sets a native node of a graph, or with exec of an executable, which knows it by that node.
-   device: the one on which the node was made. task: of a host node. */
+/* Sets a native node of a graph, or with `exec` the node of an executable that it names. device:
+   the one on which the node was made. task: the data of a host node. */
 static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exec,
                               cudaGraphNode_t node, void *task) {
     ds__cuda_scope scope;
+    const ds__cuda_target to = { .exec = exec };
     struct cudaHostNodeParams host = { ds__cuda_host_node, task };
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
@@ -36,7 +37,7 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
         return r;
     switch (ds__cuda_type(n)) {
     case cudaGraphNodeTypeKernel:
-        r = ds__cuda_put_kernel(&scope, n, NULL, exec, NULL, 0, &node);
+        r = ds__cuda_put_kernel(&scope, n, &to, &node);
         break;
     case cudaGraphNodeTypeMemcpy:
         copy = ds__cuda_copy_params(&n->op);
@@ -73,8 +74,8 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
 static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                     const ds__body *child, ds__cuda_owns *owns, uint32_t tag);
 
-/* Sets a node of a graph to what the picture's node does; `owns` gets what it needs, under
-   `tag`. Inside of any scope. */
+/* Sets the native node of a graph to the work of a node. The objects of the node are added to
+   `owns` for `tag`. Inside of any scope. */
 static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                        const ds__node *n, int device, ds__cuda_owns *owns,
                                        uint32_t tag) {
@@ -100,8 +101,8 @@ static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNod
     return ds__cuda_set(n, device, NULL, node, task->user);
 }
 
-/* Whether a native node depends on those that the picture says; nodes: the native ones in the
-   picture's order. */
+/* Refuses a native node whose dependencies are not those of the shadow graph. nodes: the native
+   ones in the order of the shadow graph. */
 static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_t *nodes,
                                const ds__body *b, uint32_t index) {
     const ds__node *n = b->node[index];
@@ -120,7 +121,7 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
     return r;
 }
 
-/* Of a node that is switched off, in a graph, where only an empty one does nothing. */
+/* Refuses a disabled node of a graph, unless its native node is empty. */
 static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t node) {
     enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
@@ -129,8 +130,8 @@ static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t 
     return r;
 }
 
-/* The graph inside of a child node: CUDA has its nodes in the order in which they were added, as
-   the picture has, which is made sure of. */
+/* Sets the nodes of the graph in a child node. CUDA lists them in the order in which they were
+   added, which is that of the shadow graph; the dependencies are compared to make sure. */
 static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                     const ds__body *child, ds__cuda_owns *owns, uint32_t tag) {
     cudaGraph_t inner = NULL;
@@ -154,6 +155,7 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
     return r;
 }
 
+/* Returns 1 if the graph has nodes of unknown kind. in_children: also if a child graph has some. */
 static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
     for (uint32_t i = 0; i < b->count; i++)
         if (b->node[i]->kind == DS_NODE_NATIVE ||
@@ -162,37 +164,34 @@ static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
     return 0;
 }
 
-/* CUDA cannot change everything of a node, and a new one in its place would be the last one of
-   its graph, which matters for updates of executables. */
-static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh) {
+/* Returns 1 if the native graph can be built anew from the shadow graph. */
+static int ds__cuda_can_rebuild(const ds__body *b) {
+    return !((const ds__cuda_graph *)b->native)->capture && !ds__cuda_has_unknown(b, 0);
+}
+
+/* Returns 1 if CUDA cannot set the native node of `old` to the work of `fresh`. CUDA ties copies
+   and fills to the context in which they were made. If the graph cannot be built anew, CUDA decides
+   about such a change. */
+static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
+    enum cudaGraphNodeType type = ds__cuda_type(fresh);
+    if (type != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD)
+        return 1;
+    if (fresh->kind == DS_NODE_KERNEL)
+        return fresh->device.index != old->device.index ||
+               !fresh->op.u.kernel.kernel->cuda.native_fn !=
+                   !old->op.u.kernel.kernel->cuda.native_fn;
+    return (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) &&
+           ds__cuda_node_device(fresh) != ds__cuda_node_device(old) && ds__cuda_can_rebuild(b);
+}
+
+/* Sets the native node of a node to the work of `fresh`, with its priority. */
+static ds_result ds__cuda_set_in_place(ds__body *b, uint32_t index, const ds__node *fresh) {
     ds__cuda_graph *g = b->native;
     const ds__node *old = b->node[index];
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_usable(b);
+    ds_result r = ds__cuda_enter(&scope, b->device.index);
     if (r < 0)
-        return r;
-    int other = ds__cuda_type(fresh) != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD;
-    if (fresh->kind == DS_NODE_KERNEL)
-        other |=
-            fresh->device.index != old->device.index ||
-            !fresh->op.u.kernel.kernel->cuda.native_fn != !old->op.u.kernel.kernel->cuda.native_fn;
-    /* CUDA ties copies and fills to the context in which they were made; where the graph cannot
-       be made anew, it is asked all the same */
-    enum cudaGraphNodeType type = ds__cuda_type(fresh);
-    if (!other && (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) &&
-        ds__cuda_node_device(fresh) != ds__cuda_node_device(old))
-        other = !g->capture && !ds__cuda_has_unknown(b, 0);
-    if (other && (g->capture || ds__cuda_has_unknown(b, 0)))
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "CUDA does not support this change, and the graph cannot be rebuilt: %s",
-                        g->capture ? "a capture adds nodes to it"
-                                   : "it has nodes captured from other libraries");
-    /* a captured one was made on its stream's */
-    fresh->device.index = other ? ds__cuda_node_device(fresh) : old->device.index;
-    if (other)
-        return ds__cuda_rebuild(b, index, fresh);
-    if ((r = ds__cuda_enter(&scope, b->device.index)) < 0)
         return r;
     cudaGraphNode_t node = ds__cuda_native(old);
     int priority = fresh->kind == DS_NODE_KERNEL && fresh->priority != old->priority;
@@ -212,6 +211,26 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
     ds__cuda_own_end(&owns);
     ds__cuda_leave(&scope);
     return r;
+}
+
+/* Changes a node, in place if CUDA can, else by a new native graph. */
+static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh) {
+    const ds__cuda_graph *g = b->native;
+    const ds__node *old = b->node[index];
+    ds_result r = ds__cuda_usable(b);
+    if (r < 0)
+        return r;
+    if (!ds__cuda_needs_rebuild(b, old, fresh)) {
+        fresh->device.index = old->device.index; /* that of its stream, if it was captured */
+        return ds__cuda_set_in_place(b, index, fresh);
+    }
+    if (!ds__cuda_can_rebuild(b))
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "CUDA does not support this change, and the graph cannot be rebuilt: %s",
+                        g->capture ? "a capture adds nodes to it"
+                                   : "it has nodes captured from other libraries");
+    fresh->device.index = ds__cuda_node_device(fresh);
+    return ds__cuda_rebuild(b, index, fresh);
 }
 
 #endif

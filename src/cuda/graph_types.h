@@ -33,19 +33,21 @@
 #include "../base/observe.h"
 #include "../base/graph_body.h"
 #include "types.h"
+#include "call.h"
 #include "copy_plain.h"
 
-/* What belongs to nodes of a native graph: the records of its host nodes and, in executables,
-   what the user attached. */
-#define DS__CUDA_ATTACHED UINT32_MAX /* to the graph */
+/* Tags of objects that are kept for no node: attached by the program, without a node, or of a node
+   that has no index yet. */
+#define DS__CUDA_ATTACHED UINT32_MAX
 #define DS__CUDA_NOWHERE (UINT32_MAX - 1)
-#define DS__CUDA_NEW (UINT32_MAX - 2) /* of a node that has no index yet */
+#define DS__CUDA_NEW (UINT32_MAX - 2)
 
 typedef struct ds__cuda_own {
     uint32_t node;
     ds__object *object;
 } ds__cuda_own;
 
+/* The objects that the nodes of a native graph need, and in executables the attached ones. */
 typedef struct ds__cuda_owns {
     ds__cuda_own *at;
     uint32_t count;
@@ -55,42 +57,45 @@ typedef struct ds__cuda_owns {
 typedef struct ds__cuda_graph {
     cudaGraph_t graph;
     ds__cuda_owns owns;
-    ds__capture *capture; /* that makes it; under the core's capture lock */
+    ds__capture *capture; /* the open capture into the graph; under the core's capture lock */
 } ds__cuda_graph;
 
-/* Where a capture began: its stream object may go before. */
+/* The native stream where a capture began; its stream object may end before the capture. */
 typedef struct ds__cuda_origin {
     cudaStream_t handle;
     int device;
     int per_thread;
     uint64_t thread;
-    ds__cuda_stream *streams; /* that were made for it */
+    ds__cuda_stream *streams; /* made for the capture */
 } ds__cuda_origin;
+
+/* States of a node of an executable: on, switched off by CUDA, or a host node with an empty task,
+   since CUDA cannot switch off host nodes. */
+enum { DS__CUDA_ON, DS__CUDA_OFF_BY_CUDA, DS__CUDA_OFF_BY_TASK };
 
 typedef struct ds__cuda_exec {
     cudaGraphExec_t exec;
     int device;
-    int stale; /* `now` missed a change */
-    /* the graph that it was made from; CUDA knows its nodes by the nodes of this graph */
+    int stale; /* 1: `now` lacks a change */
+    /* clone of the instantiated graph; its nodes name those of the executable */
     cudaGraph_t kept;
-    cudaGraph_t now; /* what it does now; both NULL: CUDA cannot copy the graph */
+    cudaGraph_t now; /* a graph of the present work; both NULL: CUDA cannot clone the graph */
     cudaGraphNode_t *kept_node;
     cudaGraphNode_t *now_node;
     uint32_t count;
-    unsigned char *off; /* by node: switched off */
+    unsigned char *off; /* by node: DS__CUDA_ON, or how it was switched off */
     unsigned char *on;  /* by node: its device */
-    /* kernels and events of `kept`, whose nodes CUDA may look at whatever the executable does
-       now */
+    /* kernels and events of `kept`: CUDA may use its nodes after a change of the executable too */
     ds__body *held;
     ds__cuda_owns owns;
 } ds__cuda_exec;
 
-/* What a host node of ours runs. */
+/* The data of a host node of devstream. */
 typedef struct ds__cuda_task {
-    _Atomic(ds_host_fn) fn; /* NULL: it runs nothing any more */
+    _Atomic(ds_host_fn) fn; /* NULL: the node runs nothing any more */
     void *user;
     ds__object *payload;
-    ds__op op; /* the library's own work */
+    ds__op op; /* of a copy or fill of host memory */
 } ds__cuda_task;
 
 static void ds__cuda_task_end(void *user) {
@@ -99,7 +104,8 @@ static void ds__cuda_task_end(void *user) {
     ds__host_free(h);
 }
 
-/* Of a host node, or a copy or fill of host memory; NULL: no memory, and the sentence is set. */
+/* Returns a new task for a host node, or for a copy or fill of host memory. NULL: no memory, which
+   is reported. */
 static ds__object *ds__cuda_task_new(const ds__node *n) {
     ds__cuda_task *h = ds__host_alloc(sizeof *h);
     ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
@@ -115,6 +121,7 @@ static ds__object *ds__cuda_task_new(const ds__node *n) {
     return o;
 }
 
+/* Runs the task of a host node. */
 static void CUDART_CB ds__cuda_host_node(void *user) {
     ds__cuda_task *h = user;
     ds_host_fn fn = atomic_load(&h->fn);
@@ -129,10 +136,12 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
 
 static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
+/* Makes room for one more entry. Returns 0 if there is no memory, which is reported. */
 static int ds__cuda_own_room(ds__cuda_owns *list) {
     return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
+/* Keeps an object for a node, or under a tag. Returns 0 if there is no memory. */
 static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
     if (!ds__cuda_own_room(list))
         return 0;
@@ -140,6 +149,7 @@ static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) 
     return 1;
 }
 
+/* Drops the objects that are kept for a node or under a tag. */
 static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
     uint32_t kept = 0;
     uint32_t count = list->count;
@@ -153,6 +163,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
     list->count = kept;
 }
 
+/* Drops all objects, and frees the list. */
 static void ds__cuda_own_end(ds__cuda_owns *list) {
     for (uint32_t i = 0; i < list->count; i++)
         ds__object_drop(list->at[i].object);
@@ -160,7 +171,8 @@ static void ds__cuda_own_end(ds__cuda_owns *list) {
     memset(list, 0, sizeof *list);
 }
 
-/* Adds all of another list, under the given node unless that is DS__CUDA_NOWHERE. */
+/* Adds all objects of another list, for this node, or with DS__CUDA_NOWHERE for the nodes of that
+   list. Returns 0 if there is no memory. */
 static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint32_t node) {
     for (uint32_t i = 0; i < from->count; i++)
         if (!ds__cuda_own_keep(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node,
@@ -169,7 +181,8 @@ static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint3
     return 1;
 }
 
-/* Adds what the user attached to the graph and to graphs in it. */
+/* Adds the objects that the program attached to the graph and to its child graphs. Returns 0 if
+   there is no memory. */
 static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t node) {
     for (size_t i = 0; i < b->object_count; i++)
         if (!ds__cuda_own_keep(to, node, b->object[i]))
@@ -181,13 +194,19 @@ static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t 
     return 1;
 }
 
-/* Adds all that an executable of the graph needs. */
+/* Adds all objects that an executable of the graph needs. Returns 0 if there is no memory. */
 static int ds__cuda_own_all(ds__cuda_owns *to, const ds__body *b) {
     return ds__cuda_own_copy(to, &((const ds__cuda_graph *)b->native)->owns, DS__CUDA_NOWHERE) &&
            ds__cuda_own_attached(to, b, DS__CUDA_ATTACHED);
 }
 
-/* What is kept for the node; NULL: nothing. */
+/* Destroys a native graph, which may be NULL. */
+static void ds__cuda_drop_graph(const ds__cuda_scope *scope, cudaGraph_t graph) {
+    if (graph)
+        (void)DS__RT_CODE(*scope, cudaGraphDestroy, (graph));
+}
+
+/* Returns the first object that is kept for the node, or NULL. */
 static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
     for (uint32_t i = 0; i < list->count; i++)
         if (list->at[i].node == node)

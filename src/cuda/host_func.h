@@ -31,11 +31,12 @@ static void ds__cuda_unlist_host(ds__cuda_host *h) {
     ds__lock_give(&ds__cuda.host_lock);
 }
 
-/* Runs it, or what remains of it after a failure, and frees it. */
+/* Invokes the function unless it failed, a callback in any case, and the destructor. The caller
+   frees the record, unless it is embedded. */
 static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     int outer = ds__tls.in_callback;
     ds_stream stream = { h->stream };
-    void *user = h->user; /* the destructor may free what has it */
+    void *user = h->user; /* the destructor may free an embedded record */
     ds__cuda_unlist_host(h);
     ds__tls.in_callback = 1;
     ds__handed_over(DS__SEEN_ACQUIRE, h->user);
@@ -43,14 +44,13 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
         h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
     else if (!failed && h->fn)
         h->fn(h->user);
-    /* ends an embedded record too */
     if (h->dtor_fn)
         h->dtor_fn(h->user);
     ds__handed_over(DS__SEEN_RELEASE, user);
     ds__tls.in_callback = outer;
 }
 
-/* On a thread of CUDA's. */
+/* Runs a record on a thread of CUDA, unless ds__cuda_drain has taken it. */
 static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status, void *user) {
     ds__cuda_host *h = user;
     int pending = DS__CUDA_PENDING;
@@ -66,7 +66,7 @@ static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status
     atomic_fetch_sub(&ds__cuda.inside, 1);
 }
 
-/* Puts a filled record on the stream; inside of a scope of the stream. */
+/* Enqueues a record whose fields are set. Inside of a scope of the stream. */
 static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                ds__cuda_host *h) {
     h->device = s->device;
@@ -86,44 +86,41 @@ static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_strea
     return r;
 }
 
-/* Whether the stream captures, in anyone's capture; inside of a scope of the stream. That it is
-   the legacy one beside a capture the work itself shall find out. */
+/* Finds out whether a capture of any library has the stream. Inside of a scope of the stream. For
+   the legacy stream beside a capture *out is 0: the work itself will be refused. */
 static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        int *out) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
     *out = code == cudaSuccess && status != cudaStreamCaptureStatusNone;
-    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit)) {
-        ds__cuda_ignore(scope, code);
+    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit))
         return DS_OK;
-    }
     return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
 }
 
-/* A host function, or a callback. blocks: of the library, and it touches pageable memory. A
-   function that a stream captures runs more than once, and CUDA captures it in another form. */
-static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
-                                      ds_callback_fn callback, void *user, ds_host_fn dtor_fn,
-                                      uint64_t stream, int blocks) {
+/* Enqueues the host function or callback of an operation. DS__OP_BLOCKS: it is work of the library
+   on pageable memory, which no graph may have. A captured function runs more than once, so CUDA
+   captures it in another form (ds__cuda_host_in_capture). */
+static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     int capturing = 0;
     ds__cuda_host *h = ds__host_alloc(sizeof *h);
     if (!h)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
-    h->fn = fn;
-    h->callback = callback;
-    h->user = user;
-    h->dtor_fn = dtor_fn;
-    h->stream = stream;
+    h->fn = op->u.host.fn;
+    h->callback = op->u.host.callback;
+    h->user = op->u.host.user;
+    h->dtor_fn = op->u.host.dtor_fn;
+    h->stream = op->u.host.stream;
     ds_result r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
-        if (!callback)
+        if (!h->callback)
             r = ds__cuda_is_capturing(&scope, s, &capturing);
         if (r == DS_OK && !capturing)
             r = ds__cuda_post(&scope, s, h);
         else if (r == DS_OK)
-            r = blocks ? ds__cuda_refuse_pageable(&scope)
-                       : ds__cuda_host_in_capture(&scope, s, fn, user, dtor_fn);
+            r = op->flags & DS__OP_BLOCKS ? ds__cuda_refuse_pageable(&scope)
+                                          : ds__cuda_host_in_capture(&scope, s, op);
         ds__cuda_leave(&scope);
     }
     if (r < 0 || capturing)

@@ -21,7 +21,8 @@
 #include "capture_info.h"
 #include "memory.h"
 
-/* The device whose context pinned memory is made in: the thread's, or one that is in use anyway. */
+/* Opens a scope for pinned memory on the thread's current device. If that is not a GPU, takes a
+   device that is in use, because a context on another one would take memory. */
 static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     ds_device current = ds__thread_device();
     int device = 0;
@@ -40,7 +41,6 @@ static ds_result ds__cuda_host_alloc(size_t size, void **out) {
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    /* pinned for all devices */
     r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
@@ -60,7 +60,7 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     return r;
 }
 
-/* Waits for these devices as a whole. A device that failed has nothing pending any more. */
+/* Waits for all work of these devices. A device that failed has no pending work. */
 static ds_result ds__cuda_wait_devices(int first, int end) {
     for (int i = first; i < end; i++) {
         ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
@@ -70,10 +70,10 @@ static ds_result ds__cuda_wait_devices(int first, int end) {
     return DS_OK;
 }
 
-/* cudaFree waits by itself; the others are not documented to. Waiting for a device would
-   invalidate the captures of its streams: where they allow the thread to free, its other streams
-   are waited for. ds__cuda_await_releases keeps captures from beginning between the question and
-   the wait. */
+/* Waits before a release of memory. cudaFree waits by itself; the other functions are not
+   documented to wait. A wait for a device would invalidate captures of its streams. If these
+   captures allow the thread to free, only the other streams are waited for. Because of
+   ds__cuda_await_releases, no capture begins between the look at capture_count and the wait. */
 static ds_result ds__cuda_memory_wait(int device) {
     int first = device < 0 ? 0 : device;
     int end = device < 0 ? ds__cuda.devices : device + 1;
@@ -89,7 +89,17 @@ static ds_result ds__cuda_memory_wait(int device) {
     return device >= 0 ? DS_OK : ds__cuda_wait_streams();
 }
 
-/* cudart may report the failure of earlier work here, but it does release. */
+/* Frees memory in the way of its kind. Inside of a scope. */
+static ds_result ds__cuda_free(const ds__cuda_scope *scope, ds_memory_kind kind, void *ptr) {
+    if (kind == DS_MEMORY_DEVICE)
+        return DS__RT(*scope, cudaFree, (ptr));
+    if (kind == DS_MEMORY_PINNED)
+        return DS__RT(*scope, cudaFreeHost, (ptr));
+    return DS__RT(*scope, cudaHostUnregister, (ptr));
+}
+
+/* Releases memory. cudart may report the failure of earlier work, but releases the memory then
+   too. */
 static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
     ds__cuda_scope scope;
     (void)size;
@@ -99,15 +109,13 @@ static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *
         ds__cuda_anywhere(&scope, -1);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    ds_result r = kind == DS_MEMORY_DEVICE   ? DS__RT(scope, cudaFree, (ptr))
-                  : kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr))
-                                             : DS__RT(scope, cudaHostUnregister, (ptr));
+    ds_result r = ds__cuda_free(&scope, kind, ptr);
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
-/* Memory that devstream did not make. */
+/* Describes memory that is not in the core's table. */
 static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     struct cudaPointerAttributes a;
     ds__cuda_scope scope;
@@ -130,7 +138,8 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     int code;
     out->kind = DS_MEMORY_DEVICE;
     out->device = ds_cuda(a.device);
-    if ((r = ds__cuda_enter(&scope, a.device)) < 0)
+    r = ds__cuda_enter(&scope, a.device);
+    if (r < 0)
         return r;
     DS__DR_CODE(scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
     ds__cuda_leave(&scope);

@@ -18,9 +18,9 @@
 #include "call.h"
 #include "module.h"
 
-/* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in
-   first and count (which have offset 0 in the kernel's list). Of a number in 4 bytes the low
-   half comes first. */
+/* Points to the parameters: in the argument struct, from which cuLaunchKernel copies, or in first
+   and count, whose offset in the kernel's list is 0. A parameter of 4 bytes is the low half of
+   these, which comes first. */
 static inline void ds__cuda_params(const ds__kernel *k, const void *args, const uint64_t *first,
                                    const uint64_t *count, void **out) {
     const void *const base[] = { args, args, args, args, first, count }; /* by kind */
@@ -28,15 +28,14 @@ static inline void ds__cuda_params(const ds__kernel *k, const void *args, const 
         out[i] = (void *)((uintptr_t)base[k->params[i].kind] + k->params[i].offset);
 }
 
-/* Much dynamic shared memory must be asked for (CUDA C++ Programming Guide, "Shared Memory"). It
-   is one number per function and device, so it only grows: a launch of another thread may need
-   what it is. */
+/* Raises the limit of dynamic shared memory to this many bytes, which CUDA requires for large sizes
+   (CUDA C++ Programming Guide, "Shared Memory"). A function has one limit on a device. It only
+   grows, because a launch of another thread may need the present one. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds__cuda_scope *scope,
                                                                        const ds__kernel *k,
                                                                        ds__cuda_function *f,
                                                                        unsigned bytes) {
     ds_result r = DS_OK;
-    int code = 0;
     if (bytes > INT_MAX)
         return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name,
                         bytes);
@@ -47,10 +46,8 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
                 *scope, cudaFuncSetAttribute,
                 (k->cuda.native_fn, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
         else
-            DS__DR_CODE(*scope, code, cuFuncSetAttribute,
-                        (atomic_load(&f->function), DS__CUDA_MAX_SHARED, (int)bytes));
-        if (code)
-            r = ds__cuda_fail(scope, "cuFuncSetAttribute", code);
+            DS__DR(*scope, r, cuFuncSetAttribute,
+                   (atomic_load(&f->function), DS__CUDA_MAX_SHARED, (int)bytes));
         if (r == DS_OK)
             atomic_store(&f->shared, bytes);
     }
@@ -59,40 +56,42 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
                  : r;
 }
 
+/* Launches a kernel that is loaded on the stream's device. */
 static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                             ds__kernel *k, const ds_grid *g, void **params) {
-    const char *call = "cuLaunchKernel";
     ds__cuda_function *f =
         (ds__cuda_function *)atomic_load_explicit(&k->native, memory_order_relaxed) + s->device;
-    int code;
+    ds_result r;
     if (DS__UNLIKELY(g->shared_bytes > atomic_load_explicit(&f->shared, memory_order_relaxed))) {
-        ds_result r = ds__cuda_allow_shared(scope, k, f, g->shared_bytes);
+        r = ds__cuda_allow_shared(scope, k, f, g->shared_bytes);
         if (r < 0)
             return r;
     }
     if (k->cuda.native_fn) {
         struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] };
         struct dim3 block = { g->block[0], g->block[1], g->block[2] };
-        cudaError_t e =
-            cudaLaunchKernel(k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle);
-        if (DS__LIKELY(e == cudaSuccess))
-            return DS_OK;
-        ds__cuda_ignore(scope, e);
-        call = "cudaLaunchKernel";
-        code = (int)e;
+        r = DS__RT(*scope, cudaLaunchKernel,
+                   (k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle));
     } else {
-        DS__DR_CODE(*scope, code, cuLaunchKernel,
-                    (atomic_load_explicit(&f->function, memory_order_relaxed), g->grid[0],
-                     g->grid[1], g->grid[2], g->block[0], g->block[1], g->block[2], g->shared_bytes,
-                     s->handle, params, NULL));
+        DS__DR(*scope, r, cuLaunchKernel,
+               (atomic_load_explicit(&f->function, memory_order_relaxed), g->grid[0], g->grid[1],
+                g->grid[2], g->block[0], g->block[1], g->block[2], g->shared_bytes, s->handle,
+                params, NULL));
     }
-    return DS__LIKELY(code == 0)
-               ? DS_OK
-               : ds__fail_append(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
+    return DS__LIKELY(r == DS_OK) ? DS_OK : ds__fail_append(r, " (kernel %s)", k->name);
 }
 
-/* Most items of one launch: CUDA counts blocks in 31 bits, a parameter of 4 bytes items in 32. */
-static uint64_t ds__cuda_most_items(const ds__kernel *k, uint64_t per_block, int *out_can_split) {
+/* Returns the number of items of a block: that of the description, else one per thread. */
+static inline uint64_t ds__cuda_block_items(const ds__kernel *k) {
+    if (k->cuda.items_per_block)
+        return k->cuda.items_per_block;
+    return k->cuda.block ? k->cuda.block : 256;
+}
+
+/* Returns the largest number of items of one launch. CUDA counts blocks in 31 bits, and a parameter
+   of 4 bytes counts items in 32 bits. *out_can_split: more items can be split into launches. */
+static uint64_t ds__cuda_most_items(const ds__kernel *k, int *out_can_split) {
+    uint64_t per_block = ds__cuda_block_items(k);
     uint64_t most = UINT64_MAX / 2;
     int first = 0;
     int count = 0;
@@ -110,15 +109,14 @@ static uint64_t ds__cuda_most_items(const ds__kernel *k, uint64_t per_block, int
     return most;
 }
 
-/* Most items of one launch of this many; an error when a launch cannot have them and they cannot
-   be split. */
-static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint64_t per_block,
-                                       uint64_t *most) {
+/* Gives the items of each launch for this many items, all of them if one launch can have them.
+   Refuses more items than one launch can have, unless the kernel allows a split. */
+static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint64_t *most) {
     int can_split;
     *most = items;
     if (DS__LIKELY(items <= INT_MAX))
         return DS_OK;
-    *most = ds__cuda_most_items(k, per_block, &can_split);
+    *most = ds__cuda_most_items(k, &can_split);
     if (items <= *most || can_split)
         return DS_OK;
     return ds__fail(
@@ -127,12 +125,13 @@ static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint
         k->name, (unsigned long long)items);
 }
 
+/* Returns the grid of a launch over this many items. */
 static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint64_t count) {
     unsigned block = k->cuda.block ? k->cuda.block : 256;
-    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : block;
+    uint64_t per_block = ds__cuda_block_items(k);
     uint64_t limit =
         (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[device];
-    /* dividing 64 bits takes longer than all the rest */
+    /* a division of 64 bits takes longer than the rest of the function */
     uint64_t more = count + per_block - 1;
     uint64_t blocks =
         (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
@@ -141,17 +140,15 @@ static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint6
     return (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
 }
 
-/* Over items, in as few launches as they take: one, but for more than 2^31 - 1. */
+/* Launches a kernel over items, in as few launches as possible: one for at most 2^31 - 1 items.
+   `params` points to *first and *count. */
 static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        const ds__op *op, void **params, uint64_t *first,
                                        uint64_t *count) {
     ds__kernel *k = op->u.kernel.kernel;
     uint64_t items = op->u.kernel.items;
     uint64_t most;
-    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block
-                         : k->cuda.block         ? k->cuda.block
-                                                 : 256;
-    ds_result r = ds__cuda_split(k, items, per_block, &most);
+    ds_result r = ds__cuda_split(k, items, &most);
     for (; items && r == DS_OK; items -= *count, *first += *count) {
         *count = items < most ? items : most;
         ds_grid g = ds__cuda_items_grid(k, s->device, *count);

@@ -17,24 +17,24 @@
 #include "types.h"
 #include "call.h"
 
-/* What is the allocator's comes and goes while something captures. */
+/* Relaxes the capture mode for a call of the allocator, which may run beside an open capture. Like
+   ds__cuda_relax. */
 static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
     return ds__tls.quiet ? ds__cuda_relax(scope, mode) : 0;
 }
 
-/* Adds to the sentence what there is. Inside of a scope. */
+/* Adds the free memory of the device to an error. Inside of a scope. */
 __attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope *scope,
                                                            size_t size) {
     size_t avail = 0;
     size_t total = 0;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
-    cudaError_t code = cudaMemGetInfo(&avail, &total);
+    cudaError_t code = DS__RT_CODE(*scope, cudaMemGetInfo, (&avail, &total));
     ds__cuda_unrelax(scope, relaxed, mode);
     if (code == cudaSuccess)
         ds__fail_append(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free",
                         size, avail, total);
-    ds__cuda_ignore(scope, code);
 }
 
 static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
@@ -52,9 +52,9 @@ static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     return r;
 }
 
-/* Who gets access to memory of the device that has no rule of its own for that: the device, and
-   those that can reach it. Asking makes no context, and neither does the access. Inside of a
-   scope; room for all devices. */
+/* Lists the devices that get access to mapped memory or a pool of a device: the device, and those
+   that can reach it. Neither the query nor the access makes a context. `out` has room for all
+   devices. Inside of a scope. */
 static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
                                   struct cudaMemAccessDesc *out, size_t *out_count) {
     size_t n = 0;
@@ -80,6 +80,7 @@ static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
     return DS_OK;
 }
 
+/* Describes memory of a device for the driver library. */
 static ds__cuda_memory ds__cuda_memory_of(int device) {
     ds__cuda_memory m;
     memset(&m, 0, sizeof m);

@@ -24,8 +24,8 @@
 #include "call.h"
 #include "device.h"
 
-/* PTX without its terminating zero, which the driver needs; cubins begin with ELF's four bytes,
-   fatbins with one of two others. */
+/* Returns 1 for PTX without the terminating zero that the driver needs. Cubins begin with the four
+   bytes of ELF, fatbins with one of two other words. */
 static int ds__cuda_is_unended_text(const char *image, size_t size) {
     return size > 4 && image[size - 1] != 0 && memcmp(image, "\177ELF", 4) != 0 &&
            memcmp(image, "\x50\xed\x55\xba", 4) != 0 && memcmp(image, "\xb1\x43\x62\x46", 4) != 0;
@@ -61,7 +61,18 @@ static int ds__cuda_copy_image(const ds_kernel_cuda *c, char **out) {
     return *out != NULL;
 }
 
-/* Loads the image of a kernel. The mutex is held and the device current. */
+/* Reports that the driver has refused the image of a kernel, with the driver's log. */
+static ds_result ds__cuda_image_refused(const ds__cuda_scope *scope, const ds__kernel *k, int code,
+                                        char *log) {
+    ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
+    for (char *c = log; *c; c++)
+        if (*c == '\n')
+            *c = ' ';
+    return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
+                           log);
+}
+
+/* Loads the image of a kernel as a native module. The device is current. */
 static ds_result ds__cuda_load_native(const ds__cuda_scope *scope, const ds__kernel *k,
                                       void **out) {
     char log[300] = "";
@@ -73,24 +84,17 @@ static ds_result ds__cuda_load_native(const ds__cuda_scope *scope, const ds__ker
     if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
         code = ds__cuda_load_image(image, log, sizeof log, out);
     ds__host_free(copy);
-    if (!code)
-        return DS_OK;
-    ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
     log[sizeof log - 1] = 0;
-    for (char *c = log; *c; c++)
-        if (*c == '\n')
-            *c = ' ';
-    return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
-                           log);
+    return code ? ds__cuda_image_refused(scope, k, code, log) : DS_OK;
 }
 
-/* Returns the module of a kernel's image on the device, with one more user. The mutex is held and
-   the device current. */
+/* Gives the module of a kernel's image on the scope's device, with one user more. The mutex is
+   held, and the device is current. */
 static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
                                       ds__cuda_module **out) {
     const void *key = ds__cuda_image_key(k);
     ds__cuda_module *m = ds__cuda.modules;
-    /* one without users may be of an image that is gone, whose address another one has now */
+    /* a module without users may be that of a former image at the same address */
     while (m && (!m->users || m->image != key || m->device != scope->device))
         m = m->next;
     if (!m) {
@@ -112,43 +116,47 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
     return DS_OK;
 }
 
-/* The function of an image, and how much dynamic shared memory it may have without asking for
-   more. */
+/* Drops a user of a module whose functions were never launched. Without users it is unloaded at
+   once. The mutex is held. */
+static void ds__cuda_drop_module(const ds__cuda_scope *scope, ds__cuda_module *m) {
+    if (--m->users != 0)
+        return;
+    ds__cuda_module **p = &ds__cuda.modules;
+    while (*p != m)
+        p = &(*p)->next;
+    *p = m->next;
+    m->next = NULL;
+    ds__cuda_unload(scope, m);
+}
+
+/* Gives the function of a kernel's image, and the dynamic shared memory that a launch may have
+   without a new limit. The mutex is held. */
 static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__kernel *k,
                                         ds__cuda_function *f, void **out, int *out_shared) {
-    int code;
     ds_result r = ds__cuda_load_module(scope, k, &f->module);
     if (r < 0)
         return r;
-    const char *call = "cuModuleGetFunction";
-    DS__DR_CODE(*scope, code, cuModuleGetFunction, (out, f->module->module, k->cuda.entry));
-    if (!code) {
-        call = "cuFuncGetAttribute";
-        DS__DR_CODE(*scope, code, cuFuncGetAttribute, (out_shared, DS__CUDA_MAX_SHARED, *out));
-    }
-    if (!code)
+    DS__DR(*scope, r, cuModuleGetFunction, (out, f->module->module, k->cuda.entry));
+    if (r == DS_OK)
+        DS__DR(*scope, r, cuFuncGetAttribute, (out_shared, DS__CUDA_MAX_SHARED, *out));
+    if (r == DS_OK)
         return DS_OK;
-    r = ds__fail_append(ds__cuda_fail(scope, call, code),
-                        "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
-    if (--f->module->users == 0) { /* nothing can run it */
-        ds__cuda_module **p = &ds__cuda.modules;
-        while (*p != f->module)
-            p = &(*p)->next;
-        *p = f->module->next;
-        f->module->next = NULL;
-        ds__cuda_unload(scope, f->module);
-    }
+    r = ds__fail_append(r, "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
+    ds__cuda_drop_module(scope, f->module);
     f->module = NULL;
     return r;
 }
 
+/* Finds the function of a kernel on the scope's device. The mutex is held. */
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     ds__cuda_function *f = atomic_load(&k->native);
-    if (!f && !(f = ds__host_alloc((size_t)ds__cuda.devices * sizeof *f)))
+    if (!f)
+        f = ds__host_alloc((size_t)ds__cuda.devices * sizeof *f);
+    if (!f)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
     atomic_store(&k->native, f);
     f += scope->device;
-    /* by another thread */
+    /* another thread has loaded it meanwhile */
     if (atomic_load(&f->function))
         return DS_OK;
     void *function = (void *)(uintptr_t)k->cuda.native_fn;
@@ -170,7 +178,7 @@ static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     return DS_OK;
 }
 
-/* The kernel on a device; NULL: not ready there. */
+/* Returns the function of a kernel on a device, or NULL if the kernel is not loaded there. */
 static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
     ds__cuda_function *f = atomic_load_explicit(&k->native, memory_order_acquire);
     return DS__LIKELY(f && atomic_load_explicit(&f[device].function, memory_order_acquire))
@@ -178,7 +186,7 @@ static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
                : NULL;
 }
 
-/* Inside of a scope with the device current. */
+/* Loads a kernel on the scope's device, which is current. */
 __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope,
                                                           ds__kernel *k) {
     if (!ds__cuda_image_key(k) && !k->cuda.native_fn)
@@ -204,7 +212,8 @@ static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
     return r;
 }
 
-/* Pending launches may still need the module: it goes when the device has been waited for. */
+/* Frees the functions of a kernel. Their modules stay loaded for pending launches, until the device
+   has been waited for. */
 static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
     ds__cuda_function *f = atomic_load(&kernel->native);
     if (!f)
@@ -218,7 +227,7 @@ static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
     ds__host_free(f);
 }
 
-/* Takes the device's modules that no kernel has any more out of the list; all: the others too. */
+/* Takes the device's modules without users out of the list; all: those with users too. */
 static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
     ds__cuda_module *list = NULL;
     ds__mutex_lock(&ds__cuda.mutex);
@@ -236,7 +245,7 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
     return list;
 }
 
-/* The device is current, and nothing that is pending can run them. */
+/* Unloads modules that no pending work needs. Their device is current. */
 static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) {
     enum cudaStreamCaptureMode mode;
     if (!list)
@@ -247,7 +256,7 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
         int code;
         list = m->next;
         DS__DR_CODE(*scope, code, cuModuleUnload, (m->module));
-        (void)code; /* after a failure of the device nothing can be unloaded */
+        (void)code; /* on a failed device no module can be unloaded */
         ds__host_free(m);
     }
     ds__cuda_unrelax(scope, relaxed, mode);

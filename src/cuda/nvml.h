@@ -1,20 +1,20 @@
 /* cuda/nvml.h - NVML: sensors of a GPU and the processes on it.
 
-   Reads what only NVML, a library of NVIDIA's driver, knows of a GPU: utilisation, temperature,
-   power, clocks (ds__cuda_device_sensor) and processes (ds__cuda_device_processes). The library is
-   loaded at the first question; ds__nvml_end ends it when the driver stops.
+   Reads values of a GPU from NVML, a library of NVIDIA's driver: utilisation, temperature, power,
+   clocks (ds__cuda_device_sensor) and processes (ds__cuda_device_processes). The first query loads
+   the library; ds__nvml_end ends it when the driver stops.
 
    Policy: NVML is kept until shutdown, since its initialisation takes milliseconds. A GPU is
    found by its uuid or its place on the bus, because the process may see few GPUs, under other
    numbers. The types are as in nvml.h: a device is a pointer; a result and an option are ints.
 
    Invariants: n->library is NULL unless NVML is loaded and initialised. If loading fails, the
-   next question tries again. Optional functions may be NULL; the functions that ds__nvml_load
+   next query tries again. Optional functions may be NULL; the functions that ds__nvml_load
    requires are not. ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h.
-   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Questions and
+   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Queries and
    ds__nvml_end run without it.
-   Threads: any; NVML may be asked by several threads at once. ds__nvml_end runs in ds_shutdown,
-   while no other thread is inside of devstream. */
+   Threads: any; several threads may query NVML at once. ds__nvml_end runs in ds_shutdown, while
+   no other thread is inside of devstream. */
 #ifndef DS__CUDA_NVML_H
 #define DS__CUDA_NVML_H
 
@@ -32,7 +32,7 @@ typedef struct ds__nvml {
     int (*by_uuid)(const char *uuid, void **out);
     int (*by_pci)(const char *pci, void **out);
     int (*processes)(void *device, unsigned *count, void *out);
-    int old; /* 1: processes gives smaller descriptions */
+    int old; /* 1: `processes` writes ds__nvml_process_v1 */
     int (*utilization)(void *device, unsigned out[2] /* nvmlUtilization_t: gpu, memory */);
     int (*temperature)(void *device, int sensor, unsigned *out);
     int (*power)(void *device, unsigned *out_mw);
@@ -50,7 +50,7 @@ static int ds__nvml_get(void *library, const char *name, void *fn) {
     return found != NULL;
 }
 
-/* NULL, or why not. */
+/* Loads and initialises NVML. Returns NULL, or the reason of a failure. */
 static const char *ds__nvml_load(ds__nvml *n, const char *path) {
     memset(n, 0, sizeof *n);
     n->library = ds__os_library_open(path);
@@ -84,7 +84,7 @@ static const char *ds__nvml_path(void) {
     return path && *path ? path : "libnvidia-ml.so.1";
 }
 
-/* NVML, or NULL and why not. */
+/* Returns NVML, which the first call loads, or NULL and the reason. */
 static const ds__nvml *ds__nvml_open(const char **out_why) {
     ds__nvml *n = &ds__nvml_state.n;
     ds__mutex_lock(&ds__nvml_state.lock);
@@ -102,7 +102,8 @@ static void ds__nvml_end(void) {
     n->library = NULL;
 }
 
-/* A device that is a part of a GPU has a uuid of its own. */
+/* Finds the device in NVML by its uuid, as a GPU or as a part of one, else by its place on the bus.
+   Returns NVML's code. */
 static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
     static const char *const kinds[] = { "GPU-", "MIG-" };
     char uuid[41];
@@ -114,7 +115,8 @@ static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *proper
             at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x",
                            properties->uuid[k]);
         }
-        if ((code = n->by_uuid(uuid, out)) == 0)
+        code = n->by_uuid(uuid, out);
+        if (code == 0)
             return 0;
     }
     return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
@@ -159,7 +161,7 @@ static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2])
     int code = ds__nvml_device(n, &p, &handle);
     if (code == 0)
         code = ask[sensor](n, handle, out);
-    /* how it says "not available" in values */
+    /* the value that stands for "not available" */
     if (code == 0 && (out[0] == UINT_MAX || out[1] == UINT_MAX))
         code = DS__NVML_NOT_SUPPORTED;
     if (code == 0)
@@ -170,7 +172,7 @@ static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2])
                     ds__sensor_names[sensor], device, code, n->text(code));
 }
 
-/* As in nvml.h. */
+/* nvmlProcessInfo_t of nvml.h, and its form before processes had instances. */
 typedef struct ds__nvml_process {
     unsigned pid;
     unsigned long long bytes;
@@ -208,7 +210,8 @@ static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
     return code;
 }
 
-/* Lists the processes that use a device. If NVML is missing or fails, out->unknown says why. */
+/* Lists the processes that use a device. If NVML is missing or fails, out->unknown has the
+   reason. */
 static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
     ds_device_properties properties;
     const char *why;

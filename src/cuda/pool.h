@@ -21,8 +21,9 @@
 #include "capture_op.h"
 #include "memory.h"
 
-/* The device's default pool, which keeps what is freed and gives it out again on any stream, as
-   PyTorch sets it up. The mutex is held: its threshold is read once. Inside of a scope. */
+/* Sets up the device's default pool as PyTorch does: the pool keeps freed memory, which any stream
+   may use again. Stores the former threshold. The mutex is held, so that this happens once. Inside
+   of a scope. */
 static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *out) {
     static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies,
                                                   cudaMemPoolReuseAllowOpportunistic,
@@ -41,7 +42,7 @@ static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *
         r = DS__RT(*scope, cudaDeviceGetDefaultMemPool, (out, scope->device));
     for (size_t i = 0; i < sizeof reuse / sizeof reuse[0] && r == DS_OK; i++)
         r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, reuse[i], &on));
-    /* peer access as of cudaMalloc does not hold for pools */
+    /* the peer access of cudaMalloc does not apply to pools */
     if (r == DS_OK)
         r = ds__cuda_readers(scope, scope->device, access, &count);
     if (r == DS_OK && count > 1)
@@ -56,6 +57,7 @@ static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *
     return r;
 }
 
+/* Gives the device's pool, which the first call sets up. Inside of a scope. */
 static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) {
     ds_result r = DS_OK;
     *out = atomic_load_explicit(&ds__cuda.pool[scope->device], memory_order_acquire);
@@ -63,13 +65,17 @@ static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) 
         return DS_OK;
     ds__mutex_lock(&ds__cuda.mutex);
     *out = atomic_load(&ds__cuda.pool[scope->device]);
-    if (!*out && (r = ds__cuda_pool_make(scope, out)) == DS_OK)
-        atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
+    if (!*out) {
+        r = ds__cuda_pool_make(scope, out);
+        if (r == DS_OK)
+            atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
+    }
     ds__mutex_unlock(&ds__cuda.mutex);
     return r;
 }
 
-/* Refuses what would become a node of a graph. Inside of a scope of the stream. */
+/* Refuses an allocation or free on a stream that captures, where it would become a node. Inside of
+   a scope of the stream. */
 static ds_result ds__cuda_not_captured(ds__cuda_scope *scope, ds__cuda_stream *s) {
     ds__cuda_look now;
     ds__capture *c;
@@ -105,7 +111,7 @@ static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, voi
     return r;
 }
 
-/* On a device that failed CUDA frees and reports the failure. */
+/* Frees memory in stream order. On a failed device, CUDA frees it and reports the failure. */
 static ds_result ds__cuda_async_free(int device, void *stream, void *ptr, size_t size) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
@@ -157,14 +163,15 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
     return r;
 }
 
-/* Leaves the device's pool as it was, and what it keeps to the device. Inside of a scope. */
+/* Restores the threshold of the device's pool, and frees the memory that it keeps. Inside of a
+   scope. */
 static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
     if (!pool)
         return;
-    ds__cuda_ignore(scope, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold,
-                                                   &ds__cuda.threshold[device]));
-    ds__cuda_ignore(scope, cudaMemPoolTrimTo(pool, 0));
+    (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
+                      (pool, cudaMemPoolAttrReleaseThreshold, &ds__cuda.threshold[device]));
+    (void)DS__RT_CODE(*scope, cudaMemPoolTrimTo, (pool, 0));
 }
 
 #endif

@@ -5,7 +5,7 @@
    bytes.
 
    Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
-   (ds__cuda_own_handle). No work uses the memory when it is closed or released.
+   (ds__cuda_import_result). No work uses the memory when it is closed or released.
    Locks: none.
    Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode. */
 #ifndef DS__CUDA_SHARE_H
@@ -47,10 +47,9 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    cudaError_t code = cudaIpcOpenMemHandle(out, handle, cudaIpcMemLazyEnablePeerAccess);
-    r = code == cudaErrorDeviceUninitialized
-            ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenMemHandle")
-            : ds__cuda_check(&scope, code, "cudaIpcOpenMemHandle");
+    cudaError_t code =
+        DS__RT_CODE(scope, cudaIpcOpenMemHandle, (out, handle, cudaIpcMemLazyEnablePeerAccess));
+    r = ds__cuda_import_result(&scope, code, "cudaIpcOpenMemHandle");
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
@@ -62,7 +61,7 @@ static void ds__cuda_share_close(int device, void *base, size_t size) {
     ds__cuda_enter_or_not(&scope, device);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    ds__cuda_ignore(&scope, cudaIpcCloseMemHandle(base));
+    (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
 }
@@ -73,7 +72,7 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
     ds__cuda_enter_or_not(&scope, device);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    ds__cuda_ignore(&scope, cudaFree(base));
+    (void)DS__RT_CODE(scope, cudaFree, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
 }

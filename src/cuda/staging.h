@@ -35,35 +35,45 @@ typedef struct ds__cuda_piece {
 } ds__cuda_piece;
 
 struct ds__cuda_staged {
-    _Atomic size_t users; /* pieces on their way, and the caller */
+    _Atomic size_t users; /* pending pieces, and the caller */
     int to_gpu;
     ds__cuda_stage *stage;
-    /* behind all of them: cudart may still read the buffer after the last one has run */
+    /* runs after all pieces: cudart may still read the buffer when the last one of them has run */
     ds__cuda_piece last;
     ds__cuda_piece piece[];
 };
 
-/* The stream's buffer, with one user more; its staging mutex is held. */
+/* Creates a buffer. */
+static ds_result ds__cuda_stage_create(const ds__cuda_scope *scope, ds__cuda_stage **out) {
+    ds__cuda_stage *stage = ds__host_alloc(sizeof *stage);
+    if (!stage)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    ds_result r =
+        DS__RT(*scope, cudaHostAlloc, (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    if (r < 0)
+        ds__host_free(stage);
+    else
+        *out = stage;
+    return r;
+}
+
+/* Gives the stream a buffer, if it has none, and counts the caller as a user. The staging mutex is
+   held. */
 static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     if (!s->stage) {
+        ds_result r = DS_OK;
         ds__lock_take(&ds__cuda.host_lock);
         ds__cuda_stage *stage = ds__cuda.stages;
         if (stage)
             ds__cuda.stages = stage->next;
         ds__lock_give(&ds__cuda.host_lock);
-        if (!stage) {
-            if (!(stage = ds__host_alloc(sizeof *stage)))
-                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
-            enum cudaStreamCaptureMode mode;
-            int relaxed = ds__cuda_relax(scope, &mode);
-            ds_result r = DS__RT(*scope, cudaHostAlloc,
-                                 (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
-            ds__cuda_unrelax(scope, relaxed, mode);
-            if (r < 0) {
-                ds__host_free(stage);
-                return r;
-            }
-        }
+        if (!stage)
+            r = ds__cuda_stage_create(scope, &stage);
+        if (r < 0)
+            return r;
         atomic_store(&stage->users, 1);
         s->stage = stage;
     }
@@ -71,22 +81,28 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
     return DS_OK;
 }
 
+/* Drops a user of a buffer. The last one keeps it for another stream: a host function, which may
+   not call cudart, cannot free it. */
 static void ds__cuda_stage_drop(ds__cuda_stage *stage) {
     if (atomic_fetch_sub(&stage->users, 1) != 1)
         return;
-    ds__lock_take(&ds__cuda.host_lock); /* kept for another stream: here cudart may not be called */
+    ds__lock_take(&ds__cuda.host_lock);
     stage->next = ds__cuda.stages;
     ds__cuda.stages = stage;
     ds__lock_give(&ds__cuda.host_lock);
 }
 
+/* Drops a user of a copy. The last one frees the copy, which may have no buffer yet. */
 static void ds__cuda_staged_drop(ds__cuda_staged *w) {
     if (atomic_fetch_sub(&w->users, 1) != 1)
         return;
-    ds__cuda_stage_drop(w->stage);
+    if (w->stage)
+        ds__cuda_stage_drop(w->stage);
     ds__host_free(w);
 }
 
+/* Copies a piece between the buffer and the memory of the CPU device; the record `last` copies
+   nothing. */
 static void ds__cuda_piece_run(void *user) {
     const ds__cuda_piece *p = user;
     char *stage = p->whole->stage->memory;
@@ -114,6 +130,7 @@ static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda
     return r;
 }
 
+/* Enqueues one piece: cudart's copy and the host function, in the order of the direction. */
 static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
     ds__cuda_staged *w = p->whole;
@@ -133,6 +150,8 @@ static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cu
     return r == DS_OK && w->to_gpu ? ds__cuda_move(scope, s->handle, &op, to, from) : r;
 }
 
+/* Enqueues all pieces and the record `last`. wide, rows: bytes and rows of a piece. After a
+   failure, waits until the work that was enqueued does not use the buffer any more. */
 static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_stream *s,
                                         ds__cuda_staged *w, const ds__op *op, size_t wide,
                                         size_t rows) {
@@ -157,9 +176,31 @@ static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_st
     w->last.whole = w;
     if (r == DS_OK)
         r = ds__cuda_post_piece(scope, s, &w->last);
-    /* what was put on the stream may use the buffer */
     if (r < 0)
-        ds__cuda_ignore(scope, cudaStreamSynchronize(s->handle));
+        (void)DS__RT_CODE(*scope, cudaStreamSynchronize, (s->handle));
+    return r;
+}
+
+/* Enqueues a copy through the stream's buffer, unless the stream captures. Inside of a scope of the
+   stream. */
+static ds_result ds__cuda_stage_copy(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                     ds__cuda_staged *w, const ds__op *op, size_t wide,
+                                     size_t rows) {
+    int capturing = 0;
+    ds_result r = ds__cuda_is_capturing(scope, s, &capturing);
+    if (r < 0)
+        return r;
+    if (capturing)
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "a copy between a GPU and a device of the CPU driver cannot be captured; "
+                        "the capture continues");
+    ds__mutex_lock(&s->staging);
+    r = ds__cuda_stage_of(scope, s);
+    if (r == DS_OK) {
+        w->stage = s->stage;
+        r = ds__cuda_submit_pieces(scope, s, w, op, wide, rows);
+    }
+    ds__mutex_unlock(&s->staging);
     return r;
 }
 
@@ -176,35 +217,14 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     ds__cuda_staged *w = ds__host_alloc(sizeof *w + across * down * sizeof w->piece[0]);
     if (!w)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
+    atomic_store(&w->users, 1);
+    w->to_gpu = to_gpu;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) {
-        ds__host_free(w);
-        return r;
-    }
-    int capturing = 0;
-    r = ds__cuda_is_capturing(&scope, s, &capturing);
-    if (capturing)
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                     "a copy between a GPU and a device of the CPU driver cannot be captured; the "
-                     "capture continues");
-    if (r < 0) {
+    if (r == DS_OK) {
+        r = ds__cuda_stage_copy(&scope, s, w, op, wide, rows);
         ds__cuda_leave(&scope);
-        ds__host_free(w);
-        return r;
     }
-    ds__mutex_lock(&s->staging);
-    r = ds__cuda_stage_of(&scope, s);
-    if (r < 0) {
-        ds__host_free(w);
-    } else {
-        w->stage = s->stage;
-        atomic_store(&w->users, 1);
-        w->to_gpu = to_gpu;
-        r = ds__cuda_submit_pieces(&scope, s, w, op, wide, rows);
-        ds__cuda_staged_drop(w);
-    }
-    ds__mutex_unlock(&s->staging);
-    ds__cuda_leave(&scope);
+    ds__cuda_staged_drop(w);
     return r;
 }
 

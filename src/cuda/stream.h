@@ -19,7 +19,7 @@
 #include "call.h"
 #include "stream_wait.h"
 
-/* The lock is held. */
+/* Adds the object to the list. ds__cuda.lock is held. */
 static void ds__cuda_link_stream(ds__cuda_stream *s) {
     s->previous = NULL;
     s->next = ds__cuda.streams;
@@ -55,13 +55,13 @@ static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flag
         return r;
     r = DS__RT(*scope, cudaStreamGetPriority, (*out, priority));
     if (r < 0) {
-        ds__cuda_ignore(scope, cudaStreamDestroy(*out));
+        (void)DS__RT_CODE(*scope, cudaStreamDestroy, (*out));
         *out = NULL;
     }
     return r;
 }
 
-/* The object of a stream; NULL: no memory, and the sentence is set. */
+/* Returns a new object for a native stream. NULL: no memory, which is reported. */
 static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int kind) {
     ds__cuda_stream *s = ds__host_alloc(sizeof *s);
     if (!s) {
@@ -76,6 +76,14 @@ static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int
     return s;
 }
 
+/* Frees an object that is not in the list. */
+static void ds__cuda_free_stream(ds__cuda_stream *s) {
+    ds__mutex_destroy(&s->staging);
+    ds__host_free(s);
+}
+
+/* Creates a stream, or the object of a stream that CUDA has. *priority becomes the priority in
+   effect. */
 static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, int *priority,
                                         void **out) {
     ds__cuda_scope scope;
@@ -87,7 +95,8 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     s->blocking = (flags & DS_STREAM_BLOCKING) != 0;
     ds_result r = DS_OK;
     if (kind == DS__STREAM_NEW) {
-        if ((r = ds__cuda_enter(&scope, device)) == DS_OK) {
+        r = ds__cuda_enter(&scope, device);
+        if (r == DS_OK) {
             r = ds__cuda_make_stream(&scope, flags, priority, &s->handle);
             ds__cuda_leave(&scope);
         }
@@ -96,8 +105,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     }
     s->priority = *priority;
     if (r < 0) {
-        ds__mutex_destroy(&s->staging);
-        ds__host_free(s);
+        ds__cuda_free_stream(s);
         return r;
     }
     if (kind != DS__STREAM_LEGACY)
@@ -106,7 +114,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     return DS_OK;
 }
 
-/* Whether another stream object has the handle. */
+/* Returns 1 if another stream object has the handle. */
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
     ds__lock_take(&ds__cuda.lock);
@@ -116,16 +124,16 @@ static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     return found;
 }
 
-/* Returns 1 if nobody can ask for the captures on the stream after its object has ended. A handle
-   that was borrowed may end at any time. The object of a per-thread stream ends after its thread,
-   which alone could end them. */
+/* Returns 1 if no thread can end a capture on the stream after its object has ended. A borrowed
+   handle may end at any time. The object of a per-thread stream ends after its thread, and no other
+   thread could end the capture. */
 static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
     return s->kind == DS__STREAM_PER_THREAD ||
            (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s));
 }
 
-/* Leaves the native stream to an unwrapped object of it that a call of another thread still uses.
-   Returns 0 if there is none. */
+/* Makes an unwrapped object of the native stream, which a call of another thread still uses, its
+   owner. Returns 0 if there is no such object. */
 static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     ds__cuda_stream *o;
     ds__lock_take(&ds__cuda.lock);
@@ -140,13 +148,14 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     return o != NULL;
 }
 
-/* The stream `ended` of the scope's device; NULL: cudart made none. */
+/* Returns the stream `ended` of the scope's device, which the first call creates. NULL: cudart has
+   refused. */
 static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
     ds__mutex_lock(&ds__cuda.mutex);
     cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
     if (!ended) {
-        cudaError_t code = cudaStreamCreateWithPriority(&ended, cudaStreamNonBlocking, 0);
-        ds__cuda_ignore(scope, code);
+        cudaError_t code =
+            DS__RT_CODE(*scope, cudaStreamCreateWithPriority, (&ended, cudaStreamNonBlocking, 0));
         if (code != cudaSuccess)
             ended = NULL;
         atomic_store(&ds__cuda.ended[scope->device], ended);
@@ -155,16 +164,15 @@ static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
     return ended;
 }
 
-/* A native stream is destroyed next. If work is pending on it, the device's stream `ended` waits
-   for that work: beside an open capture CUDA refuses to wait for the device, and nothing else
-   would name the work (ds__cuda_wait_streams_of). A stream that captures cannot be asked. */
+/* Makes the device's stream `ended` wait for the pending work of a native stream that is destroyed
+   next. Beside an open capture, CUDA refuses a wait for the device, and no other object names that
+   work (ds__cuda_wait_streams_of). A stream that captures cannot be queried, and is left out. */
 static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     const char *call;
     int busy;
-    cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
-    ds__cuda_ignore(scope, code);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
     if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
         return;
     int relaxed = ds__cuda_query_begin(scope, &mode);
@@ -173,16 +181,15 @@ static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s)
     cudaStream_t ended = busy == DS__CUDA_NOT_READY ? ds__cuda_ended_stream(scope) : NULL;
     if (!ended)
         return;
-    code = ds__cuda_mark(&s->mark, s->handle, &call);
+    code = ds__cuda_mark(scope, &s->mark, s->handle, &call);
     if (code == cudaSuccess)
-        code = cudaStreamWaitEvent(ended, s->mark, 0);
-    ds__cuda_ignore(scope, code);
+        (void)DS__RT_CODE(*scope, cudaStreamWaitEvent, (ended, s->mark, 0));
 }
 
-/* owned: ends the native stream too. CUDA frees it when its work is done. */
+/* Ends an object. owned: destroys the native stream too, which CUDA frees when its work is done. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
-    ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
+    ds__cuda_unlist_stream(s); /* first, so that no thread finds the handle any more */
     if (owned && ds__cuda_leave_stream(s))
         owned = 0;
     ds__cuda_enter_or_not(&scope, s->device);
@@ -191,32 +198,31 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     if (owned)
         ds__cuda_note_ended(&scope, s);
     if (s->mark)
-        ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
+        (void)DS__RT_CODE(scope, cudaEventDestroy, (s->mark));
     if (owned)
-        ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
+        (void)DS__RT_CODE(scope, cudaStreamDestroy, (s->handle));
     if (DS__UNLIKELY(owned && ds__captures_open()))
         ds__cuda_find_spoilt(
             &scope, "a stream that was forked into the capture was destroyed before it was joined");
     ds__cuda_leave(&scope);
     if (s->stage)
         ds__cuda_stage_drop(s->stage);
-    ds__mutex_destroy(&s->staging);
-    ds__host_free(s);
+    ds__cuda_free_stream(s);
 }
 
-/* Ends the native stream of an unwrapped object, if its new owner has ended meanwhile. */
+/* Ends an unwrapped object, with its native stream if the new owner has ended meanwhile. */
 static void ds__cuda_stream_forget(void *stream) {
     const ds__cuda_stream *s = stream;
     ds__cuda_end_stream(stream, s->owned);
 }
 
-/* A stream whose capture another thread had left open at shutdown has no handle any more. */
+/* Ends a stream. The handle is NULL if another thread had left a capture on it open at shutdown. */
 static void ds__cuda_stream_destroy(void *stream) {
     const ds__cuda_stream *s = stream;
     ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW && s->handle != NULL);
 }
 
-/* given: the handle goes to the caller. */
+/* Takes the handle away from the object. given: the caller becomes its owner. */
 static void ds__cuda_hide(ds__cuda_stream *s, int given) {
     ds__lock_take(&ds__cuda.lock);
     s->owned = s->blocking = 0;
@@ -229,8 +235,8 @@ static void ds__cuda_stream_unwrap(void *stream) {
     ds__cuda_hide(stream, 1);
 }
 
-/* The object may stay, as somebody's current stream: what began on the handle is over now, not
-   when it goes. */
+/* Takes a borrowed handle away from the object, which may stay as the current stream of a thread.
+   Captures that began on the handle end now, not with the object. */
 static void ds__cuda_stream_hide(void *stream) {
     ds__cuda_scope scope;
     ds__cuda_stream *s = stream;
@@ -242,7 +248,7 @@ static void ds__cuda_stream_hide(void *stream) {
     ds__cuda_leave(&scope);
 }
 
-/* Lists a wrapper; refuses a second owner. */
+/* Adds a wrapper to the list, unless it is the second owner of its handle. */
 static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     int taken = 0;
     ds__lock_take(&ds__cuda.lock);
@@ -254,11 +260,29 @@ static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner") : DS_OK;
 }
 
+/* Refuses a native stream of another device, if the driver can tell the device of a stream. */
+static ds_result ds__cuda_check_device(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+#if CUDART_VERSION >= 12080
+    int on = s->device;
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamGetDevice, (s->handle, &on));
+    if (code == cudaErrorCallRequiresNewerDriver)
+        return DS_OK;
+    if (code == cudaSuccess && on != s->device)
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d",
+                        (void *)s->handle, on, s->device);
+    return ds__cuda_check(scope, code, "cudaStreamGetDevice");
+#else
+    (void)scope;
+    (void)s;
+    return DS_OK;
+#endif
+}
+
+/* Makes an object for a native stream of the program. own: the object is its owner. */
 static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags,
                                       int *out_priority, void **out) {
     ds__cuda_scope scope;
     unsigned flags = 0;
-    int on = device;
     ds__cuda_stream *s = ds__cuda_new_stream(native, device, DS__STREAM_NEW);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
@@ -267,21 +291,10 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
         r = DS__RT(scope, cudaStreamGetFlags, (s->handle, &flags));
         if (r == DS_OK)
             r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
-#if CUDART_VERSION >= 12080
-        if (r == DS_OK) { /* drivers older than that cannot say */
-            cudaError_t code = cudaStreamGetDevice(s->handle, &on);
-            if (code == cudaErrorCallRequiresNewerDriver) {
-                ds__cuda_ignore(&scope, code);
-                on = device;
-            } else
-                r = ds__cuda_check(&scope, code, "cudaStreamGetDevice");
-        }
-#endif
+        if (r == DS_OK)
+            r = ds__cuda_check_device(&scope, s);
         ds__cuda_leave(&scope);
     }
-    if (r == DS_OK && on != device)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d", native, on,
-                     device);
     *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
     s->owned = own;
     s->priority = *out_priority;
@@ -289,8 +302,7 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
     if (r == DS_OK)
         r = ds__cuda_list_wrapper(s);
     if (r < 0) {
-        ds__mutex_destroy(&s->staging);
-        ds__host_free(s);
+        ds__cuda_free_stream(s);
         return r;
     }
     *out = s;
@@ -305,6 +317,7 @@ static ds_result ds__cuda_stream_native(void *stream, void **out) {
     return r;
 }
 
+/* Returns an address that all objects of a native stream share. */
 static const void *ds__cuda_stream_identity(void *stream) {
     const ds__cuda_stream *s = stream;
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;

@@ -18,9 +18,10 @@
 #include "types.h"
 #include "call.h"
 
-/* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
-   counts its own work only, and to put something on it would be a barrier for all of them. So
-   they are asked one by one, those of other threads excepted. */
+/* Returns 1 if a query or wait of the legacy stream covers the stream. Work of the legacy stream
+   comes after that of the blocking streams, but a query of CUDA counts its own work only, and an
+   operation on it would be a barrier. The blocking streams are therefore queried one by one, except
+   for per-thread streams of other threads. */
 static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream *legacy) {
     return s->blocking && s->device == legacy->device &&
            (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
@@ -41,26 +42,27 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
             DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__lock_give(&ds__cuda.lock);
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = code == 0                    ? DS_OK
-        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
-                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_leave(&scope);
     return r;
 }
 
-/* Makes an event and records it. The sentence of a failure is the caller's to make, once it
-   holds no lock of a stream or of their list any more: one about captures takes the capture
-   lock, under which others take those. *call: what failed. */
-static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const char **call) {
-    cudaError_t code =
-        *event ? cudaSuccess : cudaEventCreateWithFlags(event, cudaEventDisableTiming);
-    *call = "cudaEventCreateWithFlags";
-    if (DS__UNLIKELY(code != cudaSuccess)) {
-        *event = NULL;
-        return code;
+/* Records an event, which is created if *event is NULL. A failure is not reported here: the report
+   of an error about a capture takes the capture lock, and the caller may hold a lock that comes
+   after it. The caller reports *call and the code after it has released its locks. */
+static cudaError_t ds__cuda_mark(const ds__cuda_scope *scope, cudaEvent_t *event,
+                                 cudaStream_t stream, const char **call) {
+    if (!*event) {
+        cudaError_t code =
+            DS__RT_CODE(*scope, cudaEventCreateWithFlags, (event, cudaEventDisableTiming));
+        *call = "cudaEventCreateWithFlags";
+        if (DS__UNLIKELY(code != cudaSuccess)) {
+            *event = NULL;
+            return code;
+        }
     }
     *call = "cudaEventRecord";
-    return cudaEventRecord(*event, stream);
+    return DS__RT_CODE(*scope, cudaEventRecord, (*event, stream));
 }
 
 static void ds__cuda_unlock_for_events(void) {
@@ -68,10 +70,10 @@ static void ds__cuda_unlock_for_events(void) {
     ds__cuda_unlock();
 }
 
-/* Returns room for an event for each stream of the list and for the legacy stream, and takes the
-   capture lock, so that no stream begins to capture before its event is recorded, and
-   ds__cuda.lock. NULL: no memory, and the locks are not held. Memory is allocated without locks; if
-   the list has grown meanwhile, once more. */
+/* Takes the capture lock and ds__cuda.lock, so that no stream begins to capture before its event is
+   recorded. Returns room for an event for each stream of the list, for the legacy stream and for
+   `ended`. NULL: no memory, and the locks are not held. Memory is allocated without locks, and once
+   more if the list has grown meanwhile. */
 static cudaEvent_t *ds__cuda_lock_for_events(void) {
     cudaEvent_t *events = NULL;
     size_t room = 0;
@@ -86,15 +88,29 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
         ds__cuda_unlock_for_events();
         ds__host_free(events);
         room = count;
-        if (!(events = ds__host_alloc(room * sizeof(cudaEvent_t)))) {
+        events = ds__host_alloc(room * sizeof(cudaEvent_t));
+        if (!events) {
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
             return NULL;
         }
     }
 }
 
-/* Puts an event on each blocking stream that has work; inside of a scope with the device
-   current. The events are the caller's to destroy, their list (or NULL) to release. */
+/* Waits for the events unless `r` is an error, destroys them in any case, and frees the list.
+   Returns `r`, or the error of a wait. */
+static ds_result ds__cuda_await_marks(const ds__cuda_scope *scope, ds_result r, cudaEvent_t *events,
+                                      size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (r == DS_OK)
+            r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
+        (void)DS__RT_CODE(*scope, cudaEventDestroy, (events[i]));
+    }
+    ds__host_free(events);
+    return r;
+}
+
+/* Records an event on each blocking stream that has work. Inside of a scope of the device. The
+   caller passes the events to ds__cuda_await_marks, also after a failure. */
 static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
                                     cudaEvent_t **out_events, size_t *out_count) {
     cudaError_t failed = cudaSuccess;
@@ -109,7 +125,7 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
         DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
         if (code != DS__CUDA_NOT_READY)
             continue;
-        failed = ds__cuda_mark(&events[*out_count], s->handle, &call);
+        failed = ds__cuda_mark(scope, &events[*out_count], s->handle, &call);
         *out_count += events[*out_count] != NULL;
     }
     ds__cuda_unlock_for_events();
@@ -123,8 +139,8 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds_result r = ds__cuda_enter(&scope, legacy->device);
     if (r < 0)
         return r;
-    /* first: while a blocking stream captures this one is refused, and to ask that one would
-       spoil the capture as well */
+    /* first the legacy stream: beside a capture of a blocking stream its query is refused, while a
+       query of that stream would also invalidate the capture */
     int code;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
@@ -135,13 +151,8 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_query_end(&scope, relaxed, mode);
     if (r == DS_OK)
         r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
-    for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK)
-            r = DS__RT(scope, cudaEventSynchronize, (events[i]));
-        ds__cuda_ignore(&scope, cudaEventDestroy(events[i]));
-    }
+    r = ds__cuda_await_marks(&scope, r, events, count);
     ds__cuda_leave(&scope);
-    ds__host_free(events);
     return r;
 }
 
@@ -158,14 +169,13 @@ static ds_result ds__cuda_stream_query(void *stream) {
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = DS__LIKELY(code == 0)        ? DS_OK
-        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
-                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_leave(&scope);
     return r;
 }
 
-/* CUDA has no wait with a limit: asks again and again, in short order at first. */
+/* Queries until the work is done or the time is over, because CUDA has no wait with a limit. The
+   intervals grow from a pause to 0.1 ms. */
 static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
                                uint64_t timeout_ns) {
     uint64_t begin = ds__now_ns();

@@ -39,8 +39,8 @@ static ds_result ds__cuda_wait(const ds__cuda_stream *s, const ds__cuda_event *e
     return ds__cuda_wait_mark(s, e->event, atomic_load_explicit(&e->capture, memory_order_relaxed));
 }
 
-/* Outside of captures an external record or wait is like any other, and CUDA takes the flag only
-   inside. */
+/* Enqueues an external record or wait. Outside of captures it is a normal one, because CUDA accepts
+   the flag only in a capture. */
 static ds_result ds__cuda_external(const ds__cuda_stream *s, ds__cuda_event *e, int record) {
     ds__cuda_scope scope;
     int capturing = 0;
@@ -59,7 +59,7 @@ static ds_result ds__cuda_external(const ds__cuda_stream *s, ds__cuda_event *e, 
     return record ? ds__cuda_record(s, e) : ds__cuda_wait(s, e);
 }
 
-/* Puts the work on the stream, whether that captures or not. */
+/* Enqueues an operation on a stream, whether the stream captures or not. */
 static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     switch (op->kind) {
     case DS__OP_KERNEL:
@@ -76,8 +76,7 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
         return ds__cuda_wait_stream(s, op->u.wait.stream);
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
-        return ds__cuda_submit_host(s, op->u.host.fn, op->u.host.callback, op->u.host.user,
-                                    op->u.host.dtor_fn, op->u.host.stream, 0);
+        return ds__cuda_submit_host(s, op);
     case DS__OP_GRAPH:
         return ds__cuda_launch_graph(s, op->u.graph.exec);
     case DS__OP_UPLOAD:

@@ -56,7 +56,7 @@
 #error "devstream needs cudart 11.8 or newer"
 #endif
 
-/* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a driver's entry of before does not look at the last two */
+/* CUDA_KERNEL_NODE_PARAMS of CUDA 12; older drivers do not read the last two fields. */
 typedef struct ds__cuda_kernel_params {
     void *function;
     unsigned grid_x;
@@ -84,9 +84,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     unsigned char reserved[4];
 } ds__cuda_memory;
 
-/* X(function, parameters): the functions taken from the driver library. The types are those
-   of cuda.h, which need not be there: results, options and JIT options are ints, handles are
-   pointers, a device's address is 64 bits wide. */
+/* X(function, parameters): the functions of the driver library. The types stand for those of
+   cuda.h, which is not needed: results and options are ints, handles are pointers, and the address
+   of device memory has 64 bits. */
 /* clang-format off */
 #define DS__CUDA_ENTRY_POINTS(X) \
     X(cuModuleLoadDataEx, \
@@ -150,12 +150,12 @@ enum {
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
 
-/* A pinned buffer for copies between a GPU and a CPU device; those of one stream share it, since
-   they run one by one. */
+/* A pinned buffer for copies between a GPU and a CPU device. The copies of a stream share it,
+   because they run one after the other. */
 typedef struct ds__cuda_stage {
     struct ds__cuda_stage *next;
     void *memory;
-    _Atomic size_t users; /* the stream, and the copies on their way */
+    _Atomic size_t users; /* the stream, and pending copies */
 } ds__cuda_stage;
 
 typedef struct ds__cuda_stream {
@@ -163,39 +163,40 @@ typedef struct ds__cuda_stream {
     int device;
     int kind; /* DS__STREAM_* */
     int priority;
-    _Atomic uint64_t capture; /* the number of the capture that it was last seen in */
+    _Atomic uint64_t capture; /* number of the capture in which the stream was last seen */
     int owned;                /* the handle ends with this object */
     int given;    /* unwrapped; a call that had found the object earlier may still use the handle */
     int blocking; /* the stream is ordered with the legacy stream */
-    /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
+    /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
-    uint64_t thread;       /* a per-thread stream's */
+    uint64_t thread;       /* of a per-thread stream: the number of its thread */
     ds__lock lock;         /* of `mark`, between its record and the wait for it */
-    cudaEvent_t mark;      /* what other streams wait for; made when first needed */
-    ds__mutex staging;     /* held while the pieces of a copy are put on the stream */
-    ds__cuda_stage *stage; /* made when first needed */
+    cudaEvent_t mark;      /* event for waits of other streams; created for the first one */
+    ds__mutex staging;     /* held while the pieces of a copy are enqueued */
+    ds__cuda_stage *stage; /* created for the first staged copy */
     struct ds__cuda_stream *next;
     struct ds__cuda_stream *previous;
-    struct ds__cuda_stream *sibling; /* the next one of those made for a capture */
+    struct ds__cuda_stream *sibling; /* the next stream that was made for the same capture */
 } ds__cuda_stream;
 
 typedef struct ds__cuda_event {
     _Atomic(cudaEvent_t) event;
     int device;
-    _Atomic uint64_t capture; /* of the capture in which it was recorded last; 0: outside */
-    /* made for another device, where the first record failed; a reader may still have it */
+    _Atomic uint64_t capture; /* number of the capture of the last record; 0: outside of captures */
+    /* an event of another device, where the first record failed; a reader may still use it */
     struct ds__cuda_event *older;
 } ds__cuda_event;
 
-/* A host function on its way. */
+/* States of a host function or keep. */
 enum { DS__CUDA_PENDING, DS__CUDA_TAKEN };
 
+/* A host function or callback that was enqueued. */
 typedef struct ds__cuda_host {
     struct ds__cuda_host *next;
     struct ds__cuda_host *previous;
     _Atomic int state;
     int device;
-    int embedded; /* 1: part of another block; its destructor ends that */
+    int embedded; /* 1: a part of another object, which the destructor frees */
     ds_host_fn fn;
     ds_host_fn dtor_fn;
     ds_callback_fn callback;
@@ -203,16 +204,16 @@ typedef struct ds__cuda_host {
     uint64_t stream;
 } ds__cuda_host;
 
-/* What an executable graph of CUDA's keeps alive, launches on their way included. */
+/* The objects that an executable graph of CUDA and its pending launches keep alive. */
 typedef struct ds__cuda_keep {
     struct ds__cuda_keep *next;
     struct ds__cuda_keep *previous;
-    _Atomic int state; /* as of a host function */
+    _Atomic int state;
     uint32_t count;
     ds__object *object[];
 } ds__cuda_keep;
 
-/* An image that was loaded on a device, shared by the kernels in it. */
+/* An image that was loaded on a device; the kernels of the image share it. */
 typedef struct ds__cuda_module {
     struct ds__cuda_module *next;
     const void *image;
@@ -223,9 +224,9 @@ typedef struct ds__cuda_module {
 
 /* A kernel on one device. */
 typedef struct ds__cuda_function {
-    /* what cuLaunchKernel or cudaLaunchKernel takes; NULL: not ready */
+    /* the function for cuLaunchKernel or cudaLaunchKernel; NULL: not loaded */
     _Atomic(void *) function;
-    /* most dynamic shared memory that a launch may ask for, as things are */
+    /* present limit of the dynamic shared memory of a launch */
     _Atomic unsigned shared;
     ds__cuda_module *module;
 } ds__cuda_function;
@@ -234,49 +235,49 @@ static struct {
     int devices;
     int multiprocessors[DS__MAX_DEVICES];
     _Atomic unsigned char used[DS__MAX_DEVICES];
-    /* 0: not asked yet, 1: no, 2: yes, and switched on, for good */
+    /* access of the first to the second: 0: not known, 1: not supported, 2: enabled for good */
     _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES];
-    /* whether the first could reach the second: 0: not asked yet, 1: no, 2: yes */
+    /* can the first reach the second: 0: not known, 1: no, 2: yes */
     _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES];
-    _Atomic size_t page[DS__MAX_DEVICES];          /* of reserved address space; 0: not asked yet */
-    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES];  /* the default one, once it is as it should be */
-    unsigned long long threshold[DS__MAX_DEVICES]; /* that it had before */
-    /* the primary ones, retained for good, as cudart does */
+    _Atomic size_t page[DS__MAX_DEVICES];          /* of reserved address space; 0: not known */
+    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES];  /* the default pool, after its set-up */
+    unsigned long long threshold[DS__MAX_DEVICES]; /* its former release threshold */
+    /* primary contexts, retained for good, as cudart does */
     _Atomic(void *) context[DS__MAX_DEVICES];
-    /* for copies of streams of the CPU driver; made when first needed */
+    /* for copies of streams of the CPU driver; created for the first one */
     cudaStream_t side[DS__MAX_DEVICES];
-    /* waits for what was pending on destroyed streams; made when first needed */
+    /* waits for the pending work of destroyed streams; created for the first one */
     _Atomic(cudaStream_t) ended[DS__MAX_DEVICES];
-    /* modules, side and ended streams: held across calls that compile or create */
+    /* of modules, side and ended streams; held across calls that compile or create */
     ds__mutex mutex;
-    /* in use, and without users until the device has been waited for */
+    /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
     ds__lock lock;            /* of the list of streams */
-    ds__cuda_stream *streams; /* all but the legacy ones */
-    /* of the three lists below: a lock that no call of cudart is made under */
+    ds__cuda_stream *streams; /* all except for the legacy streams */
+    /* of the next three lists; no call of cudart is made under it */
     ds__lock host_lock;
     ds__cuda_host *hosts;
-    ds__cuda_stage *stages; /* without users */
-    ds__cuda_keep *keeps;   /* what CUDA has not let go yet */
-    /* what it had not at a shutdown: it may still run and end that, which stays for good */
+    ds__cuda_stage *stages; /* buffers without users */
+    ds__cuda_keep *keeps;   /* keeps that CUDA has not ended yet */
+    /* keeps that CUDA had not ended at a shutdown; they stay for good, because CUDA may end them */
     ds__cuda_keep *left;
-    _Atomic int host_count; /* host functions that were put on a stream and have not returned */
+    _Atomic int host_count; /* host functions that were enqueued and have not returned */
     _Atomic int inside;     /* host functions that run */
-    _Atomic int releases;   /* threads that wait for devices in order to release memory */
+    _Atomic int releases;   /* threads that wait for devices before a release of memory */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
 } ds__cuda = { .mutex = DS__MUTEX_INIT };
 
-static _Thread_local uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
+static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
 
-/* Around the calls of one entry. */
+/* The state around the calls of an entry. */
 typedef struct ds__cuda_scope {
-    int device;
-    int pushed;
-    cudaError_t pending;
-    /* number of the capture that an error will be about; 0: not known */
+    int device;          /* the current device; negative: none */
+    int pushed;          /* 1: its context was pushed */
+    cudaError_t pending; /* the last error of the thread before the scope */
+    /* number of the capture of the stream or event, for errors; 0: not known */
     uint64_t capture;
 } ds__cuda_scope;
 
@@ -289,7 +290,7 @@ static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 /* cuda/capture_op.h */
 static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);
 static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn);
+                                          const ds__op *op);
 
 /* cuda/capture_query.h */
 static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,

@@ -17,24 +17,24 @@
 #include "call.h"
 #include "memory.h"
 
-/* The unit in which memory is mapped. Inside of a scope. */
+/* Gives the unit in which memory of the device is mapped. Inside of a scope. */
 static ds_result ds__cuda_space_page(const ds__cuda_scope *scope, size_t *out) {
     ds__cuda_memory m = ds__cuda_memory_of(scope->device);
-    int code;
+    ds_result r;
     int has = 0;
     *out = atomic_load_explicit(&ds__cuda.page[scope->device], memory_order_relaxed);
     if (*out)
         return DS_OK;
-    DS__DR_CODE(*scope, code, cuDeviceGetAttribute, (&has, DS__CUDA_HAS_SPACE, scope->device));
-    if (code)
-        return ds__cuda_fail(scope, "cuDeviceGetAttribute", code);
+    DS__DR(*scope, r, cuDeviceGetAttribute, (&has, DS__CUDA_HAS_SPACE, scope->device));
+    if (r < 0)
+        return r;
     if (!has)
         return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no virtual memory management",
                         scope->device);
-    DS__DR_CODE(*scope, code, cuMemGetAllocationGranularity,
-                (out, &m, 0 /* CU_MEM_ALLOC_GRANULARITY_MINIMUM */));
-    if (code)
-        return ds__cuda_fail(scope, "cuMemGetAllocationGranularity", code);
+    DS__DR(*scope, r, cuMemGetAllocationGranularity,
+           (out, &m, 0 /* CU_MEM_ALLOC_GRANULARITY_MINIMUM */));
+    if (r < 0)
+        return r;
     atomic_store_explicit(&ds__cuda.page[scope->device], *out, memory_order_relaxed);
     return DS_OK;
 }
@@ -48,15 +48,11 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
-    int code;
     r = ds__cuda_space_page(&scope, &page);
     if (r == DS_OK && (!size || size > SIZE_MAX - page))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "%zu bytes of address space are not available", size);
     if (r == DS_OK) {
-        DS__DR_CODE(scope, code, cuMemAddressReserve,
-                    (&at, (size + page - 1) / page * page, page, 0, 0));
-        if (code)
-            r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
+        DS__DR(scope, r, cuMemAddressReserve, (&at, (size + page - 1) / page * page, page, 0, 0));
         if (r == DS_ERR_OUT_OF_MEMORY)
             ds__fail_append(r, "; %zu bytes of address space were requested", size);
     }
@@ -80,39 +76,39 @@ static void ds__cuda_space_release(int device, void *at, size_t size) {
     ds__cuda_leave(&scope);
 }
 
-/* The handle goes at once, so that the memory goes with its mapping. What was made is undone
-   when the rest fails: PyTorch's allocator did not (pytorch#188008). Inside of a scope. */
+/* Creates memory and maps it. The handle is released at once, so that the memory ends with its
+   mapping. A failure of a later step undoes the mapping, which PyTorch's allocator did not do
+   (pytorch#188008). Inside of a scope. */
 static ds_result ds__cuda_map_memory(const ds__cuda_scope *scope, void *at, size_t size) {
     struct cudaMemAccessDesc access[DS__MAX_DEVICES];
     ds__cuda_memory m = ds__cuda_memory_of(scope->device);
     unsigned long long handle = 0;
     unsigned long long address = (uintptr_t)at;
     size_t count = 0;
-    const char *call = "cuMemCreate";
     int code;
-    int released;
-    int mapped = 0;
     ds_result r = ds__cuda_readers(scope, scope->device, access, &count);
     if (r < 0)
         return r;
-    DS__DR_CODE(*scope, code, cuMemCreate, (&handle, size, &m, 0));
-    if (!code) {
-        call = "cuMemMap";
-        code = ds__cuda.cuMemMap(address, size, 0, handle, 0);
-        mapped = !code;
-        released = ds__cuda.cuMemRelease(handle);
-        if (!code && released) {
-            call = "cuMemRelease";
-            code = released;
-        }
+    DS__DR(*scope, r, cuMemCreate, (&handle, size, &m, 0));
+    if (r < 0)
+        return r;
+    DS__DR(*scope, r, cuMemMap, (address, size, 0, handle, 0));
+    if (r < 0) {
+        DS__DR_CODE(*scope, code, cuMemRelease, (handle));
+        return r;
     }
-    if (!code) {
-        call = "cuMemSetAccess";
-        code = ds__cuda.cuMemSetAccess(address, size, access, count);
-    }
-    if (code && mapped)
-        (void)ds__cuda.cuMemUnmap(address, size);
-    return code ? ds__cuda_fail(scope, call, code) : DS_OK;
+    DS__DR(*scope, r, cuMemRelease, (handle));
+    if (r < 0)
+        goto fail;
+    DS__DR(*scope, r, cuMemSetAccess, (address, size, access, count));
+    if (r < 0)
+        goto fail;
+    return DS_OK;
+
+fail:
+    DS__DR_CODE(*scope, code, cuMemUnmap, (address, size));
+    (void)code;
+    return r;
 }
 
 static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
@@ -136,8 +132,8 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
     return r;
 }
 
-/* One mapping at a time: cuMemUnmap takes the whole of one. A mapping that is ours it does take,
-   whatever it reports of earlier work. */
+/* Unmaps one mapping after the other, because cuMemUnmap ends exactly one. It also ends a mapping
+   if it reports the failure of earlier work. */
 static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     ds__cuda_scope scope;
     ds__mapping m;
@@ -150,7 +146,7 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     int code;
     while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
         DS__DR_CODE(scope, code, cuMemUnmap, (m.at, m.size));
-        /* for the log */
+        /* only for the log */
         if (code)
             DS_IGNORE(ds__cuda_fail(&scope, "cuMemUnmap", code));
     }

@@ -240,18 +240,27 @@ DS__DEVICE float ds__rng_below_1(uint32_t w, uint32_t kind) {
     return kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f : (float)(w >> 24) * 0x1p-8f;
 }
 
+/* An interval [from, to) of numbers of a type, with `to - from` as its scale. to_bits is never
+   -0. */
+typedef struct ds__rng_interval {
+    float from;
+    float scale;
+    uint32_t from_bits;
+    uint32_t to_bits;
+    uint32_t kind;
+} ds__rng_interval;
+
 /* Returns the bits of a uniform number. A number that is rounded to `to` becomes `from`. If `to` is
-   0, so does -0, which is outside of the interval then; to_bits is never -0. */
-DS__DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits,
-                                       uint32_t to_bits, uint32_t kind, uint32_t torch) {
+   0, so does -0, which is outside of the interval then. */
+DS__DEVICE uint32_t ds__rng_uniform_of(uint32_t w, ds__rng_interval x, uint32_t torch) {
     float u;
     if (torch)
-        u = ds__rng_fma32(ds__rng_above_0(w), scale, from);
+        u = ds__rng_fma32(ds__rng_above_0(w), x.scale, x.from);
     else
-        u = from + ds__rng_mul(ds__rng_below_1(w, kind), scale);
-    uint32_t bits = ds__rng_narrow(u, kind);
-    uint32_t minus_0 = kind == DS__RNG_F32 ? 0x80000000u : 0x8000u;
-    return (bits == minus_0 ? 0 : bits) == to_bits ? from_bits : bits;
+        u = x.from + ds__rng_mul(ds__rng_below_1(w, x.kind), x.scale);
+    uint32_t bits = ds__rng_narrow(u, x.kind);
+    uint32_t minus_0 = x.kind == DS__RNG_F32 ? 0x80000000u : 0x8000u;
+    return (bits == minus_0 ? 0 : bits) == x.to_bits ? x.from_bits : bits;
 }
 
 DS__DEVICE double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to,

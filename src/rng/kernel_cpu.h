@@ -54,9 +54,9 @@ static void ds__rng_values_uniform(const ds__rng_args *a, ds__rng_words x, uint6
                 ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
         return;
     }
+    const ds__rng_interval interval = { a->from32, a->scale32, a->from_bits, a->to_bits, a->kind };
     for (int i = 0; i < 4; i++)
-        v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->scale32, a->from_bits, a->to_bits, a->kind,
-                                  torch);
+        v[i] = ds__rng_uniform_of(x.w[i], interval, torch);
 }
 
 static void ds__rng_values_normal(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {

@@ -1,7 +1,7 @@
 /* tensor/dlpack.h - exchange of tensors by DLPack.
 
    Imports managed tensors of other libraries and exports objects as managed tensors, in the
-   plain and the versioned form. Also ends all tensors that are left at shutdown
+   plain and the versioned form. Also frees all tensors that are left at shutdown
    (ds__tensors_end).
 
    Invariants: if an import fails, the managed tensor still belongs to the caller. An exported
@@ -24,11 +24,11 @@
 static ds_result ds__dlpack_import(const ds_tensor *t, int kind, void *managed, unsigned flags,
                                    ds_tensor **out) {
     ds__dims d;
-    ds_result r = ds__tensor_read(t, "the managed tensor", -1, &d);
+    ds_result r = ds__tensor_read(t, ds__name_of("the managed tensor", DS__NO_LIST), &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(kind, managed, NULL) : NULL;
     if (!storage)
         return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
-    /* ours until it is known that the caller's is taken over */
+    /* A second user, so that a failure of ds__tensor_new does not invoke the caller's deleter. */
     atomic_fetch_add(&storage->users, 1);
     r = ds__tensor_new(&d, storage, flags, out);
     if (r < 0)
@@ -69,7 +69,7 @@ typedef struct ds__handed {
 } ds__handed;
 
 static void ds__handed_end(ds__handed *e) {
-    ds__tls.mute++; /* whoever calls a deleter did not call devstream */
+    ds__tls.mute++; /* the caller of a deleter does not expect an error of devstream */
     DS_IGNORE(ds__storage_drop(e->storage));
     ds__tls.mute--;
     free(e);
@@ -83,6 +83,8 @@ static void ds__handed_delete_versioned(ds_managed_tensor_versioned *self) {
     ds__handed_end(self->manager_ctx);
 }
 
+/* Allocates a managed tensor, which holds a use of the tensor's storage, and copies the description
+   to it. */
 static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__handed **out,
                                 unsigned *out_flags) {
     DS__REQUIRE(tensor, "the tensor is NULL");
@@ -90,16 +92,16 @@ static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__hand
     int known = ds__tensor_share(tensor, &storage, out_flags);
     DS__REQUIRE(known, "%p is not a tensor of devstream; create one by ds_tensor_wrap",
                 (const void *)tensor);
-    size_t n = (size_t)tensor->ndim;
-    ds__handed *e = NULL;
-    ds_result r = DS_OK;
-    if (!versioned && *out_flags & DS_TENSOR_READ_ONLY)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "the tensor is read-only; use ds_tensor_export_versioned");
-    else if (!(e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t))))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
-    if (r < 0) {
+    if (!versioned && *out_flags & DS_TENSOR_READ_ONLY) {
         DS_IGNORE(ds__storage_drop(storage));
-        return r;
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the tensor is read-only; use ds_tensor_export_versioned");
+    }
+    size_t n = (size_t)tensor->ndim;
+    ds__handed *e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t));
+    if (!e) {
+        DS_IGNORE(ds__storage_drop(storage));
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
     }
     ds_tensor *t = versioned ? &e->u.versioned.tensor : &e->u.plain.tensor;
     *t = *tensor;
@@ -143,15 +145,15 @@ DSDEF ds_result(ds_tensor_export_versioned)(const ds_tensor *tensor,
     return DS_OK;
 }
 
-/* Tells what was not freed. The allocator's memory goes with the allocator; what belongs to
-   others is given back now. */
+/* Called by ds_shutdown. Warns of tensors that were not freed. Foreign memory is released now; the
+   allocator frees its own memory later. */
 static void ds__tensors_end(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
             ds__log_warn("tensor created at %s:%d was not freed", o->made.file ? o->made.file : "?",
                          o->made.line);
-            /* it is not given back one by one */
+            /* an epoch that has ended: the drop below does not free the memory */
             if (o->storage && o->storage->kind <= DS__OF_PINNED)
                 o->storage->epoch--;
             ds__tls.in_callback++;

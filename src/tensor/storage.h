@@ -1,6 +1,6 @@
 /* tensor/storage.h - storages, the memory that tensors share.
 
-   Makes storages (ds__storage_new) and gives up uses of them (ds__storage_drop). The last drop
+   Creates storages (ds__storage_new) and drops uses of them (ds__storage_drop). The last drop
    frees memory of the allocator, or invokes the release function or deleter of foreign memory.
    ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
 
@@ -18,6 +18,7 @@
 #include "../alloc/internal.h"
 #include "types.h"
 
+/* Returns 1 if the memory of this epoch is still valid: no ds_shutdown has ended it. */
 static int ds__of_now(uint32_t epoch) {
     return atomic_load_explicit(&ds__g.state, memory_order_acquire) == DS__READY &&
            epoch == ds__g.epoch;
@@ -37,7 +38,17 @@ static ds__storage *ds__storage_new(int kind, void *ptr, void (*release_fn)(void
     return s;
 }
 
-/* Ends what belongs to others. */
+/* Frees a storage's memory of the allocator, device or pinned memory. */
+static ds_result ds__storage_free_memory(int kind, void *ptr) {
+    ds_result r;
+    if (kind == DS__OF_ALLOCATOR)
+        DS__KEEPING(r, (ds_mem_free)(ptr));
+    else
+        DS__KEEPING(r, (ds_mem_pinned_free)(ptr));
+    return r;
+}
+
+/* Invokes the deleter or release function of foreign memory. */
 static void ds__storage_release(const ds__storage *s) {
     ds_managed_tensor *m = s->kind == DS__OF_MANAGED ? s->ptr : NULL;
     ds_managed_tensor_versioned *v = s->kind == DS__OF_VERSIONED ? s->ptr : NULL;
@@ -49,7 +60,8 @@ static void ds__storage_release(const ds__storage *s) {
         s->release_fn(s->ptr);
 }
 
-/* One user less; the last one gives the memory back. */
+/* Removes a user; the last one frees the memory. NULL is allowed. In a host function, memory of the
+   allocator is only queued for ds__storages_catch_up. */
 static ds_result ds__storage_drop(ds__storage *s) {
     ds_result r = DS_OK;
     if (!s || atomic_fetch_sub(&s->users, 1) != 1)
@@ -64,10 +76,8 @@ static ds_result ds__storage_drop(ds__storage *s) {
             ds__lock_give(&ds__c.lock);
             return r;
         }
-        if (now && s->kind == DS__OF_ALLOCATOR)
-            DS__KEEPING(r, (ds_mem_free)(s->ptr));
-        if (now && s->kind == DS__OF_PINNED)
-            DS__KEEPING(r, (ds_mem_pinned_free)(s->ptr));
+        if (now)
+            r = ds__storage_free_memory(s->kind, s->ptr);
     } else if (now && !ds__tls.in_callback) {
         ds__outside o = ds__resource_leave();
         ds__storage_release(s);
@@ -79,7 +89,7 @@ static ds_result ds__storage_drop(ds__storage *s) {
     return r;
 }
 
-/* What was freed inside of callbacks. */
+/* Frees the memory of storages that were dropped inside host functions. */
 static void ds__storages_catch_up(void) {
     if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) ||
         ds__tls.in_callback)

@@ -1,15 +1,15 @@
 /* tensor/tensor.h - tensor objects.
 
    Implements allocation, wrapping, freeing and queries of tensors (ds_tensor_alloc,
-   ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms it makes objects
-   (ds__tensor_new) and takes uses of their storages (ds__tensor_share).
+   ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms this room creates objects
+   (ds__tensor_new) and adds users to their storages (ds__tensor_share).
 
    Invariants: an object is in the table from ds__tensor_new until ds_tensor_free or
-   ds_shutdown. Its `data` is the address of the first element, or NULL if it has none, and
+   ds_shutdown. Its `data` is the address of the first element, or NULL if the tensor is empty;
    byte_offset is 0. Shape and strides lie behind the object. ds__tensor_new takes over one use
-   of the storage, and drops that use if it fails.
-   Locks: takes ds__c.lock for the table; ds__tensor_place expects it. Memory is allocated and
-   freed and release functions are invoked without it.
+   of the storage, and drops that use on failure.
+   Locks: takes ds__c.lock for the table; ds__tensor_place expects that lock. Memory is allocated
+   and freed and release functions are invoked without the lock.
    Threads: threads of the caller; different objects may be used at once. ds_tensor_get_count,
    ds_tensor_get_size and the ds_tensor_is_ functions may be called anywhere, also in host
    functions. */
@@ -27,7 +27,8 @@ DS__SYMBOL(ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, 
                                   int64_t *shape))
 DS__SYMBOL(void *ds_tensor_address(const ds_tensor *tensor))
 
-/* locked: where it hangs, or where its bucket ends */
+/* Returns the link that points to the object, or the last link of its bucket. Expects ds__c.lock.
+   */
 static ds__tensor **ds__tensor_place(const void *t) {
     uintptr_t n = (uintptr_t)t >> 5;
     ds__tensor **at = &ds__c.bucket[(n ^ n >> 10) % DS__TENSOR_BUCKETS];
@@ -36,8 +37,6 @@ static ds__tensor **ds__tensor_place(const void *t) {
     return at;
 }
 
-/* Who else shows the memory of a tensor gets a use of its storage. NULL: it is no object, or its
-   memory is nobody's. 1: it is one. */
 static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out_flags) {
     ds__lock_take(&ds__c.lock);
     const ds__tensor *o = *ds__tensor_place(t);
@@ -50,8 +49,8 @@ static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out
     return o != NULL;
 }
 
-/* An object of what `d` says, which takes over a use of the storage; that is dropped when it
-   fails. */
+/* Creates an object with the description `d`. Takes over one use of the storage, also on failure.
+   */
 static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigned flags,
                                 ds_tensor **out) {
     size_t n = (size_t)d->ndim;
@@ -80,8 +79,11 @@ static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigne
     return DS_OK;
 }
 
-/* Takes new memory for what `d` says but for the address. */
+/* Allocates memory for `d` on the stream, or pinned memory if the stream is zero, and creates the
+   object. Sets the address and the device of `d`. */
 static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out) {
+    int kind = stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED;
+    ds__storage *storage = NULL;
     void *ptr = NULL;
     ds_result r = DS_OK;
     d->device = d->given = (ds_device){ DS_DEVICE_HOST, 0 };
@@ -92,7 +94,7 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
         d->device = d->given = s->device;
         ds__stream_unpin(s);
     } else if (ds__g.driver[0]) {
-        d->given.type = DS_TENSOR_CUDA_HOST; /* pinned for cudart */
+        d->given.type = DS_TENSOR_CUDA_HOST; /* cudart knows the memory as pinned */
     }
     if (d->bytes && stream.id)
         DS__KEEPING(r, (ds_mem_alloc)(d->bytes, stream, &ptr));
@@ -100,14 +102,12 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
         DS__KEEPING(r, (ds_mem_pinned_alloc)(d->bytes, &ptr));
     if (r < 0)
         return r;
-    ds__storage *storage =
-        ptr ? ds__storage_new(stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED, ptr, NULL) : NULL;
-    if (ptr && !storage) {
-        if (stream.id)
-            DS__KEEPING(r, (ds_mem_free)(ptr));
-        else
-            DS__KEEPING(r, (ds_mem_pinned_free)(ptr));
-        return DS_ERR_OUT_OF_MEMORY;
+    if (ptr) {
+        storage = ds__storage_new(kind, ptr, NULL);
+        if (!storage) {
+            DS_IGNORE(ds__storage_free_memory(kind, ptr));
+            return DS_ERR_OUT_OF_MEMORY;
+        }
     }
     d->first = ptr;
     return ds__tensor_new(d, storage, 0, out);
@@ -127,7 +127,7 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
 DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
     ds__dims d;
     DS__ENTER("ds_tensor_check");
-    return ds__tensor_read(tensor, "the tensor", -1, &d);
+    return ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), &d);
 }
 
 DSDEF int64_t(ds_tensor_get_count)(const ds_tensor *tensor) {
@@ -145,7 +145,8 @@ DSDEF size_t(ds_tensor_get_size)(const ds_tensor *tensor) {
                : size;
 }
 
-/* Without a word and without devstream: a description that is wrong is neither. */
+/* Applies a predicate to shape and strides. Returns 0 for an invalid description, without an error
+   message, because the callers may be called anywhere. */
 static int ds__tensor_is(const ds_tensor *t, int (*is)(const ds__dims *)) {
     ds__dims d;
     d.count = (ds_tensor_get_count)(t);
@@ -173,7 +174,8 @@ DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape,
                                  ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc");
-    ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
+    ds_result r =
+        ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r == DS_OK && !stream.id)
         r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given (the handle is zero)");
     return r < 0 ? r : ds__tensor_make(&d, stream, out);
@@ -183,7 +185,8 @@ DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t 
                                         ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc_pinned");
-    ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
+    ds_result r =
+        ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
     return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
 }
 
@@ -196,16 +199,17 @@ static ds_result ds__tensor_like(const ds__dims *like, ds_stream stream, ds_tens
 DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc_like");
-    ds_result r = ds__tensor_read(like, "the tensor", -1, &d);
+    ds_result r = ds__tensor_read(like, ds__name_of("the tensor", DS__NO_LIST), &d);
     return r < 0 ? r : ds__tensor_like(&d, stream, out);
 }
 
+/* Checks the arguments of ds_tensor_wrap and reads the description. */
 static ds_result ds__wrap_read(const ds_tensor *tensor, unsigned flags, ds_tensor **out,
                                ds__dims *d) {
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY), "unknown flags %#x", flags);
     ds_result r = ds__tensor_setup();
-    return r < 0 ? r : ds__tensor_read(tensor, "the tensor", -1, d);
+    return r < 0 ? r : ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), d);
 }
 
 DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
@@ -221,7 +225,7 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (storage)
         return ds__tensor_new(&d, storage, flags, out);
     if (release_fn) {
-        ds__kept_error refusal; /* calls of the release function may fail */
+        ds__kept_error refusal; /* calls inside the release function may fail */
         ds__error_keep(&refusal);
         ds__outside o = ds__resource_leave();
         release_fn(user);

@@ -5,20 +5,19 @@
    the allocator and enters the module.
 
    Policy:
-   1. A tensor that devstream makes is an object. A table finds objects by their address, so
-      they differ from descriptions that other code filled in. The description of an object
-      never changes.
-   2. Objects share a storage. The storage counts its users, and the last one gives the memory
-      back. Other libraries may keep a storage longer than ds_shutdown, so storages are
-      allocated with malloc.
+   1. A tensor that devstream creates is an object. A table finds objects by their address. All
+      other descriptions were filled in by the program. The description of an object never changes.
+   2. Objects share a storage. The storage counts its users; the last user frees the memory.
+      Other libraries may keep a storage longer than ds_shutdown, so storages are allocated with
+      malloc.
    3. A deleter may run inside a host function, where devstream cannot be called. Memory freed
-      there waits in a list until the next call that makes or frees a tensor.
-   4. A function reads a description once, into a ds__dims. Everything is checked there, and
+      there waits in a list until the next call that creates or frees a tensor.
+   4. A function reads a description once, into a ds__dims. All members are checked there, and
       later arithmetic with the ds__dims cannot overflow.
 
    Invariants: each object holds at most one use of a storage, and so does each exported managed
    tensor. A storage in the list ds__c.waiting has no users. An object without a storage is a
-   view of a tensor that is no object, or has no bytes.
+   view of a description that is not an object, or has no bytes.
    Locks: ds__c.lock guards the table, the waiting list, and process-wide lists of topology/,
    plan/ and comm/. No other lock of devstream is taken under it. ds__tensor_setup calls
    ds__mem_setup before it takes the lock.
@@ -31,37 +30,52 @@
 #include "../base/module.h"
 #include "../alloc/internal.h"
 
-/* A description that was checked. */
+/* The name of a tensor in error messages: words, such as "input tensor", and the tensor's index in
+   its list. Without a list the index is DS__NO_LIST. */
+typedef struct ds__name {
+    const char *words;
+    size_t index;
+} ds__name;
+
+#define DS__NO_LIST SIZE_MAX
+
+static inline ds__name ds__name_of(const char *words, size_t index) {
+    return (ds__name){ words, index };
+}
+
+/* A tensor description, checked by ds__tensor_read. */
 typedef struct ds__dims {
     char *first;      /* the element whose indices are all 0 */
     ds_device device; /* DS_DEVICE_HOST, or one of a driver */
-    ds_device given;  /* as the description has it */
+    ds_device given;  /* as in the description */
     ds_dtype dtype;
     int ndim;
     size_t item;    /* bytes of an element */
     int64_t count;  /* elements */
-    size_t bytes;   /* of so many elements */
-    ptrdiff_t low;  /* from `first`: where the bytes of all elements begin */
-    ptrdiff_t high; /* from `first`: where the bytes of all elements end */
+    size_t bytes;   /* count * item */
+    ptrdiff_t low;  /* begin of the bytes of all elements, relative to `first` */
+    ptrdiff_t high; /* end of the bytes of all elements, relative to `first` */
     int64_t shape[DS_TENSOR_MAX_DIMS];
     int64_t strides[DS_TENSOR_MAX_DIMS];
 } ds__dims;
 
+/* Source of a storage's memory: device memory or pinned memory of the allocator, memory that the
+   program wrapped, or a managed tensor of another library in either form. */
 enum { DS__OF_ALLOCATOR, DS__OF_PINNED, DS__OF_OTHERS, DS__OF_MANAGED, DS__OF_VERSIONED };
 
 typedef struct ds__storage {
-    struct ds__storage *next; /* in the list of those that wait */
+    struct ds__storage *next; /* in ds__c.waiting */
     _Atomic int users;
     int kind;       /* DS__OF_* */
     uint32_t epoch; /* ds__g.epoch in which the memory is valid */
-    void *ptr;      /* memory, or what is handed to release_fn, or the managed tensor */
+    void *ptr;      /* the memory, the argument of release_fn, or the managed tensor */
     void (*release_fn)(void *user);
 } ds__storage;
 
 typedef struct ds__tensor {
-    ds_tensor t;             /* first: the user's pointer */
+    ds_tensor t;             /* first member: the address of the object is the program's pointer */
     struct ds__tensor *next; /* in its bucket */
-    ds__storage *storage;    /* NULL: a view of what is no object */
+    ds__storage *storage;    /* NULL: no memory, or memory of a description that is not an object */
     unsigned flags;
     ds_site made;
     int64_t dims[]; /* sizes, then strides */
@@ -71,7 +85,7 @@ typedef struct ds__tensor {
 
 static struct {
     _Atomic int ready;
-    ds__lock lock; /* of what follows */
+    ds__lock lock; /* protects the members below */
     ds__tensor *bucket[DS__TENSOR_BUCKETS];
     ds__storage *waiting;
     _Atomic int waits;
@@ -81,7 +95,7 @@ static void ds__tensors_end(void);
 
 static const ds__module ds__tensor_module = { .shutdown = ds__tensors_end };
 
-/* Prepares the allocator and tensors. */
+/* Prepares the allocator and the tensor module; without effect after the first call. */
 static ds_result ds__tensor_setup(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__c.ready, memory_order_acquire)))
         return DS_OK;

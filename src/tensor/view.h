@@ -1,11 +1,11 @@
 /* tensor/view.h - views of tensors.
 
-   Implements the functions that make another tensor of the same memory: ds_tensor_view,
+   Implements the functions that create another tensor of the same memory: ds_tensor_view,
    _narrow, _slice, _select, _permute, _transpose, _as_real and _as_host. No function copies
    elements.
 
-   Invariants: a view of an object takes a use of its storage and has its flags. A view of
-   another description has no storage, so the caller keeps the memory. A function changes first,
+   Invariants: a view of an object is a user of its storage and has its flags. A view of another
+   description has no storage, so the caller must keep the memory. A function changes first,
    shape, strides, count and types of its ds__dims; low, high, item and bytes keep the values of
    the base.
    Locks: holds none; ds__tensor_share and ds__tensor_new take ds__c.lock.
@@ -18,15 +18,19 @@
 #include "dims.h"
 #include "tensor.h"
 
-/* A dimension from the front; -1 and the sentence: there is none. */
-static int ds__tensor_dim(int dim, int ndim) {
-    if (dim >= -ndim && dim < ndim)
-        return dim < 0 ? dim + ndim : dim;
-    ds__fail(DS_ERR_INVALID_VALUE,
-             ndim ? "dimension %d is outside of [%d, %d]"
-                  : "dimension is %d, but the tensor has no dimensions",
-             dim, -ndim, ndim - 1);
-    return -1;
+static ds_result ds__dim_resolve(int *dim, int ndim) {
+    DS__REQUIRE(*dim >= -ndim && *dim < ndim,
+                ndim ? "dimension %d is outside of [%d, %d]"
+                     : "dimension is %d, but the tensor has no dimensions",
+                *dim, -ndim, ndim - 1);
+    *dim += *dim < 0 ? ndim : 0;
+    return DS_OK;
+}
+
+/* Reads a tensor, and resolves a dimension of it. */
+static ds_result ds__view_read(const ds_tensor *tensor, int *dim, ds__dims *d) {
+    ds_result r = ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), d);
+    return r < 0 ? r : ds__dim_resolve(dim, d->ndim);
 }
 
 static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_tensor **out) {
@@ -36,8 +40,7 @@ static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_te
     return ds__tensor_new(d, storage, flags, out);
 }
 
-/* An index along a dimension becomes part of the address, if elements are left. A stride that
-   leads to no index may be anything, also too large to count with. */
+/* A stride that leads to no element may have any value, so the product could overflow. */
 static void ds__dims_move(ds__dims *d, int dim, int64_t by) {
     if (d->count && by)
         d->first += by * d->strides[dim] * (int64_t)d->item;
@@ -47,8 +50,9 @@ static void ds__dims_recount(ds__dims *d) {
     d->count = ds__count_of(d->ndim, d->shape);
 }
 
-/* Strides with which the elements in their order have another shape; 0: there are none. Runs of
-   dimensions that lie in memory like one are cut anew, from the last one on. */
+/* Computes strides that show the elements of `d`, in their order, in another shape. Adjacent
+   dimensions that lie in memory like a single one are divided again, from the last one on. Returns
+   0 if no strides do that. */
 static int ds__view_reshape(const ds__dims *d, int ndim, const int64_t *shape, int64_t *strides) {
     int v = ndim - 1;
     if (!d->count) {
@@ -80,14 +84,11 @@ static int ds__view_reshape(const ds__dims *d, int ndim, const int64_t *shape, i
 }
 
 static const char *ds__shape_text(int ndim, const int64_t *shape, char *out, size_t size) {
-    size_t at = 0;
-    int n = snprintf(out, size, "[");
-    for (int d = 0; d < ndim && n > 0 && (at += (size_t)n) + 24 < size; d++)
-        n = snprintf(out + at, size - at, "%s%lld", d ? ", " : "", (long long)shape[d]);
-    if (n > 0 && ndim <= 0)
-        at += (size_t)n;
-    if (n > 0 && ndim > 0 && at + (size_t)n < size && at + 24 < size)
-        at += (size_t)n;
+    enum { LONGEST = 24 }; /* characters of a size with its comma, and the end */
+
+    size_t at = (size_t)snprintf(out, size, "[");
+    for (int d = 0; d < ndim && at + LONGEST < size; d++)
+        at += (size_t)snprintf(out + at, size - at, "%s%lld", d ? ", " : "", (long long)shape[d]);
     snprintf(out + at, size - at, "]");
     return out;
 }
@@ -100,7 +101,7 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
     char other[DS__SHAPE_TEXT];
     int open = -1;
     DS__TENSOR_BEGIN("ds_tensor_view");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r < 0)
         return r;
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS && (!ndim || shape),
@@ -132,6 +133,7 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
     return ds__tensor_show(tensor, &v, out);
 }
 
+/* Limits a dimension to `length` indices from `start` on. */
 static ds_result ds__view_narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
     DS__REQUIRE(start >= 0 && length >= 0 && start <= d->shape[dim] &&
                     length <= d->shape[dim] - start,
@@ -147,35 +149,39 @@ DSDEF ds_result(ds_tensor_narrow)(const ds_tensor *tensor, int dim, int64_t star
                                   ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_narrow");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
-    if (r < 0)
-        return r;
-    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
-        return DS_ERR_INVALID_VALUE;
-    r = ds__view_narrow(&d, dim, start, length);
+    ds_result r = ds__view_read(tensor, &dim, &d);
+    if (r == DS_OK)
+        r = ds__view_narrow(&d, dim, start, length);
     return r < 0 ? r : ds__tensor_show(tensor, &d, out);
+}
+
+/* Resolves a bound of a slice as Python does: a negative one counts from the end, and the result is
+   limited to 0..n. */
+static int64_t ds__view_bound(int64_t at, int64_t n) {
+    if (at < -n)
+        return 0;
+    if (at < 0)
+        return at + n;
+    return at > n ? n : at;
 }
 
 DSDEF ds_result(ds_tensor_slice)(const ds_tensor *tensor, int dim, int64_t start, int64_t stop,
                                  int64_t step, ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_slice");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__view_read(tensor, &dim, &d);
     if (r < 0)
         return r;
-    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
-        return DS_ERR_INVALID_VALUE;
     DS__REQUIRE(step >= 1, "step is %lld; it must be at least 1", (long long)step);
-    int64_t n = d.shape[dim];
-    start = start < -n ? 0 : start < 0 ? start + n : start > n ? n : start;
-    stop = stop < -n ? 0 : stop < 0 ? stop + n : stop > n ? n : stop;
+    start = ds__view_bound(start, d.shape[dim]);
+    stop = ds__view_bound(stop, d.shape[dim]);
     if (stop < start)
         stop = start;
     r = ds__view_narrow(&d, dim, start, stop - start);
     if (r < 0)
         return r;
     d.shape[dim] = (stop - start) / step + ((stop - start) % step != 0);
-    /* two indices so far apart are inside, so this fits */
+    /* The product cannot overflow: two indices at this distance are inside the tensor. */
     if (d.shape[dim] > 1)
         d.strides[dim] *= step;
     ds__dims_recount(&d);
@@ -186,11 +192,9 @@ DSDEF ds_result(ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t inde
                                   ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_select");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__view_read(tensor, &dim, &d);
     if (r < 0)
         return r;
-    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
-        return DS_ERR_INVALID_VALUE;
     int64_t n = d.shape[dim];
     DS__REQUIRE(index >= -n && index < n, "index %lld is outside dimension %d of size %lld",
                 (long long)index, dim, (long long)n);
@@ -204,6 +208,7 @@ DSDEF ds_result(ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t inde
     return ds__tensor_show(tensor, &d, out);
 }
 
+/* Creates a view whose dimension i is dimension order[i] of `d`. */
 static ds_result ds__view_permute(const ds_tensor *tensor, const ds__dims *d, const int *order,
                                   ds_tensor **out) {
     ds__dims v = *d;
@@ -219,13 +224,15 @@ DSDEF ds_result(ds_tensor_permute)(const ds_tensor *tensor, const int *order, ds
     int from[DS_TENSOR_MAX_DIMS];
     uint64_t seen = 0;
     DS__TENSOR_BEGIN("ds_tensor_permute");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r < 0)
         return r;
     DS__REQUIRE(order || !d.ndim, "order is NULL");
     for (int i = 0; i < d.ndim; i++) {
-        if ((from[i] = ds__tensor_dim(order[i], d.ndim)) < 0)
-            return DS_ERR_INVALID_VALUE;
+        from[i] = order[i];
+        r = ds__dim_resolve(&from[i], d.ndim);
+        if (r < 0)
+            return r;
         DS__REQUIRE(!(seen >> from[i] & 1), "dimension %d is listed twice in the order", from[i]);
         seen |= (uint64_t)1 << from[i];
     }
@@ -236,13 +243,15 @@ DSDEF ds_result(ds_tensor_transpose)(const ds_tensor *tensor, int dim0, int dim1
     ds__dims d;
     int from[DS_TENSOR_MAX_DIMS];
     DS__TENSOR_BEGIN("ds_tensor_transpose");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__view_read(tensor, &dim0, &d);
+    if (r == DS_OK)
+        r = ds__dim_resolve(&dim1, d.ndim);
     if (r < 0)
         return r;
-    if ((dim0 = ds__tensor_dim(dim0, d.ndim)) < 0 || (dim1 = ds__tensor_dim(dim1, d.ndim)) < 0)
-        return DS_ERR_INVALID_VALUE;
     for (int i = 0; i < d.ndim; i++)
-        from[i] = i == dim0 ? dim1 : i == dim1 ? dim0 : i;
+        from[i] = i;
+    from[dim0] = dim1;
+    from[dim1] = dim0;
     return ds__view_permute(tensor, &d, from, out);
 }
 
@@ -250,14 +259,15 @@ DSDEF ds_result(ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {
     ds__dims d;
     char name[DS_DTYPE_NAME_SIZE];
     DS__TENSOR_BEGIN("ds_tensor_as_real");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r < 0)
         return r;
     DS__REQUIRE(d.dtype.code == DS_CODE_COMPLEX && d.dtype.bits % 16 == 0,
                 "elements of type %s are not complex", ds__dtype_name(d.dtype, name));
     DS__REQUIRE(d.ndim < DS_TENSOR_MAX_DIMS && d.dtype.lanes == 1,
                 "%d dimensions and one more exceed the maximum of %d", d.ndim, DS_TENSOR_MAX_DIMS);
-    for (int i = 0; i < d.ndim; i++) /* of a size of 1 or an empty tensor nobody follows it */
+    /* A stride overflows only if it leads to no element: the size is 1 or the tensor is empty. */
+    for (int i = 0; i < d.ndim; i++)
         if (__builtin_mul_overflow(d.strides[i], 2, &d.strides[i]))
             d.strides[i] = 0;
     d.shape[d.ndim] = 2;
@@ -270,7 +280,7 @@ DSDEF ds_result(ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {
 DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_as_host");
-    ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r < 0)
         return r;
     if (d.device.type == DS_DEVICE_CUDA && d.given.type != DS_TENSOR_CUDA_MANAGED)

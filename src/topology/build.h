@@ -17,6 +17,7 @@
 
 #include "types.h"
 
+/* Returns the node of a name, or -1. */
 static int ds__tnode_find(const ds_topology *t, const char *name) {
     for (int i = 0; i < t->nodes; i++)
         if (strcmp(t->node[i].name, name) == 0)
@@ -24,6 +25,7 @@ static int ds__tnode_find(const ds_topology *t, const char *name) {
     return -1;
 }
 
+/* Adds a node. A device becomes the next rank. */
 static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(strlen(name) < sizeof t->node->name,
                 "the name \"%.40s\" is longer than %zu characters", name, sizeof t->node->name - 1);
@@ -41,6 +43,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     return DS_OK;
 }
 
+/* Adds a link and its wires: one for each direction, or one for both. */
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
     ds__tlink *l = ds__array_grow(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
@@ -70,6 +73,7 @@ static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
     return DS_OK;
 }
 
+/* Returns a topology with the host only, or NULL if memory is exhausted. */
 static ds_topology *ds__topology_new(void) {
     static _Atomic uint64_t ids;
     ds_topology *t = ds__host_alloc(sizeof *t);

@@ -21,18 +21,20 @@
 
 #define DS__PROBE_BYTES ((size_t)2 << 20)
 
-/* What was measured of two devices; [0] is from the first to the second, [1] back. */
+/* Measured values of two devices; [0] is from the first to the second, [1] back. */
 typedef struct ds__measured {
     ds_device device[2];
     double push[2];
     double pull[2];
     double both;          /* 0: as fast as one after the other */
-    uint64_t least_ns[2]; /* of a little copy, with the wait for it */
+    uint64_t least_ns[2]; /* of a copy of 64 bytes, with the wait for it */
 } ds__measured;
 
-static ds__measured *ds__measures; /* of this process; under ds__c.lock, as what follows */
+/* The table of this process; ds__c.lock protects all three. */
+static ds__measured *ds__measures;
 static size_t ds__measure_count, ds__measure_room;
 
+/* Looks up a pair in either direction. Returns 1 if the pair was measured. */
 static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
     int found = 0;
     ds__lock_take(&ds__c.lock);
@@ -61,7 +63,8 @@ static void ds__measures_end(void) {
 
 static const ds__module ds__topology_module = { .shutdown = ds__measures_end };
 
-/* Nanoseconds of one or two copies at once and the wait for them, the shortest of three. */
+/* Measures the nanoseconds of one or two simultaneous copies and the wait for them: the shortest of
+   three times. */
 static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src, size_t bytes,
                                   const ds_stream *stream, uint64_t *out_ns) {
     ds_result r = DS_OK;
@@ -80,23 +83,46 @@ static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src
     return r;
 }
 
-/* Whole bytes per second, so that a text says the same. */
+/* Returns the rate in whole bytes per second, which the text form keeps. `little` is the time of 64
+   bytes, which is not part of the transfer. */
 static double ds__probe_rate(size_t bytes, uint64_t whole, uint64_t little) {
     uint64_t ns = whole > little ? whole - little : 0;
     uint64_t least = bytes / 10000; /* 10 TB/s: more is noise */
     return (double)(uint64_t)((double)bytes * 1e9 / (double)(ns > least ? ns : least));
 }
 
-/* Two devices: copies on the stream of the source (push) and of the destination (pull), in each
-   direction, then in both at once. */
-static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream,
-                                void *const *memory, size_t a, size_t b) {
+/* Streams and memory of the devices that are measured. */
+typedef struct ds__probes {
+    const ds_device *device;
+    size_t count;
+    ds_stream *stream;
+    void **memory; /* of each device: DS__PROBE_BYTES to read, then as many to write */
+} ds__probes;
+
+/* Adds measured values to the table. */
+static ds_result ds__measured_add(const ds__measured *m) {
+    ds__lock_take(&ds__c.lock);
+    ds__measured *one =
+        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+    if (one) {
+        *one = *m;
+        ds__measure_count++;
+        ds__module_start(DS__MODULE_TOPOLOGY, &ds__topology_module);
+    }
+    ds__lock_give(&ds__c.lock);
+    return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* Measures two devices: copies on the stream of the source (push) and of the destination (pull), in
+   each direction, then in both directions at once. */
+static ds_result ds__probe_pair(const ds__probes *p, size_t a, size_t b) {
     ds__measured m = {
-        { device[a], device[b] }, { 0, 0 }, { 0, 0 }, 0, { UINT64_MAX, UINT64_MAX }
+        { p->device[a], p->device[b] }, { 0, 0 }, { 0, 0 }, 0, { UINT64_MAX, UINT64_MAX }
     };
-    ds_stream on[2] = { stream[a], stream[b] };
-    void *src[2] = { memory[a], memory[b] };
-    void *dst[2] = { (char *)memory[b] + DS__PROBE_BYTES, (char *)memory[a] + DS__PROBE_BYTES };
+    ds_stream on[2] = { p->stream[a], p->stream[b] };
+    void *src[2] = { p->memory[a], p->memory[b] };
+    void *dst[2] = { (char *)p->memory[b] + DS__PROBE_BYTES,
+                     (char *)p->memory[a] + DS__PROBE_BYTES };
     uint64_t whole = 0;
     uint64_t little = 0;
     uint64_t shortest = UINT64_MAX;
@@ -112,7 +138,8 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
             if (whole < shortest)
                 shortest = whole;
         }
-    /* else the second copy begins too late to tell, and no such link is only one way at a time */
+    /* In a shorter time the second copy begins too late for a result. Links that carry one
+       direction at a time are slower than that. */
     if (r == DS_OK && shortest > 50000) {
         double alone = m.push[0] + m.push[1];
         r = ds__probe_copies(2, dst, src, DS__PROBE_BYTES, on, &whole);
@@ -120,63 +147,75 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
         if (m.both > alone * 0.9)
             m.both = 0;
     }
-    if (r < 0)
-        return r;
-    ds__lock_take(&ds__c.lock);
-    ds__measured *one =
-        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
-    if (one) {
-        *one = m;
-        ds__measure_count++;
-        ds__module_start(DS__MODULE_TOPOLOGY, &ds__topology_module);
-    }
-    ds__lock_give(&ds__c.lock);
-    return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    return r == DS_OK ? ds__measured_add(&m) : r;
 }
 
-/* Pairs that were not measured before; what 150 ms do not suffice for stays as the table has it. */
-static ds_result ds__measure_probe(const ds_device *device, size_t count) {
-    ds_stream *stream = ds__host_alloc(count * sizeof *stream);
-    void **memory = ds__host_alloc(count * sizeof *memory);
-    ds_result r = stream && memory
-                      ? DS_OK
-                      : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to measure %zu devices", count);
-    ds_result end = DS_OK;
+/* Creates a stream and memory for each device. */
+static ds_result ds__probes_init(ds__probes *p, const ds_device *device, size_t count) {
+    *p = (ds__probes){ device, count, NULL, NULL };
+    p->stream = ds__host_alloc(count * sizeof *p->stream);
+    p->memory = ds__host_alloc(count * sizeof *p->memory);
+    if (!p->stream || !p->memory)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to measure %zu devices", count);
+    ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         ds_stream_desc desc;
         memset(&desc, 0, sizeof desc);
         desc.device = device[i];
-        DS__KEEPING(r, (ds_stream_create)(&desc, &stream[i]));
+        DS__KEEPING(r, (ds_stream_create)(&desc, &p->stream[i]));
         if (r == DS_OK)
-            DS__KEEPING(r, (ds_mem_alloc)(2 * DS__PROBE_BYTES, stream[i], &memory[i]));
+            DS__KEEPING(r, (ds_mem_alloc)(2 * DS__PROBE_BYTES, p->stream[i], &p->memory[i]));
     }
-    /* a device that is used for the first time has taken longer than that */
-    uint64_t begin = ds__now_ns();
-    for (size_t turn = 1; turn <= count / 2 && r == DS_OK; turn++)
-        for (size_t i = 0; i < count && r == DS_OK; i++) {
-            ds__measured known;
-            size_t k = (i + turn) % count;
-            if (memcmp(&device[i], &device[k], sizeof *device) == 0 ||
-                ds__measured_find(device[i], device[k], &known) ||
-                ds__now_ns() - begin > 150000000u)
-                continue;
-            r = ds__probe_pair(device, stream, memory, i, k);
-        }
-    ds__tls.mute += r < 0;
-    for (size_t i = 0; stream && memory && i < count; i++) {
+    return r;
+}
+
+/* Frees streams and memory; returns the first error. */
+static ds_result ds__probes_deinit(ds__probes *p) {
+    ds_result end = DS_OK;
+    for (size_t i = 0; p->stream && p->memory && i < p->count; i++) {
         ds_result one = DS_OK;
-        if (memory[i])
-            DS__KEEPING(one, (ds_mem_free)(memory[i]));
+        if (p->memory[i])
+            DS__KEEPING(one, (ds_mem_free)(p->memory[i]));
         if (end == DS_OK)
             end = one;
-        if (stream[i].id)
-            DS__KEEPING(one, (ds_stream_destroy)(stream[i]));
+        if (p->stream[i].id)
+            DS__KEEPING(one, (ds_stream_destroy)(p->stream[i]));
         if (end == DS_OK)
             end = one;
     }
+    ds__host_free(p->stream);
+    ds__host_free(p->memory);
+    return end;
+}
+
+/* Measures the pairs that are not in the table, for 150 ms. Neighbours of the list come first. */
+static ds_result ds__probes_run(const ds__probes *p) {
+    uint64_t begin = ds__now_ns();
+    ds_result r = DS_OK;
+    for (size_t turn = 1; turn <= p->count / 2; turn++)
+        for (size_t i = 0; i < p->count && r == DS_OK; i++) {
+            ds__measured known;
+            size_t k = (i + turn) % p->count;
+            if (memcmp(&p->device[i], &p->device[k], sizeof *p->device) == 0 ||
+                ds__measured_find(p->device[i], p->device[k], &known))
+                continue;
+            if (ds__now_ns() - begin > 150000000u)
+                return DS_OK;
+            r = ds__probe_pair(p, i, k);
+        }
+    return r;
+}
+
+/* Measures the pairs of a list that were not measured before. The first use of a device, which
+   takes long, is not part of the 150 ms. */
+static ds_result ds__measure_probe(const ds_device *device, size_t count) {
+    ds__probes p;
+    ds_result r = ds__probes_init(&p, device, count);
+    if (r == DS_OK)
+        r = ds__probes_run(&p);
+    ds__tls.mute += r < 0;
+    ds_result end = ds__probes_deinit(&p);
     ds__tls.mute -= r < 0;
-    ds__host_free(stream);
-    ds__host_free(memory);
     return r < 0 ? r : end;
 }
 

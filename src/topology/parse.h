@@ -30,13 +30,14 @@ typedef struct ds__twords {
     int count[2];                  /* how many nodes each list has */
 } ds__twords;
 
+/* Reports an error in a word of the line, or at its end. Returns the error. */
 static ds_result ds__tword_fail(const ds__twords *w, int word, const char *what) {
     return ds__fail(DS_ERR_INVALID_VALUE, "line %d, word %d (\"%.60s\"): %s", w->number, word + 1,
                     word < w->words ? w->word[word] : "the end", what);
 }
 
-/* A number with a unit, without the locale's decimal point. 0: it is none; 'r': a rate; 't': a
-   time, in nanoseconds; 'n': no unit. */
+/* Reads a number with a unit; the decimal point does not depend on the locale. Returns 'r' for a
+   rate, 't' for a time in nanoseconds, 'n' for a number without unit, and 0 for other text. */
 static int ds__parse_quantity(const char *s, double *out) {
     static const struct {
         const char *unit;
@@ -70,7 +71,7 @@ static int ds__parse_quantity(const char *s, double *out) {
     return 0;
 }
 
-/* Reads a number of 1 to 4 digits, without a sign. Returns the text behind it, or NULL. */
+/* Reads a number of 1 to 4 digits, without a sign. Returns the text after the number, or NULL. */
 static const char *ds__parse_digits(const char *s, int *out) {
     int digits = 0;
     *out = 0;
@@ -79,8 +80,8 @@ static const char *ds__parse_digits(const char *s, int *out) {
     return digits >= 1 && digits <= 4 ? s : NULL;
 }
 
-/* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers
-   are not in order. */
+/* Writes the k-th name of a word into a buffer; "gpu0..7" has eight names. Returns the number of
+   names, or 0 if the word is too long or its numbers are not in order. */
 static int ds__parse_name(const char *word, int k, char *out, size_t size) {
     const char *dots = strstr(word, "..");
     size_t stem = dots ? (size_t)(dots - word) : strlen(word);
@@ -105,6 +106,7 @@ static int ds__parse_name(const char *word, int k, char *out, size_t size) {
     return last - first + 1;
 }
 
+/* Lists the nodes that a word names. `devices`: only devices and the host are allowed. */
 static ds_result ds__parse_names(ds__twords *w, int word, int which, int devices) {
     char name[64];
     int n = word < w->words ? ds__parse_name(w->word[word], 0, name, sizeof name) : 0;
@@ -125,6 +127,7 @@ static ds_result ds__parse_names(ds__twords *w, int word, int which, int devices
     return DS_OK;
 }
 
+/* Adds the nodes of a line that declares devices, switches or sockets. */
 static ds_result ds__parse_declare(ds__twords *w, int kind) {
     ds_result r = DS_OK;
     char name[64];
@@ -144,6 +147,7 @@ static ds_result ds__parse_declare(ds__twords *w, int kind) {
     return r;
 }
 
+/* Returns the kind of link that a word names, or -1. */
 static int ds__link_kind_of(const char *word) {
     for (int i = 0; i < DS_LINK_KIND_COUNT; i++)
         if (strcmp(word, ds__link_kinds[i].word) == 0)
@@ -151,6 +155,29 @@ static int ds__link_kind_of(const char *word) {
     return -1;
 }
 
+/* Reads the words after the kind of a link: rates, latency and "half". */
+static ds_result ds__tlink_values(ds__twords *w, ds__tlink *link) {
+    int rates = 0;
+    for (int i = 4; i < w->words; i++) {
+        double n = 0;
+        int is = ds__parse_quantity(w->word[i], &n);
+        if (strcmp(w->word[i], "half") == 0)
+            link->half = 1;
+        else if (is == 't')
+            link->latency = (int64_t)n;
+        else if (is == 'r' && rates < 2 && n >= 1) {
+            link->rate[1] = n;
+            if (!rates++)
+                link->rate[0] = n;
+        } else
+            return ds__tword_fail(w, i,
+                                  "neither a rate above 0 (\"25GB/s\", two at most), nor a time "
+                                  "(\"500ns\"), nor \"half\"");
+    }
+    return DS_OK;
+}
+
+/* Adds the links of a line. */
 static ds_result ds__tlink_line(ds__twords *w) {
     ds_result r = ds__parse_names(w, 1, 0, 0);
     if (r == DS_OK)
@@ -158,33 +185,18 @@ static ds_result ds__tlink_line(ds__twords *w) {
     if (r < 0)
         return r;
     int kind = w->words > 3 ? ds__link_kind_of(w->word[3]) : -1;
-    int rates = 0;
     if (kind < 0)
         return ds__tword_fail(
             w, 3, "not a kind of link: pcie, nvlink, nvswitch, socket, network or host");
-    ds__tlink l = { 0,
-                    0,
-                    kind,
-                    0,
-                    { 0, 0 },
-                    { ds__link_kinds[kind].rate, ds__link_kinds[kind].rate },
-                    ds__link_kinds[kind].latency };
-    for (int i = 4; i < w->words; i++) {
-        double n = 0;
-        int is = ds__parse_quantity(w->word[i], &n);
-        if (strcmp(w->word[i], "half") == 0)
-            l.half = 1;
-        else if (is == 't')
-            l.latency = (int64_t)n;
-        else if (is == 'r' && rates < 2 && n >= 1) {
-            l.rate[1] = n;
-            if (!rates++)
-                l.rate[0] = n;
-        } else
-            return ds__tword_fail(w, i,
-                                  "neither a rate above 0 (\"25GB/s\", two at most), nor a time "
-                                  "(\"500ns\"), nor \"half\"");
-    }
+    double rate = ds__link_kinds[kind].rate;
+    ds__tlink l = {
+        .kind = kind,
+        .rate = { rate, rate },
+        .latency = ds__link_kinds[kind].latency,
+    };
+    r = ds__tlink_values(w, &l);
+    if (r < 0)
+        return r;
     for (int i = 0; i < w->count[0]; i++)
         for (int k = 0; k < w->count[1] && r == DS_OK; k++) {
             l.a = w->list[0][i];
@@ -194,6 +206,7 @@ static ds_result ds__tlink_line(ds__twords *w) {
     return r < 0 ? ds__fail_append(r, " (line %d)", w->number) : r;
 }
 
+/* Returns the rank of a device's node; for the host the number of devices. */
 static int ds__rank_of(const ds_topology *t, int node) {
     for (int i = 0; i < t->devices; i++)
         if (t->rank[i] == node)
@@ -201,6 +214,56 @@ static int ds__rank_of(const ds_topology *t, int node) {
     return t->devices;
 }
 
+/* The words of a peer line before its value. */
+static const struct {
+    const char *word;
+    int what;   /* as in ds__tpeer */
+    int value;  /* what ds__parse_quantity returns for the value; 0: the word has no value */
+    int mutual; /* 1: the line holds for both directions */
+} ds__tpeer_words[] = {
+    { "on", '1', 0, 1 },     { "off", '0', 0, 1 },    { "push", 'u', 'r', 0 },
+    { "pull", 'd', 'r', 0 }, { "both", 'b', 'r', 1 }, { "latency", 'l', 't', 0 },
+};
+
+enum { DS__TPEER_WORDS = sizeof ds__tpeer_words / sizeof ds__tpeer_words[0] };
+
+/* Returns the word of a peer line as an index of ds__tpeer_words; DS__TPEER_WORDS for other
+   words. */
+static int ds__tpeer_word(const char *word) {
+    int i = 0;
+    while (i < DS__TPEER_WORDS && strcmp(word, ds__tpeer_words[i].word) != 0)
+        i++;
+    return i;
+}
+
+/* Reads the value of a peer line, a rate or a time, and checks that the line ends after it. */
+static ds_result ds__tpeer_value(ds__twords *w, int value, double *out) {
+    int timed = value == 't';
+    if (value && (w->words < 5 || ds__parse_quantity(w->word[4], out) != value || *out < !timed))
+        return ds__tword_fail(w, 4,
+                              timed ? "a time is expected (\"8us\")"
+                                    : "a rate above 0 is expected (\"25GB/s\")");
+    int end = value ? 5 : 4;
+    if (w->words > end)
+        return ds__tword_fail(w, end, "text after the end of the statement");
+    return DS_OK;
+}
+
+/* Adds the peer line of one pair of nodes, in one direction or in both. */
+static ds_result ds__tpeer_pair(ds__twords *w, struct ds__tpeer peer, const int *node, int mutual) {
+    ds_result r = DS_OK;
+    for (int back = 0; back <= mutual && r == DS_OK; back++) {
+        if (node[0] == node[1])
+            continue;
+        peer.from = ds__rank_of(w->t, node[back]);
+        peer.to = ds__rank_of(w->t, node[!back]);
+        r = ds__tpeer_add(w->t, peer);
+    }
+    return r;
+}
+
+/* Reads a peer line, which holds for each pair of a node of its first list and one of its second
+   list. */
 static ds_result ds__tpeer_line(ds__twords *w) {
     ds_result r = ds__parse_names(w, 1, 0, 1);
     if (r == DS_OK)
@@ -208,50 +271,31 @@ static ds_result ds__tpeer_line(ds__twords *w) {
     if (r < 0)
         return r;
     const char *word = w->words > 3 ? w->word[3] : "";
-    struct ds__tpeer e = { 0, 0, 'k', ds__link_kind_of(word), 0 };
-    if (strcmp(word, "on") == 0)
-        e.what = '1';
-    else if (strcmp(word, "off") == 0)
-        e.what = '0';
-    else if (strcmp(word, "push") == 0)
-        e.what = 'u';
-    else if (strcmp(word, "pull") == 0)
-        e.what = 'd';
-    else if (strcmp(word, "both") == 0)
-        e.what = 'b';
-    else if (strcmp(word, "latency") == 0)
-        e.what = 'l';
-    else if (e.kind < 0)
+    struct ds__tpeer peer = { 0, 0, 'k', ds__link_kind_of(word), 0 };
+    int known = ds__tpeer_word(word);
+    int value = 0;
+    int mutual = 1;
+    if (known < DS__TPEER_WORDS) {
+        peer.what = ds__tpeer_words[known].what;
+        value = ds__tpeer_words[known].value;
+        mutual = ds__tpeer_words[known].mutual;
+    } else if (peer.kind < 0) {
         return ds__tword_fail(w, 3,
                               "neither on, off, push, pull, both, latency nor a kind of link");
-    int timed = e.what == 'l';
-    int rated = timed || e.what == 'u' || e.what == 'd' || e.what == 'b';
-    int ways = rated && e.what != 'b' ? 1 : 2;
-    if (rated && (w->words < 5 || ds__parse_quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') ||
-                  e.rate < !timed))
-        return ds__tword_fail(w, 4,
-                              timed ? "a time is expected (\"8us\")"
-                                    : "a rate above 0 is expected (\"25GB/s\")");
-    if (w->words > 4 + rated)
-        return ds__tword_fail(w, 4 + rated, "text after the end of the statement");
-    for (int i = 0; i < w->count[0]; i++)
-        for (int k = 0; k < w->count[1]; k++)
-            for (int back = 0; back < ways; back++) {
-                e.from = w->list[back][back ? k : i];
-                e.to = w->list[!back][back ? i : k];
-                if (e.from == e.to)
-                    continue;
-                if (!rated && (!e.from || !e.to))
-                    return ds__tword_fail(w, e.from && back ? 2 : 1, "host memory is not a device");
-                struct ds__tpeer one = e;
-                one.from = ds__rank_of(w->t, e.from);
-                one.to = ds__rank_of(w->t, e.to);
-                if ((r = ds__tpeer_add(w->t, one)) < 0)
-                    return r;
-            }
-    return DS_OK;
+    }
+    r = ds__tpeer_value(w, value, &peer.rate);
+    int hosts = !w->list[0][0] + !w->list[1][0];
+    if (r == DS_OK && !value && hosts == 1)
+        return ds__tword_fail(w, w->list[0][0] ? 2 : 1, "host memory is not a device");
+    for (int i = 0; i < w->count[0] && r == DS_OK; i++)
+        for (int k = 0; k < w->count[1] && r == DS_OK; k++) {
+            const int node[2] = { w->list[0][i], w->list[1][k] };
+            r = ds__tpeer_pair(w, peer, node, mutual);
+        }
+    return r;
 }
 
+/* Reads a line with a value of the whole topology. */
 static ds_result ds__tvalue_line(ds__twords *w) {
     double n = 0;
     int is = w->words == 2 ? ds__parse_quantity(w->word[1], &n) : 0;
@@ -269,15 +313,16 @@ static ds_result ds__tvalue_line(ds__twords *w) {
     return DS_OK;
 }
 
+/* Reads a line that has words. */
 static ds_result ds__parse_line(ds__twords *w) {
-    static const char *const kinds[] = { "device", "switch", "socket" };
-    for (int i = 0; i < 3; i++)
-        if (strcmp(w->word[0], kinds[i]) == 0) {
-            DS__REQUIRE(i || !w->t->peers, "line %d: a device after the first peer line",
-                        w->number);
-            return ds__parse_declare(w, i == 0   ? DS__NODE_DEVICE
-                                        : i == 1 ? DS__NODE_SWITCH
-                                                 : DS__NODE_SOCKET);
+    static const char *const kinds[] = {
+        [DS__NODE_DEVICE] = "device", [DS__NODE_SWITCH] = "switch", [DS__NODE_SOCKET] = "socket"
+    };
+    for (int kind = 0; kind < 3; kind++)
+        if (strcmp(w->word[0], kinds[kind]) == 0) {
+            DS__REQUIRE(kind != DS__NODE_DEVICE || !w->t->peers,
+                        "line %d: a device after the first peer line", w->number);
+            return ds__parse_declare(w, kind);
         }
     if (strcmp(w->word[0], "link") == 0)
         return ds__tlink_line(w);
@@ -290,6 +335,22 @@ static ds_result ds__parse_line(ds__twords *w) {
         w, 0, "expected: device, switch, socket, link, peer, engines, start, latency or memory");
 }
 
+/* Divides the line into words; a word that begins with # begins a comment. */
+static ds_result ds__parse_words(ds__twords *w) {
+    w->words = 0;
+    for (char *s = w->line;;) {
+        s += strspn(s, " \t\r");
+        if (!*s || *s == '#')
+            return DS_OK;
+        DS__REQUIRE(w->words < DS__TWORDS, "line %d has more than %d words", w->number, DS__TWORDS);
+        w->word[w->words++] = s;
+        s += strcspn(s, " \t\r");
+        if (*s)
+            *s++ = 0;
+    }
+}
+
+/* Reads all lines of a text into a topology, and makes its routes. */
 static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     ds_result r = DS_OK;
     ds__twords *w = ds__host_alloc(sizeof *w);
@@ -299,7 +360,6 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     while (*text && r == DS_OK) {
         size_t n = strcspn(text, "\n");
         w->number++;
-        w->words = 0;
         if (n >= sizeof w->line) {
             r = ds__fail(DS_ERR_INVALID_VALUE, "line %d is longer than %zu characters", w->number,
                          sizeof w->line - 1);
@@ -308,20 +368,7 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
         memcpy(w->line, text, n);
         w->line[n] = 0;
         text += n + (text[n] == '\n');
-        for (char *s = w->line; r == DS_OK;) {
-            s += strspn(s, " \t\r");
-            if (!*s || *s == '#')
-                break;
-            if (w->words == DS__TWORDS) {
-                r = ds__fail(DS_ERR_INVALID_VALUE, "line %d has more than %d words", w->number,
-                             DS__TWORDS);
-                break;
-            }
-            w->word[w->words++] = s;
-            s += strcspn(s, " \t\r");
-            if (*s)
-                *s++ = 0;
-        }
+        r = ds__parse_words(w);
         if (r == DS_OK && w->words)
             r = ds__parse_line(w);
     }
@@ -331,6 +378,7 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     return r == DS_OK ? ds__routes_make(t) : r;
 }
 
+/* Creates a topology of a text. */
 static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
     ds_topology *t = ds__topology_new();
     ds_result r = t ? ds__topology_parse(text, t) : DS_ERR_OUT_OF_MEMORY;
@@ -349,6 +397,24 @@ DSDEF ds_result(ds_topology_create_of_text)(const char *text, ds_topology **out)
     return ds__topology_of_text(text, out);
 }
 
+/* Reads a whole text file into a buffer of so many bytes and ends it with a zero. */
+static ds_result ds__topology_read(const char *path, char *text, size_t size) {
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
+    ds_result r = DS_OK;
+    size_t n = fread(text, 1, size - 1, f);
+    text[n] = 0;
+    if (ferror(f))
+        r = ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
+    else if (n == size - 1)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s is longer than a MiB", path);
+    else if (memchr(text, 0, n))
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s is not a text file", path);
+    fclose(f);
+    return r;
+}
+
 DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out) {
     if (out)
         *out = NULL;
@@ -358,23 +424,14 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
     enum { MOST = 1 << 20 };
 
     char *text = ds__host_alloc(MOST);
-    FILE *f = text ? fopen(path, "rb") : NULL;
-    ds_result r = !text ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology")
-                  : f   ? DS_OK
-                        : ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
+    if (!text)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
+    ds_result r = ds__topology_read(path, text, MOST);
     if (r == DS_OK) {
-        size_t n = fread(text, 1, MOST - 1, f);
-        if (ferror(f))
-            r = ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
-        else if (n == MOST - 1)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is longer than a MiB", path);
-        else if (memchr(text, 0, n))
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is not a text file", path);
+        r = ds__topology_of_text(text, out);
+        if (r < 0)
+            r = ds__fail_append(r, " (in %s)", path);
     }
-    if (f)
-        fclose(f);
-    if (r == DS_OK && (r = ds__topology_of_text(text, out)) < 0)
-        r = ds__fail_append(r, " (in %s)", path);
     ds__host_free(text);
     return r;
 }

@@ -27,21 +27,30 @@
 
 #define DS__TPLACE_DEEP 16
 
-typedef struct ds__tplace { /* where a device is */
-    /* PCI addresses: the bridges above it from the root port on, then its own */
+/* Position of a device in the PCIe tree. */
+typedef struct ds__tplace {
+    /* PCI addresses: the bridges above the device from the root port on, then the device */
     char up[DS__TPLACE_DEEP][24];
-    int deep;   /* how many addresses `up` has; 0: nobody says */
+    int deep;   /* number of addresses in `up`; 0: unknown */
     int socket; /* NUMA node, or -1 */
-    int plain;  /* 1: its bridges say nothing */
+    int plain;  /* 1: the values of the bridges are not used */
 } ds__tplace;
 
-/* The path of a PCI device's file, of its folder, or of the folder of all; 0: too long. */
+/* Speed of a port in GT/s and its number of lanes; 0: unknown. */
+typedef struct ds__sysfs_port {
+    double speed;
+    double width;
+} ds__sysfs_port;
+
+/* Writes the path of a file of a PCI device, of its folder (empty `file`), or of the folder of all
+   devices (empty `pci`). Returns 0 if the path is too long. */
 static int ds__sys_path(char *out, size_t size, const char *pci, const char *file) {
     const char *root = getenv("DEVSTREAM_SYSFS");
     return (size_t)snprintf(out, size, "%s/bus/pci/devices%s%s%s%s", root && *root ? root : "/sys",
                             *pci ? "/" : "", pci, *file ? "/" : "", file) < size;
 }
 
+/* Reads the first line of a file of a PCI device. Returns 0 if the file cannot be read. */
 static int ds__sys_line(const char *pci, const char *file, char *out, size_t size) {
     char path[512];
     if (!ds__sys_path(path, sizeof path, pci, file))
@@ -53,26 +62,54 @@ static int ds__sys_line(const char *pci, const char *file, char *out, size_t siz
     return got;
 }
 
-/* GT/s and lanes, "max" or "current"; 0 where nobody says. */
-static void ds__sysfs_port_read(const char *pci, const char *which, double *out_speed,
-                                double *out_width) {
+/* Returns the greatest ("max") or the current ("current") values of a port. */
+static ds__sysfs_port ds__sysfs_port_read(const char *pci, const char *which) {
+    ds__sysfs_port port = { 0, 0 };
     char file[32];
     char line[64];
     unsigned n = 0;
     unsigned tenth = 0;
     snprintf(file, sizeof file, "%s_link_speed", which);
-    *out_speed = ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%4u.%1u", &n, &tenth)
-                     ? n + tenth / 10.0
-                     : 0;
+    if (ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%4u.%1u", &n, &tenth) > 0)
+        port.speed = n + tenth / 10.0;
     snprintf(file, sizeof file, "%s_link_width", which);
-    *out_width =
-        ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%3u", &n) && n <= 32 ? n : 0;
+    if (ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%3u", &n) > 0 && n <= 32)
+        port.width = n;
+    return port;
 }
 
+/* Lists the PCI addresses of a path such as
+   ../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0, from the root port on. */
+static void ds__tplace_parse(const char *at, ds__tplace *out) {
+    while (*at) {
+        size_t length = strcspn(at, "/");
+        if (strncmp(at, "pci", 3) == 0) {
+            out->deep = 0;
+        } else if (memchr(at, ':', length) && length < sizeof out->up[0] &&
+                   out->deep < DS__TPLACE_DEEP) {
+            memcpy(out->up[out->deep], at, length);
+            out->up[out->deep++][length] = 0;
+        }
+        at += length + (at[length] == '/');
+    }
+}
+
+/* Returns 1 if the bridge above the device promises less than the device's link runs at now: the
+   bridges are those of a virtual machine. */
+static int ds__tplace_is_plain(const ds__tplace *p, const char *address) {
+    if (p->deep < 2)
+        return 0;
+    ds__sysfs_port most = ds__sysfs_port_read(p->up[p->deep - 2], "max");
+    ds__sysfs_port now = ds__sysfs_port_read(address, "current");
+    return (most.speed > 0 && most.speed < now.speed) || (most.width > 0 && most.width < now.width);
+}
+
+/* Finds the position of a PCI device. If the device or its files are missing, all values are
+   unknown. */
 static void ds__tplace_find(const char *pci, ds__tplace *out) {
     char address[24];
     char path[512];
-    char way[1024];
+    char real[1024];
     char line[64];
     size_t n = strlen(pci);
     out->deep = 0;
@@ -80,68 +117,58 @@ static void ds__tplace_find(const char *pci, ds__tplace *out) {
     out->plain = 0;
     if (!n || n >= sizeof address)
         return;
-    /* CUDA's have capitals */
+    /* CUDA writes capitals, /sys does not */
     for (size_t i = 0; i <= n; i++)
         address[i] = (char)(pci[i] >= 'A' && pci[i] <= 'F' ? pci[i] + ('a' - 'A') : pci[i]);
-    if (!ds__sys_path(path, sizeof path, address, "") || !ds__os_link(path, way, sizeof way))
+    if (!ds__sys_path(path, sizeof path, address, "") || !ds__os_link(path, real, sizeof real))
         return;
-    for (char *at = way; *at;) { /* ../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0 */
-        size_t length = strcspn(at, "/");
-        if (strncmp(at, "pci", 3) == 0)
-            out->deep = 0;
-        else if (memchr(at, ':', length) && length < sizeof out->up[0] &&
-                 out->deep < DS__TPLACE_DEEP) {
-            memcpy(out->up[out->deep], at, length);
-            out->up[out->deep++][length] = 0;
-        }
-        at += length + (at[length] == '/');
-    }
+    ds__tplace_parse(real, out);
     if (ds__sys_line(address, "numa_node", line, sizeof line) &&
         sscanf(line, "%4d", &out->socket) != 1)
         out->socket = -1;
-    if (out->deep < 2)
-        return;
-    double most[2];
-    double now[2];
-    ds__sysfs_port_read(out->up[out->deep - 2], "max", &most[0], &most[1]);
-    ds__sysfs_port_read(address, "current", &now[0], &now[1]);
-    out->plain = (most[0] > 0 && most[0] < now[0]) || (most[1] > 0 && most[1] < now[1]);
+    out->plain = ds__tplace_is_plain(out, address);
 }
 
-/* Bytes per second of the way up from `low` until below `high`, four fifths of what the links
-   carry. Going up, every second step is inside of a switch. */
+/* Returns the lesser of two values, of which 0 is unknown. */
+static double ds__sysfs_lesser(double a, double b) {
+    return a <= 0 || (b > 0 && b < a) ? b : a;
+}
+
+/* Returns the bytes per second of the link above entry `at` of the path: four fifths of what both
+   ends support; 0: unknown. Links of up to 5 GT/s lose a fifth to their code, faster ones 2 of 130
+   bits. */
+static double ds__tplace_link_rate(const ds__tplace *p, int at) {
+    ds__sysfs_port port = ds__sysfs_port_read(p->up[at], "max");
+    if (at > 0 && !p->plain) {
+        ds__sysfs_port other = ds__sysfs_port_read(p->up[at - 1], "max");
+        port.speed = ds__sysfs_lesser(port.speed, other.speed);
+        port.width = ds__sysfs_lesser(port.width, other.width);
+    }
+    return port.speed * port.width * 1e9 / 8 * (port.speed > 5 ? 128.0 / 130 : 0.8) * 0.8;
+}
+
+/* Returns the bytes per second from entry `low` of the path up to, but without, entry `high`: the
+   rate of the slowest link. Upwards from the device, every second step is inside of a switch. */
 static double ds__tplace_rate(const ds__tplace *p, int low, int high) {
     double rate = 0;
     for (int at = low; at > high; at--) {
-        double speed;
-        double width;
-        double other[2] = { 0, 0 };
         if ((p->deep - 1 - at) % 2 || (p->plain && at != p->deep - 1))
             continue;
-        ds__sysfs_port_read(p->up[at], "max", &speed, &width);
-        if (at > 0 && !p->plain)
-            ds__sysfs_port_read(p->up[at - 1], "max", &other[0], &other[1]);
-        if (speed <= 0 || (other[0] > 0 && other[0] < speed))
-            speed = other[0];
-        if (width <= 0 || (other[1] > 0 && other[1] < width))
-            width = other[1];
-        double one = speed * width * 1e9 / 8 * (speed > 5 ? 128.0 / 130 : 0.8) * 0.8;
-        if (one > 0 && (rate <= 0 || one < rate))
-            rate = one;
+        rate = ds__sysfs_lesser(rate, ds__tplace_link_rate(p, at));
     }
     return rate > 0 ? (double)(uint64_t)rate : ds__link_kinds[DS_LINK_PCIE].rate;
 }
 
-/* An NVSwitch of the generations that are PCI devices: NVIDIA's, of the class of bridges of
-   another kind. */
+/* Returns 1 if a PCI device is an NVSwitch: a device of NVIDIA in the class "other bridge". Not all
+   generations of NVSwitches are PCI devices. */
 static int ds__sys_nvswitch(const char *pci) {
     char line[64];
     return ds__sys_line(pci, "class", line, sizeof line) && strncmp(line, "0x0680", 6) == 0 &&
            ds__sys_line(pci, "vendor", line, sizeof line) && strncmp(line, "0x10de", 6) == 0;
 }
 
-/* Whether ways to several devices part at the bridge above device i. A root port has one link,
-   and what is on it is one card. */
+/* Returns 1 if paths to several devices part at entry `at` above device i. Entry 0, the root port,
+   has one link, to one card. */
 static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int at) {
     for (size_t k = 0; k < count; k++)
         if (at < place[k].deep - 1 && strcmp(place[k].up[at], place[i].up[at]) == 0 &&

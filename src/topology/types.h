@@ -6,7 +6,7 @@
    Policy:
    1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
       for each direction, or one wire for both. Only switches and sockets forward data.
-   2. A route is the list of wires from a device or the host to another. A route has the least
+   2. A route is the list of wires from a device or the host to another one. A route has the least
       latency and, of several such paths, the highest rate. Plans and the predictor take paths
       and rates from the table of routes. A measured rate is one more wire of the pair's route.
    3. If the rates of copies by the source (push) and by the destination (pull) are known, the
@@ -45,8 +45,8 @@ typedef struct ds__tlink {
 
 typedef struct ds__troute {
     int64_t latency_ns;
-    int direct;  /* no way through the host */
-    size_t hops; /* 0: there is no way */
+    int direct;  /* 1: the two access each other; 0: copies go through the host */
+    size_t hops; /* wires; 0: there is no route */
     const int *wire;
     double rate; /* of the slowest wire */
     int push;    /* 1: the source should make the copy */
@@ -71,25 +71,25 @@ struct ds_topology {
     double *wire;      /* bytes per second */
     int *rank;         /* nodes of the devices */
     int *group[3];     /* of each device, by level; see ds__groups_find */
-    int *island;       /* of each device: which switch's group it is in, from 0 on */
-    int *seat;         /* of each device: which member of that group it is */
+    int *island;       /* of each device: the number of its group of level 1, from 0 on */
+    int *seat;         /* of each device: its number in that group */
     ds__troute *route; /* from row to column, devices + 1 of each, the last is the host */
-    int *hop;          /* what `wire` of the routes points to */
+    int *hop;          /* the wires of all routes */
 
     /* the peer lines, pair by pair */
     struct ds__tpeer {
         int from;
         int to;
-        int what;
-        int kind;
+        int what;    /* '1' on, '0' off, 'k' kind, 'u' push, 'd' pull, 'b' both, 'l' latency */
+        int kind;    /* of the links for which the pair is on */
         double rate; /* of a latency: nanoseconds */
     } * peer;
 
     int peers;
-    uint64_t id;            /* tells it from others in the table of plans */
+    uint64_t id;            /* names the topology in the list of plans */
     ds_allocator allocator; /* of all its memory */
-    ds_device *device;      /* what the ranks are here; NULL: rank i is device i */
-    ds_cpu_route *way;      /* the routes as the CPU driver takes them */
+    ds_device *device;      /* the ranks' devices on this machine; NULL: rank i is device i */
+    ds_cpu_route *way;      /* the routes in the form of the CPU driver */
 };
 
 static const struct {
@@ -103,8 +103,8 @@ static const struct {
 #undef DS__LINK_KIND
 };
 
-/* One more element of a zeroed array that grows: its address, or NULL without memory, which is
-   said. */
+/* Adds a zeroed element to an array, which may move. Returns the element; if memory is exhausted,
+   reports the error and returns NULL. */
 static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size) {
     void *at;
     memcpy(&at, array, sizeof at);
@@ -125,11 +125,12 @@ static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size
     return (char *)at + count * size;
 }
 
+/* Returns the route from one rank to another; rank `devices` is the host. */
 static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
     return &t->route[from * (t->devices + 1) + to];
 }
 
-/* Called before a topology is freed, if plans were made. */
+/* Called before a topology is freed; NULL before the first plan. */
 static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
 
 #endif

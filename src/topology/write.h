@@ -17,13 +17,19 @@
 #include "../core/internal.h"
 #include "types.h"
 
+/* Returns the name of a rank, or of the host. */
+static const char *ds__topology_rank_name(const ds_topology *t, int rank) {
+    return rank < t->devices ? t->node[t->rank[rank]].name : "host";
+}
+
+/* Writes rate and latency of each pair; * for pairs that do not access each other. */
 static void ds__topology_matrix(const ds_topology *t, ds__text_writer *pen) {
     ds__text_writer_print(pen, "%-10s", "GB/s us");
     for (int k = 0; k <= t->devices; k++)
-        ds__text_writer_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
+        ds__text_writer_print(pen, " %11.11s", ds__topology_rank_name(t, k));
     ds__text_writer_print(pen, "\n");
     for (int i = 0; i <= t->devices; i++) {
-        ds__text_writer_print(pen, "%-10.10s", i < t->devices ? t->node[t->rank[i]].name : "host");
+        ds__text_writer_print(pen, "%-10.10s", ds__topology_rank_name(t, i));
         for (int k = 0; k <= t->devices; k++) {
             const ds__troute *r = ds__route_of(t, i, k);
             if (i == k)
@@ -38,6 +44,7 @@ static void ds__topology_matrix(const ds_topology *t, ds__text_writer *pen) {
     }
 }
 
+/* Writes a graph for dot. The host is left out if it has no link. */
 static void ds__topology_dot(const ds_topology *t, ds__text_writer *pen) {
     static const char *const shapes[] = { "box", "ellipse", "hexagon", "cylinder" };
     ds__text_writer_print(pen, "graph \"topology\" {\n");
@@ -63,6 +70,37 @@ static void ds__topology_dot(const ds_topology *t, ds__text_writer *pen) {
     ds__text_writer_print(pen, "}\n");
 }
 
+/* Writes a peer line. A line that holds for both directions is written once. */
+static void ds__topology_peer(const ds_topology *t, ds__text_writer *pen,
+                              const struct ds__tpeer *e) {
+    const char *from = ds__topology_rank_name(t, e->from);
+    const char *to = ds__topology_rank_name(t, e->to);
+    const char *word = e->what == '1' ? "on" : "off";
+    switch (e->what) {
+    case 'u':
+        ds__text_writer_print(pen, "peer %s %s push %.0fB/s\n", from, to, e->rate);
+        return;
+    case 'd':
+        ds__text_writer_print(pen, "peer %s %s pull %.0fB/s\n", from, to, e->rate);
+        return;
+    case 'l':
+        ds__text_writer_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
+        return;
+    case 'b':
+        if (e->from < e->to)
+            ds__text_writer_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
+        return;
+    case 'k':
+        word = ds__link_kinds[e->kind].word;
+        break;
+    default:
+        break;
+    }
+    if (e->from < e->to)
+        ds__text_writer_print(pen, "peer %s %s %s\n", from, to, word);
+}
+
+/* Writes the form that ds_topology_create_of_text reads. */
 static void ds__topology_text(const ds_topology *t, ds__text_writer *pen) {
     static const char *const kinds[] = { "device", "switch", "socket" };
     ds__text_writer_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
@@ -75,23 +113,8 @@ static void ds__topology_text(const ds_topology *t, ds__text_writer *pen) {
                               t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0],
                               k->rate[1], (long long)k->latency, k->half ? " half" : "");
     }
-    for (int i = 0; i < t->peers; i++) {
-        const struct ds__tpeer *e = &t->peer[i];
-        const char *from = e->from < t->devices ? t->node[t->rank[e->from]].name : "host";
-        const char *to = e->to < t->devices ? t->node[t->rank[e->to]].name : "host";
-        if (e->what == 'u' || e->what == 'd')
-            ds__text_writer_print(pen, "peer %s %s %s %.0fB/s\n", from, to,
-                                  e->what == 'u' ? "push" : "pull", e->rate);
-        else if (e->what == 'l')
-            ds__text_writer_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
-        else if (e->from < e->to && e->what == 'b')
-            ds__text_writer_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
-        else if (e->from < e->to)
-            ds__text_writer_print(pen, "peer %s %s %s\n", from, to,
-                                  e->what == '1'   ? "on"
-                                  : e->what == '0' ? "off"
-                                                   : ds__link_kinds[e->kind].word);
-    }
+    for (int i = 0; i < t->peers; i++)
+        ds__topology_peer(t, pen, &t->peer[i]);
 }
 
 DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_format format,

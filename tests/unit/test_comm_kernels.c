@@ -1062,7 +1062,7 @@ static void reduce_on(ds_device_type type) {
             }
             reduce_plainly(&r, p, want);
             /* in place of the last */
-            ok(ds__comm_reduce(s, given, types[t].dtype, device[inputs - 1],
+            ok(ds__comm_reduce(s, (ds__reduction){ given, types[t].dtype }, device[inputs - 1],
                                (const void *const *)device, inputs, COUNT));
             ok(ds_copy(got, device[inputs - 1], bytes, s));
             ok(ds_stream_synchronize(s));
@@ -1117,7 +1117,7 @@ static void pack_on(ds_device_type type) {
         ok(ds_mem_alloc(bytes, s, &a));
         ok(ds_mem_alloc(bytes, s, &b));
         ok(ds_copy(a, from, bytes, s));
-        ok(ds__comm_pack(s, size, b, dst, a, src, shape, ndim));
+        ok(ds__comm_pack(s, b, a, &(ds__comm_copy){ size, ndim, shape, dst, src }));
         ok(ds_copy(got, b, bytes, s));
         ok(ds_stream_synchronize(s));
         assert_memory_equal(got, want, bytes);

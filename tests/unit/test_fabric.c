@@ -324,8 +324,8 @@ static void test_sums_fills_and_copies_within_a_device_share_its_memory(void **s
     }
     const void *inputs[3] = { in[0], in[1], in[2] };
     /* reads 12000, writes 4000 */
-    ok(ds__comm_reduce(s, DS_REDUCE_SUM, (ds_dtype){ DS_CODE_FLOAT, 32, 1 }, x[0], inputs, 3,
-                       1000));
+    ds__reduction sum = { DS_REDUCE_SUM, { DS_CODE_FLOAT, 32, 1 } };
+    ok(ds__comm_reduce(s, sum, x[0], inputs, 3, 1000));
     ok(ds_fill(in[0], 0, 4, 1000, s));  /* 4000, ready at 16000 */
     ok(ds_copy(in[1], in[2], 4000, t)); /* 8000, ready at 0, so before the fill */
     ok(ds_fill(x[1], 0, 4, 1000, u));   /* 4000 of the other device */

@@ -299,7 +299,8 @@ static void test_what_is_wrong_with_a_text_is_said_with_line_and_word(void **sta
     says("device a b\nlink a b pcie\npeer a b latency 3GB/s\n",
          "line 3, word 5 (\"3GB/s\"): a time");
     says("device a b\nlink a b pcie\npeer a b latency 3us 4us\n", "line 3, word 6");
-    says("device a b\nlink a b pcie\npeer a host off\n", "line 3");
+    says("device a b\nlink a b pcie\npeer a host off\n", "line 3, word 3 (\"host\")");
+    says("device a b\nlink a b pcie\npeer host b on\n", "line 3, word 2 (\"host\")");
     says("device a b\nswitch s\nlink a..b s pcie\n", "line 3, word 2");
     says("device a b\nswitch s\nlink a b pcie\npeer a s off\n", "line 4, word 3");
     says("device a\nengines 0\n", "line 2, word 2");
