@@ -15,7 +15,7 @@
 #include "../base/error.h"
 
 static struct {
-    ds__lock lock;
+    ds__spinlock lock;
     ds_check_fn fn; /* NULL: ds__check_exit */
     void *user;
 } ds__check;
@@ -36,10 +36,10 @@ static void ds__check_exit(const ds_check_item *item, void *user) {
 }
 
 DSDEF void(ds_check_set_handler)(ds_check_fn fn, void *user) {
-    ds__lock_take(&ds__check.lock);
+    ds__spinlock_lock(&ds__check.lock);
     ds__check.fn = fn;
     ds__check.user = user;
-    ds__lock_give(&ds__check.lock);
+    ds__spinlock_unlock(&ds__check.lock);
 }
 
 DSDEF void(ds_check_report)(ds_result result, const char *text, const char *file, int line) {
@@ -48,10 +48,10 @@ DSDEF void(ds_check_report)(ds_result result, const char *text, const char *file
                            .file = file ? file : "",
                            .line = line,
                            .error = ds__tls.error };
-    ds__lock_take(&ds__check.lock);
+    ds__spinlock_lock(&ds__check.lock);
     ds_check_fn fn = ds__check.fn;
     void *user = ds__check.user;
-    ds__lock_give(&ds__check.lock);
+    ds__spinlock_unlock(&ds__check.lock);
     if (!fn)
         fn = ds__check_exit;
     fn(&item, user);

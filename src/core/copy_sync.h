@@ -60,7 +60,7 @@ DSDEF ds_result(ds_copy_sync)(void *dst, const void *src, size_t size) {
     ds__stream *s = ds__copy_sync_pin(&stream, &r);
     if (!s)
         return r;
-    ds__op op = ds__op_make(DS__OP_COPY);
+    ds__op op = ds__op_init(DS__OP_COPY);
     r = ds__copy_op(s->driver, &op, &DS__COPY_ROW(dst, src, size));
     if (r == DS_OK)
         r = ds__copy_sync_begin(s, dst, src);
@@ -78,7 +78,7 @@ DSDEF ds_result(ds_fill_sync)(void *ptr, uint32_t value, size_t value_size, size
     if (!s)
         return r;
     ds__fill_request fill = ds__fill_row(ptr, value, value_size, count);
-    ds__op op = ds__op_make(DS__OP_FILL);
+    ds__op op = ds__op_init(DS__OP_FILL);
     r = ds__fill_op(s->driver, &op, &fill);
     if (r == DS_OK && count)
         r = ds__copy_sync_begin(s, ptr, NULL);

@@ -1,7 +1,7 @@
 /* cpu/options.h - options of the CPU driver.
 
    Checks a ds_cpu_desc (ds__cpu_check), and keeps a copy of it until ds_shutdown
-   (ds__cpu_configure). ds__cpu_option reads a number, and ds__cpu_peers_make the peer access, from
+   (ds__cpu_configure). ds__cpu_option reads a number, and ds__cpu_peers_create the peer access, from
    the options or else from the environment.
 
    Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
@@ -49,7 +49,8 @@ static ds_result ds__cpu_peers_read(int *out_all, int *out_half) {
 
 /* Makes the matrix of the peer access, of the options or else of the environment. *out NULL: all
    devices have access, or a fabric defines it. The caller frees the matrix. */
-static ds_result ds__cpu_peers_make(const ds_cpu_desc *desc, size_t devices, unsigned char **out) {
+static ds_result ds__cpu_peers_create(const ds_cpu_desc *desc, size_t devices,
+                                      unsigned char **out) {
     int all;
     int half;
     ds_result r = ds__cpu_peers_read(&all, &half);
