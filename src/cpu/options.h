@@ -1,8 +1,8 @@
 /* cpu/options.h - options of the CPU driver.
 
    Checks a ds_cpu_desc (ds__cpu_check), and keeps a copy of it until ds_shutdown
-   (ds__cpu_configure). ds__cpu_option reads a number, and ds__cpu_peers_create the peer access, from
-   the options or else from the environment.
+   (ds__cpu_configure). ds__cpu_option reads a number, and ds__cpu_peers_create the peer access,
+   from the options or else from the environment.
 
    Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
    where 0 means a default, and its number of devices is also that of the options. A refused
