@@ -25,7 +25,7 @@ static void ds__kernel_defs_shutdown(void) {
     for (ds_kernel_def *def = ds__kernel_defs.list; def; def = def->next) {
         ds__kernel *k = ds__pin(&ds__g.kernels, def->kernel.id);
         if (k) {
-            ds__table_kill(&ds__g.kernels, k);
+            ds__table_invalidate(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
     }
@@ -44,7 +44,7 @@ static ds_result ds__kernel_def_create(ds_kernel_def *def, ds_kernel *out) {
                                       .entry = def->ptx ? def->name : NULL,
                                       .block = def->block,
                                       .items_per_block = def->items_per_block } };
-    return ds__kernel_new(&desc, out);
+    return ds__kernel_create(&desc, out);
 }
 
 /* The slow part of ds__kernel_def_get: creates the kernel, unless another thread did. */
@@ -56,7 +56,7 @@ static ds_result ds__kernel_def_get_slow(ds_kernel_def *def, ds_kernel *out) {
     if (def->epoch != epoch) {
         r = ds__kernel_def_create(def, &def->kernel);
         if (r == DS_OK) {
-            ds__module_start(DS__MODULE_KERNEL, &module);
+            ds__module_add(DS__MODULE_KERNEL, &module);
             def->next = ds__kernel_defs.list;
             ds__kernel_defs.list = def;
             __atomic_store_n(&def->epoch, epoch, __ATOMIC_RELEASE);

@@ -26,7 +26,7 @@ typedef struct ds__scratch {
 } ds__scratch;
 
 static struct {
-    ds__lock lock;
+    ds__spinlock lock;
     ds__scratch *list; /* the one used last in front */
 } ds__scratch_state;
 
@@ -35,11 +35,11 @@ static _Thread_local jmp_buf *ds__scratch_overflow;
 
 /* Returns a chunk. NULL: no memory. */
 static ds__scratch *ds__scratch_take(void) {
-    ds__lock_take(&ds__scratch_state.lock);
+    ds__spinlock_lock(&ds__scratch_state.lock);
     ds__scratch *chunk = ds__scratch_state.list;
     if (chunk)
         ds__scratch_state.list = chunk->next;
-    ds__lock_give(&ds__scratch_state.lock);
+    ds__spinlock_unlock(&ds__scratch_state.lock);
     if (chunk)
         return chunk;
     chunk = ds__host_alloc(sizeof *chunk + DS_KERNEL_SCRATCH_BYTES + 64);
@@ -49,10 +49,10 @@ static ds__scratch *ds__scratch_take(void) {
 }
 
 static void ds__scratch_put(ds__scratch *chunk) {
-    ds__lock_take(&ds__scratch_state.lock);
+    ds__spinlock_lock(&ds__scratch_state.lock);
     chunk->next = ds__scratch_state.list;
     ds__scratch_state.list = chunk;
-    ds__lock_give(&ds__scratch_state.lock);
+    ds__spinlock_unlock(&ds__scratch_state.lock);
 }
 
 /* At shutdown, when no kernel runs. */
