@@ -10,9 +10,9 @@
            c[i] = a[i] + b[i];
        }
 
-   The CPU driver runs it as it is. For GPUs, `devstream-kernels add.kernels.h` compiles the same file
-   to PTX with clang or nvcc and writes add.ptx.h. The program launches it by
-   DS_LAUNCH(add, stream, n, a, b, c).
+   The CPU driver runs it as it is. For GPUs, `devstream-kernels add.kernels.h` compiles the same
+   file to PTX with clang or nvcc and writes add.ptx.h. The program launches it by DS_LAUNCH(add,
+   stream, n, a, b, c).
 
    One file of the program must #define DEVSTREAM_IMPLEMENTATION and include this header; others
    include it without the define. Put devstream.h beside it.

@@ -2,8 +2,8 @@
 
    Defines DS_BLOCK_KERNEL_1D, _2D and _3D, and what their bodies use: DS_THREADS, DS_SHARED,
    DS_PRIVATE, DS_OWN, and the indices. On a GPU every thread of a block runs the body, and a thread
-   loop is its own part with a barrier behind it. On the CPU one thread runs the body for a block, and
-   a thread loop is a loop over the block's threads, so that no thread has to stop at a barrier
+   loop is its own part with a barrier behind it. On the CPU one thread runs the body for a block,
+   and a thread loop is a loop over the block's threads, so that no thread has to stop at a barrier
    (Stratton, Stone, Hwu: MCUDA, LCPC 2008).
 
    Threads: a block runs on one thread of the CPU driver; several blocks run at the same time. */
@@ -46,8 +46,8 @@
     DS__BLOCK_KERNEL(name, threads_x, threads_y, 1, (size_t dsk__gx, size_t dsk__gy), \
                      (dsk__gx, dsk__gy), (dsk__gx, dsk__gy, 1), __VA_ARGS__)
 
-/** Defines a block kernel of three dimensions, otherwise as DS_BLOCK_KERNEL_2D does; threads_z is at
-    most 64. */
+/** Defines a block kernel of three dimensions, otherwise as DS_BLOCK_KERNEL_2D does; threads_z is
+   at most 64. */
 #define DS_BLOCK_KERNEL_3D(name, threads_x, threads_y, threads_z, ...) \
     DS__BLOCK_KERNEL(name, threads_x, threads_y, threads_z,            \
                      (size_t dsk__gx, size_t dsk__gy, size_t dsk__gz), \
@@ -207,8 +207,8 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     type *name = (type *)dsk__block_take( \
         dsk__b, sizeof(type), dsk__b->threads[0] * dsk__b->threads[1] * dsk__b->threads[2])
 #define DS_OWN(name) ((name)[DS_THREAD_RANK])
-/** Declares an array of 1 to 3 dimensions in the shared memory of the block, at most 48 KiB together.
-    Not initialised. */
+/** Declares an array of 1 to 3 dimensions in the shared memory of the block, at most 48 KiB
+   together. Not initialised. */
 #define DS_SHARED(type, name, ...) \
     DS__JOIN(DS__SHARED_, DS__NUMBER(__VA_ARGS__))(type, name, __VA_ARGS__)
 #define DS__SHARED_1(type, name, a)  \

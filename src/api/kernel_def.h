@@ -32,8 +32,8 @@ typedef struct ds_kernel_def {
     struct ds_kernel_def *next; /**< private */
 } ds_kernel_def;
 
-/** Returns the kernel of a definition, for ds_kernel_load and graph nodes. The first call creates it.
-    The program must not destroy it; ds_shutdown does. */
+/** Returns the kernel of a definition, for ds_kernel_load and graph nodes. The first call creates
+   it. The program must not destroy it; ds_shutdown does. */
 DSDEF DS_MUST_USE ds_result ds_kernel_def_get_kernel(ds_kernel_def *def, ds_kernel *out);
 /** Launches a defined kernel in stream order. dims: numbers of items, or of blocks for a block
     kernel; if one is 0, nothing runs. args: the struct NAME_args, copied by the call. NAME_launch

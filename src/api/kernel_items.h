@@ -1,9 +1,9 @@
 /* api/kernel_items.h - elementwise kernels.
 
-   Defines DS_KERNEL_1D, DS_KERNEL_2D and DS_KERNEL_3D. From a parameter list and the body of one item
-   they make, for the CPU, the argument struct, the parameter table, the loop and the launch function;
-   for a GPU, the kernel function. The body follows the macro, so the function of the item is declared
-   before the loop and defined last.
+   Defines DS_KERNEL_1D, DS_KERNEL_2D and DS_KERNEL_3D. From a parameter list and the body of one
+   item they make, for the CPU, the argument struct, the parameter table, the loop and the launch
+   function; for a GPU, the kernel function. The body follows the macro, so the function of the item
+   is declared before the loop and defined last.
 
    Threads: the functions of a kernel run on the threads of its driver. */
 #ifndef DS__API_KERNEL_ITEMS_H
@@ -21,16 +21,16 @@
             y[i] = a * x[i] + y[i];
         }
 
-    Parameters, 1 to 24: DS_READ(type, name, extent), DS_WRITE and DS_READ_WRITE are pointers to memory
-    of the device. The extent is the number of elements that a launch uses, an expression of the other
-    parameters and n. DS_VALUE(type, name) is a value. `return` ends the item. Items run in any order
-    and at the same time. DS_LAUNCH(saxpy, stream, n, a, x, y) launches the kernel. */
+    Parameters, 1 to 24: DS_READ(type, name, extent), DS_WRITE and DS_READ_WRITE are pointers to
+    memory of the device. The extent is the number of elements that a launch uses, an expression of
+    the other parameters and n. DS_VALUE(type, name) is a value. `return` ends the item. Items run
+    in any order and at the same time. DS_LAUNCH(saxpy, stream, n, a, x, y) launches the kernel. */
 #define DS_KERNEL_1D(name, i, n, ...)                                                            \
     DS__ITEM_KERNEL(name, 1D, (size_t i DS__UNUSED, size_t n DS__UNUSED), (size_t n DS__UNUSED), \
                     (n), (n, 1, 1), __VA_ARGS__)
 
-/** Defines a kernel over items (x, y), x = 0 .. nx-1, y = 0 .. ny-1, otherwise as DS_KERNEL_1D does.
-    Item (x, y) has the number x + nx y. DS_LAUNCH(name, stream, nx, ny, ...) launches it. */
+/** Defines a kernel over items (x, y), x = 0 .. nx-1, y = 0 .. ny-1, otherwise as DS_KERNEL_1D
+   does. Item (x, y) has the number x + nx y. DS_LAUNCH(name, stream, nx, ny, ...) launches it. */
 #define DS_KERNEL_2D(name, x, y, nx, ny, ...)                                                   \
     DS__ITEM_KERNEL(                                                                            \
         name, 2D,                                                                               \

@@ -1,9 +1,9 @@
 /* api/kernel_params.h - parameter lists of kernels.
 
    A kernel macro gets its parameters as DS_READ(...), DS_WRITE(...), DS_READ_WRITE(...) and
-   DS_VALUE(...). These words are no macros: DS__EACH applies a macro to each, which pastes the word to
-   a prefix and so gets kind, type, name, element type and extent. From one list come the argument
-   struct, the table of parameters, the parameters of both forms and the launch function.
+   DS_VALUE(...). These words are no macros: DS__EACH applies a macro to each, which pastes the word
+   to a prefix and so gets kind, type, name, element type and extent. From one list come the
+   argument struct, the table of parameters, the parameters of both forms and the launch function.
 
    Threads: none. */
 #ifndef DS__API_KERNEL_PARAMS_H

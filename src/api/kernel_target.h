@@ -1,9 +1,9 @@
 /* api/kernel_target.h - what kernel source needs from its compiler, for both forms.
 
    A kernel file is compiled twice: as C or C++ for the CPU driver, and as device code for GPUs by
-   devstream-kernels, which defines DEVSTREAM_KERNEL_DEVICE. This room hides the difference: function
-   qualifiers, shared memory, barriers, thread indices, and the operations that each side has as
-   instructions.
+   devstream-kernels, which defines DEVSTREAM_KERNEL_DEVICE. This room hides the difference:
+   function qualifiers, shared memory, barriers, thread indices, and the operations that each side
+   has as instructions.
 
    Invariants: device code sees this header and the kernel file only. clang compiles without CUDA's
    headers (-nocudainc -nocudalib); nvcc includes its own. No operation of this room is contracted:
@@ -95,8 +95,9 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__HAS_APPROX 0
 #endif
 
-/* The options of a function that a kernel's items or blocks run in. gcc contracts and vectorizes in the
-   function that everything is inlined into; clang reads the pragma where an expression stands. */
+/* The options of a function that a kernel's items or blocks run in. gcc contracts and vectorizes in
+   the function that everything is inlined into; clang reads the pragma where an expression stands.
+   */
 #if defined(__clang__)
 #define DS__KERNEL_EXACT
 #pragma STDC FP_CONTRACT OFF
@@ -107,8 +108,8 @@ typedef __SIZE_TYPE__ size_t;
 #endif
 
 /* DS__INDEPENDENT is a loop whose iterations are independent, as items on a GPU. clang warns if it
-   makes no vector code of such a loop, which is no fault of the program; the warning names the loop,
-   or without debug information its function, so both are enclosed. */
+   makes no vector code of such a loop, which is no fault of the program; the warning names the
+   loop, or without debug information its function, so both are enclosed. */
 #if defined(__clang__)
 #define DS__QUIET_BEGIN \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
@@ -136,7 +137,8 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__KERNEL_OPTIONS(name)
 #endif
 
-/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`. */
+/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`.
+   */
 #define DS_KERNEL_FN DS__DEVICE_FN
 /** Qualifies a table of constants that kernels read in both forms. */
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const

@@ -213,8 +213,8 @@ static void ds__ptx_read_extent(ds__ptx_reader *in, ds__ptx_param *p) {
         t = ds__ptx_next(in);
 }
 
-/* Reads a word of a parameter: its type, its name or an attribute. Returns 0 if it is a second name.
-   Sets *strange if the word is not known here. */
+/* Reads a word of a parameter: its type, its name or an attribute. Returns 0 if it is a second
+   name. Sets *strange if the word is not known here. */
 static int ds__ptx_read_param_word(ds__ptx_reader *in, const ds__ptx_token *t, ds__ptx_param *p,
                                    int *strange) {
     size_t size = ds__ptx_type_size(t);

@@ -15,12 +15,12 @@
 #include "ptx_text.h"
 
 /* Note [Certain uses]
-   A register is derived from a parameter alone if each instruction that writes the register computes
-   it from that parameter, from constants, from special registers such as %tid.x, and from registers
-   of which the same is true. The order of the instructions does not matter. Anything else makes the
-   source unknown: a second parameter, a loaded value, a variable's address, an instruction that is
-   not in the list below. Address arithmetic with a second parameter is therefore not seen through:
-   base + stride * n may have either as its base.
+   A register is derived from a parameter alone if each instruction that writes the register
+   computes it from that parameter, from constants, from special registers such as %tid.x, and from
+   registers of which the same is true. The order of the instructions does not matter. Anything else
+   makes the source unknown: a second parameter, a loaded value, a variable's address, an
+   instruction that is not in the list below. Address arithmetic with a second parameter is
+   therefore not seen through: base + stride * n may have either as its base.
 
    An address must have a base, and constants and indices of threads are none. So if such a register
    is the address of an access to global memory, the parameter is that base. */

@@ -1,7 +1,7 @@
 /* kernel/scratch.h - blocks of block kernels on the CPU.
 
-   Runs the blocks of a piece of a launch (ds_kernel_run_blocks) with scratch memory for their shared
-   and private variables, which the generated code takes from the front.
+   Runs the blocks of a piece of a launch (ds_kernel_run_blocks) with scratch memory for their
+   shared and private variables, which the generated code takes from the front.
 
    Policy: scratch memory is not on the stack of the worker, since a block may need a megabyte. A
    piece takes the chunk that was used last, which is most likely in the cache, and returns it.
