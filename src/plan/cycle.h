@@ -1,6 +1,6 @@
 /* plan/cycle.h - rounds on a circle.
 
-   Makes a modulo schedule of the pieces (ds__cycle_make), for few ranks. A round has one piece
+   Makes a modulo schedule of the pieces (ds__cycle_build), for few ranks. A round has one piece
    of each flow, and all rounds are alike. The steps of one round are put on a circle. Its
    length is the time of the busiest wire, engine or memory, or somewhat more. Rounds follow
    each other at this distance, and no step waits for a wire, engine or memory. Several orders
@@ -326,7 +326,7 @@ static void ds__cycle_end(ds__cycle *r) {
 
 /* The best of some orders and numbers of pieces for the flows of the draft, predicted to the
    end. 0: there is none that takes less than `enough`. */
-static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t most) {
+static int ds__cycle_build(ds__draft *d, int64_t enough, size_t copies, size_t most) {
     static const size_t counts[] = { 2,  3,  4,  5,  6,  8,   10,  12,  14,  16,  20,  24,  28,  32,
                                      40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024 };
     ds__cycle r;

@@ -1,7 +1,7 @@
 /* plan/mesh.h - trees on a mesh of direct links.
 
    Makes as many trees from a root as possible on devices that are joined by links of their own
-   (ds__mesh_make, ds__mesh_trees). The number of trees is that of the links through the
+   (ds__mesh_init, ds__mesh_trees). The number of trees is that of the links through the
    narrowest cut (Edmonds). The construction follows Lovasz's proof: an edge is taken if the
    remaining edges still reach every node often enough. Edges that trees of other roots have
    used less come first. ds__in_order tells whether a tree may be used for sums.
@@ -67,7 +67,7 @@ static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
 
 /* Links as whole numbers of units, so that there are not more than so many trees; 0: it is no
    mesh. */
-static int ds__mesh_make(const ds_topology *t, ds__mesh *m, int most) {
+static int ds__mesh_init(const ds_topology *t, ds__mesh *m, int most) {
     double least = 1e300;
     memset(m, 0, sizeof *m);
     m->p = t->devices;
@@ -108,7 +108,7 @@ static int ds__mesh_trees(ds__draft *d, ds__mesh *m, int root, int count, ptrdif
     ds__mesh left = *m;
     for (int j = 0; j < count; j++) {
         int depth[DS__MESH] = { 0 };
-        out[j] = ds__tree_new(d, root);
+        out[j] = ds__tree_add(d, root);
         if (d->failed)
             return 0;
         int *tree = d->tree + out[j];
