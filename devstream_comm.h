@@ -585,7 +585,7 @@ typedef struct ds_plan_step {
     int lane;            /**< lane of the rank */
     ds_plan_location to; /**< location written */
     size_t bytes;        /**< bytes written */
-    uint32_t from;       /**< locations read: index of the first in ds_plan.spot */
+    uint32_t from;       /**< locations read: index of the first in ds_plan.location */
     /** 1: a copy; more: a sum of so many operands in this order, all on the step's own rank */
     uint32_t from_count;
     /** steps of other lanes to wait for: index of the first in ds_plan.before */
@@ -607,10 +607,10 @@ typedef struct ds_plan {
     /** estimated bound: S over the narrowest cut of the links, plus ceil(log2 p) times the shortest
         latency (all_reduce: twice that) */
     int64_t bound_ns;
-    size_t steps;                 /**< number of steps */
-    const ds_plan_step *step;     /**< steps in the order of their begin */
-    const ds_plan_location *spot; /**< locations read by the steps */
-    const uint32_t *before;       /**< indices of steps to wait for */
+    size_t steps;                     /**< number of steps */
+    const ds_plan_step *step;         /**< steps in the order of their begin */
+    const ds_plan_location *location; /**< locations read by the steps */
+    const uint32_t *before;           /**< indices of steps to wait for */
     const size_t *scratch; /**< bytes of scratch memory of each rank and, last, of the host */
 } ds_plan;
 
@@ -973,15 +973,15 @@ typedef struct ds__tensor {
 
 static struct {
     _Atomic int ready;
-    ds__lock lock; /* protects the members below */
+    ds__spinlock lock; /* protects the members below */
     ds__tensor *bucket[DS__TENSOR_BUCKETS];
     ds__storage *waiting;
     _Atomic int waits;
 } ds__c;
 
-static void ds__tensors_end(void);
+static void ds__tensors_deinit(void);
 
-static const ds__module ds__tensor_module = { .shutdown = ds__tensors_end };
+static const ds__module ds__tensor_module = { .shutdown = ds__tensors_deinit };
 
 /* Prepares the allocator and the tensor module; without effect after the first call. */
 static ds_result ds__tensor_setup(void) {
@@ -990,10 +990,10 @@ static ds_result ds__tensor_setup(void) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    ds__lock_take(&ds__c.lock);
-    ds__module_start(DS__MODULE_TENSOR, &ds__tensor_module);
+    ds__spinlock_lock(&ds__c.lock);
+    ds__module_add(DS__MODULE_TENSOR, &ds__tensor_module);
     atomic_store_explicit(&ds__c.ready, 1, memory_order_release);
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return DS_OK;
 }
 
@@ -1254,7 +1254,7 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
 
 /* tensor/storage.h - storages, the memory that tensors share.
 
-   Creates storages (ds__storage_new) and drops uses of them (ds__storage_drop). The last drop
+   Creates storages (ds__storage_create) and drops uses of them (ds__storage_unref). The last drop
    frees memory of the allocator, or invokes the release function or deleter of foreign memory.
    ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
 
@@ -1263,7 +1263,7 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
    the thread that drops the last use, also after ds_shutdown.
    Locks: takes ds__c.lock to change the waiting list. Memory is freed and foreign functions are
    invoked without it.
-   Threads: ds__storage_drop may run on any thread, also inside a host function. There it queues
+   Threads: ds__storage_unref may run on any thread, also inside a host function. There it queues
    memory of the allocator, and ds__storages_catch_up does nothing. */
 
 /* Returns 1 if the memory of this epoch is still valid: no ds_shutdown has ended it. */
@@ -1272,7 +1272,7 @@ static int ds__of_now(uint32_t epoch) {
            epoch == ds__g.epoch;
 }
 
-static ds__storage *ds__storage_new(int kind, void *ptr, void (*release_fn)(void *)) {
+static ds__storage *ds__storage_create(int kind, void *ptr, void (*release_fn)(void *)) {
     ds__storage *s = calloc(1, sizeof *s);
     if (!s) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
@@ -1310,26 +1310,26 @@ static void ds__storage_release(const ds__storage *s) {
 
 /* Removes a user; the last one frees the memory. NULL is allowed. In a host function, memory of the
    allocator is only queued for ds__storages_catch_up. */
-static ds_result ds__storage_drop(ds__storage *s) {
+static ds_result ds__storage_unref(ds__storage *s) {
     ds_result r = DS_OK;
     if (!s || atomic_fetch_sub(&s->users, 1) != 1)
         return r;
     int now = ds__of_now(s->epoch);
     if (s->kind == DS__OF_ALLOCATOR || s->kind == DS__OF_PINNED) {
         if (now && ds__tls.in_callback) {
-            ds__lock_take(&ds__c.lock);
+            ds__spinlock_lock(&ds__c.lock);
             s->next = ds__c.waiting;
             ds__c.waiting = s;
             atomic_store(&ds__c.waits, 1);
-            ds__lock_give(&ds__c.lock);
+            ds__spinlock_unlock(&ds__c.lock);
             return r;
         }
         if (now)
             r = ds__storage_free_memory(s->kind, s->ptr);
     } else if (now && !ds__tls.in_callback) {
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         ds__storage_release(s);
-        ds__resource_return(o);
+        ds__outside_end(o);
     } else {
         ds__storage_release(s);
     }
@@ -1342,15 +1342,15 @@ static void ds__storages_catch_up(void) {
     if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) ||
         ds__tls.in_callback)
         return;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__storage *s = ds__c.waiting;
     ds__c.waiting = NULL;
     atomic_store(&ds__c.waits, 0);
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     while (s) {
         ds__storage *next = s->next;
         atomic_store(&s->users, 1);
-        DS_IGNORE(ds__storage_drop(s));
+        DS_IGNORE(ds__storage_unref(s));
         s = next;
     }
 }
@@ -1359,11 +1359,11 @@ static void ds__storages_catch_up(void) {
 
    Implements allocation, wrapping, freeing and queries of tensors (ds_tensor_alloc,
    ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms this room creates objects
-   (ds__tensor_new) and adds users to their storages (ds__tensor_share).
+   (ds__tensor_create) and adds users to their storages (ds__tensor_share).
 
-   Invariants: an object is in the table from ds__tensor_new until ds_tensor_free or
+   Invariants: an object is in the table from ds__tensor_create until ds_tensor_free or
    ds_shutdown. Its `data` is the address of the first element, or NULL if the tensor is empty;
-   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_new takes over one use
+   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_create takes over one use
    of the storage, and drops that use on failure.
    Locks: takes ds__c.lock for the table; ds__tensor_place expects that lock. Memory is allocated
    and freed and release functions are invoked without the lock.
@@ -1387,26 +1387,26 @@ static ds__tensor **ds__tensor_place(const void *t) {
 }
 
 static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out_flags) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     const ds__tensor *o = *ds__tensor_place(t);
     if (out)
         *out = o ? o->storage : NULL;
     if (out && *out)
         atomic_fetch_add(&(*out)->users, 1);
     *out_flags = o ? o->flags : 0;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return o != NULL;
 }
 
 /* Creates an object with the description `d`. Takes over one use of the storage, also on failure.
    */
-static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigned flags,
-                                ds_tensor **out) {
+static ds_result ds__tensor_create(const ds__dims *d, ds__storage *storage, unsigned flags,
+                                   ds_tensor **out) {
     size_t n = (size_t)d->ndim;
     ds__storages_catch_up();
     ds__tensor *o = ds__host_alloc(sizeof *o + 2 * n * sizeof(int64_t));
     if (!o) {
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
     }
     o->t = (ds_tensor){
@@ -1419,18 +1419,18 @@ static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigne
     o->storage = storage;
     o->flags = flags;
     o->made = ds__tls.site;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__tensor **at = ds__tensor_place(o);
     o->next = NULL;
     *at = o;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     *out = &o->t;
     return DS_OK;
 }
 
 /* Allocates memory for `d` on the stream, or pinned memory if the stream is zero, and creates the
    object. Sets the address and the device of `d`. */
-static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out) {
+static ds_result ds__tensor_alloc(ds__dims *d, ds_stream stream, ds_tensor **out) {
     int kind = stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED;
     ds__storage *storage = NULL;
     void *ptr = NULL;
@@ -1452,14 +1452,14 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     if (r < 0)
         return r;
     if (ptr) {
-        storage = ds__storage_new(kind, ptr, NULL);
+        storage = ds__storage_create(kind, ptr, NULL);
         if (!storage) {
             DS_IGNORE(ds__storage_free_memory(kind, ptr));
             return DS_ERR_OUT_OF_MEMORY;
         }
     }
     d->first = ptr;
-    return ds__tensor_new(d, storage, 0, out);
+    return ds__tensor_create(d, storage, 0, out);
 }
 
 #define DS__TENSOR_BEGIN(name)                \
@@ -1527,7 +1527,7 @@ DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape,
         ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r == DS_OK && !stream.id)
         r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given (the handle is zero)");
-    return r < 0 ? r : ds__tensor_make(&d, stream, out);
+    return r < 0 ? r : ds__tensor_alloc(&d, stream, out);
 }
 
 DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t *shape,
@@ -1536,13 +1536,13 @@ DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t 
     DS__TENSOR_BEGIN("ds_tensor_alloc_pinned");
     ds_result r =
         ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
-    return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
+    return r < 0 ? r : ds__tensor_alloc(&d, (ds_stream){ 0 }, out);
 }
 
 static ds_result ds__tensor_like(const ds__dims *like, ds_stream stream, ds_tensor **out) {
     ds__dims d = *like;
     ds__dense_like(like, d.strides);
-    return ds__tensor_make(&d, stream, out);
+    return ds__tensor_alloc(&d, stream, out);
 }
 
 DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, ds_tensor **out) {
@@ -1570,15 +1570,15 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (r < 0)
         return ds__refuse_payload(r, user, release_fn);
     r = ds__wrap_read(tensor, flags, out, &d);
-    ds__storage *storage = r == DS_OK ? ds__storage_new(DS__OF_OTHERS, user, release_fn) : NULL;
+    ds__storage *storage = r == DS_OK ? ds__storage_create(DS__OF_OTHERS, user, release_fn) : NULL;
     if (storage)
-        return ds__tensor_new(&d, storage, flags, out);
+        return ds__tensor_create(&d, storage, flags, out);
     if (release_fn) {
         ds__kept_error refusal; /* calls inside the release function may fail */
-        ds__error_keep(&refusal);
-        ds__outside o = ds__resource_leave();
+        ds__error_save(&refusal);
+        ds__outside o = ds__outside_begin();
         release_fn(user);
-        ds__resource_return(o);
+        ds__outside_end(o);
         ds__error_restore(&refusal);
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
@@ -1588,14 +1588,14 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     DS__ENTER("ds_tensor_free");
     if (!tensor)
         return DS_OK;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__tensor **at = ds__tensor_place(tensor);
     ds__tensor *o = *at;
     if (o)
         *at = o->next;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
-    ds_result r = ds__storage_drop(o->storage);
+    ds_result r = ds__storage_unref(o->storage);
     ds__host_free(o);
     ds__storages_catch_up();
     return r;
@@ -1620,7 +1620,7 @@ DSDEF ds_result(ds_tensor_get_flags)(const ds_tensor *tensor, unsigned *out) {
    description has no storage, so the caller must keep the memory. A function changes first,
    shape, strides, count and types of its ds__dims; low, high, item and bytes keep the values of
    the base.
-   Locks: holds none; ds__tensor_share and ds__tensor_new take ds__c.lock.
+   Locks: holds none; ds__tensor_share and ds__tensor_create take ds__c.lock.
    Threads: threads of the caller. The base must not be freed during the call. */
 
 static ds_result ds__dim_resolve(int *dim, int ndim) {
@@ -1642,7 +1642,7 @@ static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_te
     ds__storage *storage;
     unsigned flags;
     (void)ds__tensor_share(base, &storage, &flags);
-    return ds__tensor_new(d, storage, flags, out);
+    return ds__tensor_create(d, storage, flags, out);
 }
 
 /* A stride that leads to no element may have any value, so the product could overflow. */
@@ -1900,13 +1900,13 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
 
    Imports managed tensors of other libraries and exports objects as managed tensors, in the
    plain and the versioned form. Also frees all tensors that are left at shutdown
-   (ds__tensors_end).
+   (ds__tensors_deinit).
 
    Invariants: if an import fails, the managed tensor still belongs to the caller. An exported
    managed tensor (ds__handed) holds one use of the storage until its deleter is called. It is
    allocated with malloc and has copies of shape and strides, so it remains valid after
    ds_shutdown. A read-only tensor is exported in the versioned form only.
-   Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_end takes no lock for
+   Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_deinit takes no lock for
    the table; ds_shutdown calls it with ds__g.mutex held, and foreign deleters run inside.
    Threads: imports and exports run on threads of the caller. The deleters of exported tensors
    may run on any thread, also inside a host function, and do not change ds_error_get_last. */
@@ -1915,16 +1915,17 @@ static ds_result ds__dlpack_import(const ds_tensor *t, int kind, void *managed, 
                                    ds_tensor **out) {
     ds__dims d;
     ds_result r = ds__tensor_read(t, ds__name_of("the managed tensor", DS__NO_LIST), &d);
-    ds__storage *storage = r == DS_OK ? ds__storage_new(kind, managed, NULL) : NULL;
+    ds__storage *storage = r == DS_OK ? ds__storage_create(kind, managed, NULL) : NULL;
     if (!storage)
         return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
-    /* A second user, so that a failure of ds__tensor_new does not invoke the caller's deleter. */
+    /* A second user, so that a failure of ds__tensor_create does not invoke the caller's deleter.
+       */
     atomic_fetch_add(&storage->users, 1);
-    r = ds__tensor_new(&d, storage, flags, out);
+    r = ds__tensor_create(&d, storage, flags, out);
     if (r < 0)
         free(storage);
     else
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
     return r;
 }
 
@@ -1960,12 +1961,12 @@ typedef struct ds__handed {
 
 static void ds__handed_end(ds__handed *e) {
     ds__tls.mute++; /* the caller of a deleter does not expect an error of devstream */
-    DS_IGNORE(ds__storage_drop(e->storage));
+    DS_IGNORE(ds__storage_unref(e->storage));
     ds__tls.mute--;
     free(e);
 }
 
-static void ds__handed_delete(ds_managed_tensor *self) {
+static void ds__handed_destroy(ds_managed_tensor *self) {
     ds__handed_end(self->manager_ctx);
 }
 
@@ -1975,22 +1976,22 @@ static void ds__handed_delete_versioned(ds_managed_tensor_versioned *self) {
 
 /* Allocates a managed tensor, which holds a use of the tensor's storage, and copies the description
    to it. */
-static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__handed **out,
-                                unsigned *out_flags) {
+static ds_result ds__handed_create(const ds_tensor *tensor, int versioned, ds__handed **out,
+                                   unsigned *out_flags) {
     DS__REQUIRE(tensor, "the tensor is NULL");
     ds__storage *storage;
     int known = ds__tensor_share(tensor, &storage, out_flags);
     DS__REQUIRE(known, "%p is not a tensor of devstream; create one by ds_tensor_wrap",
                 (const void *)tensor);
     if (!versioned && *out_flags & DS_TENSOR_READ_ONLY) {
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the tensor is read-only; use ds_tensor_export_versioned");
     }
     size_t n = (size_t)tensor->ndim;
     ds__handed *e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t));
     if (!e) {
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
     }
     ds_tensor *t = versioned ? &e->u.versioned.tensor : &e->u.plain.tensor;
@@ -2010,11 +2011,11 @@ DSDEF ds_result(ds_tensor_export)(const ds_tensor *tensor, ds_managed_tensor **o
     unsigned flags;
     ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export");
-    ds_result r = ds__handed_new(tensor, 0, &e, &flags);
+    ds_result r = ds__handed_create(tensor, 0, &e, &flags);
     if (r < 0)
         return r;
     e->u.plain.manager_ctx = e;
-    e->u.plain.deleter = ds__handed_delete;
+    e->u.plain.deleter = ds__handed_destroy;
     *out = &e->u.plain;
     return DS_OK;
 }
@@ -2024,7 +2025,7 @@ DSDEF ds_result(ds_tensor_export_versioned)(const ds_tensor *tensor,
     unsigned flags;
     ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export_versioned");
-    ds_result r = ds__handed_new(tensor, 1, &e, &flags);
+    ds_result r = ds__handed_create(tensor, 1, &e, &flags);
     if (r < 0)
         return r;
     e->u.versioned.version = (ds_dlpack_version){ DS_DLPACK_MAJOR, DS_DLPACK_MINOR };
@@ -2037,7 +2038,7 @@ DSDEF ds_result(ds_tensor_export_versioned)(const ds_tensor *tensor,
 
 /* Called by ds_shutdown. Warns of tensors that were not freed. Foreign memory is released now; the
    allocator frees its own memory later. */
-static void ds__tensors_end(void) {
+static void ds__tensors_deinit(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
@@ -2047,7 +2048,7 @@ static void ds__tensors_end(void) {
             if (o->storage && o->storage->kind <= DS__OF_PINNED)
                 o->storage->epoch--;
             ds__tls.in_callback++;
-            DS_IGNORE(ds__storage_drop(o->storage));
+            DS_IGNORE(ds__storage_unref(o->storage));
             ds__tls.in_callback--;
             ds__host_free(o);
         }
@@ -2124,8 +2125,8 @@ typedef struct ds__comm_masks {
     uint64_t sign; /* floats: the highest bit; else 0 */
     /* bits to invert so that numbers compare like unsigned ones; for the minimum all others, too */
     uint64_t flip;
-    /* floats: added to a number without its sign, the sum reaches the highest bit if and only if the
-       number is NaN; else 0 */
+    /* floats: added to a number without its sign, the sum reaches the highest bit if and only if
+       the number is NaN; else 0 */
     uint64_t room;
     uint64_t quiet; /* floats: the NaN that is written; else 0 */
     uint32_t shift; /* bits - 1 */
@@ -2408,8 +2409,9 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);                      \
     }
 
-/* Maximum and minimum of integers, f16 and bf16: the numbers become signed keys, and the largest key
-   is the result. The key of NaN is larger than all others. S is a signed type, U an unsigned one. */
+/* Maximum and minimum of integers, f16 and bf16: the numbers become signed keys, and the largest
+   key is the result. The key of NaN is larger than all others. S is a signed type, U an unsigned
+   one. */
 typedef struct ds__comm_order {
     uint64_t fold;     /* bits to invert in a negative f16 or bf16 */
     uint64_t flip;     /* bits to invert in every number afterwards */
@@ -2454,9 +2456,9 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         U more = (U)((x) > (a));                   \
         a = (S)(((U)(x)&more) | ((U)(a) & ~more)); \
     }
-/* Maximum of floats of type V, whose bits are a U; for the minimum all signs are inverted. +0 and -0
-   compare as equal: if the maximum is a zero, it is -0 only if all zeros are negative. `all` has the
-   bits that are set in all numbers; for zeros that is the sign. */
+/* Maximum of floats of type V, whose bits are a U; for the minimum all signs are inverted. +0 and
+   -0 compare as equal: if the maximum is a zero, it is -0 only if all zeros are negative. `all` has
+   the bits that are set in all numbers; for zeros that is the sign. */
 #define DS__COMM_LARGER_REAL(V, U, from, a, all, nan)           \
     {                                                           \
         U bits = *(const U *)(const void *)(from) ^ flip, more; \
@@ -3299,8 +3301,8 @@ static const ds__comm_run_fn ds__comm_runs_32[][DS__COMM_F64 + 1] = {
    Locks: takes none, but may run under the locks of the driver's run_together.
    Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 
-/* Reduces whole blocks. around: 1 to write around the caches. vector: bytes of the vectors to use, 16
-   or 32. */
+/* Reduces whole blocks. around: 1 to write around the caches. vector: bytes of the vectors to use,
+   16 or 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                    size_t bytes, int around, int vector) {
 #if DS__VECTOR_HAS_32
@@ -3315,7 +3317,8 @@ static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, con
 }
 
 /* Reduces numbers first to end - 1 of f16 or bf16 if the first input or the result is f32, as in
-   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block. */
+   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block.
+   */
 static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end,
                                  int vector) {
     enum { NUMBERS = 256 };
@@ -4137,7 +4140,7 @@ static const char ds__ptx_comm_pack[] =
    ds__comm_launch run the CPU form at once.
    Locks: ds__comm_made.mutex is held while a kernel is created, and the lock of the kernel table
    is taken under that mutex. No driver call runs under the mutex.
-   Threads: caller's threads, several at the same time. ds__comm_kernels_end runs in ds_shutdown
+   Threads: caller's threads, several at the same time. ds__comm_kernels_deinit runs in ds_shutdown
    only. */
 
 enum {
@@ -4261,7 +4264,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     out->id = atomic_load(&ds__comm_made.id[which]);
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
-        r = ds__kernel_new(&desc, out);
+        r = ds__kernel_create(&desc, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }
@@ -4270,13 +4273,13 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
 }
 
 /* Destroys the kernels. Called by ds_shutdown, when no launch is pending. */
-static void ds__comm_kernels_end(void) {
+static void ds__comm_kernels_deinit(void) {
     for (int i = 0; i < DS__COMM_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__comm_made.id[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
         if (!k)
             continue;
-        ds__table_kill(&ds__g.kernels, k);
+        ds__table_invalidate(&ds__g.kernels, k);
         ds__unpin(&ds__g.kernels, k);
     }
 }
@@ -4326,7 +4329,8 @@ static const unsigned char ds__comm_complex_products[5] = { 0, 0, 0, 1 + DS__COM
                                                             1 + DS__COMM_C128 };
 
 /* Returns the kind of a data type's numbers, and their count per element; -1: the reduction is not
-   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average. */
+   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average.
+   */
 static int ds__comm_kind(ds_dtype dtype, uint32_t *op, uint32_t divisor, uint64_t *per_element) {
     int complex = dtype.code == DS_CODE_COMPLEX;
     *per_element = complex && *op != DS__COMM_PRODUCT ? 2 : 1;
@@ -4362,8 +4366,8 @@ static int ds__comm_which(uint32_t kind, uint32_t op, uint32_t wide) {
     return kind == DS__COMM_F32 ? DS__COMM_REAL32 : DS__COMM_REAL64;
 }
 
-/* With these compiler options, the compiler may reorder sums and assume that there is no NaN, so the
-   results would not be bit-identical. */
+/* With these compiler options, the compiler may reorder sums and assume that there is no NaN, so
+   the results would not be bit-identical. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
     defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__COMM_EXACT = 0 };
@@ -4397,11 +4401,11 @@ enum { DS__COMM_EXACT = 1 };
    5. If the steps are small and no lane has pending work, the calling thread runs the steps
       (inline_bytes and run_together of the driver). Nothing is enqueued then.
 
-   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
+   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and locations are
    named by index. A step waits only for earlier steps of the list. A temporary region has no
    address until ds__work_run allocates its memory.
    Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
-   driver call runs under that lock. ds_shutdown works without the lock. ds__side_take reads the
+   driver call runs under that lock. ds_shutdown works without the lock. ds__side_ref reads the
    handle of a stream without the lock after marking the stream as taken.
    Threads: several threads may run collectives at the same time. A ds__work lies on the stack of
    the calling thread and is used by that thread only. */
@@ -4484,7 +4488,7 @@ typedef struct ds__cstep {
     size_t src_pitch;        /* copy: bytes */
     ds__reduction reduction; /* reduction */
     uint32_t strided;        /* strided copy: index of its form */
-    uint32_t first;          /* reduction: index of the first input in the spots */
+    uint32_t first;          /* reduction: index of the first input in the locations */
     uint32_t count;          /* reduction: number of inputs */
 } ds__cstep;
 
@@ -4508,11 +4512,11 @@ typedef struct ds__work {
     ds__region *region;
     ds__cstep *step;
     ds__link *link;
-    ds__location *spot;
+    ds__location *location;
     ds__strided *strided;
     const void **in; /* addresses of the inputs of the reduction that is being launched */
-    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
-        spot_room, strideds, strided_room;
+    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, locations,
+        location_room, strideds, strided_room;
     ds_result r;        /* the first failure */
     size_t most;        /* largest number of inputs of a reduction */
     size_t temporaries; /* number of temporary regions */
@@ -4527,7 +4531,7 @@ typedef struct ds__work {
     ds__clane lane_first[8];
     ds__region region_first[12];
     ds__cstep step_first[8];
-    ds__location spot_first[8];
+    ds__location location_first[8];
     const void *in_first[8];
     _Alignas(16) char first[16 << 10];
 } ds__work;
@@ -4879,7 +4883,7 @@ static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
       faster side makes the copies of a pair.
 
    Invariants: node 0 is the host. The table of routes has devices + 1 rows and columns, and the
-   last of both is the host. A topology does not change after ds__routes_make.
+   last of both is the host. A topology does not change after ds__routes_build.
    Locks: none.
    Threads: a topology under construction belongs to one thread. Later, any number of threads may
    read it, but none may free it at the same time. */
@@ -4995,7 +4999,7 @@ static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
 
 /* topology/route.h - routes and groups of devices.
 
-   ds__routes_make computes the table of routes, the groups and the islands, as the last step of
+   ds__routes_build computes the table of routes, the groups and the islands, as the last step of
    a construction. ds__route_ways_find finds the paths from one node; ds__groups_find assigns the
    devices to groups.
 
@@ -5003,7 +5007,7 @@ static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
    of a pair, the last line counts. A route has room for one wire more than there are switches and
    sockets, and for two measured ones. A measured rate below that of the links adds a wire to one
    route. A measured rate of both directions at once adds one wire to two routes. Every device
-   reaches every other directly or through the host, or ds__routes_make fails.
+   reaches every other directly or through the host, or ds__routes_build fails.
    Locks: none.
    Threads: the thread that constructs the topology. */
 
@@ -5221,7 +5225,7 @@ static int ds__route_most(const ds_topology *t) {
 }
 
 /* Makes the routes in the form that the virtual clock of the CPU driver takes. */
-static ds_result ds__ways_make(ds_topology *t) {
+static ds_result ds__ways_build(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     t->way = ds__host_alloc(n * n * sizeof *t->way);
     if (!t->way)
@@ -5234,7 +5238,7 @@ static ds_result ds__ways_make(ds_topology *t) {
 }
 
 /* Assigns the devices to the groups of all levels. Returns 0 if memory is exhausted. */
-static int ds__groups_make(ds_topology *t) {
+static int ds__groups_build(ds_topology *t) {
     for (int level = 0; level < 3; level++) {
         t->group[level] = ds__host_alloc(((size_t)t->devices + 1) * sizeof **t->group);
         if (!t->group[level])
@@ -5245,7 +5249,7 @@ static int ds__groups_make(ds_topology *t) {
 }
 
 /* Numbers the switches' groups and the members of each. Returns 0 if memory is exhausted. */
-static int ds__islands_make(ds_topology *t) {
+static int ds__islands_build(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     int islands = 0;
     t->island = ds__host_alloc(2 * n * sizeof *t->island);
@@ -5263,8 +5267,8 @@ static int ds__islands_make(ds_topology *t) {
 }
 
 /* Lists the wires of a path between two nodes in `hop`. Returns the route. */
-static ds__troute ds__route_make(const ds_topology *t, const ds__way *way, int from, int to,
-                                 int *hop) {
+static ds__troute ds__route_build(const ds_topology *t, const ds__way *way, int from, int to,
+                                  int *hop) {
     ds__troute r = { t->latency_ns, 1, 0, hop, way[to].rate, 0, -1 };
     if (from == to || way[to].link < 0)
         return r;
@@ -5288,8 +5292,8 @@ static void ds__routes_from(ds_topology *t, int row, int most, ds__way *way) {
     ds__route_ways_find(t, from, way);
     for (int k = 0; k <= p; k++) {
         ds__troute *r = ds__route_of(t, row, k);
-        *r = ds__route_make(t, way, from, k < p ? t->rank[k] : 0,
-                            t->hop + (r - t->route) * (ptrdiff_t)most);
+        *r = ds__route_build(t, way, from, k < p ? t->rank[k] : 0,
+                             t->hop + (r - t->route) * (ptrdiff_t)most);
     }
 }
 
@@ -5309,13 +5313,13 @@ static ds_result ds__routes_check(const ds_topology *t) {
 
 /* Makes the table of routes and the groups of a topology whose nodes, links and peer lines are
    complete. */
-static ds_result ds__routes_make(ds_topology *t) {
+static ds_result ds__routes_build(ds_topology *t) {
     size_t p = (size_t)t->devices + 1;
     int most = ds__route_most(t);
     ds__way *way = ds__host_alloc((size_t)t->nodes * sizeof *way);
     t->route = ds__host_alloc(p * p * sizeof *t->route);
     t->hop = ds__host_alloc(p * p * (size_t)most * sizeof *t->hop);
-    if (!way || !t->route || !t->hop || !ds__groups_make(t) || !ds__islands_make(t)) {
+    if (!way || !t->route || !t->hop || !ds__groups_build(t) || !ds__islands_build(t)) {
         ds__host_free(way);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     }
@@ -5325,12 +5329,12 @@ static ds_result ds__routes_make(ds_topology *t) {
     if (ds__routes_peers(t) < 0)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__routes_check(t);
-    return r == DS_OK ? ds__ways_make(t) : r;
+    return r == DS_OK ? ds__ways_build(t) : r;
 }
 
 /* topology/build.h - construction and release of topologies.
 
-   ds__topology_new creates a topology with the host as its only node. ds__tnode_add,
+   ds__topology_create creates a topology with the host as its only node. ds__tnode_add,
    ds__tlink_add and ds__tpeer_add extend it for parse.h and here.h. Also implements
    ds_topology_destroy and ds_topology_get_size.
 
@@ -5400,7 +5404,7 @@ static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
 }
 
 /* Returns a topology with the host only, or NULL if memory is exhausted. */
-static ds_topology *ds__topology_new(void) {
+static ds_topology *ds__topology_create(void) {
     static _Atomic uint64_t ids;
     ds_topology *t = ds__host_alloc(sizeof *t);
     if (t)
@@ -5820,12 +5824,12 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     if (r == DS_OK && !t->devices)
         r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: the topology has no devices", w->number);
     ds__host_free(w);
-    return r == DS_OK ? ds__routes_make(t) : r;
+    return r == DS_OK ? ds__routes_build(t) : r;
 }
 
 /* Creates a topology of a text. */
 static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
-    ds_topology *t = ds__topology_new();
+    ds_topology *t = ds__topology_create();
     ds_result r = t ? ds__topology_parse(text, t) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         *out = t;
@@ -5900,72 +5904,72 @@ static const char *ds__topology_rank_name(const ds_topology *t, int rank) {
 }
 
 /* Writes rate and latency of each pair; * for pairs that do not access each other. */
-static void ds__topology_matrix(const ds_topology *t, ds__text_writer *pen) {
-    ds__text_writer_print(pen, "%-10s", "GB/s us");
+static void ds__topology_matrix(const ds_topology *t, ds__text_writer *writer) {
+    ds__text_writer_print(writer, "%-10s", "GB/s us");
     for (int k = 0; k <= t->devices; k++)
-        ds__text_writer_print(pen, " %11.11s", ds__topology_rank_name(t, k));
-    ds__text_writer_print(pen, "\n");
+        ds__text_writer_print(writer, " %11.11s", ds__topology_rank_name(t, k));
+    ds__text_writer_print(writer, "\n");
     for (int i = 0; i <= t->devices; i++) {
-        ds__text_writer_print(pen, "%-10.10s", ds__topology_rank_name(t, i));
+        ds__text_writer_print(writer, "%-10.10s", ds__topology_rank_name(t, i));
         for (int k = 0; k <= t->devices; k++) {
             const ds__troute *r = ds__route_of(t, i, k);
             if (i == k)
-                ds__text_writer_print(pen, " %11s", "-");
+                ds__text_writer_print(writer, " %11s", "-");
             else if (!r->direct && i < t->devices && k < t->devices)
-                ds__text_writer_print(pen, " %11s", "*");
+                ds__text_writer_print(writer, " %11s", "*");
             else
-                ds__text_writer_print(pen, " %6.1f %4.1f", r->rate / 1e9,
+                ds__text_writer_print(writer, " %6.1f %4.1f", r->rate / 1e9,
                                       (double)r->latency_ns / 1e3);
         }
-        ds__text_writer_print(pen, "\n");
+        ds__text_writer_print(writer, "\n");
     }
 }
 
 /* Writes a graph for dot. The host is left out if it has no link. */
-static void ds__topology_dot(const ds_topology *t, ds__text_writer *pen) {
+static void ds__topology_dot(const ds_topology *t, ds__text_writer *writer) {
     static const char *const shapes[] = { "box", "ellipse", "hexagon", "cylinder" };
-    ds__text_writer_print(pen, "graph \"topology\" {\n");
+    ds__text_writer_print(writer, "graph \"topology\" {\n");
     for (int i = 0; i < t->nodes; i++) {
         int linked = 0;
         for (int l = 0; l < t->links; l++)
             linked |= t->link[l].a == i || t->link[l].b == i;
         if (!linked && t->node[i].kind == DS__NODE_HOST)
             continue;
-        ds__text_writer_print(pen, "\"");
-        ds__text_writer_quote(pen, t->node[i].name);
-        ds__text_writer_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
+        ds__text_writer_print(writer, "\"");
+        ds__text_writer_quote(writer, t->node[i].name);
+        ds__text_writer_print(writer, "\" [shape=%s];\n", shapes[t->node[i].kind]);
     }
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__text_writer_print(pen, "\"");
-        ds__text_writer_quote(pen, t->node[k->a].name);
-        ds__text_writer_print(pen, "\" -- \"");
-        ds__text_writer_quote(pen, t->node[k->b].name);
-        ds__text_writer_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
+        ds__text_writer_print(writer, "\"");
+        ds__text_writer_quote(writer, t->node[k->a].name);
+        ds__text_writer_print(writer, "\" -- \"");
+        ds__text_writer_quote(writer, t->node[k->b].name);
+        ds__text_writer_print(writer, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
                               k->rate[0] / 1e9);
     }
-    ds__text_writer_print(pen, "}\n");
+    ds__text_writer_print(writer, "}\n");
 }
 
 /* Writes a peer line. A line that holds for both directions is written once. */
-static void ds__topology_peer(const ds_topology *t, ds__text_writer *pen,
+static void ds__topology_peer(const ds_topology *t, ds__text_writer *writer,
                               const struct ds__tpeer *e) {
     const char *from = ds__topology_rank_name(t, e->from);
     const char *to = ds__topology_rank_name(t, e->to);
     const char *word = e->what == '1' ? "on" : "off";
     switch (e->what) {
     case 'u':
-        ds__text_writer_print(pen, "peer %s %s push %.0fB/s\n", from, to, e->rate);
+        ds__text_writer_print(writer, "peer %s %s push %.0fB/s\n", from, to, e->rate);
         return;
     case 'd':
-        ds__text_writer_print(pen, "peer %s %s pull %.0fB/s\n", from, to, e->rate);
+        ds__text_writer_print(writer, "peer %s %s pull %.0fB/s\n", from, to, e->rate);
         return;
     case 'l':
-        ds__text_writer_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
+        ds__text_writer_print(writer, "peer %s %s latency %.0fns\n", from, to, e->rate);
         return;
     case 'b':
         if (e->from < e->to)
-            ds__text_writer_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
+            ds__text_writer_print(writer, "peer %s %s both %.0fB/s\n", from, to, e->rate);
         return;
     case 'k':
         word = ds__link_kinds[e->kind].word;
@@ -5974,24 +5978,25 @@ static void ds__topology_peer(const ds_topology *t, ds__text_writer *pen,
         break;
     }
     if (e->from < e->to)
-        ds__text_writer_print(pen, "peer %s %s %s\n", from, to, word);
+        ds__text_writer_print(writer, "peer %s %s %s\n", from, to, word);
 }
 
 /* Writes the form that ds_topology_create_of_text reads. */
-static void ds__topology_text(const ds_topology *t, ds__text_writer *pen) {
+static void ds__topology_text(const ds_topology *t, ds__text_writer *writer) {
     static const char *const kinds[] = { "device", "switch", "socket" };
-    ds__text_writer_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
+    ds__text_writer_print(writer, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
                           t->engines, (long long)t->start_ns, (long long)t->latency_ns, t->memory);
     for (int i = 1; i < t->nodes; i++)
-        ds__text_writer_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
+        ds__text_writer_print(writer, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__text_writer_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
-                              t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0],
-                              k->rate[1], (long long)k->latency, k->half ? " half" : "");
+        ds__text_writer_print(writer, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n",
+                              t->node[k->a].name, t->node[k->b].name, ds__link_kinds[k->kind].word,
+                              k->rate[0], k->rate[1], (long long)k->latency,
+                              k->half ? " half" : "");
     }
     for (int i = 0; i < t->peers; i++)
-        ds__topology_peer(t, pen, &t->peer[i]);
+        ds__topology_peer(t, writer, &t->peer[i]);
 }
 
 DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_format format,
@@ -6003,9 +6008,10 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     DS__REQUIRE(topology && write_fn, "%s is NULL", topology ? "write_fn" : "topology");
     DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0],
                 "format is %d; use a DS_TOPOLOGY_* format", (int)format);
-    ds__text_writer pen = { write_fn, user, 0, 0 };
-    forms[format](topology, &pen);
-    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+    ds__text_writer writer = { write_fn, user, 0, 0 };
+    forms[format](topology, &writer);
+    return writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
+                          : DS_OK;
 }
 
 DSDEF ds_result(ds_topology_get_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
@@ -6232,7 +6238,7 @@ static size_t ds__measure_count, ds__measure_room;
 /* Looks up a pair in either direction. Returns 1 if the pair was measured. */
 static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
     int found = 0;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     for (size_t i = 0; i < ds__measure_count && !found; i++)
         for (int back = 0; back < 2 && !found; back++) {
             const ds__measured *m = &ds__measures[i];
@@ -6246,7 +6252,7 @@ static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
                                    { m->least_ns[back], m->least_ns[!back] } };
             found = 1;
         }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return found;
 }
 
@@ -6296,15 +6302,15 @@ typedef struct ds__probes {
 
 /* Adds measured values to the table. */
 static ds_result ds__measured_add(const ds__measured *m) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__measured *one =
         ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     if (one) {
         *one = *m;
         ds__measure_count++;
-        ds__module_start(DS__MODULE_TOPOLOGY, &ds__topology_module);
+        ds__module_add(DS__MODULE_TOPOLOGY, &ds__topology_module);
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
@@ -6709,7 +6715,7 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
     for (int i = 0; i < (int)count && r == DS_OK; i++)
         for (int k = i + 1; k < (int)count && r == DS_OK; k++)
             r = ds__here_pair(t, device, i, k, flags);
-    return r == DS_OK ? ds__routes_make(t) : r;
+    return r == DS_OK ? ds__routes_build(t) : r;
 }
 
 /* Resolves the devices of a list. Returns an error if the host is among them, or devices of two
@@ -6737,7 +6743,7 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
     DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2,
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
-    ds_topology *t = ds__topology_new();
+    ds_topology *t = ds__topology_create();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
     t->device = ds__host_alloc(count * sizeof *t->device);
@@ -6857,12 +6863,12 @@ typedef struct ds__draft {
     int *tree; /* parents, p + 1 of each */
     ds__flow *flow;
     ds__dstep *step;
-    ds_plan_location *spot;
+    ds_plan_location *location;
     ds__dlink *link;
     uint32_t *head;
     ds__ring *ring;
-    size_t trees, flows, steps, spots, links, heads, rings, tree_room, flow_room, step_room,
-        spot_room, link_room, head_room, ring_room;
+    size_t trees, flows, steps, locations, links, heads, rings, tree_room, flow_room, step_room,
+        location_room, link_room, head_room, ring_room;
     size_t *scratch;
     int *place; /* rings of a flow: 5 for each rank */
     int64_t end;
@@ -6917,14 +6923,14 @@ static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *roo
 }
 
 static void ds__draft_clear(ds__draft *d) {
-    d->steps = d->spots = d->links = d->heads = d->rings = 0;
+    d->steps = d->locations = d->links = d->heads = d->rings = 0;
 }
 
 static void ds__draft_end(ds__draft *d) {
     ds__host_free(d->tree);
     ds__host_free(d->flow);
     ds__host_free(d->step);
-    ds__host_free(d->spot);
+    ds__host_free(d->location);
     ds__host_free(d->link);
     ds__host_free(d->head);
     ds__host_free(d->ring);
@@ -7779,15 +7785,15 @@ static ds__extent ds__slice_span(const ds_plan_desc *w, size_t bytes, size_t j, 
 static uint32_t ds__dstep_add(ds__draft *d, ds__dstep step, const ds_plan_location *from,
                               uint32_t count) {
     size_t most = d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS;
-    step.from = (uint32_t)d->spots;
+    step.from = (uint32_t)d->locations;
     step.from_count = count;
     step.after = DS__NONE;
 
     for (uint32_t i = 0; i < count; i++) {
-        ds_plan_location *spot = DS__ADD(d, spot);
-        if (!spot)
+        ds_plan_location *location = DS__ADD(d, location);
+        if (!location)
             return DS__NONE;
-        *spot = from[i];
+        *location = from[i];
     }
 
     ds__dstep *s = d->steps < most ? DS__ADD(d, step) : NULL;
@@ -7952,8 +7958,8 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
 typedef struct ds__sum {
     const ds__held *in;
     int count;
-    int depth;              /* twice that of a copy, since a copy may have two legs */
-    ds_plan_location *spot; /* room for `count` places */
+    int depth;                  /* twice that of a copy, since a copy may have two legs */
+    ds_plan_location *location; /* room for `count` places */
 } ds__sum;
 
 /* Adds a sum of the inputs, in their order, to the rank and ring of `to`. Returns `to` with the
@@ -7961,7 +7967,7 @@ typedef struct ds__sum {
 static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *sum, ds__held to) {
     int rank = to.at.rank;
     for (int i = 0; i < sum->count; i++)
-        sum->spot[i] = sum->in[i].at;
+        sum->location[i] = sum->in[i].at;
     ds__dstep one = {
         .key = ds__emit_step_key(d, c, sum->depth, rank, rank, rank),
         .to = to.at,
@@ -7969,7 +7975,7 @@ static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *su
         .rank = rank,
         .source = -1,
     };
-    to.step = ds__dstep_add(d, one, sum->spot, (uint32_t)sum->count);
+    to.step = ds__dstep_add(d, one, sum->location, (uint32_t)sum->count);
     for (int i = 0; i < sum->count && !d->failed; i++) {
         ds__schedule_step_after(d, to.step, sum->in[i].step);
         ds__ring_read(d, sum->in[i].ring, c->slots, c->q, to.step);
@@ -8022,26 +8028,26 @@ static ds__held ds__held_place(ds__draft *d, const ds__piece *c, int v, int outp
 
 /* Parts of a piece on their way up a tree. */
 typedef struct ds__rise {
-    ds__held *sent;         /* by each node to its parent */
-    ds__held *in;           /* inputs of a sum */
-    ds_plan_location *spot; /* places of these inputs */
-    int *low;               /* lowest ranks of these inputs */
-    int *lowest;            /* of each node: the lowest rank in its part of the tree */
+    ds__held *sent;             /* by each node to its parent */
+    ds__held *in;               /* inputs of a sum */
+    ds_plan_location *location; /* places of these inputs */
+    int *low;                   /* lowest ranks of these inputs */
+    int *lowest;                /* of each node: the lowest rank in its part of the tree */
 } ds__rise;
 
 static int ds__rise_init(ds__rise *r, size_t n) {
     r->sent = ds__host_alloc(n * sizeof *r->sent);
     r->in = ds__host_alloc(n * sizeof *r->in);
-    r->spot = ds__host_alloc(n * sizeof *r->spot);
+    r->location = ds__host_alloc(n * sizeof *r->location);
     r->low = ds__host_alloc(2 * n * sizeof *r->low);
     r->lowest = r->low ? r->low + n : NULL;
-    return r->sent && r->in && r->spot && r->low;
+    return r->sent && r->in && r->location && r->low;
 }
 
 static void ds__rise_deinit(ds__rise *r) {
     ds__host_free(r->sent);
     ds__host_free(r->in);
-    ds__host_free(r->spot);
+    ds__host_free(r->location);
     ds__host_free(r->low);
 }
 
@@ -8090,7 +8096,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
         r.lowest[v] = r.low[0];
         if (k > 1) {
             int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v);
-            ds__sum sum = { r.in, k, 2 * depth, r.spot };
+            ds__sum sum = { r.in, k, 2 * depth, r.location };
             result = ds__emit_sum(d, c, &sum, ds__held_place(d, c, v, wanted, 0));
         }
         if (tree[v] < 0 || d->failed)
@@ -8222,7 +8228,7 @@ typedef struct ds__grid {
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
     int count;    /* of these inputs */
     int rings;    /* of the rank that sums */
-    ds_plan_location *spot;
+    ds_plan_location *location;
     size_t begin; /* of the piece */
     size_t bytes; /* of the piece */
 } ds__grid;
@@ -8293,7 +8299,7 @@ static void ds__grid_fetch(ds__grid *g, ds__held from, size_t skip, size_t bytes
 
 /* Sums the inputs that were fetched. */
 static ds__held ds__grid_sum(ds__grid *g, size_t bytes, ds__held to) {
-    ds__sum sum = { g->in, g->count, 2 * g->depth + 1, g->spot };
+    ds__sum sum = { g->in, g->count, 2 * g->depth + 1, g->location };
     g->c.bytes = bytes;
     return ds__emit_sum(g->d, &g->c, &sum, to);
 }
@@ -8629,8 +8635,8 @@ static int ds__grid_init(ds__grid *g, ds__draft *d) {
     g->sum = ds__host_alloc(2 * n * spans * sizeof *g->sum);
     g->got = ds__host_alloc(n * spans * (size_t)g->most * sizeof *g->got);
     g->in = ds__host_alloc(n * sizeof *g->in);
-    g->spot = ds__host_alloc(n * sizeof *g->spot);
-    if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->spot)
+    g->location = ds__host_alloc(n * sizeof *g->location);
+    if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->location)
         return 0;
 
     int turn = ds__grid_rooted(w) ? d->t->seat[w->root] + 1 : 0;
@@ -8648,7 +8654,7 @@ static void ds__grid_deinit(ds__grid *g) {
     ds__host_free(g->sum);
     ds__host_free(g->got);
     ds__host_free(g->in);
-    ds__host_free(g->spot);
+    ds__host_free(g->location);
 }
 
 /* Emits piece q. */
@@ -8789,7 +8795,7 @@ static int ds__pieces_emit(ds__draft *d, size_t pieces, int wave) {
 
 /* plan/cycle.h - rounds on a circle.
 
-   Makes a modulo schedule of the pieces (ds__cycle_make), for few ranks. A round has one piece
+   Makes a modulo schedule of the pieces (ds__cycle_build), for few ranks. A round has one piece
    of each flow, and all rounds are alike. The steps of one round are put on a circle. Its
    length is the time of the busiest wire, engine or memory, or somewhat more. Rounds follow
    each other at this distance, and no step waits for a wire, engine or memory. Several orders
@@ -9106,7 +9112,7 @@ static void ds__cycle_end(ds__cycle *r) {
 
 /* The best of some orders and numbers of pieces for the flows of the draft, predicted to the
    end. 0: there is none that takes less than `enough`. */
-static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t most) {
+static int ds__cycle_build(ds__draft *d, int64_t enough, size_t copies, size_t most) {
     static const size_t counts[] = { 2,  3,  4,  5,  6,  8,   10,  12,  14,  16,  20,  24,  28,  32,
                                      40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024 };
     ds__cycle r;
@@ -9191,8 +9197,8 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
 /* plan/tree.h - trees of copies.
 
    Describes an algorithm (ds__algo) and makes trees from it: chains, heaps of any arity, stars,
-   and trees that go from group to group (ds__tree_make). ds__tree_new adds an empty tree to a
-   draft, ds__tree_line_make sorts the ranks by their distance from the root.
+   and trees that go from group to group (ds__tree_build). ds__tree_add adds an empty tree to a
+   draft, ds__tree_line_build sorts the ranks by their distance from the root.
 
    Invariants: a tree has an entry for each rank and a last one for the host. An entry is the
    parent, DS__ALONE for the root, or DS__APART for a node outside the tree. A tree is named by
@@ -9226,7 +9232,7 @@ typedef struct ds__algo {
     int shape; /* DS__GROUPS_*: from group to group */
 } ds__algo;
 
-static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
+static ptrdiff_t ds__tree_add(ds__draft *d, int root) {
     ptrdiff_t at = (ptrdiff_t)d->trees;
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
@@ -9245,7 +9251,7 @@ static void ds__tree_groups_of(const ds_topology *t, int level, int *group) {
 }
 
 /* The ranks, those of a switch and of a side together, the root and those near to it first. */
-static void ds__tree_line_make(const ds__draft *d, int root, int *line) {
+static void ds__tree_line_build(const ds__draft *d, int root, int *line) {
     int near[DS__TOPOLOGY_MAX];
     int side[DS__TOPOLOGY_MAX];
     int n = d->p;
@@ -9366,10 +9372,10 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
 }
 
 /* Returns the j-th tree from a root; -1 if memory is exhausted. */
-static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j) {
+static ptrdiff_t ds__tree_build(ds__draft *d, const ds__algo *a, int root, int j) {
     int group[DS__TOPOLOGY_MAX];
     ds__tree_maker m;
-    ptrdiff_t at = ds__tree_new(d, root);
+    ptrdiff_t at = ds__tree_add(d, root);
     if (d->failed)
         return -1;
     int *tree = d->tree + at;
@@ -9381,7 +9387,7 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
     }
 
     ds__tree_groups_of(d->t, a->level, group);
-    ds__tree_line_make(d, root, m.line);
+    ds__tree_line_build(d, root, m.line);
     m.groups = 0;
     for (int i = 0; i < d->p; i++) {
         if (i == 0 || group[m.line[i]] != group[m.line[i - 1]])
@@ -9404,7 +9410,7 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
 /* plan/mesh.h - trees on a mesh of direct links.
 
    Makes as many trees from a root as possible on devices that are joined by links of their own
-   (ds__mesh_make, ds__mesh_trees). The number of trees is that of the links through the
+   (ds__mesh_init, ds__mesh_trees). The number of trees is that of the links through the
    narrowest cut (Edmonds). The construction follows Lovasz's proof: an edge is taken if the
    remaining edges still reach every node often enough. Edges that trees of other roots have
    used less come first. ds__in_order tells whether a tree may be used for sums.
@@ -9463,7 +9469,7 @@ static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
 
 /* Links as whole numbers of units, so that there are not more than so many trees; 0: it is no
    mesh. */
-static int ds__mesh_make(const ds_topology *t, ds__mesh *m, int most) {
+static int ds__mesh_init(const ds_topology *t, ds__mesh *m, int most) {
     double least = 1e300;
     memset(m, 0, sizeof *m);
     m->p = t->devices;
@@ -9504,7 +9510,7 @@ static int ds__mesh_trees(ds__draft *d, ds__mesh *m, int root, int count, ptrdif
     ds__mesh left = *m;
     for (int j = 0; j < count; j++) {
         int depth[DS__MESH] = { 0 };
-        out[j] = ds__tree_new(d, root);
+        out[j] = ds__tree_add(d, root);
         if (d->failed)
             return 0;
         int *tree = d->tree + out[j];
@@ -9624,7 +9630,7 @@ static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int ba
         return -1;
     while (d->tree[tree + root] >= 0)
         root = d->tree[tree + root];
-    ptrdiff_t at = ds__tree_new(d, backwards ? to : root);
+    ptrdiff_t at = ds__tree_add(d, backwards ? to : root);
     for (int v = to; !d->failed && v != root; v = d->tree[tree + v]) {
         if (backwards)
             d->tree[at + d->tree[tree + v]] = v;
@@ -9636,7 +9642,7 @@ static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int ba
 
 /* Returns a tree of the owner and one more rank that it copies to, if that is another. */
 static ptrdiff_t ds__tree_of_two(ds__draft *d, int owner, int to) {
-    ptrdiff_t at = ds__tree_new(d, owner);
+    ptrdiff_t at = ds__tree_add(d, owner);
     if (!d->failed && owner != to)
         d->tree[at + to] = owner;
     return at;
@@ -9662,7 +9668,7 @@ static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split
     int group[DS__TOPOLOGY_MAX];
     int before = -1;
     ds__tree_groups_of(d->t, a->level, group);
-    ptrdiff_t at = ds__tree_new(d, -1);
+    ptrdiff_t at = ds__tree_add(d, -1);
     for (int i = 0; i < d->p && !d->failed;) {
         int n = a->level ? ds__list_run(d, group, i, split) : 1;
         int lead = i + j % n;
@@ -9712,7 +9718,7 @@ static ptrdiff_t ds__leads_to_root(ds__draft *d, int owner) {
     const int *seat = d->t->seat;
     int root = d->want->root;
     int via = owner;
-    ptrdiff_t down = ds__tree_new(d, owner);
+    ptrdiff_t down = ds__tree_add(d, owner);
     for (int i = 0; i < d->p && island[owner] != island[root]; i++)
         if (island[i] == island[root] && seat[i] == seat[owner])
             via = i;
@@ -9745,7 +9751,7 @@ static int ds__leads_add(ds__draft *d, const ds__leads *o, int j) {
 
     if (w->what == DS_ALL_REDUCE) {
         flow.dest = -1;
-        flow.down = ds__tree_make(d, &star, flow.owner, 0);
+        flow.down = ds__tree_build(d, &star, flow.owner, 0);
     } else if (w->what == DS_REDUCE) {
         flow.dest = w->root;
         flow.down = ds__leads_to_root(d, flow.owner);
@@ -9961,7 +9967,7 @@ static void ds__wants_add(ds__wants *o, ds__draft *d, int root) {
     for (int to = first; to < end; to++)
         for (int side = 0; side < o->sides; side++) {
             int up = o->what == DS_GATHER || (sums && !side);
-            ptrdiff_t tree = ds__tree_new(d, root);
+            ptrdiff_t tree = ds__tree_add(d, root);
             o->want[o->count++] = (ds__want){ root, to, up, ds__wants_bytes(o, d), tree };
         }
 }
@@ -10061,7 +10067,7 @@ static ds__flow ds__want_flow(const ds__wants *o, ds__draft *d, const ds__want *
         f.in = begin; /* 0 in reduce */
         f.dest = n->root;
         f.up = n->tree;
-        f.down = ds__tree_new(d, n->root);
+        f.down = ds__tree_add(d, n->root);
         break;
     case DS_SCATTER:
         f.in = begin;
@@ -10122,11 +10128,11 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
 
 /* plan/flows.h - flows of an algorithm.
 
-   Turns a collective and an algorithm into flows (ds__flows_make), for trees, meshes, packed trees
+   Turns a collective and an algorithm into flows (ds__flows_build), for trees, meshes, packed trees
    and copies through the host. Grids are only checked here, since they have no flows.
    ds__flows_load gives the time of the busiest wire and the number of copies of one piece.
 
-   Invariants: ds__flows_make discards the trees and flows of the draft first. It returns 0 if the
+   Invariants: ds__flows_build discards the trees and flows of the draft first. It returns 0 if the
    algorithm does not fit or if memory is exhausted, and sets `failed` only in the second case.
    Every tree of sums satisfies ds__in_order. ds__flows_load counts one tree of a flow in each
    direction.
@@ -10154,7 +10160,7 @@ static ptrdiff_t ds__flow_list_down(const ds__flow_maker *m, int owner, int j) {
     if (m->what != DS_ALL_REDUCE)
         return ds__tree_of_two(d, owner, d->want->root);
     if (a->level == 0) { /* back the way it came */
-        ptrdiff_t down = ds__tree_new(d, owner);
+        ptrdiff_t down = ds__tree_add(d, owner);
         for (int v = 0; v < owner && !d->failed; v++)
             d->tree[down + v] = v + 1;
         return down;
@@ -10168,7 +10174,7 @@ static ptrdiff_t ds__flow_list_down(const ds__flow_maker *m, int owner, int j) {
         .own = 1,
         .shape = a->shape,
     };
-    return ds__tree_make(d, &back, owner, j);
+    return ds__tree_build(d, &back, owner, j);
 }
 
 /* Adds sums in the order of the list, for reduce and all_reduce. */
@@ -10198,8 +10204,8 @@ static int ds__flow_owners_add(ds__draft *d) {
         if (i == w->root && p > 1)
             continue;
         ds__flow flow = { .owner = i, .dest = w->root };
-        flow.up = ds__tree_make(d, &ds__flow_star, i, 0);
-        flow.down = ds__flow_path_find(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
+        flow.up = ds__tree_build(d, &ds__flow_star, i, 0);
+        flow.down = ds__flow_path_find(d, ds__tree_build(d, &ds__flow_star, i, 0), w->root, 0);
         ds__flow_add(d, ds__slice_span(w, w->bytes, k, n), flow);
         k++;
     }
@@ -10220,7 +10226,7 @@ static int ds__flow_groups_add(const ds__flow_maker *m, int root, int j, ds__ext
 
     ds__flow flow = { .in = begin, .out = all ? begin : 0, .dest = all ? -1 : root };
     flow.up = ds__list_tree(d, m->a, turn, 1, &flow.owner);
-    flow.down = all ? ds__tree_make(d, m->a, flow.owner, j) : ds__tree_new(d, flow.owner);
+    flow.down = all ? ds__tree_build(d, m->a, flow.owner, j) : ds__tree_add(d, flow.owner);
     if (d->failed || !ds__in_order(d, flow.up))
         return 0;
     if (m->what == DS_REDUCE_SCATTER && flow.owner != root)
@@ -10275,7 +10281,7 @@ static ds__flow ds__flow_of_tree(const ds__flow_maker *m, int root, ptrdiff_t tr
         flow.in = m->what == DS_REDUCE_SCATTER ? begin : 0;
         flow.dest = root;
         flow.up = tree;
-        flow.down = ds__tree_new(d, root);
+        flow.down = ds__tree_add(d, root);
     } else if (m->what == DS_ALL_REDUCE) {
         flow.in = begin;
         flow.out = begin;
@@ -10309,7 +10315,7 @@ static int ds__flow_tree_add(const ds__flow_maker *m, int root, int j, ptrdiff_t
             .dest = -1,
             .down = tree,
         };
-        flow.up = ds__tree_make(d, &ds__flow_star, root, 0);
+        flow.up = ds__tree_build(d, &ds__flow_star, root, 0);
         ds__flow_add(d, part, flow);
         return 1;
     }
@@ -10338,7 +10344,7 @@ static int ds__flow_root_add(ds__flow_maker *m, int root) {
         block.end = ds__emit_block_of(w, (size_t)root + 1, p);
     }
     for (int j = 0; j < m->ways && !d->failed; j++) {
-        ptrdiff_t t = meshed ? tree[j] : ds__tree_make(d, m->a, root, j);
+        ptrdiff_t t = meshed ? tree[j] : ds__tree_build(d, m->a, root, j);
         if (d->failed || !ds__flow_tree_add(m, root, j, t, block))
             return 0;
     }
@@ -10360,7 +10366,7 @@ static int ds__flow_roots_add(ds__flow_maker *m) {
 /* Counts the trees of a mesh, which are the ways. Returns 0 if the links are no mesh. */
 static int ds__flow_mesh_init(ds__flow_maker *m) {
     ds__draft *d = m->d;
-    m->cut = ds__mesh_make(d->t, &m->mesh, m->each ? 6 : DS__MESH);
+    m->cut = ds__mesh_init(d->t, &m->mesh, m->each ? 6 : DS__MESH);
     if (!m->cut)
         return 0;
     d->ways = m->cut;
@@ -10388,7 +10394,7 @@ static int ds__flow_trees_add(ds__flow_maker *m) {
 }
 
 /* Makes the flows of the draft. Returns 1 for flows, 0 if this algorithm does not fit here. */
-static int ds__flows_make(ds__draft *d, const ds__algo *a) {
+static int ds__flows_build(ds__draft *d, const ds__algo *a) {
     int what = (int)d->want->what;
     ds__flow_maker m = { .d = d, .a = a, .what = what, .ways = a->ways };
     m.sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
@@ -10705,7 +10711,7 @@ static int64_t ds__bound_compute(const ds_topology *t, const ds_plan_desc *w, do
    (ds__planned) and the list of all plans. plan/search_large.h decides which algorithms are
    tried.
 
-   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, spots, links
+   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, locations, links
    and scratch sizes. Both passes must try the same algorithms in the same order, because `turn`
    is the index of their times. `time[0]` is the best prediction, `time[1]` the time of the
    busiest wire.
@@ -10748,9 +10754,9 @@ static void ds__search_keep(ds__search *s) {
     d->step = other.step;
     d->step_room = other.step_room;
     d->steps = 0;
-    d->spot = other.spot;
-    d->spot_room = other.spot_room;
-    d->spots = 0;
+    d->location = other.location;
+    d->location_room = other.location_room;
+    d->locations = 0;
     d->link = other.link;
     d->link_room = other.link_room;
     d->links = 0;
@@ -10887,7 +10893,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
         return 1;
     if (asked && strcmp(asked, a->name) != 0)
         return 1;
-    if (!ds__flows_make(d, a))
+    if (!ds__flows_build(d, a))
         return !d->failed;
     if (ds__search_is_slow(s, id, &copies))
         return 1;
@@ -10896,7 +10902,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
     if (state != DS__SEARCH_DONE)
         return state == DS__SEARCH_SPENT;
     if (!d->want->pieces && d->p <= DS__MESH &&
-        ds__cycle_make(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
+        ds__cycle_build(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
         ds__search_note(s, id);
     return !d->failed;
 }
@@ -11221,7 +11227,7 @@ static void ds__guess_choose(const ds__draft *d, const ds__loads *o, ds__algo a,
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     ds__draft *d = &s->now;
     ds__loads o;
-    if (!ds__flows_make(d, &a))
+    if (!ds__flows_build(d, &a))
         return !d->failed;
     if (!ds__loads_init(&o, d)) {
         d->failed = 1;
@@ -11257,7 +11263,7 @@ static int ds__guess_compare(const void *a, const void *b) {
 static int ds__search_this(ds__search *s, const ds__guess *g) {
     ds__draft *d = &s->now;
     int id = ds__algo_at(g->algo.name);
-    if (!ds__flows_make(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
+    if (!ds__flows_build(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
         !ds__schedule_arrange(d) || !ds__lanes_in_turn(d) || !ds__cost_predict(d))
         return 0;
     s->work += g->copies * g->pieces;
@@ -11452,22 +11458,22 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     size_t ranks = (size_t)d->p + 1;
     size_t lanes = ranks * DS__PLAN_LANES;
     ds_plan_step *step = ds__host_alloc((d->steps + 1) * sizeof *step);
-    ds_plan_location *spot = ds__host_alloc((d->spots + 1) * sizeof *spot);
+    ds_plan_location *location = ds__host_alloc((d->locations + 1) * sizeof *location);
     /* last: plus 1 */
     uint32_t *before = ds__host_alloc((d->links + 1) * sizeof *before);
     uint32_t *last = ds__host_alloc(lanes * sizeof *last);
     uint32_t count = 0;
     size_t *scratch = ds__host_alloc(ranks * sizeof *scratch);
     n->step = step;
-    n->spot = spot;
+    n->location = location;
     n->before = before;
     n->scratch = scratch;
-    if (!step || !spot || !before || !last || !scratch) {
+    if (!step || !location || !before || !last || !scratch) {
         ds__host_free(last);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps);
     }
-    if (d->spots)
-        memcpy(spot, d->spot, d->spots * sizeof *spot);
+    if (d->locations)
+        memcpy(location, d->location, d->locations * sizeof *location);
     memcpy(scratch, d->scratch, ranks * sizeof *scratch);
     for (uint32_t i = 0; i < d->steps; i++) {
         const ds__dstep *s = &d->step[i];
@@ -11509,7 +11515,7 @@ static void ds__planned_free(ds__planned *o) {
         return;
     ds_allocator allocator = o->allocator; /* `o` is freed too */
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.step);
-    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.spot);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.location);
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.before);
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.scratch);
     ds__release_to(&allocator, o);
@@ -11517,7 +11523,7 @@ static void ds__planned_free(ds__planned *o) {
 
 static void ds__plans_forget(const ds_topology *t) {
     ds__planned *gone = NULL;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     for (ds__planned **at = &ds__planned_list; *at;) {
         ds__planned *o = *at;
         if (o->topology != t->id) {
@@ -11528,7 +11534,7 @@ static void ds__plans_forget(const ds_topology *t) {
         o->next = gone;
         gone = o;
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     while (gone) {
         ds__planned *next = gone->next;
         ds__planned_free(gone);
@@ -11624,22 +11630,22 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
     DS__REQUIRE(desc->what != DS_ALL_TO_ALL ||
                     desc->bytes / (desc->item ? desc->item : 1) % (size_t)t->devices == 0,
                 "%zu bytes cannot be split into %d equal blocks", desc->bytes, t->devices);
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__planned *o = ds__planned_find(t, desc);
     ds__planned *fresh = NULL;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds_result r = o ? DS_OK : ds__plan_build(t, desc, &fresh);
     if (r < 0)
         return r;
     if (fresh) {
-        ds__lock_take(&ds__c.lock);
+        ds__spinlock_lock(&ds__c.lock);
         if (!(o = ds__planned_find(t, desc))) { /* nobody was faster */
             fresh->next = ds__planned_list;
             ds__planned_list = o = fresh;
             atomic_store(&ds__topology_gone_fn, ds__plans_forget);
             fresh = NULL;
         }
-        ds__lock_give(&ds__c.lock);
+        ds__spinlock_unlock(&ds__c.lock);
         ds__planned_free(fresh);
     }
     *out = &o->plan;
@@ -11651,36 +11657,37 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
     DS__ENTER("ds_plan_write");
     DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
     const ds__planned *o = (const ds__planned *)plan;
-    ds__text_writer pen = { write_fn, user, 0, 0 };
+    ds__text_writer writer = { write_fn, user, 0, 0 };
     size_t copies = 0;
     for (size_t i = 0; i < plan->steps; i++)
         copies += plan->step[i].from_count == 1;
-    ds__text_writer_print(&pen, "%s of %zu bytes over %d ranks",
+    ds__text_writer_print(&writer, "%s of %zu bytes over %d ranks",
                           ds__collective_names[plan->desc.what], plan->desc.bytes, plan->ranks);
     if (plan->desc.what <= DS_REDUCE)
-        ds__text_writer_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
+        ds__text_writer_print(&writer, ", root %s", t->node[t->rank[plan->desc.root]].name);
     ds__text_writer_print(
-        &pen,
+        &writer,
         ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n",
         plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s", plan->pieces,
         plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes,
         plan->lanes == 1 ? "" : "s");
     ds__text_writer_print(
-        &pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n", (double)plan->predicted_ns / 1e3,
-        (double)plan->bound_ns / 1e3,
+        &writer, "predicted %.1f us, bound %.1f us: %.1f %% of it\n",
+        (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
         plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns : 100.0);
     for (int i = 0; i < DS__ALGO_NAMES; i++)
         if (o->best[i].ns)
-            ds__text_writer_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
+            ds__text_writer_print(&writer, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
                                   ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
                                   o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
                                   o->best[i].pieces == 1 ? "" : "s");
-    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+    return writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
+                          : DS_OK;
 }
 
 /* comm/step.h - participants and the list of steps.
 
-   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
+   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_alloc
    returns memory that lasts until ds__work_end (join.h). ds__participant_open checks a tensor and
    finds its lane and region. ds__step_add appends a step, and ds__come_after makes the next step
    of a lane wait for an earlier step.
@@ -11690,7 +11697,7 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
    reference for the others, because a thread has eight hazard pointers. After out-of-memory,
    w->r holds the first failure, and functions that return an index return DS__NO_INDEX
    (ds__step_temporary_add: 0).
-   Locks: expects no lock. ds__side_give and the look-up of a tensor take ds__c.lock for a few
+   Locks: expects no lock. ds__side_unref and the look-up of a tensor take ds__c.lock for a few
    instructions. No driver call runs under a lock of this room.
    Threads: caller's threads, each with its own ds__work. */
 
@@ -11701,13 +11708,13 @@ static void ds__work_begin(ds__work *w, const ds_comm_options *options) {
     w->lane = w->lane_first;
     w->region = w->region_first;
     w->step = w->step_first;
-    w->spot = w->spot_first;
+    w->location = w->location_first;
     w->link = NULL;
     w->strided = NULL;
     w->in = w->in_first;
-    w->lane_room = w->step_room = w->spot_room = 8;
+    w->lane_room = w->step_room = w->location_room = 8;
     w->region_room = 12;
-    w->lanes = w->regions = w->steps = w->links = w->link_room = w->spots = w->strideds =
+    w->lanes = w->regions = w->steps = w->links = w->link_room = w->locations = w->strideds =
         w->strided_room = w->most = w->temporaries = 0;
     w->forked = 0;
     w->progress = DS__WORK_LISTED;
@@ -11718,7 +11725,7 @@ static void ds__work_begin(ds__work *w, const ds_comm_options *options) {
 }
 
 /* Returns memory until ds__work_end, not initialised. NULL: out of memory, also in w->r. */
-static void *ds__work_take(ds__work *w, size_t count, size_t size) {
+static void *ds__work_alloc(ds__work *w, size_t count, size_t size) {
     size_t bytes;
     if (!__builtin_mul_overflow(count, size, &bytes) && bytes < PTRDIFF_MAX / 2) {
         bytes = (bytes + 15) & ~(size_t)15;
@@ -11751,7 +11758,7 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
                                                    size_t *room, size_t size) {
     void *at;
     size_t n = *room ? 2 * *room : 8;
-    void *fresh = ds__work_take(w, n < UINT32_MAX ? n : SIZE_MAX, size);
+    void *fresh = ds__work_alloc(w, n < UINT32_MAX ? n : SIZE_MAX, size);
     if (!fresh)
         return 0;
     memcpy(&at, array, sizeof at);
@@ -11769,11 +11776,11 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
          ? &(w)->what[(w)->what##s++]                                                           \
          : NULL)
 
-/* Returns a stream of ds__side_take to the table. */
-static void ds__side_give(ds_device device, int number) {
-    ds__lock_take(&ds__c.lock);
+/* Returns a stream of ds__side_ref to the table. */
+static void ds__side_unref(ds_device device, int number) {
+    ds__spinlock_lock(&ds__c.lock);
     ds__sides_of[ds__backend_of(device)][device.index]->taken[number] = 0;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
 }
 
 static int ds__same_device(ds_device a, ds_device b) {
@@ -11812,7 +11819,7 @@ static inline ds_result ds__lane_check(const ds__work *w, const ds__stream *s, d
 }
 
 /* Appends a lane and returns its index; DS__NO_INDEX: out of memory. Takes over the pin of the
-   stream. side: the number of a stream of ds__side_take plus 1, or 0. */
+   stream. side: the number of a stream of ds__side_ref plus 1, or 0. */
 static inline uint32_t ds__lane_add(ds__work *w, ds__stream *s, ds_stream stream, int side) {
     ds__clane *lane = DS__MORE(w, lane);
     int pinned = lane && !side && w->lanes <= DS__PINS / 2 - 1;
@@ -11970,7 +11977,8 @@ static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location 
     return (uint32_t)w->steps - 1;
 }
 
-/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes. */
+/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes.
+   */
 static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, ds__location src,
                                   size_t bytes) {
     uint32_t i = w->r < 0 || !bytes ? DS__NO_INDEX : ds__step_add(w, DS__STEP_COPY, lane, dst, src);
@@ -11981,8 +11989,8 @@ static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, 
     return i;
 }
 
-/* Appends a reduction of the inputs at w->spot[first] and all later spots. Returns the step;
-   DS__NO_INDEX: out of memory. */
+/* Appends a reduction of the inputs at w->location[first] and all later locations. Returns the
+   step; DS__NO_INDEX: out of memory. */
 static uint32_t ds__step_reduce_add(ds__work *w, uint32_t lane, ds__location dst, uint32_t first,
                                     ds__reduction reduction, size_t elements) {
     uint32_t i = ds__step_add(w, DS__STEP_REDUCE, lane, dst, (ds__location){ 0, 0 });
@@ -11990,7 +11998,7 @@ static uint32_t ds__step_reduce_add(ds__work *w, uint32_t lane, ds__location dst
         return i;
     w->step[i].reduction = reduction;
     w->step[i].first = first;
-    w->step[i].count = (uint32_t)w->spots - first;
+    w->step[i].count = (uint32_t)w->locations - first;
     w->step[i].width = elements;
     if (w->step[i].count > w->most)
         w->most = w->step[i].count;
@@ -12009,8 +12017,8 @@ static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
     w->step[step].watched = 1;
 }
 
-/* Returns 1 if kernels of a lane can use the region. On a virtual clock, kernels occupy no links, so
-   memory of other devices must be copied. */
+/* Returns 1 if kernels of a lane can use the region. On a virtual clock, kernels occupy no links,
+   so memory of other devices must be copied. */
 static int ds__step_reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
@@ -12257,7 +12265,7 @@ static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_strea
                              &(ds__comm_copy){ k->item, k->ndim, k->shape, k->dst, k->src });
     }
     for (uint32_t i = 0; i < s->count; i++)
-        w->in[i] = ds__location_at(w, w->spot[s->first + i]);
+        w->in[i] = ds__location_at(w, w->location[s->first + i]);
     return ds__comm_reduce(stream, s->reduction, dst, w->in, s->count, s->width);
 }
 
@@ -12300,8 +12308,8 @@ static void ds__steps_now(void *user) {
     }
 }
 
-/* Returns 1 if neither of the step's devices can access the other one, so that the copy goes through
-   the host. */
+/* Returns 1 if neither of the step's devices can access the other one, so that the copy goes
+   through the host. */
 static int ds__step_stages(const ds__work *w, const ds__cstep *s) {
     ds_device to = w->region[s->dst.region].device;
     ds_device from = w->region[s->src.region].device;
@@ -12347,7 +12355,7 @@ static ds_result ds__spread_run(const ds__work *w) {
                           .bytes = w->step[0].width };
     for (size_t i = 0; i < w->steps; i++)
         a.dst[i] = ds__location_at(w, w->step[i].dst);
-    ds__op op = ds__op_make(DS__OP_KERNEL);
+    ds__op op = ds__op_init(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__spread_kernel;
     op.u.kernel.items = (a.bytes + DS__SPREAD_ITEM - 1) / DS__SPREAD_ITEM;
     op.u.kernel.args_size = sizeof a;
@@ -12356,8 +12364,8 @@ static ds_result ds__spread_run(const ds__work *w) {
     return ds__stream_submit(s, &op);
 }
 
-/* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no copy
-   goes through the host. */
+/* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no
+   copy goes through the host. */
 static int ds__steps_small(const ds__work *w) {
     const size_t most = w->lane[0].s->driver->inline_bytes;
     size_t all = 0;
@@ -12418,17 +12426,17 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
    records uses of memory with the allocator, and frees the temporary memory. ds__join_streams
    makes all lanes wait for each other.
    ds__fork_capture extends a stream capture to all lanes. ds__work_end closes a ds__work.
-   ds__event_take and ds__event_give keep a stock of events for each device.
+   ds__join_event_create and ds__join_event_destroy keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
    a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
    first failure is reported. An event returns to the stock as soon as its waits are enqueued,
    because a wait keeps the record of that moment.
-   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone. No driver call
-   runs under it.
-   Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
-   and takes no lock. */
+   Locks: ds__join_event_create and ds__join_event_destroy take ds__c.lock for the stock alone. No
+   driver call runs under it.
+   Threads: caller's threads, each with its own ds__work. ds__join_events_deinit runs in ds_shutdown
+   only and takes no lock. */
 
 /* The lane of the last step waits for all other lanes with steps, then all lanes wait for that
    lane: often no other lane has steps. all: as if each lane had steps. */
@@ -12488,7 +12496,7 @@ __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
 }
 
 /* Closes a ds__work: joins lanes that a failed call has forked into a capture, and releases all
-   lanes and the memory of ds__work_take. */
+   lanes and the memory of ds__work_alloc. */
 static void ds__work_end(ds__work *w) {
     if (DS__UNLIKELY(w->forked))
         ds__fork_undo(w);
@@ -12498,7 +12506,7 @@ static void ds__work_end(ds__work *w) {
         else
             ds__unref(&ds__g.streams, w->lane[i].s);
         if (w->lane[i].side)
-            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
+            ds__side_unref(w->lane[i].device, w->lane[i].side - 1);
     }
     while (w->chunks) {
         void **chunk = w->chunks;
@@ -12511,7 +12519,7 @@ static void ds__work_end(ds__work *w) {
 static ds_result ds__begin_lanes(ds__work *w) {
     ds_result r = DS_OK;
     size_t n = w->lanes;
-    unsigned char *touches = ds__work_take(w, n, n);
+    unsigned char *touches = ds__work_alloc(w, n, n);
     if (!touches)
         return w->r;
     memset(touches, 0, n * n);
@@ -12521,7 +12529,7 @@ static ds_result ds__begin_lanes(ds__work *w) {
         if (s->kind != DS__STEP_REDUCE)
             touches[s->lane * n + w->region[s->src.region].lane] = 1;
         for (uint32_t k = 0; k < s->count; k++)
-            touches[s->lane * n + w->region[w->spot[s->first + k].region].lane] = 1;
+            touches[s->lane * n + w->region[w->location[s->first + k].region].lane] = 1;
     }
     for (size_t i = 0; i < n * n && r == DS_OK; i++)
         if (touches[i] && i / n != i % n)
@@ -12551,34 +12559,34 @@ static ds_result ds__note_uses(const ds__work *w) {
 }
 
 /* Takes an event of a device from the stock, or creates one. */
-static ds_result ds__event_take(ds_device device, ds_event *out) {
+static ds_result ds__join_event_create(ds_device device, ds_event *out) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     *out = e->count ? e->at[--e->count] : (ds_event){ 0 };
-    ds__lock_give(&ds__c.lock);
-    return out->id ? DS_OK : ds__event_new(0, NULL, out);
+    ds__spinlock_unlock(&ds__c.lock);
+    return out->id ? DS_OK : ds__event_create(0, NULL, out);
 }
 
 /* Returns an event to the stock, or destroys it if the stock is full. A zero handle is allowed. */
-static void ds__event_give(ds_device device, ds_event event) {
+static void ds__join_event_destroy(ds_device device, ds_event event) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     if (!event.id)
         return;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     int kept = e->count < DS__SPARE_EVENTS;
     if (kept)
         e->at[e->count++] = event;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     if (!kept)
-        ds__event_drop(event);
+        ds__use_event_destroy(event);
 }
 
 /* Destroys the stocks. Called by ds_shutdown. */
-static void ds__events_end(void) {
+static void ds__join_events_deinit(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++)
             while (ds__spares[b][i].count)
-                ds__event_drop(ds__spares[b][i].at[--ds__spares[b][i].count]);
+                ds__use_event_destroy(ds__spares[b][i].at[--ds__spares[b][i].count]);
 }
 
 /* In sync debug mode, warns or fails if the collective makes the host wait. */
@@ -12595,7 +12603,7 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
 
 /* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
-    ds__seen_operand *list = ds__work_take(w, w->regions, sizeof *list);
+    ds__seen_operand *list = ds__work_alloc(w, w->regions, sizeof *list);
     size_t n = 0;
     for (size_t i = 0; list && i < w->regions; i++) {
         const ds__region *g = &w->region[i];
@@ -12607,7 +12615,7 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
             o.writes |= s->dst.region == i;
             o.reads |= s->kind != DS__STEP_REDUCE && s->src.region == i;
             for (uint32_t j = 0; j < s->count; j++)
-                o.reads |= w->spot[s->first + j].region == i;
+                o.reads |= w->location[s->first + j].region == i;
         }
         list[n++] = o;
     }
@@ -12624,7 +12632,7 @@ static ds_result ds__work_prepare(ds__work *w) {
             return r;
     }
     if (w->most > sizeof w->in_first / sizeof *w->in_first) {
-        w->in = ds__work_take(w, w->most, sizeof *w->in);
+        w->in = ds__work_alloc(w, w->most, sizeof *w->in);
         if (!w->in)
             return w->r;
     }
@@ -12683,7 +12691,7 @@ static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s) {
     w->progress = DS__WORK_STARTED;
     if (!s->watched)
         return DS_OK;
-    r = ds__event_take(l->device, &s->done);
+    r = ds__join_event_create(l->device, &s->done);
     return r < 0 ? r : ds__event_record(s->done, l->stream, DS__OP_RECORD);
 }
 
@@ -12741,7 +12749,7 @@ static ds_result ds__work_steps(ds__work *w) {
     ds_result end = ds__work_finish(w);
     ds__tls.mute -= r < 0;
     for (size_t i = 0; i < w->steps && w->progress != DS__WORK_RAN; i++)
-        ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
+        ds__join_event_destroy(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__tls.unwatched--;
     if (r == DS_OK)
         r = end;
@@ -12765,12 +12773,12 @@ static ds_result ds__work_run(ds__work *w) {
 /* comm/result.h - checks, options and results of collectives.
 
    Compares participants with each other (ds__same_dtype, ds__same_shape,
-   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_make,
-   ds__results_drop), and checks the options. DS__COMM_BEGIN opens a public function; DS__COMM_READY
-   does the same without DS__ENTER.
+   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_create,
+   ds__results_destroy), and checks the options. DS__COMM_BEGIN opens a public function;
+   DS__COMM_READY does the same without DS__ENTER.
 
    Invariants: an overlap is found only between tensors without gaps; other overlaps are the
-   caller's responsibility. ds__results_drop sets every result to NULL. DS__COMM_READY expects a
+   caller's responsibility. ds__results_destroy sets every result to NULL. DS__COMM_READY expects a
    variable `options` in the calling function and replaces NULL by the default options. While a
    capture is open, ds__results_lanes finds the lanes of all results before the first result is
    allocated.
@@ -12883,8 +12891,8 @@ static ds_result ds__destination_lane(ds__work *w, const ds__destination *to, ui
 }
 
 /* Creates a tensor like `like` at a destination, and opens it as a participant. */
-static ds_result ds__result_make(ds__work *w, const ds__dims *like, const ds__destination *to,
-                                 ds__participant *p, ds_tensor **out) {
+static ds_result ds__result_create(ds__work *w, const ds__dims *like, const ds__destination *to,
+                                   ds__participant *p, ds_tensor **out) {
     ds_stream stream = { 0 };
     uint32_t lane;
     ds_result r = ds__destination_lane(w, to, &lane);
@@ -12906,7 +12914,7 @@ static int ds__result_is_alias(const ds__work *w, ds_device device, const ds__pa
 }
 
 /* Frees results of a failed call, and sets them to NULL. */
-static void ds__results_drop(ds_tensor **out, size_t count) {
+static void ds__results_destroy(ds_tensor **out, size_t count) {
     ds__tls.mute++;
     for (size_t i = 0; i < count; i++) {
         if (out[i]) {
@@ -12951,11 +12959,11 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
 
 /* Returns uninitialised participants until ds__work_end; NULL: out of memory, also in w->r. */
 static ds__participant *ds__participants_alloc(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__participant));
+    return ds__work_alloc(w, count, sizeof(ds__participant));
 }
 
 /* Destroys the streams of plans. Called by ds_shutdown. */
-static void ds__sides_end(void) {
+static void ds__sides_deinit(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
             ds__sides *all = ds__sides_of[b][i];
@@ -12967,19 +12975,19 @@ static void ds__sides_end(void) {
 }
 
 /* Called by ds_shutdown. */
-static void ds__comm_end(void) {
-    ds__sides_end();
-    ds__events_end();
-    ds__comm_kernels_end();
+static void ds__comm_deinit(void) {
+    ds__sides_deinit();
+    ds__join_events_deinit();
+    ds__comm_kernels_deinit();
 }
 
-static const ds__module ds__comm_module = { .shutdown = ds__comm_end };
+static const ds__module ds__comm_module = { .shutdown = ds__comm_deinit };
 
 /* Prepares tensors and the module of collectives. */
 static ds_result ds__comm_setup(void) {
     ds_result r = ds__tensor_setup();
     if (r == DS_OK)
-        ds__module_start(DS__MODULE_COMM, &ds__comm_module);
+        ds__module_add(DS__MODULE_COMM, &ds__comm_module);
     return r;
 }
 
@@ -12999,15 +13007,15 @@ static ds_result ds__comm_setup(void) {
 /* comm/side_stream.h - streams for the additional lanes of plans.
 
    Reserves one of the library's own streams as an additional lane of a list (ds__side_lane,
-   ds__side_take). There are at most 64 such streams on each device (ds__sides).
+   ds__side_ref). There are at most 64 such streams on each device (ds__sides).
 
-   Invariants: a stream that is marked as taken belongs to one list until ds__side_give. The
+   Invariants: a stream that is marked as taken belongs to one list until ds__side_unref. The
    handle at an index of ds__sides does not change before ds_shutdown. An idle stream is
    preferred to a new one, and a new one to a busy one. A stream that captures is never taken. If
    all streams are taken, the additional lane is the given lane itself.
-   Locks: ds__side_take takes ds__c.lock for the table alone. Streams are queried and created
+   Locks: ds__side_ref takes ds__c.lock for the table alone. Streams are queried and created
    without that lock.
-   Threads: caller's threads, several at the same time. ds__sides_end runs in ds_shutdown only
+   Threads: caller's threads, several at the same time. ds__sides_deinit runs in ds_shutdown only
    and takes no lock. */
 
 /* Returns 1 if the stream has no pending work. While a capture is open, a query could invalidate
@@ -13034,9 +13042,9 @@ static int ds__side_is_free(ds_stream stream, int *out_captures) {
 /* Returns the table of a device, which is created at first use. NULL: out of memory. */
 static ds__sides *ds__sides_get(ds_device device) {
     ds__sides **at = &ds__sides_of[ds__backend_of(device)][device.index];
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__sides *all = *at;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     if (all)
         return all;
     ds__sides *fresh = ds__host_alloc(sizeof *fresh);
@@ -13044,27 +13052,27 @@ static ds__sides *ds__sides_get(ds_device device) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
         return NULL;
     }
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     if (!*at) {
         *at = fresh;
         fresh = NULL;
     }
     all = *at;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds__host_free(fresh); /* another thread was faster */
     return all;
 }
 
 /* Marks the first stream from number `first` on that is not taken. Returns its number; -1: none. */
 static int ds__side_mark(ds__sides *all, int first) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     while (first < all->count && all->taken[first])
         first++;
     if (first == all->count)
         first = -1;
     else
         all->taken[first] = 1;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return first;
 }
 
@@ -13079,7 +13087,7 @@ static int ds__side_take_idle(ds_device device, ds__sides *all, int *busy) {
         if (*busy < 0 && !captures)
             *busy = i;
         else
-            ds__side_give(device, i);
+            ds__side_unref(device, i);
     }
     return -1;
 }
@@ -13087,24 +13095,24 @@ static int ds__side_take_idle(ds_device device, ds__sides *all, int *busy) {
 /* Takes a new stream. *number stays -1 if the table is full. */
 static ds_result ds__side_create(ds_device device, ds__sides *all, int *number) {
     ds_stream fresh = { 0 };
-    ds_result r = ds__stream_new(device, DS__STREAM_NEW, 0, 0, "a plan's", &fresh);
+    ds_result r = ds__stream_create(device, DS__STREAM_NEW, 0, 0, "a plan's", &fresh);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     if (all->count < DS__SIDES) {
         all->at[all->count] = fresh;
         all->taken[all->count] = 1;
         *number = all->count++;
         fresh.id = 0;
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds__stream_end(fresh);
     return DS_OK;
 }
 
 /* Takes a stream of a device: an idle one, else a new one, else a busy one. *out_number -1: all are
    taken. */
-static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number) {
+static ds_result ds__side_ref(ds_device device, ds_stream *out, int *out_number) {
     int busy;
     ds_result r = DS_OK;
     ds__sides *all = ds__sides_get(device);
@@ -13118,7 +13126,7 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     if (*out_number < 0)
         *out_number = busy;
     else if (busy >= 0)
-        ds__side_give(device, busy);
+        ds__side_unref(device, busy);
     if (*out_number < 0)
         return r;
     *out = all->at[*out_number];
@@ -13132,7 +13140,7 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
     ds_device device = w->lane[like].device;
     uint32_t lane = DS__NO_INDEX;
     int number = -1;
-    ds_result r = ds__side_take(device, &stream, &number);
+    ds_result r = ds__side_ref(device, &stream, &number);
     if (r == DS_OK && number < 0)
         return like;
     if (r == DS_OK) {
@@ -13141,7 +13149,7 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
             lane = ds__lane_add(w, s, stream, number + 1);
         if (lane != DS__NO_INDEX)
             return lane;
-        ds__side_give(device, number);
+        ds__side_unref(device, number);
         r = s ? w->r : DS_ERR_INVALID_HANDLE;
     }
     if (w->r == DS_OK)
@@ -13201,7 +13209,8 @@ typedef struct ds__schedule {
     uint32_t *scratch; /* of each rank and of the host: its region */
 } ds__schedule;
 
-/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error. */
+/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error.
+   */
 __attribute__((format(printf, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
                                                                 ...) {
     char why[200];
@@ -13278,8 +13287,8 @@ static int ds__follow_open(ds__work *w, ds__follow *f, const ds__participant *ea
     if (w->r < 0 || !f->want.bytes || !ds__follow_matches(w, each, count, one, &root))
         return 0;
     f->ranks = count;
-    f->lane = ds__work_take(w, count, sizeof *f->lane);
-    f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
+    f->lane = ds__work_alloc(w, count, sizeof *f->lane);
+    f->in = f->lane ? ds__work_alloc(w, 2 * count, sizeof *f->in) : NULL;
     if (!f->in)
         return 0;
     f->out = f->in + count;
@@ -13358,8 +13367,8 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
         if (s->to.rank == (int)rank && s->to.buffer == DS_PLAN_OUTPUT)
             written += s->bytes;
         for (uint32_t k = 0; k < s->from_count; k++)
-            if (plan->spot[s->from + k].rank == (int)rank &&
-                plan->spot[s->from + k].buffer == DS_PLAN_INPUT)
+            if (plan->location[s->from + k].rank == (int)rank &&
+                plan->location[s->from + k].buffer == DS_PLAN_INPUT)
                 read += s->bytes;
     }
     if (read == in->p->d.bytes && written == out->p->d.bytes)
@@ -13415,12 +13424,12 @@ static void ds__schedule_add_scratch(ds__work *w, const ds__follow *f, ds__sched
 /* Appends a sum of the plan. */
 static uint32_t ds__schedule_add_sum(ds__work *w, const ds__follow *f, const ds__schedule *c,
                                      const ds_plan_step *s, uint32_t lane) {
-    uint32_t first = (uint32_t)w->spots;
+    uint32_t first = (uint32_t)w->locations;
     for (uint32_t k = 0; k < s->from_count; k++) {
-        ds__location *spot = DS__MORE(w, spot);
-        if (!spot)
+        ds__location *location = DS__MORE(w, location);
+        if (!location)
             return DS__NO_INDEX;
-        *spot = ds__schedule_location(c, f, c->plan->spot[s->from + k]);
+        *location = ds__schedule_location(c, f, c->plan->location[s->from + k]);
     }
     return ds__step_reduce_add(w, lane, ds__schedule_location(c, f, s->to), first, f->reduction,
                                s->bytes / f->want.item);
@@ -13429,7 +13438,7 @@ static uint32_t ds__schedule_add_sum(ds__work *w, const ds__follow *f, const ds_
 /* Appends step i of the plan. A copy to its own place is left out. */
 static void ds__schedule_add_step(ds__work *w, const ds__follow *f, ds__schedule *c, size_t i) {
     const ds_plan_step *s = &c->plan->step[i];
-    const ds_plan_location *from = &c->plan->spot[s->from];
+    const ds_plan_location *from = &c->plan->location[s->from];
     size_t at = (size_t)s->rank * c->lanes + (size_t)s->lane;
     uint32_t lane = c->lane[at];
     ds__location dst = ds__schedule_location(c, f, s->to);
@@ -13463,10 +13472,10 @@ static void ds__schedule_complete_output(ds__work *w, const ds__schedule *c, siz
 static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
     size_t p = f->ranks;
     ds__schedule c = { .plan = plan, .lanes = (size_t)plan->lanes };
-    c.lane = ds__work_take(w, p * c.lanes, sizeof *c.lane);
-    c.last = ds__work_take(w, p * c.lanes, sizeof *c.last);
-    c.step = ds__work_take(w, plan->steps, sizeof *c.step);
-    c.scratch = ds__work_take(w, p + 1, sizeof *c.scratch);
+    c.lane = ds__work_alloc(w, p * c.lanes, sizeof *c.lane);
+    c.last = ds__work_alloc(w, p * c.lanes, sizeof *c.last);
+    c.step = ds__work_alloc(w, plan->steps, sizeof *c.step);
+    c.scratch = ds__work_alloc(w, p + 1, sizeof *c.scratch);
     if (w->r < 0)
         return;
     ds__schedule_open_lanes(w, f, &c);
@@ -13575,7 +13584,7 @@ static int ds__broadcast_follow(ds__work *w, const ds__participant *from, uint32
         return ds__follow_not(w, "the single tensor is on %s:%d, which is not a rank",
                               ds__type_name(from->d.device.type), from->d.device.index);
     b.each = ds__participants_alloc(w, p);
-    b.to = b.each ? ds__work_take(w, p + count, sizeof *b.to) : NULL;
+    b.to = b.each ? ds__work_alloc(w, p + count, sizeof *b.to) : NULL;
     if (!b.to)
         return 0;
     memset(b.to, 0, (p + count) * sizeof *b.to);
@@ -13654,12 +13663,12 @@ DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *dev
         if (r == DS_OK && ds__result_is_alias(&w, d.device, &from))
             r = ds__tensor_show(tensor, &from.d, &out[i]);
         else if (r == DS_OK)
-            r = ds__result_make(&w, &from.d, &d, &to[made++], &out[i]);
+            r = ds__result_create(&w, &from.d, &d, &to[made++], &out[i]);
     }
     if (r == DS_OK)
         r = ds__broadcast_run(&w, &from, to, made);
     if (r < 0)
-        ds__results_drop(out, count);
+        ds__results_destroy(out, count);
     ds__work_end(&w);
     return r;
 }
@@ -13815,9 +13824,9 @@ static ds_result ds__scatter_run(ds__parts *a, const ds__participant *from) {
 }
 
 /* Creates the results. Those of DS_COMM_ALIAS are no pieces of the call. */
-static ds_result ds__scatter_make(ds__parts *a, const ds_tensor *tensor, const ds_device *devices,
-                                  const ds__chunks *chunks, ds__participant *from,
-                                  ds_tensor **out) {
+static ds_result ds__scatter_results_create(ds__parts *a, const ds_tensor *tensor,
+                                            const ds_device *devices, const ds__chunks *chunks,
+                                            ds__participant *from, ds_tensor **out) {
     ds__work *w = &a->w;
     int64_t size = a->whole.d.shape[a->dim];
     int64_t at = 0;
@@ -13833,7 +13842,7 @@ static ds_result ds__scatter_make(ds__parts *a, const ds_tensor *tensor, const d
         if (r == DS_OK && ds__result_is_alias(w, to.device, &a->whole))
             r = ds__tensor_show(tensor, &piece->d, &out[i]);
         else if (r == DS_OK)
-            r = ds__result_make(w, &piece->d, &to, &a->part[a->count++], &out[i]);
+            r = ds__result_create(w, &piece->d, &to, &a->part[a->count++], &out[i]);
     }
     return r == DS_OK && a->count ? ds__work_settle(w) : r;
 }
@@ -13862,11 +13871,11 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
     if (r == DS_OK)
         r = ds__chunks_init(&chunks, chunk_sizes, count, a.whole.d.shape[a.dim], a.dim);
     if (r == DS_OK)
-        r = ds__scatter_make(&a, tensor, devices, &chunks, from, out);
+        r = ds__scatter_results_create(&a, tensor, devices, &chunks, from, out);
     if (r == DS_OK)
         r = ds__scatter_run(&a, from);
     if (r < 0)
-        ds__results_drop(out, count);
+        ds__results_destroy(out, count);
     else if (out_count)
         *out_count = chunks.count;
     ds__work_end(&a.w);
@@ -14019,11 +14028,11 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
     if (r == DS_OK)
         r = ds__gather_open(&a, tensors, &whole);
     if (r == DS_OK)
-        r = ds__result_make(&a.w, &whole, &to, &a.whole, out);
+        r = ds__result_create(&a.w, &whole, &to, &a.whole, out);
     if (r == DS_OK)
         r = ds__gather_run(&a);
     if (r < 0)
-        ds__results_drop(out, 1);
+        ds__results_destroy(out, 1);
     ds__work_end(&a.w);
     return r;
 }
@@ -14101,7 +14110,7 @@ static void ds__sources_of(ds__work *w, const ds__participant *in, size_t count,
 
 /* Returns uninitialised sources until ds__work_end; NULL: out of memory, also in w->r. */
 static ds__source *ds__sources_alloc(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__source));
+    return ds__work_alloc(w, count, sizeof(ds__source));
 }
 
 /* Reduces a slice of all inputs to the same slice of `dst`, on the lane of `dst`. Inputs outside
@@ -14113,7 +14122,7 @@ static uint32_t ds__reduce_slice(ds__work *w, ds__location dst, const ds__source
     size_t item = (ds_dtype_get_size)(reduction.dtype);
     size_t bytes = (size_t)slice.size * item;
     ptrdiff_t offset = (ptrdiff_t)(slice.begin * (int64_t)item);
-    uint32_t first = (uint32_t)w->spots;
+    uint32_t first = (uint32_t)w->locations;
     if (w->r < 0 || !slice.size)
         return DS__NO_INDEX;
     for (size_t i = 0; i < count; i++) {
@@ -14124,10 +14133,10 @@ static uint32_t ds__reduce_slice(ds__work *w, ds__location dst, const ds__source
             ds__step_copy_add(w, lane, here, at, bytes);
             at = here;
         }
-        ds__location *spot = DS__MORE(w, spot);
-        if (!spot)
+        ds__location *location = DS__MORE(w, location);
+        if (!location)
             return DS__NO_INDEX;
-        *spot = at;
+        *location = at;
     }
     dst.offset += offset;
     return ds__step_reduce_add(w, lane, dst, first, reduction, (size_t)slice.size);
@@ -14237,15 +14246,15 @@ static ds_result ds__reduce_open_lists(ds__work *w, const ds__tensor_lists *t, d
 }
 
 /* Creates the results, and reduces to them. */
-static ds_result ds__reduce_make(ds__work *w, const ds__tensor_lists *t, ds_reduce_op op,
-                                 ds_device destination, const ds__participant *in,
-                                 ds_tensor **out) {
+static ds_result ds__reduce_results_create(ds__work *w, const ds__tensor_lists *t, ds_reduce_op op,
+                                           ds_device destination, const ds__participant *in,
+                                           ds_tensor **out) {
     ds__participant *to = ds__participants_alloc(w, t->count);
     ds__source *sources = ds__sources_alloc(w, t->lists);
     ds_result r = w->r;
     for (size_t k = 0; k < t->count && r == DS_OK; k++) {
         ds__destination at = { destination, k, DS__NO_LIST };
-        r = ds__result_make(w, &in[k * t->lists].d, &at, &to[k], &out[k]);
+        r = ds__result_create(w, &in[k * t->lists].d, &at, &to[k], &out[k]);
     }
     if (r == DS_OK && t->count)
         r = ds__work_settle(w);
@@ -14271,12 +14280,12 @@ static ds_result ds__reduce_lists(const ds__tensor_lists *t, ds_reduce_op op, ds
     if (r == DS_OK)
         r = ds__reduce_open_lists(&w, t, op, destination, in);
     if (r == DS_OK && !(t->lists == 1 && o->flags & DS_COMM_ALIAS))
-        r = ds__reduce_make(&w, t, op, destination, in, out);
+        r = ds__reduce_results_create(&w, t, op, destination, in, out);
     else
         for (size_t k = 0; k < t->count && r == DS_OK; k++)
             r = ds__tensor_show(t->tensor[k], &in[k].d, &out[k]);
     if (r < 0)
-        ds__results_drop(out, t->count);
+        ds__results_destroy(out, t->count);
     ds__work_end(&w);
     return r;
 }
@@ -14469,7 +14478,8 @@ static int ds__all_is_in_place(const ds__all *a, size_t i, int rule) {
     }
 }
 
-/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows it. */
+/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows it.
+   */
 static ds_result ds__all_check_disjoint(const ds__all *a, int rule) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
@@ -14490,7 +14500,8 @@ static ds_result ds__all_check_reducible(const ds__all *a, ds_reduce_op op) {
     return r;
 }
 
-/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension 0. */
+/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension 0.
+   */
 static ds_result ds__all_check_sizes(const ds__participant *many, const char *words,
                                      const ds__participant *one, const char *other, size_t count) {
     int64_t n;
@@ -14820,8 +14831,8 @@ static ds__source ds__bucket_pack(ds__coalesced *a, const ds__bucket *b, size_t 
     return buffer;
 }
 
-/* Creates the results of a bucket as views of a buffer on their device. Each has the dimension order
-   of its tensor. The buffer is freed with the last view. */
+/* Creates the results of a bucket as views of a buffer on their device. Each has the dimension
+   order of its tensor. The buffer is freed with the last view. */
 static ds_result ds__bucket_show(const ds__coalesced *a, const ds__bucket *b, const ds_tensor *flat,
                                  ds_tensor **out) {
     size_t at = 0;
@@ -14841,7 +14852,7 @@ static ds_result ds__bucket_show(const ds__coalesced *a, const ds__bucket *b, co
 
 /* Creates the buffers of a bucket on all destinations, with the results. Host memory without a
    stream goes to the lane of the tensors. */
-static ds_result ds__bucket_make(ds__coalesced *a, const ds__bucket *b, ds__participant *to) {
+static ds_result ds__bucket_create(ds__coalesced *a, const ds__bucket *b, ds__participant *to) {
     ds__work *w = &a->w;
     int64_t size = (int64_t)b->bytes;
     ds__dims like;
@@ -14849,12 +14860,12 @@ static ds_result ds__bucket_make(ds__coalesced *a, const ds__bucket *b, ds__part
         ds__dims_read(ds_uint8(), 1, &size, NULL, ds__name_of("the buffer", DS__NO_LIST), &like);
     for (size_t k = 0; k < a->destinations && r == DS_OK; k++) {
         ds_tensor *flat = NULL;
-        r = ds__result_make(w, &like, &a->to[k], &to[k], &flat);
+        r = ds__result_create(w, &like, &a->to[k], &to[k], &flat);
         if (r == DS_OK && ds__lane_of(w, &to[k]) == DS__NO_INDEX)
             w->region[to[k].at.region].lane = ds__lane_of(w, &a->in[0]);
         if (r == DS_OK)
             r = ds__bucket_show(a, b, flat, &a->out[a->to[k].index * a->count]);
-        ds__results_drop(&flat, 1);
+        ds__results_destroy(&flat, 1);
     }
     return r;
 }
@@ -14868,7 +14879,7 @@ static ds_result ds__bucket_send(ds__coalesced *a, const ds__bucket *b) {
     ds__participant *to = ds__participants_alloc(w, a->destinations);
     if (!to)
         return w->r;
-    ds_result r = ds__bucket_make(a, b, to);
+    ds_result r = ds__bucket_create(a, b, to);
     if (r < 0 || !bytes)
         return r < 0 ? r : w->r;
     int64_t size = (int64_t)bytes;
@@ -14964,8 +14975,8 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     a.destinations = device_count;
     a.out = out;
     a.in = ds__participants_alloc(&a.w, count);
-    a.bucket = ds__work_take(&a.w, count, sizeof *a.bucket);
-    a.to = ds__work_take(&a.w, device_count, sizeof *a.to);
+    a.bucket = ds__work_alloc(&a.w, count, sizeof *a.bucket);
+    a.to = ds__work_alloc(&a.w, device_count, sizeof *a.to);
     ds_result r = a.w.r;
     if (r == DS_OK)
         memset(a.bucket, 0, count * sizeof *a.bucket);
@@ -14978,7 +14989,7 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     if (r == DS_OK && a.destinations)
         r = ds__coalesced_run(&a, buffer_size ? buffer_size : USUAL_SIZE);
     if (r < 0 && out)
-        ds__results_drop(out, results);
+        ds__results_destroy(out, results);
     ds__work_end(&a.w);
     return r;
 }
