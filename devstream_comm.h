@@ -4871,7 +4871,7 @@ static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
 /* topology/types.h - nodes, links and routes of a topology.
 
    Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
-   (ds__troute). ds__route_of finds a route; ds__array_grow grows an array.
+   (ds__troute). ds__route_of finds a route; ds__array_add grows an array.
 
    Policy:
    1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
@@ -4969,24 +4969,14 @@ static const struct {
 
 /* Adds a zeroed element to an array, which may move. Returns the element; if memory is exhausted,
    reports the error and returns NULL. */
-static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size) {
-    void *at;
-    memcpy(&at, array, sizeof at);
-    if (count == *room) {
-        size_t n = *room ? 2 * *room : 16;
-        void *fresh = n < UINT32_MAX ? ds__host_alloc(n * size) : NULL;
-        if (!fresh) {
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n);
-            return NULL;
-        }
-        if (at)
-            memcpy(fresh, at, count * size);
-        ds__host_free(at);
-        memcpy(array, &fresh, sizeof fresh);
-        at = fresh;
-        *room = n;
+static void *ds__array_add(void *array, size_t count, size_t *room, size_t size) {
+    char *at;
+    if (count >= UINT32_MAX || !ds__array_reserve(array, size, count, 1, room)) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", count + 1);
+        return NULL;
     }
-    return (char *)at + count * size;
+    memcpy(&at, array, sizeof at);
+    return at + count * size;
 }
 
 /* Returns the route from one rank to another; rank `devices` is the host. */
@@ -5126,7 +5116,7 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
 
 /* Adds a wire at the end of a route. Returns 0 if memory is exhausted. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
-    double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+    double *w = ds__array_add(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
     if (!w)
         return 0;
     *w = rate;
@@ -5362,7 +5352,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is already used", name);
     DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "the topology has more than %d nodes",
                 DS__TOPOLOGY_MAX);
-    ds__tnode *n = ds__array_grow(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
+    ds__tnode *n = ds__array_add(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     strcpy(n->name, name);
@@ -5376,7 +5366,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
 /* Adds a link and its wires: one for each direction, or one for both. */
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
-    ds__tlink *l = ds__array_grow(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
+    ds__tlink *l = ds__array_add(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
     if (!l)
         return DS_ERR_OUT_OF_MEMORY;
     *l = link;
@@ -5385,7 +5375,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
         l->wire[i] = l->wire[0];
         if (i && l->half)
             continue;
-        double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+        double *w = ds__array_add(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
         if (!w)
             return DS_ERR_OUT_OF_MEMORY;
         *w = l->rate[i];
@@ -5395,7 +5385,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
 }
 
 static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
-    struct ds__tpeer *one = ds__array_grow(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
+    struct ds__tpeer *one = ds__array_add(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
     if (!one)
         return DS_ERR_OUT_OF_MEMORY;
     *one = peer;
@@ -6304,7 +6294,7 @@ typedef struct ds__probes {
 static ds_result ds__measured_add(const ds__measured *m) {
     ds__spinlock_lock(&ds__c.lock);
     ds__measured *one =
-        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+        ds__array_add(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     if (one) {
         *one = *m;
         ds__measure_count++;
@@ -6914,7 +6904,7 @@ typedef struct ds__planned {
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
-    void *at = d->failed ? NULL : ds__array_grow(array, *count, room, size);
+    void *at = d->failed ? NULL : ds__array_add(array, *count, room, size);
     if (!at)
         d->failed = 1;
     else
@@ -6970,7 +6960,7 @@ static inline int ds__due_before(const ds__due *a, const ds__due *b) {
 }
 
 static int ds__due_put(ds__dues *h, int64_t at, uint32_t rank, uint32_t id) {
-    if (!ds__array_grow(&h->due, h->dues, &h->due_room, sizeof *h->due))
+    if (!ds__array_add(&h->due, h->dues, &h->due_room, sizeof *h->due))
         return 0;
     size_t i = h->dues++;
     ds__due one = { at, rank, id };
@@ -9237,7 +9227,7 @@ static ptrdiff_t ds__tree_add(ds__draft *d, int root) {
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
         size_t full = d->tree_room;
-        int *grown = ds__array_grow(&d->tree, full, &d->tree_room, sizeof *d->tree);
+        int *grown = ds__array_add(&d->tree, full, &d->tree_room, sizeof *d->tree);
         if (!grown)
             d->failed = 1;
     }

@@ -6818,7 +6818,7 @@ DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count,
                                       size_t *room) {
     if (more <= *room - count)
         return 1;
-    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
+    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 4;
     void *bigger = wanted <= SIZE_MAX / 4 / element ? ds__host_alloc(wanted * element) : NULL;
     if (!bigger)
         return 0;
@@ -8150,7 +8150,7 @@ struct ds__node {
     char *label;
     uint32_t *deps; /* indices of the nodes that it starts after */
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     ds__object *payload; /* a host function's argument */
     ds__body *child;
     void *native; /* the driver's */
@@ -8162,7 +8162,7 @@ struct ds__body {
     uint32_t serial; /* number of the graph, which its node handles carry */
     uint32_t origin; /* number of the graph that it was copied from */
     uint32_t count;
-    uint32_t room;
+    size_t room;
     ds__node **node;
     ds__object **object;
     size_t object_count;
@@ -8359,25 +8359,13 @@ static ds__node *ds__node_copy(const ds__node *from) {
     return n;
 }
 
-/* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
-   there is no memory, and the sentence is set. */
-static int ds__array_make_room(void *list, size_t element, uint32_t count, uint32_t *room) {
-    void *old;
-    if (count < *room)
+/* Makes room for one more element in an array of a graph. Returns 0 if there is no memory, and the
+   sentence is set. */
+static int ds__graph_array_reserve(void *array, size_t element, size_t count, size_t *room) {
+    if (ds__array_reserve(array, element, count, 1, room))
         return 1;
-    memcpy(&old, list, sizeof old);
-    uint32_t wanted = *room ? 2 * *room : 4;
-    void *more = ds__host_alloc(wanted * element);
-    if (!more) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        return 0;
-    }
-    if (count)
-        memcpy(more, old, count * element);
-    ds__host_free(old);
-    memcpy(list, &more, sizeof more);
-    *room = wanted;
-    return 1;
+    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    return 0;
 }
 
 static int ds__node_depends(const ds__node *n, uint32_t on) {
@@ -8391,7 +8379,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
-    if (!ds__array_make_room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+    if (!ds__graph_array_reserve(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
         return 0;
     n->deps[n->dep_count++] = on;
     return 1;
@@ -8440,9 +8428,10 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
         n->deps = ds__copy_bytes(deps, count * sizeof *deps);
         if (!n->deps)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        n->dep_count = n->dep_room = (uint32_t)count;
+        n->dep_room = count;
+        n->dep_count = (uint32_t)count;
     }
-    if (!ds__array_make_room(&b->node, sizeof *b->node, b->count, &b->room))
+    if (!ds__graph_array_reserve(&b->node, sizeof *b->node, b->count, &b->room))
         return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
@@ -8452,10 +8441,8 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
 
 /* Adds an object to the body, which becomes an owner of it. */
 static ds_result ds__body_object_add(ds__body *b, ds__object *o) {
-    uint32_t room = (uint32_t)b->object_room;
-    if (!ds__array_make_room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+    if (!ds__graph_array_reserve(&b->object, sizeof *b->object, b->object_count, &b->object_room))
         return DS_ERR_OUT_OF_MEMORY;
-    b->object_room = room;
     b->object[b->object_count++] = ds__object_ref(o);
     if (o->launch_fn)
         b->hooked = 1;
@@ -8715,22 +8702,6 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
-/* Makes room for one more mapping. Returns 0 if there is no memory. The lock is held. */
-static int ds__mapping_grow(void) {
-    if (ds__g.mapping_count < ds__g.mapping_room)
-        return 1;
-    size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-    ds__mapping *more = ds__host_alloc(room * sizeof *more);
-    if (!more)
-        return 0;
-    if (ds__g.mapping_count)
-        memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-    ds__host_free(ds__g.mappings);
-    ds__g.mappings = more;
-    ds__g.mapping_room = room;
-    return 1;
-}
-
 /* Adds a mapping. Refuses one that overlaps a known mapping. */
 DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
@@ -8739,7 +8710,8 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     size_t i = ds__mapping_after(at);
     if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    else if (!ds__mapping_grow())
+    else if (!ds__array_reserve(&ds__g.mappings, sizeof *ds__g.mappings, ds__g.mapping_count, 1,
+                                &ds__g.mapping_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
@@ -14312,7 +14284,7 @@ typedef struct ds__cpu_flat {
     const ds__node *node;
     uint32_t *deps;
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     uint32_t lane;
     uint32_t number;
     uint32_t level;
@@ -14334,10 +14306,10 @@ typedef struct ds__cpu_exec {
     int dirty; /* 1: the shadow graph has changed since the plan was made */
     int hosts; /* 1: there are host functions */
     uint32_t flats;
-    uint32_t flat_room;
+    size_t flat_room;
     uint32_t lanes;
     uint32_t entries;
-    uint32_t entry_room;
+    size_t entry_room;
     ds__cpu_flat *flat;
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
@@ -14372,7 +14344,7 @@ static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t 
 /* Adds a dependency of a flat node on another one. Returns 0 if there is no memory. */
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
-    if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
+    if (!ds__graph_array_reserve(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
         return 0;
     f->deps[f->dep_count++] = on;
     return 1;
@@ -14384,7 +14356,7 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+        if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
             return 0;
         memset(&x->flat[x->flats], 0, sizeof *x->flat);
         x->flat[x->flats++].node = b->node[i];
@@ -14395,7 +14367,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         uint32_t begin = own;
         if (n->child && n->child->count) {
             begin = x->flats;
-            if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+            if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
             memset(&x->flat[x->flats++], 0, sizeof *x->flat);
         }
@@ -14461,7 +14433,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
 /* Appends an entry to a lane. Returns 0 if there is no memory. */
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
-    if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
+    if (!ds__graph_array_reserve(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
     x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
     x->operations[lane]++;
@@ -19177,7 +19149,7 @@ typedef struct ds__cuda_own {
 typedef struct ds__cuda_owns {
     ds__cuda_own *at;
     uint32_t count;
-    uint32_t room;
+    size_t room;
 } ds__cuda_owns;
 
 typedef struct ds__cuda_graph {
@@ -19264,7 +19236,7 @@ static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
 /* Makes room for one more entry. Returns 0 if there is no memory, which is reported. */
 static int ds__cuda_own_room(ds__cuda_owns *list) {
-    return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
+    return ds__graph_array_reserve(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
 /* Keeps an object for a node, or under a tag. Returns 0 if there is no memory. */
@@ -28872,7 +28844,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
             }
             x->body->node = fresh->node;
             fresh->node = nodes;
-            uint32_t room = x->body->room;
+            size_t room = x->body->room;
             x->body->room = fresh->room;
             fresh->room = room;
             ds__object **objects = x->body->object;
@@ -48667,7 +48639,7 @@ static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
 /* topology/types.h - nodes, links and routes of a topology.
 
    Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
-   (ds__troute). ds__route_of finds a route; ds__array_grow grows an array.
+   (ds__troute). ds__route_of finds a route; ds__array_add grows an array.
 
    Policy:
    1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
@@ -48765,24 +48737,14 @@ static const struct {
 
 /* Adds a zeroed element to an array, which may move. Returns the element; if memory is exhausted,
    reports the error and returns NULL. */
-static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size) {
-    void *at;
-    memcpy(&at, array, sizeof at);
-    if (count == *room) {
-        size_t n = *room ? 2 * *room : 16;
-        void *fresh = n < UINT32_MAX ? ds__host_alloc(n * size) : NULL;
-        if (!fresh) {
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n);
-            return NULL;
-        }
-        if (at)
-            memcpy(fresh, at, count * size);
-        ds__host_free(at);
-        memcpy(array, &fresh, sizeof fresh);
-        at = fresh;
-        *room = n;
+static void *ds__array_add(void *array, size_t count, size_t *room, size_t size) {
+    char *at;
+    if (count >= UINT32_MAX || !ds__array_reserve(array, size, count, 1, room)) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", count + 1);
+        return NULL;
     }
-    return (char *)at + count * size;
+    memcpy(&at, array, sizeof at);
+    return at + count * size;
 }
 
 /* Returns the route from one rank to another; rank `devices` is the host. */
@@ -48922,7 +48884,7 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
 
 /* Adds a wire at the end of a route. Returns 0 if memory is exhausted. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
-    double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+    double *w = ds__array_add(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
     if (!w)
         return 0;
     *w = rate;
@@ -49158,7 +49120,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is already used", name);
     DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "the topology has more than %d nodes",
                 DS__TOPOLOGY_MAX);
-    ds__tnode *n = ds__array_grow(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
+    ds__tnode *n = ds__array_add(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     strcpy(n->name, name);
@@ -49172,7 +49134,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
 /* Adds a link and its wires: one for each direction, or one for both. */
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
-    ds__tlink *l = ds__array_grow(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
+    ds__tlink *l = ds__array_add(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
     if (!l)
         return DS_ERR_OUT_OF_MEMORY;
     *l = link;
@@ -49181,7 +49143,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
         l->wire[i] = l->wire[0];
         if (i && l->half)
             continue;
-        double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+        double *w = ds__array_add(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
         if (!w)
             return DS_ERR_OUT_OF_MEMORY;
         *w = l->rate[i];
@@ -49191,7 +49153,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
 }
 
 static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
-    struct ds__tpeer *one = ds__array_grow(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
+    struct ds__tpeer *one = ds__array_add(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
     if (!one)
         return DS_ERR_OUT_OF_MEMORY;
     *one = peer;
@@ -50100,7 +50062,7 @@ typedef struct ds__probes {
 static ds_result ds__measured_add(const ds__measured *m) {
     ds__spinlock_lock(&ds__c.lock);
     ds__measured *one =
-        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+        ds__array_add(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     if (one) {
         *one = *m;
         ds__measure_count++;
@@ -50710,7 +50672,7 @@ typedef struct ds__planned {
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
-    void *at = d->failed ? NULL : ds__array_grow(array, *count, room, size);
+    void *at = d->failed ? NULL : ds__array_add(array, *count, room, size);
     if (!at)
         d->failed = 1;
     else
@@ -50766,7 +50728,7 @@ static inline int ds__due_before(const ds__due *a, const ds__due *b) {
 }
 
 static int ds__due_put(ds__dues *h, int64_t at, uint32_t rank, uint32_t id) {
-    if (!ds__array_grow(&h->due, h->dues, &h->due_room, sizeof *h->due))
+    if (!ds__array_add(&h->due, h->dues, &h->due_room, sizeof *h->due))
         return 0;
     size_t i = h->dues++;
     ds__due one = { at, rank, id };
@@ -53033,7 +52995,7 @@ static ptrdiff_t ds__tree_add(ds__draft *d, int root) {
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
         size_t full = d->tree_room;
-        int *grown = ds__array_grow(&d->tree, full, &d->tree_room, sizeof *d->tree);
+        int *grown = ds__array_add(&d->tree, full, &d->tree_room, sizeof *d->tree);
         if (!grown)
             d->failed = 1;
     }
@@ -60587,7 +60549,7 @@ typedef struct ds__rng_graph {
 static struct {
     ds__spinlock lock; /* of what follows */
     int ready;
-    uint32_t room;
+    size_t room;
     uint32_t used;
     ds__generator **slot; /* by index; a handle is valid if the generator's id equals it */
     uint32_t generation;
@@ -60871,7 +60833,7 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     while (index < ds__rng.used && ds__rng.slot[index])
         index++;
     int fits = index < DS__RNG_OWN &&
-               ds__array_make_room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
+               ds__array_reserve(&ds__rng.slot, sizeof *ds__rng.slot, index, 1, &ds__rng.room);
     if (fits) {
         if (index == ds__rng.used)
             ds__rng.used++;
