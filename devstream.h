@@ -4419,7 +4419,7 @@ DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count,
                                       size_t *room) {
     if (more <= *room - count)
         return 1;
-    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
+    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 4;
     void *bigger = wanted <= SIZE_MAX / 4 / element ? ds__host_alloc(wanted * element) : NULL;
     if (!bigger)
         return 0;
@@ -5767,7 +5767,7 @@ struct ds__node {
     char *label;
     uint32_t *deps; /* indices of the nodes that it starts after */
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     ds__object *payload; /* a host function's argument */
     ds__body *child;
     void *native; /* the driver's */
@@ -5779,7 +5779,7 @@ struct ds__body {
     uint32_t serial; /* number of the graph, which its node handles carry */
     uint32_t origin; /* number of the graph that it was copied from */
     uint32_t count;
-    uint32_t room;
+    size_t room;
     ds__node **node;
     ds__object **object;
     size_t object_count;
@@ -5976,25 +5976,13 @@ static ds__node *ds__node_copy(const ds__node *from) {
     return n;
 }
 
-/* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
-   there is no memory, and the sentence is set. */
-static int ds__array_make_room(void *list, size_t element, uint32_t count, uint32_t *room) {
-    void *old;
-    if (count < *room)
+/* Makes room for one more element in an array of a graph. Returns 0 if there is no memory, and the
+   sentence is set. */
+static int ds__graph_array_reserve(void *array, size_t element, size_t count, size_t *room) {
+    if (ds__array_reserve(array, element, count, 1, room))
         return 1;
-    memcpy(&old, list, sizeof old);
-    uint32_t wanted = *room ? 2 * *room : 4;
-    void *more = ds__host_alloc(wanted * element);
-    if (!more) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        return 0;
-    }
-    if (count)
-        memcpy(more, old, count * element);
-    ds__host_free(old);
-    memcpy(list, &more, sizeof more);
-    *room = wanted;
-    return 1;
+    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    return 0;
 }
 
 static int ds__node_depends(const ds__node *n, uint32_t on) {
@@ -6008,7 +5996,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
-    if (!ds__array_make_room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+    if (!ds__graph_array_reserve(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
         return 0;
     n->deps[n->dep_count++] = on;
     return 1;
@@ -6057,9 +6045,10 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
         n->deps = ds__copy_bytes(deps, count * sizeof *deps);
         if (!n->deps)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        n->dep_count = n->dep_room = (uint32_t)count;
+        n->dep_room = count;
+        n->dep_count = (uint32_t)count;
     }
-    if (!ds__array_make_room(&b->node, sizeof *b->node, b->count, &b->room))
+    if (!ds__graph_array_reserve(&b->node, sizeof *b->node, b->count, &b->room))
         return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
@@ -6069,10 +6058,8 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
 
 /* Adds an object to the body, which becomes an owner of it. */
 static ds_result ds__body_object_add(ds__body *b, ds__object *o) {
-    uint32_t room = (uint32_t)b->object_room;
-    if (!ds__array_make_room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+    if (!ds__graph_array_reserve(&b->object, sizeof *b->object, b->object_count, &b->object_room))
         return DS_ERR_OUT_OF_MEMORY;
-    b->object_room = room;
     b->object[b->object_count++] = ds__object_ref(o);
     if (o->launch_fn)
         b->hooked = 1;
@@ -6332,22 +6319,6 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
-/* Makes room for one more mapping. Returns 0 if there is no memory. The lock is held. */
-static int ds__mapping_grow(void) {
-    if (ds__g.mapping_count < ds__g.mapping_room)
-        return 1;
-    size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-    ds__mapping *more = ds__host_alloc(room * sizeof *more);
-    if (!more)
-        return 0;
-    if (ds__g.mapping_count)
-        memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-    ds__host_free(ds__g.mappings);
-    ds__g.mappings = more;
-    ds__g.mapping_room = room;
-    return 1;
-}
-
 /* Adds a mapping. Refuses one that overlaps a known mapping. */
 DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
@@ -6356,7 +6327,8 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     size_t i = ds__mapping_after(at);
     if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    else if (!ds__mapping_grow())
+    else if (!ds__array_reserve(&ds__g.mappings, sizeof *ds__g.mappings, ds__g.mapping_count, 1,
+                                &ds__g.mapping_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
@@ -12731,7 +12703,7 @@ typedef struct ds__cpu_flat {
     const ds__node *node;
     uint32_t *deps;
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     uint32_t lane;
     uint32_t number;
     uint32_t level;
@@ -12753,10 +12725,10 @@ typedef struct ds__cpu_exec {
     int dirty; /* 1: the shadow graph has changed since the plan was made */
     int hosts; /* 1: there are host functions */
     uint32_t flats;
-    uint32_t flat_room;
+    size_t flat_room;
     uint32_t lanes;
     uint32_t entries;
-    uint32_t entry_room;
+    size_t entry_room;
     ds__cpu_flat *flat;
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
@@ -12791,7 +12763,7 @@ static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t 
 /* Adds a dependency of a flat node on another one. Returns 0 if there is no memory. */
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
-    if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
+    if (!ds__graph_array_reserve(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
         return 0;
     f->deps[f->dep_count++] = on;
     return 1;
@@ -12803,7 +12775,7 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+        if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
             return 0;
         memset(&x->flat[x->flats], 0, sizeof *x->flat);
         x->flat[x->flats++].node = b->node[i];
@@ -12814,7 +12786,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         uint32_t begin = own;
         if (n->child && n->child->count) {
             begin = x->flats;
-            if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+            if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
             memset(&x->flat[x->flats++], 0, sizeof *x->flat);
         }
@@ -12880,7 +12852,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
 /* Appends an entry to a lane. Returns 0 if there is no memory. */
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
-    if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
+    if (!ds__graph_array_reserve(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
     x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
     x->operations[lane]++;
@@ -17694,7 +17666,7 @@ typedef struct ds__cuda_own {
 typedef struct ds__cuda_owns {
     ds__cuda_own *at;
     uint32_t count;
-    uint32_t room;
+    size_t room;
 } ds__cuda_owns;
 
 typedef struct ds__cuda_graph {
@@ -17781,7 +17753,7 @@ static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
 /* Makes room for one more entry. Returns 0 if there is no memory, which is reported. */
 static int ds__cuda_own_room(ds__cuda_owns *list) {
-    return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
+    return ds__graph_array_reserve(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
 /* Keeps an object for a node, or under a tag. Returns 0 if there is no memory. */
@@ -27688,7 +27660,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
             }
             x->body->node = fresh->node;
             fresh->node = nodes;
-            uint32_t room = x->body->room;
+            size_t room = x->body->room;
             x->body->room = fresh->room;
             fresh->room = room;
             ds__object **objects = x->body->object;

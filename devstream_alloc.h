@@ -1844,20 +1844,18 @@ DS__SEAM static size_t ds__config_reserve_size(const ds_mem_config *c, size_t to
     return (pages ? pages : 1) * page;
 }
 
-/* alloc/config_text.h - allocator options as text.
+/* alloc/config_token.h - tokens and numbers of allocator options.
 
-   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
-   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
-   lists the options. The text is read token by token (ds__config_token_next): a token is one of , :
-   [ ] or a word. White space is ignored everywhere, even inside a word.
+   Splits an option text into tokens (ds__config_token_next): a token is one of , : [ ] or a word.
+   White space is ignored everywhere, even inside a word. ds__config_number_parse and
+   ds__config_real_parse read the number in a word. ds__config_refuse reports an error at a place of
+   the text.
 
-   Invariants: On an error the configuration is unchanged, and the error shows the character, the
-   token and the text in front. As in PyTorch, each text first resets max_split_size,
-   garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
-   first. Numbers do not depend on the program's locale.
-   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
-   program's log function may be called under these locks.
-   Threads: any. ds_mem_config_parse does not initialise the library. */
+   Invariants: an error shows the character's number, the text from there on and the text before.
+   Numbers do not depend on the program's locale.
+   Locks: takes none. ds__config_refuse may call the program's log function, under the locks that
+   the callers of config_text.h hold.
+   Threads: any. */
 
 typedef struct ds__config_text {
     const char *text;
@@ -2019,6 +2017,19 @@ static size_t ds__config_real_parse(const char *word, double *out) {
     *out = places < 0 ? value * scale : value / scale;
     return i;
 }
+
+/* alloc/config_text.h - allocator options as text.
+
+   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
+   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
+   lists the options. config_token.h splits the text into tokens.
+
+   Invariants: On an error the configuration is unchanged. As in PyTorch, each text first resets
+   max_split_size, garbage_collection_threshold and roundup_power2_divisions. The option `preset`
+   must be the first.
+   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
+   program's log function may be called under these locks.
+   Threads: any. ds_mem_config_parse does not initialise the library. */
 
 /* Reads a multiple of the device's memory such as 0.5, or bytes such as 40G. */
 static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {

@@ -7790,7 +7790,7 @@ DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count,
                                       size_t *room) {
     if (more <= *room - count)
         return 1;
-    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
+    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 4;
     void *bigger = wanted <= SIZE_MAX / 4 / element ? ds__host_alloc(wanted * element) : NULL;
     if (!bigger)
         return 0;
@@ -9138,7 +9138,7 @@ struct ds__node {
     char *label;
     uint32_t *deps; /* indices of the nodes that it starts after */
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     ds__object *payload; /* a host function's argument */
     ds__body *child;
     void *native; /* the driver's */
@@ -9150,7 +9150,7 @@ struct ds__body {
     uint32_t serial; /* number of the graph, which its node handles carry */
     uint32_t origin; /* number of the graph that it was copied from */
     uint32_t count;
-    uint32_t room;
+    size_t room;
     ds__node **node;
     ds__object **object;
     size_t object_count;
@@ -9347,25 +9347,13 @@ static ds__node *ds__node_copy(const ds__node *from) {
     return n;
 }
 
-/* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
-   there is no memory, and the sentence is set. */
-static int ds__array_make_room(void *list, size_t element, uint32_t count, uint32_t *room) {
-    void *old;
-    if (count < *room)
+/* Makes room for one more element in an array of a graph. Returns 0 if there is no memory, and the
+   sentence is set. */
+static int ds__graph_array_reserve(void *array, size_t element, size_t count, size_t *room) {
+    if (ds__array_reserve(array, element, count, 1, room))
         return 1;
-    memcpy(&old, list, sizeof old);
-    uint32_t wanted = *room ? 2 * *room : 4;
-    void *more = ds__host_alloc(wanted * element);
-    if (!more) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        return 0;
-    }
-    if (count)
-        memcpy(more, old, count * element);
-    ds__host_free(old);
-    memcpy(list, &more, sizeof more);
-    *room = wanted;
-    return 1;
+    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    return 0;
 }
 
 static int ds__node_depends(const ds__node *n, uint32_t on) {
@@ -9379,7 +9367,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
-    if (!ds__array_make_room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+    if (!ds__graph_array_reserve(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
         return 0;
     n->deps[n->dep_count++] = on;
     return 1;
@@ -9428,9 +9416,10 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
         n->deps = ds__copy_bytes(deps, count * sizeof *deps);
         if (!n->deps)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        n->dep_count = n->dep_room = (uint32_t)count;
+        n->dep_room = count;
+        n->dep_count = (uint32_t)count;
     }
-    if (!ds__array_make_room(&b->node, sizeof *b->node, b->count, &b->room))
+    if (!ds__graph_array_reserve(&b->node, sizeof *b->node, b->count, &b->room))
         return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
@@ -9440,10 +9429,8 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
 
 /* Adds an object to the body, which becomes an owner of it. */
 static ds_result ds__body_object_add(ds__body *b, ds__object *o) {
-    uint32_t room = (uint32_t)b->object_room;
-    if (!ds__array_make_room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+    if (!ds__graph_array_reserve(&b->object, sizeof *b->object, b->object_count, &b->object_room))
         return DS_ERR_OUT_OF_MEMORY;
-    b->object_room = room;
     b->object[b->object_count++] = ds__object_ref(o);
     if (o->launch_fn)
         b->hooked = 1;
@@ -9703,22 +9690,6 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
-/* Makes room for one more mapping. Returns 0 if there is no memory. The lock is held. */
-static int ds__mapping_grow(void) {
-    if (ds__g.mapping_count < ds__g.mapping_room)
-        return 1;
-    size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-    ds__mapping *more = ds__host_alloc(room * sizeof *more);
-    if (!more)
-        return 0;
-    if (ds__g.mapping_count)
-        memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-    ds__host_free(ds__g.mappings);
-    ds__g.mappings = more;
-    ds__g.mapping_room = room;
-    return 1;
-}
-
 /* Adds a mapping. Refuses one that overlaps a known mapping. */
 DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
@@ -9727,7 +9698,8 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     size_t i = ds__mapping_after(at);
     if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    else if (!ds__mapping_grow())
+    else if (!ds__array_reserve(&ds__g.mappings, sizeof *ds__g.mappings, ds__g.mapping_count, 1,
+                                &ds__g.mapping_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
@@ -16102,7 +16074,7 @@ typedef struct ds__cpu_flat {
     const ds__node *node;
     uint32_t *deps;
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     uint32_t lane;
     uint32_t number;
     uint32_t level;
@@ -16124,10 +16096,10 @@ typedef struct ds__cpu_exec {
     int dirty; /* 1: the shadow graph has changed since the plan was made */
     int hosts; /* 1: there are host functions */
     uint32_t flats;
-    uint32_t flat_room;
+    size_t flat_room;
     uint32_t lanes;
     uint32_t entries;
-    uint32_t entry_room;
+    size_t entry_room;
     ds__cpu_flat *flat;
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
@@ -16162,7 +16134,7 @@ static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t 
 /* Adds a dependency of a flat node on another one. Returns 0 if there is no memory. */
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
-    if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
+    if (!ds__graph_array_reserve(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
         return 0;
     f->deps[f->dep_count++] = on;
     return 1;
@@ -16174,7 +16146,7 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+        if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
             return 0;
         memset(&x->flat[x->flats], 0, sizeof *x->flat);
         x->flat[x->flats++].node = b->node[i];
@@ -16185,7 +16157,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         uint32_t begin = own;
         if (n->child && n->child->count) {
             begin = x->flats;
-            if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+            if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
             memset(&x->flat[x->flats++], 0, sizeof *x->flat);
         }
@@ -16251,7 +16223,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
 /* Appends an entry to a lane. Returns 0 if there is no memory. */
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
-    if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
+    if (!ds__graph_array_reserve(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
     x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
     x->operations[lane]++;
@@ -21065,7 +21037,7 @@ typedef struct ds__cuda_own {
 typedef struct ds__cuda_owns {
     ds__cuda_own *at;
     uint32_t count;
-    uint32_t room;
+    size_t room;
 } ds__cuda_owns;
 
 typedef struct ds__cuda_graph {
@@ -21152,7 +21124,7 @@ static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
 /* Makes room for one more entry. Returns 0 if there is no memory, which is reported. */
 static int ds__cuda_own_room(ds__cuda_owns *list) {
-    return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
+    return ds__graph_array_reserve(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
 /* Keeps an object for a node, or under a tag. Returns 0 if there is no memory. */
@@ -31059,7 +31031,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
             }
             x->body->node = fresh->node;
             fresh->node = nodes;
-            uint32_t room = x->body->room;
+            size_t room = x->body->room;
             x->body->room = fresh->room;
             fresh->room = room;
             ds__object **objects = x->body->object;
@@ -32623,20 +32595,18 @@ DS__SEAM static size_t ds__config_reserve_size(const ds_mem_config *c, size_t to
     return (pages ? pages : 1) * page;
 }
 
-/* alloc/config_text.h - allocator options as text.
+/* alloc/config_token.h - tokens and numbers of allocator options.
 
-   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
-   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
-   lists the options. The text is read token by token (ds__config_token_next): a token is one of , :
-   [ ] or a word. White space is ignored everywhere, even inside a word.
+   Splits an option text into tokens (ds__config_token_next): a token is one of , : [ ] or a word.
+   White space is ignored everywhere, even inside a word. ds__config_number_parse and
+   ds__config_real_parse read the number in a word. ds__config_refuse reports an error at a place of
+   the text.
 
-   Invariants: On an error the configuration is unchanged, and the error shows the character, the
-   token and the text in front. As in PyTorch, each text first resets max_split_size,
-   garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
-   first. Numbers do not depend on the program's locale.
-   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
-   program's log function may be called under these locks.
-   Threads: any. ds_mem_config_parse does not initialise the library. */
+   Invariants: an error shows the character's number, the text from there on and the text before.
+   Numbers do not depend on the program's locale.
+   Locks: takes none. ds__config_refuse may call the program's log function, under the locks that
+   the callers of config_text.h hold.
+   Threads: any. */
 
 typedef struct ds__config_text {
     const char *text;
@@ -32798,6 +32768,19 @@ static size_t ds__config_real_parse(const char *word, double *out) {
     *out = places < 0 ? value * scale : value / scale;
     return i;
 }
+
+/* alloc/config_text.h - allocator options as text.
+
+   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
+   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
+   lists the options. config_token.h splits the text into tokens.
+
+   Invariants: On an error the configuration is unchanged. As in PyTorch, each text first resets
+   max_split_size, garbage_collection_threshold and roundup_power2_divisions. The option `preset`
+   must be the first.
+   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
+   program's log function may be called under these locks.
+   Threads: any. ds_mem_config_parse does not initialise the library. */
 
 /* Reads a multiple of the device's memory such as 0.5, or bytes such as 40G. */
 static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
@@ -50855,7 +50838,7 @@ static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
 /* topology/types.h - nodes, links and routes of a topology.
 
    Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
-   (ds__troute). ds__route_of finds a route; ds__array_grow grows an array.
+   (ds__troute). ds__route_of finds a route; ds__array_add grows an array.
 
    Policy:
    1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
@@ -50953,24 +50936,14 @@ static const struct {
 
 /* Adds a zeroed element to an array, which may move. Returns the element; if memory is exhausted,
    reports the error and returns NULL. */
-static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size) {
-    void *at;
-    memcpy(&at, array, sizeof at);
-    if (count == *room) {
-        size_t n = *room ? 2 * *room : 16;
-        void *fresh = n < UINT32_MAX ? ds__host_alloc(n * size) : NULL;
-        if (!fresh) {
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n);
-            return NULL;
-        }
-        if (at)
-            memcpy(fresh, at, count * size);
-        ds__host_free(at);
-        memcpy(array, &fresh, sizeof fresh);
-        at = fresh;
-        *room = n;
+static void *ds__array_add(void *array, size_t count, size_t *room, size_t size) {
+    char *at;
+    if (count >= UINT32_MAX || !ds__array_reserve(array, size, count, 1, room)) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", count + 1);
+        return NULL;
     }
-    return (char *)at + count * size;
+    memcpy(&at, array, sizeof at);
+    return at + count * size;
 }
 
 /* Returns the route from one rank to another; rank `devices` is the host. */
@@ -51110,7 +51083,7 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
 
 /* Adds a wire at the end of a route. Returns 0 if memory is exhausted. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
-    double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+    double *w = ds__array_add(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
     if (!w)
         return 0;
     *w = rate;
@@ -51346,7 +51319,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is already used", name);
     DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "the topology has more than %d nodes",
                 DS__TOPOLOGY_MAX);
-    ds__tnode *n = ds__array_grow(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
+    ds__tnode *n = ds__array_add(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     strcpy(n->name, name);
@@ -51360,7 +51333,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
 /* Adds a link and its wires: one for each direction, or one for both. */
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
-    ds__tlink *l = ds__array_grow(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
+    ds__tlink *l = ds__array_add(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
     if (!l)
         return DS_ERR_OUT_OF_MEMORY;
     *l = link;
@@ -51369,7 +51342,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
         l->wire[i] = l->wire[0];
         if (i && l->half)
             continue;
-        double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+        double *w = ds__array_add(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
         if (!w)
             return DS_ERR_OUT_OF_MEMORY;
         *w = l->rate[i];
@@ -51379,7 +51352,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
 }
 
 static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
-    struct ds__tpeer *one = ds__array_grow(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
+    struct ds__tpeer *one = ds__array_add(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
     if (!one)
         return DS_ERR_OUT_OF_MEMORY;
     *one = peer;
@@ -52288,7 +52261,7 @@ typedef struct ds__probes {
 static ds_result ds__measured_add(const ds__measured *m) {
     ds__spinlock_lock(&ds__c.lock);
     ds__measured *one =
-        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+        ds__array_add(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     if (one) {
         *one = *m;
         ds__measure_count++;
@@ -52898,7 +52871,7 @@ typedef struct ds__planned {
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
-    void *at = d->failed ? NULL : ds__array_grow(array, *count, room, size);
+    void *at = d->failed ? NULL : ds__array_add(array, *count, room, size);
     if (!at)
         d->failed = 1;
     else
@@ -52954,7 +52927,7 @@ static inline int ds__due_before(const ds__due *a, const ds__due *b) {
 }
 
 static int ds__due_put(ds__dues *h, int64_t at, uint32_t rank, uint32_t id) {
-    if (!ds__array_grow(&h->due, h->dues, &h->due_room, sizeof *h->due))
+    if (!ds__array_add(&h->due, h->dues, &h->due_room, sizeof *h->due))
         return 0;
     size_t i = h->dues++;
     ds__due one = { at, rank, id };
@@ -53433,13 +53406,12 @@ static void ds__schedule_step_after(ds__draft *d, uint32_t step, uint32_t before
 
    Gives each step a lane, and if needed one more step to wait for. With them the virtual clock
    serves the steps in the chosen order where possible. ds__settle_plan does this after
-   ds__schedule_arrange or after a modulo schedule. ds__lanes_in_turn does it for the estimated
-   candidates of many ranks.
+   ds__schedule_arrange or after a modulo schedule.
 
    Invariants: the steps stand in the chosen order, and each waits only for earlier ones.
    `ready`, `start` and `done` follow the rule of the virtual clock; ds__cost_predict computes the
-   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, in
-   ds__settle_plan with few ranks less than DS__PLAN_FEW_LANES.
+   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, with few
+   ranks less than DS__PLAN_FEW_LANES.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -53453,7 +53425,6 @@ typedef struct ds__settling {
     int64_t *engine;  /* of each rank: when its engines are free */
     int64_t *free_at; /* of wires, engines (unused) and memories */
     uint32_t *last;   /* of the same: the last step that used it, plus 1 */
-    uint32_t *used;   /* of each rank: how many lanes have steps */
     ds__due *ended;   /* steps that have a lane, by the time at which they are done */
     size_t count;
 } ds__settling;
@@ -53484,8 +53455,7 @@ static int ds__settling_init(ds__settling *x, ds__draft *d) {
     x->lane = ds__host_alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
     x->engine = ds__host_alloc((x->ranks * x->engines + n) * sizeof *x->engine);
     x->free_at = x->engine ? x->engine + x->ranks * x->engines : NULL;
-    x->last = ds__host_alloc((n + x->ranks) * sizeof *x->last);
-    x->used = x->last ? x->last + n : NULL;
+    x->last = ds__host_alloc(n * sizeof *x->last);
     x->ended = ds__host_alloc((d->steps + 1) * sizeof *x->ended);
     d->lanes = 0;
     return x->lane && x->engine && x->last && x->ended;
@@ -53627,21 +53597,25 @@ static int ds__settle_later(const ds__settling *x, const ds__placing *o, int lan
     return later;
 }
 
-/* Makes a step that is ready too early wait for one more step, if that delays it only a little. */
+/* Makes a step that is ready too early wait for one more step. With few ranks only if the step is
+   delayed little; with many ranks always, since a step out of turn delays thousands of others. */
 static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lanes) {
     ds__dstep *s = o->s;
     const ds__troute *r = o->r;
     const ds__due *ended = x->ended;
+    int large = x->d->p > DS__PLAN_LARGE;
     int64_t patience = x->d->t->start_ns / 4 + (r ? ds__cost_ns((double)s->bytes, r->rate) / 2 : 0);
-    size_t low = ds__settling_after(x, o->earliest);
+    int in_turn = large && ds__placing_turn(x, o, s->lane) > o->before;
+    size_t low = ds__settling_after(x, o->earliest - in_turn);
     int later = -1;
-    if (low && ended[low - 1].at == o->earliest && (low == x->count || ended[low].at > o->start))
+    if (!in_turn && low && ended[low - 1].at == o->earliest &&
+        (low == x->count || ended[low].at > o->start))
         later = ds__settle_later(x, o, lanes);
     if (later >= 0) {
         s->lane = later;
         low--;
     }
-    if (low < x->count && ended[low].at <= o->start + patience) {
+    if (low < x->count && (large || ended[low].at <= o->start + patience)) {
         ds__schedule_step_after(x->d, o->i, ended[low].id);
         s->ready = ended[low].at > o->lane[s->lane] ? ended[low].at : o->lane[s->lane];
     }
@@ -53661,64 +53635,6 @@ static int ds__settle_plan(ds__draft *d) {
         ds__settle_lane(&x, &o, lanes);
         if (ds__placing_early(&o, o.s->ready, ds__placing_turn(&x, &o, o.s->lane)))
             ds__settle_wait(&x, &o, lanes);
-        ds__placing_run(&x, &o);
-    }
-    ds__settling_deinit(&x);
-    return ok && !d->failed;
-}
-
-/* Returns a lane that is free when the step can start, the latest one; with `in_turn` only lanes
-   in which it is not ready too early. -1: there is none. */
-static int ds__lane_free(const ds__settling *x, const ds__placing *o, int in_turn) {
-    const int64_t *l = o->lane;
-    int used = (int)x->used[o->s->rank];
-    int best = -1;
-    for (int k = 0; k < DS__PLAN_LANES; k++) {
-        int64_t ready = l[k] > o->input ? l[k] : o->input;
-        if (l[k] > o->start || (k >= used && best >= 0 && l[best]))
-            continue;
-        if (in_turn && ds__placing_early(o, ready, ds__placing_turn(x, o, k)))
-            continue;
-        if (best < 0 || l[k] > l[best])
-            best = k;
-    }
-    return best;
-}
-
-/* Gives the step a lane in which it is not ready too early, if there is one; else any that is
-   free; else the one that is free first. */
-static void ds__lane_choose(ds__settling *x, const ds__placing *o) {
-    ds__dstep *s = o->s;
-    uint32_t *used = &x->used[s->rank];
-    s->lane = ds__lane_free(x, o, 1);
-    if (s->lane < 0)
-        s->lane = ds__lane_free(x, o, 0);
-    for (int k = 0, none = s->lane < 0; none && k < DS__PLAN_LANES; k++)
-        if (k == 0 || o->lane[k] < o->lane[s->lane])
-            s->lane = k;
-    if (s->lane >= (int)*used)
-        *used = (uint32_t)s->lane + 1;
-    s->ready = o->lane[s->lane] > o->input ? o->lane[s->lane] : o->input;
-}
-
-/* For many ranks, where one step that begins out of its turn delays thousands. Start and end of
-   each step are computed anew in the order of the list, so the rule of ds__settle_plan holds for
-   the times that come out. Returns 0 if memory is exhausted. */
-static int ds__lanes_in_turn(ds__draft *d) {
-    ds__settling x;
-    int ok = ds__settling_init(&x, d);
-    for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
-        ds__placing o;
-        ds__placing_init(&x, &o, i);
-        ds__lane_choose(&x, &o);
-        int64_t turn = ds__placing_turn(&x, &o, o.s->lane);
-        if (ds__placing_early(&o, o.s->ready, turn)) {
-            size_t low = ds__settling_after(&x, o.earliest - (turn > o.before));
-            if (low < x.count) {
-                ds__schedule_step_after(d, i, x.ended[low].id);
-                o.s->ready = x.ended[low].at;
-            }
-        }
         ds__placing_run(&x, &o);
     }
     ds__settling_deinit(&x);
@@ -54792,12 +54708,13 @@ static int ds__pieces_emit(ds__draft *d, size_t pieces, int wave) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
+/* A part of the circle in which a wire, an engine or a memory is in use. */
 typedef struct ds__arc {
     int64_t from;
     int64_t ns;
 } ds__arc;
 
-/* what one of them does in a round */
+/* A wire, an engine or a memory, with its arcs of a round. */
 typedef struct ds__orbit {
     ds__arc *arc;
     size_t arcs;
@@ -54812,12 +54729,15 @@ typedef struct ds__cycle {
     ds__arc *arc;
     int64_t *start; /* of each step */
     int64_t *best;  /* of each step: its start in the best order */
-    int64_t *held;  /* of each step: how long it holds its engine or memory */
-    int64_t *tail;  /* of each step: from its begin until all that comes of it is done */
+    int64_t *held;  /* of each step: the time for which it holds its engine or memory */
+    int64_t *tail; /* of each step: from its begin to the end of the last step that depends on it */
     uint32_t *need;
     uint32_t *ready;
-    size_t work;  /* steps that were put down */
-    double *rank; /* the order of the steps */
+    size_t work;      /* steps that were put on a circle */
+    size_t work_most; /* the search ends after so many */
+    int64_t enough;   /* the result must take less than this */
+    size_t copies;    /* of a round */
+    double *rank;     /* the order of the steps */
     double *rank_best;
     uint64_t seed;
     int64_t turn; /* of the best order: time from round to round */
@@ -54826,11 +54746,13 @@ typedef struct ds__cycle {
     size_t pieces;
 } ds__cycle;
 
+/* Returns a random number. */
 static uint32_t ds__cycle_any(ds__cycle *r) {
     r->seed = r->seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(r->seed >> 33);
 }
 
+/* Returns the size of the largest of k pieces of a step, as ds__pieces_emit cuts them. */
 static size_t ds__cycle_bytes(const ds__cycle *r, size_t i, size_t k) {
     size_t item = r->d->want->item ? r->d->want->item : 1;
     size_t unit = item < 64 && 64 % item == 0 ? 64 : item;
@@ -54839,8 +54761,7 @@ static size_t ds__cycle_bytes(const ds__cycle *r, size_t i, size_t k) {
     return k < 2 || !units ? bytes : (units + k - 1) / k * unit + bytes % unit;
 }
 
-/* The first time from t on at which so many nanoseconds of the circle are free; -1: there is
-   none. */
+/* Returns the first time from t on at which so many nanoseconds of the circle are free, or -1. */
 static int64_t ds__orbit_find(const ds__orbit *o, int64_t t, int64_t ns, int64_t turn) {
     int64_t first = t;
     for (size_t i = 0, free = 0; free < o->arcs; i = i + 1 < o->arcs ? i + 1 : 0) {
@@ -54858,56 +54779,109 @@ static int64_t ds__orbit_find(const ds__orbit *o, int64_t t, int64_t ns, int64_t
     return t;
 }
 
-static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64_t grid) {
-    const ds__draft *d = r->d;
-    const ds_topology *t = d->t;
-    const ds__dstep *s = &d->step[i];
-    const ds__troute *route = ds__step_route(d, s);
-    double bytes = (double)ds__cycle_bytes(r, i, k);
-    int64_t begin = r->start[i];
-    int64_t before;
-    int64_t limit = begin + 2 * turn;
-    int64_t rest = r->held[i] % turn;
-    size_t engines = route ? (size_t)t->engines : 1;
-    size_t own = r->wires + (route ? (size_t)s->rank * engines
-                                   : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
-    size_t e = 0;
-    size_t whole = (size_t)(r->held[i] / turn); /* engines that do nothing else */
-    do {
-        before = begin = (begin + grid - 1) / grid * grid;
-        for (size_t h = 0; route && h < route->hops; h++)
-            if ((begin = ds__orbit_find(&r->orbit[route->wire[h]], begin,
-                                        ds__cost_ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
-                return 0;
-        int64_t first = -1;
-        for (size_t n = 0; n < engines; n++) {
-            int64_t one = rest ? ds__orbit_find(&r->orbit[own + n], begin, rest, turn) : begin;
-            if (one >= 0 && (first < 0 || one < first)) {
-                first = one;
-                e = n;
-            }
+/* Returns the index of the orbit of a step's memory, or of its rank's first engine. */
+static size_t ds__cycle_own(const ds__cycle *r, const ds__dstep *s, const ds__troute *route) {
+    size_t engines = (size_t)r->d->t->engines;
+    if (route)
+        return r->wires + (size_t)s->rank * engines;
+    return r->wires + ((size_t)r->d->p + 1) * engines + (size_t)s->rank;
+}
+
+/* A step that is put on the circle. */
+typedef struct ds__lap {
+    const ds_topology *t;
+    const ds__troute *route; /* NULL: a sum */
+    ds__orbit *own;          /* its rank's engines, or its memory */
+    size_t engines;          /* number of entries of `own` */
+    size_t whole;            /* engines that are held for all of the circle */
+    int64_t rest;            /* time for which one more engine is held */
+    size_t engine;           /* index of that engine */
+    double bytes;
+    int64_t turn;
+} ds__lap;
+
+/* Returns the nanoseconds for which the step uses the wire of a hop. */
+static int64_t ds__lap_wire_ns(const ds__lap *l, size_t hop) {
+    return ds__cost_ns(l->bytes, l->t->wire[l->route->wire[hop]]);
+}
+
+/* Returns a time from `begin` on at which the last wire is free, after looking at each wire once.
+   Returns -1 if a wire is never free. */
+static int64_t ds__lap_wires_find(const ds__cycle *r, const ds__lap *l, int64_t begin) {
+    for (size_t h = 0; l->route && h < l->route->hops && begin >= 0; h++)
+        begin = ds__orbit_find(&r->orbit[l->route->wire[h]], begin, ds__lap_wire_ns(l, h), l->turn);
+    return begin;
+}
+
+/* Chooses the engine that is free first. Returns the time from `begin` on at which it is free, or
+   -1. */
+static int64_t ds__lap_engine_find(ds__lap *l, int64_t begin) {
+    int64_t first = -1;
+    for (size_t n = 0; n < l->engines; n++) {
+        int64_t one = l->rest ? ds__orbit_find(&l->own[n], begin, l->rest, l->turn) : begin;
+        if (one >= 0 && (first < 0 || one < first)) {
+            first = one;
+            l->engine = n;
         }
-        if ((begin = first) < 0 || begin > limit)
-            return 0;
-    } while (begin != before);
-    r->start[i] = begin;
-    for (size_t n = 0; n < engines && whole; n++) {
-        ds__orbit *o = &r->orbit[own + n];
-        if (o->arcs || (n == e && rest))
+    }
+    return first;
+}
+
+/* Adds the step's arcs. Returns 0 if fewer engines than it needs are idle for all of the circle. */
+static int ds__lap_occupy(ds__cycle *r, const ds__lap *l, int64_t begin) {
+    size_t whole = l->whole;
+    int64_t from = begin % l->turn;
+    for (size_t n = 0; n < l->engines && whole; n++) {
+        ds__orbit *o = &l->own[n];
+        if (o->arcs || (n == l->engine && l->rest))
             continue;
-        o->arc[o->arcs++] = (ds__arc){ 0, turn };
+        o->arc[o->arcs++] = (ds__arc){ 0, l->turn };
         whole--;
     }
-    for (size_t h = 0; route && h < route->hops; h++) {
-        ds__orbit *o = &r->orbit[route->wire[h]];
-        o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__cost_ns(bytes, t->wire[route->wire[h]]) };
+    for (size_t h = 0; l->route && h < l->route->hops; h++) {
+        ds__orbit *o = &r->orbit[l->route->wire[h]];
+        o->arc[o->arcs++] = (ds__arc){ from, ds__lap_wire_ns(l, h) };
     }
-    if (rest)
-        r->orbit[own + e].arc[r->orbit[own + e].arcs++] = (ds__arc){ begin % turn, rest };
+    if (l->rest) {
+        ds__orbit *o = &l->own[l->engine];
+        o->arc[o->arcs++] = (ds__arc){ from, l->rest };
+    }
     return !whole;
 }
 
-/* One round in the order of the ranks; gives its end, or -1. */
+/* Puts a step of k pieces on the circle, at the first multiple of `grid` from its start on at which
+   its wires and an engine or the memory are free. Returns 0 if there is none in two rounds. */
+static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64_t grid) {
+    const ds__dstep *s = &r->d->step[i];
+    int64_t begin = r->start[i];
+    int64_t before;
+    int64_t limit = begin + 2 * turn;
+    ds__lap l = {
+        .t = r->d->t,
+        .route = ds__step_route(r->d, s),
+        .engines = 1,
+        .whole = (size_t)(r->held[i] / turn),
+        .rest = r->held[i] % turn,
+        .bytes = (double)ds__cycle_bytes(r, i, k),
+        .turn = turn,
+    };
+    l.own = &r->orbit[ds__cycle_own(r, s, l.route)];
+    if (l.route)
+        l.engines = (size_t)l.t->engines;
+    do {
+        begin = (begin + grid - 1) / grid * grid;
+        before = begin;
+        begin = ds__lap_wires_find(r, &l, begin);
+        if (begin >= 0)
+            begin = ds__lap_engine_find(&l, begin);
+        if (begin < 0 || begin > limit)
+            return 0;
+    } while (begin != before);
+    r->start[i] = begin;
+    return ds__lap_occupy(r, &l, begin);
+}
+
+/* Puts one round on the circle in the order of `rank`. Returns its end, or -1. */
 static int64_t ds__cycle_try(ds__cycle *r, size_t k, int64_t turn, int64_t grid) {
     ds__draft *d = r->d;
     size_t n = 0;
@@ -54945,41 +54919,36 @@ static int64_t ds__cycle_try(ds__cycle *r, size_t k, int64_t turn, int64_t grid)
     return done == r->steps ? end : -1;
 }
 
-static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
-    const ds__draft *d = r->d;
-    const ds_topology *t = d->t;
-    int64_t most = 1;
-    for (size_t i = 0; i < r->lines; i++)
-        r->orbit[i].arcs = 0;
-    /* load of a line */
-    for (size_t i = 0; i < r->lines; i++)
-        r->start[i] = 0;
-    for (uint32_t i = 0; i < r->steps; i++) {
-        const ds__dstep *s = &d->step[i];
-        const ds__troute *route = ds__step_route(d, s);
-        double bytes = (double)ds__cycle_bytes(r, i, k);
-        r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
-                           : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
-        size_t own = r->wires + (route ? (size_t)s->rank * (size_t)t->engines
-                                       : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
-        if (!route && r->held[i] > most)
-            most = r->held[i];
-        r->start[own] += r->held[i];
-        int64_t load = r->start[own] / (route ? t->engines : 1);
-        if (load > most)
-            most = load;
-        for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__cost_ns(bytes, t->wire[route->wire[h]]);
-            load = r->start[route->wire[h]] += ns;
-            if (load > most)
-                most = load;
-        }
+/* Computes the step's `held`, and adds its load to that of its orbits, which are in r->start.
+   Returns the largest load among them. */
+static int64_t ds__cycle_load(ds__cycle *r, uint32_t i, size_t k) {
+    const ds_topology *t = r->d->t;
+    const ds__dstep *s = &r->d->step[i];
+    const ds__troute *route = ds__step_route(r->d, s);
+    double bytes = (double)ds__cycle_bytes(r, i, k);
+    int64_t *own = &r->start[ds__cycle_own(r, s, route)];
+    r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
+                       : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
+    *own += r->held[i];
+    int64_t most = *own / (route ? t->engines : 1);
+    for (size_t h = 0; route && h < route->hops; h++) {
+        int64_t *wire = &r->start[route->wire[h]];
+        *wire += ds__cost_ns(bytes, t->wire[route->wire[h]]);
+        if (*wire > most)
+            most = *wire;
     }
+    return most;
+}
+
+/* Chooses the grids of the start times: the longest and the shortest arc of the busiest wires, and
+   1. The busiest wires are full only if their arcs are adjacent. */
+static void ds__cycle_grid_find(ds__cycle *r, size_t k, int64_t most) {
+    const ds_topology *t = r->d->t;
     r->grid[0] = 1;
     r->grid[1] = most;
-    /* the busiest wires are full only if what is on them stands side by side */
+    r->grid[2] = 1;
     for (uint32_t i = 0; i < r->steps; i++) {
-        const ds__troute *route = ds__step_route(d, &d->step[i]);
+        const ds__troute *route = ds__step_route(r->d, &r->d->step[i]);
         for (size_t h = 0; route && h < route->hops; h++) {
             int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
             if (r->start[route->wire[h]] < most - most / 16)
@@ -54990,10 +54959,25 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
                 r->grid[1] = ns;
         }
     }
-    r->grid[2] = 1;
+}
+
+/* Returns the time of the busiest wire, engine or memory in a round of k pieces. */
+static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
+    int64_t most = 1;
+    for (size_t i = 0; i < r->lines; i++) {
+        r->orbit[i].arcs = 0;
+        r->start[i] = 0;
+    }
+    for (uint32_t i = 0; i < r->steps; i++) {
+        int64_t load = ds__cycle_load(r, i, k);
+        if (load > most)
+            most = load;
+    }
+    ds__cycle_grid_find(r, k, most);
     return most;
 }
 
+/* The order is the best so far. */
 static void ds__cycle_keep(ds__cycle *r, size_t k, int64_t turn, int64_t end) {
     r->pieces = k;
     r->turn = turn;
@@ -55002,11 +54986,13 @@ static void ds__cycle_keep(ds__cycle *r, size_t k, int64_t turn, int64_t end) {
     memcpy(r->rank_best, r->rank, r->steps * sizeof *r->rank);
 }
 
+/* Returns the time of all rounds in the best order. */
 static int64_t ds__cycle_time(const ds__cycle *r) {
     return r->pieces ? r->end + (int64_t)(r->pieces - 1) * r->turn : INT64_MAX;
 }
 
-/* One order with so many pieces, on circles that are longer and longer. */
+/* Tries the order of `rank` with k pieces on longer and longer circles, and keeps the fastest
+   result. `path` is the result of ds__cycle_path. */
 static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path) {
     for (int fine = 0; fine < 3; fine++)
         for (int more = 0; more <= 32 && (!fine || r->grid[fine] < r->grid[fine - 1]);
@@ -55024,7 +55010,7 @@ static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path)
         }
 }
 
-/* How long the longest way through a round takes; tail: from each step on. */
+/* Returns the time of the longest chain of dependent steps of a round, and sets `tail`. */
 static int64_t ds__cycle_path(ds__cycle *r) {
     const ds__draft *d = r->d;
     int64_t most = 0;
@@ -55041,16 +55027,41 @@ static int64_t ds__cycle_path(ds__cycle *r) {
     return most;
 }
 
-static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
-    const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines;
-    size_t ranks = (size_t)d->p + 1;
+/* Gives each orbit room for the arcs of all steps that use it. Returns 0 if memory is exhausted. */
+static int ds__cycle_arcs_init(ds__cycle *r) {
+    const ds__draft *d = r->d;
     size_t arcs = 0;
+    for (uint32_t i = 0; i < d->steps; i++) {
+        const ds__troute *route = ds__step_route(d, &d->step[i]);
+        size_t own = ds__cycle_own(r, &d->step[i], route);
+        size_t engines = route ? (size_t)d->t->engines : 1;
+        for (size_t h = 0; route && h < route->hops; h++)
+            r->orbit[route->wire[h]].arcs++;
+        for (size_t e = 0; e < engines; e++)
+            r->orbit[own + e].arcs++;
+    }
+    for (size_t i = 0; i < r->lines; i++)
+        arcs += r->orbit[i].arcs;
+    r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc);
+    if (!r->arc)
+        return 0;
+    arcs = 0;
+    for (size_t i = 0; i < r->lines; i++) {
+        r->orbit[i].arc = r->arc + arcs;
+        arcs += r->orbit[i].arcs;
+    }
+    return 1;
+}
+
+/* Prepares a search for the steps of the draft, which are one round. The memory of `r` is zero.
+   Returns 0 if memory is exhausted. */
+static int ds__cycle_init(ds__cycle *r, ds__draft *d) {
+    size_t ranks = (size_t)d->p + 1;
     r->d = d;
     r->seed = 1;
     r->steps = d->steps;
-    r->wires = (size_t)t->wires;
-    r->lines = r->wires + ranks * engines + ranks;
+    r->wires = (size_t)d->t->wires;
+    r->lines = r->wires + ranks * (size_t)d->t->engines + ranks;
     size_t n = r->steps > r->lines ? r->steps : r->lines;
     r->orbit = ds__host_alloc(r->lines * sizeof *r->orbit);
     r->start = ds__host_alloc(4 * n * sizeof *r->start);
@@ -55063,30 +55074,10 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
     r->tail = r->held + n;
     r->rank_best = r->rank + n;
     r->ready = r->need + n;
-    for (int fill = 0; fill < 2; fill++) { /* count, then place */
-        for (uint32_t i = 0; !fill && i < d->steps; i++) {
-            const ds__troute *route = ds__step_route(d, &d->step[i]);
-            for (size_t h = 0; route && h < route->hops; h++)
-                r->orbit[route->wire[h]].arcs++;
-            for (size_t e = 0; e < (route ? engines : 1); e++)
-                r->orbit[r->wires + (route ? (size_t)d->step[i].rank * engines + e
-                                           : ranks * engines + (size_t)d->step[i].rank)]
-                    .arcs++;
-        }
-        for (size_t i = 0; i < r->lines && !fill; i++)
-            arcs += r->orbit[i].arcs;
-        if (!fill && !(r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc)))
-            return 0;
-        arcs = 0;
-        for (size_t i = 0; i < r->lines && fill; i++) {
-            r->orbit[i].arc = r->arc + arcs;
-            arcs += r->orbit[i].arcs;
-        }
-    }
-    return 1;
+    return ds__cycle_arcs_init(r);
 }
 
-static void ds__cycle_end(ds__cycle *r) {
+static void ds__cycle_deinit(ds__cycle *r) {
     ds__host_free(r->orbit);
     ds__host_free(r->start);
     ds__host_free(r->rank);
@@ -55094,87 +55085,127 @@ static void ds__cycle_end(ds__cycle *r) {
     ds__host_free(r->arc);
 }
 
-/* The best of some orders and numbers of pieces for the flows of the draft, predicted to the
-   end. 0: there is none that takes less than `enough`. */
-static int ds__cycle_build(ds__draft *d, int64_t enough, size_t copies, size_t most) {
+enum { DS__CYCLE_BY_KEY, DS__CYCLE_BY_TAIL, DS__CYCLE_AS_MADE, DS__CYCLE_ORDERS };
+
+/* Sets `rank` to one of the orders that are tried first. */
+static void ds__cycle_rank_set(ds__cycle *r, int order) {
+    for (uint32_t i = 0; i < r->steps; i++) {
+        if (order == DS__CYCLE_BY_KEY)
+            r->rank[i] = (double)r->d->step[i].key;
+        else if (order == DS__CYCLE_BY_TAIL)
+            r->rank[i] = -(double)r->tail[i];
+        else
+            r->rank[i] = (double)i;
+    }
+}
+
+/* Tries an order with all numbers of pieces; if there is a best number, only with those near
+   it. */
+static void ds__cycle_try_counts(ds__cycle *r, int order) {
     static const size_t counts[] = { 2,  3,  4,  5,  6,  8,   10,  12,  14,  16,  20,  24,  28,  32,
                                      40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024 };
-    ds__cycle r;
+    const ds__draft *d = r->d;
+    for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r->work < r->work_most; n++) {
+        size_t k = counts[n];
+        if (r->copies * k > DS__PLAN_STEPS / 2 || d->want->bytes / ((size_t)d->ways * k) < 1024)
+            break;
+        if (order && (k < r->pieces / 2 || k > r->pieces * 2))
+            continue;
+        int64_t least = ds__cycle_least(r, k);
+        int64_t path = ds__cycle_path(r);
+        int64_t fastest = path + (int64_t)(k - 1) * least;
+        if (fastest >= ds__cycle_time(r) || fastest >= r->enough)
+            continue;
+        ds__cycle_rank_set(r, order);
+        ds__cycle_order(r, k, least, path);
+    }
+}
+
+/* Changes the best order at random until it is as fast as possible or the work is used up. */
+static void ds__cycle_improve(ds__cycle *r) {
+    int64_t least = ds__cycle_least(r, r->pieces);
+    int64_t path = ds__cycle_path(r);
+    int64_t fastest = path + (int64_t)(r->pieces - 1) * least;
+    while (r->work < r->work_most && ds__cycle_time(r) > fastest) {
+        memcpy(r->rank, r->rank_best, r->steps * sizeof *r->rank);
+        for (int i = 0; i < 3; i++) {
+            double x = r->rank[ds__cycle_any(r) % r->steps];
+            r->rank[ds__cycle_any(r) % r->steps] = x;
+        }
+        ds__cycle_order(r, r->pieces, least, path);
+    }
+}
+
+/* Returns the longest time in the best order from the end of a copy or sum to the end of a step
+   that depends on it. */
+static int64_t ds__cycle_life(const ds__cycle *r) {
+    const ds__draft *d = r->d;
+    int64_t longest = 0;
+    for (uint32_t i = 0; i < r->steps; i++) {
+        const ds__troute *route = ds__step_route(d, &d->step[i]);
+        int64_t done = r->best[i] + r->held[i] + (route ? route->latency_ns : 0);
+        for (uint32_t k = d->step[i].after; k != DS__NONE; k = d->link[k].next)
+            if (done - r->best[d->link[k].step] > longest)
+                longest = done - r->best[d->link[k].step];
+    }
+    return longest;
+}
+
+/* Makes all pieces, with rings that are as long as the best order needs. Returns 0 if they are too
+   long, or if memory or steps are exhausted. */
+static int ds__cycle_emit(const ds__cycle *r) {
+    ds__draft *d = r->d;
+    size_t slots = d->slots;
+    d->slots = (size_t)(ds__cycle_life(r) / r->turn) + 3;
+    int ok = d->slots <= 64 && ds__pieces_emit(d, r->pieces, 0);
+    d->slots = slots;
+    return ok;
+}
+
+/* Gives the steps of all pieces their times of the schedule. */
+static void ds__cycle_times_set(const ds__cycle *r) {
+    ds__draft *d = r->d;
+    size_t first = 0; /* of the flow, in a round */
+    for (size_t f = 0; f < d->flows; f++) {
+        const ds__flow *w = &d->flow[f];
+        size_t end = f + 1 < d->flows ? d->flow[f + 1].first : d->steps;
+        for (size_t i = w->first; i < end; i++) {
+            ds__dstep *s = &d->step[i];
+            const ds__troute *route = ds__step_route(d, s);
+            s->start = r->best[first + (i - w->first) % w->each] +
+                       (int64_t)((i - w->first) / w->each) * r->turn;
+            int64_t ns = route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
+                                     route->latency_ns
+                               : ds__memory_ns(d, s);
+            s->done = s->start + ns;
+            s->key = (uint64_t)s->start;
+        }
+        first += w->each;
+    }
+}
+
+/* Finds the best of some orders and numbers of pieces for the flows of the draft, and predicts it.
+   `copies`: those of a piece; `work`: the steps that may be put on circles. Returns 0 if no result
+   takes less than `enough`. */
+static int ds__cycle_build(ds__draft *d, int64_t enough, size_t copies, size_t work) {
+    ds__cycle r = { .copies = copies, .work_most = work, .enough = enough };
     int ok = 0;
-    memset(&r, 0, sizeof r);
     if (!ds__pieces_emit(d, 1, 0))
         return 0;
     size_t links = d->links;
-    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_begin(&r, d)) {
-        int64_t least = 0;
-        for (int order = 0; order < 3; order++)
-            for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r.work < most; n++) {
-                size_t k = counts[n];
-                if (copies * k > DS__PLAN_STEPS / 2 ||
-                    d->want->bytes / ((size_t)d->ways * k) < 1024)
-                    break;
-                if (order && (k < r.pieces / 2 || k > r.pieces * 2))
-                    continue;
-                least = ds__cycle_least(&r, k);
-                int64_t path = ds__cycle_path(&r);
-                if (path + (int64_t)(k - 1) * least >=
-                    (ds__cycle_time(&r) < enough ? ds__cycle_time(&r) : enough))
-                    continue;
-                for (uint32_t i = 0; i < r.steps; i++)
-                    r.rank[i] = order == 0   ? (double)d->step[i].key
-                                : order == 1 ? -(double)r.tail[i]
-                                             : (double)i;
-                ds__cycle_order(&r, k, least, path);
-            }
-        if (r.pieces && ds__cycle_time(&r) < enough + enough / 8) {
-            least = ds__cycle_least(&r, r.pieces);
-            int64_t path = ds__cycle_path(&r);
-            while (r.work < most && ds__cycle_time(&r) > path + (int64_t)(r.pieces - 1) * least) {
-                memcpy(r.rank, r.rank_best, r.steps * sizeof *r.rank);
-                for (int i = 0; i < 3; i++) {
-                    double x = r.rank[ds__cycle_any(&r) % r.steps];
-                    r.rank[ds__cycle_any(&r) % r.steps] = x;
-                }
-                ds__cycle_order(&r, r.pieces, least, path);
-            }
-        }
+    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_init(&r, d)) {
+        for (int order = 0; order < DS__CYCLE_ORDERS; order++)
+            ds__cycle_try_counts(&r, order);
+        if (r.pieces && ds__cycle_time(&r) < enough + enough / 8)
+            ds__cycle_improve(&r);
         ok = r.pieces && ds__cycle_time(&r) < enough;
     }
     d->links = links;
-    if (ok) { /* how long what is written lives, in rounds */
-        int64_t longest = 0;
-        for (uint32_t i = 0; i < r.steps; i++)
-            for (uint32_t k = d->step[i].after; k != DS__NONE; k = d->link[k].next) {
-                const ds__troute *route = ds__step_route(d, &d->step[i]);
-                int64_t life = r.best[i] + r.held[i] + (route ? route->latency_ns : 0) -
-                               r.best[d->link[k].step];
-                if (life > longest)
-                    longest = life;
-            }
-        size_t slots = d->slots;
-        d->slots = (size_t)(longest / r.turn) + 3;
-        ok = d->slots <= 64 && ds__pieces_emit(d, r.pieces, 0);
-        d->slots = slots;
-        size_t first = 0;
-        for (size_t f = 0; ok && f < d->flows; f++) {
-            const ds__flow *w = &d->flow[f];
-            size_t end = f + 1 < d->flows ? d->flow[f + 1].first : d->steps;
-            for (size_t i = w->first; i < end; i++) {
-                ds__dstep *s = &d->step[i];
-                const ds__troute *route = ds__step_route(d, s);
-                s->start = r.best[first + (i - w->first) % w->each] +
-                           (int64_t)((i - w->first) / w->each) * r.turn;
-                s->done = s->start +
-                          (route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
-                                       route->latency_ns
-                                 : ds__memory_ns(d, s));
-                s->key = (uint64_t)s->start;
-            }
-            first += w->each;
-        }
-        ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
-    }
-    ds__cycle_end(&r);
+    ok = ok && ds__cycle_emit(&r);
+    if (ok)
+        ds__cycle_times_set(&r);
+    ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
+    ds__cycle_deinit(&r);
     return ok;
 }
 
@@ -55221,7 +55252,7 @@ static ptrdiff_t ds__tree_add(ds__draft *d, int root) {
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
         size_t full = d->tree_room;
-        int *grown = ds__array_grow(&d->tree, full, &d->tree_room, sizeof *d->tree);
+        int *grown = ds__array_add(&d->tree, full, &d->tree_room, sizeof *d->tree);
         if (!grown)
             d->failed = 1;
     }
@@ -55407,12 +55438,14 @@ static ptrdiff_t ds__tree_build(ds__draft *d, const ds__algo *a, int root, int j
 
 #define DS__MESH 16
 
+/* The direct links between devices. */
 typedef struct ds__mesh {
     int p;
-    int cap[DS__MESH][DS__MESH];
-    int used[DS__MESH][DS__MESH];
+    int cap[DS__MESH][DS__MESH];  /* rate in units */
+    int used[DS__MESH][DS__MESH]; /* number of trees, of all roots */
 } ds__mesh;
 
+/* Returns the maximum flow between two ranks, or `enough` if the flow is larger. */
 static int ds__mesh_flow(const ds__mesh *m, int from, int to, int enough) {
     int cap[DS__MESH][DS__MESH];
     int back[DS__MESH];
@@ -55444,6 +55477,7 @@ static int ds__mesh_flow(const ds__mesh *m, int from, int to, int enough) {
     return flow;
 }
 
+/* Returns the narrowest cut between the root and another rank, or `enough` if the cut is wider. */
 static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
     for (int v = 0; v < m->p; v++)
         if (v != root)
@@ -55451,89 +55485,127 @@ static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
     return enough;
 }
 
-/* Links as whole numbers of units, so that there are not more than so many trees; 0: it is no
-   mesh. */
+/* Returns the rate of a direct link from i to k in bytes per second, or 0. */
+static double ds__mesh_link_rate(const ds_topology *t, int i, int k) {
+    const ds__troute *r = ds__route_of(t, i, k);
+    return i != k && r->direct && r->hops == 1 ? r->rate : 0;
+}
+
+/* Sets the links' rates in units of so many bytes per second. Returns the narrowest cut of all
+   roots. */
+static int ds__mesh_unit_set(ds__mesh *m, const ds_topology *t, double unit) {
+    int cut = INT32_MAX;
+    for (int i = 0; i < m->p; i++)
+        for (int k = 0; k < m->p; k++) {
+            int units = (int)(ds__mesh_link_rate(t, i, k) / unit + 1e-6);
+            m->cap[i][k] = units > 1000 ? 1000 : units;
+        }
+    for (int i = 0; i < m->p; i++) {
+        int c = ds__mesh_cut(m, i, 1000);
+        if (c < cut)
+            cut = c;
+    }
+    return cut;
+}
+
+/* Makes the mesh of a topology, in units that allow at most so many trees of a root. Returns the
+   number of trees; 0: the links are no mesh. */
 static int ds__mesh_init(const ds_topology *t, ds__mesh *m, int most) {
-    double least = 1e300;
+    double unit = 1e300;
     memset(m, 0, sizeof *m);
     m->p = t->devices;
     if (m->p > DS__MESH || m->p < 2)
         return 0;
-    for (int pass = 0; pass < 8; pass++) {
-        int cut = INT32_MAX;
-        for (int i = 0; i < m->p; i++)
-            for (int k = 0; k < m->p; k++) {
-                const ds__troute *r = ds__route_of(t, i, k);
-                m->cap[i][k] = 0;
-                if (i == k || !r->direct || r->hops != 1)
-                    continue;
-                if (pass == 0 && r->rate < least)
-                    least = r->rate;
-                if (pass)
-                    m->cap[i][k] =
-                        (int)(r->rate / least + 1e-6) > 1000 ? 1000 : (int)(r->rate / least + 1e-6);
-            }
-        if (pass == 0)
-            continue;
-        for (int i = 0; i < m->p; i++) {
-            int c = ds__mesh_cut(m, i, 1000);
-            if (c < cut)
-                cut = c;
+    for (int i = 0; i < m->p; i++)
+        for (int k = 0; k < m->p; k++) {
+            double rate = ds__mesh_link_rate(t, i, k);
+            if (rate > 0 && rate < unit)
+                unit = rate;
         }
-        if (!cut)
-            return 0;
+    for (int tries = 0; tries < 7; tries++) {
+        int cut = ds__mesh_unit_set(m, t, unit);
         if (cut <= most)
             return cut;
-        least *=
-            (double)(cut + most) / (2.0 * most) > 1.1 ? (double)(cut + most) / (2.0 * most) : 1.1;
+        double coarser = (double)(cut + most) / (2.0 * most);
+        unit *= coarser > 1.1 ? coarser : 1.1;
     }
     return 0;
 }
 
+/* A tree on a mesh that is being made. */
+typedef struct ds__mesh_growth {
+    ds__mesh *mesh;
+    ds__mesh left; /* links that no tree of the root uses */
+    int *tree;
+    int depth[DS__MESH];
+    char tried[DS__MESH][DS__MESH]; /* 1: without this link, later trees lack links */
+} ds__mesh_growth;
+
+/* Returns 1 if the link from u to v is better for the tree than another one: nearer to the root, or
+   used by fewer trees in relation to its rate. */
+static int ds__mesh_link_is_better(const ds__mesh_growth *g, int u, int v, int other_u,
+                                   int other_v) {
+    const ds__mesh *m = g->mesh;
+    if (g->depth[u] != g->depth[other_u])
+        return g->depth[u] < g->depth[other_u];
+    return m->used[u][v] * m->cap[other_u][other_v] < m->used[other_u][other_v] * m->cap[u][v];
+}
+
+/* Finds the best link from the tree to a rank outside that was not tried. Returns 0 if there is
+   none. */
+static int ds__mesh_link_find(const ds__mesh_growth *g, int *from, int *to) {
+    int found = 0;
+    for (int u = 0; u < g->mesh->p; u++)
+        for (int v = 0; v < g->mesh->p; v++) {
+            if (g->tree[u] == DS__APART || g->tree[v] != DS__APART || g->left.cap[u][v] < 1 ||
+                g->tried[u][v])
+                continue;
+            if (found && !ds__mesh_link_is_better(g, u, v, *from, *to))
+                continue;
+            *from = u;
+            *to = v;
+            found = 1;
+        }
+    return found;
+}
+
+/* Adds one rank to the tree of a root, so that `more` trees remain possible. Returns 0 if no link
+   allows that. */
+static int ds__mesh_tree_grow(ds__mesh_growth *g, int root, int more) {
+    int u;
+    int v;
+    memset(g->tried, 0, sizeof g->tried);
+    while (ds__mesh_link_find(g, &u, &v)) {
+        g->tried[u][v] = 1;
+        g->left.cap[u][v]--;
+        if (ds__mesh_cut(&g->left, root, more) >= more) {
+            g->tree[v] = u;
+            g->depth[v] = g->depth[u] + 1;
+            g->mesh->used[u][v]++;
+            return 1;
+        }
+        g->left.cap[u][v]++;
+    }
+    return 0;
+}
+
+/* Makes `count` trees from a root that together use no link more often than it has units. Returns 0
+   if it cannot, or if memory is exhausted. */
 static int ds__mesh_trees(ds__draft *d, ds__mesh *m, int root, int count, ptrdiff_t *out) {
-    ds__mesh left = *m;
+    ds__mesh_growth g = { .mesh = m, .left = *m };
     for (int j = 0; j < count; j++) {
-        int depth[DS__MESH] = { 0 };
         out[j] = ds__tree_add(d, root);
         if (d->failed)
             return 0;
-        int *tree = d->tree + out[j];
-        for (int n = 1; n < m->p; n++) {
-            char tried[DS__MESH][DS__MESH] = { { 0 } };
-            for (;;) {
-                int bu = -1;
-                int bv = -1;
-                for (int u = 0; u < m->p; u++)
-                    for (int v = 0; v < m->p; v++) {
-                        if (tree[u] == DS__APART || tree[v] != DS__APART || left.cap[u][v] < 1 ||
-                            tried[u][v])
-                            continue;
-                        if (bu < 0 || depth[u] < depth[bu] ||
-                            (depth[u] == depth[bu] &&
-                             m->used[u][v] * m->cap[bu][bv] < m->used[bu][bv] * m->cap[u][v])) {
-                            bu = u;
-                            bv = v;
-                        }
-                    }
-                if (bu < 0)
-                    return 0;
-                tried[bu][bv] = 1;
-                left.cap[bu][bv]--;
-                if (ds__mesh_cut(&left, root, count - j - 1) >= count - j - 1) {
-                    tree[bv] = bu;
-                    depth[bv] = depth[bu] + 1;
-                    m->used[bu][bv]++;
-                    break;
-                }
-                left.cap[bu][bv]++;
-            }
-        }
+        g.tree = d->tree + out[j];
+        for (int n = 1; n < m->p; n++)
+            if (!ds__mesh_tree_grow(&g, root, count - j - 1))
+                return 0;
     }
     return 1;
 }
 
-/* What may be summed in this tree: 1 when the order of the sums is as good as the order of the
-   list. */
+/* Returns 1 if the requested order permits the sums of a tree. */
 static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     const int *tree = d->tree + at;
     int n = d->p + 1;
@@ -55545,7 +55617,7 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     int children = 0;
     for (int v = 0; v < n; v++)
         children += tree[v] == d->p;
-    /* the host sums nothing */
+    /* the host cannot sum */
     if (children > 1)
         return 0;
     if (d->want->order == DS_ORDER_ANY)
@@ -55571,8 +55643,8 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
                 high[v] = high[u];
             size[v] += size[u];
         }
-        /* A sum on the way is that of the first ranks: so it comes first where it goes, and no
-           other does. */
+        /* A sum below the root must be that of the first ranks. It is then the first operand of
+           its parent, and the only sum among the operands. */
         if (items > 1 && tree[v] >= 0 &&
             (low[v] != 0 || high[v] + 1 != size[v] || d->want->order == DS_ORDER_AT_ONCE))
             return 0;
@@ -56459,7 +56531,7 @@ static int64_t ds__flows_load(const ds__draft *d, double *load, size_t *copies) 
    Locks: none.
    Threads: the thread that makes the plan. */
 
-/* Max-flow on the links, by Dinic's algorithm; devices and the host pass on what comes. */
+/* A flow network of the links (Dinic's algorithm). Devices and the host forward data. */
 typedef struct ds__net {
     int nodes;
     int edges;
@@ -56471,6 +56543,7 @@ typedef struct ds__net {
     double *cap;
 } ds__net;
 
+/* Adds an edge and its reverse, which has no capacity. */
 static void ds__net_edge(ds__net *n, int a, int b, double cap) {
     for (int i = 0; i < 2; i++) {
         n->to[n->edges] = i ? a : b;
@@ -56480,6 +56553,8 @@ static void ds__net_edge(ds__net *n, int a, int b, double cap) {
     }
 }
 
+/* Pushes at most `most` bytes along one path of rising levels. Returns the bytes that reached the
+   sink. */
 static double ds__net_push(ds__net *n, int v, int sink, double most) {
     if (v == sink)
         return most;
@@ -56498,6 +56573,8 @@ static double ds__net_push(ds__net *n, int v, int sink, double most) {
     return 0;
 }
 
+/* Returns the maximum flow. Afterwards the nodes on the source's side of a narrowest cut have a
+   level of 0 or more, and all others -1. */
 static double ds__net_flow(ds__net *n, int source, int sink) {
     double sum = 0;
     double got;
@@ -56523,62 +56600,97 @@ static double ds__net_flow(ds__net *n, int source, int sink) {
     }
 }
 
-/* Seconds until every rank v has got need[v] bytes from those ranks of which from[] is set, at
-   the least; back: until they have sent it. Some cut is the narrowest (Dinkelbach). */
-static double ds__cut_time(const ds_topology *t, const char *from, const double *need, int back) {
+/* Data that must move: each rank v outside of `from` needs need[v] bytes from ranks inside. */
+typedef struct ds__demand {
+    double *need;
+    char *from; /* of each rank: 1 if it has the data */
+    int back;   /* 1: the bytes move the other way, from the ranks outside to those inside */
+} ds__demand;
+
+/* Allocates a network for the topology, with a source and a sink. Returns 0 if memory is
+   exhausted. */
+static int ds__net_init(ds__net *n, const ds_topology *t) {
+    size_t most = 4 * (size_t)t->links + 4 * (size_t)t->devices + 8;
+    size_t nodes = (size_t)t->nodes + 2;
+    memset(n, 0, sizeof *n);
+    n->nodes = t->nodes + 2;
+    n->head = ds__host_alloc((nodes * 4 + 2 * most) * sizeof *n->head);
+    n->cap = ds__host_alloc(most * sizeof *n->cap);
+    if (!n->head || !n->cap)
+        return 0;
+    n->level = n->head + nodes;
+    n->at = n->level + nodes;
+    n->next = n->at + 2 * nodes;
+    n->to = n->next + most;
+    return 1;
+}
+
+static void ds__net_deinit(ds__net *n) {
+    ds__host_free(n->head);
+    ds__host_free(n->cap);
+}
+
+/* Makes the edges: links carry as much as in `time` seconds, and each rank's demand flows into the
+   sink. */
+static void ds__net_fill(ds__net *n, const ds_topology *t, const ds__demand *w, double time) {
     int source = t->nodes;
     int sink = source + 1;
-    int most = 4 * t->links + 4 * t->devices + 8;
-    ds__net n = { t->nodes + 2, 0, NULL, NULL, NULL, NULL, NULL, NULL };
+    n->edges = 0;
+    for (int i = 0; i < n->nodes; i++)
+        n->head[i] = -1;
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *k = &t->link[l];
+        ds__net_edge(n, k->a, k->b, k->rate[w->back] * time);
+        ds__net_edge(n, k->b, k->a, k->rate[!w->back] * time);
+    }
+    for (int i = 0; i < t->devices; i++) {
+        if (w->from[i])
+            ds__net_edge(n, source, t->rank[i], 1e30);
+        else
+            ds__net_edge(n, t->rank[i], sink, w->need[i]);
+    }
+}
+
+/* Returns the seconds that the cut takes which the last ds__net_flow found; 0: no link crosses the
+   cut. */
+static double ds__net_cut_time(const ds__net *n, const ds_topology *t, const ds__demand *w) {
+    double out = 0;  /* bytes that must leave the side of the source */
+    double rate = 0; /* bytes that leave it in a second */
+    for (int i = 0; i < t->devices; i++)
+        out += !w->from[i] && n->level[t->rank[i]] < 0 ? w->need[i] : 0;
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *k = &t->link[l];
+        if (n->level[k->a] >= 0 && n->level[k->b] < 0)
+            rate += k->rate[w->back];
+        if (n->level[k->b] >= 0 && n->level[k->a] < 0)
+            rate += k->rate[!w->back];
+    }
+    return rate > 0 ? out / rate : 0;
+}
+
+/* Returns the least number of seconds in which the links can move a demand: that of the narrowest
+   cut (Dinkelbach). Returns 0 if memory is exhausted. */
+static double ds__demand_time(const ds_topology *t, const ds__demand *w) {
+    ds__net n;
     double total = 0;
     double time = 0;
-    int *space = ds__host_alloc(((size_t)n.nodes * 4 + 2 * (size_t)most) * sizeof *space);
-    n.cap = ds__host_alloc((size_t)most * sizeof *n.cap);
+    int ok = ds__net_init(&n, t);
     for (int i = 0; i < t->devices; i++)
-        total += from[i] ? 0 : need[i];
-    for (int round = 0; space && n.cap && total > 0 && round < 64; round++) {
-        n.head = space;
-        n.level = n.head + n.nodes;
-        n.at = n.level + n.nodes;
-        n.next = n.at + 2 * n.nodes;
-        n.to = n.next + most;
-        n.edges = 0;
-        for (int i = 0; i < n.nodes; i++)
-            n.head[i] = -1;
-        for (int l = 0; l < t->links; l++)
-            for (int side = 0; side < 2; side++) {
-                const ds__tlink *k = &t->link[l];
-                ds__net_edge(&n, side ? k->b : k->a, side ? k->a : k->b,
-                             k->rate[side ^ back] * time);
-            }
-        for (int i = 0; i < t->devices; i++)
-            if (from[i])
-                ds__net_edge(&n, source, t->rank[i], 1e30);
-            else
-                ds__net_edge(&n, t->rank[i], sink, need[i]);
-        if (ds__net_flow(&n, source, sink) > total * (1 - 1e-9) - 1)
+        total += w->from[i] ? 0 : w->need[i];
+    for (int round = 0; ok && total > 0 && round < 64; round++) {
+        ds__net_fill(&n, t, w, time);
+        if (ds__net_flow(&n, t->nodes, t->nodes + 1) > total * (1 - 1e-9) - 1)
             break;
-        double out = 0;  /* bytes that must leave the side of the source */
-        double rate = 0; /* bytes that leave it in a second */
-        for (int i = 0; i < t->devices; i++)
-            out += !from[i] && n.level[t->rank[i]] < 0 ? need[i] : 0;
-        for (int l = 0; l < t->links; l++) {
-            const ds__tlink *k = &t->link[l];
-            if (n.level[k->a] >= 0 && n.level[k->b] < 0)
-                rate += k->rate[back];
-            if (n.level[k->b] >= 0 && n.level[k->a] < 0)
-                rate += k->rate[!back];
-        }
-        if (rate <= 0 || out / rate <= time)
+        double longer = ds__net_cut_time(&n, t, w);
+        if (longer <= time)
             break;
-        time = out / rate;
+        time = longer;
     }
-    ds__host_free(space);
-    ds__host_free(n.cap);
+    ds__net_deinit(&n);
     return time;
 }
 
-/* of a dependent step: the shortest latency. What it holds an engine for besides is not counted */
+/* Returns the shortest latency of a copy, without the time for which it holds an engine. */
 static int64_t ds__bound_latency(const ds_topology *t) {
     int64_t least = INT64_MAX;
     for (int i = 0; i < t->devices; i++)
@@ -56588,104 +56700,144 @@ static int64_t ds__bound_latency(const ds_topology *t) {
     return least == INT64_MAX ? 0 : least;
 }
 
-/* For each rank the first one that has the same links to the same nodes: what holds for one
-   holds for both. */
-static void ds__bound_alike_find(const ds_topology *t, int *as) {
-    for (int i = 0; i < t->devices; i++)
-        for (as[i] = 0; as[i] < i; as[i]++) {
-            int same = as[as[i]] == as[i];
-            int ours = 0;
-            int theirs = 0;
-            for (int l = 0; same && l < t->links; l++) {
-                const ds__tlink *k = &t->link[l];
-                int end = k->a == t->rank[i] ? 0 : k->b == t->rank[i] ? 1 : -1;
-                int matches = 0;
-                theirs += k->a == t->rank[as[i]] || k->b == t->rank[as[i]];
-                if (end < 0)
-                    continue;
-                ours++;
-                /* as many such links as it has, in both directions */
-                for (int m = 0; m < t->links; m++) {
-                    const ds__tlink *o = &t->link[m];
-                    int other = end ? k->a : k->b;
-                    for (int side = 0; side < 2; side++) {
-                        if ((side ? o->a : o->b) != other || o->rate[side] != k->rate[end] ||
-                            o->rate[!side] != k->rate[!end])
-                            continue;
-                        int at = side ? o->b : o->a;
-                        matches += (at == t->rank[i]) - (at == t->rank[as[i]]);
-                    }
-                }
-                same = matches == 0;
-            }
-            if (same && ours == theirs)
-                break;
+/* Returns how many links with this link's rates rank i has more than rank j to the node `other`.
+   `end`: the side of the link that is a rank's. */
+static int ds__bound_link_surplus(const ds_topology *t, const ds__tlink *like, int end, int i,
+                                  int j) {
+    int other = end ? like->a : like->b;
+    int surplus = 0;
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *o = &t->link[l];
+        for (int side = 0; side < 2; side++) {
+            int at = side ? o->b : o->a;
+            if ((side ? o->a : o->b) != other || o->rate[side] != like->rate[end] ||
+                o->rate[!side] != like->rate[!end])
+                continue;
+            surplus += (at == t->rank[i]) - (at == t->rank[j]);
         }
+    }
+    return surplus;
 }
 
+/* Returns 1 if ranks i and j have the same links to the same nodes. */
+static int ds__bound_is_alike(const ds_topology *t, int i, int j) {
+    int links = 0; /* of i, less those of j */
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *k = &t->link[l];
+        int first = k->a == t->rank[i];
+        links -= k->a == t->rank[j] || k->b == t->rank[j];
+        if (!first && k->b != t->rank[i])
+            continue;
+        links++;
+        if (ds__bound_link_surplus(t, k, !first, i, j))
+            return 0;
+    }
+    return links == 0;
+}
+
+/* Finds for each rank the first one with the same links: a time that holds for one holds for
+   both. */
+static void ds__bound_alike_find(const ds_topology *t, int *as) {
+    for (int i = 0; i < t->devices; i++)
+        for (as[i] = 0; as[i] < i; as[i]++)
+            if (as[as[i]] == as[i] && ds__bound_is_alike(t, i, as[i]))
+                break;
+}
+
+/* A bound that is being computed. */
+typedef struct ds__bound {
+    const ds_topology *t;
+    const ds_plan_desc *w;
+    ds__demand move;
+    int as[DS__TOPOLOGY_MAX]; /* see ds__bound_alike_find */
+} ds__bound;
+
+static inline double ds__bound_longer(double a, double b) {
+    return b > a ? b : a;
+}
+
+/* Returns the seconds in which all bytes can move between rank `from` and the farthest other rank.
+   Of several ranks with the same links only one is computed. */
+static double ds__bound_whole_time(ds__bound *b, int from) {
+    double most = 0;
+    for (int k = 0; k < b->t->devices; k++) {
+        int first = 0;
+        while (first < k && (first == from || b->as[first] != b->as[k]))
+            first++;
+        if (k == from || first < k)
+            continue;
+        memset(b->move.need, 0, (size_t)b->t->devices * sizeof *b->move.need);
+        b->move.need[k] = (double)b->w->bytes;
+        most = ds__bound_longer(most, ds__demand_time(b->t, &b->move));
+    }
+    return most;
+}
+
+/* Returns the seconds in which rank i can exchange its data with all others; `second`: in the
+   second half of an all_reduce. */
+static double ds__bound_rank_time(ds__bound *b, int i, int second) {
+    int what = (int)b->w->what;
+    int p = b->t->devices;
+    memset(b->move.from, 0, (size_t)p);
+    b->move.from[i] = 1;
+    /* Into each rank: all_gather. Out of each rank: reduce_scatter, all_to_all. */
+    if (what <= DS_REDUCE)
+        b->move.back = what == DS_REDUCE || what == DS_GATHER;
+    else
+        b->move.back = what == DS_ALL_GATHER || second;
+    if (what == DS_BROADCAST || what == DS_REDUCE)
+        return ds__bound_whole_time(b, i);
+    for (int k = 0; k < p; k++)
+        b->move.need[k] = (double)b->w->bytes / p;
+    return ds__demand_time(b->t, &b->move);
+}
+
+/* Returns the seconds in which each group can send its blocks of an all_to_all to all others. */
+static double ds__bound_groups_time(ds__bound *b, int level) {
+    double most = 0;
+    int p = b->t->devices;
+    int group[DS__TOPOLOGY_MAX];
+    ds__tree_groups_of(b->t, level, group);
+    b->move.back = 0;
+    for (int g = 0; g < p; g++) {
+        int n = 0;
+        int first = 0;
+        while (group[first] != group[g])
+            first++;
+        if (first < g)
+            continue;
+        for (int i = 0; i < p; i++) {
+            b->move.from[i] = group[i] == group[g];
+            n += b->move.from[i];
+        }
+        for (int i = 0; i < p; i++)
+            b->move.need[i] = (double)b->w->bytes / p * n;
+        most = ds__bound_longer(most, ds__demand_time(b->t, &b->move));
+    }
+    return most;
+}
+
+/* Returns the bound of a collective in nanoseconds. `need` and `from` have room for an entry of
+   each rank. */
 static int64_t ds__bound_compute(const ds_topology *t, const ds_plan_desc *w, double *need,
                                  char *from) {
+    ds__bound b = { .t = t, .w = w, .move = { need, from, 0 } };
     double worst = 0;
-    double S = (double)w->bytes;
-    int p = t->devices;
     int rounds = 0;
-    int sums = w->what == DS_REDUCE || w->what == DS_GATHER;
-    int as[DS__TOPOLOGY_MAX];
-    ds__bound_alike_find(t, as);
-    while (1 << rounds < p)
+    int halves = w->what == DS_ALL_REDUCE ? 2 : 1;
+    ds__bound_alike_find(t, b.as);
+    while (1 << rounds < t->devices)
         rounds++;
-    for (int both = 0; both < (w->what == DS_ALL_REDUCE ? 2 : 1); both++) {
+    for (int half = 0; half < halves; half++) {
         double most = 0;
-        for (int i = 0; i < p; i++) {
-            int rooted = w->what <= DS_REDUCE;
-            if (rooted ? i != w->root : as[i] != i)
-                continue;
-            /* into each rank (all_gather), or out of each (reduce_scatter, all_to_all) */
-            int back = rooted ? sums : w->what == DS_ALL_GATHER || both;
-            memset(from, 0, (size_t)p);
-            from[i] = 1;
-            int whole = w->what == DS_BROADCAST || w->what == DS_REDUCE;
-            for (int k = 0; k < p; k++) {
-                need[k] = whole ? 0 : S / p;
-                int first = 0; /* of those like it, besides the root */
-                while (first < k && (first == i || as[first] != as[k]))
-                    first++;
-                if (!whole || k == i || first < k)
-                    continue;
-                memset(need, 0, (size_t)p * sizeof *need);
-                need[k] = S;
-                double one = ds__cut_time(t, from, need, back);
-                if (one > most)
-                    most = one;
-            }
-            double time = whole ? 0 : ds__cut_time(t, from, need, back);
-            if (time > most)
-                most = time;
-        }
-        /* and from each group to the others */
-        for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++) {
-            int group[DS__TOPOLOGY_MAX];
-            ds__tree_groups_of(t, level, group);
-            for (int g = 0; g < p; g++) {
-                int n = 0;
-                int first = 0;
-                while (group[first] != group[g])
-                    first++;
-                if (first < g)
-                    continue;
-                for (int i = 0; i < p; i++)
-                    n += from[i] = group[i] == group[g];
-                for (int i = 0; i < p; i++)
-                    need[i] = S / p * n;
-                double time = ds__cut_time(t, from, need, 0);
-                if (time > most)
-                    most = time;
-            }
-        }
+        for (int i = 0; i < t->devices; i++)
+            if (w->what <= DS_REDUCE ? i == w->root : b.as[i] == i)
+                most = ds__bound_longer(most, ds__bound_rank_time(&b, i, half));
+        for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++)
+            most = ds__bound_longer(most, ds__bound_groups_time(&b, level));
         worst += most;
     }
-    return (int64_t)(worst * 1e9) +
-           rounds * ds__bound_latency(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
+    return (int64_t)(worst * 1e9) + rounds * ds__bound_latency(t) * halves;
 }
 
 /* plan/search.h - trying one algorithm.
@@ -57248,7 +57400,7 @@ static int ds__search_this(ds__search *s, const ds__guess *g) {
     ds__draft *d = &s->now;
     int id = ds__algo_at(g->algo.name);
     if (!ds__flows_build(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
-        !ds__schedule_arrange(d) || !ds__lanes_in_turn(d) || !ds__cost_predict(d))
+        !ds__schedule_arrange(d) || !ds__settle_plan(d) || !ds__cost_predict(d))
         return 0;
     s->work += g->copies * g->pieces;
     ds__search_best(s, id);
@@ -57270,137 +57422,267 @@ static int ds__search_this(ds__search *s, const ds__guess *g) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
-static int ds__search_large(ds__search *s) {
-    enum { ALL = 1 << 20 };
+#define DS__ALL_RANKS (1 << 20) /* an arity that no rank's children reach */
 
+/* The collective and the topology of a search for many ranks. */
+typedef struct ds__guesser {
+    ds__search *s;
+    ds__guesses all;
+    ds_collective what;
+    int order;
+    int n;      /* size of the largest group */
+    int level;  /* 1: there are several groups */
+    int sums;   /* 1: the collective sums */
+    int rooted; /* 1: scatter or gather */
+    int trees;  /* 1: data, or sums in any order, can take any trees */
+} ds__guesser;
+
+static void ds__guesser_init(ds__guesser *g, ds__search *s) {
+    const ds_plan_desc *w = s->now.want;
+    memset(g, 0, sizeof *g);
+    g->s = s;
+    g->what = w->what;
+    g->order = (int)w->order;
+    g->n = s->now.largest;
+    g->level = g->n < s->now.p;
+    g->sums = g->what == DS_REDUCE || g->what == DS_ALL_REDUCE || g->what == DS_REDUCE_SCATTER;
+    g->rooted = g->what == DS_SCATTER || g->what == DS_GATHER;
+    g->trees = g->what == DS_BROADCAST ||
+               (g->order == DS_ORDER_ANY && g->sums && g->what != DS_REDUCE_SCATTER);
+}
+
+/* Estimates one algorithm. Returns 0 if memory or the limit of steps is exhausted. */
+static int ds__guesser_add(ds__guesser *g, ds__algo a) {
+    return ds__guess_add(g->s, &g->all, a);
+}
+
+/* Estimates direct copies, and sums that continue in the order of the list. */
+static int ds__guesser_lists(ds__guesser *g) {
+    ds__algo direct = {
+        .name = "direct", .mode = DS__ROOTED, .ways = 1, .arity = DS__ALL_RANKS, .own = 1
+    };
+    int ok = ds__guesser_add(g, direct);
+    direct.mode = DS__ONE_SHOT;
+    if (g->what == DS_ALL_REDUCE)
+        ok = ok && ds__guesser_add(g, direct);
+    for (int split = 1; split <= 6 && g->sums && g->n / split > 1; split++) {
+        ds__algo list = {
+            .name = "islands", .mode = DS__IN_LIST, .level = 1, .ways = g->n, .arity = split
+        };
+        ok = ok && ds__guesser_add(g, list);
+    }
+    return ok;
+}
+
+/* Estimates one tree for all data: from group to group, or binomial. */
+static int ds__guesser_single(ds__guesser *g) {
+    ds__algo islands = { .name = "islands",
+                         .level = 1,
+                         .ways = 1,
+                         .arity = DS__ALL_RANKS,
+                         .own = 1,
+                         .shape = g->rooted ? DS__GROUPS_TWINS : DS__GROUPS_CHAIN };
+    ds__algo binomial = { .name = "binomial", .ways = 1, .arity = 2, .own = 1 };
+    if (g->level && g->what != DS_ALL_TO_ALL && !ds__guesser_add(g, islands))
+        return 0;
+    return !(g->rooted || g->trees) || ds__guesser_add(g, binomial);
+}
+
+/* Estimates several trees at once, each for a part of the data. */
+static int ds__guesser_spreads(ds__guesser *g) {
     static const struct {
         int ways;
         int arity;
-    } spreads[] = { { 2, 2 },   { 3, 3 },  { 4, 4 },   { 6, 6 },  { 8, 8 },     { 12, 6 },
-                    { 16, 16 }, { 24, 8 }, { 24, 24 }, { 36, 9 }, { 1000, ALL } };
+    } spreads[] = { { 2, 2 },
+                    { 3, 3 },
+                    { 4, 4 },
+                    { 6, 6 },
+                    { 8, 8 },
+                    { 12, 6 },
+                    { 16, 16 },
+                    { 24, 8 },
+                    { 24, 24 },
+                    { 36, 9 },
+                    { 1000, DS__ALL_RANKS } };
 
-    const int n = s->now.largest;
-    const int what = (int)s->now.want->what;
-    const int order = (int)s->now.want->order;
-    const int level = n < s->now.p;
-    int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
-    int trees = what == DS_BROADCAST ||
-                (order == DS_ORDER_ANY && (what == DS_REDUCE || what == DS_ALL_REDUCE));
-    ds__guesses all = { .count = 0 };
-    size_t most = sums && order == DS_ORDER_ANY ? DS__PLAN_WORK / 4 * 3 : DS__PLAN_WORK;
     int ok = 1;
-    int seen[2] = { 0, 0 }; /* flows, grids: the best guess of each is looked at */
-#define DS__GUESS(when, ...) \
-    (ok = ok && (!(when) || ds__guess_add(s, &all, (ds__algo){ __VA_ARGS__ })))
-    DS__GUESS(1, "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, ALL, 1, 0);
-    DS__GUESS(what == DS_ALL_REDUCE, "direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, ALL, 1, 0);
-    for (int split = 1; split <= 6 && sums; split++)
-        DS__GUESS(n / split > 1, "islands", DS__WITH_TREES, DS__IN_LIST, 1, n, split, 0, 0);
-    DS__GUESS(level && what != DS_ALL_TO_ALL && what != DS_SCATTER && what != DS_GATHER, "islands",
-              DS__WITH_TREES, DS__ROOTED, 1, 1, ALL, 1, DS__GROUPS_CHAIN);
-    DS__GUESS(level && (what == DS_SCATTER || what == DS_GATHER), "islands", DS__WITH_TREES,
-              DS__ROOTED, 1, 1, ALL, 1, DS__GROUPS_TWINS);
-    DS__GUESS(what == DS_SCATTER || what == DS_GATHER || trees, "binomial", DS__WITH_TREES,
-              DS__ROOTED, 0, 1, 2, 1, 0);
-    for (size_t i = 0; trees && i < sizeof spreads / sizeof spreads[0]; i++) {
-        int ways = spreads[i].ways < n - 1 ? spreads[i].ways : n - 1;
-        DS__GUESS(ways > 1 && (!level || spreads[i].arity < ALL), level ? "islands" : "spread",
-                  DS__WITH_TREES, DS__ROOTED, level, ways, spreads[i].arity, 0, 0);
+    for (size_t i = 0; g->trees && i < sizeof spreads / sizeof spreads[0]; i++) {
+        ds__algo a = { .name = g->level ? "islands" : "spread",
+                       .level = g->level,
+                       .ways = spreads[i].ways < g->n - 1 ? spreads[i].ways : g->n - 1,
+                       .arity = spreads[i].arity };
+        if (a.ways > 1 && (!g->level || a.arity < DS__ALL_RANKS))
+            ok = ok && ds__guesser_add(g, a);
     }
-    /* large copies get into each other's way */
-    int leads = n - (what == DS_BROADCAST || what == DS_REDUCE);
-    int longest = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER ? leads / 2 : 6;
-    for (int run = 2; run <= longest; run++)
-        DS__GUESS(leads % run < 4 && run + leads / run <= leads / 2, level ? "islands" : "spread",
-                  DS__WITH_GRID, DS__ROOTED, 1, leads / run * run, run, 0, 0);
-#undef DS__GUESS
-    qsort(all.guess, (size_t)all.count, sizeof *all.guess, ds__guess_compare);
-    for (int i = 0; ok && i < all.count; i++) {
-        const ds__guess *g = &all.guess[i];
-        int grid = g->algo.with == DS__WITH_GRID;
-        if (s->best.name && ((seen[grid] && s->work + g->copies * g->pieces > most) ||
-                             s->best.end <= g->ns / 20 * (seen[grid] ? 18 : 17)))
+    return ok;
+}
+
+/* Estimates grids. Longer rows than six are tried only for collectives of small copies, since
+   large copies delay each other. */
+static int ds__guesser_grids(ds__guesser *g) {
+    int leads = g->n - (g->what == DS_BROADCAST || g->what == DS_REDUCE);
+    int small = g->what == DS_ALL_GATHER || g->what == DS_REDUCE_SCATTER;
+    int longest = small ? leads / 2 : 6;
+    int ok = 1;
+    for (int run = 2; run <= longest; run++) {
+        ds__algo a = { .name = g->level ? "islands" : "spread",
+                       .with = DS__WITH_GRID,
+                       .level = 1,
+                       .ways = leads / run * run,
+                       .arity = run };
+        if (leads % run < 4 && run + leads / run <= leads / 2)
+            ok = ok && ds__guesser_add(g, a);
+    }
+    return ok;
+}
+
+/* Predicts the best estimates: the best of flows and the best of grids in any case, the others
+   while there is work left and they are not far from the best plan. */
+static int ds__guesser_predict(ds__guesser *g) {
+    ds__search *s = g->s;
+    size_t most = g->sums && g->order == DS_ORDER_ANY ? DS__PLAN_WORK / 4 * 3 : DS__PLAN_WORK;
+    int seen[2] = { 0, 0 }; /* flows, grids: 1 after the first prediction */
+    qsort(g->all.guess, (size_t)g->all.count, sizeof *g->all.guess, ds__guess_compare);
+    for (int i = 0; i < g->all.count; i++) {
+        const ds__guess *one = &g->all.guess[i];
+        int grid = one->algo.with == DS__WITH_GRID;
+        int spent = seen[grid] && s->work + one->copies * one->pieces > most;
+        if (s->best.name && (spent || s->best.end <= one->ns / 20 * (seen[grid] ? 18 : 17)))
             continue;
         seen[grid] = 1;
-        ok = ds__search_this(s, g);
+        if (!ds__search_this(s, one))
+            return 0;
     }
-    return ok;
+    return 1;
 }
 
-static int ds__search_all(ds__search *s) {
-    static const int few[] = { 2, 3, 4, 6, 8, 12, 16, 32 };
-    static const int packed[] = { 1, 2, 3, 5, 7, 13, 26, 62 };
-    int p = s->now.p;
-    int all = 1 << 20;
-    int ok = 1;
-    if (p > DS__PLAN_LARGE && !s->now.want->algorithm)
-        return ds__search_large(s);
-    s->turn = -1;
-#define DS__TRY(name, with, mode, level, ways, arity, own, shape) \
-    (ok = ok && ds__search_one(s, &(ds__algo){ name, with, mode, level, ways, arity, own, shape }))
-    DS__TRY("direct", DS__WITH_TREES, DS__ROOTED, 0, 1, all, 1, 0);
-    DS__TRY("direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, all, 1, 0);
-    DS__TRY("spread", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, all, 1, 0);
-    DS__TRY("chain", DS__WITH_TREES, DS__IN_LIST, 0, 1, 1, 1, 0);
-    for (int level = 1; level <= 2; level++) {
-        int group[DS__TOPOLOGY_MAX];
-        int groups = 0;
-        int largest = 0;
-        ds__tree_groups_of(s->now.t, level, group);
-        for (int i = 0; i < p; i++) {
-            int n = 0;
-            int new_one = 1;
-            for (int k = 0; k < p; k++) {
-                n += group[k] == group[i];
-                new_one &= k >= i || group[k] != group[i];
-            }
-            groups += new_one;
-            if (n > largest)
-                largest = n;
-        }
-        if (groups < 2 || largest < 2)
-            continue;
-        for (int shape = DS__GROUPS_CHAIN; shape <= DS__GROUPS_STAR; shape++) {
-            if (groups == 2 && shape != DS__GROUPS_CHAIN)
-                continue;
-            DS__TRY("islands", DS__WITH_TREES, DS__BY_OWNERS, level, 1, all, 1, shape);
-            DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, 1, all, 1, shape);
-            for (int w = 1; w <= DS__PLAN_WAYS && w <= largest; w++) {
-                if (w != largest && w != largest - 1 && (w & (w - 1)))
-                    continue;
-                /* with many ranks the arity is the number of parts of a group */
-                DS__TRY("islands", DS__WITH_TREES, DS__IN_LIST, level, w,
-                        p > DS__PLAN_LARGE ? w : all, 1, shape);
-                DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, w, w >= largest - 1 ? all : w,
-                        0, shape);
-            }
-        }
-    }
-    for (size_t i = 0; i < sizeof few / sizeof few[0] && few[i] < p - 1; i++)
-        DS__TRY("spread", DS__WITH_TREES, DS__ROOTED, 0, few[i], few[i], 0, 0);
-    if (p > 2 && p - 1 <= DS__PLAN_WAYS)
-        DS__TRY("spread", DS__WITH_TREES, DS__ROOTED, 0, p - 1, p - 1, 0, 0);
-    for (int mode = DS__ROOTED; mode <= DS__BY_OWNERS; mode++) {
-        DS__TRY("trees", DS__WITH_MESH, mode, 0, 1, 1, 1, 0);
-        DS__TRY("chain", DS__WITH_TREES, mode, 0, 1, 1, 1, 0);
-        DS__TRY("binomial", DS__WITH_TREES, mode, 0, 1, 2, 1, 0);
-        DS__TRY("binomial", DS__WITH_TREES, mode, 0, 1, 3, 1, 0);
-    }
-    DS__TRY("staged", DS__WITH_HOST, DS__ROOTED, 0, 1, 1, 1, 0);
-    for (size_t i = 0;
-         i < sizeof packed / sizeof packed[0] &&
-         (packed[i] < 8 || s->now.want->what == DS_BROADCAST || s->now.want->what == DS_REDUCE);
-         i++)
-        DS__TRY("trees", DS__WITH_WIRES, DS__ROOTED, 0, packed[i], 1, 1, 0);
-    return ok;
-#undef DS__TRY
+/* Searches for a plan of many ranks. */
+static int ds__search_large(ds__search *s) {
+    ds__guesser g;
+    ds__guesser_init(&g, s);
+    return ds__guesser_lists(&g) && ds__guesser_single(&g) && ds__guesser_spreads(&g) &&
+           ds__guesser_grids(&g) && ds__guesser_predict(&g);
 }
 
-static int ds__search_twice(ds__search *s) {
-    if (!ds__search_all(s))
+/* Tries algorithms one after the other. */
+static int ds__search_each(ds__search *s, const ds__algo *a, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!ds__search_one(s, &a[i]))
+            return 0;
+    return 1;
+}
+
+/* Tries copies from group to group in one shape, with data and sums divided among several
+   members of a group. */
+static int ds__search_shape(ds__search *s, int level, int shape, int largest) {
+    ds__algo owners = {
+        "islands", DS__WITH_TREES, DS__BY_OWNERS, level, 1, DS__ALL_RANKS, 1, shape
+    };
+    ds__algo one = { "islands", DS__WITH_TREES, DS__ROOTED, level, 1, DS__ALL_RANKS, 1, shape };
+    if (!ds__search_one(s, &owners) || !ds__search_one(s, &one))
         return 0;
-    if (s->now.p > DS__MESH || s->now.want->pieces || !s->best.name)
+    for (int ways = 1; ways <= DS__PLAN_WAYS && ways <= largest; ways++) {
+        int all = ways >= largest - 1;
+        if (!all && (ways & (ways - 1)))
+            continue;
+        /* for many ranks the arity is the number of parts of a group */
+        int parts = s->now.p > DS__PLAN_LARGE ? ways : DS__ALL_RANKS;
+        int arity = all ? DS__ALL_RANKS : ways;
+        ds__algo list = { "islands", DS__WITH_TREES, DS__IN_LIST, level, ways, parts, 1, shape };
+        ds__algo spread = { "islands", DS__WITH_TREES, DS__ROOTED, level, ways, arity, 0, shape };
+        if (!ds__search_one(s, &list) || !ds__search_one(s, &spread))
+            return 0;
+    }
+    return 1;
+}
+
+/* Tries copies from group to group, if there are several groups of more than one rank. */
+static int ds__search_islands(ds__search *s, int level) {
+    int size[DS__TOPOLOGY_MAX] = { 0 }; /* of each group, at its first rank */
+    int group[DS__TOPOLOGY_MAX];
+    int groups = 0;
+    int largest = 0;
+    ds__tree_groups_of(s->now.t, level, group);
+    for (int i = 0; i < s->now.p; i++) {
+        int first = 0;
+        while (group[first] != group[i])
+            first++;
+        groups += first == i;
+        size[first]++;
+        if (size[first] > largest)
+            largest = size[first];
+    }
+    if (groups < 2 || largest < 2)
         return 1;
+
+    int last = groups == 2 ? DS__GROUPS_CHAIN : DS__GROUPS_STAR; /* two groups have one shape */
+    for (int shape = DS__GROUPS_CHAIN; shape <= last; shape++)
+        if (!ds__search_shape(s, level, shape, largest))
+            return 0;
+    return 1;
+}
+
+/* Tries trees in which each rank forwards one of several parts. */
+static int ds__search_spreads(ds__search *s) {
+    static const int few[] = { 2, 3, 4, 6, 8, 12, 16, 32 };
+    int most = s->now.p - 1;
+    ds__algo a = { .name = "spread" };
+    for (size_t i = 0; i < sizeof few / sizeof few[0] && few[i] < most; i++) {
+        a.ways = few[i];
+        a.arity = few[i];
+        if (!ds__search_one(s, &a))
+            return 0;
+    }
+    a.ways = most;
+    a.arity = most;
+    return most < 2 || most > DS__PLAN_WAYS || ds__search_one(s, &a);
+}
+
+/* Tries trees over the wires with the least load. */
+static int ds__search_packed(ds__search *s) {
+    static const int packed[] = { 1, 2, 3, 5, 7, 13, 26, 62 };
+    int what = (int)s->now.want->what;
+    int single = what == DS_BROADCAST || what == DS_REDUCE;
+    for (size_t i = 0; i < sizeof packed / sizeof packed[0] && (packed[i] < 8 || single); i++) {
+        ds__algo a = { "trees", DS__WITH_WIRES, DS__ROOTED, 0, packed[i], 1, 1, 0 };
+        if (!ds__search_one(s, &a))
+            return 0;
+    }
+    return 1;
+}
+
+/* Searches for a plan once: all algorithms, or those that the first pass left. */
+static int ds__search_all(ds__search *s) {
+    enum { ALL = DS__ALL_RANKS };
+
+    static const ds__algo simple[] = {
+        { "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, ALL, 1, 0 },
+        { "direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, ALL, 1, 0 },
+        { "spread", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, ALL, 1, 0 },
+        { "chain", DS__WITH_TREES, DS__IN_LIST, 0, 1, 1, 1, 0 },
+    };
+    static const ds__algo trees[] = {
+        { "trees", DS__WITH_MESH, DS__ROOTED, 0, 1, 1, 1, 0 },
+        { "chain", DS__WITH_TREES, DS__ROOTED, 0, 1, 1, 1, 0 },
+        { "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 2, 1, 0 },
+        { "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 3, 1, 0 },
+        { "trees", DS__WITH_MESH, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
+        { "chain", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
+        { "binomial", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 2, 1, 0 },
+        { "binomial", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 3, 1, 0 },
+        { "staged", DS__WITH_HOST, DS__ROOTED, 0, 1, 1, 1, 0 },
+    };
+    if (s->now.p > DS__PLAN_LARGE && !s->now.want->algorithm)
+        return ds__search_large(s);
+
+    s->turn = -1;
+    return ds__search_each(s, simple, sizeof simple / sizeof simple[0]) &&
+           ds__search_islands(s, 1) && ds__search_islands(s, 2) && ds__search_spreads(s) &&
+           ds__search_each(s, trees, sizeof trees / sizeof trees[0]) && ds__search_packed(s);
+}
+
+/* Sets the limits of `near` for the second pass: a few of the best times of the first one. */
+static void ds__search_near_set(ds__search *s) {
     for (int what = 0; what < 2; what++) {
         int64_t time[DS__TRIES];
         int n = 0;
@@ -57415,6 +57697,16 @@ static int ds__search_twice(ds__search *s) {
     }
     if (s->near[0] > s->best.end * 2)
         s->near[0] = s->best.end * 2;
+}
+
+/* Searches for a plan; few ranks: a second pass tries the algorithms near the best in more
+   pieces. */
+static int ds__search_twice(ds__search *s) {
+    if (!ds__search_all(s))
+        return 0;
+    if (s->now.p > DS__MESH || s->now.want->pieces || !s->best.name)
+        return 1;
+    ds__search_near_set(s);
     s->pass = 1;
     return ds__search_all(s);
 }
@@ -57435,8 +57727,8 @@ static int ds__search_twice(ds__search *s) {
    Threads: threads of the caller. Two threads may build the same plan at once; the later one is
    freed and both get the first. */
 
-/* What is left of a draft when nobody changes it any more: one block of memory. A step comes
-   after the last of each lane only. */
+/* Copies a draft into the arrays of a plan. Of the steps that a step waits for, only the last one
+   of each lane is kept. On failure the error is set. */
 static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     ds_plan *n = &o->plan;
     size_t ranks = (size_t)d->p + 1;
@@ -57494,6 +57786,7 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     return DS_OK;
 }
 
+/* Frees a plan, or NULL. */
 static void ds__planned_free(ds__planned *o) {
     if (!o)
         return;
@@ -57505,6 +57798,7 @@ static void ds__planned_free(ds__planned *o) {
     ds__release_to(&allocator, o);
 }
 
+/* Frees all plans of a topology. */
 static void ds__plans_forget(const ds_topology *t) {
     ds__planned *gone = NULL;
     ds__spinlock_lock(&ds__c.lock);
@@ -57526,7 +57820,8 @@ static void ds__plans_forget(const ds_topology *t) {
     }
 }
 
-static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w) { /* locked */
+/* Returns the kept plan of an equal request, or NULL. ds__c.lock is held. */
+static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w) {
     for (ds__planned *o = ds__planned_list; o; o = o->next)
         if (o->topology == t->id && o->asked.what == w->what && o->asked.bytes == w->bytes &&
             o->asked.root == w->root && o->asked.item == w->item && o->asked.order == w->order &&
@@ -57536,56 +57831,77 @@ static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w
     return NULL;
 }
 
-static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds__planned **out) {
-    ds__search s;
+/* Prepares a search. Returns 0 if memory is exhausted. */
+static int ds__search_init(ds__search *s, const ds_topology *t, const ds_plan_desc *w) {
     size_t n = (size_t)t->devices + 1;
-    memset(&s, 0, sizeof s);
-    s.now.t = t;
-    s.now.want = w;
-    s.now.p = t->devices;
+    memset(s, 0, sizeof *s);
+    s->now.t = t;
+    s->now.want = w;
+    s->now.p = t->devices;
     for (int i = 0; i < t->devices; i++)
-        if (t->seat[i] >= s.now.largest)
-            s.now.largest = t->seat[i] + 1;
-    s.now.slots = DS__PLAN_SLOTS;
-    s.load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s.load);
-    s.now.scratch = ds__host_alloc(n * sizeof *s.now.scratch);
-    s.best.scratch = ds__host_alloc(n * sizeof *s.best.scratch);
-    s.now.place = ds__host_alloc(DS__PLACES * n * sizeof *s.now.place);
-    s.out = ds__host_alloc(sizeof *s.out);
-    if (s.out)
-        s.out->allocator = ds__allocator;
+        if (t->seat[i] >= s->now.largest)
+            s->now.largest = t->seat[i] + 1;
+    s->now.slots = DS__PLAN_SLOTS;
+    s->load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s->load);
+    s->now.scratch = ds__host_alloc(n * sizeof *s->now.scratch);
+    s->best.scratch = ds__host_alloc(n * sizeof *s->best.scratch);
+    s->now.place = ds__host_alloc(DS__PLACES * n * sizeof *s->now.place);
+    s->out = ds__host_alloc(sizeof *s->out);
+    if (s->out)
+        s->out->allocator = ds__allocator;
+    return s->load && s->now.scratch && s->best.scratch && s->now.place && s->out;
+}
+
+static void ds__search_deinit(ds__search *s) {
+    ds__host_free(s->load);
+    ds__draft_end(&s->now);
+    ds__draft_end(&s->best);
+}
+
+/* Computes the bound of the search. Returns 0 if memory is exhausted. */
+static int ds__search_bound_set(ds__search *s) {
+    size_t n = (size_t)s->now.p + 1;
+    const ds_plan_desc *w = s->now.want;
     double *need = ds__host_alloc(n * sizeof *need);
     char *from = ds__host_alloc(n);
-    ds_result r = DS_OK;
-    int64_t bound = need && from ? ds__bound_compute(t, w, need, from) : 0;
-    s.enough = w->pieces || w->algorithm ? 0 : bound;
-    s.now.bound = bound;
-    if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from ||
-        !ds__search_twice(&s))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
-    if (r == DS_OK && !s.best.name && w->bytes)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not support %s on this topology%s",
-                     w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
-                     w->order == DS_ORDER_ANY ? "" : ", or not in the given order");
-    if (r == DS_OK) {
-        s.out->plan.desc = s.out->asked = *w;
-        s.out->plan.desc.algorithm = s.best.name ? s.best.name : "direct";
-        snprintf(s.out->algorithm, sizeof s.out->algorithm, "%s", w->algorithm ? w->algorithm : "");
-        s.out->asked.algorithm = NULL;
-        s.out->topology = t->id;
-        s.out->plan.bound_ns = bound;
-        s.best.p = t->devices;
-        r = ds__plan_fill(&s.best, s.out);
-    }
-    ds__host_free(s.load);
+    int ok = need && from;
+    if (ok)
+        s->now.bound = ds__bound_compute(s->now.t, w, need, from);
+    s->enough = w->pieces || w->algorithm ? 0 : s->now.bound;
     ds__host_free(need);
     ds__host_free(from);
-    ds__draft_end(&s.now);
-    ds__draft_end(&s.best);
+    return ok;
+}
+
+/* Makes the public plan of the best draft. */
+static ds_result ds__search_finish(ds__search *s) {
+    const ds_plan_desc *w = s->now.want;
+    ds__planned *o = s->out;
+    if (!s->best.name && w->bytes)
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s does not support %s on this topology%s",
+                        w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
+                        w->order == DS_ORDER_ANY ? "" : ", or not in the given order");
+    o->plan.desc = o->asked = *w;
+    o->plan.desc.algorithm = s->best.name ? s->best.name : "direct";
+    snprintf(o->algorithm, sizeof o->algorithm, "%s", w->algorithm ? w->algorithm : "");
+    o->asked.algorithm = NULL;
+    o->topology = s->now.t->id;
+    o->plan.bound_ns = s->now.bound;
+    s->best.p = s->now.p;
+    return ds__plan_fill(&s->best, o);
+}
+
+/* Makes a new plan. On failure the error is set. */
+static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds__planned **out) {
+    ds__search s;
+    int ok = ds__search_init(&s, t, w) && ds__search_bound_set(&s) && ds__search_twice(&s);
+    ds_result r =
+        ok ? ds__search_finish(&s) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
     if (r == DS_OK)
         *out = s.out;
     else
         ds__planned_free(s.out);
+    ds__search_deinit(&s);
     return r;
 }
 
@@ -57623,7 +57939,8 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
         return r;
     if (fresh) {
         ds__spinlock_lock(&ds__c.lock);
-        if (!(o = ds__planned_find(t, desc))) { /* nobody was faster */
+        o = ds__planned_find(t, desc);
+        if (!o) { /* no other thread made the plan meanwhile */
             fresh->next = ds__planned_list;
             ds__planned_list = o = fresh;
             atomic_store(&ds__topology_gone_fn, ds__plans_forget);
@@ -57639,7 +57956,9 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
 DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
                                void *user) {
     DS__ENTER("ds_plan_write");
-    DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
+    DS__REQUIRE(t, "topology is NULL");
+    DS__REQUIRE(plan, "plan is NULL");
+    DS__REQUIRE(write_fn, "write_fn is NULL");
     const ds__planned *o = (const ds__planned *)plan;
     ds__text_writer writer = { write_fn, user, 0, 0 };
     size_t copies = 0;
@@ -62777,7 +63096,7 @@ typedef struct ds__rng_graph {
 static struct {
     ds__spinlock lock; /* of what follows */
     int ready;
-    uint32_t room;
+    size_t room;
     uint32_t used;
     ds__generator **slot; /* by index; a handle is valid if the generator's id equals it */
     uint32_t generation;
@@ -63058,7 +63377,7 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     while (index < ds__rng.used && ds__rng.slot[index])
         index++;
     int fits = index < DS__RNG_OWN &&
-               ds__array_make_room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
+               ds__array_reserve(&ds__rng.slot, sizeof *ds__rng.slot, index, 1, &ds__rng.room);
     if (fits) {
         if (index == ds__rng.used)
             ds__rng.used++;
