@@ -11,9 +11,9 @@
            c[i] = a[i] + b[i];
        }
 
-   The CPU driver runs it as it is. For GPUs, `devstream-kernels add.kernels.h` compiles the same file
-   to PTX with clang or nvcc and writes add.ptx.h. The program launches it by
-   DS_LAUNCH(add, stream, n, a, b, c).
+   The CPU driver runs it as it is. For GPUs, `devstream-kernels add.kernels.h` compiles the same
+   file to PTX with clang or nvcc and writes add.ptx.h. The program launches it by DS_LAUNCH(add,
+   stream, n, a, b, c).
 
    One file of the program must #define DEVSTREAM_IMPLEMENTATION and include this header; others
    include it without the define. Put devstream.h beside it.
@@ -114,8 +114,9 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__HAS_APPROX 0
 #endif
 
-/* The options of a function that a kernel's items or blocks run in. gcc contracts and vectorizes in the
-   function that everything is inlined into; clang reads the pragma where an expression stands. */
+/* The options of a function that a kernel's items or blocks run in. gcc contracts and vectorizes in
+   the function that everything is inlined into; clang reads the pragma where an expression stands.
+   */
 #if defined(__clang__)
 #define DS__KERNEL_EXACT
 #pragma STDC FP_CONTRACT OFF
@@ -126,8 +127,8 @@ typedef __SIZE_TYPE__ size_t;
 #endif
 
 /* DS__INDEPENDENT is a loop whose iterations are independent, as items on a GPU. clang warns if it
-   makes no vector code of such a loop, which is no fault of the program; the warning names the loop,
-   or without debug information its function, so both are enclosed. */
+   makes no vector code of such a loop, which is no fault of the program; the warning names the
+   loop, or without debug information its function, so both are enclosed. */
 #if defined(__clang__)
 #define DS__QUIET_BEGIN \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
@@ -162,7 +163,8 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__KERNEL_OPTIONS(name)
 #endif
 
-/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`. */
+/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`.
+   */
 #define DS_KERNEL_FN DS__DEVICE_FN
 /** Qualifies a table of constants that kernels read in both forms. */
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
@@ -305,8 +307,8 @@ typedef struct ds_kernel_def {
     struct ds_kernel_def *next; /**< private */
 } ds_kernel_def;
 
-/** Returns the kernel of a definition, for ds_kernel_load and graph nodes. The first call creates it.
-    The program must not destroy it; ds_shutdown does. */
+/** Returns the kernel of a definition, for ds_kernel_load and graph nodes. The first call creates
+   it. The program must not destroy it; ds_shutdown does. */
 DSDEF DS_MUST_USE ds_result ds_kernel_def_get_kernel(ds_kernel_def *def, ds_kernel *out);
 /** Launches a defined kernel in stream order. dims: numbers of items, or of blocks for a block
     kernel; if one is 0, nothing runs. args: the struct NAME_args, copied by the call. NAME_launch
@@ -461,16 +463,16 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
             y[i] = a * x[i] + y[i];
         }
 
-    Parameters, 1 to 24: DS_READ(type, name, extent), DS_WRITE and DS_READ_WRITE are pointers to memory
-    of the device. The extent is the number of elements that a launch uses, an expression of the other
-    parameters and n. DS_VALUE(type, name) is a value. `return` ends the item. Items run in any order
-    and at the same time. DS_LAUNCH(saxpy, stream, n, a, x, y) launches the kernel. */
+    Parameters, 1 to 24: DS_READ(type, name, extent), DS_WRITE and DS_READ_WRITE are pointers to
+    memory of the device. The extent is the number of elements that a launch uses, an expression of
+    the other parameters and n. DS_VALUE(type, name) is a value. `return` ends the item. Items run
+    in any order and at the same time. DS_LAUNCH(saxpy, stream, n, a, x, y) launches the kernel. */
 #define DS_KERNEL_1D(name, i, n, ...)                                                            \
     DS__ITEM_KERNEL(name, 1D, (size_t i DS__UNUSED, size_t n DS__UNUSED), (size_t n DS__UNUSED), \
                     (n), (n, 1, 1), __VA_ARGS__)
 
-/** Defines a kernel over items (x, y), x = 0 .. nx-1, y = 0 .. ny-1, otherwise as DS_KERNEL_1D does.
-    Item (x, y) has the number x + nx y. DS_LAUNCH(name, stream, nx, ny, ...) launches it. */
+/** Defines a kernel over items (x, y), x = 0 .. nx-1, y = 0 .. ny-1, otherwise as DS_KERNEL_1D
+   does. Item (x, y) has the number x + nx y. DS_LAUNCH(name, stream, nx, ny, ...) launches it. */
 #define DS_KERNEL_2D(name, x, y, nx, ny, ...)                                                   \
     DS__ITEM_KERNEL(                                                                            \
         name, 2D,                                                                               \
@@ -617,8 +619,8 @@ static inline void dsk__row_next(const ds_kernel_dims *d, dsk__kernel_row *r) {
     DS__BLOCK_KERNEL(name, threads_x, threads_y, 1, (size_t dsk__gx, size_t dsk__gy), \
                      (dsk__gx, dsk__gy), (dsk__gx, dsk__gy, 1), __VA_ARGS__)
 
-/** Defines a block kernel of three dimensions, otherwise as DS_BLOCK_KERNEL_2D does; threads_z is at
-    most 64. */
+/** Defines a block kernel of three dimensions, otherwise as DS_BLOCK_KERNEL_2D does; threads_z is
+   at most 64. */
 #define DS_BLOCK_KERNEL_3D(name, threads_x, threads_y, threads_z, ...) \
     DS__BLOCK_KERNEL(name, threads_x, threads_y, threads_z,            \
                      (size_t dsk__gx, size_t dsk__gy, size_t dsk__gz), \
@@ -711,42 +713,42 @@ DS_KERNEL_FN int dsk__uniform(int line) {
 
 #else
 #define DS__BLOCK ds_kernel_block
-#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                                \
-    DS__BLOCK_LIMITS(name, x, y, z)                                                                \
-    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                         \
-    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                               \
-    DS__QUIET_BEGIN                                                                                \
-    /* not inlined, so that warnings of the optimiser stay in here */                              \
-    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                            \
-        ds_kernel_block *dsk__outer, const void *dsk__args) {                                      \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
-        /* a copy that no other function sees, so that the extents are constants */                \
-        ds_kernel_block dsk__block = *dsk__outer;                                                  \
-        dsk__block.threads[0] = (x);                                                               \
-        dsk__block.threads[1] = (y);                                                               \
-        dsk__block.threads[2] = (z);                                                               \
-        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));                    \
-        dsk__outer->in_threads = dsk__block.in_threads;                                            \
-    }                                                                                              \
-    DS__QUIET_END                                                                                  \
-    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {          \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
-        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count,       \
-                                    dsk__args);                                                    \
-    }                                                                                              \
-    static inline uint64_t name##__extents(                                                        \
-        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {           \
-        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                           \
-    }                                                                                              \
-    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                      \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
-        ds_kernel_block dsk__block;                                                                \
-        (void)dsk__items;                                                                          \
-        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                        \
-            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];                 \
-        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));           \
-    }                                                                                              \
-    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                         \
+#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                          \
+    DS__BLOCK_LIMITS(name, x, y, z)                                                          \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                   \
+    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                         \
+    DS__QUIET_BEGIN                                                                          \
+    /* not inlined, so that warnings of the optimiser stay in here */                        \
+    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                      \
+        ds_kernel_block *dsk__outer, const void *dsk__args) {                                \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
+        /* a copy that no other function sees, so that the extents are constants */          \
+        ds_kernel_block dsk__block = *dsk__outer;                                            \
+        dsk__block.threads[0] = (x);                                                         \
+        dsk__block.threads[1] = (y);                                                         \
+        dsk__block.threads[2] = (z);                                                         \
+        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));              \
+        dsk__outer->in_threads = dsk__block.in_threads;                                      \
+    }                                                                                        \
+    DS__QUIET_END                                                                            \
+    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {    \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
+        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count, \
+                                    dsk__args);                                              \
+    }                                                                                        \
+    static inline uint64_t name##__extents(                                                  \
+        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {     \
+        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                     \
+    }                                                                                        \
+    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
+        ds_kernel_block dsk__block;                                                          \
+        (void)dsk__items;                                                                    \
+        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                  \
+            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];           \
+        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));     \
+    }                                                                                        \
+    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                   \
     DS__BLOCK_FUNCTION(name, __VA_ARGS__)
 
 /* Index of the thread in its block; inside of thread loops only: elsewhere these names are not
@@ -780,8 +782,8 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     type *name = (type *)dsk__block_take( \
         dsk__b, sizeof(type), dsk__b->threads[0] * dsk__b->threads[1] * dsk__b->threads[2])
 #define DS_OWN(name) ((name)[DS_THREAD_RANK])
-/** Declares an array of 1 to 3 dimensions in the shared memory of the block, at most 48 KiB together.
-    Not initialised. */
+/** Declares an array of 1 to 3 dimensions in the shared memory of the block, at most 48 KiB
+   together. Not initialised. */
 #define DS_SHARED(type, name, ...) \
     DS__JOIN(DS__SHARED_, DS__NUMBER(__VA_ARGS__))(type, name, __VA_ARGS__)
 #define DS__SHARED_1(type, name, a)  \
@@ -826,8 +828,8 @@ static inline DS_MUST_USE ds_result ds_at_kernel_def_launch(const char *file_, i
 
 /* kernel/scratch.h - blocks of block kernels on the CPU.
 
-   Runs the blocks of a piece of a launch (ds_kernel_run_blocks) with scratch memory for their shared
-   and private variables, which the generated code takes from the front.
+   Runs the blocks of a piece of a launch (ds_kernel_run_blocks) with scratch memory for their
+   shared and private variables, which the generated code takes from the front.
 
    Policy: scratch memory is not on the stack of the worker, since a block may need a megabyte. A
    piece takes the chunk that was used last, which is most likely in the cache, and returns it.
@@ -845,7 +847,7 @@ typedef struct ds__scratch {
 } ds__scratch;
 
 static struct {
-    ds__lock lock;
+    ds__spinlock lock;
     ds__scratch *list; /* the one used last in front */
 } ds__scratch_state;
 
@@ -854,11 +856,11 @@ static _Thread_local jmp_buf *ds__scratch_overflow;
 
 /* Returns a chunk. NULL: no memory. */
 static ds__scratch *ds__scratch_take(void) {
-    ds__lock_take(&ds__scratch_state.lock);
+    ds__spinlock_lock(&ds__scratch_state.lock);
     ds__scratch *chunk = ds__scratch_state.list;
     if (chunk)
         ds__scratch_state.list = chunk->next;
-    ds__lock_give(&ds__scratch_state.lock);
+    ds__spinlock_unlock(&ds__scratch_state.lock);
     if (chunk)
         return chunk;
     chunk = ds__host_alloc(sizeof *chunk + DS_KERNEL_SCRATCH_BYTES + 64);
@@ -868,10 +870,10 @@ static ds__scratch *ds__scratch_take(void) {
 }
 
 static void ds__scratch_put(ds__scratch *chunk) {
-    ds__lock_take(&ds__scratch_state.lock);
+    ds__spinlock_lock(&ds__scratch_state.lock);
     chunk->next = ds__scratch_state.list;
     ds__scratch_state.list = chunk;
-    ds__lock_give(&ds__scratch_state.lock);
+    ds__spinlock_unlock(&ds__scratch_state.lock);
 }
 
 /* At shutdown, when no kernel runs. */
@@ -945,7 +947,8 @@ DSDEF void(ds_kernel_block_overflow)(void) {
    Invariants: a definition is in the list exactly while `epoch` is that of the library's present
    start; then `kernel` is valid. The epoch is stored last, so a launch that reads it needs no lock.
    Locks: `making` guards the list and the creation; the driver is not called under it.
-   Threads: any. The list is emptied in ds_shutdown, while no other thread is inside of devstream. */
+   Threads: any. The list is emptied in ds_shutdown, while no other thread is inside of devstream.
+   */
 
 static struct {
     ds__mutex making;
@@ -957,7 +960,7 @@ static void ds__kernel_defs_shutdown(void) {
     for (ds_kernel_def *def = ds__kernel_defs.list; def; def = def->next) {
         ds__kernel *k = ds__pin(&ds__g.kernels, def->kernel.id);
         if (k) {
-            ds__table_kill(&ds__g.kernels, k);
+            ds__table_invalidate(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
     }
@@ -976,7 +979,7 @@ static ds_result ds__kernel_def_create(ds_kernel_def *def, ds_kernel *out) {
                                       .entry = def->ptx ? def->name : NULL,
                                       .block = def->block,
                                       .items_per_block = def->items_per_block } };
-    return ds__kernel_new(&desc, out);
+    return ds__kernel_create(&desc, out);
 }
 
 /* The slow part of ds__kernel_def_get: creates the kernel, unless another thread did. */
@@ -988,7 +991,7 @@ static ds_result ds__kernel_def_get_slow(ds_kernel_def *def, ds_kernel *out) {
     if (def->epoch != epoch) {
         r = ds__kernel_def_create(def, &def->kernel);
         if (r == DS_OK) {
-            ds__module_start(DS__MODULE_KERNEL, &module);
+            ds__module_add(DS__MODULE_KERNEL, &module);
             def->next = ds__kernel_defs.list;
             ds__kernel_defs.list = def;
             __atomic_store_n(&def->epoch, epoch, __ATOMIC_RELEASE);
@@ -1020,7 +1023,8 @@ DSDEF ds_result(ds_kernel_def_launch)(ds_kernel_def *def, ds_stream stream,
     ds_result r = ds__api_enter_inline("ds_kernel_def_launch");
     if (DS__UNLIKELY(r < 0))
         return r;
-    DS__REQUIRE(def && dims && args, "%s is NULL", !def ? "def" : !dims ? "dims" : "args");
+    DS__REQUIRE(def, "def is NULL");
+    DS__REQUIRE(dims && args, "%s is NULL", dims ? "args" : "dims");
     size_t items;
     int overflow = __builtin_mul_overflow(dims->n[0], dims->n[1], &items);
     overflow |= __builtin_mul_overflow(items, dims->n[2], &items);

@@ -1,6 +1,6 @@
 /* once.c - the CPU form of kernels that are written once, beside the same loops with OpenMP. Both
-   are measured in turns in one process. Prints a table of microseconds per launch with its wait; the ratio is
-   devstream's median divided by OpenMP's. */
+   are measured in turns in one process. Prints a table of microseconds per launch with its wait;
+   the ratio is devstream's median divided by OpenMP's. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "once.kernels.h"
 

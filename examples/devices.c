@@ -6,6 +6,7 @@
                 -L$CUDA_HOME/lib64 -lcudart -pthread
    Run:      ./devices [--size SIZE] [--runs N]   SIZE in bytes, or with K, M or G; 64M and 5 unless
                                                   given
+             ./devices --all                      also the attributes of each device
              DEVSTREAM_CPU_DEVICES=2 ./devices    with two virtual CPU devices
 
    Every rate is the median of N copies of SIZE bytes, in GB/s (10^9 bytes per second, each byte
@@ -16,26 +17,27 @@
    Exit status: 0 fine, 1 something failed, 2 a copy was wrong. */
 #define _POSIX_C_SOURCE 200809L
 #define DEVSTREAM_IMPLEMENTATION
+/* a failed DS_CHECK of this program */
+#define DS_CHECK_HANDLER(result, text, file, line)             \
+    do {                                                       \
+        fprintf(stderr, "devices: %s\n", ds_error_get_last()); \
+        goto fail;                                             \
+    } while (0)
+
 #include "devstream.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define CHECK(call)                                                \
-    do {                                                           \
-        if ((call) < 0) {                                          \
-            fprintf(stderr, "devices: %s\n", ds_error_get_last()); \
-            goto fail;                                             \
-        }                                                          \
-    } while (0)
 
 enum { FINE = 0, FAILED = 1, WRONG = 2, MAX_RUNS = 1000 };
 
 typedef struct bench {
     size_t size;      /* bytes of a copy */
     int runs;         /* copies of which the median is taken */
+    int all;          /* 1: print all attributes */
     uint64_t pattern; /* number of the pattern last made */
     void *source;     /* pinned: the pattern */
     void *back;       /* pinned: what came back */
@@ -50,11 +52,11 @@ static int print_device(ds_device device) {
     char name[DS_DEVICE_NAME_SIZE], uuid[37];
     size_t available = 0;
     int least = 0, greatest = 0;
-    CHECK(ds_device_format(device, name, sizeof name));
-    CHECK(ds_device_get_properties(device, &p));
-    CHECK(ds_device_get_memory_info(device, &available, NULL));
-    CHECK(ds_device_get_priority_range(device, &least, &greatest));
-    CHECK(ds_uuid_format(p.uuid, uuid, sizeof uuid));
+    DS_CHECK(ds_device_format(device, name, sizeof name));
+    DS_CHECK(ds_device_get_properties(device, &p));
+    DS_CHECK(ds_device_get_memory_info(device, &available, NULL));
+    DS_CHECK(ds_device_get_priority_range(device, &least, &greatest));
+    DS_CHECK(ds_uuid_format(p.uuid, uuid, sizeof uuid));
     printf("%-8s %s\n", name, p.name);
     printf("         memory %.1f GiB, %.1f GiB free\n", (double)p.total_memory / 0x1p30,
            (double)available / 0x1p30);
@@ -72,21 +74,39 @@ fail:
     return FAILED;
 }
 
+/* Every attribute that the device has. */
+static int print_attributes(ds_device device) {
+#define ATTRIBUTE(name, value, text) name,
+    static const ds_attribute all[] = { DS_ATTRIBUTES(ATTRIBUTE) };
+#undef ATTRIBUTE
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int64_t value;
+        ds_result r = ds_device_get_attribute(device, all[i], &value);
+        if (r == DS_ERR_UNSUPPORTED)
+            continue;
+        DS_CHECK(r);
+        printf("         %s %" PRId64 "\n", ds_attribute_get_name(all[i]), value);
+    }
+    return FINE;
+fail:
+    return FAILED;
+}
+
 static int print_peers(ds_device_type type, int count) {
     char name[DS_DEVICE_NAME_SIZE];
     printf("\nHow a copy from the row's device reaches the column's\n%-8s", "");
     for (int to = 0; to < count; to++) {
-        CHECK(ds_device_format((ds_device){ (int32_t)type, to }, name, sizeof name));
+        DS_CHECK(ds_device_format((ds_device){ (int32_t)type, to }, name, sizeof name));
         printf(" %8s", name);
     }
     printf("\n");
     for (int from = 0; from < count; from++) {
-        CHECK(ds_device_format((ds_device){ (int32_t)type, from }, name, sizeof name));
+        DS_CHECK(ds_device_format((ds_device){ (int32_t)type, from }, name, sizeof name));
         printf("%-8s", name);
         for (int to = 0; to < count; to++) {
             int direct = 0;
-            CHECK(ds_device_can_access_peer((ds_device){ (int32_t)type, from },
-                                            (ds_device){ (int32_t)type, to }, &direct));
+            DS_CHECK(ds_device_can_access_peer((ds_device){ (int32_t)type, from },
+                                               (ds_device){ (int32_t)type, to }, &direct));
             printf(" %8s", from == to ? "self" : direct ? "direct" : "staged");
         }
         printf("\n");
@@ -129,14 +149,14 @@ static int time_copies(bench *b, void *to, ds_device to_device, const void *from
     int peer = to_device.type != DS_DEVICE_HOST && from_device.type != DS_DEVICE_HOST;
     for (int i = -1; i < b->runs; i++) {
         double ms = 0;
-        CHECK(ds_event_record(b->begin, stream));
+        DS_CHECK(ds_event_record(b->begin, stream));
         if (peer)
-            CHECK(ds_copy_peer(to, to_device, from, from_device, b->size, stream));
+            DS_CHECK(ds_copy_peer(to, to_device, from, from_device, b->size, stream));
         else
-            CHECK(ds_copy(to, from, b->size, stream));
-        CHECK(ds_event_record(b->end, stream));
-        CHECK(ds_event_synchronize(b->end));
-        CHECK(ds_event_get_elapsed_ms(b->begin, b->end, &ms));
+            DS_CHECK(ds_copy(to, from, b->size, stream));
+        DS_CHECK(ds_event_record(b->end, stream));
+        DS_CHECK(ds_event_synchronize(b->end));
+        DS_CHECK(ds_event_get_elapsed_ms(b->begin, b->end, &ms));
         if (i >= 0)
             b->gbps[i] = rate(b->size, ms);
     }
@@ -150,8 +170,8 @@ fail:
 static int verify(bench *b, const void *place, const char *what, ds_stream stream) {
     if (place != b->back) {
         memset(b->back, 0xa5, b->size);
-        CHECK(ds_copy(b->back, place, b->size, stream));
-        CHECK(ds_stream_synchronize(stream));
+        DS_CHECK(ds_copy(b->back, place, b->size, stream));
+        DS_CHECK(ds_stream_synchronize(stream));
     }
     if (memcmp(b->back, b->source, b->size) == 0)
         return FINE;
@@ -168,9 +188,9 @@ static int row(bench *b, const char *what, void *to, ds_device to_device, void *
     int result;
     make_pattern(b);
     if (from != b->source)
-        CHECK(ds_copy(from, b->source, b->size, stream));
-    CHECK(ds_fill(to, 0xa5, 1, b->size, stream));
-    CHECK(ds_stream_synchronize(stream));
+        DS_CHECK(ds_copy(from, b->source, b->size, stream));
+    DS_CHECK(ds_fill(to, 0xa5, 1, b->size, stream));
+    DS_CHECK(ds_stream_synchronize(stream));
     if (time_copies(b, to, to_device, from, from_device, stream, &gbps) != FINE)
         goto fail;
     if ((result = verify(b, to, what, stream)) == FINE)
@@ -182,10 +202,10 @@ fail:
 
 static int bench_open(bench *b, ds_device device, ds_stream *out) {
     ds_stream_desc desc = { .device = device, .label = "devices" };
-    CHECK(ds_stream_create(&desc, out));
+    DS_CHECK(ds_stream_create(&desc, out));
     /* an event belongs to the first device it is recorded on */
-    CHECK(ds_event_create(DS_EVENT_TIMING, "begin", &b->begin));
-    CHECK(ds_event_create(DS_EVENT_TIMING, "end", &b->end));
+    DS_CHECK(ds_event_create(DS_EVENT_TIMING, "begin", &b->begin));
+    DS_CHECK(ds_event_create(DS_EVENT_TIMING, "end", &b->end));
     return FINE;
 fail:
     return FAILED;
@@ -210,9 +230,9 @@ static int measure_device(bench *b, ds_device device) {
     int result = FAILED;
     if (bench_open(b, device, &stream) != FINE)
         goto fail;
-    CHECK(ds_device_format(device, name, sizeof name));
-    CHECK(ds_device_alloc(device, b->size, &first));
-    CHECK(ds_device_alloc(device, b->size, &second));
+    DS_CHECK(ds_device_format(device, name, sizeof name));
+    DS_CHECK(ds_device_alloc(device, b->size, &first));
+    DS_CHECK(ds_device_alloc(device, b->size, &second));
     snprintf(what, sizeof what, "host (pinned) -> %s", name);
     if ((result = row(b, what, first, device, b->source, host, stream)) != FINE)
         goto fail;
@@ -236,11 +256,11 @@ static int measure_pair(bench *b, ds_device from_device, ds_device to_device) {
     int direct = 0, result = FAILED;
     if (bench_open(b, from_device, &stream) != FINE)
         goto fail;
-    CHECK(ds_device_format(from_device, from_name, sizeof from_name));
-    CHECK(ds_device_format(to_device, to_name, sizeof to_name));
-    CHECK(ds_device_can_access_peer(from_device, to_device, &direct));
-    CHECK(ds_device_alloc(from_device, b->size, &from));
-    CHECK(ds_device_alloc(to_device, b->size, &to));
+    DS_CHECK(ds_device_format(from_device, from_name, sizeof from_name));
+    DS_CHECK(ds_device_format(to_device, to_name, sizeof to_name));
+    DS_CHECK(ds_device_can_access_peer(from_device, to_device, &direct));
+    DS_CHECK(ds_device_alloc(from_device, b->size, &from));
+    DS_CHECK(ds_device_alloc(to_device, b->size, &to));
     snprintf(what, sizeof what, "%s -> %s%s", from_name, to_name, direct ? "" : " (staged)");
     result = row(b, what, to, to_device, from, from_device, stream);
 fail:
@@ -289,20 +309,21 @@ static int run(bench *b) {
     char report[1024];
     ds_backend_info backend[DS_BACKEND_COUNT];
     int result = FAILED;
-    CHECK(ds_backend_format(report, sizeof report));
+    DS_CHECK(ds_backend_format(report, sizeof report));
     printf("Backends\n%s\nDevices\n", report);
     for (int i = 0; i < DS_BACKEND_COUNT; i++) {
-        CHECK(ds_backend_get_info(i, &backend[i]));
+        DS_CHECK(ds_backend_get_info(i, &backend[i]));
         for (int k = 0; k < backend[i].device_count; k++)
-            if (print_device((ds_device){ (int32_t)backend[i].type, k }) != FINE)
+            if (print_device((ds_device){ (int32_t)backend[i].type, k }) != FINE ||
+                (b->all && print_attributes((ds_device){ (int32_t)backend[i].type, k }) != FINE))
                 goto fail;
     }
     for (int i = 0; i < DS_BACKEND_COUNT; i++)
         if (backend[i].device_count > 0 &&
             print_peers(backend[i].type, backend[i].device_count) != FINE)
             goto fail;
-    CHECK(ds_pinned_alloc(b->size, &b->source));
-    CHECK(ds_pinned_alloc(b->size, &b->back));
+    DS_CHECK(ds_pinned_alloc(b->size, &b->source));
+    DS_CHECK(ds_pinned_alloc(b->size, &b->back));
     printf("\n%-28s %8s\n", "Copies", "GB/s");
     result = measure_memcpy(b);
     for (int i = 0; i < DS_BACKEND_COUNT && result == FINE; i++)
@@ -331,17 +352,25 @@ int main(int argc, char **argv) {
     int i = 1, result;
     b.size = (size_t)64 << 20;
     b.runs = 5;
-    for (; i + 1 < argc; i += 2) {
+    for (; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         size_t runs = 0;
-        if (strcmp(argv[i], "--size") == 0 && parse_size(argv[i + 1], &b.size) == FINE)
+        if (strcmp(argv[i], "--all") == 0) {
+            b.all = 1;
             continue;
-        if (strcmp(argv[i], "--runs") != 0 || parse_size(argv[i + 1], &runs) != FINE ||
-            runs > MAX_RUNS)
+        }
+        if (strcmp(argv[i], "--size") == 0 && parse_size(value, &b.size) == FINE) {
+            i++;
+            continue;
+        }
+        if (strcmp(argv[i], "--runs") != 0 || parse_size(value, &runs) != FINE || runs > MAX_RUNS)
             break;
         b.runs = (int)runs;
+        i++;
     }
     if (i < argc) {
-        fprintf(stderr, "usage: devices [--size SIZE] [--runs N]   (N from 1 to %d)\n", MAX_RUNS);
+        fprintf(stderr, "usage: devices [--all] [--size SIZE] [--runs N]   (N from 1 to %d)\n",
+                MAX_RUNS);
         return FAILED;
     }
     result = run(&b);

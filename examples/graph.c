@@ -41,14 +41,6 @@
 
 enum { FINE = 0, FAILED = 1, WRONG = 2 };
 
-#define CHECK(call)                                              \
-    do {                                                         \
-        if ((call) < 0) {                                        \
-            fprintf(stderr, "graph: %s\n", ds_error_get_last()); \
-            return FAILED;                                       \
-        }                                                        \
-    } while (0)
-
 /* ---- the pipeline ---------------------------------------------------------------------------- */
 
 enum { SLOTS = 4, ROW = WORDS * sizeof(uint64_t) };
@@ -124,12 +116,12 @@ static ds_result enqueue(ds_stream stream, void *user) {
    one there is. */
 static int capture(slot *s) {
     if (s->graph.id)
-        CHECK(ds_graph_destroy(s->graph));
-    CHECK(ds_capture_function(s->stream, enqueue, s, &s->graph));
+        DS_CHECK(ds_graph_destroy(s->graph));
+    DS_CHECK(ds_capture_function(s->stream, enqueue, s, &s->graph));
     if (s->exec.id)
-        CHECK(ds_graph_exec_update(s->exec, s->graph, NULL));
+        DS_CHECK(ds_graph_exec_update(s->exec, s->graph, NULL));
     else
-        CHECK(ds_graph_instantiate(s->graph, NULL, &s->exec));
+        DS_CHECK(ds_graph_instantiate(s->graph, NULL, &s->exec));
     s->captured = s->size;
     return FINE;
 }
@@ -141,7 +133,7 @@ static int take(slot *s, way *w) {
     if (!s->pending)
         return FINE;
     s->pending = 0;
-    CHECK(ds_stream_synchronize(s->stream));
+    DS_CHECK(ds_stream_synchronize(s->stream));
     for (int i = 0; i < WORDS; i++)
         w->total[i] += s->out[i];
     w->total[WEIGHTED] += s->offset % ADLER * (s->out[SUM] % ADLER);
@@ -182,7 +174,7 @@ static int run(int graphs, way *w) {
         if (graphs && s->size != s->captured && capture(s) != FINE)
             return FAILED;
         s->pending = 1;
-        CHECK(graphs ? ds_graph_launch(s->exec, s->stream) : enqueue(s->stream, s));
+        DS_CHECK(graphs ? ds_graph_launch(s->exec, s->stream) : enqueue(s->stream, s));
         w->submit += now() - begin;
         offset += s->size;
     }
@@ -200,8 +192,8 @@ static int load_kernels(ds_device device) {
     ds_kernel_def *const def[] = { &histogram_def, &checksum_def, &add_rows_def };
     for (size_t i = 0; i < sizeof def / sizeof *def; i++) {
         ds_kernel kernel;
-        CHECK(ds_kernel_def_get_kernel(def[i], &kernel));
-        CHECK(ds_kernel_load(kernel, device));
+        DS_CHECK(ds_kernel_def_get_kernel(def[i], &kernel));
+        DS_CHECK(ds_kernel_load(kernel, device));
     }
     return FINE;
 }
@@ -211,14 +203,14 @@ static int open_slot(slot *s, ds_device device) {
                    side = { .device = device, .label = "side of a slot" };
     void *pinned, *memory;
     s->size = (size_t)options.piece;
-    CHECK(ds_stream_create(&stream, &s->stream));
-    CHECK(ds_stream_create(&side, &s->side));
-    CHECK(ds_event_create(0, "fork", &s->fork));
-    CHECK(ds_event_create(0, "join", &s->join));
-    CHECK(ds_pinned_alloc(ROW + s->size, &pinned));
+    DS_CHECK(ds_stream_create(&stream, &s->stream));
+    DS_CHECK(ds_stream_create(&side, &s->side));
+    DS_CHECK(ds_event_create(0, "fork", &s->fork));
+    DS_CHECK(ds_event_create(0, "join", &s->join));
+    DS_CHECK(ds_pinned_alloc(ROW + s->size, &pinned));
     s->out = pinned;
     s->in = (unsigned char *)pinned + ROW;
-    CHECK(ds_device_alloc(device, 3 * ROW + s->size, &memory));
+    DS_CHECK(ds_device_alloc(device, 3 * ROW + s->size, &memory));
     s->rows = memory;
     s->data = (unsigned char *)memory + 3 * ROW; /* on a multiple of 16, as the kernels want it */
     return FINE;
@@ -345,9 +337,9 @@ static int open_all(void) {
     if (!options.total)
         options.total = (uint64_t)ftell(file);
     if (options.cpu)
-        CHECK(ds_device_set_current(ds_cpu(0)));
-    CHECK(ds_device_get_current(&device));
-    CHECK(ds_device_format(device, name, sizeof name));
+        DS_CHECK(ds_device_set_current(ds_cpu(0)));
+    DS_CHECK(ds_device_get_current(&device));
+    DS_CHECK(ds_device_format(device, name, sizeof name));
     printf("device           %s\n", name);
     for (int i = 0; i < SLOTS; i++)
         if (open_slot(&slots[i], device) != FINE)
@@ -368,7 +360,7 @@ static int work(void) {
     begin = now() - begin;
     pieces = (double)((options.total + options.piece - 1) / options.piece);
     if (options.dot)
-        CHECK(ds_graph_write_dot_file(slots[0].graph, DS_DOT_PLAIN, options.dot));
+        DS_CHECK(ds_graph_write_dot_file(slots[0].graph, DS_DOT_PLAIN, options.dot));
     if (run(1, &ways[1]) != FINE)
         return FAILED;
     printf("input            %s, %llu bytes in %.0f pieces\n", options.path,

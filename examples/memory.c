@@ -34,14 +34,6 @@
 
 enum { FINE = 0, FAILED = 1, WRONG = 2 };
 
-#define CHECK(call)                                               \
-    do {                                                          \
-        if ((call) < 0) {                                         \
-            fprintf(stderr, "memory: %s\n", ds_error_get_last()); \
-            return FAILED;                                        \
-        }                                                         \
-    } while (0)
-
 #define MIB ((size_t)1 << 20)
 #define FRAMES 48
 #define FRAME (8 * MIB)
@@ -64,17 +56,17 @@ static int decode(film *f) {
     void *frame[FRAMES];
     for (int i = 0; i < FRAMES; i++) {
         ds_mem_label_push(i % 2 ? "stills" : "frames being decoded");
-        CHECK(ds_mem_alloc(FRAME, stream, &frame[i]));
+        DS_CHECK(ds_mem_alloc(FRAME, stream, &frame[i]));
         ds_mem_label_pop();
-        CHECK(ds_fill(frame[i], (uint32_t)i, 4, FRAME / 4, stream));
+        DS_CHECK(ds_fill(frame[i], (uint32_t)i, 4, FRAME / 4, stream));
     }
-    CHECK(ds_mem_annotate(device, "decoded"));
+    DS_CHECK(ds_mem_annotate(device, "decoded"));
     for (int i = 0; i < FRAMES; i += 2) {
         /* the stream may still write to it: what comes next on the stream comes after that */
-        CHECK(ds_mem_free(frame[i]));
+        DS_CHECK(ds_mem_free(frame[i]));
         f->still[i / 2] = frame[i + 1];
     }
-    CHECK(ds_mem_annotate(device, "frames given back"));
+    DS_CHECK(ds_mem_annotate(device, "frames given back"));
     return FINE;
 }
 
@@ -110,9 +102,9 @@ static int finish(film *f) {
     if (result != FINE)
         return result;
     for (int i = 0; i < FRAMES / 2; i++)
-        CHECK(ds_mem_free(f->still[i]));
-    CHECK(ds_mem_free(f->panorama));
-    CHECK(ds_mem_empty_cache(device, NULL));
+        DS_CHECK(ds_mem_free(f->still[i]));
+    DS_CHECK(ds_mem_free(f->panorama));
+    DS_CHECK(ds_mem_empty_cache(device, NULL));
     return FINE;
 }
 
@@ -134,7 +126,7 @@ static void add_piece(const ds_mem_block *block, void *user) {
 
 static int show(const char *when) {
     pieces p = { 0, 0 };
-    CHECK(ds_mem_for_each_block(device, add_piece, &p));
+    DS_CHECK(ds_mem_for_each_block(device, add_piece, &p));
     printf(
         "%-38s %4zu MiB allocated, %4zu MiB reserved, %4zu MiB free, the largest piece %3zu MiB\n",
         when, ds_mem_get_allocated(device) / MIB, ds_mem_get_reserved(device) / MIB, p.all / MIB,
@@ -148,7 +140,7 @@ static int write_snapshot(ds_mem_format format, const char *ending) {
         fprintf(stderr, "memory: %s is too long\n", out);
         return FAILED;
     }
-    CHECK(ds_mem_write_snapshot_file(format, 0, path));
+    DS_CHECK(ds_mem_write_snapshot_file(format, 0, path));
     FILE *f = fopen(path, "rb");
     long size = f && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : 0;
     if (f)
@@ -167,7 +159,7 @@ static int set_policy(int growing) {
     ds_mem_config config = ds_mem_config_default();
     config.expandable_segments = growing;
     config.limit = LIMIT;
-    CHECK(ds_mem_configure(device, &config));
+    DS_CHECK(ds_mem_configure(device, &config));
     return FINE;
 }
 
@@ -179,10 +171,10 @@ static int in_pieces(void) {
     printf("plain segments, limit %zu MiB\n", LIMIT / MIB);
     if (set_policy(0) != FINE)
         return FAILED;
-    CHECK(ds_mem_history_start(NULL));
+    DS_CHECK(ds_mem_history_start(NULL));
     if (decode(&f) != FINE || show("  after decoding:") != FINE)
         return FAILED;
-    CHECK(ds_mem_for_each_block(device, add_piece, &p));
+    DS_CHECK(ds_mem_for_each_block(device, add_piece, &p));
     ds_result r = panorama(&f);
     if (r != DS_ERR_OUT_OF_MEMORY && r != DS_ERR_LIMIT_EXCEEDED) {
         fprintf(stderr, "memory: WRONG: the panorama should not have fitted\n");
@@ -198,7 +190,7 @@ static int in_pieces(void) {
         return result;
     if ((result = write_snapshot(DS_SNAPSHOT_PICKLE, "pickle")) != FINE)
         return result;
-    CHECK(ds_mem_history_stop());
+    DS_CHECK(ds_mem_history_stop());
     return finish(&f);
 }
 
@@ -209,7 +201,7 @@ static int growing(void) {
     printf("\ngrowing segments, limit %zu MiB\n", LIMIT / MIB);
     if (set_policy(1) != FINE || decode(&f) != FINE || show("  after decoding:") != FINE)
         return FAILED;
-    CHECK(ds_mem_get_stats(device, &stats));
+    DS_CHECK(ds_mem_get_stats(device, &stats));
     if (stats.segment[DS_STAT_ALL].current) {
         printf("this device has no virtual memory, so it has no growing segments either\n");
         return finish(&f);
@@ -233,16 +225,16 @@ static int work(int cpu) {
     size_t total = 0;
     int result;
     if (cpu)
-        CHECK(ds_device_set_current(ds_cpu(0)));
-    CHECK(ds_device_get_current(&device));
-    CHECK(ds_device_format(device, name, sizeof name));
-    CHECK(ds_device_get_memory_info(device, NULL, &total));
+        DS_CHECK(ds_device_set_current(ds_cpu(0)));
+    DS_CHECK(ds_device_get_current(&device));
+    DS_CHECK(ds_device_format(device, name, sizeof name));
+    DS_CHECK(ds_device_get_memory_info(device, NULL, &total));
     printf("device: %s, %zu MiB\n\n", name, total / MIB);
-    CHECK(ds_stream_create(NULL, &stream));
+    DS_CHECK(ds_stream_create(NULL, &stream));
     result = in_pieces();
     if (result == FINE)
         result = growing();
-    CHECK(ds_stream_destroy(stream));
+    DS_CHECK(ds_stream_destroy(stream));
     return result;
 }
 

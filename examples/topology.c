@@ -24,14 +24,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(call)                                                 \
-    do {                                                            \
-        if ((call) < 0) {                                           \
-            fprintf(stderr, "topology: %s\n", ds_error_get_last()); \
-            return 1;                                               \
-        }                                                           \
-    } while (0)
-
 static int to_file(const char *text, size_t size, void *user) {
     return fwrite(text, 1, size, user) != size;
 }
@@ -40,15 +32,15 @@ static int to_file(const char *text, size_t size, void *user) {
 static int here(ds_topology **out) {
     ds_device device[16];
     int count = 0, gpus;
-    CHECK(ds_device_get_count(DS_DEVICE_CUDA, &count));
+    DS_CHECK(ds_device_get_count(DS_DEVICE_CUDA, &count));
     gpus = count > 0;
     if (!gpus)
-        CHECK(ds_device_get_count(DS_DEVICE_CPU, &count));
+        DS_CHECK(ds_device_get_count(DS_DEVICE_CPU, &count));
     if (count > 16)
         count = 16;
     for (int i = 0; i < count; i++)
         device[i] = gpus ? ds_cuda(i) : ds_cpu(i);
-    CHECK(ds_topology_create_of_devices(device, (size_t)count, DS_TOPOLOGY_PROBE, out));
+    DS_CHECK(ds_topology_create_of_devices(device, (size_t)count, DS_TOPOLOGY_PROBE, out));
     return 0;
 }
 
@@ -81,7 +73,7 @@ static void write_plot(FILE *gp, const char *prefix, char **path, int count) {
 
 /* The plans of a machine for a size sweep; data: for the plot, sizes in powers of 2. */
 static int table(const ds_topology *t, ds_plan_order order, int explain, FILE *data) {
-    CHECK(ds_topology_write(t, DS_TOPOLOGY_MATRIX, to_file, stdout));
+    DS_CHECK(ds_topology_write(t, DS_TOPOLOGY_MATRIX, to_file, stdout));
     printf("\n%-14s %10s  %-9s %5s %7s %14s %14s %8s\n", "", "KiB", "algorithm", "ways", "pieces",
            "predicted us", "bound us", "of bound");
     for (int what = 0; what < DS_COLLECTIVE_COUNT; what++) {
@@ -94,7 +86,7 @@ static int table(const ds_topology *t, ds_plan_order order, int explain, FILE *d
             d.bytes = (kib * 1024 + whole - 1) / whole * whole;
             d.item = 4;
             d.order = order;
-            CHECK(ds_plan_get(t, &d, &p));
+            DS_CHECK(ds_plan_get(t, &d, &p));
             printf("%-14s %10zu  %-9s %5d %7zu %14.1f %14.1f %7.0f%%\n",
                    ds_collective_get_name(d.what), kib, p->desc.algorithm, p->ways, p->pieces,
                    (double)p->predicted_ns / 1e3, (double)p->bound_ns / 1e3,
@@ -103,7 +95,7 @@ static int table(const ds_topology *t, ds_plan_order order, int explain, FILE *d
                 fprintf(data, "%s\t%zu\t%.3f\t%.3f\n", ds_collective_get_name(d.what), d.bytes,
                         (double)p->predicted_ns / 1e3, (double)p->bound_ns / 1e3);
             if (explain)
-                CHECK(ds_plan_write(t, p, to_file, stdout));
+                DS_CHECK(ds_plan_write(t, p, to_file, stdout));
         }
         if (data)
             fprintf(data, "\n\n");
@@ -154,11 +146,11 @@ int main(int argc, char **argv) {
     for (int i = 0; i < count && !failed; i++) {
         ds_topology *t = NULL;
         if (path[i])
-            CHECK(ds_topology_create_of_file(path[i], &t));
+            DS_CHECK(ds_topology_create_of_file(path[i], &t));
         else if (here(&t))
             return 1;
         if (dot)
-            CHECK(ds_topology_write(t, DS_TOPOLOGY_DOT, to_file, stdout));
+            DS_CHECK(ds_topology_write(t, DS_TOPOLOGY_DOT, to_file, stdout));
         else
             failed = table(t, order, explain, data);
         ds_topology_destroy(t);

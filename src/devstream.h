@@ -6,8 +6,8 @@
    in exactly one C file, and #include "devstream.h" in all other files that use it.
    Link:  cc app.c -pthread
    With NVIDIA GPUs (the same program also starts and runs without a GPU):
-          cc -DDEVSTREAM_CUDA app.c -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart_static \
-              -ldl -lrt -pthread
+          cc -DDEVSTREAM_CUDA app.c -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -pthread
+   or, without cudart as a shared library, with -lcudart_static -ldl -lrt instead of -lcudart.
 
    A stream is a queue of work on a device. Work on one stream runs in order. Work on different
    streams runs concurrently, and events order one stream after another. The CUDA driver runs the
@@ -49,15 +49,15 @@
                                  which needs no library (before glibc 2.34: -ldl)
    Environment, read once at the first call:
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
-       DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
        DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
    Environment, read when needed:
        DEVSTREAM_NVML (another name of libnvidia-ml.so.1)
 
-   Contents: results; initialisation; devices; streams; the current stream; events; memory; copies
-   and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver; call
-   sites; implementation.
+   Contents: results; checks; initialisation; devices; streams; the current stream; events; memory;
+   copies and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver;
+   call sites; implementation.
 
    Rules that hold everywhere:
    - Any thread may call any function at any time, except ds_init and ds_shutdown, which may not run
@@ -102,6 +102,7 @@ extern "C" {
 #endif
 
 #include "api/result.h"
+#include "api/check.h"
 #include "api/init.h"
 #include "api/device.h"
 #include "api/stream.h"
@@ -169,6 +170,7 @@ extern "C" {
 #include "core/drivers.h"
 #include "core/types.h"
 #include "core/internal.h"
+#include "core/check.h"
 #include "core/fault.h"
 #include "core/layers.h"
 #include "core/init.h"
@@ -192,6 +194,7 @@ extern "C" {
 #include "core/segment.h"
 #include "core/user_memory.h"
 #include "core/copy.h"
+#include "core/copy_sync.h"
 #include "core/host_func.h"
 #include "core/kernel_table.h"
 #include "core/kernel.h"

@@ -77,6 +77,7 @@ extern "C" {
 #include "alloc/internal.h"
 #include "alloc/types.h"
 #include "alloc/config.h"
+#include "alloc/config_token.h"
 #include "alloc/config_text.h"
 #include "alloc/state.h"
 #include "alloc/util.h"

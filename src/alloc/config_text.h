@@ -2,13 +2,11 @@
 
    Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
    and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
-   lists the options. The text is read token by token (ds__config_token_next): a token is one of , :
-   [ ] or a word. White space is ignored everywhere, even inside a word.
+   lists the options. config_token.h splits the text into tokens.
 
-   Invariants: On an error the configuration is unchanged, and the error shows the character, the
-   token and the text in front. As in PyTorch, each text first resets max_split_size,
-   garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
-   first. Numbers do not depend on the program's locale.
+   Invariants: On an error the configuration is unchanged. As in PyTorch, each text first resets
+   max_split_size, garbage_collection_threshold and roundup_power2_divisions. The option `preset`
+   must be the first.
    Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
    program's log function may be called under these locks.
    Threads: any. ds_mem_config_parse does not initialise the library. */
@@ -17,167 +15,7 @@
 
 #include "types.h"
 #include "config.h"
-
-typedef struct ds__config_text {
-    const char *text;
-    size_t start;  /* of the token */
-    size_t at;     /* behind the token */
-    int kind;      /* , : [ ] or 'w'; 0: the end */
-    char word[64]; /* the text of the token; longer words are cut, and match no option or number */
-    /* starts of the values that are compared with other options; SIZE_MAX: not in the text */
-    size_t split_at;    /* max_split_size_mb */
-    size_t rounding_at; /* max_non_split_rounding_mb */
-    size_t large_at;    /* large_segment_size_mb */
-} ds__config_text;
-
-static int ds__config_is_space(char c) {
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-static int ds__config_is_sign(char c) {
-    return c == ',' || c == ':' || c == '[' || c == ']';
-}
-
-/* Reads the next token. */
-static void ds__config_token_next(ds__config_text *t) {
-    size_t n = 0;
-    while (ds__config_is_space(t->text[t->at]))
-        t->at++;
-    t->start = t->at;
-    char c = t->text[t->at];
-    if (!c || ds__config_is_sign(c)) {
-        t->kind = c;
-        t->at += c != 0;
-        t->word[0] = c;
-        t->word[1] = 0;
-        return;
-    }
-
-    t->kind = 'w';
-    for (; t->text[t->at] && !ds__config_is_sign(t->text[t->at]); t->at++)
-        if (!ds__config_is_space(t->text[t->at]) && n < sizeof t->word - 1)
-            t->word[n++] = t->text[t->at];
-    t->word[n] = 0;
-}
-
-/* Sets the error of a text: the number of the character at `at`, the text from there on, the text
-   in front, and the formatted reason. */
-__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
-    const ds__config_text *t, size_t at, const char *format, ...) {
-    char what[256];
-    char here[32];
-    char before[32];
-    size_t n = strlen(t->text);
-    size_t from = at > 24 ? at - 24 : 0;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
-    snprintf(here, sizeof here, "%.24s%s", t->text + at, n - at > 24 ? "..." : "");
-    snprintf(before, sizeof before, "%s%.*s", from ? "..." : "", (int)(at - from), t->text + from);
-    for (char *c = here; *c; c++)
-        if (ds__config_is_space(*c))
-            *c = ' ';
-    for (char *c = before; *c; c++)
-        if (ds__config_is_space(*c))
-            *c = ' ';
-    if (!n)
-        return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
-    const char *quote = here[0] ? "\"" : "";
-    const char *shown = here[0] ? here : "the end";
-    if (!before[0])
-        return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s: %s",
-                        at + 1, quote, shown, quote, what);
-    return ds__fail(DS_ERR_INVALID_VALUE,
-                    "allocator options, character %zu, %s%s%s after \"%s\": %s", at + 1, quote,
-                    shown, quote, before, what);
-}
-
-/* Reads the next token, which must be of this kind. */
-static ds_result ds__config_token_expect(ds__config_text *t, int kind, const char *what) {
-    ds__config_token_next(t);
-    return t->kind == kind ? DS_OK : ds__config_refuse(t, t->start, "expected %s", what);
-}
-
-/* Parses a whole number of digits only. Returns 0 if the word is none, or too large. */
-static int ds__config_number_parse(const char *word, uint64_t *out) {
-    uint64_t n = 0;
-    if (!*word)
-        return 0;
-    for (; *word; word++) {
-        if (*word < '0' || *word > '9' || __builtin_mul_overflow(n, (uint64_t)10, &n) ||
-            __builtin_add_overflow(n, (uint64_t)(*word - '0'), &n))
-            return 0;
-    }
-    *out = n;
-    return 1;
-}
-
-static int ds__config_is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
-
-/* Parses digits with at most one point, as *out_n / 10^*out_places. Digits that *out_n cannot hold
-   only count for the places. Returns the number of characters, or 0 without a digit. */
-static size_t ds__config_digits_parse(const char *word, uint64_t *out_n, int *out_places) {
-    int digits = 0;
-    int point = 0;
-    size_t i = 0;
-    *out_n = 0;
-    *out_places = 0;
-    for (; ds__config_is_digit(word[i]) || (word[i] == '.' && !point); i++) {
-        if (word[i] == '.') {
-            point = 1;
-            continue;
-        }
-        digits++;
-        if (*out_n < UINT64_MAX / 10 - 1) {
-            *out_n = *out_n * 10 + (uint64_t)(word[i] - '0');
-            *out_places += point;
-        } else {
-            *out_places -= !point;
-        }
-    }
-    return digits ? i : 0;
-}
-
-/* Parses an exponent such as e-1. Returns the number of characters, or 0 if there is none. */
-static size_t ds__config_exponent_parse(const char *word, int *out) {
-    int exponent = 0;
-    int minus = 0;
-    size_t i = 1;
-    *out = 0;
-    if (word[0] != 'e' && word[0] != 'E')
-        return 0;
-    if (word[i] == '-' || word[i] == '+')
-        minus = word[i++] == '-';
-    if (!ds__config_is_digit(word[i]))
-        return 0;
-    for (; ds__config_is_digit(word[i]); i++)
-        if (exponent < 1000)
-            exponent = exponent * 10 + (word[i] - '0');
-    *out = minus ? -exponent : exponent;
-    return i;
-}
-
-/* Parses 12, 0.5, .5, or 5e-1, in all locales. Returns the number of characters, or 0 if there is
-   no number. Numbers of up to 15 digits have the value that C gives them. */
-static size_t ds__config_real_parse(const char *word, double *out) {
-    uint64_t n;
-    int places;
-    int exponent;
-    size_t i = ds__config_digits_parse(word, &n, &places);
-    if (!i)
-        return 0;
-    i += ds__config_exponent_parse(word + i, &exponent);
-    places -= exponent;
-    double scale = 1;
-    double value = (double)n;
-    for (int k = places < 0 ? -places : places; k > 0 && scale < 1e300; k--)
-        scale *= 10;
-    *out = places < 0 ? value * scale : value / scale;
-    return i;
-}
+#include "config_token.h"
 
 /* Reads a multiple of the device's memory such as 0.5, or bytes such as 40G. */
 static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {

@@ -56,5 +56,17 @@ DSDEF DS_MUST_USE ds_result ds_fill(void *ptr, uint32_t value, size_t value_size
     bytes, a multiple of value_size. */
 DSDEF DS_MUST_USE ds_result ds_fill_2d(void *ptr, size_t pitch, uint32_t value, size_t value_size,
                                        size_t width, size_t height, ds_stream stream);
+/** Copies size bytes as ds_copy does and returns when the copy is complete (blocks), as cudaMemcpy
+    does. The copy runs on the default stream of the thread's current device
+    (ds_stream_get_default), after the earlier work of the device's blocking streams. If an operand
+    is on another device, the copy also runs after the earlier work of that device's default stream.
+    Non-blocking streams are not ordered with the copy: wait for them first. During a capture the
+    default stream is refused as in other calls. size 0 does nothing. */
+DSDEF DS_MUST_USE ds_result ds_copy_sync(void *dst, const void *src, size_t size);
+/** Fills as ds_fill does, in the order of ds_copy_sync, and returns when the fill is complete
+    (blocks). cudaMemset counts bytes: its value_size is 1, and it does not block for device
+    memory. */
+DSDEF DS_MUST_USE ds_result ds_fill_sync(void *ptr, uint32_t value, size_t value_size,
+                                         size_t count);
 
 #endif

@@ -104,15 +104,16 @@ typedef struct ds_cpu_desc {
         process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
     /** devices x devices, row: accessing device, column: accessed device, 1: access; NULL: all have
-        access */
+        access, unless the environment has none, or half: the lower and the upper half of the
+        devices have no access to each other [DEVSTREAM_CPU_PEERS=all, none or half] */
     const unsigned char *peer_access;
     unsigned flags; /**< DS_CPU_* */
     /** not 0: ready streams run in a random order drawn from this seed, one operation at a time, to
         expose ordering bugs [DEVSTREAM_CPU_SEED] */
     uint64_t seed;
     /** NULL: no fabric. Otherwise a virtual clock with modelled links; copied by ds_init. workers
-        and the environment variables for devices, inline mode and seed have no effect. peer_access,
-        DS_CPU_INLINE and seed must not be set */
+        and the environment variables for devices, peers, inline mode and seed have no effect.
+        peer_access, DS_CPU_INLINE and seed must not be set */
     const ds_cpu_fabric *fabric;
     uint64_t reserved[8]; /**< 0 */
 } ds_cpu_desc;

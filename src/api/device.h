@@ -73,6 +73,62 @@ typedef struct ds_device_properties {
     uint64_t reserved[16];  /**< 0 */
 } ds_device_properties;
 
+/** X(name, value, meaning). The values are those of cudaDeviceAttr. A meaning without a unit is a
+    number, or 1 for yes and 0 for no. COMPUTE_MODE: 0 any process, 2 none, 3 one process. */
+/* clang-format off */
+#define DS_ATTRIBUTES(X) \
+    X(DS_ATTR_MAX_THREADS_PER_BLOCK, 1, "threads per block") \
+    X(DS_ATTR_MAX_BLOCK_X, 2, "block size in x") \
+    X(DS_ATTR_MAX_BLOCK_Y, 3, "block size in y") \
+    X(DS_ATTR_MAX_BLOCK_Z, 4, "block size in z") \
+    X(DS_ATTR_MAX_GRID_X, 5, "grid size in x") \
+    X(DS_ATTR_MAX_GRID_Y, 6, "grid size in y") \
+    X(DS_ATTR_MAX_GRID_Z, 7, "grid size in z") \
+    X(DS_ATTR_SHARED_MEMORY_PER_BLOCK, 8, "shared memory per block (bytes)") \
+    X(DS_ATTR_CONSTANT_MEMORY, 9, "constant memory (bytes)") \
+    X(DS_ATTR_WARP_SIZE, 10, "threads per warp") \
+    X(DS_ATTR_REGISTERS_PER_BLOCK, 12, "registers per block") \
+    X(DS_ATTR_CLOCK_RATE, 13, "peak clock rate (kHz)") \
+    X(DS_ATTR_MULTIPROCESSORS, 16, "multiprocessors") \
+    X(DS_ATTR_KERNEL_TIMEOUT, 17, "time limit of kernels") \
+    X(DS_ATTR_INTEGRATED, 18, "memory shared with the host") \
+    X(DS_ATTR_CAN_MAP_HOST_MEMORY, 19, "kernels reach pinned memory") \
+    X(DS_ATTR_COMPUTE_MODE, 20, "compute mode") \
+    X(DS_ATTR_CONCURRENT_KERNELS, 31, "concurrent kernels") \
+    X(DS_ATTR_ECC, 32, "ECC") \
+    X(DS_ATTR_PCI_BUS, 33, "PCI bus") \
+    X(DS_ATTR_PCI_DEVICE, 34, "PCI device") \
+    X(DS_ATTR_MEMORY_CLOCK_RATE, 36, "peak memory clock rate (kHz)") \
+    X(DS_ATTR_MEMORY_BUS_WIDTH, 37, "memory bus width (bits)") \
+    X(DS_ATTR_L2_SIZE, 38, "L2 cache (bytes)") \
+    X(DS_ATTR_MAX_THREADS_PER_MULTIPROCESSOR, 39, "threads per multiprocessor") \
+    X(DS_ATTR_COPY_ENGINES, 40, "copy engines") \
+    X(DS_ATTR_UNIFIED_ADDRESSING, 41, "unified addressing") \
+    X(DS_ATTR_PCI_DOMAIN, 50, "PCI domain") \
+    X(DS_ATTR_CAPABILITY_MAJOR, 75, "compute capability, first number") \
+    X(DS_ATTR_CAPABILITY_MINOR, 76, "compute capability, second number") \
+    X(DS_ATTR_SHARED_MEMORY_PER_MULTIPROCESSOR, 81, "shared memory per multiprocessor (bytes)") \
+    X(DS_ATTR_REGISTERS_PER_MULTIPROCESSOR, 82, "registers per multiprocessor") \
+    X(DS_ATTR_MANAGED_MEMORY, 83, "managed memory") \
+    X(DS_ATTR_PAGEABLE_MEMORY_ACCESS, 88, "kernels reach pageable memory") \
+    X(DS_ATTR_CONCURRENT_MANAGED_ACCESS, 89, "concurrent access to managed memory") \
+    X(DS_ATTR_COOPERATIVE_LAUNCH, 95, "cooperative launches") \
+    X(DS_ATTR_SHARED_MEMORY_PER_BLOCK_OPTIN, 97, "shared memory per block, on request (bytes)") \
+    X(DS_ATTR_MAX_BLOCKS_PER_MULTIPROCESSOR, 106, "blocks per multiprocessor") \
+    X(DS_ATTR_RESERVED_SHARED_MEMORY_PER_BLOCK, 111, "shared memory per block, reserved (bytes)") \
+    X(DS_ATTR_MEMORY_POOLS, 115, "memory pools")
+
+/* clang-format on */
+
+/** Attributes of a device. */
+typedef enum ds_attribute {
+
+#define DS_ATTRIBUTE_ENUM_(name, value, text) name = value,
+    DS_ATTRIBUTES(DS_ATTRIBUTE_ENUM_)
+#undef DS_ATTRIBUTE_ENUM_
+        DS_ATTRIBUTE_FORCE_INT_ = 0x7fffffff
+} ds_attribute;
+
 /** Returns the device cpu:index. */
 DSINLINE ds_device ds_cpu(int index) {
     ds_device d;
@@ -112,6 +168,10 @@ DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
 DSDEF DS_MUST_USE ds_result ds_device_format(ds_device device, char *out, size_t size);
 /** Returns the thread's current device. Initially cuda:0 if available, else cpu:0. */
 DSDEF DS_MUST_USE ds_result ds_device_get_current(ds_device *out);
+/** Returns the device with this index (from 0) of the type of the thread's current device, as
+    cudaSetDevice(index) names one. The call that uses the device refuses an index that does not
+    exist. Initialises devstream; if that fails, the call that uses the device fails, too. */
+DSDEF ds_device ds_device_at(int index); /* takes a call site */
 /** Sets the current device of the calling thread. A zeroed device or a negative index has no
     effect. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
 DSDEF DS_MUST_USE ds_result ds_device_set_current(ds_device device);
@@ -131,6 +191,13 @@ DSDEF DS_MUST_USE ds_result ds_device_get_name(ds_device device, char *out, size
     NULL. */
 DSDEF DS_MUST_USE ds_result ds_device_get_capability(ds_device device, int *out_major,
                                                      int *out_minor);
+/** Returns an attribute of a device. Name, memory and UUID are in ds_device_properties. For a CPU
+    device, returns the limits that the driver enforces. DS_ERR_UNSUPPORTED: the device has no such
+    hardware, or its driver does not know the attribute. DS_ERR_INVALID_VALUE: unknown attribute. */
+DSDEF DS_MUST_USE ds_result ds_device_get_attribute(ds_device device, ds_attribute attribute,
+                                                    int64_t *out);
+/** Returns the meaning of an attribute ("threads per warp"), or "unknown". Callable anywhere. */
+DSDEF const char *ds_attribute_get_name(ds_attribute attribute);
 /** Writes a UUID as 36 characters and a terminating zero; size must be at least 37. Callable
     anywhere. */
 DSDEF DS_MUST_USE ds_result ds_uuid_format(const unsigned char uuid[16], char *out, size_t size);

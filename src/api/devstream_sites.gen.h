@@ -81,6 +81,12 @@ static inline DS_MUST_USE ds_result ds_at_device_get_current(const char *file_, 
 }
 #define ds_device_get_current(...) ds_at_device_get_current(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline ds_device ds_at_device_at(const char *file_, int line_,
+        int index_) {
+    return ds_site_set(file_, line_), (ds_device_at)(index_);
+}
+#define ds_device_at(...) ds_at_device_at(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_device_set_current(const char *file_, int line_,
         ds_device device_) {
     return ds_site_set(file_, line_), (ds_device_set_current)(device_);
@@ -115,6 +121,12 @@ static inline DS_MUST_USE ds_result ds_at_device_get_capability(const char *file
     return ds_site_set(file_, line_), (ds_device_get_capability)(device_, out_major_, out_minor_);
 }
 #define ds_device_get_capability(...) ds_at_device_get_capability(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_get_attribute(const char *file_, int line_,
+        ds_device device_, ds_attribute attribute_, int64_t *out_) {
+    return ds_site_set(file_, line_), (ds_device_get_attribute)(device_, attribute_, out_);
+}
+#define ds_device_get_attribute(...) ds_at_device_get_attribute(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_uuid_format(const char *file_, int line_,
         const unsigned char uuid_[16], char *out_, size_t size_) {
@@ -528,6 +540,18 @@ static inline DS_MUST_USE ds_result ds_at_fill_2d(const char *file_, int line_,
     return ds_site_set(file_, line_), (ds_fill_2d)(ptr_, pitch_, value_, value_size_, width_, height_, stream_);
 }
 #define ds_fill_2d(...) ds_at_fill_2d(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy_sync(const char *file_, int line_,
+        void *dst_, const void *src_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_copy_sync)(dst_, src_, size_);
+}
+#define ds_copy_sync(...) ds_at_copy_sync(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_fill_sync(const char *file_, int line_,
+        void *ptr_, uint32_t value_, size_t value_size_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_fill_sync)(ptr_, value_, value_size_, count_);
+}
+#define ds_fill_sync(...) ds_at_fill_sync(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_launch_host_func(const char *file_, int line_,
         ds_stream stream_, ds_host_fn fn_, void *user_, ds_host_fn dtor_fn_) {

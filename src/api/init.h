@@ -100,6 +100,7 @@ typedef enum ds_sync_debug_mode {
 
     Applies to calls that may wait, even if no work is pending:
     - ds_stream_synchronize, ds_event_synchronize and their timed forms with a time above 0
+    - ds_copy_sync, ds_fill_sync
     - copies and fills of pageable memory, and collectives with tensors in pageable memory
     - ds_device_free, ds_pinned_free, ds_pinned_unregister
     - ds_mem_empty_cache, ds_mem_trim, ds_pool_empty_cache

@@ -60,12 +60,16 @@ DSINLINE ds_stream_desc ds_stream_desc_paddle(void) {
     return ds_stream_desc_torch();
 }
 
-/** Returns the defaults of cupy.cuda.Stream and cudaStreamCreate: blocking with respect to the
-    legacy stream. */
-DSINLINE ds_stream_desc ds_stream_desc_cupy(void) {
+/** Returns the defaults of cudaStreamCreate: blocking with respect to the legacy stream. */
+DSINLINE ds_stream_desc ds_stream_desc_cuda(void) {
     ds_stream_desc d = ds_stream_desc_torch();
     d.flags = DS_STREAM_BLOCKING;
     return d;
+}
+
+/** Returns the defaults of cupy.cuda.Stream, which are those of cudaStreamCreate. */
+DSINLINE ds_stream_desc ds_stream_desc_cupy(void) {
+    return ds_stream_desc_cuda();
 }
 
 /** Returns the defaults of mindspore.hal.Stream: priority 0. MindSpore leaves the flags to its

@@ -22,6 +22,15 @@
 #include "object.h"
 #include "operation.h"
 
+/* Limits of all compute capabilities (CUDA C++ Programming Guide, "Compute Capabilities"), which
+   the CPU driver keeps too. The most shared memory is that of compute capability 9.0 and 10.0. */
+enum {
+    DS__MAX_BLOCK_THREADS = 1024,
+    DS__MAX_BLOCK_Z = 64,
+    DS__MAX_GRID_YZ = 65535,
+    DS__MAX_SHARED_BYTES = 227 * 1024
+};
+
 /* What device_sensor reads, with the names for messages: percent of time and of memory's time,
    degrees Celsius, milliwatts, MHz of the multiprocessors and of the memory. */
 enum { DS__SENSOR_UTILIZATION, DS__SENSOR_TEMPERATURE, DS__SENSOR_POWER, DS__SENSOR_CLOCK };
@@ -48,6 +57,7 @@ typedef struct ds__processes {
    device_link    1: the two devices, which differ, are joined by NVLink.
    device_speed   Copy engines of the device, and bytes per second of its memory; 0: not known.
    device_sensor  Reads DS__SENSOR_*: one value or two. DS_ERR_UNSUPPORTED: it is not known.
+   device_attribute  Reads a ds_attribute that exists. DS_ERR_UNSUPPORTED: the device has none.
    device_processes  Lists the processes that use the device, as far as the driver knows them.
 
    Virtual memory; an open capture forbids none of these entries:
@@ -95,6 +105,8 @@ typedef struct ds__processes {
     X(device_speed, (int device, int *out_engines, double *out_memory), \
       (device, out_engines, out_memory)) \
     X(device_sensor, (int device, int sensor, unsigned out[2]), (device, sensor, out)) \
+    X(device_attribute, (int device, ds_attribute attribute, int64_t *out), \
+      (device, attribute, out)) \
     X(device_processes, (int device, ds__processes *out), (device, out)) \
     X(priority_range, (int device, int *out_least, int *out_greatest), \
       (device, out_least, out_greatest)) \

@@ -97,9 +97,10 @@ static void ds__ptx_skip_blank(ds__ptx_reader *in) {
 }
 
 /* Returns the end of the word that begins at `at`. Two colons, as in ld.shared::cta, are a part of
-   it; one colon ends a label. */
+   it; one colon ends a label. ".reg.b32" is two words. */
 static const char *ds__ptx_word_end(const char *at, const char *end) {
-    while (at < end) {
+    int directive = *at++ == '.';
+    while (at < end && !(directive && *at == '.')) {
         if (ds__ptx_in_word(*at))
             at++;
         else if (end - at > 1 && at[0] == ':' && at[1] == ':')
@@ -213,8 +214,8 @@ static void ds__ptx_read_extent(ds__ptx_reader *in, ds__ptx_param *p) {
         t = ds__ptx_next(in);
 }
 
-/* Reads a word of a parameter: its type, its name or an attribute. Returns 0 if it is a second
-   name. Sets *strange if the word is not known here. */
+/* Reads a word of a parameter: its type, its name or an attribute. Returns 0 for a second name.
+   Sets *strange if the word is not known here. */
 static int ds__ptx_read_param_word(ds__ptx_reader *in, const ds__ptx_token *t, ds__ptx_param *p,
                                    int *strange) {
     size_t size = ds__ptx_type_size(t);

@@ -229,6 +229,12 @@ static inline ds_result ds__sync_watch_blocking(ds__stream *s, const ds__op *op)
     return DS_OK;
 }
 
+/* Enqueues a copy that was checked. */
+static ds_result ds__copy_submit(ds__stream *s, const ds__op *op) {
+    return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(op) ? ds__copy_on_host(s, op)
+                                                                   : ds__stream_submit(s, op);
+}
+
 static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
     ds__op op = ds__op_init(DS__OP_COPY);
     ds_result r = ds__copy_op(s->driver, &op, copy);
@@ -236,8 +242,7 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
         r = ds__sync_watch_blocking(s, &op);
     if (r < 0)
         return r;
-    return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op)
-                                                                    : ds__stream_submit(s, &op);
+    return ds__copy_submit(s, &op);
 }
 
 /* Returns the place of known memory, DS__AT_*, for a stream of the backend. */
@@ -350,6 +355,17 @@ typedef struct ds__fill_request {
     unsigned flags; /* DS_COPY_* */
 } ds__fill_request;
 
+/* A fill of one row. */
+static inline ds__fill_request ds__fill_row(void *ptr, uint32_t value, size_t value_size,
+                                            size_t count) {
+    return (ds__fill_request){ .ptr = ptr,
+                               .pitch = count * (value_size <= 4 ? value_size : 0),
+                               .value_size = value_size,
+                               .width = count,
+                               .height = 1,
+                               .value = value };
+}
+
 /* Refuses an element size, extent, pitch or alignment that the drivers do not support. */
 static inline ds_result ds__fill_check(const ds__fill_request *f) {
     DS__REQUIRE(f->value_size == 1 || f->value_size == 2 || f->value_size == 4,
@@ -426,12 +442,7 @@ static ds_result ds__fill_rows(ds_stream stream, const ds__fill_request *fill) {
 DSDEF ds_result(ds_fill)(void *ptr, uint32_t value, size_t value_size, size_t count,
                          ds_stream stream) {
     DS__ENTER("ds_fill");
-    ds__fill_request fill = { .ptr = ptr,
-                              .pitch = count * (value_size <= 4 ? value_size : 0),
-                              .value_size = value_size,
-                              .width = count,
-                              .height = 1,
-                              .value = value };
+    ds__fill_request fill = ds__fill_row(ptr, value, value_size, count);
     return ds__fill_rows(stream, &fill);
 }
 

@@ -225,6 +225,13 @@ DSDEF ds_result(ds_device_get_current)(ds_device *out) {
     return ds__device_resolve(ds_device_current(), out);
 }
 
+DSDEF ds_device(ds_device_at)(int index) {
+    ds_device device = { DS_DEVICE_CURRENT, index };
+    if (ds__api_enter("ds_device_at") == DS_OK)
+        device.type = ds__thread_device().type;
+    return device;
+}
+
 static ds_result ds__set_device(ds__thread *t, ds_device device) {
     if (device.index < 0)
         return DS_OK;

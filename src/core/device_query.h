@@ -76,6 +76,42 @@ DSDEF ds_result(ds_device_get_capability)(ds_device device, int *out_major, int 
     return r;
 }
 
+/* Returns the meaning of an attribute. NULL: there is no such attribute. */
+static const char *ds__attribute_name(ds_attribute attribute) {
+    switch (attribute) {
+#define DS__CASE(name, value, text) \
+    case name:                      \
+        return text;
+        DS_ATTRIBUTES(DS__CASE)
+#undef DS__CASE
+    case DS_ATTRIBUTE_FORCE_INT_:
+        break;
+    }
+    return NULL;
+}
+
+DSDEF const char *(ds_attribute_get_name)(ds_attribute attribute) {
+    const char *name = ds__attribute_name(attribute);
+    return name ? name : "unknown";
+}
+
+DSDEF ds_result(ds_device_get_attribute)(ds_device device, ds_attribute attribute, int64_t *out) {
+    int64_t value = 0;
+    if (out)
+        *out = 0;
+    DS__ENTER("ds_device_get_attribute");
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(ds__attribute_name(attribute), "%d is not an attribute; use one of DS_ATTRIBUTES",
+                (int)attribute);
+    DS__RESOLVE(device);
+    ds_result r = ds__driver_of(device)->device_attribute(device.index, attribute, &value);
+    if (r == DS_OK)
+        *out = value;
+    else
+        r = ds__fail_append(r, " (%s)", ds__attribute_name(attribute));
+    return ds__device_error(device, r);
+}
+
 DSDEF ds_result(ds_uuid_format)(const unsigned char uuid[16], char *out, size_t size) {
     if (out && size)
         out[0] = 0;

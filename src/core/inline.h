@@ -17,6 +17,7 @@ DS__SYMBOL(ds_device ds_cuda(int index))
 DS__SYMBOL(ds_device ds_device_current(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_torch(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_paddle(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_cuda(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_cupy(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_mindspore(void))
 

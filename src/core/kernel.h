@@ -90,15 +90,6 @@ static void ds__kernel_collect_all(void) {
     atomic_store(&ds__g.deferred_kernels, 0);
 }
 
-/* Limits of all compute capabilities (CUDA C++ Programming Guide, "Compute Capabilities"), which
-   the CPU driver keeps too. The most shared memory is that of compute capability 9.0 and 10.0. */
-enum {
-    DS__MAX_BLOCK_THREADS = 1024,
-    DS__MAX_BLOCK_Z = 64,
-    DS__MAX_GRID_YZ = 65535,
-    DS__MAX_SHARED_BYTES = 227 * 1024
-};
-
 static ds_result ds__kernel_check_param(const ds_kernel_desc *d, size_t i) {
     const ds_param *p = &d->params[i];
     DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",

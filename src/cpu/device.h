@@ -35,6 +35,45 @@ static ds_result ds__cpu_device_properties(int device, ds_device_properties *out
     return DS_OK;
 }
 
+/* Limits that the core keeps for launches, and properties of the driver. A device of this driver
+   has no warps, registers, clocks, caches and buses of its own. */
+static ds_result ds__cpu_device_attribute(int device, ds_attribute attribute, int64_t *out) {
+    int n = ds__cpu.workers;
+    const int64_t pairs[][2] = {
+        { DS_ATTR_MAX_THREADS_PER_BLOCK, DS__MAX_BLOCK_THREADS },
+        { DS_ATTR_MAX_BLOCK_X, DS__MAX_BLOCK_THREADS },
+        { DS_ATTR_MAX_BLOCK_Y, DS__MAX_BLOCK_THREADS },
+        { DS_ATTR_MAX_BLOCK_Z, DS__MAX_BLOCK_Z },
+        { DS_ATTR_MAX_GRID_X, INT_MAX },
+        { DS_ATTR_MAX_GRID_Y, DS__MAX_GRID_YZ },
+        { DS_ATTR_MAX_GRID_Z, DS__MAX_GRID_YZ },
+        { DS_ATTR_SHARED_MEMORY_PER_BLOCK, DS__MAX_SHARED_BYTES },
+        { DS_ATTR_SHARED_MEMORY_PER_BLOCK_OPTIN, DS__MAX_SHARED_BYTES },
+        { DS_ATTR_MULTIPROCESSORS, n },
+        { DS_ATTR_CONCURRENT_KERNELS, n > 1 && !ds__cpu.is_inline && !ds__cpu.seed },
+        { DS_ATTR_COPY_ENGINES, ds__cpu.fabric ? ds__cpu.fabric->engines : n },
+        { DS_ATTR_KERNEL_TIMEOUT, 0 },
+        { DS_ATTR_INTEGRATED, 1 },
+        { DS_ATTR_CAN_MAP_HOST_MEMORY, 1 },
+        { DS_ATTR_COMPUTE_MODE, 0 },
+        { DS_ATTR_UNIFIED_ADDRESSING, 1 },
+        { DS_ATTR_CAPABILITY_MAJOR, 0 },
+        { DS_ATTR_CAPABILITY_MINOR, 0 },
+        { DS_ATTR_MANAGED_MEMORY, 0 },
+        { DS_ATTR_PAGEABLE_MEMORY_ACCESS, 1 },
+        { DS_ATTR_CONCURRENT_MANAGED_ACCESS, 0 },
+        { DS_ATTR_COOPERATIVE_LAUNCH, 0 },
+        { DS_ATTR_MEMORY_POOLS, 1 },
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i][0] == (int64_t)attribute) {
+            *out = pairs[i][1];
+            return DS_OK;
+        }
+    return ds__fail(DS_ERR_UNSUPPORTED, "cpu:%d does not have attribute %d, which GPUs have",
+                    device, (int)attribute);
+}
+
 static const char *ds__cpu_architectures(void) {
     return ds__os_architecture();
 }

@@ -70,26 +70,23 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     return workers;
 }
 
-/* Allocates the tables of devices and workers, of peer access, and of the virtual clock. Returns 0
-   if there is no memory; ds__cpu_deinit frees the tables that were allocated. */
-static int ds__cpu_tables_alloc(const ds_cpu_desc *desc, int workers) {
+/* Allocates the tables of devices and workers, of peer access, and of the virtual clock. On
+   failure, ds__cpu_deinit frees the tables that were allocated. */
+static ds_result ds__cpu_tables_alloc(const ds_cpu_desc *desc, int workers) {
     size_t n = (size_t)ds__cpu.devices;
     size_t links = desc->fabric ? desc->fabric->links : 0;
     size_t engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
     ds__cpu.device = ds__host_alloc(n * sizeof *ds__cpu.device);
     ds__cpu.worker = ds__host_alloc((size_t)workers * sizeof *ds__cpu.worker);
-    if (desc->peer_access)
-        ds__cpu.peers = ds__host_alloc(n * n);
     if (desc->fabric)
         ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t));
     if (ds__cpu.link_free) {
         ds__cpu.engine_free = ds__cpu.link_free + links;
         ds__cpu.memory_free = ds__cpu.engine_free + engines;
     }
-    if (ds__cpu.peers)
-        memcpy(ds__cpu.peers, desc->peer_access, n * n);
-    return ds__cpu.device && ds__cpu.worker && (!desc->peer_access || ds__cpu.peers) &&
-           (!desc->fabric || ds__cpu.link_free);
+    if (!ds__cpu.device || !ds__cpu.worker || (desc->fabric && !ds__cpu.link_free))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
+    return ds__cpu_peers_create(desc, n, &ds__cpu.peers);
 }
 
 /* Sets the memory limit of all devices: that of the options, else 256 GiB for dry devices, else
@@ -131,11 +128,11 @@ static ds_result ds__cpu_init(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     memset(&ds__cpu, 0, sizeof ds__cpu);
     int workers = ds__cpu_options_apply(desc);
-    int complete = ds__cpu_tables_alloc(desc, workers);
+    ds_result r = ds__cpu_tables_alloc(desc, workers);
     ds__cpu.started = 1;
-    if (!complete) {
+    if (r < 0) {
         ds__cpu_deinit();
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
+        return r;
     }
     ds__cpu_limits_set(desc);
     int error = ds__cpu_threads_start(workers);

@@ -1,8 +1,8 @@
 /* cpu/options.h - options of the CPU driver.
 
    Checks a ds_cpu_desc (ds__cpu_check), and keeps a copy of it until ds_shutdown
-   (ds__cpu_configure). ds__cpu_option reads a number from the options or else from the
-   environment.
+   (ds__cpu_configure). ds__cpu_option reads a number, and ds__cpu_peers_create the peer access,
+   from the options or else from the environment.
 
    Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
    where 0 means a default, and its number of devices is also that of the options. A refused
@@ -34,6 +34,40 @@ static const ds_cpu_desc *ds__cpu_kept;
 static const ds_cpu_desc *ds__cpu_desc(void) {
     static const ds_cpu_desc none;
     return ds__cpu_kept ? ds__cpu_kept : &none;
+}
+
+/* Reads DEVSTREAM_CPU_PEERS. *out_all: all devices have access; *out_half: those
+   of the lower half of the indices have access to each other, and those of the upper half. */
+static ds_result ds__cpu_peers_read(int *out_all, int *out_half) {
+    const char *text = getenv("DEVSTREAM_CPU_PEERS");
+    *out_all = !text || !*text || strcmp(text, "all") == 0;
+    *out_half = !*out_all && strcmp(text, "half") == 0;
+    DS__REQUIRE(*out_all || *out_half || strcmp(text, "none") == 0,
+                "DEVSTREAM_CPU_PEERS is \"%.20s\"; it must be all, none or half", text);
+    return DS_OK;
+}
+
+/* Makes the matrix of the peer access, of the options or else of the environment. *out NULL: all
+   devices have access, or a fabric defines it. The caller frees the matrix. */
+static ds_result ds__cpu_peers_create(const ds_cpu_desc *desc, size_t devices,
+                                      unsigned char **out) {
+    int all;
+    int half;
+    ds_result r = ds__cpu_peers_read(&all, &half);
+    *out = NULL;
+    if (r < 0 || desc->fabric || (all && !desc->peer_access))
+        return r;
+
+    unsigned char *peers = ds__host_alloc(devices * devices);
+    if (!peers)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the peer access of %zu devices",
+                        devices);
+    for (size_t i = 0; i < devices * devices; i++) {
+        int near = (i / devices < devices / 2) == (i % devices < devices / 2);
+        peers[i] = desc->peer_access ? desc->peer_access[i] : (unsigned char)(half && near);
+    }
+    *out = peers;
+    return DS_OK;
 }
 
 static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t to) {

@@ -118,6 +118,15 @@ static ds_result ds__cuda_init(void) {
     return r;
 }
 
+/* The numbers of the attributes are cudart's. The core has checked the arguments, so a value that
+   cudart calls invalid is an attribute that this version does not know. */
+static ds_result ds__cuda_device_attribute(int device, ds_attribute attribute, int64_t *out) {
+    int value = 0;
+    ds_result r = ds__cuda_attribute(device, (enum cudaDeviceAttr)attribute, &value);
+    *out = value;
+    return r == DS_ERR_INVALID_VALUE ? DS_ERR_UNSUPPORTED : r;
+}
+
 /* Lists the architectures of the library's device code: PTX for compute_60, which the driver
    compiles for each device. */
 static const char *ds__cuda_architectures(void) {

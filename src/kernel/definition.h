@@ -89,7 +89,8 @@ DSDEF ds_result(ds_kernel_def_launch)(ds_kernel_def *def, ds_stream stream,
     ds_result r = ds__api_enter_inline("ds_kernel_def_launch");
     if (DS__UNLIKELY(r < 0))
         return r;
-    DS__REQUIRE(def && dims && args, "%s is NULL", !def ? "def" : !dims ? "dims" : "args");
+    DS__REQUIRE(def, "def is NULL");
+    DS__REQUIRE(dims && args, "%s is NULL", dims ? "args" : "dims");
     size_t items;
     int overflow = __builtin_mul_overflow(dims->n[0], dims->n[1], &items);
     overflow |= __builtin_mul_overflow(items, dims->n[2], &items);

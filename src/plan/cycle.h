@@ -22,12 +22,13 @@
 #include "settle.h"
 #include "pieces.h"
 
+/* A part of the circle in which a wire, an engine or a memory is in use. */
 typedef struct ds__arc {
     int64_t from;
     int64_t ns;
 } ds__arc;
 
-/* what one of them does in a round */
+/* A wire, an engine or a memory, with its arcs of a round. */
 typedef struct ds__orbit {
     ds__arc *arc;
     size_t arcs;
@@ -42,12 +43,15 @@ typedef struct ds__cycle {
     ds__arc *arc;
     int64_t *start; /* of each step */
     int64_t *best;  /* of each step: its start in the best order */
-    int64_t *held;  /* of each step: how long it holds its engine or memory */
-    int64_t *tail;  /* of each step: from its begin until all that comes of it is done */
+    int64_t *held;  /* of each step: the time for which it holds its engine or memory */
+    int64_t *tail; /* of each step: from its begin to the end of the last step that depends on it */
     uint32_t *need;
     uint32_t *ready;
-    size_t work;  /* steps that were put down */
-    double *rank; /* the order of the steps */
+    size_t work;      /* steps that were put on a circle */
+    size_t work_most; /* the search ends after so many */
+    int64_t enough;   /* the result must take less than this */
+    size_t copies;    /* of a round */
+    double *rank;     /* the order of the steps */
     double *rank_best;
     uint64_t seed;
     int64_t turn; /* of the best order: time from round to round */
@@ -56,11 +60,13 @@ typedef struct ds__cycle {
     size_t pieces;
 } ds__cycle;
 
+/* Returns a random number. */
 static uint32_t ds__cycle_any(ds__cycle *r) {
     r->seed = r->seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(r->seed >> 33);
 }
 
+/* Returns the size of the largest of k pieces of a step, as ds__pieces_emit cuts them. */
 static size_t ds__cycle_bytes(const ds__cycle *r, size_t i, size_t k) {
     size_t item = r->d->want->item ? r->d->want->item : 1;
     size_t unit = item < 64 && 64 % item == 0 ? 64 : item;
@@ -69,8 +75,7 @@ static size_t ds__cycle_bytes(const ds__cycle *r, size_t i, size_t k) {
     return k < 2 || !units ? bytes : (units + k - 1) / k * unit + bytes % unit;
 }
 
-/* The first time from t on at which so many nanoseconds of the circle are free; -1: there is
-   none. */
+/* Returns the first time from t on at which so many nanoseconds of the circle are free, or -1. */
 static int64_t ds__orbit_find(const ds__orbit *o, int64_t t, int64_t ns, int64_t turn) {
     int64_t first = t;
     for (size_t i = 0, free = 0; free < o->arcs; i = i + 1 < o->arcs ? i + 1 : 0) {
@@ -88,56 +93,109 @@ static int64_t ds__orbit_find(const ds__orbit *o, int64_t t, int64_t ns, int64_t
     return t;
 }
 
-static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64_t grid) {
-    const ds__draft *d = r->d;
-    const ds_topology *t = d->t;
-    const ds__dstep *s = &d->step[i];
-    const ds__troute *route = ds__step_route(d, s);
-    double bytes = (double)ds__cycle_bytes(r, i, k);
-    int64_t begin = r->start[i];
-    int64_t before;
-    int64_t limit = begin + 2 * turn;
-    int64_t rest = r->held[i] % turn;
-    size_t engines = route ? (size_t)t->engines : 1;
-    size_t own = r->wires + (route ? (size_t)s->rank * engines
-                                   : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
-    size_t e = 0;
-    size_t whole = (size_t)(r->held[i] / turn); /* engines that do nothing else */
-    do {
-        before = begin = (begin + grid - 1) / grid * grid;
-        for (size_t h = 0; route && h < route->hops; h++)
-            if ((begin = ds__orbit_find(&r->orbit[route->wire[h]], begin,
-                                        ds__cost_ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
-                return 0;
-        int64_t first = -1;
-        for (size_t n = 0; n < engines; n++) {
-            int64_t one = rest ? ds__orbit_find(&r->orbit[own + n], begin, rest, turn) : begin;
-            if (one >= 0 && (first < 0 || one < first)) {
-                first = one;
-                e = n;
-            }
+/* Returns the index of the orbit of a step's memory, or of its rank's first engine. */
+static size_t ds__cycle_own(const ds__cycle *r, const ds__dstep *s, const ds__troute *route) {
+    size_t engines = (size_t)r->d->t->engines;
+    if (route)
+        return r->wires + (size_t)s->rank * engines;
+    return r->wires + ((size_t)r->d->p + 1) * engines + (size_t)s->rank;
+}
+
+/* A step that is put on the circle. */
+typedef struct ds__lap {
+    const ds_topology *t;
+    const ds__troute *route; /* NULL: a sum */
+    ds__orbit *own;          /* its rank's engines, or its memory */
+    size_t engines;          /* number of entries of `own` */
+    size_t whole;            /* engines that are held for all of the circle */
+    int64_t rest;            /* time for which one more engine is held */
+    size_t engine;           /* index of that engine */
+    double bytes;
+    int64_t turn;
+} ds__lap;
+
+/* Returns the nanoseconds for which the step uses the wire of a hop. */
+static int64_t ds__lap_wire_ns(const ds__lap *l, size_t hop) {
+    return ds__cost_ns(l->bytes, l->t->wire[l->route->wire[hop]]);
+}
+
+/* Returns a time from `begin` on at which the last wire is free, after looking at each wire once.
+   Returns -1 if a wire is never free. */
+static int64_t ds__lap_wires_find(const ds__cycle *r, const ds__lap *l, int64_t begin) {
+    for (size_t h = 0; l->route && h < l->route->hops && begin >= 0; h++)
+        begin = ds__orbit_find(&r->orbit[l->route->wire[h]], begin, ds__lap_wire_ns(l, h), l->turn);
+    return begin;
+}
+
+/* Chooses the engine that is free first. Returns the time from `begin` on at which it is free, or
+   -1. */
+static int64_t ds__lap_engine_find(ds__lap *l, int64_t begin) {
+    int64_t first = -1;
+    for (size_t n = 0; n < l->engines; n++) {
+        int64_t one = l->rest ? ds__orbit_find(&l->own[n], begin, l->rest, l->turn) : begin;
+        if (one >= 0 && (first < 0 || one < first)) {
+            first = one;
+            l->engine = n;
         }
-        if ((begin = first) < 0 || begin > limit)
-            return 0;
-    } while (begin != before);
-    r->start[i] = begin;
-    for (size_t n = 0; n < engines && whole; n++) {
-        ds__orbit *o = &r->orbit[own + n];
-        if (o->arcs || (n == e && rest))
+    }
+    return first;
+}
+
+/* Adds the step's arcs. Returns 0 if fewer engines than it needs are idle for all of the circle. */
+static int ds__lap_occupy(ds__cycle *r, const ds__lap *l, int64_t begin) {
+    size_t whole = l->whole;
+    int64_t from = begin % l->turn;
+    for (size_t n = 0; n < l->engines && whole; n++) {
+        ds__orbit *o = &l->own[n];
+        if (o->arcs || (n == l->engine && l->rest))
             continue;
-        o->arc[o->arcs++] = (ds__arc){ 0, turn };
+        o->arc[o->arcs++] = (ds__arc){ 0, l->turn };
         whole--;
     }
-    for (size_t h = 0; route && h < route->hops; h++) {
-        ds__orbit *o = &r->orbit[route->wire[h]];
-        o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__cost_ns(bytes, t->wire[route->wire[h]]) };
+    for (size_t h = 0; l->route && h < l->route->hops; h++) {
+        ds__orbit *o = &r->orbit[l->route->wire[h]];
+        o->arc[o->arcs++] = (ds__arc){ from, ds__lap_wire_ns(l, h) };
     }
-    if (rest)
-        r->orbit[own + e].arc[r->orbit[own + e].arcs++] = (ds__arc){ begin % turn, rest };
+    if (l->rest) {
+        ds__orbit *o = &l->own[l->engine];
+        o->arc[o->arcs++] = (ds__arc){ from, l->rest };
+    }
     return !whole;
 }
 
-/* One round in the order of the ranks; gives its end, or -1. */
+/* Puts a step of k pieces on the circle, at the first multiple of `grid` from its start on at which
+   its wires and an engine or the memory are free. Returns 0 if there is none in two rounds. */
+static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64_t grid) {
+    const ds__dstep *s = &r->d->step[i];
+    int64_t begin = r->start[i];
+    int64_t before;
+    int64_t limit = begin + 2 * turn;
+    ds__lap l = {
+        .t = r->d->t,
+        .route = ds__step_route(r->d, s),
+        .engines = 1,
+        .whole = (size_t)(r->held[i] / turn),
+        .rest = r->held[i] % turn,
+        .bytes = (double)ds__cycle_bytes(r, i, k),
+        .turn = turn,
+    };
+    l.own = &r->orbit[ds__cycle_own(r, s, l.route)];
+    if (l.route)
+        l.engines = (size_t)l.t->engines;
+    do {
+        begin = (begin + grid - 1) / grid * grid;
+        before = begin;
+        begin = ds__lap_wires_find(r, &l, begin);
+        if (begin >= 0)
+            begin = ds__lap_engine_find(&l, begin);
+        if (begin < 0 || begin > limit)
+            return 0;
+    } while (begin != before);
+    r->start[i] = begin;
+    return ds__lap_occupy(r, &l, begin);
+}
+
+/* Puts one round on the circle in the order of `rank`. Returns its end, or -1. */
 static int64_t ds__cycle_try(ds__cycle *r, size_t k, int64_t turn, int64_t grid) {
     ds__draft *d = r->d;
     size_t n = 0;
@@ -175,41 +233,36 @@ static int64_t ds__cycle_try(ds__cycle *r, size_t k, int64_t turn, int64_t grid)
     return done == r->steps ? end : -1;
 }
 
-static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
-    const ds__draft *d = r->d;
-    const ds_topology *t = d->t;
-    int64_t most = 1;
-    for (size_t i = 0; i < r->lines; i++)
-        r->orbit[i].arcs = 0;
-    /* load of a line */
-    for (size_t i = 0; i < r->lines; i++)
-        r->start[i] = 0;
-    for (uint32_t i = 0; i < r->steps; i++) {
-        const ds__dstep *s = &d->step[i];
-        const ds__troute *route = ds__step_route(d, s);
-        double bytes = (double)ds__cycle_bytes(r, i, k);
-        r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
-                           : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
-        size_t own = r->wires + (route ? (size_t)s->rank * (size_t)t->engines
-                                       : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
-        if (!route && r->held[i] > most)
-            most = r->held[i];
-        r->start[own] += r->held[i];
-        int64_t load = r->start[own] / (route ? t->engines : 1);
-        if (load > most)
-            most = load;
-        for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__cost_ns(bytes, t->wire[route->wire[h]]);
-            load = r->start[route->wire[h]] += ns;
-            if (load > most)
-                most = load;
-        }
+/* Computes the step's `held`, and adds its load to that of its orbits, which are in r->start.
+   Returns the largest load among them. */
+static int64_t ds__cycle_load(ds__cycle *r, uint32_t i, size_t k) {
+    const ds_topology *t = r->d->t;
+    const ds__dstep *s = &r->d->step[i];
+    const ds__troute *route = ds__step_route(r->d, s);
+    double bytes = (double)ds__cycle_bytes(r, i, k);
+    int64_t *own = &r->start[ds__cycle_own(r, s, route)];
+    r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
+                       : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
+    *own += r->held[i];
+    int64_t most = *own / (route ? t->engines : 1);
+    for (size_t h = 0; route && h < route->hops; h++) {
+        int64_t *wire = &r->start[route->wire[h]];
+        *wire += ds__cost_ns(bytes, t->wire[route->wire[h]]);
+        if (*wire > most)
+            most = *wire;
     }
+    return most;
+}
+
+/* Chooses the grids of the start times: the longest and the shortest arc of the busiest wires, and
+   1. The busiest wires are full only if their arcs are adjacent. */
+static void ds__cycle_grid_find(ds__cycle *r, size_t k, int64_t most) {
+    const ds_topology *t = r->d->t;
     r->grid[0] = 1;
     r->grid[1] = most;
-    /* the busiest wires are full only if what is on them stands side by side */
+    r->grid[2] = 1;
     for (uint32_t i = 0; i < r->steps; i++) {
-        const ds__troute *route = ds__step_route(d, &d->step[i]);
+        const ds__troute *route = ds__step_route(r->d, &r->d->step[i]);
         for (size_t h = 0; route && h < route->hops; h++) {
             int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
             if (r->start[route->wire[h]] < most - most / 16)
@@ -220,10 +273,25 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
                 r->grid[1] = ns;
         }
     }
-    r->grid[2] = 1;
+}
+
+/* Returns the time of the busiest wire, engine or memory in a round of k pieces. */
+static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
+    int64_t most = 1;
+    for (size_t i = 0; i < r->lines; i++) {
+        r->orbit[i].arcs = 0;
+        r->start[i] = 0;
+    }
+    for (uint32_t i = 0; i < r->steps; i++) {
+        int64_t load = ds__cycle_load(r, i, k);
+        if (load > most)
+            most = load;
+    }
+    ds__cycle_grid_find(r, k, most);
     return most;
 }
 
+/* The order is the best so far. */
 static void ds__cycle_keep(ds__cycle *r, size_t k, int64_t turn, int64_t end) {
     r->pieces = k;
     r->turn = turn;
@@ -232,11 +300,13 @@ static void ds__cycle_keep(ds__cycle *r, size_t k, int64_t turn, int64_t end) {
     memcpy(r->rank_best, r->rank, r->steps * sizeof *r->rank);
 }
 
+/* Returns the time of all rounds in the best order. */
 static int64_t ds__cycle_time(const ds__cycle *r) {
     return r->pieces ? r->end + (int64_t)(r->pieces - 1) * r->turn : INT64_MAX;
 }
 
-/* One order with so many pieces, on circles that are longer and longer. */
+/* Tries the order of `rank` with k pieces on longer and longer circles, and keeps the fastest
+   result. `path` is the result of ds__cycle_path. */
 static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path) {
     for (int fine = 0; fine < 3; fine++)
         for (int more = 0; more <= 32 && (!fine || r->grid[fine] < r->grid[fine - 1]);
@@ -254,7 +324,7 @@ static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path)
         }
 }
 
-/* How long the longest way through a round takes; tail: from each step on. */
+/* Returns the time of the longest chain of dependent steps of a round, and sets `tail`. */
 static int64_t ds__cycle_path(ds__cycle *r) {
     const ds__draft *d = r->d;
     int64_t most = 0;
@@ -271,16 +341,41 @@ static int64_t ds__cycle_path(ds__cycle *r) {
     return most;
 }
 
-static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
-    const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines;
-    size_t ranks = (size_t)d->p + 1;
+/* Gives each orbit room for the arcs of all steps that use it. Returns 0 if memory is exhausted. */
+static int ds__cycle_arcs_init(ds__cycle *r) {
+    const ds__draft *d = r->d;
     size_t arcs = 0;
+    for (uint32_t i = 0; i < d->steps; i++) {
+        const ds__troute *route = ds__step_route(d, &d->step[i]);
+        size_t own = ds__cycle_own(r, &d->step[i], route);
+        size_t engines = route ? (size_t)d->t->engines : 1;
+        for (size_t h = 0; route && h < route->hops; h++)
+            r->orbit[route->wire[h]].arcs++;
+        for (size_t e = 0; e < engines; e++)
+            r->orbit[own + e].arcs++;
+    }
+    for (size_t i = 0; i < r->lines; i++)
+        arcs += r->orbit[i].arcs;
+    r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc);
+    if (!r->arc)
+        return 0;
+    arcs = 0;
+    for (size_t i = 0; i < r->lines; i++) {
+        r->orbit[i].arc = r->arc + arcs;
+        arcs += r->orbit[i].arcs;
+    }
+    return 1;
+}
+
+/* Prepares a search for the steps of the draft, which are one round. The memory of `r` is zero.
+   Returns 0 if memory is exhausted. */
+static int ds__cycle_init(ds__cycle *r, ds__draft *d) {
+    size_t ranks = (size_t)d->p + 1;
     r->d = d;
     r->seed = 1;
     r->steps = d->steps;
-    r->wires = (size_t)t->wires;
-    r->lines = r->wires + ranks * engines + ranks;
+    r->wires = (size_t)d->t->wires;
+    r->lines = r->wires + ranks * (size_t)d->t->engines + ranks;
     size_t n = r->steps > r->lines ? r->steps : r->lines;
     r->orbit = ds__host_alloc(r->lines * sizeof *r->orbit);
     r->start = ds__host_alloc(4 * n * sizeof *r->start);
@@ -293,30 +388,10 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
     r->tail = r->held + n;
     r->rank_best = r->rank + n;
     r->ready = r->need + n;
-    for (int fill = 0; fill < 2; fill++) { /* count, then place */
-        for (uint32_t i = 0; !fill && i < d->steps; i++) {
-            const ds__troute *route = ds__step_route(d, &d->step[i]);
-            for (size_t h = 0; route && h < route->hops; h++)
-                r->orbit[route->wire[h]].arcs++;
-            for (size_t e = 0; e < (route ? engines : 1); e++)
-                r->orbit[r->wires + (route ? (size_t)d->step[i].rank * engines + e
-                                           : ranks * engines + (size_t)d->step[i].rank)]
-                    .arcs++;
-        }
-        for (size_t i = 0; i < r->lines && !fill; i++)
-            arcs += r->orbit[i].arcs;
-        if (!fill && !(r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc)))
-            return 0;
-        arcs = 0;
-        for (size_t i = 0; i < r->lines && fill; i++) {
-            r->orbit[i].arc = r->arc + arcs;
-            arcs += r->orbit[i].arcs;
-        }
-    }
-    return 1;
+    return ds__cycle_arcs_init(r);
 }
 
-static void ds__cycle_end(ds__cycle *r) {
+static void ds__cycle_deinit(ds__cycle *r) {
     ds__host_free(r->orbit);
     ds__host_free(r->start);
     ds__host_free(r->rank);
@@ -324,87 +399,127 @@ static void ds__cycle_end(ds__cycle *r) {
     ds__host_free(r->arc);
 }
 
-/* The best of some orders and numbers of pieces for the flows of the draft, predicted to the
-   end. 0: there is none that takes less than `enough`. */
-static int ds__cycle_build(ds__draft *d, int64_t enough, size_t copies, size_t most) {
+enum { DS__CYCLE_BY_KEY, DS__CYCLE_BY_TAIL, DS__CYCLE_AS_MADE, DS__CYCLE_ORDERS };
+
+/* Sets `rank` to one of the orders that are tried first. */
+static void ds__cycle_rank_set(ds__cycle *r, int order) {
+    for (uint32_t i = 0; i < r->steps; i++) {
+        if (order == DS__CYCLE_BY_KEY)
+            r->rank[i] = (double)r->d->step[i].key;
+        else if (order == DS__CYCLE_BY_TAIL)
+            r->rank[i] = -(double)r->tail[i];
+        else
+            r->rank[i] = (double)i;
+    }
+}
+
+/* Tries an order with all numbers of pieces; if there is a best number, only with those near
+   it. */
+static void ds__cycle_try_counts(ds__cycle *r, int order) {
     static const size_t counts[] = { 2,  3,  4,  5,  6,  8,   10,  12,  14,  16,  20,  24,  28,  32,
                                      40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024 };
-    ds__cycle r;
+    const ds__draft *d = r->d;
+    for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r->work < r->work_most; n++) {
+        size_t k = counts[n];
+        if (r->copies * k > DS__PLAN_STEPS / 2 || d->want->bytes / ((size_t)d->ways * k) < 1024)
+            break;
+        if (order && (k < r->pieces / 2 || k > r->pieces * 2))
+            continue;
+        int64_t least = ds__cycle_least(r, k);
+        int64_t path = ds__cycle_path(r);
+        int64_t fastest = path + (int64_t)(k - 1) * least;
+        if (fastest >= ds__cycle_time(r) || fastest >= r->enough)
+            continue;
+        ds__cycle_rank_set(r, order);
+        ds__cycle_order(r, k, least, path);
+    }
+}
+
+/* Changes the best order at random until it is as fast as possible or the work is used up. */
+static void ds__cycle_improve(ds__cycle *r) {
+    int64_t least = ds__cycle_least(r, r->pieces);
+    int64_t path = ds__cycle_path(r);
+    int64_t fastest = path + (int64_t)(r->pieces - 1) * least;
+    while (r->work < r->work_most && ds__cycle_time(r) > fastest) {
+        memcpy(r->rank, r->rank_best, r->steps * sizeof *r->rank);
+        for (int i = 0; i < 3; i++) {
+            double x = r->rank[ds__cycle_any(r) % r->steps];
+            r->rank[ds__cycle_any(r) % r->steps] = x;
+        }
+        ds__cycle_order(r, r->pieces, least, path);
+    }
+}
+
+/* Returns the longest time in the best order from the end of a copy or sum to the end of a step
+   that depends on it. */
+static int64_t ds__cycle_life(const ds__cycle *r) {
+    const ds__draft *d = r->d;
+    int64_t longest = 0;
+    for (uint32_t i = 0; i < r->steps; i++) {
+        const ds__troute *route = ds__step_route(d, &d->step[i]);
+        int64_t done = r->best[i] + r->held[i] + (route ? route->latency_ns : 0);
+        for (uint32_t k = d->step[i].after; k != DS__NONE; k = d->link[k].next)
+            if (done - r->best[d->link[k].step] > longest)
+                longest = done - r->best[d->link[k].step];
+    }
+    return longest;
+}
+
+/* Makes all pieces, with rings that are as long as the best order needs. Returns 0 if they are too
+   long, or if memory or steps are exhausted. */
+static int ds__cycle_emit(const ds__cycle *r) {
+    ds__draft *d = r->d;
+    size_t slots = d->slots;
+    d->slots = (size_t)(ds__cycle_life(r) / r->turn) + 3;
+    int ok = d->slots <= 64 && ds__pieces_emit(d, r->pieces, 0);
+    d->slots = slots;
+    return ok;
+}
+
+/* Gives the steps of all pieces their times of the schedule. */
+static void ds__cycle_times_set(const ds__cycle *r) {
+    ds__draft *d = r->d;
+    size_t first = 0; /* of the flow, in a round */
+    for (size_t f = 0; f < d->flows; f++) {
+        const ds__flow *w = &d->flow[f];
+        size_t end = f + 1 < d->flows ? d->flow[f + 1].first : d->steps;
+        for (size_t i = w->first; i < end; i++) {
+            ds__dstep *s = &d->step[i];
+            const ds__troute *route = ds__step_route(d, s);
+            s->start = r->best[first + (i - w->first) % w->each] +
+                       (int64_t)((i - w->first) / w->each) * r->turn;
+            int64_t ns = route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
+                                     route->latency_ns
+                               : ds__memory_ns(d, s);
+            s->done = s->start + ns;
+            s->key = (uint64_t)s->start;
+        }
+        first += w->each;
+    }
+}
+
+/* Finds the best of some orders and numbers of pieces for the flows of the draft, and predicts it.
+   `copies`: those of a piece; `work`: the steps that may be put on circles. Returns 0 if no result
+   takes less than `enough`. */
+static int ds__cycle_build(ds__draft *d, int64_t enough, size_t copies, size_t work) {
+    ds__cycle r = { .copies = copies, .work_most = work, .enough = enough };
     int ok = 0;
-    memset(&r, 0, sizeof r);
     if (!ds__pieces_emit(d, 1, 0))
         return 0;
     size_t links = d->links;
-    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_begin(&r, d)) {
-        int64_t least = 0;
-        for (int order = 0; order < 3; order++)
-            for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r.work < most; n++) {
-                size_t k = counts[n];
-                if (copies * k > DS__PLAN_STEPS / 2 ||
-                    d->want->bytes / ((size_t)d->ways * k) < 1024)
-                    break;
-                if (order && (k < r.pieces / 2 || k > r.pieces * 2))
-                    continue;
-                least = ds__cycle_least(&r, k);
-                int64_t path = ds__cycle_path(&r);
-                if (path + (int64_t)(k - 1) * least >=
-                    (ds__cycle_time(&r) < enough ? ds__cycle_time(&r) : enough))
-                    continue;
-                for (uint32_t i = 0; i < r.steps; i++)
-                    r.rank[i] = order == 0   ? (double)d->step[i].key
-                                : order == 1 ? -(double)r.tail[i]
-                                             : (double)i;
-                ds__cycle_order(&r, k, least, path);
-            }
-        if (r.pieces && ds__cycle_time(&r) < enough + enough / 8) {
-            least = ds__cycle_least(&r, r.pieces);
-            int64_t path = ds__cycle_path(&r);
-            while (r.work < most && ds__cycle_time(&r) > path + (int64_t)(r.pieces - 1) * least) {
-                memcpy(r.rank, r.rank_best, r.steps * sizeof *r.rank);
-                for (int i = 0; i < 3; i++) {
-                    double x = r.rank[ds__cycle_any(&r) % r.steps];
-                    r.rank[ds__cycle_any(&r) % r.steps] = x;
-                }
-                ds__cycle_order(&r, r.pieces, least, path);
-            }
-        }
+    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_init(&r, d)) {
+        for (int order = 0; order < DS__CYCLE_ORDERS; order++)
+            ds__cycle_try_counts(&r, order);
+        if (r.pieces && ds__cycle_time(&r) < enough + enough / 8)
+            ds__cycle_improve(&r);
         ok = r.pieces && ds__cycle_time(&r) < enough;
     }
     d->links = links;
-    if (ok) { /* how long what is written lives, in rounds */
-        int64_t longest = 0;
-        for (uint32_t i = 0; i < r.steps; i++)
-            for (uint32_t k = d->step[i].after; k != DS__NONE; k = d->link[k].next) {
-                const ds__troute *route = ds__step_route(d, &d->step[i]);
-                int64_t life = r.best[i] + r.held[i] + (route ? route->latency_ns : 0) -
-                               r.best[d->link[k].step];
-                if (life > longest)
-                    longest = life;
-            }
-        size_t slots = d->slots;
-        d->slots = (size_t)(longest / r.turn) + 3;
-        ok = d->slots <= 64 && ds__pieces_emit(d, r.pieces, 0);
-        d->slots = slots;
-        size_t first = 0;
-        for (size_t f = 0; ok && f < d->flows; f++) {
-            const ds__flow *w = &d->flow[f];
-            size_t end = f + 1 < d->flows ? d->flow[f + 1].first : d->steps;
-            for (size_t i = w->first; i < end; i++) {
-                ds__dstep *s = &d->step[i];
-                const ds__troute *route = ds__step_route(d, s);
-                s->start = r.best[first + (i - w->first) % w->each] +
-                           (int64_t)((i - w->first) / w->each) * r.turn;
-                s->done = s->start +
-                          (route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
-                                       route->latency_ns
-                                 : ds__memory_ns(d, s));
-                s->key = (uint64_t)s->start;
-            }
-            first += w->each;
-        }
-        ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
-    }
-    ds__cycle_end(&r);
+    ok = ok && ds__cycle_emit(&r);
+    if (ok)
+        ds__cycle_times_set(&r);
+    ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
+    ds__cycle_deinit(&r);
     return ok;
 }
 

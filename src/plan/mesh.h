@@ -21,12 +21,14 @@
 
 #define DS__MESH 16
 
+/* The direct links between devices. */
 typedef struct ds__mesh {
     int p;
-    int cap[DS__MESH][DS__MESH];
-    int used[DS__MESH][DS__MESH];
+    int cap[DS__MESH][DS__MESH];  /* rate in units */
+    int used[DS__MESH][DS__MESH]; /* number of trees, of all roots */
 } ds__mesh;
 
+/* Returns the maximum flow between two ranks, or `enough` if the flow is larger. */
 static int ds__mesh_flow(const ds__mesh *m, int from, int to, int enough) {
     int cap[DS__MESH][DS__MESH];
     int back[DS__MESH];
@@ -58,6 +60,7 @@ static int ds__mesh_flow(const ds__mesh *m, int from, int to, int enough) {
     return flow;
 }
 
+/* Returns the narrowest cut between the root and another rank, or `enough` if the cut is wider. */
 static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
     for (int v = 0; v < m->p; v++)
         if (v != root)
@@ -65,89 +68,127 @@ static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
     return enough;
 }
 
-/* Links as whole numbers of units, so that there are not more than so many trees; 0: it is no
-   mesh. */
+/* Returns the rate of a direct link from i to k in bytes per second, or 0. */
+static double ds__mesh_link_rate(const ds_topology *t, int i, int k) {
+    const ds__troute *r = ds__route_of(t, i, k);
+    return i != k && r->direct && r->hops == 1 ? r->rate : 0;
+}
+
+/* Sets the links' rates in units of so many bytes per second. Returns the narrowest cut of all
+   roots. */
+static int ds__mesh_unit_set(ds__mesh *m, const ds_topology *t, double unit) {
+    int cut = INT32_MAX;
+    for (int i = 0; i < m->p; i++)
+        for (int k = 0; k < m->p; k++) {
+            int units = (int)(ds__mesh_link_rate(t, i, k) / unit + 1e-6);
+            m->cap[i][k] = units > 1000 ? 1000 : units;
+        }
+    for (int i = 0; i < m->p; i++) {
+        int c = ds__mesh_cut(m, i, 1000);
+        if (c < cut)
+            cut = c;
+    }
+    return cut;
+}
+
+/* Makes the mesh of a topology, in units that allow at most so many trees of a root. Returns the
+   number of trees; 0: the links are no mesh. */
 static int ds__mesh_init(const ds_topology *t, ds__mesh *m, int most) {
-    double least = 1e300;
+    double unit = 1e300;
     memset(m, 0, sizeof *m);
     m->p = t->devices;
     if (m->p > DS__MESH || m->p < 2)
         return 0;
-    for (int pass = 0; pass < 8; pass++) {
-        int cut = INT32_MAX;
-        for (int i = 0; i < m->p; i++)
-            for (int k = 0; k < m->p; k++) {
-                const ds__troute *r = ds__route_of(t, i, k);
-                m->cap[i][k] = 0;
-                if (i == k || !r->direct || r->hops != 1)
-                    continue;
-                if (pass == 0 && r->rate < least)
-                    least = r->rate;
-                if (pass)
-                    m->cap[i][k] =
-                        (int)(r->rate / least + 1e-6) > 1000 ? 1000 : (int)(r->rate / least + 1e-6);
-            }
-        if (pass == 0)
-            continue;
-        for (int i = 0; i < m->p; i++) {
-            int c = ds__mesh_cut(m, i, 1000);
-            if (c < cut)
-                cut = c;
+    for (int i = 0; i < m->p; i++)
+        for (int k = 0; k < m->p; k++) {
+            double rate = ds__mesh_link_rate(t, i, k);
+            if (rate > 0 && rate < unit)
+                unit = rate;
         }
-        if (!cut)
-            return 0;
+    for (int tries = 0; tries < 7; tries++) {
+        int cut = ds__mesh_unit_set(m, t, unit);
         if (cut <= most)
             return cut;
-        least *=
-            (double)(cut + most) / (2.0 * most) > 1.1 ? (double)(cut + most) / (2.0 * most) : 1.1;
+        double coarser = (double)(cut + most) / (2.0 * most);
+        unit *= coarser > 1.1 ? coarser : 1.1;
     }
     return 0;
 }
 
+/* A tree on a mesh that is being made. */
+typedef struct ds__mesh_growth {
+    ds__mesh *mesh;
+    ds__mesh left; /* links that no tree of the root uses */
+    int *tree;
+    int depth[DS__MESH];
+    char tried[DS__MESH][DS__MESH]; /* 1: without this link, later trees lack links */
+} ds__mesh_growth;
+
+/* Returns 1 if the link from u to v is better for the tree than another one: nearer to the root, or
+   used by fewer trees in relation to its rate. */
+static int ds__mesh_link_is_better(const ds__mesh_growth *g, int u, int v, int other_u,
+                                   int other_v) {
+    const ds__mesh *m = g->mesh;
+    if (g->depth[u] != g->depth[other_u])
+        return g->depth[u] < g->depth[other_u];
+    return m->used[u][v] * m->cap[other_u][other_v] < m->used[other_u][other_v] * m->cap[u][v];
+}
+
+/* Finds the best link from the tree to a rank outside that was not tried. Returns 0 if there is
+   none. */
+static int ds__mesh_link_find(const ds__mesh_growth *g, int *from, int *to) {
+    int found = 0;
+    for (int u = 0; u < g->mesh->p; u++)
+        for (int v = 0; v < g->mesh->p; v++) {
+            if (g->tree[u] == DS__APART || g->tree[v] != DS__APART || g->left.cap[u][v] < 1 ||
+                g->tried[u][v])
+                continue;
+            if (found && !ds__mesh_link_is_better(g, u, v, *from, *to))
+                continue;
+            *from = u;
+            *to = v;
+            found = 1;
+        }
+    return found;
+}
+
+/* Adds one rank to the tree of a root, so that `more` trees remain possible. Returns 0 if no link
+   allows that. */
+static int ds__mesh_tree_grow(ds__mesh_growth *g, int root, int more) {
+    int u;
+    int v;
+    memset(g->tried, 0, sizeof g->tried);
+    while (ds__mesh_link_find(g, &u, &v)) {
+        g->tried[u][v] = 1;
+        g->left.cap[u][v]--;
+        if (ds__mesh_cut(&g->left, root, more) >= more) {
+            g->tree[v] = u;
+            g->depth[v] = g->depth[u] + 1;
+            g->mesh->used[u][v]++;
+            return 1;
+        }
+        g->left.cap[u][v]++;
+    }
+    return 0;
+}
+
+/* Makes `count` trees from a root that together use no link more often than it has units. Returns 0
+   if it cannot, or if memory is exhausted. */
 static int ds__mesh_trees(ds__draft *d, ds__mesh *m, int root, int count, ptrdiff_t *out) {
-    ds__mesh left = *m;
+    ds__mesh_growth g = { .mesh = m, .left = *m };
     for (int j = 0; j < count; j++) {
-        int depth[DS__MESH] = { 0 };
         out[j] = ds__tree_add(d, root);
         if (d->failed)
             return 0;
-        int *tree = d->tree + out[j];
-        for (int n = 1; n < m->p; n++) {
-            char tried[DS__MESH][DS__MESH] = { { 0 } };
-            for (;;) {
-                int bu = -1;
-                int bv = -1;
-                for (int u = 0; u < m->p; u++)
-                    for (int v = 0; v < m->p; v++) {
-                        if (tree[u] == DS__APART || tree[v] != DS__APART || left.cap[u][v] < 1 ||
-                            tried[u][v])
-                            continue;
-                        if (bu < 0 || depth[u] < depth[bu] ||
-                            (depth[u] == depth[bu] &&
-                             m->used[u][v] * m->cap[bu][bv] < m->used[bu][bv] * m->cap[u][v])) {
-                            bu = u;
-                            bv = v;
-                        }
-                    }
-                if (bu < 0)
-                    return 0;
-                tried[bu][bv] = 1;
-                left.cap[bu][bv]--;
-                if (ds__mesh_cut(&left, root, count - j - 1) >= count - j - 1) {
-                    tree[bv] = bu;
-                    depth[bv] = depth[bu] + 1;
-                    m->used[bu][bv]++;
-                    break;
-                }
-                left.cap[bu][bv]++;
-            }
-        }
+        g.tree = d->tree + out[j];
+        for (int n = 1; n < m->p; n++)
+            if (!ds__mesh_tree_grow(&g, root, count - j - 1))
+                return 0;
     }
     return 1;
 }
 
-/* What may be summed in this tree: 1 when the order of the sums is as good as the order of the
-   list. */
+/* Returns 1 if the requested order permits the sums of a tree. */
 static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     const int *tree = d->tree + at;
     int n = d->p + 1;
@@ -159,7 +200,7 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     int children = 0;
     for (int v = 0; v < n; v++)
         children += tree[v] == d->p;
-    /* the host sums nothing */
+    /* the host cannot sum */
     if (children > 1)
         return 0;
     if (d->want->order == DS_ORDER_ANY)
@@ -185,8 +226,8 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
                 high[v] = high[u];
             size[v] += size[u];
         }
-        /* A sum on the way is that of the first ranks: so it comes first where it goes, and no
-           other does. */
+        /* A sum below the root must be that of the first ranks. It is then the first operand of
+           its parent, and the only sum among the operands. */
         if (items > 1 && tree[v] >= 0 &&
             (low[v] != 0 || high[v] + 1 != size[v] || d->want->order == DS_ORDER_AT_ONCE))
             return 0;

@@ -25,8 +25,8 @@
 #include "search.h"
 #include "search_large.h"
 
-/* What is left of a draft when nobody changes it any more: one block of memory. A step comes
-   after the last of each lane only. */
+/* Copies a draft into the arrays of a plan. Of the steps that a step waits for, only the last one
+   of each lane is kept. On failure the error is set. */
 static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     ds_plan *n = &o->plan;
     size_t ranks = (size_t)d->p + 1;
@@ -84,6 +84,7 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     return DS_OK;
 }
 
+/* Frees a plan, or NULL. */
 static void ds__planned_free(ds__planned *o) {
     if (!o)
         return;
@@ -95,6 +96,7 @@ static void ds__planned_free(ds__planned *o) {
     ds__release_to(&allocator, o);
 }
 
+/* Frees all plans of a topology. */
 static void ds__plans_forget(const ds_topology *t) {
     ds__planned *gone = NULL;
     ds__spinlock_lock(&ds__c.lock);
@@ -116,7 +118,8 @@ static void ds__plans_forget(const ds_topology *t) {
     }
 }
 
-static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w) { /* locked */
+/* Returns the kept plan of an equal request, or NULL. ds__c.lock is held. */
+static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w) {
     for (ds__planned *o = ds__planned_list; o; o = o->next)
         if (o->topology == t->id && o->asked.what == w->what && o->asked.bytes == w->bytes &&
             o->asked.root == w->root && o->asked.item == w->item && o->asked.order == w->order &&
@@ -126,56 +129,77 @@ static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w
     return NULL;
 }
 
-static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds__planned **out) {
-    ds__search s;
+/* Prepares a search. Returns 0 if memory is exhausted. */
+static int ds__search_init(ds__search *s, const ds_topology *t, const ds_plan_desc *w) {
     size_t n = (size_t)t->devices + 1;
-    memset(&s, 0, sizeof s);
-    s.now.t = t;
-    s.now.want = w;
-    s.now.p = t->devices;
+    memset(s, 0, sizeof *s);
+    s->now.t = t;
+    s->now.want = w;
+    s->now.p = t->devices;
     for (int i = 0; i < t->devices; i++)
-        if (t->seat[i] >= s.now.largest)
-            s.now.largest = t->seat[i] + 1;
-    s.now.slots = DS__PLAN_SLOTS;
-    s.load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s.load);
-    s.now.scratch = ds__host_alloc(n * sizeof *s.now.scratch);
-    s.best.scratch = ds__host_alloc(n * sizeof *s.best.scratch);
-    s.now.place = ds__host_alloc(DS__PLACES * n * sizeof *s.now.place);
-    s.out = ds__host_alloc(sizeof *s.out);
-    if (s.out)
-        s.out->allocator = ds__allocator;
+        if (t->seat[i] >= s->now.largest)
+            s->now.largest = t->seat[i] + 1;
+    s->now.slots = DS__PLAN_SLOTS;
+    s->load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s->load);
+    s->now.scratch = ds__host_alloc(n * sizeof *s->now.scratch);
+    s->best.scratch = ds__host_alloc(n * sizeof *s->best.scratch);
+    s->now.place = ds__host_alloc(DS__PLACES * n * sizeof *s->now.place);
+    s->out = ds__host_alloc(sizeof *s->out);
+    if (s->out)
+        s->out->allocator = ds__allocator;
+    return s->load && s->now.scratch && s->best.scratch && s->now.place && s->out;
+}
+
+static void ds__search_deinit(ds__search *s) {
+    ds__host_free(s->load);
+    ds__draft_end(&s->now);
+    ds__draft_end(&s->best);
+}
+
+/* Computes the bound of the search. Returns 0 if memory is exhausted. */
+static int ds__search_bound_set(ds__search *s) {
+    size_t n = (size_t)s->now.p + 1;
+    const ds_plan_desc *w = s->now.want;
     double *need = ds__host_alloc(n * sizeof *need);
     char *from = ds__host_alloc(n);
-    ds_result r = DS_OK;
-    int64_t bound = need && from ? ds__bound_compute(t, w, need, from) : 0;
-    s.enough = w->pieces || w->algorithm ? 0 : bound;
-    s.now.bound = bound;
-    if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from ||
-        !ds__search_twice(&s))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
-    if (r == DS_OK && !s.best.name && w->bytes)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not support %s on this topology%s",
-                     w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
-                     w->order == DS_ORDER_ANY ? "" : ", or not in the given order");
-    if (r == DS_OK) {
-        s.out->plan.desc = s.out->asked = *w;
-        s.out->plan.desc.algorithm = s.best.name ? s.best.name : "direct";
-        snprintf(s.out->algorithm, sizeof s.out->algorithm, "%s", w->algorithm ? w->algorithm : "");
-        s.out->asked.algorithm = NULL;
-        s.out->topology = t->id;
-        s.out->plan.bound_ns = bound;
-        s.best.p = t->devices;
-        r = ds__plan_fill(&s.best, s.out);
-    }
-    ds__host_free(s.load);
+    int ok = need && from;
+    if (ok)
+        s->now.bound = ds__bound_compute(s->now.t, w, need, from);
+    s->enough = w->pieces || w->algorithm ? 0 : s->now.bound;
     ds__host_free(need);
     ds__host_free(from);
-    ds__draft_end(&s.now);
-    ds__draft_end(&s.best);
+    return ok;
+}
+
+/* Makes the public plan of the best draft. */
+static ds_result ds__search_finish(ds__search *s) {
+    const ds_plan_desc *w = s->now.want;
+    ds__planned *o = s->out;
+    if (!s->best.name && w->bytes)
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s does not support %s on this topology%s",
+                        w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
+                        w->order == DS_ORDER_ANY ? "" : ", or not in the given order");
+    o->plan.desc = o->asked = *w;
+    o->plan.desc.algorithm = s->best.name ? s->best.name : "direct";
+    snprintf(o->algorithm, sizeof o->algorithm, "%s", w->algorithm ? w->algorithm : "");
+    o->asked.algorithm = NULL;
+    o->topology = s->now.t->id;
+    o->plan.bound_ns = s->now.bound;
+    s->best.p = s->now.p;
+    return ds__plan_fill(&s->best, o);
+}
+
+/* Makes a new plan. On failure the error is set. */
+static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds__planned **out) {
+    ds__search s;
+    int ok = ds__search_init(&s, t, w) && ds__search_bound_set(&s) && ds__search_twice(&s);
+    ds_result r =
+        ok ? ds__search_finish(&s) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
     if (r == DS_OK)
         *out = s.out;
     else
         ds__planned_free(s.out);
+    ds__search_deinit(&s);
     return r;
 }
 
@@ -213,7 +237,8 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
         return r;
     if (fresh) {
         ds__spinlock_lock(&ds__c.lock);
-        if (!(o = ds__planned_find(t, desc))) { /* nobody was faster */
+        o = ds__planned_find(t, desc);
+        if (!o) { /* no other thread made the plan meanwhile */
             fresh->next = ds__planned_list;
             ds__planned_list = o = fresh;
             atomic_store(&ds__topology_gone_fn, ds__plans_forget);
@@ -229,7 +254,9 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
 DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
                                void *user) {
     DS__ENTER("ds_plan_write");
-    DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
+    DS__REQUIRE(t, "topology is NULL");
+    DS__REQUIRE(plan, "plan is NULL");
+    DS__REQUIRE(write_fn, "write_fn is NULL");
     const ds__planned *o = (const ds__planned *)plan;
     ds__text_writer writer = { write_fn, user, 0, 0 };
     size_t copies = 0;

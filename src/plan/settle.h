@@ -2,13 +2,12 @@
 
    Gives each step a lane, and if needed one more step to wait for. With them the virtual clock
    serves the steps in the chosen order where possible. ds__settle_plan does this after
-   ds__schedule_arrange or after a modulo schedule. ds__lanes_in_turn does it for the estimated
-   candidates of many ranks.
+   ds__schedule_arrange or after a modulo schedule.
 
    Invariants: the steps stand in the chosen order, and each waits only for earlier ones.
    `ready`, `start` and `done` follow the rule of the virtual clock; ds__cost_predict computes the
-   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, in
-   ds__settle_plan with few ranks less than DS__PLAN_FEW_LANES.
+   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, with few
+   ranks less than DS__PLAN_FEW_LANES.
    Locks: none.
    Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_SETTLE_H
@@ -30,7 +29,6 @@ typedef struct ds__settling {
     int64_t *engine;  /* of each rank: when its engines are free */
     int64_t *free_at; /* of wires, engines (unused) and memories */
     uint32_t *last;   /* of the same: the last step that used it, plus 1 */
-    uint32_t *used;   /* of each rank: how many lanes have steps */
     ds__due *ended;   /* steps that have a lane, by the time at which they are done */
     size_t count;
 } ds__settling;
@@ -61,8 +59,7 @@ static int ds__settling_init(ds__settling *x, ds__draft *d) {
     x->lane = ds__host_alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
     x->engine = ds__host_alloc((x->ranks * x->engines + n) * sizeof *x->engine);
     x->free_at = x->engine ? x->engine + x->ranks * x->engines : NULL;
-    x->last = ds__host_alloc((n + x->ranks) * sizeof *x->last);
-    x->used = x->last ? x->last + n : NULL;
+    x->last = ds__host_alloc(n * sizeof *x->last);
     x->ended = ds__host_alloc((d->steps + 1) * sizeof *x->ended);
     d->lanes = 0;
     return x->lane && x->engine && x->last && x->ended;
@@ -204,21 +201,25 @@ static int ds__settle_later(const ds__settling *x, const ds__placing *o, int lan
     return later;
 }
 
-/* Makes a step that is ready too early wait for one more step, if that delays it only a little. */
+/* Makes a step that is ready too early wait for one more step. With few ranks only if the step is
+   delayed little; with many ranks always, since a step out of turn delays thousands of others. */
 static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lanes) {
     ds__dstep *s = o->s;
     const ds__troute *r = o->r;
     const ds__due *ended = x->ended;
+    int large = x->d->p > DS__PLAN_LARGE;
     int64_t patience = x->d->t->start_ns / 4 + (r ? ds__cost_ns((double)s->bytes, r->rate) / 2 : 0);
-    size_t low = ds__settling_after(x, o->earliest);
+    int in_turn = large && ds__placing_turn(x, o, s->lane) > o->before;
+    size_t low = ds__settling_after(x, o->earliest - in_turn);
     int later = -1;
-    if (low && ended[low - 1].at == o->earliest && (low == x->count || ended[low].at > o->start))
+    if (!in_turn && low && ended[low - 1].at == o->earliest &&
+        (low == x->count || ended[low].at > o->start))
         later = ds__settle_later(x, o, lanes);
     if (later >= 0) {
         s->lane = later;
         low--;
     }
-    if (low < x->count && ended[low].at <= o->start + patience) {
+    if (low < x->count && (large || ended[low].at <= o->start + patience)) {
         ds__schedule_step_after(x->d, o->i, ended[low].id);
         s->ready = ended[low].at > o->lane[s->lane] ? ended[low].at : o->lane[s->lane];
     }
@@ -238,64 +239,6 @@ static int ds__settle_plan(ds__draft *d) {
         ds__settle_lane(&x, &o, lanes);
         if (ds__placing_early(&o, o.s->ready, ds__placing_turn(&x, &o, o.s->lane)))
             ds__settle_wait(&x, &o, lanes);
-        ds__placing_run(&x, &o);
-    }
-    ds__settling_deinit(&x);
-    return ok && !d->failed;
-}
-
-/* Returns a lane that is free when the step can start, the latest one; with `in_turn` only lanes
-   in which it is not ready too early. -1: there is none. */
-static int ds__lane_free(const ds__settling *x, const ds__placing *o, int in_turn) {
-    const int64_t *l = o->lane;
-    int used = (int)x->used[o->s->rank];
-    int best = -1;
-    for (int k = 0; k < DS__PLAN_LANES; k++) {
-        int64_t ready = l[k] > o->input ? l[k] : o->input;
-        if (l[k] > o->start || (k >= used && best >= 0 && l[best]))
-            continue;
-        if (in_turn && ds__placing_early(o, ready, ds__placing_turn(x, o, k)))
-            continue;
-        if (best < 0 || l[k] > l[best])
-            best = k;
-    }
-    return best;
-}
-
-/* Gives the step a lane in which it is not ready too early, if there is one; else any that is
-   free; else the one that is free first. */
-static void ds__lane_choose(ds__settling *x, const ds__placing *o) {
-    ds__dstep *s = o->s;
-    uint32_t *used = &x->used[s->rank];
-    s->lane = ds__lane_free(x, o, 1);
-    if (s->lane < 0)
-        s->lane = ds__lane_free(x, o, 0);
-    for (int k = 0, none = s->lane < 0; none && k < DS__PLAN_LANES; k++)
-        if (k == 0 || o->lane[k] < o->lane[s->lane])
-            s->lane = k;
-    if (s->lane >= (int)*used)
-        *used = (uint32_t)s->lane + 1;
-    s->ready = o->lane[s->lane] > o->input ? o->lane[s->lane] : o->input;
-}
-
-/* For many ranks, where one step that begins out of its turn delays thousands. Start and end of
-   each step are computed anew in the order of the list, so the rule of ds__settle_plan holds for
-   the times that come out. Returns 0 if memory is exhausted. */
-static int ds__lanes_in_turn(ds__draft *d) {
-    ds__settling x;
-    int ok = ds__settling_init(&x, d);
-    for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
-        ds__placing o;
-        ds__placing_init(&x, &o, i);
-        ds__lane_choose(&x, &o);
-        int64_t turn = ds__placing_turn(&x, &o, o.s->lane);
-        if (ds__placing_early(&o, o.s->ready, turn)) {
-            size_t low = ds__settling_after(&x, o.earliest - (turn > o.before));
-            if (low < x.count) {
-                ds__schedule_step_after(d, i, x.ended[low].id);
-                o.s->ready = x.ended[low].at;
-            }
-        }
         ds__placing_run(&x, &o);
     }
     ds__settling_deinit(&x);

@@ -157,7 +157,7 @@ typedef struct ds__planned {
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
-    void *at = d->failed ? NULL : ds__array_grow(array, *count, room, size);
+    void *at = d->failed ? NULL : ds__array_add(array, *count, room, size);
     if (!at)
         d->failed = 1;
     else

@@ -81,8 +81,17 @@ declarations() { # declarations CC: what costs little; in C, and in the first an
 runs() { # runs CC OBJECT: the programs that are linked with that implementation
     cc=$1 cxx=$(cxx_of "$1")
     t "$cc, two files, one implements: runs" "$cc -std=c11 -O2 \$C $2 \$T/use.c -o use -pthread && ./use"
-    ! have "$cxx" || t "$cxx, scopes and verbs, linked with the C object: runs" "
+    have "$cxx" || return 0
+    t "$cxx, scopes and verbs, linked with the C object: runs" "
         $cxx -std=c++11 \$CXX -x c++ -c \$T/use.c -o use.o && $cxx $2 use.o -o use -pthread && ./use"
+    t "$cxx, devstream.hpp without exceptions and RTTI: runs" "
+        for option in '-std=c++11' '-std=c++11 -DPLAIN' '-std=c++20'; do
+            $cxx \$option -fno-exceptions -fno-rtti \$CXX -c \$T/owners.cpp -o owners.o
+            $cxx $2 owners.o -o owners -pthread && ./owners
+        done"
+    [ -n "$label" ] || t "$cxx, the example of devstream.hpp: runs" "
+        awk -v want=header -f \$T/extract.awk \$I/devstream.hpp >app.cpp
+        $cxx -std=c++11 \$CXX app.cpp $2 -o app -pthread && ./app >out && grep -q '^4000 bytes on a device' out"
 }
 
 compiler() { # compiler CC: what is done with each compiler
@@ -288,7 +297,7 @@ if [ -z "$fast$label" ]; then
             esac
             rm -f app scale.ptx
             eval \"\$command\"
-            if [ -e app ]; then ./app | grep -q 'hello from the stream, world'; else grep -q 'entry scale' scale.ptx; fi
+            if [ -e app ]; then LD_LIBRARY_PATH=\${CUDA_HOME:+\$CUDA_HOME/lib64} ./app | grep -q 'hello from the stream, world'; else grep -q 'entry scale' scale.ptx; fi
             ran=\$((ran + 1))
         done <commands
         [ \$ran -gt 0 ]"

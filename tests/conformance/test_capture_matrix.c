@@ -39,6 +39,7 @@ typedef struct kit {
     unsigned flags;
     size_t size;
     uint64_t id;
+    int64_t attribute;
     double ms;
 } kit;
 
@@ -54,6 +55,11 @@ static void nothing(void *user) {
 static void no_callback(ds_stream stream, ds_result status, void *user) {
     (void)stream;
     (void)status;
+    (void)user;
+}
+
+static void no_check(const ds_check_item *item, void *user) {
+    (void)item;
     (void)user;
 }
 
@@ -117,6 +123,9 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", good(ds_result_get_text(DS_OK) != NULL)) \
     X(BOTH, SAFE, "", good(ds_error_get_last() != NULL)) \
     X(BOTH, SAFE, "", good((ds_site_set("here", 1), 1))) \
+    X(BOTH, SAFE, "", good((ds_check_set_handler(no_check, NULL), 1))) \
+    X(BOTH, SAFE, "", \
+      good((ds_check_set_handler(no_check, NULL), ds_check_report(DS_ERR_DRIVER, "", "", 1), 1))) \
     X(BOTH, SAFE, "", good(ds_version_get() > 0)) \
     X(BOTH, KEEPS(ILLEGAL_STATE), "", ds_init(NULL)) \
     X(BOTH, SAFE, "", ds_backend_get_info(0, &k->backend)) \
@@ -137,12 +146,15 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", ds_device_format(k->device, k->text, sizeof k->text)) \
     X(BOTH, SAFE, "", ds_device_get_current(&k->device)) \
     X(BOTH, SAFE, "", ds_device_set_current(k->device)) \
+    X(BOTH, SAFE, "", ds_device_set_current(ds_device_at(0))) \
     X(BOTH, SAFE, "", ds_device_push(k->other_device)) \
     X(BOTH, SAFE, "", both(ds_device_push(k->other_device), ds_device_pop())) \
     X(BOTH, SAFE, "", left(enter_device(k), ds_device_scope_leave(&k->scope))) \
     X(BOTH, SAFE, "", ds_device_get_properties(k->device, &k->properties)) \
     X(BOTH, SAFE, "", ds_device_get_name(k->device, k->text, sizeof k->text)) \
     X(BOTH, SAFE, "", ds_device_get_capability(k->device, &k->number, NULL)) \
+    X(BOTH, SAFE, "", ds_device_get_attribute(k->device, DS_ATTR_MULTIPROCESSORS, &k->attribute)) \
+    X(BOTH, SAFE, "", good(ds_attribute_get_name(DS_ATTR_MULTIPROCESSORS) != NULL)) \
     X(BOTH, SAFE, "", good(known_or_not(ds_device_get_utilization(k->device, &k->flags, NULL)))) \
     X(BOTH, SAFE, "", good(known_or_not(ds_device_get_temperature(k->device, &k->flags)))) \
     X(BOTH, SAFE, "", good(known_or_not(ds_device_get_power_draw(k->device, &k->flags)))) \
@@ -280,6 +292,9 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, KEEPS(CAPTURE_UNSUPPORTED), "", ds_fill(ordinary, 0, 4, 16, k->origin)) \
     X(BOTH, SAFE, "", ds_fill(k->words, 0, 4, 16, k->outside)) \
     X(BOTH, SAFE, "", ds_fill_2d(k->words, 16, 0, 4, 2, 4, k->origin)) \
+    X(BOTH, SAFE, "P10", ds_copy_sync(k->words, k->pinned, 64)) \
+    X(BOTH, SAFE, "P10", ds_copy_sync(ordinary, k->words, 64)) \
+    X(BOTH, SAFE, "P10", ds_fill_sync(k->words, 0, 4, 16)) \
     X(BOTH, SAFE, "", ds_stream_launch_host_func(k->origin, nothing, NULL, NULL)) \
     X(BOTH, SAFE, "", ds_stream_launch_host_func(k->outside, nothing, NULL, NULL)) \
     X(BOTH, SPOILS(CAPTURE_UNSUPPORTED), "b.5", \
@@ -362,6 +377,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_stream_wait_stream(k->outside, k->legacy)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_copy(k->words, k->pinned, 64, k->legacy)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_fill(k->words, 0, 4, 16, k->legacy)) \
+    X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_copy_sync(k->words, k->pinned, 64)) \
+    X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_fill_sync(k->words, 0, 4, 16)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_launch_host_func(k->legacy, nothing, NULL, NULL)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_add_callback(k->legacy, no_callback, NULL, NULL)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", \
@@ -723,6 +740,8 @@ static int missing_rows(const char *path) {
         char *at = declares ? strstr(line, " ds_") : NULL;
         char *end = NULL;
         if (at && !strncmp(at, " ds_result ds_", 14))
+            at = strstr(at + 1, " ds_");
+        if (at && !strncmp(at, " ds_device ds_", 14))
             at = strstr(at + 1, " ds_");
         if (at && !strncmp(at, " ds_scope ds_", 13))
             at = strstr(at + 1, " ds_");

@@ -284,11 +284,11 @@ static void upload(void *to, const void *from) {
     ok(ds_stream_destroy(s));
 }
 
-static void blocks_while_the_stream_is_busy(ds_result (*run)(blocker *), void *a, void *p) {
+static void blocks_while_busy(ds_result (*run)(blocker *), void *a, void *p, ds_stream_desc desc) {
     gate g = { 0 };
     pthread_t thread;
     blocker b = { .run = run, .a = a, .b = p, .result = DS_ERR_SYSTEM };
-    ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &b.s));
+    ok(ds_stream_create(&desc, &b.s));
     gate_close(b.s, &g);
     gate_wait_entered(&g);
     assert_int_equal(pthread_create(&thread, NULL, blocker_main, &b), 0);
@@ -304,6 +304,10 @@ static void blocks_while_the_stream_is_busy(ds_result (*run)(blocker *), void *a
     /* a blocking call has waited for the gate, hence the stream is done */
     assert_int_equal(ds_stream_query(b.s), DS_OK);
     ok(ds_stream_destroy(b.s));
+}
+
+static void blocks_while_the_stream_is_busy(ds_result (*run)(blocker *), void *a, void *p) {
+    blocks_while_busy(run, a, p, (ds_stream_desc){ .device = device(0) });
 }
 
 static void test_pageable_copies_and_fills_block(void **state) {
@@ -327,6 +331,116 @@ static void test_pageable_copies_and_fills_block(void **state) {
     drop(DEVICE0, d);
     free(host);
     free(back);
+}
+
+/* ---- synchronous copies and fills ---- */
+
+static ds_result run_copy_sync(blocker *b) {
+    return ds_copy_sync(b->a, b->b, BLOCK_N);
+}
+
+static ds_result run_fill_sync(blocker *b) {
+    return ds_fill_sync(b->a, 5, 1, BLOCK_N);
+}
+
+static void test_synchronous_copies_and_fills_are_done(void **state) {
+    (void)state;
+    for (int from = 0; from < KINDS; from++)
+        for (int to = 0; to < KINDS; to++) {
+            unsigned char *want = host_bytes(BLOCK_N), *got = host_bytes(BLOCK_N),
+                          *a = make((kind)from, BLOCK_N), *b = make((kind)to, BLOCK_N);
+            pattern(want, BLOCK_N, (uint64_t)(from * KINDS + to));
+            ok(ds_copy_sync(a, want, BLOCK_N));
+            ok(ds_copy_sync(b, a, BLOCK_N));
+            ok(ds_copy_sync(got, b, BLOCK_N));
+            assert_memory_equal(got, want, BLOCK_N);
+            ok(ds_fill_sync(b, 0x01020304u, 4, BLOCK_N / 4));
+            ok(ds_copy_sync(got, b, BLOCK_N));
+            for (size_t i = 0; i < BLOCK_N; i++)
+                assert_int_equal(got[i], 4 - i % 4);
+            drop((kind)from, a);
+            drop((kind)to, b);
+            free(want);
+            free(got);
+        }
+}
+
+static void test_synchronous_copies_wait_for_blocking_streams(void **state) {
+    const ds_stream_desc here = { .device = device(0), .flags = DS_STREAM_BLOCKING };
+    const ds_stream_desc there = { .device = device(1), .flags = DS_STREAM_BLOCKING };
+    unsigned char *pin = make(PINNED, BLOCK_N), *back = make(PINNED, BLOCK_N),
+                  *d = make(DEVICE0, BLOCK_N), *far = make(DEVICE1, BLOCK_N);
+    (void)state;
+    pattern(pin, BLOCK_N, 31);
+
+    blocks_while_busy(run_copy_sync, d, pin, here);
+    blocks_while_busy(run_fill_sync, back, NULL, here);
+    blocks_while_busy(run_copy_sync, far, d, there); /* the device of an operand */
+    blocks_while_busy(run_copy_sync, back, far, there);
+
+    assert_memory_equal(back, pin, BLOCK_N);
+    drop(PINNED, pin);
+    drop(PINNED, back);
+    drop(DEVICE0, d);
+    drop(DEVICE1, far);
+}
+
+static void test_a_synchronous_copy_ignores_non_blocking_streams(void **state) {
+    gate g = { 0 };
+    unsigned char *pin = make(PINNED, BLOCK_N), *d = make(DEVICE0, BLOCK_N);
+    (void)state;
+    ds_stream s = harness_stream(0, 0);
+    gate_close(s, &g);
+
+    ok(ds_copy_sync(d, pin, BLOCK_N));
+    ok(ds_fill_sync(d, 1, 1, BLOCK_N));
+
+    assert_int_equal(ds_stream_query(s), DS_NOT_READY);
+    gate_open(&g);
+    ok(ds_stream_synchronize(s));
+    ok(ds_stream_destroy(s));
+    drop(PINNED, pin);
+    drop(DEVICE0, d);
+}
+
+static void test_synchronous_copies_refuse_wrong_arguments(void **state) {
+    unsigned char *d = make(DEVICE0, 64), host[64] = { 0 };
+    (void)state;
+
+    refused(ds_copy_sync(NULL, host, 64), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_sync(d, NULL, 64), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_sync(d, host, SIZE_MAX), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_sync(d + 1, host, 64), DS_ERR_INVALID_VALUE);
+    refused(ds_fill_sync(NULL, 0, 1, 64), DS_ERR_INVALID_VALUE);
+    refused(ds_fill_sync(d, 0, 3, 8), DS_ERR_INVALID_VALUE);
+    refused(ds_fill_sync(d, 0, 4, 17), DS_ERR_INVALID_VALUE);
+    refused(ds_fill_sync(d + 1, 0, 4, 1), DS_ERR_INVALID_VALUE);
+
+    ok(ds_copy_sync(NULL, NULL, 0));
+    ok(ds_fill_sync(d, 0, 4, 0));
+    drop(DEVICE0, d);
+}
+
+/* The per-thread stream may be the default stream, and may capture: no node is added. */
+static void test_a_synchronous_copy_is_no_node_of_a_capture(void **state) {
+    ds_stream mine;
+    ds_graph g;
+    (void)state;
+    harness_restart(&(ds_init_desc){ .flags = DS_INIT_PER_THREAD_DEFAULT_STREAM });
+    unsigned char host[64] = { 7 }, *d = make(DEVICE0, 64);
+    ok(ds_stream_get_default(device(0), &mine));
+    for (int fill = 0; fill < 2; fill++) {
+        ok(ds_capture_begin(mine, DS_CAPTURE_RELAXED));
+        harness_watch(mine);
+
+        refused(fill ? ds_fill_sync(d, 0, 1, 64) : ds_copy_sync(d, host, 64),
+                DS_ERR_CAPTURE_UNSUPPORTED);
+
+        refused(ds_capture_end(mine, &g), DS_ERR_CAPTURE_INVALIDATED);
+        ok(ds_copy_sync(d, host, 64));
+    }
+    drop(DEVICE0, d);
+    harness_restart(NULL);
 }
 
 /* What it is handed is free again when the copy returns: overwrites it. */
@@ -916,6 +1030,43 @@ static void test_copies_are_staged_where_peer_access_is_off(void **state) {
     harness_restart(NULL);
 }
 
+/* all 1, none 0, half 1 within each half of four devices. */
+static int access_of(const char *word, int from, int to) {
+    if (from == to || !*word || strcmp(word, "all") == 0)
+        return 1;
+    return strcmp(word, "half") == 0 && from / 2 == to / 2;
+}
+
+static void test_the_environment_selects_peer_access(void **state) {
+    static const char *const words[] = { "", "all", "none", "half" };
+    static const unsigned char peers[4] = { 1, 1, 0, 1 };
+    ds_cpu_desc four = { .devices = 4 }, two = { .devices = 2, .peer_access = peers };
+    int can = -1;
+    (void)state;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        setenv("DEVSTREAM_CPU_PEERS", words[i], 1);
+        harness_restart(&(ds_init_desc){ .cpu = &four });
+        for (int from = 0; from < 4; from++)
+            for (int to = 0; to < 4; to++) {
+                ok(ds_device_can_access_peer(ds_cpu(from), ds_cpu(to), &can));
+                assert_int_equal(can, access_of(words[i], from, to));
+            }
+    }
+
+    /* the options count more */
+    setenv("DEVSTREAM_CPU_PEERS", "none", 1);
+    harness_restart(&(ds_init_desc){ .cpu = &two });
+    ok(ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &can));
+    assert_int_equal(can, 1);
+    harness_shutdown();
+
+    setenv("DEVSTREAM_CPU_PEERS", "some", 1);
+    refused(ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &can), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "DEVSTREAM_CPU_PEERS is \"some\""));
+    unsetenv("DEVSTREAM_CPU_PEERS");
+    harness_restart(NULL);
+}
+
 static void test_peer_access_may_be_one_way(void **state) {
     (void)state;
     static const unsigned char peers[4] = { 1, 1, 0, 1 };
@@ -1000,6 +1151,11 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST(test_the_source_of_a_pageable_copy_may_be_used_again_at_once, "peers b.1"),
     DS_TEST(test_free_host_free_and_unregister_wait_for_the_device, "peers b.1"),
     DS_TEST(test_alloc_does_not_wait_for_the_device, "peers b.1"),
+    DS_TEST(test_synchronous_copies_and_fills_are_done, "copies"),
+    DS_TEST(test_synchronous_copies_wait_for_blocking_streams, "copies"),
+    DS_TEST(test_a_synchronous_copy_ignores_non_blocking_streams, "copies"),
+    DS_TEST(test_synchronous_copies_refuse_wrong_arguments, "copies"),
+    DS_TEST(test_a_synchronous_copy_is_no_node_of_a_capture, "copies"),
     DS_TEST(test_a_full_device_is_out_of_memory, "memory"),
     DS_TEST(test_pitched_copies_touch_only_their_rows, "copies"),
     DS_TEST(test_pitched_copies_refuse_wrong_arguments, "copies"),
@@ -1016,6 +1172,7 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST_CPU(test_memory_of_the_program_where_a_devices_was_is_copied, "memory"),
     DS_TEST_CPU(test_memory_limit_is_kept_and_memory_info_moves, "peers 25"),
     DS_TEST_CPU(test_copies_are_staged_where_peer_access_is_off, "copies"),
+    DS_TEST_CPU(test_the_environment_selects_peer_access, "copies"),
     DS_TEST_CPU(test_peer_access_may_be_one_way, "copies"),
 };
 const size_t tests_copies_count = sizeof tests_copies / sizeof tests_copies[0];

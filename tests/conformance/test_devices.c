@@ -3,6 +3,7 @@
 #include "harness.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -387,6 +388,28 @@ static void test_a_zeroed_device_or_a_negative_index_sets_nothing(void **state) 
     assert_true(same(current(), harness_device(1)));
 }
 
+static void test_an_index_names_a_device_of_the_current_type(void **state) {
+    int n = harness_device_count();
+    ds_stream s;
+    ds_device d;
+    (void)state;
+    ok(ds_device_set_current(harness_device(1)));
+
+    for (int i = 0; i < n; i++)
+        assert_true(same(ds_device_at(i), with_index(i)));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_device_at(0) }, &s));
+    ok(ds_stream_get_device(s, &d));
+    assert_true(same(d, with_index(0)));
+    refused(ds_device_set_current(ds_device_at(n)), DS_ERR_DEVICE_RANGE);
+    refused(ds_device_synchronize(ds_device_at(-1)), DS_ERR_DEVICE_RANGE);
+
+    assert_true(same(current(), harness_device(1)));
+    ok(ds_device_set_current(ds_cpu(0))); /* the CPU driver is there with GPUs, too */
+    assert_int_equal(ds_device_at(0).type, DS_DEVICE_CPU);
+    ok(ds_device_set_current(harness_device(0)));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_devices_that_are_not_there_are_not_set(void **state) {
     int cuda;
     (void)state;
@@ -615,6 +638,82 @@ static void test_uuids_differ_and_print_as_36_characters(void **state) {
     refused(ds_uuid_format(a.uuid, text, 36), DS_ERR_INVALID_VALUE);
     refused(ds_uuid_format(a.uuid, NULL, 37), DS_ERR_INVALID_VALUE);
     refused(ds_uuid_format(NULL, text, 37), DS_ERR_INVALID_VALUE);
+}
+
+static int64_t attribute_of(ds_device d, ds_attribute attribute) {
+    int64_t value = -1;
+    ok(ds_device_get_attribute(d, attribute, &value));
+    return value;
+}
+
+/* What launches are checked against, and what ds_device_properties has too. */
+static void test_attributes_are_the_limits_and_properties(void **state) {
+    static const struct {
+        ds_attribute attribute;
+        int64_t value;
+    } limits[] = {
+        { DS_ATTR_MAX_THREADS_PER_BLOCK, 1024 }, { DS_ATTR_MAX_BLOCK_X, 1024 },
+        { DS_ATTR_MAX_BLOCK_Y, 1024 },           { DS_ATTR_MAX_BLOCK_Z, 64 },
+        { DS_ATTR_MAX_GRID_X, INT_MAX },         { DS_ATTR_MAX_GRID_Y, 65535 },
+        { DS_ATTR_MAX_GRID_Z, 65535 },
+    };
+
+    ds_device_properties p;
+    (void)state;
+    for (int i = 0; i < harness_device_count(); i++) {
+        const ds_device d = harness_device(i);
+        ok(ds_device_get_properties(d, &p));
+
+        for (size_t k = 0; k < sizeof limits / sizeof *limits; k++)
+            assert_int_equal(attribute_of(d, limits[k].attribute), limits[k].value);
+        assert_int_equal(attribute_of(d, DS_ATTR_MULTIPROCESSORS), p.multiprocessors);
+        assert_int_equal(attribute_of(d, DS_ATTR_CAPABILITY_MAJOR), p.major);
+        assert_int_equal(attribute_of(d, DS_ATTR_CAPABILITY_MINOR), p.minor);
+        assert_int_equal(attribute_of(d, DS_ATTR_UNIFIED_ADDRESSING), p.unified_addressing);
+        assert_true(attribute_of(d, DS_ATTR_SHARED_MEMORY_PER_BLOCK_OPTIN) >=
+                    attribute_of(d, DS_ATTR_SHARED_MEMORY_PER_BLOCK));
+        assert_true(attribute_of(d, DS_ATTR_COPY_ENGINES) > 0);
+    }
+}
+
+static void test_every_attribute_has_a_value_or_a_sentence(void **state) {
+#define NUMBER(name, value, text) name,
+    static const ds_attribute all[] = { DS_ATTRIBUTES(NUMBER) };
+#undef NUMBER
+    int known = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *name = ds_attribute_get_name(all[i]);
+        int64_t value = -1;
+        ds_result r = ds_device_get_attribute(harness_device(0), all[i], &value);
+        known += r == DS_OK;
+        assert_string_not_equal(name, "unknown");
+        if (r == DS_OK)
+            continue;
+        assert_int_equal(r, DS_ERR_UNSUPPORTED);
+        assert_int_equal(value, 0);
+        assert_non_null(strstr(ds_error_get_last(), name));
+    }
+    assert_true(known >= 20);
+    if (!harness_is_cpu())
+        assert_int_equal(known, sizeof all / sizeof *all);
+}
+
+static void test_attributes_that_do_not_exist_are_refused(void **state) {
+    int64_t value = 7;
+    (void)state;
+    refused(ds_device_get_attribute(harness_device(0), (ds_attribute)0, &value),
+            DS_ERR_INVALID_VALUE);
+    assert_int_equal(value, 0);
+    refused(ds_device_get_attribute(harness_device(0), (ds_attribute)-1, &value),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_device_get_attribute(harness_device(0), (ds_attribute)11111, &value),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_device_get_attribute(harness_device(0), DS_ATTR_MULTIPROCESSORS, NULL),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_device_get_attribute(with_index(100), DS_ATTR_MULTIPROCESSORS, &value),
+            DS_ERR_DEVICE_RANGE);
+    assert_string_equal(ds_attribute_get_name((ds_attribute)0), "unknown");
 }
 
 static void test_functions_of_a_device_refuse_what_is_none(void **state) {
@@ -937,6 +1036,7 @@ const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_print_refuses_small_buffers_and_what_is_no_device, "peers a.5"),
     DS_TEST(test_set_and_get_agree, "peers 21, torch 10"),
     DS_TEST(test_a_zeroed_device_or_a_negative_index_sets_nothing, "peers 31, torch 9"),
+    DS_TEST(test_an_index_names_a_device_of_the_current_type, "devices"),
     DS_TEST(test_devices_that_are_not_there_are_not_set, "peers 24 26 59"),
     DS_TEST(test_a_push_that_fails_leaves_no_frame, "peers 24"),
     DS_TEST(test_pop_restores_the_device_at_entry, "peers 22, torch 10 11"),
@@ -947,6 +1047,9 @@ const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_properties_are_the_same_by_every_way_to_name_the_device, "torch 1 2 3"),
     DS_TEST_CPU(test_a_cpu_device_has_no_capability_and_no_bus, "torch 2 3"),
     DS_TEST(test_uuids_differ_and_print_as_36_characters, "torch 4"),
+    DS_TEST(test_attributes_are_the_limits_and_properties, "devices"),
+    DS_TEST(test_every_attribute_has_a_value_or_a_sentence, "devices"),
+    DS_TEST(test_attributes_that_do_not_exist_are_refused, "devices"),
     DS_TEST(test_functions_of_a_device_refuse_what_is_none, "peers 59, torch 12"),
     DS_TEST(test_a_device_reaches_itself_and_queries_change_no_device, "devices"),
     DS_TEST(test_the_priority_range_goes_from_zero_to_a_negative_number, "peers b.11, torch 24"),

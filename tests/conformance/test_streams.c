@@ -84,6 +84,7 @@ static void test_presets_have_the_defaults_of_their_libraries(void **state) {
     } presets[] = {
         { ds_stream_desc_torch(), DS_STREAM_NON_BLOCKING },
         { ds_stream_desc_paddle(), DS_STREAM_NON_BLOCKING },
+        { ds_stream_desc_cuda(), DS_STREAM_BLOCKING },
         { ds_stream_desc_cupy(), DS_STREAM_BLOCKING },
         { ds_stream_desc_mindspore(), DS_STREAM_NON_BLOCKING },
     };

@@ -150,6 +150,10 @@ static void test_waits_of_the_host_warn_and_name_their_line(void **state) {
     warns(ds_copy_2d(page, 64, dev, 64, 32, 4, s), "ds_copy_2d");
     warns(ds_fill(page, 1, 1, SIZE, s), "ds_fill");
     warns(ds_fill_2d(page, 64, 1, 1, 32, 4, s), "ds_fill_2d");
+    warns(ds_copy_sync(page, dev, SIZE), "ds_copy_sync waits for the stream of ");
+    warns(ds_fill_sync(dev, 5, 1, SIZE), "ds_fill_sync waits for the stream of ");
+    silent(ds_copy_sync(page, dev, 0));
+    silent(ds_fill_sync(dev, 5, 1, 0));
     silent(ds_copy(page, dev, 0, s));
     silent(ds_fill(page, 1, 1, 0, s));
     const char *unregisters = "ds_pinned_unregister waits for all work of all devices";
@@ -197,6 +201,8 @@ static void test_waits_of_the_host_are_refused_before_anything_is_done(void **st
     stops(ds_copy(page, dev, SIZE, s), "pageable");
     stops(ds_copy(dev, page, SIZE, s), "pageable");
     stops(ds_fill(page, 9, 1, SIZE, s), "pageable");
+    stops(ds_copy_sync(page, dev, SIZE), "waits for the stream");
+    stops(ds_fill_sync(page, 9, 1, SIZE), "waits for the stream");
     stops(ds_device_free(dev), "ds_device_free");
     stops(ds_pinned_free(pinned), "ds_pinned_free");
     stops(ds_pinned_unregister(registered), "ds_pinned_unregister");
@@ -217,8 +223,9 @@ static void test_waits_of_the_host_are_refused_before_anything_is_done(void **st
     refused(ds_stream_synchronize((ds_stream){ 1ull << 50 }), DS_ERR_INVALID_HANDLE);
     refused(ds_event_synchronize((ds_event){ 1ull << 50 }), DS_ERR_INVALID_HANDLE);
     refused(ds_copy((char *)dev + 8, page, SIZE, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_sync((char *)dev + 8, page, SIZE), DS_ERR_INVALID_VALUE);
     ok(ds_device_synchronize(harness_device(0))); /* torch.cuda.synchronize works in every mode */
-    assert_int_equal(log_heard.n, 10);            /* as errors */
+    assert_int_equal(log_heard.n, 12);            /* as errors */
     ok(ds_sync_debug_set_mode(DS_SYNC_DEBUG_DEFAULT));
     ok(ds_device_free(dev));
     ok(ds_pinned_free(pinned));

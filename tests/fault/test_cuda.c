@@ -282,6 +282,7 @@ static void cold_verbs(world *w, void (*after)(const char *verb)) {
     ds_topology *topology;
     void *m;
     size_t a, b;
+    int64_t attribute;
     int x, y;
     double ms;
 #define DO(verb) \
@@ -301,6 +302,7 @@ static void cold_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_event_get_elapsed_ms(w->timed, w->timed, &ms))
     DO(ds_device_synchronize(ds_cuda(w->device)))
     DO(ds_device_get_properties(ds_cuda(w->device), &p))
+    DO(ds_device_get_attribute(ds_cuda(w->device), DS_ATTR_WARP_SIZE, &attribute))
     DO(ds_device_get_memory_info(ds_cuda(w->device), &a, &b))
     DO(ds_device_get_priority_range(ds_cuda(w->device), &x, &y))
     DO(ds_device_can_access_peer(ds_cuda(w->device), ds_cuda(3), &x))
@@ -327,6 +329,8 @@ static void cold_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_stream_synchronize(w->elsewhere))
     DO(ds_stream_synchronize(s))
     DO(ds_stream_query(s))
+    DO(ds_fill_sync(w->far, 7, 1, N))
+    DO(ds_copy_sync(w->page, w->d, N))
     DO(ds_stream_get_per_thread(ds_cuda(w->device), &s))
     DO(ds_fill(w->d, 7, 1, N, s))
     DO(ds_fill(w->far, 7, 4, N / 4, s)) /* another device's memory */
@@ -574,6 +578,77 @@ static void test_asking_makes_no_context(void **state) {
     ok(ds_shutdown());
     assert_int_equal(standin_contexts(), before);
     print_message("%s", text);
+}
+
+static void test_attributes_are_those_of_cudart(void **state) {
+    static const struct {
+        ds_attribute ours;
+        enum cudaDeviceAttr cuda;
+    } pairs[] = {
+        { DS_ATTR_MAX_THREADS_PER_BLOCK, cudaDevAttrMaxThreadsPerBlock },
+        { DS_ATTR_MAX_BLOCK_X, cudaDevAttrMaxBlockDimX },
+        { DS_ATTR_MAX_BLOCK_Y, cudaDevAttrMaxBlockDimY },
+        { DS_ATTR_MAX_BLOCK_Z, cudaDevAttrMaxBlockDimZ },
+        { DS_ATTR_MAX_GRID_X, cudaDevAttrMaxGridDimX },
+        { DS_ATTR_MAX_GRID_Y, cudaDevAttrMaxGridDimY },
+        { DS_ATTR_MAX_GRID_Z, cudaDevAttrMaxGridDimZ },
+        { DS_ATTR_SHARED_MEMORY_PER_BLOCK, cudaDevAttrMaxSharedMemoryPerBlock },
+        { DS_ATTR_CONSTANT_MEMORY, cudaDevAttrTotalConstantMemory },
+        { DS_ATTR_WARP_SIZE, cudaDevAttrWarpSize },
+        { DS_ATTR_REGISTERS_PER_BLOCK, cudaDevAttrMaxRegistersPerBlock },
+        { DS_ATTR_CLOCK_RATE, cudaDevAttrClockRate },
+        { DS_ATTR_MULTIPROCESSORS, cudaDevAttrMultiProcessorCount },
+        { DS_ATTR_KERNEL_TIMEOUT, cudaDevAttrKernelExecTimeout },
+        { DS_ATTR_INTEGRATED, cudaDevAttrIntegrated },
+        { DS_ATTR_CAN_MAP_HOST_MEMORY, cudaDevAttrCanMapHostMemory },
+        { DS_ATTR_COMPUTE_MODE, cudaDevAttrComputeMode },
+        { DS_ATTR_CONCURRENT_KERNELS, cudaDevAttrConcurrentKernels },
+        { DS_ATTR_ECC, cudaDevAttrEccEnabled },
+        { DS_ATTR_PCI_BUS, cudaDevAttrPciBusId },
+        { DS_ATTR_PCI_DEVICE, cudaDevAttrPciDeviceId },
+        { DS_ATTR_MEMORY_CLOCK_RATE, cudaDevAttrMemoryClockRate },
+        { DS_ATTR_MEMORY_BUS_WIDTH, cudaDevAttrGlobalMemoryBusWidth },
+        { DS_ATTR_L2_SIZE, cudaDevAttrL2CacheSize },
+        { DS_ATTR_MAX_THREADS_PER_MULTIPROCESSOR, cudaDevAttrMaxThreadsPerMultiProcessor },
+        { DS_ATTR_COPY_ENGINES, cudaDevAttrAsyncEngineCount },
+        { DS_ATTR_UNIFIED_ADDRESSING, cudaDevAttrUnifiedAddressing },
+        { DS_ATTR_PCI_DOMAIN, cudaDevAttrPciDomainId },
+        { DS_ATTR_CAPABILITY_MAJOR, cudaDevAttrComputeCapabilityMajor },
+        { DS_ATTR_CAPABILITY_MINOR, cudaDevAttrComputeCapabilityMinor },
+        { DS_ATTR_SHARED_MEMORY_PER_MULTIPROCESSOR, cudaDevAttrMaxSharedMemoryPerMultiprocessor },
+        { DS_ATTR_REGISTERS_PER_MULTIPROCESSOR, cudaDevAttrMaxRegistersPerMultiprocessor },
+        { DS_ATTR_MANAGED_MEMORY, cudaDevAttrManagedMemory },
+        { DS_ATTR_PAGEABLE_MEMORY_ACCESS, cudaDevAttrPageableMemoryAccess },
+        { DS_ATTR_CONCURRENT_MANAGED_ACCESS, cudaDevAttrConcurrentManagedAccess },
+        { DS_ATTR_COOPERATIVE_LAUNCH, cudaDevAttrCooperativeLaunch },
+        { DS_ATTR_SHARED_MEMORY_PER_BLOCK_OPTIN, cudaDevAttrMaxSharedMemoryPerBlockOptin },
+        { DS_ATTR_MAX_BLOCKS_PER_MULTIPROCESSOR, cudaDevAttrMaxBlocksPerMultiprocessor },
+        { DS_ATTR_RESERVED_SHARED_MEMORY_PER_BLOCK, cudaDevAttrReservedSharedMemoryPerBlock },
+        { DS_ATTR_MEMORY_POOLS, cudaDevAttrMemoryPoolsSupported },
+    };
+
+#define ONE(name, value, text) +1
+    const size_t count = 0 DS_ATTRIBUTES(ONE);
+#undef ONE
+    (void)state;
+    assert_int_equal(sizeof pairs / sizeof *pairs, count);
+    for (size_t i = 0; i < count; i++) {
+        int64_t ours = -1;
+        int theirs = -2;
+        assert_int_equal(pairs[i].ours, pairs[i].cuda);
+        ok(ds_device_get_attribute(ds_cuda(2), pairs[i].ours, &ours));
+        cuda(cudaDeviceGetAttribute(&theirs, pairs[i].cuda, 2));
+        assert_int_equal(ours, theirs);
+    }
+
+    /* a driver that does not know the attribute */
+    int64_t value = -1;
+    standin_fail(1, cudaErrorInvalidValue);
+    refused(ds_device_get_attribute(ds_cuda(2), DS_ATTR_MEMORY_POOLS, &value), DS_ERR_UNSUPPORTED);
+    assert_int_equal(standin_failed(), 1);
+    assert_int_equal(value, 0);
+    standin_fail(0, 0);
+    ok(ds_shutdown());
 }
 
 static void *use_device_2(void *none) {
@@ -2074,6 +2149,7 @@ static ds_result little_program(void) {
     ds_kernel k = { 0 };
     void *dev = NULL, *far = NULL, *cpu = NULL, *pin = NULL;
     int registered = 0, peer;
+    int64_t attribute;
     double ms;
     static const ds_param params[] = {
         { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
@@ -2102,6 +2178,9 @@ static ds_result little_program(void) {
     STEP(ds_pinned_register(page, N));
     registered = 1;
     STEP(ds_device_can_access_peer(ds_cuda(0), ds_cuda(1), &peer));
+    STEP(ds_device_get_attribute(ds_cuda(1), DS_ATTR_WARP_SIZE, &attribute));
+    STEP(ds_fill_sync(far, 0, 1, N));
+    STEP(ds_copy_sync(dev, far, N));
     uint64_t *h = pin;
     *h = 3;
     for (uint64_t i = 0; i < 2; i++)
@@ -2903,6 +2982,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_a_mode_that_was_set_without_devstream_is_given_back, setup),
         cmocka_unit_test_setup(test_to_capture_an_operation_does_not_ask_for_all_nodes, setup),
         cmocka_unit_test_setup(test_an_executable_keeps_the_kernels_that_it_was_made_with, setup),
+        cmocka_unit_test_setup(test_attributes_are_those_of_cudart, setup),
         cmocka_unit_test_setup(test_every_call_that_fails_is_a_result_and_leaks_nothing, setup),
         cmocka_unit_test_setup(test_every_call_out_of_memory_is_a_result_and_leaks_nothing, setup),
     };

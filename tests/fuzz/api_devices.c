@@ -30,7 +30,7 @@ static void step_device_text(void) {
 static void step_device_current(void) {
     switch (pick(4)) {
     case 0:
-        CALL(ds_device_set_current(any_device()));
+        CALL(ds_device_set_current(odd() ? ds_device_at(any_int()) : any_device()));
         break;
     case 1:
         CALL(ds_device_push(any_device()));
@@ -74,9 +74,16 @@ static void step_device_query(void) {
     ds_device_properties properties;
     ds_device device = any_device();
     size_t bytes, more_bytes;
+    int64_t value;
     int n, m;
-    switch (pick(6)) {
-    case 0:
+    switch (pick(7)) {
+    case 0: {
+        ds_attribute attribute = (ds_attribute)(odd() ? any_int() : (int)byte());
+        CALL_OUT(ds_device_get_attribute(device, attribute, MAYBE(value)), value);
+        CALL_VOID((void)ds_attribute_get_name(attribute));
+        break;
+    }
+    case 6:
         CALL_OUT(ds_device_get_properties(device, MAYBE(properties)), properties);
         break;
     case 1:
@@ -141,6 +148,20 @@ static void step_names(void) {
     CALL_VOID((void)ds_dtype_get_size(dtype));
     CALL_VOID((void)ds_collective_get_name((ds_collective)any_int()));
     CALL_VOID((void)ds_mem_stats_get_name(small_size()));
+}
+
+static void take_check(const ds_check_item *item, void *user) {
+    (void)user;
+    if (item->result >= 0 || !item->error)
+        die("a failed check without a negative result or a sentence");
+}
+
+/* Never the default handler, which would end the process. */
+static void step_check(void) {
+    CALL_VOID(ds_check_set_handler(take_check, NULL));
+    CALL_VOID((void)DS_CHECK(ds_stream_query(any_stream())));
+    CALL_VOID(
+        ds_check_report(DS_ERR_DRIVER, odd() ? NULL : "text", odd() ? NULL : "file", any_int()));
 }
 
 static void step_sync_debug(void) {
@@ -238,9 +259,9 @@ static void step_range(void) {
     }
 }
 
-static const step_fn steps[] = {
-    step_device_text, step_device_current, step_device_current, step_backend, step_device_query,
-    step_device_wait, step_device_wait,    step_nvml,           step_names,   step_sync_debug,
-    step_cpu,         step_range_nested,   step_range
-};
+static const step_fn steps[] = { step_device_text,  step_device_current, step_device_current,
+                                 step_backend,      step_device_query,   step_device_wait,
+                                 step_device_wait,  step_nvml,           step_names,
+                                 step_check,        step_sync_debug,     step_cpu,
+                                 step_range_nested, step_range };
 const step_group device_steps = { steps, COUNT(steps) };

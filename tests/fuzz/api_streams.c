@@ -218,11 +218,14 @@ static void step_copy(void) {
     size_t size = out_size < in_size && in_size <= STEADY ? out_size : in_size;
     ds_stream stream = any_stream();
     ds_device out_device = any_device(), in_device = any_device();
-    switch (pick(3)) {
+    switch (pick(4)) {
     case 0:
         CALL(ds_copy(out, in, size, stream));
         break;
     case 1:
+        CALL(ds_copy_sync(out, in, size));
+        break;
+    case 2:
         CALL(ds_copy_with(out, in, size, odd() ? any_flags() : byte() & 1u, stream));
         break;
     default:
@@ -265,7 +268,10 @@ static void step_fill(void) {
     size_t count = value_size == 1 || value_size > 8 ? size : size / (value_size ? value_size : 1);
     ds_stream stream = any_stream();
     if (byte() < 128) {
-        CALL(ds_fill(out, (uint32_t)byte(), value_size, count, stream));
+        if (byte() & 1)
+            CALL(ds_fill_sync(out, (uint32_t)byte(), value_size, count));
+        else
+            CALL(ds_fill(out, (uint32_t)byte(), value_size, count, stream));
         return;
     }
     size_t width = pick(33), height = pick(33), pitch = pick(65) * 4;

@@ -23,6 +23,13 @@ AT(ds_capture_info, dependency_count, 24);
 AT(ds_capture_info, begun, 32);
 AT(ds_capture_info, reserved, 48);
 
+SIZE(ds_check_item, 40);
+AT(ds_check_item, result, 0);
+AT(ds_check_item, text, 8);
+AT(ds_check_item, file, 16);
+AT(ds_check_item, line, 24);
+AT(ds_check_item, error, 32);
+
 SIZE(ds_comm_options, 80);
 AT(ds_comm_options, streams, 0);
 AT(ds_comm_options, stream_count, 8);

@@ -54,6 +54,8 @@ static void run_ptx(const char *entry, memory *m, unsigned blocks, const void *c
                     size_t count) {
     char error[256] = "";
     ptx_module *module = ptx_load(ptx_text(), error, sizeof error);
+    if (module && ptx_inexact(module))
+        fail_msg("%s", ptx_inexact(module));
     const ptx_function *f = module ? ptx_find(module, entry) : NULL;
     ptx_launch launch = { .grid = { blocks, 1, 1 },
                           .block = { THREADS, 1, 1 },

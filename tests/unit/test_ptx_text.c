@@ -6,6 +6,7 @@
 #include "unit.h"
 
 #include "kernels_ptx.h"
+#include "standin/ptx.h"
 
 #define HEAD ".version 5.0\n.target sm_60\n.address_size 64\n"
 
@@ -151,6 +152,7 @@ static void test_sizes_of_parameters(void **state) {
         { ".param .align 8 .b8 p[24]", 24, 0 },
         { ".param .align 4 .b8 p [ 12 ]", 12, 0 },
         { ".param .u32 p[3]", 12, 0 },
+        { ".param.align 8 .b8 p[24]", 24, 0 },
         { ".param .u64 .ptr p", 8, 1 },
         { ".param .u64 .ptr .align 1 p", 8, 1 },
         { ".param .u64 .ptr .global .align 16 p /* the first */", 8, 1 },
@@ -226,6 +228,7 @@ static void test_indices_of_threads_are_no_base(void **state) {
                         "ld.global.f32 %f1, [%rd4]; st.global.f32 [%rd5], %f1;",
                 READS, WRITES);
     expect_uses(LOAD_A "L: st.global.u8 [%rd1], 0; add.s64 %rd1, %rd1, 1; @%p1 bra L;", WRITES, NO);
+    expect_uses("{.reg.b64 d; ld.param.u64 d, [a]; st.u8 [d], 0; }", WRITES, NO);
     expect_uses(LOAD_A "setp.gt.s64 %p1, %rd1, 0; selp.b64 %rd2, %rd1, 0, %p1;"
                        "ld.global.u8 %rs1, [%rd2];",
                 READS, NO);
@@ -332,6 +335,27 @@ static void test_the_tables_of_the_generators_fit(void **state) {
         assert_int_equal(found.count, ds__rng_forms[i].count);
         ds__host_free(joined);
     }
+}
+
+/* The results of collectives and fills are promised to the last bit. */
+static void expect_exact(const char *text) {
+    char error[300];
+    ptx_module *m = ptx_load(text, error, sizeof error);
+    if (!m || ptx_inexact(m))
+        fail_msg("%s", m ? ptx_inexact(m) : error);
+    ptx_unload(m);
+}
+
+static void test_the_librarys_kernels_have_defined_bits(void **state) {
+    (void)state;
+    for (int i = 0; i < DS__COMM_KERNELS; i++)
+        expect_exact(ds__comm_desc(i).cuda.image);
+    for (int i = 0; i < DS__RNG_KERNELS; i++) {
+        char *joined = ds__rng_forms[i].pieces ? ds__ptx_join(ds__rng_forms[i].pieces) : NULL;
+        expect_exact(joined ? joined : ds__rng_forms[i].text);
+        ds__host_free(joined);
+    }
+    expect_exact(ptx_matmul);
 }
 
 static void test_the_parameters_of_a_fill_are_recognised(void **state) {
@@ -459,6 +483,7 @@ int main(void) {
         cmocka_unit_test(test_a_chain_that_is_too_long_says_nothing),
         cmocka_unit_test(test_the_tables_of_the_collectives_fit),
         cmocka_unit_test(test_the_tables_of_the_generators_fit),
+        cmocka_unit_test(test_the_librarys_kernels_have_defined_bits),
         cmocka_unit_test(test_the_parameters_of_a_fill_are_recognised),
         cmocka_unit_test(test_a_check_without_memory_is_refused_as_such),
         cmocka_unit_test(test_changed_and_cut_texts_are_read_safely),
