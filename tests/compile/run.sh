@@ -318,7 +318,7 @@ if [ -z "$fast$label" ]; then
     cxx=$(for cc in $compilers; do cxx_of "$cc"; done)
     long "arithmetic of kernels, the same bits by all compilers and options: runs" "
         same() { # same COMPILER OPTIONS...
-            \"\$@\" \$warn \$T/kernel_math.c -o math -lm || return
+            \"\$@\" \$warn -I\$root/src \$T/kernel_math.c -o math -lm || return
             \${run:-} ./math >sums
             [ -e expected ] || cp sums expected
             cmp expected sums || { echo \"by: \$*\"; diff expected sums; }
@@ -343,13 +343,13 @@ elif have clang; then
         device=\"clang -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib -ffp-contract=off -std=c++14 \
             -O2 -S -Wall -Wextra -Werror -Wno-unknown-cuda-version\"
         \$device \$root/tests/unit/ptx/kernel_math.cu -o math.ptx
-        { echo '#define DEVSTREAM_KERNEL_DEVICE'; echo '#include \"kernel_math.h\"'
+        { echo '#define DEVSTREAM_KERNEL_DEVICE'; echo '#include \"kernel/math_wide.h\"'
           for f in ds_exp ds_log ds_sin ds_cos ds_tanh; do echo \"DS__GLOBAL \${f}_of(double *p) { *p = \$f(*p); }\"; done
           echo 'DS__GLOBAL ds_pow_of(double *p) { *p = ds_pow(*p, p[1]); }'; } >wide.cu
-        fails 'ds_tanh of float64 needs libdevice' \$device -I\$root/tests/unit wide.cu -o wide.ptx
+        fails 'ds_tanh of float64 needs libdevice' \$device -I\$root/src wide.cu -o wide.ptx
         library=\$CUDA_HOME/nvvm/libdevice/libdevice.10.bc
         [ ! -e \$library ] || \$device -DDEVSTREAM_KERNEL_LIBDEVICE -Xclang -mlink-builtin-bitcode -Xclang \$library \
-            -I\$root/tests/unit wide.cu -o wide.ptx"
+            -I\$root/src wide.cu -o wide.ptx"
 fi
 
 echo '#include <cuda_runtime_api.h>' | $CC -x c -fsyntax-only - 2>/dev/null ||

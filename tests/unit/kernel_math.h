@@ -3,13 +3,15 @@
 #ifndef KERNEL_MATH_H
 #define KERNEL_MATH_H
 
-#include "../../src/kernel/math.h"
-#include "../../src/kernel/math_exp.h"
-#include "../../src/kernel/math_trig.h"
-#include "../../src/kernel/math_pow.h"
-#include "../../src/kernel/math_fast.h"
-#include "../../src/kernel/math_wide.h"
-#include "../../src/kernel/atomic.h"
+#ifndef DEVSTREAM_KERNEL_DEVICE /* device code includes them itself */
+#include "kernel/math.h"
+#include "kernel/math_exp.h"
+#include "kernel/math_trig.h"
+#include "kernel/math_pow.h"
+#include "kernel/math_fast.h"
+#include "kernel/math_wide.h"
+#include "kernel/atomic.h"
+#endif
 
 /* X(name, expression): functions that promise their bits; first those that promise a NaN's. */
 #define MATH_FLOATS(X)        \

@@ -512,13 +512,17 @@ enum { ROUNDS = 20000, THREADS = 4 };
 
 static math_numbers shared;
 
+/* A maximum never falls below a value that a thread has given, nor a minimum rises above it. */
 static void *add_many(void *user) {
-    int32_t thread = (int32_t)(intptr_t)user;
+    int32_t thread = (int32_t)(intptr_t)user, number = 0;
     for (int32_t i = 0; i < ROUNDS; i++) {
+        if (ds_atomic_max_u32(&shared.u32[1], (uint32_t)(i * THREADS + thread)) < (uint32_t)number)
+            ds_atomic_add_u32(&shared.u32[3], 1);
+        if (ds_atomic_min_i32(&shared.i32[0], -i * THREADS - thread) > -number)
+            ds_atomic_add_u32(&shared.u32[3], 1);
+        number = i * THREADS + thread;
         ds_atomic_add_u32(&shared.u32[0], 1);
-        ds_atomic_max_u32(&shared.u32[1], (uint32_t)(i * THREADS + thread));
         ds_atomic_xor_u32(&shared.u32[2], (uint32_t)i);
-        ds_atomic_min_i32(&shared.i32[0], -i * THREADS - thread);
         ds_atomic_max_u64(&shared.u64[0], (uint64_t)(i * THREADS + thread) << 32);
         ds_atomic_add_f32(&shared.f32, 1.0f);
         ds_atomic_add_f64(&shared.f64, 0.5);
@@ -538,6 +542,7 @@ static void test_no_atomic_operation_of_threads_is_lost(void **state) {
     assert_int_equal(shared.u32[0], ROUNDS * THREADS);
     assert_int_equal(shared.u32[1], ROUNDS * THREADS - 1);
     assert_int_equal(shared.u32[2], 0);
+    assert_int_equal(shared.u32[3], 0);
     assert_int_equal(shared.i32[0], -ROUNDS * THREADS + 1);
     assert_true(shared.u64[0] == (uint64_t)(ROUNDS * THREADS - 1) << 32);
     assert_true(shared.f32 == ROUNDS * THREADS && shared.f64 == ROUNDS * THREADS / 2);
