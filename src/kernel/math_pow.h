@@ -24,26 +24,22 @@ DS_KERNEL_FN double ds__math_pow_log2(float a) {
 
     double s = (m - 1.0) / (m + 1.0);
     double z = s * s;
-    double q = 0.34073220961685891;
-    q = q * z + 0.41167261900712404;
-    q = q * z + 0.57708358630489542;
-    q = q * z + 0.9617966733379516;
-    q = q * z + 2.8853900817900788;
+    double low = 2.8853900817900788 + z * 0.9617966733379516;
+    double high = 0.57708358630489542 + z * 0.41167261900712404;
+    double q = low + z * z * (high + z * z * 0.34073220961685891);
     return n + s * q;
 }
 
-/* |w| < 1023 */
+/* Of |w| > 1022 the result has no meaning. */
 DS_KERNEL_FN float ds__math_pow_exp2(double w) {
     double t = w + 6755399441055744.0; /* 1.5 2^52: the sum has the unit 1 */
     double f = w - (t - 6755399441055744.0);
-    double p = 1.5196111856884689e-5;
-    p = p * f + 0.00015466810350792741;
-    p = p * f + 0.0013333935688645785;
-    p = p * f + 0.0096180379769126856;
-    p = p * f + 0.055504103647202672;
-    p = p * f + 0.24022651067509454;
-    p = p * f + 0.69314718070502546;
-    p = p * f + 1.0;
+    double f2 = f * f;
+    double p0 = 1.0 + f * 0.69314718070502546;
+    double p2 = 0.24022651067509454 + f * 0.055504103647202672;
+    double p4 = 0.0096180379769126856 + f * 0.0013333935688645785;
+    double p6 = 0.00015466810350792741 + f * 1.5196111856884689e-5;
+    double p = (p0 + f2 * p2) + f2 * f2 * (p4 + f2 * p6);
     return (float)(p * ds__math_double_from_bits((ds__math_double_to_bits(t) + 1023u) << 52));
 }
 
@@ -53,12 +49,15 @@ DS_KERNEL_FN float ds_powf(float x, float y) {
     float a = ds_absf(x);
     float b = ds_absf(y);
     double w = (double)y * ds__math_pow_log2(a);
-    w = ds__math_double_select(w < 200.0, w, 200.0);
-    w = ds__math_double_select(w > -200.0, w, -200.0);
     float r = ds__math_pow_exp2(w);
 
-    /* 0 and infinities */
+    /* Overflow and underflow, decided in float: gcc makes no SSE2 code of masks of 64 bits. */
     float infinity = ds__math_infinity();
+    float power = (float)w;
+    r = ds__math_float_select(power > 200.0f, infinity, r);
+    r = ds__math_float_select(power < -200.0f, 0.0f, r);
+
+    /* 0 and infinities */
     float edge = ds__math_float_select((y > 0.0f) == (a > 1.0f), infinity, 0.0f);
     r = ds__math_float_select((a == 0.0f) | (a == infinity) | (b == infinity), edge, r);
 
