@@ -1,7 +1,7 @@
-/* PTX of kernel_math.cu, for test_kernel_math.c. */
+/* PTX of kernel_math_device.cu, for test_kernel_math.c. */
 #ifndef KERNEL_MATH_PTX_H
 #define KERNEL_MATH_PTX_H
-/* >>device-code tests/unit/ptx/kernel_math.cu: written by make kernels */
+/* >>device-code tests/unit/kernel_math_device.cu: written by make kernels */
 static const char *const ptx_math_floats[] = {
     ".version 5.0\n"
     ".target sm_60\n"
@@ -222,5 +222,5 @@ static const char ptx_math_atomics[] =
     "atom.global.max.u64 %d32,[%d30],%d31; bar.sync 0; @%p1 bra L4; ld.shared.u32 %r17,[s_sum];\n"
     "st.global.u32 [%d2+112],%r17;\n"
     "L4: ret; }\n"; /* 2451 characters */
-/* <<device-code tests/unit/ptx/kernel_math.cu */
+/* <<device-code tests/unit/kernel_math_device.cu */
 #endif
