@@ -44,8 +44,10 @@ EXAMPLE_FLAGS := $(CUDA_FLAGS)
 EXAMPLE_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 STANDIN     := $(patsubst tests/support/standin/%.c,$(B)/standin/%.o,$(wildcard tests/support/standin/*.c))
+# The stand-in as a library has the name of the toolkit's: libcudart.so.13, .12, .11.0.
+CUDART      := libcudart.so.$(shell sed -n 's/^.define CUDART_VERSION *\([0-9]*\)[0-9]\{3\}$$/\1/p' $(CUDA_HOME)/include/cuda_runtime_api.h | sed 's/^11$$/11.0/')
 FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.c))
-ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/libcudart.so.13
+ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/$(CUDART)
 else ifeq ($(filter musl aarch64,$(MODE)),)
 # The interpreter of PTX needs none of CUDA's headers.
 STANDIN     := $(B)/standin/ptx.o
@@ -65,9 +67,10 @@ UNIT        := $(shell tests/turn.sh $(UNIT))
 endif
 
 FUZZ_API    := $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/api*.c))
-FUZZ_PROGRAM := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin)
+# Texts of PTX are read before any driver, so one driver will do.
+FUZZ_PROGRAMS := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin, build/clang-fuzz/fuzz-ptx)
 
-HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h
+HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h
 # Versions of a series can stand for each other; before 1.0 a minor version is a series.
 VERSION     := $(shell sed -n 's/^.define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
 SERIES      := $(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(firstword $(subst ., ,$(VERSION))))
@@ -76,7 +79,7 @@ PREFIX      ?= /usr/local
 INCLUDEDIR  ?= $(PREFIX)/include
 LIBDIR      ?= $(PREFIX)/lib
 INSTALL      = PREFIX='$(PREFIX)' INCLUDEDIR='$(INCLUDEDIR)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' VERSION=$(VERSION) SERIES=$(SERIES) \
-    HEADERS='$(HEADERS)' CUDART='$(if $(EXAMPLE_FLAGS),$(CUDA_HOME)/lib64/libcudart_static.a)' tools/install.sh
+    STANDIN='$(CUDA_HOME:%=build/standin/lib/$(CUDART))' HEADERS='$(HEADERS)' CUDART='$(if $(EXAMPLE_FLAGS),$(CUDA_HOME)/lib64/libcudart_static.a)' tools/install.sh
 
 PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
@@ -84,8 +87,8 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
-        lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
+.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+        lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -213,15 +216,20 @@ asan: ## the tests with the address and undefined-behaviour sanitizers; SHARE=2:
 tsan: ## the tests with the thread sanitizer; SHARE=2: half of them
 
 # A report leaves its input in build/; `build/clang-fuzz/fuzz-api FILE` repeats it (tests/README.md).
-fuzz: ## fuzz the public functions for FUZZ_SECONDS (60) on the driver DS_TEST_DRIVER (cpu, or cuda on the stand-in)
+fuzz: ## fuzz the public functions for FUZZ_SECONDS (60) on the driver DS_TEST_DRIVER (cpu, or cuda on the stand-in); cpu: then PTX texts as long
 	@tests/fuzz/possible.sh || exit 0; \
-	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) $(FUZZ_PROGRAM) && tests/fuzz/run.sh $(FUZZ_PROGRAM)
+	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) $(FUZZ_PROGRAMS) && \
+	    for program in $(FUZZ_PROGRAMS); do tests/fuzz/run.sh $$program || exit 1; done
 
 # A report leaves its input in build/; the program repeats it when it gets that file.
 FUZZ_IPC := build/clang-fuzz/fuzz-ipc$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin)
 fuzz-ipc: ## fuzz imports of other processes' events and memory for FUZZ_SECONDS (60); DS_TEST_DRIVER=cuda: on the stand-in
 	$(SUBMAKE) MODE=fuzz CC=clang -j$(JOBS) $(FUZZ_IPC)
 	@$(FUZZ_IPC) -max_total_time=$(or $(FUZZ_SECONDS),60) -max_len=512 -timeout=60 -print_final_stats=1 -artifact_prefix=build/fuzz-ipc-
+
+fuzz-ptx: ## fuzz the texts of images that ds_kernel_create reads for FUZZ_SECONDS (60)
+	@tests/fuzz/possible.sh || exit 0; \
+	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) build/clang-fuzz/fuzz-ptx && tests/fuzz/run.sh build/clang-fuzz/fuzz-ptx
 
 # The conformance suite on the CPU driver, with a few seeds of the random programs, and a few unit tests.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):
@@ -277,7 +285,15 @@ TIDY    := $(subst $(null) ,,$(TIDY))
 # its static cudart is inside of libdevstream.so and invisible there.
 library: $(LIBRARY)/libdevstream.a $(LIBRARY)/libdevstream.so.$(VERSION) ## build libdevstream.a and libdevstream.so
 
-install: library ## install headers, libraries, pkg-config and CMake files; PREFIX=/usr/local, LIBDIR=, INCLUDEDIR=, DESTDIR=
+# The stand-in as programs use it (tools/devstream-standin): optimised, and in a folder that no compiler or mode shares.
+standin: ## build the stand-in for cudart; tools/devstream-standin PROGRAM runs a program on it
+ifeq ($(CUDA_HOME),)
+	@echo "standin: CUDA's headers were not found; set CUDA_HOME" >&2; exit 1
+else
+	$(SUBMAKE) B=build/standin MODE= WARN='$(filter-out -Werror,$(WARN))' -j$(JOBS) build/standin/lib/$(CUDART)
+endif
+
+install: library $(if $(CUDA_HOME),standin) ## install headers, libraries, tools, pkg-config and CMake files; PREFIX=/usr/local, LIBDIR=, INCLUDEDIR=, DESTDIR=
 	@$(INSTALL) install $(LIBRARY)
 uninstall: ## remove what install has put there
 	@$(INSTALL) uninstall $(LIBRARY)
@@ -300,7 +316,7 @@ endif
 
 $(B)/flags: force
 	@mkdir -p $(B)
-	@echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN)' >$@
+	@echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN) $(CUDA_FLAGS)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN) $(CUDA_FLAGS)' >$@
 
 $(B)/devstream.o: src/devstream.c $(B)/flags
 	$(COMPILE) -std=c11 -c $< -o $@
@@ -353,10 +369,12 @@ $(B)/standin-ptsz.o: tests/support/standin/names.c $(B)/flags
 	$(COMPILE) -std=gnu11 -fPIC $(CUDA_FLAGS) -DCUDA_API_PER_THREAD_DEFAULT_STREAM -c $< -o $@
 
 # The name and the symbol versions of NVIDIA's. It must stay loaded while its threads live.
-$(B)/lib/libcudart.so.13: $(STANDIN) $(B)/standin-ptsz.o tests/support/standin/standin.map
+$(B)/lib/$(CUDART): $(STANDIN) $(B)/standin-ptsz.o tests/support/standin/standin.map
 	@mkdir -p $(@D)
-	$(LINK) -shared $(filter %.o,$^) -o $@ -Wl,-soname,libcudart.so.13 -Wl,--version-script=tests/support/standin/standin.map \
+	@sed 's/^libcudart\.so\.[0-9.]*/$(CUDART)/' tests/support/standin/standin.map >$(B)/standin.map
+	$(LINK) -shared $(filter %.o,$^) -o $@ -Wl,-soname,$(CUDART) -Wl,--version-script=$(B)/standin.map \
 	    -Wl,-z,nodelete -pthread -lm
+	@touch $(@D)
 
 $(B)/conformance-standin: $(CONFORMANCE) $(B)/cuda/devstream.o $(STANDIN)
 	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
@@ -380,6 +398,8 @@ $(B)/bench-standin: bench/cuda.c $(STANDIN) $(B)/flags
 	$(COMPILE_USER) -std=gnu11 -Ibench $(CUDA_FLAGS) $< $(STANDIN) -o $@ $(LDFLAGS) -pthread -ldl -lm
 
 $(B)/fuzz-ipc: $(B)/tests/fuzz/ipc.o $(B)/devstream.o
+	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
+$(B)/fuzz-ptx: $(B)/tests/fuzz/ptx_text.o $(B)/devstream.o
 	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
 $(B)/fuzz-ipc-standin: $(B)/tests/fuzz/ipc.o $(B)/cuda/devstream.o $(STANDIN)
 	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm

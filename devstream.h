@@ -1061,7 +1061,11 @@ typedef struct ds_kernel_cuda {
     /** maximum of blocks per multiprocessor; the kernel then strides over the items by its number
         of blocks. 0: as many blocks as the items need */
     unsigned blocks_per_multiprocessor;
-    uint64_t reserved[4]; /**< 0 */
+    /** alternative to image: PTX text as an array of strings, which are put together without a
+        separator; NULL ends the array. C11 promises only 4,095 characters in one literal. Must
+        outlive the kernel */
+    const char *const *image_pieces;
+    uint64_t reserved[3]; /**< 0 */
 } ds_kernel_cuda;
 
 /** Maximum number of parameters of a kernel. */
@@ -1098,7 +1102,11 @@ typedef struct ds_grid {
 
 /** Creates a kernel for all devices without loading or compiling it. The caller must destroy it.
     DS_ERR_INVALID_VALUE: no name, no form, an image without a function name, or a parameter outside
-    the argument struct. */
+    the argument struct. If the image is PTX text, its parameter list is compared with the table, on
+    every driver and without a GPU. DS_ERR_INVALID_VALUE: the text has no such function; the number
+    of parameters or a size differs; the function uses a parameter as an address that the table
+    calls a value, FIRST or COUNT; or it stores through a DS_PARAM_READ. Kinds are compared only
+    where the text is certain. Cubins and fatbins are not read. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /** Loads the kernel on a device before its first launch there. Blocks while PTX is compiled; does
     nothing on a CPU device. DS_ERR_UNSUPPORTED: the kernel has no form for the device.
@@ -4458,6 +4466,7 @@ static char *ds__copy_text(const char *text, size_t longest) {
 /* Modules above the core, in the order of their layers. */
 enum {
     DS__MODULE_ALLOC,
+    DS__MODULE_KERNEL,
     DS__MODULE_RNG,
     DS__MODULE_TENSOR,
     DS__MODULE_TOPOLOGY,
@@ -4877,6 +4886,9 @@ typedef struct ds__event {
 
 /* A launch holds no reference: a destroyed kernel is freed after the work that was pending when
    no call could launch the kernel any more (core/kernel.h). */
+/* Statuses with which the CPU form of a block kernel fails (ds_kernel_run_blocks). */
+enum { DS__KERNEL_LOOP_LEFT = INT_MIN + 1, DS__KERNEL_SCRATCH_SPENT, DS__KERNEL_NO_SCRATCH };
+
 typedef struct ds__kernel {
     ds__slot slot;
     ds_kernel_fn cpu_fn;
@@ -6883,6 +6895,793 @@ static int ds__memory_table_find(const void *ptr, ds_pointer_info *out) {
     return f != NULL;
 }
 
+/* base/ptx_text.h - functions and parameters in PTX text.
+
+   Finds a function in the text of an image and lists its parameters (ds__ptx_find), as the PTX ISA
+   describes them in "Kernel Function Directives: .entry" and "Kernel Function Parameters". Splits
+   text into tokens (ds__ptx_next), also for base/ptx_use.h. ds__ptx_join puts text in pieces
+   together. Binary images (cubins, fatbins) are not read.
+
+   Invariants: no byte at or behind `end` of a reader is read. Each function reads a text once, from
+   front to back, so the time is proportional to the length. A text that does not follow the ISA is
+   no error: DS__PTX_UNKNOWN says that nothing is known about its functions, and a size of 0 that a
+   parameter's size is not known. Names point into the text.
+   Locks: none.
+   Threads: any. */
+
+/* The part of a text that has not been read yet. */
+typedef struct ds__ptx_reader {
+    const char *at;
+    const char *end;
+} ds__ptx_reader;
+
+/* Kinds of tokens, besides the characters of punctuation, which are their own kinds. */
+enum {
+    DS__PTX_END = 0,
+    DS__PTX_WORD = 'w',  /* a name, number, directive or opcode, with the dots in it */
+    DS__PTX_STRING = '"' /* without its closing quote */
+};
+
+typedef struct ds__ptx_token {
+    const char *at;
+    size_t size;
+    char kind;
+} ds__ptx_token;
+
+typedef struct ds__ptx_param {
+    const char *name;
+    size_t name_size;
+    size_t size; /* in bytes; 0: not known */
+    int array;   /* 1: declared as an array of elements */
+    int pointer; /* 1: declared as a pointer (.ptr) */
+} ds__ptx_param;
+
+typedef struct ds__ptx_function {
+    size_t count; /* number of parameters, also of those that have no place in the list */
+    ds__ptx_param param[DS_KERNEL_MAX_PARAMS];
+    ds__ptx_reader body; /* from its opening brace to the end of the text; empty: none */
+} ds__ptx_function;
+
+typedef enum ds__ptx_answer { DS__PTX_UNKNOWN, DS__PTX_FOUND, DS__PTX_ABSENT } ds__ptx_answer;
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static inline int ds__ptx_is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static inline int ds__ptx_is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+static inline int ds__ptx_is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$';
+}
+
+static inline int ds__ptx_in_word(char c) {
+    return ds__ptx_is_letter(c) || ds__ptx_is_digit(c) || c == '.' || c == '%';
+}
+
+static void ds__ptx_skip_line(ds__ptx_reader *in) {
+    while (in->at < in->end && *in->at != '\n')
+        in->at++;
+}
+
+/* Skips spaces and comments. */
+static void ds__ptx_skip_blank(ds__ptx_reader *in) {
+    while (in->at < in->end) {
+        const char *at = in->at;
+        char second = in->end - at > 1 ? at[1] : 0;
+        if (ds__ptx_is_space(*at)) {
+            in->at++;
+        } else if (*at == '/' && second == '/') {
+            ds__ptx_skip_line(in);
+        } else if (*at == '/' && second == '*') {
+            in->at += 2;
+            while (in->end - in->at > 1 && (in->at[0] != '*' || in->at[1] != '/'))
+                in->at++;
+            in->at = in->end - in->at > 1 ? in->at + 2 : in->end;
+        } else {
+            return;
+        }
+    }
+}
+
+/* Returns the end of the word that begins at `at`. Two colons, as in ld.shared::cta, are a part of
+   it; one colon ends a label. */
+static const char *ds__ptx_word_end(const char *at, const char *end) {
+    while (at < end) {
+        if (ds__ptx_in_word(*at))
+            at++;
+        else if (end - at > 1 && at[0] == ':' && at[1] == ':')
+            at += 2;
+        else
+            break;
+    }
+    return at;
+}
+
+static ds__ptx_token ds__ptx_next(ds__ptx_reader *in) {
+    ds__ptx_skip_blank(in);
+    ds__ptx_token t = { in->at, 1, DS__PTX_END };
+    if (in->at == in->end) {
+        t.size = 0;
+        return t;
+    }
+    if (ds__ptx_in_word(*in->at)) {
+        t.kind = DS__PTX_WORD;
+        in->at = ds__ptx_word_end(in->at, in->end);
+    } else {
+        /* a zero inside of a text of given size is no end */
+        t.kind = *in->at ? *in->at : ' ';
+        in->at++;
+    }
+    if (t.kind == DS__PTX_STRING) {
+        while (in->at < in->end && *in->at != '"')
+            in->at++;
+        t.size = (size_t)(in->at - t.at);
+        in->at += in->at < in->end;
+    } else {
+        t.size = (size_t)(in->at - t.at);
+    }
+    return t;
+}
+
+static inline int ds__ptx_is(const ds__ptx_token *t, const char *word) {
+    return t->kind == DS__PTX_WORD && t->size == strlen(word) && memcmp(t->at, word, t->size) == 0;
+}
+
+/* ---- the text of an image -------------------------------------------------------------------- */
+
+/* Returns the text of an image without its terminating zero; an empty text if the image is not PTX.
+   PTX begins with .version (PTX ISA, "PTX Module Directives"). size 0: the text ends with a zero.
+   Of a binary image without a size nothing behind the first strange byte is read. */
+static ds__ptx_reader ds__ptx_text(const char *image, size_t size) {
+    static const char first[] = ".version";
+    ds__ptx_reader text = { image, image };
+    if (!size && !(ds__ptx_is_space(*image) || *image == '/' || *image == '.'))
+        return text;
+    const char *zero = size ? memchr(image, 0, size) : image + strlen(image);
+    text.end = zero ? zero : image + size;
+    ds__ptx_reader from = text;
+    ds__ptx_token t = ds__ptx_next(&from);
+    if (!ds__ptx_is(&t, first))
+        text.end = text.at;
+    return text;
+}
+
+/* Returns the pieces of a text, put together, in memory for ds__host_free; NULL: no memory. */
+static char *ds__ptx_join(const char *const *pieces) {
+    size_t size = 1;
+    for (size_t i = 0; pieces[i]; i++)
+        size += strlen(pieces[i]);
+    char *text = ds__host_alloc(size);
+    char *to = text;
+    for (size_t i = 0; text && pieces[i]; i++) {
+        size_t length = strlen(pieces[i]);
+        memcpy(to, pieces[i], length);
+        to += length;
+    }
+    return text;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* Returns the size of a fundamental type in bytes; 0: it is none. */
+static size_t ds__ptx_type_size(const ds__ptx_token *t) {
+    static const struct {
+        const char *name;
+        size_t size;
+    } types[] = { { ".b8", 1 },  { ".u8", 1 },  { ".s8", 1 },  { ".b16", 2 }, { ".u16", 2 },
+                  { ".s16", 2 }, { ".f16", 2 }, { ".b32", 4 }, { ".u32", 4 }, { ".s32", 4 },
+                  { ".f32", 4 }, { ".b64", 8 }, { ".u64", 8 }, { ".s64", 8 }, { ".f64", 8 } };
+
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (ds__ptx_is(t, types[i].name))
+            return types[i].size;
+    return 0;
+}
+
+/* Returns a decimal number; 0: it is none, or a large one. */
+static size_t ds__ptx_number(const ds__ptx_token *t) {
+    size_t number = 0;
+    if (t->kind != DS__PTX_WORD || t->size > 6 || *t->at == '0')
+        return 0;
+    for (size_t i = 0; i < t->size; i++) {
+        if (!ds__ptx_is_digit(t->at[i]))
+            return 0;
+        number = 10 * number + (size_t)(t->at[i] - '0');
+    }
+    return number;
+}
+
+/* Reads "[N]" behind the name of a parameter, from behind the opening bracket. */
+static void ds__ptx_read_extent(ds__ptx_reader *in, ds__ptx_param *p) {
+    ds__ptx_token t = ds__ptx_next(in);
+    p->size = p->array ? 0 : p->size * ds__ptx_number(&t);
+    p->array = 1;
+    while (t.kind != ']' && t.kind != DS__PTX_END)
+        t = ds__ptx_next(in);
+}
+
+/* Reads a word of a parameter: its type, its name or an attribute. Returns 0 if it is a second name.
+   Sets *strange if the word is not known here. */
+static int ds__ptx_read_param_word(ds__ptx_reader *in, const ds__ptx_token *t, ds__ptx_param *p,
+                                   int *strange) {
+    size_t size = ds__ptx_type_size(t);
+    if (ds__ptx_is(t, ".align")) {
+        ds__ptx_next(in);
+    } else if (ds__ptx_is(t, ".ptr")) {
+        p->pointer = 1;
+    } else if (size && !p->size) {
+        p->size = size;
+    } else if (*t->at == '.') {
+        /* behind .ptr stands a state space */
+        *strange |= !p->pointer && !ds__ptx_is(t, ".param");
+    } else {
+        if (p->name)
+            return 0;
+        p->name = t->at;
+        p->name_size = t->size;
+    }
+    return 1;
+}
+
+/* Reads one parameter, ".param .align 8 .b8 name[16]" for example, up to the comma or parenthesis
+   behind it. Returns that, or 0 if it is not a parameter as the ISA describes it. Of a type or an
+   attribute that is not known here the size is not known. */
+static char ds__ptx_read_param(ds__ptx_reader *in, ds__ptx_param *p) {
+    int strange = 0;
+    *p = (ds__ptx_param){ 0 };
+    for (;;) {
+        ds__ptx_token t = ds__ptx_next(in);
+        if (t.kind == ',' || t.kind == ')') {
+            p->size = strange ? 0 : p->size;
+            return p->name ? t.kind : 0;
+        }
+        if (t.kind == '[' && p->name)
+            ds__ptx_read_extent(in, p);
+        else if (t.kind != DS__PTX_WORD || !ds__ptx_read_param_word(in, &t, p, &strange))
+            return 0;
+    }
+}
+
+/* Reads what follows the name of a function. Returns 0 if this is not as the ISA describes it. */
+static int ds__ptx_read_function(ds__ptx_reader *in, ds__ptx_function *f) {
+    ds__ptx_reader before = *in;
+    ds__ptx_token t = ds__ptx_next(in);
+    f->count = 0;
+    if (t.kind == '(') {
+        ds__ptx_reader list = *in;
+        t = ds__ptx_next(&list);
+        char end = t.kind == ')' ? ')' : ',';
+        if (end == ')')
+            *in = list;
+        while (end == ',') {
+            ds__ptx_param p;
+            end = ds__ptx_read_param(in, &p);
+            if (!end)
+                return 0;
+            if (f->count < DS_KERNEL_MAX_PARAMS)
+                f->param[f->count] = p;
+            f->count++;
+        }
+    } else {
+        *in = before;
+    }
+    /* .maxntid and others, then the body, or a semicolon behind a declaration */
+    do {
+        f->body = *in;
+        t = ds__ptx_next(in);
+    } while (t.kind != '{' && t.kind != ';' && t.kind != DS__PTX_END);
+    if (t.kind == ';')
+        f->body.end = f->body.at;
+    return t.kind != DS__PTX_END;
+}
+
+/* ---- functions ------------------------------------------------------------------------------- */
+
+/* Moves behind the next ".entry" and its name. Returns 0 at the end of the text. Sets *strange if
+   the text has directives of a preprocessor, so that not all of it may count. */
+static int ds__ptx_next_entry(ds__ptx_reader *in, ds__ptx_token *name, int *strange) {
+    for (;;) {
+        ds__ptx_token t = ds__ptx_next(in);
+        if (t.kind == DS__PTX_END)
+            return 0;
+        *strange |= t.kind == '#';
+        if (!ds__ptx_is(&t, ".entry"))
+            continue;
+        *name = ds__ptx_next(in);
+        if (name->kind == DS__PTX_WORD)
+            return 1;
+        *strange = 1;
+    }
+}
+
+/* Finds a function that a host may launch, with its body if the text has that. */
+static ds__ptx_answer ds__ptx_find(ds__ptx_reader text, const char *name, ds__ptx_function *out) {
+    ds__ptx_answer answer = DS__PTX_ABSENT;
+    ds__ptx_token t;
+    int strange = 0;
+    while (ds__ptx_next_entry(&text, &t, &strange)) {
+        if (!ds__ptx_is(&t, name))
+            continue;
+        if (!ds__ptx_read_function(&text, out))
+            return DS__PTX_UNKNOWN;
+        answer = DS__PTX_FOUND;
+        if (out->body.at != out->body.end)
+            break;
+    }
+    return strange ? DS__PTX_UNKNOWN : answer;
+}
+
+/* Writes the names of the first functions of a text, "a, b, c and 2 more". */
+static void ds__ptx_names(ds__ptx_reader text, char *to, size_t size) {
+    enum { SHOWN = 4 };
+
+    ds__ptx_token t;
+    int strange = 0;
+    size_t many = 0;
+    size_t length = 0;
+    *to = 0;
+    for (; ds__ptx_next_entry(&text, &t, &strange); many++)
+        if (many < SHOWN && length < size)
+            length += (size_t)snprintf(to + length, size - length, "%s%.*s", many ? ", " : "",
+                                       t.size < 60 ? (int)t.size : 60, t.at);
+    if (many > SHOWN && length < size)
+        snprintf(to + length, size - length, " and %zu more", many - SHOWN);
+}
+
+/* base/ptx_use.h - how a function in PTX text uses its parameters.
+
+   Finds out which parameters are addresses of global memory, and which of these the function stores
+   through (ds__ptx_use_find). Answers only where it is certain, see Note [Certain uses].
+
+   Invariants: every symbol of the body has one source: nothing, one parameter, or anything. Sources
+   only rise in this order, so their computation ends. If the body is not understood, or memory is
+   short of the estimate, nothing is known.
+   Locks: none; the program's allocator is called.
+   Threads: any. */
+
+/* Note [Certain uses]
+   A register is derived from a parameter alone if each instruction that writes the register computes
+   it from that parameter, from constants, from special registers such as %tid.x, and from registers
+   of which the same is true. The order of the instructions does not matter. Anything else makes the
+   source unknown: a second parameter, a loaded value, a variable's address, an instruction that is
+   not in the list below. Address arithmetic with a second parameter is therefore not seen through:
+   base + stride * n may have either as its base.
+
+   An address must have a base, and constants and indices of threads are none. So if such a register
+   is the address of an access to global memory, the parameter is that base. */
+
+enum { DS__PTX_ADDRESS = 1, DS__PTX_STORED = 2 };
+
+/* A source: 0, the number of a parameter + 1, or this. */
+enum { DS__PTX_ANY = 0xffff };
+
+typedef struct ds__ptx_symbol {
+    const char *name;
+    size_t size;
+    uint16_t source;
+    unsigned char written; /* 1: by an instruction */
+} ds__ptx_symbol;
+
+/* The symbol `to` is computed from the symbol `from`. */
+typedef struct ds__ptx_edge {
+    uint32_t to;
+    uint32_t from;
+} ds__ptx_edge;
+
+typedef struct ds__ptx_access {
+    uint32_t symbol; /* the address */
+    int use;         /* DS__PTX_ADDRESS, DS__PTX_STORED */
+} ds__ptx_access;
+
+/* What is found in one body. Symbol 0 is anything, symbols 1 to function->count are the values of
+   the parameters. */
+typedef struct ds__ptx_uses {
+    const ds__ptx_function *function;
+    ds__ptx_symbol *symbols;
+    size_t symbol_count;
+    uint32_t *slots; /* hash table of symbols; 0: empty */
+    size_t slot_mask;
+    ds__ptx_edge *edges;
+    size_t edge_count;
+    ds__ptx_access *accesses;
+    size_t access_count;
+    size_t room; /* for edges and accesses each */
+    int unsure;  /* 1: there is something that is not understood */
+} ds__ptx_uses;
+
+/* Classes of instructions by their effect on sources. */
+typedef enum ds__ptx_class {
+    DS__PTX_OTHER,   /* writes anything */
+    DS__PTX_COMPUTE, /* writes a result of its operands */
+    DS__PTX_TRUTH,   /* writes a truth value */
+    DS__PTX_LOAD,
+    DS__PTX_STORE,
+    DS__PTX_ATOMIC,
+    DS__PTX_TO_GLOBAL /* converts a generic address into one of global memory */
+} ds__ptx_class;
+
+/* ---- symbols --------------------------------------------------------------------------------- */
+
+/* Returns the number of a symbol, which is new if the body has not named it before. */
+static uint32_t ds__ptx_symbol_of(ds__ptx_uses *u, const ds__ptx_token *t) {
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < t->size; i++)
+        hash = (hash ^ (unsigned char)t->at[i]) * 1099511628211u;
+    size_t slot = (size_t)(hash ^ hash >> 32) & u->slot_mask;
+    for (; u->slots[slot]; slot = (slot + 1) & u->slot_mask) {
+        const ds__ptx_symbol *s = &u->symbols[u->slots[slot]];
+        if (s->size == t->size && memcmp(s->name, t->at, t->size) == 0)
+            return u->slots[slot];
+    }
+    u->symbols[u->symbol_count] = (ds__ptx_symbol){ t->at, t->size, 0, 0 };
+    u->slots[slot] = (uint32_t)u->symbol_count;
+    return (uint32_t)u->symbol_count++;
+}
+
+/* Returns 1 for names of values that have no base of an address: numbers and special registers (PTX
+   ISA, "Special Registers"). */
+static int ds__ptx_is_plain(const char *name, size_t size) {
+    static const char *const special[] = {
+        "%tid.",       "%ntid.",      "%ctaid.",      "%nctaid.",     "%laneid",
+        "%warpid",     "%nwarpid",    "%smid",        "%nsmid",       "%gridid",
+        "%lanemask",   "%clock",      "%cluster",     "%nclusterid.", "%is_expl",
+        "%total_smem", "%globaltime", "%dynamic_sme", "WARP_SZ"
+    };
+    if (ds__ptx_is_digit(*name))
+        return 1;
+    for (size_t i = 0; i < sizeof special / sizeof *special; i++) {
+        size_t length = strlen(special[i]);
+        if (size >= length && memcmp(name, special[i], length) == 0)
+            return 1;
+    }
+    return 0;
+}
+
+static void ds__ptx_add_edge(ds__ptx_uses *u, uint32_t to, uint32_t from) {
+    u->unsure |= u->edge_count == u->room;
+    u->symbols[to].written = 1;
+    if (!u->unsure)
+        u->edges[u->edge_count++] = (ds__ptx_edge){ to, from };
+}
+
+static void ds__ptx_add_access(ds__ptx_uses *u, uint32_t symbol, int use) {
+    u->unsure |= u->access_count == u->room;
+    if (!u->unsure)
+        u->accesses[u->access_count++] = (ds__ptx_access){ symbol, use };
+}
+
+/* ---- instructions ---------------------------------------------------------------------------- */
+
+enum { DS__PTX_MOST_RESULTS = 8 };
+
+/* An instruction while its operands are read. */
+typedef struct ds__ptx_instruction {
+    ds__ptx_token opcode;
+    ds__ptx_class kind;
+    uint32_t result[DS__PTX_MOST_RESULTS];
+    size_t result_count;
+    ds__ptx_token address; /* the symbol in brackets */
+    int address_count;     /* of symbols in brackets */
+    int operand;           /* number of the current one */
+    int bracket;
+    int brace;
+} ds__ptx_instruction;
+
+/* Returns 1 if the opcode has the modifier, such as ".global", or a longer one that begins so. */
+static int ds__ptx_has(const ds__ptx_token *opcode, const char *modifier) {
+    size_t length = strlen(modifier);
+    for (size_t i = 0; i + length <= opcode->size; i++)
+        if (opcode->at[i] == '.' && memcmp(opcode->at + i, modifier, length) == 0)
+            return 1;
+    return 0;
+}
+
+/* Returns 1 if the name of the opcode, which ends before the first dot, is in the list. */
+static int ds__ptx_opcode_in(const ds__ptx_token *opcode, const char *const *list, size_t count) {
+    size_t size = 0;
+    while (size < opcode->size && opcode->at[size] != '.')
+        size++;
+    for (size_t i = 0; i < count; i++)
+        if (strlen(list[i]) == size && memcmp(list[i], opcode->at, size) == 0)
+            return 1;
+    return 0;
+}
+
+static ds__ptx_class ds__ptx_class_of(const ds__ptx_token *opcode) {
+    static const char *const compute[] = { "mov",  "add", "sub",  "mul",  "mad",  "cvt",  "shl",
+                                           "shr",  "and", "or",   "xor",  "not",  "neg",  "selp",
+                                           "min",  "max", "addc", "subc", "madc", "abs",  "div",
+                                           "rem",  "bfe", "bfi",  "prmt", "shf",  "lop3", "fma",
+                                           "popc", "clz", "brev", "sad",  "mul24" };
+    static const char *const truth[] = { "setp", "set", "testp", "isspacep" };
+    static const char *const load[] = { "ld", "ldu" };
+    static const char *const store[] = { "st", "red" };
+    static const char *const atomic[] = { "atom" };
+    if (ds__ptx_has(opcode, ".to.global"))
+        return DS__PTX_TO_GLOBAL;
+    if (ds__ptx_is(opcode, "cvta.global.u64") ||
+        ds__ptx_opcode_in(opcode, compute, sizeof compute / sizeof *compute))
+        return DS__PTX_COMPUTE;
+    if (ds__ptx_opcode_in(opcode, truth, sizeof truth / sizeof *truth))
+        return DS__PTX_TRUTH;
+    if (ds__ptx_opcode_in(opcode, load, sizeof load / sizeof *load))
+        return DS__PTX_LOAD;
+    if (ds__ptx_opcode_in(opcode, store, sizeof store / sizeof *store))
+        return DS__PTX_STORE;
+    return ds__ptx_opcode_in(opcode, atomic, 1) ? DS__PTX_ATOMIC : DS__PTX_OTHER;
+}
+
+/* Returns 1 if the opcode accesses global memory, or any memory by a generic address. */
+static int ds__ptx_is_global(const ds__ptx_token *opcode) {
+    return !ds__ptx_has(opcode, ".shared") && !ds__ptx_has(opcode, ".local") &&
+           !ds__ptx_has(opcode, ".const") && !ds__ptx_has(opcode, ".param");
+}
+
+/* Returns the symbol that a load reads: the value of a parameter if the load reads the whole of it,
+   otherwise anything. A struct of eight bytes may hold an address and still be a value. */
+static uint32_t ds__ptx_loaded(const ds__ptx_uses *u, const ds__ptx_instruction *i) {
+    const ds__ptx_token *o = &i->opcode;
+    size_t type = o->size;
+    while (type > 0 && o->at[type - 1] != '.')
+        type--;
+    ds__ptx_token suffix = { o->at + type - (type > 0), o->size - type + (type > 0), DS__PTX_WORD };
+    if (!ds__ptx_has(o, ".param") || i->address_count != 1 || i->result_count != 1)
+        return 0;
+    for (uint32_t n = 0; n < u->function->count; n++) {
+        const ds__ptx_param *p = &u->function->param[n];
+        if (p->name_size == i->address.size && memcmp(p->name, i->address.at, p->name_size) == 0)
+            return !p->array && p->size == ds__ptx_type_size(&suffix) ? n + 1 : 0;
+    }
+    return 0;
+}
+
+/* Enters the accesses of an instruction and the results that do not come from its operands. */
+static void ds__ptx_end_instruction(ds__ptx_uses *u, ds__ptx_instruction *i) {
+    int accesses = i->kind == DS__PTX_LOAD || i->kind == DS__PTX_STORE;
+    uint32_t from = i->kind == DS__PTX_LOAD ? ds__ptx_loaded(u, i) : 0;
+    if ((accesses || i->kind == DS__PTX_ATOMIC) && i->address_count == 1 &&
+        ds__ptx_is_global(&i->opcode))
+        ds__ptx_add_access(u, ds__ptx_symbol_of(u, &i->address),
+                           i->kind == DS__PTX_LOAD ? DS__PTX_ADDRESS
+                                                   : DS__PTX_ADDRESS | DS__PTX_STORED);
+    if (i->kind == DS__PTX_OTHER || i->kind == DS__PTX_LOAD || i->kind == DS__PTX_ATOMIC)
+        for (size_t n = 0; n < i->result_count; n++)
+            ds__ptx_add_edge(u, i->result[n], from);
+}
+
+/* Enters a symbol of the first operand, which the instruction writes. */
+static void ds__ptx_add_result(ds__ptx_uses *u, ds__ptx_instruction *i, const ds__ptx_token *t) {
+    uint32_t symbol = ds__ptx_symbol_of(u, t);
+    u->symbols[symbol].written = 1;
+    if (i->kind == DS__PTX_OTHER)
+        ds__ptx_add_edge(u, symbol, 0);
+    if (i->kind == DS__PTX_OTHER || i->kind == DS__PTX_TRUTH)
+        return;
+    u->unsure |= i->result_count == DS__PTX_MOST_RESULTS;
+    if (!u->unsure)
+        i->result[i->result_count++] = symbol;
+}
+
+/* Enters a word of an instruction's operands. */
+static void ds__ptx_add_word(ds__ptx_uses *u, ds__ptx_instruction *i, const ds__ptx_token *t) {
+    if (ds__ptx_is_digit(*t->at))
+        return;
+    if (i->bracket) {
+        i->address = *t;
+        i->address_count++;
+        return;
+    }
+    if (i->kind == DS__PTX_STORE)
+        return;
+    if (!i->operand) {
+        ds__ptx_add_result(u, i, t);
+        return;
+    }
+    if (i->kind != DS__PTX_COMPUTE && i->kind != DS__PTX_TO_GLOBAL)
+        return;
+    uint32_t symbol = ds__ptx_symbol_of(u, t);
+    for (size_t n = 0; n < i->result_count; n++)
+        ds__ptx_add_edge(u, i->result[n], symbol);
+    if (i->kind == DS__PTX_TO_GLOBAL)
+        ds__ptx_add_access(u, symbol, DS__PTX_ADDRESS);
+}
+
+/* Reads the operands of an instruction, and its semicolon. */
+static void ds__ptx_read_instruction(ds__ptx_uses *u, ds__ptx_reader *in, ds__ptx_token opcode) {
+    ds__ptx_instruction i = { .opcode = opcode, .kind = ds__ptx_class_of(&opcode) };
+    for (;;) {
+        ds__ptx_token t = ds__ptx_next(in);
+        switch (t.kind) {
+        case DS__PTX_WORD:
+            ds__ptx_add_word(u, &i, &t);
+            break;
+        case '[':
+            i.bracket = 1;
+            /* an instruction that computes has no such operand */
+            if (i.kind == DS__PTX_COMPUTE)
+                i.kind = DS__PTX_OTHER;
+            break;
+        case ']':
+            i.bracket = 0;
+            break;
+        case '{':
+            i.brace++;
+            break;
+        case '}':
+            u->unsure |= i.brace-- == 0;
+            break;
+        case ',':
+            i.operand += !i.brace && !i.bracket;
+            break;
+        case ';':
+            ds__ptx_end_instruction(u, &i);
+            return;
+        case DS__PTX_END:
+            u->unsure = 1;
+            break;
+        default:
+            break;
+        }
+        if (u->unsure)
+            return;
+    }
+}
+
+/* ---- statements ------------------------------------------------------------------------------ */
+
+/* Reads a directive inside of a body. One that is not in the list may mean anything. */
+static void ds__ptx_read_directive(ds__ptx_uses *u, ds__ptx_reader *in, const ds__ptx_token *name) {
+    static const char *const known[] = { ".reg",           ".local",       ".shared",
+                                         ".global",        ".const",       ".pragma",
+                                         ".branchtargets", ".calltargets", ".param",
+                                         ".callprototype" };
+    int is_param = ds__ptx_is(name, ".param");
+    size_t i = 0;
+    if (ds__ptx_is(name, ".loc") || ds__ptx_is(name, ".file")) {
+        ds__ptx_skip_line(in);
+        return;
+    }
+    while (i < sizeof known / sizeof *known && !ds__ptx_is(name, known[i]))
+        i++;
+    u->unsure |= i == sizeof known / sizeof *known;
+    for (;;) {
+        ds__ptx_token t = ds__ptx_next(in);
+        if (t.kind == ';')
+            return;
+        u->unsure |= t.kind == DS__PTX_END;
+        /* a variable that hides a parameter */
+        for (size_t n = 0; is_param && n < u->function->count; n++) {
+            const ds__ptx_param *p = &u->function->param[n];
+            u->unsure |= p->name_size == t.size && memcmp(p->name, t.at, t.size) == 0;
+        }
+        if (u->unsure)
+            return;
+    }
+}
+
+/* Reads a statement, of which the first token is given. */
+static void ds__ptx_read_statement(ds__ptx_uses *u, ds__ptx_reader *in, ds__ptx_token t) {
+    if (t.kind == '@') {
+        t = ds__ptx_next(in);
+        if (t.kind == '!')
+            t = ds__ptx_next(in);
+        t = ds__ptx_next(in);
+    }
+    if (t.kind == ';' || t.kind == '{' || t.kind == '}')
+        return;
+    if (t.kind != DS__PTX_WORD) {
+        u->unsure = 1;
+        return;
+    }
+    if (*t.at == '.') {
+        ds__ptx_read_directive(u, in, &t);
+        return;
+    }
+    ds__ptx_reader behind = *in;
+    ds__ptx_token colon = ds__ptx_next(&behind);
+    if (colon.kind == ':')
+        *in = behind;
+    else
+        ds__ptx_read_instruction(u, in, t);
+}
+
+/* ---- sources --------------------------------------------------------------------------------- */
+
+/* Lets sources flow along the edges until nothing changes. Returns 0 if this takes too long. */
+static int ds__ptx_spread(ds__ptx_uses *u) {
+    enum { MOST_ROUNDS = 16 };
+
+    for (int round = 0; round < MOST_ROUNDS; round++) {
+        int changed = 0;
+        for (size_t i = 0; i < u->edge_count; i++) {
+            ds__ptx_symbol *to = &u->symbols[u->edges[i].to];
+            uint16_t from = u->symbols[u->edges[i].from].source;
+            if (!from || to->source == from || to->source == DS__PTX_ANY)
+                continue;
+            to->source = to->source ? DS__PTX_ANY : from;
+            changed = 1;
+        }
+        if (!changed)
+            return 1;
+    }
+    return 0;
+}
+
+/* Counts the words of a body and finds its end. Returns 0 if the body has none. */
+static size_t ds__ptx_measure(ds__ptx_reader *body) {
+    ds__ptx_reader in = *body;
+    size_t words = 0;
+    int depth = 0;
+    do {
+        ds__ptx_token t = ds__ptx_next(&in);
+        if (t.kind == DS__PTX_END)
+            return 0;
+        words += t.kind == DS__PTX_WORD;
+        depth += (t.kind == '{') - (t.kind == '}');
+    } while (depth > 0);
+    body->end = in.at;
+    return words;
+}
+
+/* Reads a body and writes the uses of each parameter. */
+static void ds__ptx_use_read(ds__ptx_uses *u, ds__ptx_reader body, unsigned char *uses) {
+    while (body.at < body.end && !u->unsure) {
+        ds__ptx_token t = ds__ptx_next(&body);
+        ds__ptx_read_statement(u, &body, t);
+    }
+    /* what no instruction writes has its value from elsewhere */
+    for (size_t i = u->function->count + 1; i < u->symbol_count; i++) {
+        ds__ptx_symbol *s = &u->symbols[i];
+        if (!s->written && !ds__ptx_is_plain(s->name, s->size))
+            s->source = DS__PTX_ANY;
+    }
+    if (u->unsure || !ds__ptx_spread(u))
+        return;
+    for (size_t i = 0; i < u->access_count; i++) {
+        uint16_t source = u->symbols[u->accesses[i].symbol].source;
+        if (source && source != DS__PTX_ANY)
+            uses[source - 1] |= (unsigned char)u->accesses[i].use;
+    }
+}
+
+/* Writes DS__PTX_ADDRESS and DS__PTX_STORED for each parameter, as far as this is certain. The
+   function has at most DS_KERNEL_MAX_PARAMS parameters. Returns 0 if there is no memory. */
+static int ds__ptx_use_find(const ds__ptx_function *f, unsigned char *uses) {
+    ds__ptx_reader body = f->body;
+    size_t words = ds__ptx_measure(&body);
+    size_t slots = 64;
+    memset(uses, 0, f->count);
+    for (size_t i = 0; i < f->count; i++)
+        uses[i] = f->param[i].pointer ? DS__PTX_ADDRESS : 0;
+    if (!words || words > UINT32_MAX / 4)
+        return 1;
+    while (slots < 2 * words)
+        slots *= 2;
+    ds__ptx_uses u = { .function = f, .slot_mask = slots - 1, .room = words };
+    size_t symbols = f->count + 1 + words;
+    u.symbols = ds__host_alloc(symbols * sizeof *u.symbols);
+    u.slots = ds__host_alloc(slots * sizeof *u.slots);
+    u.edges = ds__host_alloc(words * sizeof *u.edges);
+    u.accesses = ds__host_alloc(words * sizeof *u.accesses);
+    int enough = u.symbols && u.slots && u.edges && u.accesses;
+    if (enough) {
+        u.symbols[0].source = DS__PTX_ANY;
+        for (size_t i = 0; i < f->count; i++)
+            u.symbols[i + 1].source = (uint16_t)(i + 1);
+        u.symbol_count = f->count + 1;
+        ds__ptx_use_read(&u, body, uses);
+    }
+    ds__host_free(u.symbols);
+    ds__host_free(u.slots);
+    ds__host_free(u.edges);
+    ds__host_free(u.accesses);
+    return enough;
+}
+
 /* core/drivers.h - list of the drivers and of their rooms.
 
    Includes the rooms of each compiled-in driver and lists the drivers' tables (ds__backends).
@@ -8383,6 +9182,20 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     return status;
 }
 
+/* Returns the meaning of a status of ds_kernel_run_blocks; of other statuses "". */
+static const char *ds__cpu_kernel_reason(int status) {
+    switch (status) {
+    case DS__KERNEL_LOOP_LEFT:
+        return ": a thread loop was left by return or goto";
+    case DS__KERNEL_SCRATCH_SPENT:
+        return ": a block needs more scratch memory than a GPU has";
+    case DS__KERNEL_NO_SCRATCH:
+        return ": out of host memory for the scratch of a block";
+    default:
+        return "";
+    }
+}
+
 static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int status,
                                   uint64_t number) {
     char text[384];
@@ -8393,8 +9206,8 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
         snprintf(text, sizeof text, "%.60s failed on cpu:%d: %.250s", op->u.kernel.kernel->name,
                  s->device, ds__tls.error);
     else
-        snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d",
-                 op->u.kernel.kernel->name, site, s->device, status);
+        snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d%s",
+                 op->u.kernel.kernel->name, site, s->device, status, ds__cpu_kernel_reason(status));
     ds__cpu_fail_stream(s, ds__cpu_fail_device(s->device, text), number);
 }
 
@@ -15583,10 +16396,11 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
    images without users. ds__cuda_loaded gives the function of a kernel on a device without a lock.
    Implements the entries kernel_load and kernel_destroy.
 
-   Invariants: Kernels with the same image address and device share a module, which counts its
-   users. A module without users is never used again, because its address may belong to another
-   image by then. It is unloaded after a wait for the device, or at once if no function was found in
-   it. `function` is stored last, with release order.
+   Invariants: Kernels with the same device and image address share a module, which counts its
+   users; the address of an image in pieces is that of the array. A module without users is never
+   used again, because its address may belong to another image by then. It is unloaded after a wait
+   for the device, or at once if no function was found in it. `function` is stored last, with
+   release order.
    Locks: ds__cuda_ready, ds__cuda_kernel_destroy and ds__cuda_take_modules take ds__cuda.mutex;
    ds__cuda_load_module, ds__cuda_load_function and ds__cuda_load expect it. It is held while the
    driver compiles PTX, so other loads wait. ds__cuda_unload needs no lock.
@@ -15610,42 +16424,69 @@ static int ds__cuda_load_image(const void *image, char *log, size_t log_size, vo
     return ds__cuda.cuModuleLoadDataEx(out, image, 2, options, values);
 }
 
-/* The mutex is held and the device current. */
+/* The address that stands for the image of a kernel. */
+static const void *ds__cuda_image_key(const ds__kernel *k) {
+    return k->cuda.image_pieces ? (const void *)k->cuda.image_pieces : k->cuda.image;
+}
+
+/* Makes a copy of an image that the driver cannot take as it is: pieces, or text without an end.
+   *out is NULL if it can. Returns 0 if there is no memory. */
+static int ds__cuda_copy_image(const ds_kernel_cuda *c, char **out) {
+    *out = NULL;
+    if (c->image_pieces) {
+        *out = ds__ptx_join(c->image_pieces);
+        return *out != NULL;
+    }
+    if (!ds__cuda_is_unended_text(c->image, c->image_size))
+        return 1;
+    *out = ds__host_alloc(c->image_size + 1);
+    if (*out)
+        memcpy(*out, c->image, c->image_size);
+    return *out != NULL;
+}
+
+/* Loads the image of a kernel. The mutex is held and the device current. */
+static ds_result ds__cuda_load_native(const ds__cuda_scope *scope, const ds__kernel *k,
+                                      void **out) {
+    char log[300] = "";
+    char *copy;
+    if (!ds__cuda_copy_image(&k->cuda, &copy))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+    const void *image = copy ? copy : k->cuda.image;
+    int code = ds__cuda_load_image(image, log, sizeof log, out);
+    if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
+        code = ds__cuda_load_image(image, log, sizeof log, out);
+    ds__host_free(copy);
+    if (!code)
+        return DS_OK;
+    ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
+    log[sizeof log - 1] = 0;
+    for (char *c = log; *c; c++)
+        if (*c == '\n')
+            *c = ' ';
+    return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
+                           log);
+}
+
+/* Returns the module of a kernel's image on the device, with one more user. The mutex is held and
+   the device current. */
 static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
                                       ds__cuda_module **out) {
-    char log[300] = "";
-    const char *image = k->cuda.image;
-    char *text = NULL;
+    const void *key = ds__cuda_image_key(k);
     ds__cuda_module *m = ds__cuda.modules;
     /* one without users may be of an image that is gone, whose address another one has now */
-    while (m && (!m->users || m->image != k->cuda.image || m->device != scope->device))
+    while (m && (!m->users || m->image != key || m->device != scope->device))
         m = m->next;
     if (!m) {
-        int code;
-        if (!(m = ds__host_alloc(sizeof *m)))
+        m = ds__host_alloc(sizeof *m);
+        if (!m)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-        if (ds__cuda_is_unended_text(image, k->cuda.image_size)) {
-            if (!(text = ds__host_alloc(k->cuda.image_size + 1))) {
-                ds__host_free(m);
-                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-            }
-            image = memcpy(text, image, k->cuda.image_size);
-        }
-        code = ds__cuda_load_image(image, log, sizeof log, &m->module);
-        if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
-            code = ds__cuda_load_image(image, log, sizeof log, &m->module);
-        ds__host_free(text);
-        if (code) {
+        ds_result r = ds__cuda_load_native(scope, k, &m->module);
+        if (r < 0) {
             ds__host_free(m);
-            ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
-            log[sizeof log - 1] = 0;
-            for (char *c = log; *c; c++)
-                if (*c == '\n')
-                    *c = ' ';
-            return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name,
-                                   *log ? ": " : "", log);
+            return r;
         }
-        m->image = k->cuda.image;
+        m->image = key;
         m->device = scope->device;
         m->next = ds__cuda.modules;
         ds__cuda.modules = m;
@@ -15724,7 +16565,7 @@ static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
 /* Inside of a scope with the device current. */
 __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope,
                                                           ds__kernel *k) {
-    if (!k->cuda.image && !k->cuda.native_fn)
+    if (!ds__cuda_image_key(k) && !k->cuda.native_fn)
         return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
     if (ds__cuda_loaded(k, scope->device))
         return DS_OK;
@@ -19746,6 +20587,9 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out);
 static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
+/* Enqueues a kernel over items, or over a grid of this many threads; 0 items: only checks. */
+static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid *grid,
+                                   const void *args, size_t args_size, ds_stream stream);
 /* Runs the destructor of a payload if the call was refused; returns the result. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
@@ -23822,6 +24666,110 @@ DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, voi
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
+/* core/kernel_table.h - comparison of a kernel's parameter table with its PTX.
+
+   Refuses a table that does not fit the function in the image: its number of parameters, their
+   sizes, and their kinds (ds__kernel_table_check). A GPU would read or write at wrong addresses,
+   without an error. No driver is needed.
+
+   Invariants: a table is refused only if the text of the image shows that it is wrong. Images that
+   are not PTX text are not read.
+   Locks: none; the program's allocator is called.
+   Threads: any. */
+
+static const char *const ds__param_kind_names[] = { "DS_PARAM_VALUE", "DS_PARAM_READ",
+                                                    "DS_PARAM_WRITE", "DS_PARAM_READ_WRITE",
+                                                    "DS_PARAM_FIRST", "DS_PARAM_COUNT" };
+
+static ds_result ds__kernel_table_check_count(const ds_kernel_desc *d, const ds__ptx_function *f) {
+    size_t in_table = d->param_count;
+    if (in_table == f->count)
+        return DS_OK;
+    ds_result r =
+        ds__fail(DS_ERR_INVALID_VALUE,
+                 "kernel %s: the table has %zu parameters, function %s of the image has %zu",
+                 d->name, in_table, d->cuda.entry, f->count);
+    if (in_table > f->count)
+        return ds__fail_append(r, " (parameter %zu of the table has no place there)", f->count);
+    const ds__ptx_param *missing = &f->param[in_table < DS_KERNEL_MAX_PARAMS ? in_table : 0];
+    return ds__fail_append(r, " (%.*s is missing)", (int)missing->name_size, missing->name);
+}
+
+static ds_result ds__kernel_table_check_sizes(const ds_kernel_desc *d, const ds__ptx_function *f) {
+    for (size_t i = 0; i < f->count; i++) {
+        const ds__ptx_param *p = &f->param[i];
+        DS__REQUIRE(!p->size || p->size == d->params[i].size,
+                    "kernel %s: parameter %zu (%s) has %zu bytes in the table, "
+                    "but %.*s of function %s has %zu",
+                    d->name, i, ds__param_kind_names[d->params[i].kind], d->params[i].size,
+                    (int)p->name_size, p->name, d->cuda.entry, p->size);
+    }
+    return DS_OK;
+}
+
+static ds_result ds__kernel_table_check_kinds(const ds_kernel_desc *d, const ds__ptx_function *f) {
+    unsigned char uses[DS_KERNEL_MAX_PARAMS];
+    if (!ds__ptx_use_find(f, uses))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to check kernel %s", d->name);
+    for (size_t i = 0; i < f->count; i++) {
+        const ds__ptx_param *p = &f->param[i];
+        ds_param_kind kind = d->params[i].kind;
+        int pointer = kind >= DS_PARAM_READ && kind <= DS_PARAM_READ_WRITE;
+        DS__REQUIRE(pointer || !(uses[i] & DS__PTX_ADDRESS),
+                    "kernel %s: parameter %zu is %s, but function %s uses %.*s as an address; "
+                    "DS_PARAM_READ, DS_PARAM_WRITE or DS_PARAM_READ_WRITE is allowed",
+                    d->name, i, ds__param_kind_names[kind], d->cuda.entry, (int)p->name_size,
+                    p->name);
+        DS__REQUIRE(kind != DS_PARAM_READ || !(uses[i] & DS__PTX_STORED),
+                    "kernel %s: parameter %zu is DS_PARAM_READ, but function %s stores through "
+                    "%.*s; DS_PARAM_WRITE or DS_PARAM_READ_WRITE is allowed",
+                    d->name, i, d->cuda.entry, (int)p->name_size, p->name);
+    }
+    return DS_OK;
+}
+
+/* Compares the table with the function in a text. */
+static ds_result ds__kernel_table_check_text(const ds_kernel_desc *d, ds__ptx_reader text,
+                                             ds__ptx_function *f) {
+    char names[300];
+    ds__ptx_answer answer = ds__ptx_find(text, d->cuda.entry, f);
+    if (answer == DS__PTX_UNKNOWN)
+        return DS_OK;
+    if (answer == DS__PTX_ABSENT) {
+        ds__ptx_names(text, names, sizeof names);
+        return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: the image has no function %s; it has %s",
+                        d->name, d->cuda.entry, *names ? names : "no functions");
+    }
+    ds_result r = ds__kernel_table_check_count(d, f);
+    if (r == DS_OK)
+        r = ds__kernel_table_check_sizes(d, f);
+    if (r == DS_OK)
+        r = ds__kernel_table_check_kinds(d, f);
+    return r;
+}
+
+/* Refuses a table that does not fit the image, if that is PTX text. The description is checked
+   otherwise. */
+static ds_result ds__kernel_table_check(const ds_kernel_desc *d) {
+    const ds_kernel_cuda *c = &d->cuda;
+    ds_result r = DS_OK;
+    if (!c->image && !c->image_pieces)
+        return DS_OK;
+    char *joined = c->image_pieces ? ds__ptx_join(c->image_pieces) : NULL;
+    ds__ptx_function *f = ds__host_alloc(sizeof *f);
+    const char *image = c->image_pieces ? joined : c->image;
+    if (!f || !image) {
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to check kernel %s", d->name);
+    } else {
+        ds__ptx_reader text = ds__ptx_text(image, c->image_size);
+        if (text.at != text.end)
+            r = ds__kernel_table_check_text(d, text, f);
+    }
+    ds__host_free(f);
+    ds__host_free(joined);
+    return r;
+}
+
 /* core/kernel.h - kernels: creation, loading, launches.
 
    Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
@@ -23936,8 +24884,8 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
     DS__REQUIRE_RESERVED("ds_kernel_desc", d);
     DS__REQUIRE_RESERVED("ds_kernel_cuda", &d->cuda);
-    DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn,
-                "kernel %s has neither a CPU nor a CUDA form", d->name);
+    int forms = !!d->cuda.image + !!d->cuda.image_pieces + !!d->cuda.native_fn;
+    DS__REQUIRE(d->cpu_fn || forms, "kernel %s has neither a CPU nor a CUDA form", d->name);
     DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS,
                 "kernel %s: %zu bytes of arguments are more than %d", d->name, d->args_size,
                 DS_KERNEL_MAX_ARGS);
@@ -23945,9 +24893,13 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d->param_count <= DS_KERNEL_MAX_PARAMS,
                 "kernel %s: %zu parameters are more than %d", d->name, d->param_count,
                 DS_KERNEL_MAX_PARAMS);
-    DS__REQUIRE(!d->cuda.image || !d->cuda.native_fn,
-                "kernel %s has both an image and a native function", d->name);
-    DS__REQUIRE(!d->cuda.image || d->cuda.entry,
+    DS__REQUIRE(forms <= 1,
+                "kernel %s has %d of image, image_pieces and native_fn; at most one is allowed",
+                d->name, forms);
+    DS__REQUIRE(!d->cuda.image_pieces || !d->cuda.image_size,
+                "kernel %s: image_size is %zu; with image_pieces 0 is allowed", d->name,
+                d->cuda.image_size);
+    DS__REQUIRE(!forms || d->cuda.native_fn || d->cuda.entry,
                 "kernel %s: the image needs the name of the function", d->name);
     DS__REQUIRE(d->cuda.block <= DS__MAX_BLOCK_THREADS,
                 "kernel %s: a block of %u threads; at most %d are allowed", d->name, d->cuda.block,
@@ -23963,11 +24915,8 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     return DS_OK;
 }
 
-static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
-    out->id = 0;
-    ds_result r = ds__kernel_check(desc);
-    if (r < 0)
-        return r;
+/* Creates a kernel from a description that was checked. */
+static ds_result ds__kernel_add(const ds_kernel_desc *desc, ds_kernel *out) {
     ds__kernel *k = ds__table_add(&ds__g.kernels);
     if (!k)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
@@ -23995,13 +24944,24 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     return DS_OK;
 }
 
+/* Creates a kernel of the library. Its table is not compared with the image: behind the function's
+   parameters it may name pointers inside of a struct, for ds_graph_exec_replace. */
+DS__SEAM static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
+    out->id = 0;
+    ds_result r = ds__kernel_check(desc);
+    return r < 0 ? r : ds__kernel_add(desc, out);
+}
+
 DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     if (out)
         out->id = 0;
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
     ds__retired_reclaim();
-    return ds__kernel_new(desc, out);
+    ds_result r = ds__kernel_check(desc);
+    if (r == DS_OK)
+        r = ds__kernel_table_check(desc);
+    return r < 0 ? r : ds__kernel_add(desc, out);
 }
 
 DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {

@@ -2062,7 +2062,7 @@ static const char *const ds__ptx_rng_permutation[] = {
    an entry at its first use. DS__RNG_STATE and the following numbers are the indices.
 
    Invariants: a parameter list has the parameters of the CUDA form, in its order. An entry has
-   its PTX either in one text or in parts that are joined at first use.
+   its PTX either in one text or in pieces.
    Locks: none.
    Threads: the table is constant. ds__rng_state_items runs on the threads of the CPU driver's
    operations. */
@@ -2106,6 +2106,8 @@ static const ds_param ds__rng_normal_params[] = { DS__RNG_OPERANDS, DS__RNG_PARA
 static const ds_param ds__rng_exponential_params[] = { DS__RNG_OPERANDS,
                                                        DS__RNG_PARAM(VALUE, from32),
                                                        DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_exponential64_params[] = { DS__RNG_OPERANDS,
+                                                         DS__RNG_PARAM(VALUE, from) };
 static const ds_param ds__rng_f64_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from),
                                                DS__RNG_PARAM(VALUE, to) };
 static const ds_param ds__rng_integer_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, low),
@@ -2127,7 +2129,7 @@ static uint64_t ds__rng_bytes(size_t items, const void *args) {
     return a->count * ds__rng_size(a->kind);
 }
 
-/* The device code of each kernel: one text, or several parts that are joined. */
+/* The device code of each kernel: one text, or several pieces of one. */
 static const struct {
     const char *name;
     const char *entry;
@@ -2135,13 +2137,13 @@ static const struct {
     const ds_param *params;
     size_t count;
     const char *text;
-    const char *const *parts;
+    const char *const *pieces;
 } ds__rng_forms[DS__RNG_KERNELS] = {
 
-#define DS__RNG_FORM(name, entry, fn, list, text, parts)                   \
-    {                                                                      \
-        name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params,     \
-            sizeof ds__rng_##list##_params / sizeof(ds_param), text, parts \
+#define DS__RNG_FORM(name, entry, fn, list, text, pieces)                   \
+    {                                                                       \
+        name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params,      \
+            sizeof ds__rng_##list##_params / sizeof(ds_param), text, pieces \
     }
     [DS__RNG_STATE] =
         DS__RNG_FORM("state of a generator", "state", state_items, state, ds__ptx_rng_state, NULL),
@@ -2157,8 +2159,8 @@ static const struct {
         DS__RNG_FORM("normal numbers", "normal64", items, f64, NULL, ds__ptx_rng_normal64),
     [DS__RNG_EXPONENTIALS] = DS__RNG_FORM("exponential numbers", "exponential", items, exponential,
                                           NULL, ds__ptx_rng_exponential),
-    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items, f64, NULL,
-                                           ds__ptx_rng_exponential64),
+    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items,
+                                           exponential64, NULL, ds__ptx_rng_exponential64),
     [DS__RNG_ONE_WORD] =
         DS__RNG_FORM("random integers", "integers", items, integer, ds__ptx_rng_integers, NULL),
     [DS__RNG_TWO_WORDS] = DS__RNG_FORM("random integers", "wide_integers", items, integer,
@@ -2237,8 +2239,7 @@ static struct {
     ds__rng_graph *all;
     ds__mutex making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
-    char *text[DS__RNG_KERNELS]; /* put together */
-    ds__mutex launching;         /* one graph with fills at a time */
+    ds__mutex launching; /* one graph with fills at a time */
 } ds__rng = { .making = DS__MUTEX_INIT, .launching = DS__MUTEX_INIT };
 
 static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
@@ -2400,8 +2401,6 @@ static void ds__rng_shutdown_kernels(void) {
             ds__table_kill(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
-        ds__host_free(ds__rng.text[i]);
-        ds__rng.text[i] = NULL;
     }
 }
 
@@ -2994,31 +2993,8 @@ enum { DS__RNG_EXACT = 0 };
 enum { DS__RNG_EXACT = 1 };
 #endif
 
-/* Joins the parts of a kernel's text, once. The lock `making` is held. */
-static ds_result ds__rng_text_join(int which) {
-    const char *const *parts = ds__rng_forms[which].parts;
-    size_t length = 1;
-    if (!parts || ds__rng.text[which])
-        return DS_OK;
-    for (size_t i = 0; parts[i]; i++)
-        length += strlen(parts[i]);
-    char *to = ds__host_alloc(length);
-    if (!to)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
-    ds__rng.text[which] = to;
-    for (size_t i = 0; parts[i]; i++) {
-        memcpy(to, parts[i], strlen(parts[i]));
-        to += strlen(parts[i]);
-    }
-    return DS_OK;
-}
-
 /* Creates a kernel. The lock `making` is held. */
 static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
-    const char *const *parts = ds__rng_forms[which].parts;
-    ds_result r = ds__rng_text_join(which);
-    if (r < 0)
-        return r;
     ds_kernel_desc desc = { .name = ds__rng_forms[which].name,
                             .cpu_fn = ds__rng_forms[which].cpu_fn,
                             .bytes_fn = ds__rng_bytes,
@@ -3026,8 +3002,8 @@ static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
                             .params = ds__rng_forms[which].params,
                             .param_count = ds__rng_forms[which].count,
                             .grain = 16,
-                            .cuda = { .image =
-                                          parts ? ds__rng.text[which] : ds__rng_forms[which].text,
+                            .cuda = { .image = ds__rng_forms[which].text,
+                                      .image_pieces = ds__rng_forms[which].pieces,
                                       .entry = ds__rng_forms[which].entry,
                                       .block = 256,
                                       .items_per_block = 256,

@@ -2,7 +2,7 @@
 BEGIN {
     root = here
     sub(/\/docs$/, "", root)
-    n = split("devstream devstream_alloc devstream_comm devstream_rng", head, " ")
+    n = split("devstream devstream_alloc devstream_comm devstream_rng devstream_kernel", head, " ")
     for (i = 1; i <= n; i++) {
         file = root "/" head[i] ".h"
         while ((getline line < file) > 0 && line !~ /^#endif .. DEVSTREAM_[A-Z_]*INCLUDED/)

@@ -1061,7 +1061,11 @@ typedef struct ds_kernel_cuda {
     /** maximum of blocks per multiprocessor; the kernel then strides over the items by its number
         of blocks. 0: as many blocks as the items need */
     unsigned blocks_per_multiprocessor;
-    uint64_t reserved[4]; /**< 0 */
+    /** alternative to image: PTX text as an array of strings, which are put together without a
+        separator; NULL ends the array. C11 promises only 4,095 characters in one literal. Must
+        outlive the kernel */
+    const char *const *image_pieces;
+    uint64_t reserved[3]; /**< 0 */
 } ds_kernel_cuda;
 
 /** Maximum number of parameters of a kernel. */
@@ -1098,7 +1102,11 @@ typedef struct ds_grid {
 
 /** Creates a kernel for all devices without loading or compiling it. The caller must destroy it.
     DS_ERR_INVALID_VALUE: no name, no form, an image without a function name, or a parameter outside
-    the argument struct. */
+    the argument struct. If the image is PTX text, its parameter list is compared with the table, on
+    every driver and without a GPU. DS_ERR_INVALID_VALUE: the text has no such function; the number
+    of parameters or a size differs; the function uses a parameter as an address that the table
+    calls a value, FIRST or COUNT; or it stores through a DS_PARAM_READ. Kinds are compared only
+    where the text is certain. Cubins and fatbins are not read. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /** Loads the kernel on a device before its first launch there. Blocks while PTX is compiled; does
     nothing on a CPU device. DS_ERR_UNSUPPORTED: the kernel has no form for the device.
@@ -5290,6 +5298,817 @@ static inline DS_MUST_USE ds_result ds_at_rng_fill(const char *file_, int line_,
 #endif /* DEVSTREAM_RNG_H_INCLUDED */
 
 /* ============================================================================================= */
+/* devstream_kernel.h - kernels that are written once for both drivers.
+
+   A kernel is in a file of its own, NAME.kernels.h, which the program includes:
+
+       #include "devstream_kernel.h"
+       #if __has_include("add.ptx.h")
+       #include "add.ptx.h"
+       #endif
+       DS_KERNEL_1D(add, i, n, DS_READ(float, a, n), DS_READ(float, b, n), DS_WRITE(float, c, n)) {
+           c[i] = a[i] + b[i];
+       }
+
+   The CPU driver runs it as it is. For GPUs, `devstream-kernels add.kernels.h` compiles the same file
+   to PTX with clang or nvcc and writes add.ptx.h. The program launches it by
+   DS_LAUNCH(add, stream, n, a, b, c).
+
+   One file of the program must #define DEVSTREAM_IMPLEMENTATION and include this header; others
+   include it without the define. Put devstream.h beside it.
+
+   Contents: qualifiers; elementwise kernels; block kernels; arithmetic; implementation.
+
+   Rules:
+   - A kernel file is written in the common subset of C11 and C++11, and uses only its parameters,
+     constants, DS_KERNEL_FN functions and the arithmetic of this header.
+   - Integer arithmetic, + - * /, comparisons, and the functions without _fast give the same bits in
+     all forms. Contraction is off in kernel files; -ffast-math is refused.
+   - Items, blocks, and the threads between two barriers run in any order and at the same time. */
+#ifndef DEVSTREAM_KERNEL_DEVICE
+#endif
+
+#ifndef DEVSTREAM_KERNEL_H_INCLUDED
+#define DEVSTREAM_KERNEL_H_INCLUDED
+
+#if defined(DEVSTREAM_KERNEL_DEVICE) && defined(__clang__)
+/* ---- device code, clang without CUDA's headers ---- */
+typedef __INT8_TYPE__ int8_t;
+typedef __INT16_TYPE__ int16_t;
+typedef __INT32_TYPE__ int32_t;
+typedef __INT64_TYPE__ int64_t;
+typedef __UINT8_TYPE__ uint8_t;
+typedef __UINT16_TYPE__ uint16_t;
+typedef __UINT32_TYPE__ uint32_t;
+typedef __UINT64_TYPE__ uint64_t;
+typedef __SIZE_TYPE__ size_t;
+#define DS__GLOBAL extern "C" __attribute__((global)) void
+#define DS__DEVICE_FN static inline __attribute__((device, always_inline))
+#define DS__CONSTANT_ONLY __attribute__((constant))
+#define DS__SHARED_ONLY static __attribute__((shared))
+#define DS__TID ((unsigned)__nvvm_read_ptx_sreg_tid_x())
+#define DS__CTAID ((unsigned)__nvvm_read_ptx_sreg_ctaid_x())
+#define DS__NTID ((unsigned)__nvvm_read_ptx_sreg_ntid_x())
+#define DS__BARRIER() __syncthreads()
+#define DS__TRAP() __builtin_trap()
+#define DS__SQRTF(x) __nvvm_sqrt_rn_f(x)
+#define DS__SQRT(x) __nvvm_sqrt_rn_d(x)
+#define DS__FMAF(a, b, c) __nvvm_fma_rn_f(a, b, c)
+#define DS__FMA(a, b, c) __nvvm_fma_rn_d(a, b, c)
+#define DS__EX2_APPROX(x) __nvvm_ex2_approx_f(x)
+#define DS__LG2_APPROX(x) __nvvm_lg2_approx_f(x)
+#define DS__SIN_APPROX(x) __nvvm_sin_approx_f(x)
+#define DS__COS_APPROX(x) __nvvm_cos_approx_f(x)
+#define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
+#define DS__RCP_APPROX(x) __nvvm_rcp_approx_ftz_f(x)
+#define DS__HAS_APPROX 1
+
+#elif defined(DEVSTREAM_KERNEL_DEVICE)
+/* ---- device code, nvcc ---- */
+#include <stddef.h>
+#include <stdint.h>
+#define DS__GLOBAL extern "C" __global__ void
+#define DS__DEVICE_FN static __device__ __forceinline__
+#define DS__CONSTANT_ONLY __constant__
+#define DS__SHARED_ONLY __shared__
+#define DS__TID (threadIdx.x)
+#define DS__CTAID (blockIdx.x)
+#define DS__NTID (blockDim.x)
+#define DS__BARRIER() __syncthreads()
+#define DS__TRAP() __trap()
+#define DS__SQRTF(x) __fsqrt_rn(x)
+#define DS__SQRT(x) __dsqrt_rn(x)
+#define DS__FMAF(a, b, c) __fmaf_rn(a, b, c)
+#define DS__FMA(a, b, c) __fma_rn(a, b, c)
+#define DS__EX2_APPROX(x) exp2f(x)
+#define DS__LG2_APPROX(x) __log2f(x)
+#define DS__SIN_APPROX(x) __sinf(x)
+#define DS__COS_APPROX(x) __cosf(x)
+#define DS__RSQRT_APPROX(x) rsqrtf(x)
+#define DS__RCP_APPROX(x) __frcp_rn(x)
+#define DS__HAS_APPROX 1
+
+#else
+/* ---- the CPU ---- */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#define DS__DEVICE_FN static inline __attribute__((always_inline))
+#define DS__CONSTANT_ONLY
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+/* gcc keeps errno for negative arguments of the builtin, which prevents vector code, unless the
+   program is compiled with -fno-math-errno. clang makes vector code of the instruction. */
+#if defined(__NO_MATH_ERRNO__) || !defined(__x86_64__)
+#define DS__SQRTF(x) __builtin_sqrtf(x)
+#define DS__SQRT(x) __builtin_sqrt(x)
+#else
+#define DS__SQRTF(x) _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)))
+#define DS__SQRT(x) _mm_cvtsd_f64(_mm_sqrt_sd(_mm_set_sd(0), _mm_set_sd(x)))
+#endif
+#define DS__FMAF(a, b, c) __builtin_fmaf(a, b, c)
+#define DS__FMA(a, b, c) __builtin_fma(a, b, c)
+#define DS__HAS_APPROX 0
+#endif
+
+/* The options of a function that a kernel's items or blocks run in. gcc contracts and vectorizes in the
+   function that everything is inlined into; clang reads the pragma where an expression stands. */
+#if defined(__clang__)
+#define DS__KERNEL_EXACT
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__) && !defined(DEVSTREAM_KERNEL_DEVICE)
+#define DS__KERNEL_EXACT __attribute__((optimize("O3", "fp-contract=off")))
+#else
+#define DS__KERNEL_EXACT
+#endif
+
+/* DS__INDEPENDENT is a loop whose iterations are independent, as items on a GPU. clang warns if it
+   makes no vector code of such a loop, which is no fault of the program; the warning names the loop,
+   or without debug information its function, so both are enclosed. */
+#if defined(__clang__)
+#define DS__QUIET_BEGIN \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
+#define DS__QUIET_END _Pragma("clang diagnostic pop")
+#define DS__INDEPENDENT(...) \
+    DS__QUIET_BEGIN _Pragma("clang loop vectorize(assume_safety)") for (__VA_ARGS__) DS__QUIET_END
+#else
+#define DS__QUIET_BEGIN
+#define DS__QUIET_END
+#define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+#define DS__STATIC_ASSERT static_assert
+#else
+#define DS__STATIC_ASSERT _Static_assert
+#endif
+
+/* In each kernel: refuses options that change the bits of its results. */
+#ifdef __FAST_MATH__
+#define DS__KERNEL_OPTIONS(name)                                                \
+    DS__STATIC_ASSERT(0, #name ": kernels have the same bits on both drivers: " \
+                               "compile them without -ffast-math");
+#else
+#define DS__KERNEL_OPTIONS(name)
+#endif
+
+/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`. */
+#define DS_KERNEL_FN DS__DEVICE_FN
+/** Qualifies a table of constants that kernels read in both forms. */
+#define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
+
+/* ---- extents of a launch --------------------------------------------------------------------- */
+
+/** Numbers of items in x, y and z, or of blocks; with reciprocals of the first two. */
+typedef struct ds_kernel_dims {
+    size_t n[3];            /**< numbers; 1 for dimensions that a kernel does not have */
+    uint32_t multiplier[2]; /**< private: reciprocals of n[0] and n[1], less 2^32 */
+    uint32_t shift[2];      /**< private */
+} ds_kernel_dims;
+
+#ifdef DEVSTREAM_KERNEL_DEVICE
+/* Returns i / n[axis]. The upper half of the product, plus i, is below 2^33. */
+DS_KERNEL_FN uint64_t dsk__dims_divide(const ds_kernel_dims *d, int axis, uint64_t i) {
+    if (i >> 32)
+        return i / d->n[axis];
+    uint64_t high = (i * d->multiplier[axis]) >> 32;
+    return (high + i) >> d->shift[axis];
+}
+#else
+/* Fills a reciprocal: shift is the least s with 2^s >= n, multiplier 2^32 (2^s - n) / n + 1. */
+static inline void dsk__dims_reciprocal(ds_kernel_dims *d, int axis) {
+    uint64_t n = d->n[axis];
+    uint32_t shift = 0;
+    d->multiplier[axis] = 0;
+    d->shift[axis] = 0;
+    if (n == 0 || n >> 32)
+        return;
+    while (((uint64_t)1 << shift) < n)
+        shift++;
+    d->shift[axis] = shift;
+    d->multiplier[axis] = (uint32_t)(((((uint64_t)1 << shift) - n) << 32) / n + 1);
+}
+
+/** Returns the extents of a launch. */
+static inline ds_kernel_dims ds_kernel_dims_of(size_t nx, size_t ny, size_t nz) {
+    ds_kernel_dims d;
+    d.n[0] = nx;
+    d.n[1] = ny;
+    d.n[2] = nz;
+    dsk__dims_reciprocal(&d, 0);
+    dsk__dims_reciprocal(&d, 1);
+    return d;
+}
+#endif
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* Of each form of a parameter: kind, type, name, element type, extent in elements. */
+#define DS__PARAM_DS_READ(type, name, extent) READ, const type *, name, type, extent
+#define DS__PARAM_DS_WRITE(type, name, extent) WRITE, type *, name, type, extent
+#define DS__PARAM_DS_READ_WRITE(type, name, extent) READ_WRITE, type *, name, type, extent
+#define DS__PARAM_DS_VALUE(type, name) VALUE, type, name, type, 0
+
+/* Calls macro(context, kind, type, name, element, extent) for each parameter, at most 24. */
+#define DS__EACH(macro, context, ...) \
+    DS__JOIN(DS__EACH_, DS__NUMBER(__VA_ARGS__))(macro, context, __VA_ARGS__)
+#define DS__JOIN(a, b) DS__JOIN_(a, b)
+#define DS__JOIN_(a, b) a##b
+#define DS__APPLY(macro, context, parameter) DS__APPLY_(macro, context, DS__PARAM_##parameter)
+#define DS__APPLY_(macro, context, ...) DS__APPLY__(macro, context, __VA_ARGS__)
+#define DS__APPLY__(macro, ...) macro(__VA_ARGS__)
+#define DS__NUMBER(...)                                                                           \
+    DS__NUMBER_(__VA_ARGS__, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, \
+                6, 5, 4, 3, 2, 1, 0)
+#define DS__NUMBER_(a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, \
+                    a18, a19, a20, a21, a22, a23, a24, n, ...)                                  \
+    n
+#define DS__EACH_1(m, c, p) DS__APPLY(m, c, p)
+#define DS__EACH_2(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_1(m, c, __VA_ARGS__)
+#define DS__EACH_3(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_2(m, c, __VA_ARGS__)
+#define DS__EACH_4(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_3(m, c, __VA_ARGS__)
+#define DS__EACH_5(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_4(m, c, __VA_ARGS__)
+#define DS__EACH_6(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_5(m, c, __VA_ARGS__)
+#define DS__EACH_7(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_6(m, c, __VA_ARGS__)
+#define DS__EACH_8(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_7(m, c, __VA_ARGS__)
+#define DS__EACH_9(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_8(m, c, __VA_ARGS__)
+#define DS__EACH_10(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_9(m, c, __VA_ARGS__)
+#define DS__EACH_11(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_10(m, c, __VA_ARGS__)
+#define DS__EACH_12(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_11(m, c, __VA_ARGS__)
+#define DS__EACH_13(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_12(m, c, __VA_ARGS__)
+#define DS__EACH_14(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_13(m, c, __VA_ARGS__)
+#define DS__EACH_15(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_14(m, c, __VA_ARGS__)
+#define DS__EACH_16(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_15(m, c, __VA_ARGS__)
+#define DS__EACH_17(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_16(m, c, __VA_ARGS__)
+#define DS__EACH_18(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_17(m, c, __VA_ARGS__)
+#define DS__EACH_19(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_18(m, c, __VA_ARGS__)
+#define DS__EACH_20(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_19(m, c, __VA_ARGS__)
+#define DS__EACH_21(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_20(m, c, __VA_ARGS__)
+#define DS__EACH_22(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_21(m, c, __VA_ARGS__)
+#define DS__EACH_23(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_22(m, c, __VA_ARGS__)
+#define DS__EACH_24(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_23(m, c, __VA_ARGS__)
+
+/* What the kernel macros make of each parameter. */
+#define DS__AS_MEMBER(context, kind, type, name, element, extent) type name;
+#define DS__AS_PARAMETER(context, kind, type, name, element, extent) , type name DS__UNUSED
+#define DS__AS_DEVICE_PARAMETER(context, kind, type, name, element, extent) type name,
+#define DS__AS_ARGUMENT(context, kind, type, name, element, extent) , name
+#define DS__AS_FIELD(context, kind, type, name, element, extent) , (context)->name
+#define DS__AS_STORE(context, kind, type, name, element, extent) (context).name = name;
+#define DS__AS_LOCAL(context, kind, type, name, element, extent) \
+    type name DS__UNUSED = (context)->name;
+#define DS__AS_ROW(context, kind, type, name, element, extent) \
+    { DS_PARAM_##kind, offsetof(struct context, name), sizeof(type) },
+/* Bytes that a launch moves through the parameter. */
+#define DS__AS_BYTES(context, kind, type, name, element, extent) \
+    +(uint64_t)(extent) * sizeof(element) * DS__TRAFFIC_##kind
+#define DS__TRAFFIC_READ 1
+#define DS__TRAFFIC_WRITE 1
+#define DS__TRAFFIC_READ_WRITE 2
+#define DS__TRAFFIC_VALUE 0
+#define DS__UNUSED __attribute__((unused))
+
+#ifndef DEVSTREAM_KERNEL_DEVICE
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- definitions of kernels ------------------------------------------------------------------ */
+
+/** A kernel that the macros DS_KERNEL_1D, DS_BLOCK_KERNEL_1D and their forms define: the static
+    variable NAME_def. The first launch creates the kernel, ds_shutdown destroys it. */
+typedef struct ds_kernel_def {
+    const char *name;         /**< of the kernel, and of its function in the device code */
+    const char *source;       /**< the kernel file, for messages */
+    unsigned block;           /**< threads per block; 0: 256 */
+    unsigned items_per_block; /**< 1: an item of a launch is a block; 0: a thread */
+    size_t args_size;         /**< size of the argument struct in bytes */
+    const ds_param *params;   /**< parameters of the CUDA form, in order */
+    size_t param_count;       /**< number of parameters */
+    ds_kernel_fn cpu_fn;      /**< CPU form */
+    const char *const *ptx;   /**< PTX text in pieces, ends with NULL; NULL: no CUDA form */
+    /** returns the bytes that a launch reads and writes, as in ds_kernel_desc */
+    uint64_t (*bytes_fn)(size_t items, const void *args);
+    uint64_t reserved[4];       /**< 0 */
+    ds_kernel kernel;           /**< private: the kernel, once created */
+    uint64_t epoch;             /**< private */
+    struct ds_kernel_def *next; /**< private */
+} ds_kernel_def;
+
+/** Returns the kernel of a definition, for ds_kernel_load and graph nodes. The first call creates it.
+    The program must not destroy it; ds_shutdown does. */
+DSDEF DS_MUST_USE ds_result ds_kernel_def_get_kernel(ds_kernel_def *def, ds_kernel *out);
+/** Launches a defined kernel in stream order. dims: numbers of items, or of blocks for a block
+    kernel; if one is 0, nothing runs. args: the struct NAME_args, copied by the call. NAME_launch
+    calls this function. DS_ERR_INVALID_VALUE: the product of dims exceeds size_t.
+    DS_ERR_UNSUPPORTED: the stream is a GPU's and the kernel has no CUDA form; the message names the
+    command that writes one. */
+DSDEF DS_MUST_USE ds_result ds_kernel_def_launch(ds_kernel_def *def, ds_stream stream,
+                                                 const ds_kernel_dims *dims, const void *args);
+
+/** A block of a block kernel on the CPU driver. Private to the macros. */
+typedef struct ds_kernel_block {
+    unsigned index[3];   /**< of the block in the grid: x, y, z */
+    unsigned grid[3];    /**< blocks of the grid */
+    unsigned threads[3]; /**< threads of the block */
+    int in_threads;      /**< 1: inside of a thread loop */
+    char *scratch;       /**< memory for DS_SHARED and DS_PRIVATE, aligned to 64 bytes */
+    size_t used;         /**< bytes of it in use */
+} ds_kernel_block;
+
+/** Bytes of scratch memory of a block: the shared memory of a GPU's block that needs no opt-in (48
+    KiB), and 255 registers of 4 bytes for each of 1,024 threads. */
+#define DS_KERNEL_SCRATCH_BYTES (48 * 1024 + 1024 * 1024)
+
+/** Runs blocks first to first+count-1 of a grid on the calling thread. Only the CPU forms of block
+    kernels call it. Returns 0, or the status with which the kernel fails. */
+DSDEF int ds_kernel_run_blocks(void (*block_fn)(ds_kernel_block *block, const void *args),
+                               const ds_kernel_dims *dims, size_t first, size_t count,
+                               const void *args);
+/** Ends the running block kernel with an error, because a block needs more scratch memory than
+    DS_KERNEL_SCRATCH_BYTES. Does not return. */
+DSDEF void ds_kernel_block_overflow(void);
+
+/* Takes count elements of the block's scratch memory. */
+static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t count) {
+    size_t bytes = (size * count + 63) / 64 * 64;
+    if (bytes > DS_KERNEL_SCRATCH_BYTES - b->used)
+        ds_kernel_block_overflow();
+    void *p = b->scratch + b->used;
+    b->used += bytes;
+#ifdef DEVSTREAM_KERNEL_DEBUG
+    memset(p, 0xff, bytes); /* NaN, for reads of what was not written */
+#endif
+    return p;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* host */
+
+/* ---- launching defined kernels --------------------------------------------------------------- */
+
+/* A list in parentheses without them. */
+#define DS__LIST(...) __VA_ARGS__
+
+#ifndef DEVSTREAM_KERNEL_DEVICE
+
+/** Launches a kernel of the macros and hands over file and line: DS_LAUNCH(name, stream, counts...,
+    parameters...). Returns ds_result. The arguments are those of the function NAME_launch, so the
+    compiler checks their number and types. */
+#ifdef DEVSTREAM_NO_SITES
+#define DS_LAUNCH(name, ...) name##_launch(__VA_ARGS__)
+#else
+#define DS_LAUNCH(name, ...) name##_launch_at(__FILE__, __LINE__, __VA_ARGS__)
+#endif
+
+/* The argument struct and the function that fills it. */
+#define DS__KERNEL_ARGS(name, counts, dims, ...)                      \
+    DS__KERNEL_OPTIONS(name)                                          \
+    struct name##_args {                                              \
+        DS__EACH(DS__AS_MEMBER, 0, __VA_ARGS__)                       \
+        ds_kernel_dims dsk__dims;                                     \
+    };                                                                \
+    static inline DS__UNUSED struct name##_args name##_pack(          \
+        DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) { \
+        struct name##_args dsk__a;                                    \
+        DS__EACH(DS__AS_STORE, dsk__a, __VA_ARGS__)                   \
+        dsk__a.dsk__dims = ds_kernel_dims_of dims;                    \
+        return dsk__a;                                                \
+    }
+
+/* Bytes that a launch moves: the extents of its pointers. */
+#define DS__KERNEL_BYTES_1D(name, counts, ...) \
+    DS__KERNEL_BYTES(name, counts, (dsk__a->dsk__dims.n[0]), __VA_ARGS__)
+#define DS__KERNEL_BYTES_2D(name, counts, ...) \
+    DS__KERNEL_BYTES(name, counts, (dsk__a->dsk__dims.n[0], dsk__a->dsk__dims.n[1]), __VA_ARGS__)
+#define DS__KERNEL_BYTES_3D(name, counts, ...)                                                 \
+    DS__KERNEL_BYTES(name, counts,                                                             \
+                     (dsk__a->dsk__dims.n[0], dsk__a->dsk__dims.n[1], dsk__a->dsk__dims.n[2]), \
+                     __VA_ARGS__)
+#define DS__KERNEL_BYTES(name, counts, values, ...)                                          \
+    static inline uint64_t name##__extents(                                                  \
+        DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {                        \
+        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                     \
+    }                                                                                        \
+    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
+        (void)dsk__items;                                                                    \
+        return name##__extents(DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__)); \
+    }
+
+/* The table, the definition and the launch. threads, per_block: block and items_per_block. */
+#define DS__KERNEL_DEF(name, counts, numbers, threads, per_block, ...)                         \
+    static const ds_param name##__params[] = {                                                 \
+        DS__EACH(DS__AS_ROW, name##_args, __VA_ARGS__){                                        \
+            DS_PARAM_VALUE, offsetof(struct name##_args, dsk__dims), sizeof(ds_kernel_dims) }, \
+        { DS_PARAM_FIRST, 0, 8 },                                                              \
+        { DS_PARAM_COUNT, 0, 8 }                                                               \
+    };                                                                                         \
+    static ds_kernel_def name##_def = { #name,                                                 \
+                                        __FILE__,                                              \
+                                        threads,                                               \
+                                        per_block,                                             \
+                                        sizeof(struct name##_args),                            \
+                                        name##__params,                                        \
+                                        sizeof name##__params / sizeof *name##__params,        \
+                                        name##__cpu,                                           \
+                                        DS__PTX_OF(name),                                      \
+                                        name##__bytes,                                         \
+                                        { 0, 0, 0, 0 },                                        \
+                                        { 0 },                                                 \
+                                        0,                                                     \
+                                        NULL };                                                \
+    static inline DS__UNUSED DS_MUST_USE ds_result name##_launch(                              \
+        ds_stream dsk__stream, DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {   \
+        struct name##_args dsk__a =                                                            \
+            name##_pack(DS__LIST numbers DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__));           \
+        return (ds_kernel_def_launch)(&name##_def, dsk__stream, &dsk__a.dsk__dims, &dsk__a);   \
+    }                                                                                          \
+    static inline DS__UNUSED DS_MUST_USE ds_result name##_launch_at(                           \
+        const char *dsk__file, int dsk__line, ds_stream dsk__stream,                           \
+        DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {                          \
+        ds_site_set(dsk__file, dsk__line);                                                     \
+        return name##_launch(dsk__stream,                                                      \
+                             DS__LIST numbers DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__));      \
+    }
+
+/* The kernel's PTX, if the file that devstream-kernels writes was included before: it defines
+   DS_PTX_NAME as a comma and the array's name. Otherwise NULL. */
+#define DS__PTX_OF(name) DS__SECOND(DS_PTX_##name, NULL, 0)
+#define DS__SECOND(...) DS__SECOND_(__VA_ARGS__)
+#define DS__SECOND_(first, second, ...) second
+
+#endif
+
+/* ---- elementwise kernels --------------------------------------------------------------------- */
+
+/** Defines the kernel `name` over items i = 0 .. n-1. The body of one item follows:
+
+        DS_KERNEL_1D(saxpy, i, n, DS_VALUE(float, a), DS_READ(float, x, n),
+                     DS_READ_WRITE(float, y, n)) {
+            y[i] = a * x[i] + y[i];
+        }
+
+    Parameters, 1 to 24: DS_READ(type, name, extent), DS_WRITE and DS_READ_WRITE are pointers to memory
+    of the device. The extent is the number of elements that a launch uses, an expression of the other
+    parameters and n. DS_VALUE(type, name) is a value. `return` ends the item. Items run in any order
+    and at the same time. DS_LAUNCH(saxpy, stream, n, a, x, y) launches the kernel. */
+#define DS_KERNEL_1D(name, i, n, ...)                                                            \
+    DS__ITEM_KERNEL(name, 1D, (size_t i DS__UNUSED, size_t n DS__UNUSED), (size_t n DS__UNUSED), \
+                    (n), (n, 1, 1), __VA_ARGS__)
+
+/** Defines a kernel over items (x, y), x = 0 .. nx-1, y = 0 .. ny-1, otherwise as DS_KERNEL_1D does.
+    Item (x, y) has the number x + nx y. DS_LAUNCH(name, stream, nx, ny, ...) launches it. */
+#define DS_KERNEL_2D(name, x, y, nx, ny, ...)                                                   \
+    DS__ITEM_KERNEL(                                                                            \
+        name, 2D,                                                                               \
+        (size_t x DS__UNUSED, size_t y DS__UNUSED, size_t nx DS__UNUSED, size_t ny DS__UNUSED), \
+        (size_t nx DS__UNUSED, size_t ny DS__UNUSED), (nx, ny), (nx, ny, 1), __VA_ARGS__)
+
+/** Defines a kernel over items (x, y, z), otherwise as DS_KERNEL_2D does. */
+#define DS_KERNEL_3D(name, x, y, z, nx, ny, nz, ...)                                    \
+    DS__ITEM_KERNEL(name, 3D,                                                           \
+                    (size_t x DS__UNUSED, size_t y DS__UNUSED, size_t z DS__UNUSED,     \
+                     size_t nx DS__UNUSED, size_t ny DS__UNUSED, size_t nz DS__UNUSED), \
+                    (size_t nx DS__UNUSED, size_t ny DS__UNUSED, size_t nz DS__UNUSED), \
+                    (nx, ny, nz), (nx, ny, nz), __VA_ARGS__)
+
+#define DS__ITEM_FUNCTION(name, index, ...)    \
+    DS_KERNEL_FN DS__UNUSED void name##__item( \
+        DS__LIST index DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__))
+
+#ifdef DEVSTREAM_KERNEL_DEVICE
+#define DS__ITEM_KERNEL(name, rank, index, counts, numbers, dims, ...)                          \
+    DS__ITEM_FUNCTION(name, index, __VA_ARGS__);                                                \
+    DS__GLOBAL name(DS__EACH(DS__AS_DEVICE_PARAMETER, 0, __VA_ARGS__) ds_kernel_dims dsk__dims, \
+                    uint64_t dsk__first, uint64_t dsk__count) {                                 \
+        uint64_t dsk__i = (uint64_t)DS__CTAID * DS__NTID + DS__TID;                             \
+        if (dsk__i >= dsk__count)                                                               \
+            return;                                                                             \
+        dsk__i += dsk__first;                                                                   \
+        DS__ITEM_CALL_##rank(name, DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__))                   \
+    }                                                                                           \
+    DS__ITEM_FUNCTION(name, index, __VA_ARGS__)
+
+#define DS__ITEM_CALL_1D(name, ...) name##__item((size_t)dsk__i, dsk__dims.n[0] __VA_ARGS__);
+#define DS__ITEM_CALL_2D(name, ...)                                        \
+    uint64_t dsk__y = dsk__dims_divide(&dsk__dims, 0, dsk__i);             \
+    name##__item(dsk__i - dsk__y * dsk__dims.n[0], dsk__y, dsk__dims.n[0], \
+                 dsk__dims.n[1] __VA_ARGS__);
+#define DS__ITEM_CALL_3D(name, ...)                                                              \
+    uint64_t dsk__row = dsk__dims_divide(&dsk__dims, 0, dsk__i);                                 \
+    uint64_t dsk__z = dsk__dims_divide(&dsk__dims, 1, dsk__row);                                 \
+    name##__item(dsk__i - dsk__row * dsk__dims.n[0], dsk__row - dsk__z * dsk__dims.n[1], dsk__z, \
+                 dsk__dims.n[0], dsk__dims.n[1], dsk__dims.n[2] __VA_ARGS__);
+
+#else
+#define DS__ITEM_KERNEL(name, rank, index, counts, numbers, dims, ...)                  \
+    DS__ITEM_FUNCTION(name, index, __VA_ARGS__);                                        \
+    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                    \
+    DS__QUIET_BEGIN                                                                     \
+    DS__KERNEL_EXACT static int name##__cpu(size_t dsk__first, size_t dsk__count,       \
+                                            const void *dsk__args) {                    \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;       \
+        DS__EACH(DS__AS_LOCAL, dsk__a, __VA_ARGS__)                                     \
+        DS__ITEM_LOOP_##rank(name, DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__)) return 0; \
+    }                                                                                   \
+    DS__QUIET_END                                                                       \
+    DS__KERNEL_BYTES_##rank(name, counts, __VA_ARGS__)                                  \
+        DS__KERNEL_DEF(name, counts, numbers, 0, 0, __VA_ARGS__)                        \
+            DS__ITEM_FUNCTION(name, index, __VA_ARGS__)
+
+#define DS__ITEM_LOOP_1D(name, ...)                                          \
+    const size_t dsk__end = dsk__first + dsk__count;                         \
+    const size_t dsk__n = dsk__a->dsk__dims.n[0];                            \
+    DS__INDEPENDENT(size_t dsk__i = dsk__first; dsk__i < dsk__end; dsk__i++) \
+    name##__item(dsk__i, dsk__n __VA_ARGS__);
+#define DS__ITEM_LOOP_2D(name, ...)                                                  \
+    const ds_kernel_dims dsk__d = dsk__a->dsk__dims;                                 \
+    for (dsk__kernel_row dsk__r = dsk__row_begin(&dsk__d, dsk__first, dsk__count);   \
+         dsk__r.begin < dsk__r.end; dsk__row_next(&dsk__d, &dsk__r))                 \
+        DS__INDEPENDENT(size_t dsk__x = dsk__r.begin; dsk__x < dsk__r.end; dsk__x++) \
+    name##__item(dsk__x, dsk__r.y, dsk__d.n[0], dsk__d.n[1] __VA_ARGS__);
+#define DS__ITEM_LOOP_3D(name, ...)                                                  \
+    const ds_kernel_dims dsk__d = dsk__a->dsk__dims;                                 \
+    for (dsk__kernel_row dsk__r = dsk__row_begin(&dsk__d, dsk__first, dsk__count);   \
+         dsk__r.begin < dsk__r.end; dsk__row_next(&dsk__d, &dsk__r))                 \
+        DS__INDEPENDENT(size_t dsk__x = dsk__r.begin; dsk__x < dsk__r.end; dsk__x++) \
+    name##__item(dsk__x, dsk__r.y, dsk__r.z, dsk__d.n[0], dsk__d.n[1], dsk__d.n[2] __VA_ARGS__);
+
+/* The part of a row that a piece of a launch has. */
+typedef struct dsk__kernel_row {
+    size_t begin; /* items of the row: begin to end - 1 */
+    size_t end;
+    size_t y;
+    size_t z;
+    size_t left; /* items of the piece after this row */
+} dsk__kernel_row;
+
+static inline void dsk__row_cut(const ds_kernel_dims *d, dsk__kernel_row *r) {
+    size_t room = d->n[0] - r->begin;
+    size_t take = r->left < room ? r->left : room;
+    r->end = r->begin + take;
+    r->left -= take;
+}
+
+static inline dsk__kernel_row dsk__row_begin(const ds_kernel_dims *d, size_t first, size_t count) {
+    dsk__kernel_row r;
+    size_t row = first / d->n[0];
+    r.begin = first - row * d->n[0];
+    r.z = row / d->n[1];
+    r.y = row - r.z * d->n[1];
+    r.left = count;
+    dsk__row_cut(d, &r);
+    return r;
+}
+
+static inline void dsk__row_next(const ds_kernel_dims *d, dsk__kernel_row *r) {
+    r->begin = 0;
+    if (++r->y == d->n[1]) {
+        r->y = 0;
+        r->z++;
+    }
+    dsk__row_cut(d, r);
+}
+#endif
+
+/* ---- block kernels --------------------------------------------------------------------------- */
+
+/** Defines the block kernel `name` with `threads` threads per block (1 to 1,024, a constant). The
+    body of a block follows:
+
+        DS_BLOCK_KERNEL_1D(block_sums, 256, DS_VALUE(uint32_t, n), DS_READ(float, x, n),
+                           DS_WRITE(float, sums, DS_GRID_X)) {
+            DS_SHARED(float, part, 256);
+            DS_THREADS {
+                uint32_t i = DS_BLOCK_X * 256 + DS_THREAD_X;
+                part[DS_THREAD_X] = i < n ? x[i] : 0;
+            }
+            for (unsigned half = 128; half > 0; half /= 2)
+                DS_THREADS if (DS_THREAD_X < half) part[DS_THREAD_X] += part[DS_THREAD_X + half];
+            DS_THREADS if (DS_THREAD_X == 0) sums[DS_BLOCK_X] = part[0];
+        }
+
+    Between two thread loops is a barrier: what one loop wrote to shared or global memory, the next
+    loop of the block sees. Code outside of thread loops must do the same for every thread of the
+    block, and must not write memory. A thread loop must not be left by break, goto or return;
+    `continue` ends the thread's part. Extents may use DS_GRID_X, DS_GRID_Y and DS_GRID_Z.
+    DS_LAUNCH(block_sums, stream, blocks, n, x, sums) launches it; parameters as in DS_KERNEL_1D. */
+#define DS_BLOCK_KERNEL_1D(name, threads_x, ...)                                          \
+    DS__BLOCK_KERNEL(name, threads_x, 1, 1, (size_t dsk__gx), (dsk__gx), (dsk__gx, 1, 1), \
+                     __VA_ARGS__)
+
+/** Defines a block kernel with blocks of threads_x by threads_y threads on a two-dimensional grid,
+    otherwise as DS_BLOCK_KERNEL_1D does. DS_LAUNCH(name, stream, blocks_x, blocks_y, ...) launches
+    it. */
+#define DS_BLOCK_KERNEL_2D(name, threads_x, threads_y, ...)                           \
+    DS__BLOCK_KERNEL(name, threads_x, threads_y, 1, (size_t dsk__gx, size_t dsk__gy), \
+                     (dsk__gx, dsk__gy), (dsk__gx, dsk__gy, 1), __VA_ARGS__)
+
+/** Defines a block kernel of three dimensions, otherwise as DS_BLOCK_KERNEL_2D does; threads_z is at
+    most 64. */
+#define DS_BLOCK_KERNEL_3D(name, threads_x, threads_y, threads_z, ...) \
+    DS__BLOCK_KERNEL(name, threads_x, threads_y, threads_z,            \
+                     (size_t dsk__gx, size_t dsk__gy, size_t dsk__gz), \
+                     (dsk__gx, dsk__gy, dsk__gz), (dsk__gx, dsk__gy, dsk__gz), __VA_ARGS__)
+
+#define DS__BLOCK_FUNCTION(name, ...)           \
+    DS_KERNEL_FN DS__UNUSED void name##__block( \
+        DS__BLOCK *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__))
+
+#define DS__BLOCK_LIMITS(name, x, y, z)                                                         \
+    DS__STATIC_ASSERT((x) >= 1 && (y) >= 1 && (z) >= 1 && (x) * (y) * (z) <= 1024 && (z) <= 64, \
+                      #name ": a block has 1 to 1,024 threads, at most 64 in z");
+
+/** Index of the block, blocks of the grid. */
+#define DS_BLOCK_X (dsk__b->index[0])
+#define DS_BLOCK_Y (dsk__b->index[1])
+#define DS_BLOCK_Z (dsk__b->index[2])
+#define DS_GRID_X (dsk__b->grid[0])
+#define DS_GRID_Y (dsk__b->grid[1])
+#define DS_GRID_Z (dsk__b->grid[2])
+
+#ifdef DEVSTREAM_KERNEL_DEVICE
+#define DS__BLOCK const dsk__device_block
+
+typedef struct dsk__device_block {
+    unsigned index[3];
+    unsigned grid[3];
+    unsigned thread[3];
+} dsk__device_block;
+
+#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                             \
+    DS__BLOCK_LIMITS(name, x, y, z)                                                             \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                      \
+    DS__GLOBAL name(DS__EACH(DS__AS_DEVICE_PARAMETER, 0, __VA_ARGS__) ds_kernel_dims dsk__dims, \
+                    uint64_t dsk__first, uint64_t dsk__count) {                                 \
+        (void)dsk__count;                                                                       \
+        const unsigned dsk__t = DS__TID;                                                        \
+        const dsk__device_block dsk__block =                                                    \
+            dsk__block_at(&dsk__dims, dsk__first + DS__CTAID, dsk__t % (x), dsk__t / (x) % (y), \
+                          dsk__t / ((x) * (y)));                                                \
+        name##__block(&dsk__block DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__));                   \
+    }                                                                                           \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__)
+
+DS_KERNEL_FN dsk__device_block dsk__block_at(const ds_kernel_dims *d, uint64_t i, unsigned x,
+                                             unsigned y, unsigned z) {
+    uint64_t row = d->n[1] * d->n[2] == 1 ? 0 : dsk__dims_divide(d, 0, i);
+    uint64_t plane = d->n[2] == 1 ? 0 : dsk__dims_divide(d, 1, row);
+    dsk__device_block b = { { (unsigned)(i - row * d->n[0]), (unsigned)(row - plane * d->n[1]),
+                              (unsigned)plane },
+                            { (unsigned)d->n[0], (unsigned)d->n[1], (unsigned)d->n[2] },
+                            { x, y, z } };
+    return b;
+}
+
+/** Index of the thread in its block; inside of thread loops only. */
+#define DS_THREAD_X (dsk__b->thread[0])
+#define DS_THREAD_Y (dsk__b->thread[1])
+#define DS_THREAD_Z (dsk__b->thread[2])
+#define DS_THREAD_RANK DS__TID
+/* break ends the inner loop only, so that no thread misses the barrier. */
+#define DS_THREADS                                                                       \
+    for (int dsk__pass = DS__UNIFORM(__LINE__); dsk__pass; dsk__pass = 0, DS__BARRIER()) \
+        for (int dsk__once = 1; dsk__once; dsk__once = 0)
+#define DS_PRIVATE(type, name) type name[1]
+#define DS_OWN(name) ((name)[0])
+#define DS_SHARED(type, name, ...) \
+    DS__SHARED_ONLY type name DS__JOIN(DS__EXTENTS_, DS__NUMBER(__VA_ARGS__))(__VA_ARGS__)
+#define DS__EXTENTS_1(a) [a]
+#define DS__EXTENTS_2(a, b) [a][b]
+#define DS__EXTENTS_3(a, b, c) [a][b][c]
+
+#ifdef DEVSTREAM_KERNEL_DEBUG
+/* Fails the device if the threads of a block are at different thread loops. */
+DS_KERNEL_FN int dsk__uniform(int line) {
+    DS__SHARED_ONLY int at;
+    if (DS__TID == 0)
+        at = line;
+    DS__BARRIER();
+    if (at != line)
+        DS__TRAP();
+    DS__BARRIER();
+    return 1;
+}
+
+#define DS__UNIFORM(line) dsk__uniform(line)
+#else
+#define DS__UNIFORM(line) 1
+#endif
+
+#else
+#define DS__BLOCK ds_kernel_block
+#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                                \
+    DS__BLOCK_LIMITS(name, x, y, z)                                                                \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                         \
+    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                               \
+    DS__QUIET_BEGIN                                                                                \
+    DS__KERNEL_EXACT static void name##__run(ds_kernel_block *dsk__outer, const void *dsk__args) { \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        /* a copy that no other function sees, so that the extents are constants */                \
+        ds_kernel_block dsk__block = *dsk__outer;                                                  \
+        dsk__block.threads[0] = (x);                                                               \
+        dsk__block.threads[1] = (y);                                                               \
+        dsk__block.threads[2] = (z);                                                               \
+        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));                    \
+        dsk__outer->in_threads = dsk__block.in_threads;                                            \
+    }                                                                                              \
+    DS__QUIET_END                                                                                  \
+    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {          \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count,       \
+                                    dsk__args);                                                    \
+    }                                                                                              \
+    static inline uint64_t name##__extents(                                                        \
+        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {           \
+        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                           \
+    }                                                                                              \
+    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                      \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        ds_kernel_block dsk__block;                                                                \
+        (void)dsk__items;                                                                          \
+        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                        \
+            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];                 \
+        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));           \
+    }                                                                                              \
+    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                         \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__)
+
+/* Index of the thread in its block; inside of thread loops only: elsewhere these names are not
+   declared. */
+#define DS_THREAD_X (dsk__x)
+#ifdef DEVSTREAM_KERNEL_CHECK
+#define DS_THREAD_Y (dsk__x)
+#define DS_THREAD_Z (dsk__x)
+#define DS_THREAD_RANK (dsk__x)
+#else
+#define DS_THREAD_Y (dsk__y)
+#define DS_THREAD_Z (dsk__z)
+#define DS_THREAD_RANK ((dsk__z * dsk__b->threads[1] + dsk__y) * dsk__b->threads[0] + dsk__x)
+#endif
+/** Runs the following statement once per thread of the block, then waits for all of them. */
+#ifdef DEVSTREAM_KERNEL_CHECK
+/* For clang -fopenmp-simd -fsyntax-only, which refuses break, goto and return in such a loop. */
+#define DS_THREADS \
+    _Pragma("omp simd") for (unsigned dsk__x = 0; dsk__x < dsk__b->threads[0]; dsk__x++)
+#else
+#define DS_THREADS                                                                          \
+    for (dsk__b->in_threads = 1; dsk__b->in_threads; dsk__b->in_threads = 0)                \
+        for (unsigned dsk__z = 0; dsk__z < dsk__b->threads[2]; dsk__z++)                    \
+            for (unsigned dsk__y = 0; dsk__y < dsk__b->threads[1]; dsk__y++)                \
+                DS__INDEPENDENT(unsigned dsk__x = 0; dsk__x < dsk__b->threads[0]; dsk__x++) \
+    for (int dsk__once = 1; dsk__once; dsk__once = 0)
+#endif
+/** Declares a value of each thread that lives across barriers: a register on a GPU, an array on the
+    CPU. DS_OWN(name) is the value of the running thread. Not initialised. */
+#define DS_PRIVATE(type, name)            \
+    type *name = (type *)dsk__block_take( \
+        dsk__b, sizeof(type), dsk__b->threads[0] * dsk__b->threads[1] * dsk__b->threads[2])
+#define DS_OWN(name) ((name)[DS_THREAD_RANK])
+/** Declares an array of 1 to 3 dimensions in the shared memory of the block, at most 48 KiB together.
+    Not initialised. */
+#define DS_SHARED(type, name, ...) \
+    DS__JOIN(DS__SHARED_, DS__NUMBER(__VA_ARGS__))(type, name, __VA_ARGS__)
+#define DS__SHARED_1(type, name, a)  \
+    DS__SHARED_LIMIT(type, name, a); \
+    type *name = (type *)dsk__block_take(dsk__b, sizeof(type), (a))
+#define DS__SHARED_2(type, name, a, b)       \
+    DS__SHARED_LIMIT(type, name, (a) * (b)); \
+    type(*name)[b] = (type(*)[b])dsk__block_take(dsk__b, sizeof(type), (size_t)(a) * (b))
+#define DS__SHARED_3(type, name, a, b, c)          \
+    DS__SHARED_LIMIT(type, name, (a) * (b) * (c)); \
+    type(*name)[b][c] =                            \
+        (type(*)[b][c])dsk__block_take(dsk__b, sizeof(type), (size_t)(a) * (b) * (c))
+#define DS__SHARED_LIMIT(type, name, count)                \
+    DS__STATIC_ASSERT(sizeof(type) * (count) <= 48 * 1024, \
+                      #name ": a block has at most 48 KiB of shared memory")
+#endif
+
+#ifndef DEVSTREAM_KERNEL_DEVICE
+#ifndef DEVSTREAM_NO_SITES
+
+static inline DS_MUST_USE ds_result ds_at_kernel_def_get_kernel(const char *file_, int line_,
+        ds_kernel_def *def_, ds_kernel *out_) {
+    return ds_site_set(file_, line_), (ds_kernel_def_get_kernel)(def_, out_);
+}
+#define ds_kernel_def_get_kernel(...) ds_at_kernel_def_get_kernel(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_kernel_def_launch(const char *file_, int line_,
+        ds_kernel_def *def_, ds_stream stream_, const ds_kernel_dims *dims_, const void *args_) {
+    return ds_site_set(file_, line_), (ds_kernel_def_launch)(def_, stream_, dims_, args_);
+}
+#define ds_kernel_def_launch(...) ds_at_kernel_def_launch(__FILE__, __LINE__, __VA_ARGS__)
+
+#endif
+#endif
+
+#endif /* DEVSTREAM_KERNEL_H_INCLUDED */
+
+/* ============================================================================================= */
 #if defined(DEVSTREAM_IMPLEMENTATION) && !defined(DEVSTREAM_H_IMPLEMENTED)
 #define DEVSTREAM_H_IMPLEMENTED
 #ifdef __cplusplus
@@ -7016,6 +7835,7 @@ static char *ds__copy_text(const char *text, size_t longest) {
 /* Modules above the core, in the order of their layers. */
 enum {
     DS__MODULE_ALLOC,
+    DS__MODULE_KERNEL,
     DS__MODULE_RNG,
     DS__MODULE_TENSOR,
     DS__MODULE_TOPOLOGY,
@@ -7435,6 +8255,9 @@ typedef struct ds__event {
 
 /* A launch holds no reference: a destroyed kernel is freed after the work that was pending when
    no call could launch the kernel any more (core/kernel.h). */
+/* Statuses with which the CPU form of a block kernel fails (ds_kernel_run_blocks). */
+enum { DS__KERNEL_LOOP_LEFT = INT_MIN + 1, DS__KERNEL_SCRATCH_SPENT, DS__KERNEL_NO_SCRATCH };
+
 typedef struct ds__kernel {
     ds__slot slot;
     ds_kernel_fn cpu_fn;
@@ -9441,6 +10264,793 @@ static int ds__memory_table_find(const void *ptr, ds_pointer_info *out) {
     return f != NULL;
 }
 
+/* base/ptx_text.h - functions and parameters in PTX text.
+
+   Finds a function in the text of an image and lists its parameters (ds__ptx_find), as the PTX ISA
+   describes them in "Kernel Function Directives: .entry" and "Kernel Function Parameters". Splits
+   text into tokens (ds__ptx_next), also for base/ptx_use.h. ds__ptx_join puts text in pieces
+   together. Binary images (cubins, fatbins) are not read.
+
+   Invariants: no byte at or behind `end` of a reader is read. Each function reads a text once, from
+   front to back, so the time is proportional to the length. A text that does not follow the ISA is
+   no error: DS__PTX_UNKNOWN says that nothing is known about its functions, and a size of 0 that a
+   parameter's size is not known. Names point into the text.
+   Locks: none.
+   Threads: any. */
+
+/* The part of a text that has not been read yet. */
+typedef struct ds__ptx_reader {
+    const char *at;
+    const char *end;
+} ds__ptx_reader;
+
+/* Kinds of tokens, besides the characters of punctuation, which are their own kinds. */
+enum {
+    DS__PTX_END = 0,
+    DS__PTX_WORD = 'w',  /* a name, number, directive or opcode, with the dots in it */
+    DS__PTX_STRING = '"' /* without its closing quote */
+};
+
+typedef struct ds__ptx_token {
+    const char *at;
+    size_t size;
+    char kind;
+} ds__ptx_token;
+
+typedef struct ds__ptx_param {
+    const char *name;
+    size_t name_size;
+    size_t size; /* in bytes; 0: not known */
+    int array;   /* 1: declared as an array of elements */
+    int pointer; /* 1: declared as a pointer (.ptr) */
+} ds__ptx_param;
+
+typedef struct ds__ptx_function {
+    size_t count; /* number of parameters, also of those that have no place in the list */
+    ds__ptx_param param[DS_KERNEL_MAX_PARAMS];
+    ds__ptx_reader body; /* from its opening brace to the end of the text; empty: none */
+} ds__ptx_function;
+
+typedef enum ds__ptx_answer { DS__PTX_UNKNOWN, DS__PTX_FOUND, DS__PTX_ABSENT } ds__ptx_answer;
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static inline int ds__ptx_is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static inline int ds__ptx_is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+static inline int ds__ptx_is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$';
+}
+
+static inline int ds__ptx_in_word(char c) {
+    return ds__ptx_is_letter(c) || ds__ptx_is_digit(c) || c == '.' || c == '%';
+}
+
+static void ds__ptx_skip_line(ds__ptx_reader *in) {
+    while (in->at < in->end && *in->at != '\n')
+        in->at++;
+}
+
+/* Skips spaces and comments. */
+static void ds__ptx_skip_blank(ds__ptx_reader *in) {
+    while (in->at < in->end) {
+        const char *at = in->at;
+        char second = in->end - at > 1 ? at[1] : 0;
+        if (ds__ptx_is_space(*at)) {
+            in->at++;
+        } else if (*at == '/' && second == '/') {
+            ds__ptx_skip_line(in);
+        } else if (*at == '/' && second == '*') {
+            in->at += 2;
+            while (in->end - in->at > 1 && (in->at[0] != '*' || in->at[1] != '/'))
+                in->at++;
+            in->at = in->end - in->at > 1 ? in->at + 2 : in->end;
+        } else {
+            return;
+        }
+    }
+}
+
+/* Returns the end of the word that begins at `at`. Two colons, as in ld.shared::cta, are a part of
+   it; one colon ends a label. */
+static const char *ds__ptx_word_end(const char *at, const char *end) {
+    while (at < end) {
+        if (ds__ptx_in_word(*at))
+            at++;
+        else if (end - at > 1 && at[0] == ':' && at[1] == ':')
+            at += 2;
+        else
+            break;
+    }
+    return at;
+}
+
+static ds__ptx_token ds__ptx_next(ds__ptx_reader *in) {
+    ds__ptx_skip_blank(in);
+    ds__ptx_token t = { in->at, 1, DS__PTX_END };
+    if (in->at == in->end) {
+        t.size = 0;
+        return t;
+    }
+    if (ds__ptx_in_word(*in->at)) {
+        t.kind = DS__PTX_WORD;
+        in->at = ds__ptx_word_end(in->at, in->end);
+    } else {
+        /* a zero inside of a text of given size is no end */
+        t.kind = *in->at ? *in->at : ' ';
+        in->at++;
+    }
+    if (t.kind == DS__PTX_STRING) {
+        while (in->at < in->end && *in->at != '"')
+            in->at++;
+        t.size = (size_t)(in->at - t.at);
+        in->at += in->at < in->end;
+    } else {
+        t.size = (size_t)(in->at - t.at);
+    }
+    return t;
+}
+
+static inline int ds__ptx_is(const ds__ptx_token *t, const char *word) {
+    return t->kind == DS__PTX_WORD && t->size == strlen(word) && memcmp(t->at, word, t->size) == 0;
+}
+
+/* ---- the text of an image -------------------------------------------------------------------- */
+
+/* Returns the text of an image without its terminating zero; an empty text if the image is not PTX.
+   PTX begins with .version (PTX ISA, "PTX Module Directives"). size 0: the text ends with a zero.
+   Of a binary image without a size nothing behind the first strange byte is read. */
+static ds__ptx_reader ds__ptx_text(const char *image, size_t size) {
+    static const char first[] = ".version";
+    ds__ptx_reader text = { image, image };
+    if (!size && !(ds__ptx_is_space(*image) || *image == '/' || *image == '.'))
+        return text;
+    const char *zero = size ? memchr(image, 0, size) : image + strlen(image);
+    text.end = zero ? zero : image + size;
+    ds__ptx_reader from = text;
+    ds__ptx_token t = ds__ptx_next(&from);
+    if (!ds__ptx_is(&t, first))
+        text.end = text.at;
+    return text;
+}
+
+/* Returns the pieces of a text, put together, in memory for ds__host_free; NULL: no memory. */
+static char *ds__ptx_join(const char *const *pieces) {
+    size_t size = 1;
+    for (size_t i = 0; pieces[i]; i++)
+        size += strlen(pieces[i]);
+    char *text = ds__host_alloc(size);
+    char *to = text;
+    for (size_t i = 0; text && pieces[i]; i++) {
+        size_t length = strlen(pieces[i]);
+        memcpy(to, pieces[i], length);
+        to += length;
+    }
+    return text;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* Returns the size of a fundamental type in bytes; 0: it is none. */
+static size_t ds__ptx_type_size(const ds__ptx_token *t) {
+    static const struct {
+        const char *name;
+        size_t size;
+    } types[] = { { ".b8", 1 },  { ".u8", 1 },  { ".s8", 1 },  { ".b16", 2 }, { ".u16", 2 },
+                  { ".s16", 2 }, { ".f16", 2 }, { ".b32", 4 }, { ".u32", 4 }, { ".s32", 4 },
+                  { ".f32", 4 }, { ".b64", 8 }, { ".u64", 8 }, { ".s64", 8 }, { ".f64", 8 } };
+
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (ds__ptx_is(t, types[i].name))
+            return types[i].size;
+    return 0;
+}
+
+/* Returns a decimal number; 0: it is none, or a large one. */
+static size_t ds__ptx_number(const ds__ptx_token *t) {
+    size_t number = 0;
+    if (t->kind != DS__PTX_WORD || t->size > 6 || *t->at == '0')
+        return 0;
+    for (size_t i = 0; i < t->size; i++) {
+        if (!ds__ptx_is_digit(t->at[i]))
+            return 0;
+        number = 10 * number + (size_t)(t->at[i] - '0');
+    }
+    return number;
+}
+
+/* Reads "[N]" behind the name of a parameter, from behind the opening bracket. */
+static void ds__ptx_read_extent(ds__ptx_reader *in, ds__ptx_param *p) {
+    ds__ptx_token t = ds__ptx_next(in);
+    p->size = p->array ? 0 : p->size * ds__ptx_number(&t);
+    p->array = 1;
+    while (t.kind != ']' && t.kind != DS__PTX_END)
+        t = ds__ptx_next(in);
+}
+
+/* Reads a word of a parameter: its type, its name or an attribute. Returns 0 if it is a second name.
+   Sets *strange if the word is not known here. */
+static int ds__ptx_read_param_word(ds__ptx_reader *in, const ds__ptx_token *t, ds__ptx_param *p,
+                                   int *strange) {
+    size_t size = ds__ptx_type_size(t);
+    if (ds__ptx_is(t, ".align")) {
+        ds__ptx_next(in);
+    } else if (ds__ptx_is(t, ".ptr")) {
+        p->pointer = 1;
+    } else if (size && !p->size) {
+        p->size = size;
+    } else if (*t->at == '.') {
+        /* behind .ptr stands a state space */
+        *strange |= !p->pointer && !ds__ptx_is(t, ".param");
+    } else {
+        if (p->name)
+            return 0;
+        p->name = t->at;
+        p->name_size = t->size;
+    }
+    return 1;
+}
+
+/* Reads one parameter, ".param .align 8 .b8 name[16]" for example, up to the comma or parenthesis
+   behind it. Returns that, or 0 if it is not a parameter as the ISA describes it. Of a type or an
+   attribute that is not known here the size is not known. */
+static char ds__ptx_read_param(ds__ptx_reader *in, ds__ptx_param *p) {
+    int strange = 0;
+    *p = (ds__ptx_param){ 0 };
+    for (;;) {
+        ds__ptx_token t = ds__ptx_next(in);
+        if (t.kind == ',' || t.kind == ')') {
+            p->size = strange ? 0 : p->size;
+            return p->name ? t.kind : 0;
+        }
+        if (t.kind == '[' && p->name)
+            ds__ptx_read_extent(in, p);
+        else if (t.kind != DS__PTX_WORD || !ds__ptx_read_param_word(in, &t, p, &strange))
+            return 0;
+    }
+}
+
+/* Reads what follows the name of a function. Returns 0 if this is not as the ISA describes it. */
+static int ds__ptx_read_function(ds__ptx_reader *in, ds__ptx_function *f) {
+    ds__ptx_reader before = *in;
+    ds__ptx_token t = ds__ptx_next(in);
+    f->count = 0;
+    if (t.kind == '(') {
+        ds__ptx_reader list = *in;
+        t = ds__ptx_next(&list);
+        char end = t.kind == ')' ? ')' : ',';
+        if (end == ')')
+            *in = list;
+        while (end == ',') {
+            ds__ptx_param p;
+            end = ds__ptx_read_param(in, &p);
+            if (!end)
+                return 0;
+            if (f->count < DS_KERNEL_MAX_PARAMS)
+                f->param[f->count] = p;
+            f->count++;
+        }
+    } else {
+        *in = before;
+    }
+    /* .maxntid and others, then the body, or a semicolon behind a declaration */
+    do {
+        f->body = *in;
+        t = ds__ptx_next(in);
+    } while (t.kind != '{' && t.kind != ';' && t.kind != DS__PTX_END);
+    if (t.kind == ';')
+        f->body.end = f->body.at;
+    return t.kind != DS__PTX_END;
+}
+
+/* ---- functions ------------------------------------------------------------------------------- */
+
+/* Moves behind the next ".entry" and its name. Returns 0 at the end of the text. Sets *strange if
+   the text has directives of a preprocessor, so that not all of it may count. */
+static int ds__ptx_next_entry(ds__ptx_reader *in, ds__ptx_token *name, int *strange) {
+    for (;;) {
+        ds__ptx_token t = ds__ptx_next(in);
+        if (t.kind == DS__PTX_END)
+            return 0;
+        *strange |= t.kind == '#';
+        if (!ds__ptx_is(&t, ".entry"))
+            continue;
+        *name = ds__ptx_next(in);
+        if (name->kind == DS__PTX_WORD)
+            return 1;
+        *strange = 1;
+    }
+}
+
+/* Finds a function that a host may launch, with its body if the text has that. */
+static ds__ptx_answer ds__ptx_find(ds__ptx_reader text, const char *name, ds__ptx_function *out) {
+    ds__ptx_answer answer = DS__PTX_ABSENT;
+    ds__ptx_token t;
+    int strange = 0;
+    while (ds__ptx_next_entry(&text, &t, &strange)) {
+        if (!ds__ptx_is(&t, name))
+            continue;
+        if (!ds__ptx_read_function(&text, out))
+            return DS__PTX_UNKNOWN;
+        answer = DS__PTX_FOUND;
+        if (out->body.at != out->body.end)
+            break;
+    }
+    return strange ? DS__PTX_UNKNOWN : answer;
+}
+
+/* Writes the names of the first functions of a text, "a, b, c and 2 more". */
+static void ds__ptx_names(ds__ptx_reader text, char *to, size_t size) {
+    enum { SHOWN = 4 };
+
+    ds__ptx_token t;
+    int strange = 0;
+    size_t many = 0;
+    size_t length = 0;
+    *to = 0;
+    for (; ds__ptx_next_entry(&text, &t, &strange); many++)
+        if (many < SHOWN && length < size)
+            length += (size_t)snprintf(to + length, size - length, "%s%.*s", many ? ", " : "",
+                                       t.size < 60 ? (int)t.size : 60, t.at);
+    if (many > SHOWN && length < size)
+        snprintf(to + length, size - length, " and %zu more", many - SHOWN);
+}
+
+/* base/ptx_use.h - how a function in PTX text uses its parameters.
+
+   Finds out which parameters are addresses of global memory, and which of these the function stores
+   through (ds__ptx_use_find). Answers only where it is certain, see Note [Certain uses].
+
+   Invariants: every symbol of the body has one source: nothing, one parameter, or anything. Sources
+   only rise in this order, so their computation ends. If the body is not understood, or memory is
+   short of the estimate, nothing is known.
+   Locks: none; the program's allocator is called.
+   Threads: any. */
+
+/* Note [Certain uses]
+   A register is derived from a parameter alone if each instruction that writes the register computes
+   it from that parameter, from constants, from special registers such as %tid.x, and from registers
+   of which the same is true. The order of the instructions does not matter. Anything else makes the
+   source unknown: a second parameter, a loaded value, a variable's address, an instruction that is
+   not in the list below. Address arithmetic with a second parameter is therefore not seen through:
+   base + stride * n may have either as its base.
+
+   An address must have a base, and constants and indices of threads are none. So if such a register
+   is the address of an access to global memory, the parameter is that base. */
+
+enum { DS__PTX_ADDRESS = 1, DS__PTX_STORED = 2 };
+
+/* A source: 0, the number of a parameter + 1, or this. */
+enum { DS__PTX_ANY = 0xffff };
+
+typedef struct ds__ptx_symbol {
+    const char *name;
+    size_t size;
+    uint16_t source;
+    unsigned char written; /* 1: by an instruction */
+} ds__ptx_symbol;
+
+/* The symbol `to` is computed from the symbol `from`. */
+typedef struct ds__ptx_edge {
+    uint32_t to;
+    uint32_t from;
+} ds__ptx_edge;
+
+typedef struct ds__ptx_access {
+    uint32_t symbol; /* the address */
+    int use;         /* DS__PTX_ADDRESS, DS__PTX_STORED */
+} ds__ptx_access;
+
+/* What is found in one body. Symbol 0 is anything, symbols 1 to function->count are the values of
+   the parameters. */
+typedef struct ds__ptx_uses {
+    const ds__ptx_function *function;
+    ds__ptx_symbol *symbols;
+    size_t symbol_count;
+    uint32_t *slots; /* hash table of symbols; 0: empty */
+    size_t slot_mask;
+    ds__ptx_edge *edges;
+    size_t edge_count;
+    ds__ptx_access *accesses;
+    size_t access_count;
+    size_t room; /* for edges and accesses each */
+    int unsure;  /* 1: there is something that is not understood */
+} ds__ptx_uses;
+
+/* Classes of instructions by their effect on sources. */
+typedef enum ds__ptx_class {
+    DS__PTX_OTHER,   /* writes anything */
+    DS__PTX_COMPUTE, /* writes a result of its operands */
+    DS__PTX_TRUTH,   /* writes a truth value */
+    DS__PTX_LOAD,
+    DS__PTX_STORE,
+    DS__PTX_ATOMIC,
+    DS__PTX_TO_GLOBAL /* converts a generic address into one of global memory */
+} ds__ptx_class;
+
+/* ---- symbols --------------------------------------------------------------------------------- */
+
+/* Returns the number of a symbol, which is new if the body has not named it before. */
+static uint32_t ds__ptx_symbol_of(ds__ptx_uses *u, const ds__ptx_token *t) {
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < t->size; i++)
+        hash = (hash ^ (unsigned char)t->at[i]) * 1099511628211u;
+    size_t slot = (size_t)(hash ^ hash >> 32) & u->slot_mask;
+    for (; u->slots[slot]; slot = (slot + 1) & u->slot_mask) {
+        const ds__ptx_symbol *s = &u->symbols[u->slots[slot]];
+        if (s->size == t->size && memcmp(s->name, t->at, t->size) == 0)
+            return u->slots[slot];
+    }
+    u->symbols[u->symbol_count] = (ds__ptx_symbol){ t->at, t->size, 0, 0 };
+    u->slots[slot] = (uint32_t)u->symbol_count;
+    return (uint32_t)u->symbol_count++;
+}
+
+/* Returns 1 for names of values that have no base of an address: numbers and special registers (PTX
+   ISA, "Special Registers"). */
+static int ds__ptx_is_plain(const char *name, size_t size) {
+    static const char *const special[] = {
+        "%tid.",       "%ntid.",      "%ctaid.",      "%nctaid.",     "%laneid",
+        "%warpid",     "%nwarpid",    "%smid",        "%nsmid",       "%gridid",
+        "%lanemask",   "%clock",      "%cluster",     "%nclusterid.", "%is_expl",
+        "%total_smem", "%globaltime", "%dynamic_sme", "WARP_SZ"
+    };
+    if (ds__ptx_is_digit(*name))
+        return 1;
+    for (size_t i = 0; i < sizeof special / sizeof *special; i++) {
+        size_t length = strlen(special[i]);
+        if (size >= length && memcmp(name, special[i], length) == 0)
+            return 1;
+    }
+    return 0;
+}
+
+static void ds__ptx_add_edge(ds__ptx_uses *u, uint32_t to, uint32_t from) {
+    u->unsure |= u->edge_count == u->room;
+    u->symbols[to].written = 1;
+    if (!u->unsure)
+        u->edges[u->edge_count++] = (ds__ptx_edge){ to, from };
+}
+
+static void ds__ptx_add_access(ds__ptx_uses *u, uint32_t symbol, int use) {
+    u->unsure |= u->access_count == u->room;
+    if (!u->unsure)
+        u->accesses[u->access_count++] = (ds__ptx_access){ symbol, use };
+}
+
+/* ---- instructions ---------------------------------------------------------------------------- */
+
+enum { DS__PTX_MOST_RESULTS = 8 };
+
+/* An instruction while its operands are read. */
+typedef struct ds__ptx_instruction {
+    ds__ptx_token opcode;
+    ds__ptx_class kind;
+    uint32_t result[DS__PTX_MOST_RESULTS];
+    size_t result_count;
+    ds__ptx_token address; /* the symbol in brackets */
+    int address_count;     /* of symbols in brackets */
+    int operand;           /* number of the current one */
+    int bracket;
+    int brace;
+} ds__ptx_instruction;
+
+/* Returns 1 if the opcode has the modifier, such as ".global", or a longer one that begins so. */
+static int ds__ptx_has(const ds__ptx_token *opcode, const char *modifier) {
+    size_t length = strlen(modifier);
+    for (size_t i = 0; i + length <= opcode->size; i++)
+        if (opcode->at[i] == '.' && memcmp(opcode->at + i, modifier, length) == 0)
+            return 1;
+    return 0;
+}
+
+/* Returns 1 if the name of the opcode, which ends before the first dot, is in the list. */
+static int ds__ptx_opcode_in(const ds__ptx_token *opcode, const char *const *list, size_t count) {
+    size_t size = 0;
+    while (size < opcode->size && opcode->at[size] != '.')
+        size++;
+    for (size_t i = 0; i < count; i++)
+        if (strlen(list[i]) == size && memcmp(list[i], opcode->at, size) == 0)
+            return 1;
+    return 0;
+}
+
+static ds__ptx_class ds__ptx_class_of(const ds__ptx_token *opcode) {
+    static const char *const compute[] = { "mov",  "add", "sub",  "mul",  "mad",  "cvt",  "shl",
+                                           "shr",  "and", "or",   "xor",  "not",  "neg",  "selp",
+                                           "min",  "max", "addc", "subc", "madc", "abs",  "div",
+                                           "rem",  "bfe", "bfi",  "prmt", "shf",  "lop3", "fma",
+                                           "popc", "clz", "brev", "sad",  "mul24" };
+    static const char *const truth[] = { "setp", "set", "testp", "isspacep" };
+    static const char *const load[] = { "ld", "ldu" };
+    static const char *const store[] = { "st", "red" };
+    static const char *const atomic[] = { "atom" };
+    if (ds__ptx_has(opcode, ".to.global"))
+        return DS__PTX_TO_GLOBAL;
+    if (ds__ptx_is(opcode, "cvta.global.u64") ||
+        ds__ptx_opcode_in(opcode, compute, sizeof compute / sizeof *compute))
+        return DS__PTX_COMPUTE;
+    if (ds__ptx_opcode_in(opcode, truth, sizeof truth / sizeof *truth))
+        return DS__PTX_TRUTH;
+    if (ds__ptx_opcode_in(opcode, load, sizeof load / sizeof *load))
+        return DS__PTX_LOAD;
+    if (ds__ptx_opcode_in(opcode, store, sizeof store / sizeof *store))
+        return DS__PTX_STORE;
+    return ds__ptx_opcode_in(opcode, atomic, 1) ? DS__PTX_ATOMIC : DS__PTX_OTHER;
+}
+
+/* Returns 1 if the opcode accesses global memory, or any memory by a generic address. */
+static int ds__ptx_is_global(const ds__ptx_token *opcode) {
+    return !ds__ptx_has(opcode, ".shared") && !ds__ptx_has(opcode, ".local") &&
+           !ds__ptx_has(opcode, ".const") && !ds__ptx_has(opcode, ".param");
+}
+
+/* Returns the symbol that a load reads: the value of a parameter if the load reads the whole of it,
+   otherwise anything. A struct of eight bytes may hold an address and still be a value. */
+static uint32_t ds__ptx_loaded(const ds__ptx_uses *u, const ds__ptx_instruction *i) {
+    const ds__ptx_token *o = &i->opcode;
+    size_t type = o->size;
+    while (type > 0 && o->at[type - 1] != '.')
+        type--;
+    ds__ptx_token suffix = { o->at + type - (type > 0), o->size - type + (type > 0), DS__PTX_WORD };
+    if (!ds__ptx_has(o, ".param") || i->address_count != 1 || i->result_count != 1)
+        return 0;
+    for (uint32_t n = 0; n < u->function->count; n++) {
+        const ds__ptx_param *p = &u->function->param[n];
+        if (p->name_size == i->address.size && memcmp(p->name, i->address.at, p->name_size) == 0)
+            return !p->array && p->size == ds__ptx_type_size(&suffix) ? n + 1 : 0;
+    }
+    return 0;
+}
+
+/* Enters the accesses of an instruction and the results that do not come from its operands. */
+static void ds__ptx_end_instruction(ds__ptx_uses *u, ds__ptx_instruction *i) {
+    int accesses = i->kind == DS__PTX_LOAD || i->kind == DS__PTX_STORE;
+    uint32_t from = i->kind == DS__PTX_LOAD ? ds__ptx_loaded(u, i) : 0;
+    if ((accesses || i->kind == DS__PTX_ATOMIC) && i->address_count == 1 &&
+        ds__ptx_is_global(&i->opcode))
+        ds__ptx_add_access(u, ds__ptx_symbol_of(u, &i->address),
+                           i->kind == DS__PTX_LOAD ? DS__PTX_ADDRESS
+                                                   : DS__PTX_ADDRESS | DS__PTX_STORED);
+    if (i->kind == DS__PTX_OTHER || i->kind == DS__PTX_LOAD || i->kind == DS__PTX_ATOMIC)
+        for (size_t n = 0; n < i->result_count; n++)
+            ds__ptx_add_edge(u, i->result[n], from);
+}
+
+/* Enters a symbol of the first operand, which the instruction writes. */
+static void ds__ptx_add_result(ds__ptx_uses *u, ds__ptx_instruction *i, const ds__ptx_token *t) {
+    uint32_t symbol = ds__ptx_symbol_of(u, t);
+    u->symbols[symbol].written = 1;
+    if (i->kind == DS__PTX_OTHER)
+        ds__ptx_add_edge(u, symbol, 0);
+    if (i->kind == DS__PTX_OTHER || i->kind == DS__PTX_TRUTH)
+        return;
+    u->unsure |= i->result_count == DS__PTX_MOST_RESULTS;
+    if (!u->unsure)
+        i->result[i->result_count++] = symbol;
+}
+
+/* Enters a word of an instruction's operands. */
+static void ds__ptx_add_word(ds__ptx_uses *u, ds__ptx_instruction *i, const ds__ptx_token *t) {
+    if (ds__ptx_is_digit(*t->at))
+        return;
+    if (i->bracket) {
+        i->address = *t;
+        i->address_count++;
+        return;
+    }
+    if (i->kind == DS__PTX_STORE)
+        return;
+    if (!i->operand) {
+        ds__ptx_add_result(u, i, t);
+        return;
+    }
+    if (i->kind != DS__PTX_COMPUTE && i->kind != DS__PTX_TO_GLOBAL)
+        return;
+    uint32_t symbol = ds__ptx_symbol_of(u, t);
+    for (size_t n = 0; n < i->result_count; n++)
+        ds__ptx_add_edge(u, i->result[n], symbol);
+    if (i->kind == DS__PTX_TO_GLOBAL)
+        ds__ptx_add_access(u, symbol, DS__PTX_ADDRESS);
+}
+
+/* Reads the operands of an instruction, and its semicolon. */
+static void ds__ptx_read_instruction(ds__ptx_uses *u, ds__ptx_reader *in, ds__ptx_token opcode) {
+    ds__ptx_instruction i = { .opcode = opcode, .kind = ds__ptx_class_of(&opcode) };
+    for (;;) {
+        ds__ptx_token t = ds__ptx_next(in);
+        switch (t.kind) {
+        case DS__PTX_WORD:
+            ds__ptx_add_word(u, &i, &t);
+            break;
+        case '[':
+            i.bracket = 1;
+            /* an instruction that computes has no such operand */
+            if (i.kind == DS__PTX_COMPUTE)
+                i.kind = DS__PTX_OTHER;
+            break;
+        case ']':
+            i.bracket = 0;
+            break;
+        case '{':
+            i.brace++;
+            break;
+        case '}':
+            u->unsure |= i.brace-- == 0;
+            break;
+        case ',':
+            i.operand += !i.brace && !i.bracket;
+            break;
+        case ';':
+            ds__ptx_end_instruction(u, &i);
+            return;
+        case DS__PTX_END:
+            u->unsure = 1;
+            break;
+        default:
+            break;
+        }
+        if (u->unsure)
+            return;
+    }
+}
+
+/* ---- statements ------------------------------------------------------------------------------ */
+
+/* Reads a directive inside of a body. One that is not in the list may mean anything. */
+static void ds__ptx_read_directive(ds__ptx_uses *u, ds__ptx_reader *in, const ds__ptx_token *name) {
+    static const char *const known[] = { ".reg",           ".local",       ".shared",
+                                         ".global",        ".const",       ".pragma",
+                                         ".branchtargets", ".calltargets", ".param",
+                                         ".callprototype" };
+    int is_param = ds__ptx_is(name, ".param");
+    size_t i = 0;
+    if (ds__ptx_is(name, ".loc") || ds__ptx_is(name, ".file")) {
+        ds__ptx_skip_line(in);
+        return;
+    }
+    while (i < sizeof known / sizeof *known && !ds__ptx_is(name, known[i]))
+        i++;
+    u->unsure |= i == sizeof known / sizeof *known;
+    for (;;) {
+        ds__ptx_token t = ds__ptx_next(in);
+        if (t.kind == ';')
+            return;
+        u->unsure |= t.kind == DS__PTX_END;
+        /* a variable that hides a parameter */
+        for (size_t n = 0; is_param && n < u->function->count; n++) {
+            const ds__ptx_param *p = &u->function->param[n];
+            u->unsure |= p->name_size == t.size && memcmp(p->name, t.at, t.size) == 0;
+        }
+        if (u->unsure)
+            return;
+    }
+}
+
+/* Reads a statement, of which the first token is given. */
+static void ds__ptx_read_statement(ds__ptx_uses *u, ds__ptx_reader *in, ds__ptx_token t) {
+    if (t.kind == '@') {
+        t = ds__ptx_next(in);
+        if (t.kind == '!')
+            t = ds__ptx_next(in);
+        t = ds__ptx_next(in);
+    }
+    if (t.kind == ';' || t.kind == '{' || t.kind == '}')
+        return;
+    if (t.kind != DS__PTX_WORD) {
+        u->unsure = 1;
+        return;
+    }
+    if (*t.at == '.') {
+        ds__ptx_read_directive(u, in, &t);
+        return;
+    }
+    ds__ptx_reader behind = *in;
+    ds__ptx_token colon = ds__ptx_next(&behind);
+    if (colon.kind == ':')
+        *in = behind;
+    else
+        ds__ptx_read_instruction(u, in, t);
+}
+
+/* ---- sources --------------------------------------------------------------------------------- */
+
+/* Lets sources flow along the edges until nothing changes. Returns 0 if this takes too long. */
+static int ds__ptx_spread(ds__ptx_uses *u) {
+    enum { MOST_ROUNDS = 16 };
+
+    for (int round = 0; round < MOST_ROUNDS; round++) {
+        int changed = 0;
+        for (size_t i = 0; i < u->edge_count; i++) {
+            ds__ptx_symbol *to = &u->symbols[u->edges[i].to];
+            uint16_t from = u->symbols[u->edges[i].from].source;
+            if (!from || to->source == from || to->source == DS__PTX_ANY)
+                continue;
+            to->source = to->source ? DS__PTX_ANY : from;
+            changed = 1;
+        }
+        if (!changed)
+            return 1;
+    }
+    return 0;
+}
+
+/* Counts the words of a body and finds its end. Returns 0 if the body has none. */
+static size_t ds__ptx_measure(ds__ptx_reader *body) {
+    ds__ptx_reader in = *body;
+    size_t words = 0;
+    int depth = 0;
+    do {
+        ds__ptx_token t = ds__ptx_next(&in);
+        if (t.kind == DS__PTX_END)
+            return 0;
+        words += t.kind == DS__PTX_WORD;
+        depth += (t.kind == '{') - (t.kind == '}');
+    } while (depth > 0);
+    body->end = in.at;
+    return words;
+}
+
+/* Reads a body and writes the uses of each parameter. */
+static void ds__ptx_use_read(ds__ptx_uses *u, ds__ptx_reader body, unsigned char *uses) {
+    while (body.at < body.end && !u->unsure) {
+        ds__ptx_token t = ds__ptx_next(&body);
+        ds__ptx_read_statement(u, &body, t);
+    }
+    /* what no instruction writes has its value from elsewhere */
+    for (size_t i = u->function->count + 1; i < u->symbol_count; i++) {
+        ds__ptx_symbol *s = &u->symbols[i];
+        if (!s->written && !ds__ptx_is_plain(s->name, s->size))
+            s->source = DS__PTX_ANY;
+    }
+    if (u->unsure || !ds__ptx_spread(u))
+        return;
+    for (size_t i = 0; i < u->access_count; i++) {
+        uint16_t source = u->symbols[u->accesses[i].symbol].source;
+        if (source && source != DS__PTX_ANY)
+            uses[source - 1] |= (unsigned char)u->accesses[i].use;
+    }
+}
+
+/* Writes DS__PTX_ADDRESS and DS__PTX_STORED for each parameter, as far as this is certain. The
+   function has at most DS_KERNEL_MAX_PARAMS parameters. Returns 0 if there is no memory. */
+static int ds__ptx_use_find(const ds__ptx_function *f, unsigned char *uses) {
+    ds__ptx_reader body = f->body;
+    size_t words = ds__ptx_measure(&body);
+    size_t slots = 64;
+    memset(uses, 0, f->count);
+    for (size_t i = 0; i < f->count; i++)
+        uses[i] = f->param[i].pointer ? DS__PTX_ADDRESS : 0;
+    if (!words || words > UINT32_MAX / 4)
+        return 1;
+    while (slots < 2 * words)
+        slots *= 2;
+    ds__ptx_uses u = { .function = f, .slot_mask = slots - 1, .room = words };
+    size_t symbols = f->count + 1 + words;
+    u.symbols = ds__host_alloc(symbols * sizeof *u.symbols);
+    u.slots = ds__host_alloc(slots * sizeof *u.slots);
+    u.edges = ds__host_alloc(words * sizeof *u.edges);
+    u.accesses = ds__host_alloc(words * sizeof *u.accesses);
+    int enough = u.symbols && u.slots && u.edges && u.accesses;
+    if (enough) {
+        u.symbols[0].source = DS__PTX_ANY;
+        for (size_t i = 0; i < f->count; i++)
+            u.symbols[i + 1].source = (uint16_t)(i + 1);
+        u.symbol_count = f->count + 1;
+        ds__ptx_use_read(&u, body, uses);
+    }
+    ds__host_free(u.symbols);
+    ds__host_free(u.slots);
+    ds__host_free(u.edges);
+    ds__host_free(u.accesses);
+    return enough;
+}
+
 /* core/drivers.h - list of the drivers and of their rooms.
 
    Includes the rooms of each compiled-in driver and lists the drivers' tables (ds__backends).
@@ -10941,6 +12551,20 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     return status;
 }
 
+/* Returns the meaning of a status of ds_kernel_run_blocks; of other statuses "". */
+static const char *ds__cpu_kernel_reason(int status) {
+    switch (status) {
+    case DS__KERNEL_LOOP_LEFT:
+        return ": a thread loop was left by return or goto";
+    case DS__KERNEL_SCRATCH_SPENT:
+        return ": a block needs more scratch memory than a GPU has";
+    case DS__KERNEL_NO_SCRATCH:
+        return ": out of host memory for the scratch of a block";
+    default:
+        return "";
+    }
+}
+
 static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int status,
                                   uint64_t number) {
     char text[384];
@@ -10951,8 +12575,8 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
         snprintf(text, sizeof text, "%.60s failed on cpu:%d: %.250s", op->u.kernel.kernel->name,
                  s->device, ds__tls.error);
     else
-        snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d",
-                 op->u.kernel.kernel->name, site, s->device, status);
+        snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d%s",
+                 op->u.kernel.kernel->name, site, s->device, status, ds__cpu_kernel_reason(status));
     ds__cpu_fail_stream(s, ds__cpu_fail_device(s->device, text), number);
 }
 
@@ -18141,10 +19765,11 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
    images without users. ds__cuda_loaded gives the function of a kernel on a device without a lock.
    Implements the entries kernel_load and kernel_destroy.
 
-   Invariants: Kernels with the same image address and device share a module, which counts its
-   users. A module without users is never used again, because its address may belong to another
-   image by then. It is unloaded after a wait for the device, or at once if no function was found in
-   it. `function` is stored last, with release order.
+   Invariants: Kernels with the same device and image address share a module, which counts its
+   users; the address of an image in pieces is that of the array. A module without users is never
+   used again, because its address may belong to another image by then. It is unloaded after a wait
+   for the device, or at once if no function was found in it. `function` is stored last, with
+   release order.
    Locks: ds__cuda_ready, ds__cuda_kernel_destroy and ds__cuda_take_modules take ds__cuda.mutex;
    ds__cuda_load_module, ds__cuda_load_function and ds__cuda_load expect it. It is held while the
    driver compiles PTX, so other loads wait. ds__cuda_unload needs no lock.
@@ -18168,42 +19793,69 @@ static int ds__cuda_load_image(const void *image, char *log, size_t log_size, vo
     return ds__cuda.cuModuleLoadDataEx(out, image, 2, options, values);
 }
 
-/* The mutex is held and the device current. */
+/* The address that stands for the image of a kernel. */
+static const void *ds__cuda_image_key(const ds__kernel *k) {
+    return k->cuda.image_pieces ? (const void *)k->cuda.image_pieces : k->cuda.image;
+}
+
+/* Makes a copy of an image that the driver cannot take as it is: pieces, or text without an end.
+   *out is NULL if it can. Returns 0 if there is no memory. */
+static int ds__cuda_copy_image(const ds_kernel_cuda *c, char **out) {
+    *out = NULL;
+    if (c->image_pieces) {
+        *out = ds__ptx_join(c->image_pieces);
+        return *out != NULL;
+    }
+    if (!ds__cuda_is_unended_text(c->image, c->image_size))
+        return 1;
+    *out = ds__host_alloc(c->image_size + 1);
+    if (*out)
+        memcpy(*out, c->image, c->image_size);
+    return *out != NULL;
+}
+
+/* Loads the image of a kernel. The mutex is held and the device current. */
+static ds_result ds__cuda_load_native(const ds__cuda_scope *scope, const ds__kernel *k,
+                                      void **out) {
+    char log[300] = "";
+    char *copy;
+    if (!ds__cuda_copy_image(&k->cuda, &copy))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+    const void *image = copy ? copy : k->cuda.image;
+    int code = ds__cuda_load_image(image, log, sizeof log, out);
+    if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
+        code = ds__cuda_load_image(image, log, sizeof log, out);
+    ds__host_free(copy);
+    if (!code)
+        return DS_OK;
+    ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
+    log[sizeof log - 1] = 0;
+    for (char *c = log; *c; c++)
+        if (*c == '\n')
+            *c = ' ';
+    return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
+                           log);
+}
+
+/* Returns the module of a kernel's image on the device, with one more user. The mutex is held and
+   the device current. */
 static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
                                       ds__cuda_module **out) {
-    char log[300] = "";
-    const char *image = k->cuda.image;
-    char *text = NULL;
+    const void *key = ds__cuda_image_key(k);
     ds__cuda_module *m = ds__cuda.modules;
     /* one without users may be of an image that is gone, whose address another one has now */
-    while (m && (!m->users || m->image != k->cuda.image || m->device != scope->device))
+    while (m && (!m->users || m->image != key || m->device != scope->device))
         m = m->next;
     if (!m) {
-        int code;
-        if (!(m = ds__host_alloc(sizeof *m)))
+        m = ds__host_alloc(sizeof *m);
+        if (!m)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-        if (ds__cuda_is_unended_text(image, k->cuda.image_size)) {
-            if (!(text = ds__host_alloc(k->cuda.image_size + 1))) {
-                ds__host_free(m);
-                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-            }
-            image = memcpy(text, image, k->cuda.image_size);
-        }
-        code = ds__cuda_load_image(image, log, sizeof log, &m->module);
-        if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
-            code = ds__cuda_load_image(image, log, sizeof log, &m->module);
-        ds__host_free(text);
-        if (code) {
+        ds_result r = ds__cuda_load_native(scope, k, &m->module);
+        if (r < 0) {
             ds__host_free(m);
-            ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
-            log[sizeof log - 1] = 0;
-            for (char *c = log; *c; c++)
-                if (*c == '\n')
-                    *c = ' ';
-            return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name,
-                                   *log ? ": " : "", log);
+            return r;
         }
-        m->image = k->cuda.image;
+        m->image = key;
         m->device = scope->device;
         m->next = ds__cuda.modules;
         ds__cuda.modules = m;
@@ -18282,7 +19934,7 @@ static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
 /* Inside of a scope with the device current. */
 __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope,
                                                           ds__kernel *k) {
-    if (!k->cuda.image && !k->cuda.native_fn)
+    if (!ds__cuda_image_key(k) && !k->cuda.native_fn)
         return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
     if (ds__cuda_loaded(k, scope->device))
         return DS_OK;
@@ -22304,6 +23956,9 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out);
 static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
+/* Enqueues a kernel over items, or over a grid of this many threads; 0 items: only checks. */
+static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid *grid,
+                                   const void *args, size_t args_size, ds_stream stream);
 /* Runs the destructor of a payload if the call was refused; returns the result. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
@@ -26380,6 +28035,110 @@ DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, voi
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
+/* core/kernel_table.h - comparison of a kernel's parameter table with its PTX.
+
+   Refuses a table that does not fit the function in the image: its number of parameters, their
+   sizes, and their kinds (ds__kernel_table_check). A GPU would read or write at wrong addresses,
+   without an error. No driver is needed.
+
+   Invariants: a table is refused only if the text of the image shows that it is wrong. Images that
+   are not PTX text are not read.
+   Locks: none; the program's allocator is called.
+   Threads: any. */
+
+static const char *const ds__param_kind_names[] = { "DS_PARAM_VALUE", "DS_PARAM_READ",
+                                                    "DS_PARAM_WRITE", "DS_PARAM_READ_WRITE",
+                                                    "DS_PARAM_FIRST", "DS_PARAM_COUNT" };
+
+static ds_result ds__kernel_table_check_count(const ds_kernel_desc *d, const ds__ptx_function *f) {
+    size_t in_table = d->param_count;
+    if (in_table == f->count)
+        return DS_OK;
+    ds_result r =
+        ds__fail(DS_ERR_INVALID_VALUE,
+                 "kernel %s: the table has %zu parameters, function %s of the image has %zu",
+                 d->name, in_table, d->cuda.entry, f->count);
+    if (in_table > f->count)
+        return ds__fail_append(r, " (parameter %zu of the table has no place there)", f->count);
+    const ds__ptx_param *missing = &f->param[in_table < DS_KERNEL_MAX_PARAMS ? in_table : 0];
+    return ds__fail_append(r, " (%.*s is missing)", (int)missing->name_size, missing->name);
+}
+
+static ds_result ds__kernel_table_check_sizes(const ds_kernel_desc *d, const ds__ptx_function *f) {
+    for (size_t i = 0; i < f->count; i++) {
+        const ds__ptx_param *p = &f->param[i];
+        DS__REQUIRE(!p->size || p->size == d->params[i].size,
+                    "kernel %s: parameter %zu (%s) has %zu bytes in the table, "
+                    "but %.*s of function %s has %zu",
+                    d->name, i, ds__param_kind_names[d->params[i].kind], d->params[i].size,
+                    (int)p->name_size, p->name, d->cuda.entry, p->size);
+    }
+    return DS_OK;
+}
+
+static ds_result ds__kernel_table_check_kinds(const ds_kernel_desc *d, const ds__ptx_function *f) {
+    unsigned char uses[DS_KERNEL_MAX_PARAMS];
+    if (!ds__ptx_use_find(f, uses))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to check kernel %s", d->name);
+    for (size_t i = 0; i < f->count; i++) {
+        const ds__ptx_param *p = &f->param[i];
+        ds_param_kind kind = d->params[i].kind;
+        int pointer = kind >= DS_PARAM_READ && kind <= DS_PARAM_READ_WRITE;
+        DS__REQUIRE(pointer || !(uses[i] & DS__PTX_ADDRESS),
+                    "kernel %s: parameter %zu is %s, but function %s uses %.*s as an address; "
+                    "DS_PARAM_READ, DS_PARAM_WRITE or DS_PARAM_READ_WRITE is allowed",
+                    d->name, i, ds__param_kind_names[kind], d->cuda.entry, (int)p->name_size,
+                    p->name);
+        DS__REQUIRE(kind != DS_PARAM_READ || !(uses[i] & DS__PTX_STORED),
+                    "kernel %s: parameter %zu is DS_PARAM_READ, but function %s stores through "
+                    "%.*s; DS_PARAM_WRITE or DS_PARAM_READ_WRITE is allowed",
+                    d->name, i, d->cuda.entry, (int)p->name_size, p->name);
+    }
+    return DS_OK;
+}
+
+/* Compares the table with the function in a text. */
+static ds_result ds__kernel_table_check_text(const ds_kernel_desc *d, ds__ptx_reader text,
+                                             ds__ptx_function *f) {
+    char names[300];
+    ds__ptx_answer answer = ds__ptx_find(text, d->cuda.entry, f);
+    if (answer == DS__PTX_UNKNOWN)
+        return DS_OK;
+    if (answer == DS__PTX_ABSENT) {
+        ds__ptx_names(text, names, sizeof names);
+        return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: the image has no function %s; it has %s",
+                        d->name, d->cuda.entry, *names ? names : "no functions");
+    }
+    ds_result r = ds__kernel_table_check_count(d, f);
+    if (r == DS_OK)
+        r = ds__kernel_table_check_sizes(d, f);
+    if (r == DS_OK)
+        r = ds__kernel_table_check_kinds(d, f);
+    return r;
+}
+
+/* Refuses a table that does not fit the image, if that is PTX text. The description is checked
+   otherwise. */
+static ds_result ds__kernel_table_check(const ds_kernel_desc *d) {
+    const ds_kernel_cuda *c = &d->cuda;
+    ds_result r = DS_OK;
+    if (!c->image && !c->image_pieces)
+        return DS_OK;
+    char *joined = c->image_pieces ? ds__ptx_join(c->image_pieces) : NULL;
+    ds__ptx_function *f = ds__host_alloc(sizeof *f);
+    const char *image = c->image_pieces ? joined : c->image;
+    if (!f || !image) {
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to check kernel %s", d->name);
+    } else {
+        ds__ptx_reader text = ds__ptx_text(image, c->image_size);
+        if (text.at != text.end)
+            r = ds__kernel_table_check_text(d, text, f);
+    }
+    ds__host_free(f);
+    ds__host_free(joined);
+    return r;
+}
+
 /* core/kernel.h - kernels: creation, loading, launches.
 
    Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
@@ -26494,8 +28253,8 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
     DS__REQUIRE_RESERVED("ds_kernel_desc", d);
     DS__REQUIRE_RESERVED("ds_kernel_cuda", &d->cuda);
-    DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn,
-                "kernel %s has neither a CPU nor a CUDA form", d->name);
+    int forms = !!d->cuda.image + !!d->cuda.image_pieces + !!d->cuda.native_fn;
+    DS__REQUIRE(d->cpu_fn || forms, "kernel %s has neither a CPU nor a CUDA form", d->name);
     DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS,
                 "kernel %s: %zu bytes of arguments are more than %d", d->name, d->args_size,
                 DS_KERNEL_MAX_ARGS);
@@ -26503,9 +28262,13 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d->param_count <= DS_KERNEL_MAX_PARAMS,
                 "kernel %s: %zu parameters are more than %d", d->name, d->param_count,
                 DS_KERNEL_MAX_PARAMS);
-    DS__REQUIRE(!d->cuda.image || !d->cuda.native_fn,
-                "kernel %s has both an image and a native function", d->name);
-    DS__REQUIRE(!d->cuda.image || d->cuda.entry,
+    DS__REQUIRE(forms <= 1,
+                "kernel %s has %d of image, image_pieces and native_fn; at most one is allowed",
+                d->name, forms);
+    DS__REQUIRE(!d->cuda.image_pieces || !d->cuda.image_size,
+                "kernel %s: image_size is %zu; with image_pieces 0 is allowed", d->name,
+                d->cuda.image_size);
+    DS__REQUIRE(!forms || d->cuda.native_fn || d->cuda.entry,
                 "kernel %s: the image needs the name of the function", d->name);
     DS__REQUIRE(d->cuda.block <= DS__MAX_BLOCK_THREADS,
                 "kernel %s: a block of %u threads; at most %d are allowed", d->name, d->cuda.block,
@@ -26521,11 +28284,8 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     return DS_OK;
 }
 
-static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
-    out->id = 0;
-    ds_result r = ds__kernel_check(desc);
-    if (r < 0)
-        return r;
+/* Creates a kernel from a description that was checked. */
+static ds_result ds__kernel_add(const ds_kernel_desc *desc, ds_kernel *out) {
     ds__kernel *k = ds__table_add(&ds__g.kernels);
     if (!k)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
@@ -26553,13 +28313,24 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     return DS_OK;
 }
 
+/* Creates a kernel of the library. Its table is not compared with the image: behind the function's
+   parameters it may name pointers inside of a struct, for ds_graph_exec_replace. */
+DS__SEAM static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
+    out->id = 0;
+    ds_result r = ds__kernel_check(desc);
+    return r < 0 ? r : ds__kernel_add(desc, out);
+}
+
 DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     if (out)
         out->id = 0;
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
     ds__retired_reclaim();
-    return ds__kernel_new(desc, out);
+    ds_result r = ds__kernel_check(desc);
+    if (r == DS_OK)
+        r = ds__kernel_table_check(desc);
+    return r < 0 ? r : ds__kernel_add(desc, out);
 }
 
 DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {
@@ -57718,7 +59489,7 @@ static const char *const ds__ptx_rng_permutation[] = {
    an entry at its first use. DS__RNG_STATE and the following numbers are the indices.
 
    Invariants: a parameter list has the parameters of the CUDA form, in its order. An entry has
-   its PTX either in one text or in parts that are joined at first use.
+   its PTX either in one text or in pieces.
    Locks: none.
    Threads: the table is constant. ds__rng_state_items runs on the threads of the CPU driver's
    operations. */
@@ -57762,6 +59533,8 @@ static const ds_param ds__rng_normal_params[] = { DS__RNG_OPERANDS, DS__RNG_PARA
 static const ds_param ds__rng_exponential_params[] = { DS__RNG_OPERANDS,
                                                        DS__RNG_PARAM(VALUE, from32),
                                                        DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_exponential64_params[] = { DS__RNG_OPERANDS,
+                                                         DS__RNG_PARAM(VALUE, from) };
 static const ds_param ds__rng_f64_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from),
                                                DS__RNG_PARAM(VALUE, to) };
 static const ds_param ds__rng_integer_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, low),
@@ -57783,7 +59556,7 @@ static uint64_t ds__rng_bytes(size_t items, const void *args) {
     return a->count * ds__rng_size(a->kind);
 }
 
-/* The device code of each kernel: one text, or several parts that are joined. */
+/* The device code of each kernel: one text, or several pieces of one. */
 static const struct {
     const char *name;
     const char *entry;
@@ -57791,13 +59564,13 @@ static const struct {
     const ds_param *params;
     size_t count;
     const char *text;
-    const char *const *parts;
+    const char *const *pieces;
 } ds__rng_forms[DS__RNG_KERNELS] = {
 
-#define DS__RNG_FORM(name, entry, fn, list, text, parts)                   \
-    {                                                                      \
-        name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params,     \
-            sizeof ds__rng_##list##_params / sizeof(ds_param), text, parts \
+#define DS__RNG_FORM(name, entry, fn, list, text, pieces)                   \
+    {                                                                       \
+        name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params,      \
+            sizeof ds__rng_##list##_params / sizeof(ds_param), text, pieces \
     }
     [DS__RNG_STATE] =
         DS__RNG_FORM("state of a generator", "state", state_items, state, ds__ptx_rng_state, NULL),
@@ -57813,8 +59586,8 @@ static const struct {
         DS__RNG_FORM("normal numbers", "normal64", items, f64, NULL, ds__ptx_rng_normal64),
     [DS__RNG_EXPONENTIALS] = DS__RNG_FORM("exponential numbers", "exponential", items, exponential,
                                           NULL, ds__ptx_rng_exponential),
-    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items, f64, NULL,
-                                           ds__ptx_rng_exponential64),
+    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items,
+                                           exponential64, NULL, ds__ptx_rng_exponential64),
     [DS__RNG_ONE_WORD] =
         DS__RNG_FORM("random integers", "integers", items, integer, ds__ptx_rng_integers, NULL),
     [DS__RNG_TWO_WORDS] = DS__RNG_FORM("random integers", "wide_integers", items, integer,
@@ -57893,8 +59666,7 @@ static struct {
     ds__rng_graph *all;
     ds__mutex making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
-    char *text[DS__RNG_KERNELS]; /* put together */
-    ds__mutex launching;         /* one graph with fills at a time */
+    ds__mutex launching; /* one graph with fills at a time */
 } ds__rng = { .making = DS__MUTEX_INIT, .launching = DS__MUTEX_INIT };
 
 static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
@@ -58056,8 +59828,6 @@ static void ds__rng_shutdown_kernels(void) {
             ds__table_kill(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
-        ds__host_free(ds__rng.text[i]);
-        ds__rng.text[i] = NULL;
     }
 }
 
@@ -58650,31 +60420,8 @@ enum { DS__RNG_EXACT = 0 };
 enum { DS__RNG_EXACT = 1 };
 #endif
 
-/* Joins the parts of a kernel's text, once. The lock `making` is held. */
-static ds_result ds__rng_text_join(int which) {
-    const char *const *parts = ds__rng_forms[which].parts;
-    size_t length = 1;
-    if (!parts || ds__rng.text[which])
-        return DS_OK;
-    for (size_t i = 0; parts[i]; i++)
-        length += strlen(parts[i]);
-    char *to = ds__host_alloc(length);
-    if (!to)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
-    ds__rng.text[which] = to;
-    for (size_t i = 0; parts[i]; i++) {
-        memcpy(to, parts[i], strlen(parts[i]));
-        to += strlen(parts[i]);
-    }
-    return DS_OK;
-}
-
 /* Creates a kernel. The lock `making` is held. */
 static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
-    const char *const *parts = ds__rng_forms[which].parts;
-    ds_result r = ds__rng_text_join(which);
-    if (r < 0)
-        return r;
     ds_kernel_desc desc = { .name = ds__rng_forms[which].name,
                             .cpu_fn = ds__rng_forms[which].cpu_fn,
                             .bytes_fn = ds__rng_bytes,
@@ -58682,8 +60429,8 @@ static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
                             .params = ds__rng_forms[which].params,
                             .param_count = ds__rng_forms[which].count,
                             .grain = 16,
-                            .cuda = { .image =
-                                          parts ? ds__rng.text[which] : ds__rng_forms[which].text,
+                            .cuda = { .image = ds__rng_forms[which].text,
+                                      .image_pieces = ds__rng_forms[which].pieces,
                                       .entry = ds__rng_forms[which].entry,
                                       .block = 256,
                                       .items_per_block = 256,
@@ -59626,6 +61373,224 @@ DSDEF ds_result(ds_rng_permutation)(ds_rng rng, ds_dtype dtype, void *out, size_
     DS__ENTER("ds_rng_permutation");
     ds_rng_fill_desc d = { .kind = DS_RNG_PERMUTATION, .dtype = dtype, .out = out, .count = count };
     return ds__rng_fill_on(rng, &d, stream);
+}
+
+#endif /* C */
+#endif /* DEVSTREAM_IMPLEMENTATION */
+#if defined(DEVSTREAM_IMPLEMENTATION) && !defined(DEVSTREAM_KERNEL_H_IMPLEMENTED)
+#define DEVSTREAM_KERNEL_H_IMPLEMENTED
+#ifndef __cplusplus
+
+/* kernel/scratch.h - blocks of block kernels on the CPU.
+
+   Runs the blocks of a piece of a launch (ds_kernel_run_blocks) with scratch memory for their shared
+   and private variables, which the generated code takes from the front.
+
+   Policy: scratch memory is not on the stack of the worker, since a block may need a megabyte. A
+   piece takes the chunk that was used last, which is most likely in the cache, and returns it.
+   There are as many chunks as pieces have run at the same time, until ds_shutdown.
+
+   Invariants: a chunk belongs to one running piece, or is in the list.
+   Locks: `lock` guards the list, for some instructions.
+   Threads: workers and waiting host threads. */
+
+#include <setjmp.h>
+
+typedef struct ds__scratch {
+    struct ds__scratch *next;
+    char *memory; /* DS_KERNEL_SCRATCH_BYTES, aligned to 64 bytes, behind this struct */
+} ds__scratch;
+
+static struct {
+    ds__lock lock;
+    ds__scratch *list; /* the one used last in front */
+} ds__scratch_state;
+
+/* Where ds_kernel_block_overflow returns to: the running piece of the thread. */
+static _Thread_local jmp_buf *ds__scratch_overflow;
+
+/* Returns a chunk. NULL: no memory. */
+static ds__scratch *ds__scratch_take(void) {
+    ds__lock_take(&ds__scratch_state.lock);
+    ds__scratch *chunk = ds__scratch_state.list;
+    if (chunk)
+        ds__scratch_state.list = chunk->next;
+    ds__lock_give(&ds__scratch_state.lock);
+    if (chunk)
+        return chunk;
+    chunk = ds__host_alloc(sizeof *chunk + DS_KERNEL_SCRATCH_BYTES + 64);
+    if (chunk)
+        chunk->memory = (char *)(((uintptr_t)(chunk + 1) + 63) & ~(uintptr_t)63);
+    return chunk;
+}
+
+static void ds__scratch_put(ds__scratch *chunk) {
+    ds__lock_take(&ds__scratch_state.lock);
+    chunk->next = ds__scratch_state.list;
+    ds__scratch_state.list = chunk;
+    ds__lock_give(&ds__scratch_state.lock);
+}
+
+/* At shutdown, when no kernel runs. */
+static void ds__scratch_free_all(void) {
+    while (ds__scratch_state.list) {
+        ds__scratch *chunk = ds__scratch_state.list;
+        ds__scratch_state.list = chunk->next;
+        ds__host_free(chunk);
+    }
+}
+
+/* Runs the blocks in the order of their numbers. Returns the status of the kernel. */
+static int ds__blocks_run(void (*block_fn)(ds_kernel_block *block, const void *args),
+                          ds_kernel_block *b, size_t count, const void *args) {
+    for (size_t i = 0; i < count; i++) {
+        b->used = 0;
+        b->in_threads = 0;
+        block_fn(b, args);
+        if (b->in_threads)
+            return DS__KERNEL_LOOP_LEFT;
+        if (++b->index[0] == b->grid[0]) {
+            b->index[0] = 0;
+            if (++b->index[1] == b->grid[1]) {
+                b->index[1] = 0;
+                b->index[2]++;
+            }
+        }
+    }
+    return 0;
+}
+
+/* The same; ds_kernel_block_overflow returns to here. */
+static int ds__blocks_guard(void (*block_fn)(ds_kernel_block *block, const void *args),
+                            ds_kernel_block *b, size_t count, const void *args) {
+    jmp_buf overflow;
+    jmp_buf *outer = ds__scratch_overflow;
+    ds__scratch_overflow = &overflow;
+    int status =
+        setjmp(overflow) ? DS__KERNEL_SCRATCH_SPENT : ds__blocks_run(block_fn, b, count, args);
+    ds__scratch_overflow = outer;
+    return status;
+}
+
+DSDEF int(ds_kernel_run_blocks)(void (*block_fn)(ds_kernel_block *block, const void *args),
+                                const ds_kernel_dims *dims, size_t first, size_t count,
+                                const void *args) {
+    ds__scratch *chunk = ds__scratch_take();
+    if (!chunk)
+        return DS__KERNEL_NO_SCRATCH;
+    ds_kernel_block b = { .scratch = chunk->memory };
+    size_t row = first / dims->n[0];
+    b.index[0] = (unsigned)(first - row * dims->n[0]);
+    b.index[1] = (unsigned)(row % dims->n[1]);
+    b.index[2] = (unsigned)(row / dims->n[1]);
+    for (int axis = 0; axis < 3; axis++)
+        b.grid[axis] = (unsigned)dims->n[axis];
+    int status = ds__blocks_guard(block_fn, &b, count, args);
+    ds__scratch_put(chunk);
+    return status;
+}
+
+DSDEF void(ds_kernel_block_overflow)(void) {
+    longjmp(*ds__scratch_overflow, 1);
+}
+
+/* kernel/definition.h - kernels that a program defines with macros.
+
+   Creates the kernel of a definition at its first use (ds_kernel_def_get_kernel) and launches it
+   (ds_kernel_def_launch).
+
+   Invariants: a definition is in the list exactly while `epoch` is that of the library's present
+   start; then `kernel` is valid. The epoch is stored last, so a launch that reads it needs no lock.
+   Locks: `making` guards the list and the creation; the driver is not called under it.
+   Threads: any. The list is emptied in ds_shutdown, while no other thread is inside of devstream. */
+
+static struct {
+    ds__mutex making;
+    ds_kernel_def *list;
+} ds__kernel_defs = { DS__MUTEX_INIT, NULL };
+
+/* Destroys the kernels of all definitions. */
+static void ds__kernel_defs_shutdown(void) {
+    for (ds_kernel_def *def = ds__kernel_defs.list; def; def = def->next) {
+        ds__kernel *k = ds__pin(&ds__g.kernels, def->kernel.id);
+        if (k) {
+            ds__table_kill(&ds__g.kernels, k);
+            ds__unpin(&ds__g.kernels, k);
+        }
+    }
+    ds__kernel_defs.list = NULL;
+    ds__scratch_free_all();
+}
+
+static ds_result ds__kernel_def_create(ds_kernel_def *def, ds_kernel *out) {
+    ds_kernel_desc desc = { .name = def->name,
+                            .cpu_fn = def->cpu_fn,
+                            .args_size = def->args_size,
+                            .params = def->params,
+                            .param_count = def->param_count,
+                            .bytes_fn = def->bytes_fn,
+                            .cuda = { .image_pieces = def->ptx,
+                                      .entry = def->ptx ? def->name : NULL,
+                                      .block = def->block,
+                                      .items_per_block = def->items_per_block } };
+    return ds__kernel_new(&desc, out);
+}
+
+/* The slow part of ds__kernel_def_get: creates the kernel, unless another thread did. */
+static ds_result ds__kernel_def_get_slow(ds_kernel_def *def, ds_kernel *out) {
+    static const ds__module module = { .shutdown = ds__kernel_defs_shutdown };
+    ds_result r = DS_OK;
+    uint32_t epoch = atomic_load(&ds__g.epoch);
+    ds__mutex_lock(&ds__kernel_defs.making);
+    if (def->epoch != epoch) {
+        r = ds__kernel_def_create(def, &def->kernel);
+        if (r == DS_OK) {
+            ds__module_start(DS__MODULE_KERNEL, &module);
+            def->next = ds__kernel_defs.list;
+            ds__kernel_defs.list = def;
+            __atomic_store_n(&def->epoch, epoch, __ATOMIC_RELEASE);
+        }
+    }
+    out->id = r == DS_OK ? def->kernel.id : 0;
+    ds__mutex_unlock(&ds__kernel_defs.making);
+    return r;
+}
+
+/* Returns the kernel of a definition. */
+static inline ds_result ds__kernel_def_get(ds_kernel_def *def, ds_kernel *out) {
+    if (DS__UNLIKELY(__atomic_load_n(&def->epoch, __ATOMIC_ACQUIRE) != atomic_load(&ds__g.epoch)))
+        return ds__kernel_def_get_slow(def, out);
+    *out = def->kernel;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_kernel_def_get_kernel)(ds_kernel_def *def, ds_kernel *out) {
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_kernel_def_get_kernel");
+    DS__REQUIRE(def && out, "%s is NULL", def ? "out" : "def");
+    return ds__kernel_def_get(def, out);
+}
+
+DSDEF ds_result(ds_kernel_def_launch)(ds_kernel_def *def, ds_stream stream,
+                                      const ds_kernel_dims *dims, const void *args) {
+    ds_result r = ds__api_enter_inline("ds_kernel_def_launch");
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    DS__REQUIRE(def && dims && args, "%s is NULL", !def ? "def" : !dims ? "dims" : "args");
+    size_t items;
+    int overflow = __builtin_mul_overflow(dims->n[0], dims->n[1], &items);
+    overflow |= __builtin_mul_overflow(items, dims->n[2], &items);
+    DS__REQUIRE(!overflow, "kernel %s: %zu x %zu x %zu items exceed size_t", def->name, dims->n[0],
+                dims->n[1], dims->n[2]);
+    ds_kernel kernel;
+    r = ds__kernel_def_get(def, &kernel);
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    r = ds__kernel_launch(kernel, items, NULL, args, def->args_size, stream);
+    if (DS__UNLIKELY(r == DS_ERR_UNSUPPORTED) && !def->ptx)
+        return ds__fail_append(r, "; run `devstream-kernels %s` and compile again", def->source);
+    return r;
 }
 
 #endif /* C */

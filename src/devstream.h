@@ -6,8 +6,8 @@
    in exactly one C file, and #include "devstream.h" in all other files that use it.
    Link:  cc app.c -pthread
    With NVIDIA GPUs (the same program also starts and runs without a GPU):
-          cc -DDEVSTREAM_CUDA app.c -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart_static \
-              -ldl -lrt -pthread
+          cc -DDEVSTREAM_CUDA app.c -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -pthread
+   or, without cudart as a shared library, with -lcudart_static -ldl -lrt instead of -lcudart.
 
    A stream is a queue of work on a device. Work on one stream runs in order. Work on different
    streams runs concurrently, and events order one stream after another. The CUDA driver runs the
@@ -49,7 +49,8 @@
                                  which needs no library (before glibc 2.34: -ldl)
    Environment, read once at the first call:
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
-       DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_CPU_SEED, DEVSTREAM_CPU_PEERS (all, none, half), DEVSTREAM_LAYERS,
+       DEVSTREAM_FAULT,
        DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
    Environment, read when needed:
@@ -163,6 +164,8 @@ extern "C" {
 #include "base/touch.h"
 #include "base/ipc_board.h"
 #include "base/memory_table.h"
+#include "base/ptx_text.h"
+#include "base/ptx_use.h"
 
 #include "core/drivers.h"
 #include "core/types.h"
@@ -191,6 +194,7 @@ extern "C" {
 #include "core/user_memory.h"
 #include "core/copy.h"
 #include "core/host_func.h"
+#include "core/kernel_table.h"
 #include "core/kernel.h"
 #include "core/graph.h"
 #include "core/graph_add.h"

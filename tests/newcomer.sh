@@ -22,6 +22,13 @@ cat >"$dir/prelude" <<END
 set -eu
 clone='$dir/clone' CUDA_HOME='$CUDA_HOME' README='$README'
 says() { ./"\$1" >out; cat out; grep -qxF "\$(cat ../prints)" out; }
+addition() { # the files of README's vector addition, its commands and the line that it prints
+    awk -v want=blocks -v page=README.md -f "\$clone/tests/compile/extract.awk" "\$README"
+    cp "\$(grep -l 'add\.kernels\.h' program*.c)" add.c
+    cp "\$clone/devstream.h" "\$clone/devstream_kernel.h" .
+    sed -n 's,.*/\* prints \(.*\) \*/.*,\1,p' add.c >prints
+    awk -v want=commands -f "\$clone/tests/compile/extract.awk" "\$README" | grep '\./add\$' >commands
+}
 END
 extract program >"$dir/app.c"
 extract commands | grep -m 1 "^cc .*\.c\b" >"$dir/command"
@@ -79,18 +86,26 @@ t "the commands for C++ with devstream.c as an object, and the same in C: run" "
     sh -e ../several
     if command -v c++ >/dev/null; then says main; fi
     cc main.c devstream.o -o main -pthread && says main"
+t "README's vector addition with its first command: runs" "
+    addition
+    sed -i 2,\\\$d commands && [ -s commands ]
+    sh -e ./commands >out && cmp out prints"
 command -v c++ >/dev/null || skip "C++: not installed"
 finish
 
 if [ -n "$CUDA_HOME" ]; then
-    if [ -e "$CUDA_HOME/lib64/libcudart_static.a" ]; then
-        t "README's command with CUDA: runs, with a GPU and without" "
-            export CUDA_HOME
-            cp \$clone/devstream.h ../app.c .
-            grep '^cc -DDEVSTREAM_CUDA app.c ' \$README >command
-            sh ./command && says app"
+    if ! command -v clang >/dev/null; then
+        skip "README's vector addition with CUDA: no clang"
+    elif [ -e "$CUDA_HOME/lib64/libcudart.so" ]; then
+        # LD_LIBRARY_PATH: where cudart is, for the last command.
+        t "README's vector addition: on the CPU, on the stand-in, on what is there" "
+            export CUDA_HOME PATH=\$clone/tools:\$PATH CFLAGS=-O0 LD_LIBRARY_PATH=\$CUDA_HOME/lib64
+            addition
+            [ \$(wc -l <commands) = 3 ]
+            sh -e ./commands >out && cat out
+            [ \"\$(grep -cxF \"\$(cat prints)\" out)\" = 3 ]"
     else
-        skip "README's command with CUDA: no static cudart"
+        skip "README's vector addition with CUDA: no shared cudart"
     fi
     if [ -x "$CUDA_HOME/bin/nvcc" ]; then
         t "README's commands for a .cu file: run" "

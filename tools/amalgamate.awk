@@ -77,10 +77,10 @@ function condition(line) {
     else stack[depth] = stack[depth] "; " line
     return 1
 }
-# The conditions around the present line. The two parts of an entry file and the language are none.
+# The conditions around the present line. The two parts of an entry file, the language, and the pass for device code are none.
 function inside(    i, all) {
     for (i = 1; i <= depth; i++)
-        if (stack[i] !~ /__cplusplus|DEVSTREAM_[A-Z_]*INCLUDED|DEVSTREAM_IMPLEMENTATION/) all = all stack[i] "\n"
+        if (stack[i] !~ /__cplusplus|DEVSTREAM_[A-Z_]*INCLUDED|DEVSTREAM_IMPLEMENTATION|DEVSTREAM_KERNEL_DEVICE/) all = all stack[i] "\n"
     return all
 }
 

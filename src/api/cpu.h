@@ -104,7 +104,7 @@ typedef struct ds_cpu_desc {
         process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
     /** devices x devices, row: accessing device, column: accessed device, 1: access; NULL: all have
-        access */
+        access [DEVSTREAM_CPU_PEERS: all, none, or half: those of the same half of the devices] */
     const unsigned char *peer_access;
     unsigned flags; /**< DS_CPU_* */
     /** not 0: ready streams run in a random order drawn from this seed, one operation at a time, to

@@ -58,7 +58,11 @@ typedef struct ds_kernel_cuda {
     /** maximum of blocks per multiprocessor; the kernel then strides over the items by its number
         of blocks. 0: as many blocks as the items need */
     unsigned blocks_per_multiprocessor;
-    uint64_t reserved[4]; /**< 0 */
+    /** alternative to image: PTX text as an array of strings, which are put together without a
+        separator; NULL ends the array. C11 promises only 4,095 characters in one literal. Must
+        outlive the kernel */
+    const char *const *image_pieces;
+    uint64_t reserved[3]; /**< 0 */
 } ds_kernel_cuda;
 
 /** Maximum number of parameters of a kernel. */
@@ -95,7 +99,11 @@ typedef struct ds_grid {
 
 /** Creates a kernel for all devices without loading or compiling it. The caller must destroy it.
     DS_ERR_INVALID_VALUE: no name, no form, an image without a function name, or a parameter outside
-    the argument struct. */
+    the argument struct. If the image is PTX text, its parameter list is compared with the table, on
+    every driver and without a GPU. DS_ERR_INVALID_VALUE: the text has no such function; the number
+    of parameters or a size differs; the function uses a parameter as an address that the table
+    calls a value, FIRST or COUNT; or it stores through a DS_PARAM_READ. Kinds are compared only
+    where the text is certain. Cubins and fatbins are not read. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /** Loads the kernel on a device before its first launch there. Blocks while PTX is compiled; does
     nothing on a CPU device. DS_ERR_UNSUPPORTED: the kernel has no form for the device.

@@ -73,6 +73,9 @@ typedef struct ds__event {
 
 /* A launch holds no reference: a destroyed kernel is freed after the work that was pending when
    no call could launch the kernel any more (core/kernel.h). */
+/* Statuses with which the CPU form of a block kernel fails (ds_kernel_run_blocks). */
+enum { DS__KERNEL_LOOP_LEFT = INT_MIN + 1, DS__KERNEL_SCRATCH_SPENT, DS__KERNEL_NO_SCRATCH };
+
 typedef struct ds__kernel {
     ds__slot slot;
     ds_kernel_fn cpu_fn;

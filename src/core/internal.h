@@ -210,6 +210,9 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out);
 static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
+/* Enqueues a kernel over items, or over a grid of this many threads; 0 items: only checks. */
+static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid *grid,
+                                   const void *args, size_t args_size, ds_stream stream);
 /* Runs the destructor of a payload if the call was refused; returns the result. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 

@@ -24,6 +24,7 @@
 #include "device.h"
 #include "stream.h"
 #include "submit.h"
+#include "kernel_table.h"
 
 /* Destroyed kernels: lists of slots, as index + 1. */
 static struct {
@@ -120,8 +121,8 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
     DS__REQUIRE_RESERVED("ds_kernel_desc", d);
     DS__REQUIRE_RESERVED("ds_kernel_cuda", &d->cuda);
-    DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn,
-                "kernel %s has neither a CPU nor a CUDA form", d->name);
+    int forms = !!d->cuda.image + !!d->cuda.image_pieces + !!d->cuda.native_fn;
+    DS__REQUIRE(d->cpu_fn || forms, "kernel %s has neither a CPU nor a CUDA form", d->name);
     DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS,
                 "kernel %s: %zu bytes of arguments are more than %d", d->name, d->args_size,
                 DS_KERNEL_MAX_ARGS);
@@ -129,9 +130,13 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d->param_count <= DS_KERNEL_MAX_PARAMS,
                 "kernel %s: %zu parameters are more than %d", d->name, d->param_count,
                 DS_KERNEL_MAX_PARAMS);
-    DS__REQUIRE(!d->cuda.image || !d->cuda.native_fn,
-                "kernel %s has both an image and a native function", d->name);
-    DS__REQUIRE(!d->cuda.image || d->cuda.entry,
+    DS__REQUIRE(forms <= 1,
+                "kernel %s has %d of image, image_pieces and native_fn; at most one is allowed",
+                d->name, forms);
+    DS__REQUIRE(!d->cuda.image_pieces || !d->cuda.image_size,
+                "kernel %s: image_size is %zu; with image_pieces 0 is allowed", d->name,
+                d->cuda.image_size);
+    DS__REQUIRE(!forms || d->cuda.native_fn || d->cuda.entry,
                 "kernel %s: the image needs the name of the function", d->name);
     DS__REQUIRE(d->cuda.block <= DS__MAX_BLOCK_THREADS,
                 "kernel %s: a block of %u threads; at most %d are allowed", d->name, d->cuda.block,
@@ -147,11 +152,8 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     return DS_OK;
 }
 
-static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
-    out->id = 0;
-    ds_result r = ds__kernel_check(desc);
-    if (r < 0)
-        return r;
+/* Creates a kernel from a description that was checked. */
+static ds_result ds__kernel_add(const ds_kernel_desc *desc, ds_kernel *out) {
     ds__kernel *k = ds__table_add(&ds__g.kernels);
     if (!k)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
@@ -179,13 +181,24 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     return DS_OK;
 }
 
+/* Creates a kernel of the library. Its table is not compared with the image: behind the function's
+   parameters it may name pointers inside of a struct, for ds_graph_exec_replace. */
+DS__SEAM static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
+    out->id = 0;
+    ds_result r = ds__kernel_check(desc);
+    return r < 0 ? r : ds__kernel_add(desc, out);
+}
+
 DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     if (out)
         out->id = 0;
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
     ds__retired_reclaim();
-    return ds__kernel_new(desc, out);
+    ds_result r = ds__kernel_check(desc);
+    if (r == DS_OK)
+        r = ds__kernel_table_check(desc);
+    return r < 0 ? r : ds__kernel_add(desc, out);
 }
 
 DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {

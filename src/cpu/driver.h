@@ -46,14 +46,37 @@ static void ds__cpu_probe(ds_backend_info *out) {
 
 static void ds__cpu_stop(void);
 
-static ds_result ds__cpu_start(void) {
-    const ds_cpu_desc *desc = ds__cpu_desc();
+/* Makes the matrix of peer access of the options, or else of the environment. Without one all
+   devices can access each other, and those of a fabric as its routes say. */
+static ds_result ds__cpu_start_peers(const ds_cpu_desc *desc) {
+    size_t n = (size_t)ds__cpu.devices;
+    ds__cpu_reach reach = DS__CPU_REACH_ALL;
+    if (!desc->peer_access && !desc->fabric) {
+        ds_result r = ds__cpu_read_reach(&reach);
+        if (r < 0)
+            return r;
+    }
+    if (!desc->peer_access && reach == DS__CPU_REACH_ALL)
+        return DS_OK;
+    ds__cpu.peers = ds__host_alloc(n * n);
+    if (!ds__cpu.peers)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the peer access of %zu devices", n);
+    if (desc->peer_access)
+        memcpy(ds__cpu.peers, desc->peer_access, n * n);
+    else
+        for (size_t i = 0; i < n * n; i++)
+            ds__cpu.peers[i] = reach == DS__CPU_REACH_HALF && (i / n < n / 2) == (i % n < n / 2);
+    return DS_OK;
+}
+
+/* Sets the numbers of the driver: what the options say, or else the environment. Under a virtual
+   clock one worker runs everything, as under the seeded scheduler. */
+static void ds__cpu_start_options(const ds_cpu_desc *desc) {
     int processors = ds__os_processors();
-    memset(&ds__cpu, 0, sizeof ds__cpu);
     ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
     ds__cpu.processors = processors;
-    int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
-                                 processors > 2 ? processors : 2, 256);
+    ds__cpu.workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
+                                     processors > 2 ? processors : 2, 256);
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
     ds__cpu.no_spin = (desc->flags & DS_CPU_NO_SPIN) != 0;
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
@@ -63,43 +86,45 @@ static ds_result ds__cpu_start(void) {
     if (desc->fabric) {
         ds__cpu.fabric = desc->fabric;
         ds__cpu.seed = 1;
-        workers = 1;
+        ds__cpu.workers = 1;
         ds__cpu.is_inline = 0;
     }
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
+}
+
+/* Allocates the devices, the workers and the state of a fabric. */
+static ds_result ds__cpu_start_memory(const ds_cpu_desc *desc) {
     size_t n = (size_t)ds__cpu.devices;
     size_t links = desc->fabric ? desc->fabric->links : 0;
     size_t engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
     ds__cpu.device = ds__host_alloc(n * sizeof *ds__cpu.device);
-    ds__cpu.worker = ds__host_alloc((size_t)workers * sizeof *ds__cpu.worker);
-    if (desc->peer_access)
-        ds__cpu.peers = ds__host_alloc(n * n);
-    if (desc->fabric &&
-        (ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
+    ds__cpu.worker = ds__host_alloc((size_t)ds__cpu.workers * sizeof *ds__cpu.worker);
+    if (desc->fabric)
+        ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t));
+    if (!ds__cpu.device || !ds__cpu.worker || (desc->fabric && !ds__cpu.link_free))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
+    if (desc->fabric) {
         ds__cpu.engine_free = ds__cpu.link_free + links;
         ds__cpu.memory_free = ds__cpu.engine_free + engines;
     }
-    ds__cpu.started = 1;
-    if (!ds__cpu.device || !ds__cpu.worker || (desc->peer_access && !ds__cpu.peers) ||
-        (desc->fabric && !ds__cpu.link_free)) {
-        ds__cpu_stop();
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
-    }
-    if (desc->peer_access)
-        memcpy(ds__cpu.peers, desc->peer_access, n * n);
-    size_t memory = desc->memory_limit         ? desc->memory_limit
-                    : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38
-                                               : (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
+    size_t memory = desc->memory_limit;
+    if (!memory && ds__cpu_is_dry(SIZE_MAX))
+        memory = (size_t)1 << 38;
+    if (!memory)
+        memory = (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
     ds__cpu.memory = ds__os_memory();
     for (size_t i = 0; i < n; i++)
         ds__cpu.device[i].limit = memory ? memory : ds__cpu.memory;
-    /* What the threads read is set before the first runs. All workers count as awake, so that no
-       submission takes one that is starting for a missing one. */
-    ds__cpu.workers = workers;
-    atomic_store(&ds__cpu.lookers, workers);
-    atomic_store(&ds__cpu.monitor_word, 1);
+    return DS_OK;
+}
+
+/* Starts the workers and the monitor. What the threads read is set before the first runs. All
+   workers count as awake, so that no submission takes one that is starting for a missing one. */
+static ds_result ds__cpu_start_threads(void) {
     int error = 0;
-    for (int i = 0; i < workers && !error; i++) {
+    atomic_store(&ds__cpu.lookers, ds__cpu.workers);
+    atomic_store(&ds__cpu.monitor_word, 1);
+    for (int i = 0; i < ds__cpu.workers && !error; i++) {
         error =
             ds__os_thread_start(&ds__cpu.worker[i].thread, ds__cpu_worker_main, &ds__cpu.worker[i]);
         if (!error)
@@ -109,11 +134,24 @@ static ds_result ds__cpu_start(void) {
         error = ds__os_thread_start(&ds__cpu.monitor, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
     atomic_store(&ds__callers.gone_fn, ds__cpu_wake_monitor);
-    if (error) {
-        ds__cpu_stop();
+    if (error)
         return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
-    }
     return DS_OK;
+}
+
+static ds_result ds__cpu_start(void) {
+    const ds_cpu_desc *desc = ds__cpu_desc();
+    memset(&ds__cpu, 0, sizeof ds__cpu);
+    ds__cpu_start_options(desc);
+    ds__cpu.started = 1;
+    ds_result r = ds__cpu_start_memory(desc);
+    if (r == DS_OK)
+        r = ds__cpu_start_peers(desc);
+    if (r == DS_OK)
+        r = ds__cpu_start_threads();
+    if (r < 0)
+        ds__cpu_stop();
+    return r;
 }
 
 /* Drains everything, ends the threads, frees. */

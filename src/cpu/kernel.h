@@ -104,6 +104,20 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     return status;
 }
 
+/* Returns the meaning of a status of ds_kernel_run_blocks; of other statuses "". */
+static const char *ds__cpu_kernel_reason(int status) {
+    switch (status) {
+    case DS__KERNEL_LOOP_LEFT:
+        return ": a thread loop was left by return or goto";
+    case DS__KERNEL_SCRATCH_SPENT:
+        return ": a block needs more scratch memory than a GPU has";
+    case DS__KERNEL_NO_SCRATCH:
+        return ": out of host memory for the scratch of a block";
+    default:
+        return "";
+    }
+}
+
 static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int status,
                                   uint64_t number) {
     char text[384];
@@ -114,8 +128,8 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
         snprintf(text, sizeof text, "%.60s failed on cpu:%d: %.250s", op->u.kernel.kernel->name,
                  s->device, ds__tls.error);
     else
-        snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d",
-                 op->u.kernel.kernel->name, site, s->device, status);
+        snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d%s",
+                 op->u.kernel.kernel->name, site, s->device, status, ds__cpu_kernel_reason(status));
     ds__cpu_fail_stream(s, ds__cpu_fail_device(s->device, text), number);
 }
 

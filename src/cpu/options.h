@@ -2,7 +2,7 @@
 
    Checks a ds_cpu_desc (ds__cpu_check), and keeps a copy of it until ds_shutdown
    (ds__cpu_configure). ds__cpu_option reads a number from the options or else from the
-   environment.
+   environment, ds__cpu_read_reach the word that stands for a matrix of peer access.
 
    Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
    where 0 means a default, and its number of devices is also that of the options. A refused
@@ -23,6 +23,29 @@ static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     if (n == 0)
         n = (uint64_t)fallback;
     return n > (uint64_t)most ? most : (int)n;
+}
+
+/* Which devices can access each other: all, none, or those of the same half of the devices. */
+typedef enum ds__cpu_reach {
+    DS__CPU_REACH_ALL,
+    DS__CPU_REACH_NONE,
+    DS__CPU_REACH_HALF
+} ds__cpu_reach;
+
+/* Reads DEVSTREAM_CPU_PEERS. Refuses another word. */
+static ds_result ds__cpu_read_reach(ds__cpu_reach *out) {
+    static const char *const words[] = { "all", "none", "half" };
+    const char *word = getenv("DEVSTREAM_CPU_PEERS");
+    *out = DS__CPU_REACH_ALL;
+    if (!word || !*word)
+        return DS_OK;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(word, words[i]) == 0) {
+            *out = (ds__cpu_reach)i;
+            return DS_OK;
+        }
+    return ds__fail(DS_ERR_INVALID_VALUE,
+                    "DEVSTREAM_CPU_PEERS is \"%s\"; all, none or half is allowed", word);
 }
 
 /* Options of ds_init; NULL: none were given. */

@@ -4,10 +4,11 @@
    images without users. ds__cuda_loaded gives the function of a kernel on a device without a lock.
    Implements the entries kernel_load and kernel_destroy.
 
-   Invariants: Kernels with the same image address and device share a module, which counts its
-   users. A module without users is never used again, because its address may belong to another
-   image by then. It is unloaded after a wait for the device, or at once if no function was found in
-   it. `function` is stored last, with release order.
+   Invariants: Kernels with the same device and image address share a module, which counts its
+   users; the address of an image in pieces is that of the array. A module without users is never
+   used again, because its address may belong to another image by then. It is unloaded after a wait
+   for the device, or at once if no function was found in it. `function` is stored last, with
+   release order.
    Locks: ds__cuda_ready, ds__cuda_kernel_destroy and ds__cuda_take_modules take ds__cuda.mutex;
    ds__cuda_load_module, ds__cuda_load_function and ds__cuda_load expect it. It is held while the
    driver compiles PTX, so other loads wait. ds__cuda_unload needs no lock.
@@ -18,6 +19,7 @@
 #define DS__CUDA_MODULE_H
 
 #include "../base/error.h"
+#include "../base/ptx_text.h"
 #include "types.h"
 #include "call.h"
 #include "device.h"
@@ -38,42 +40,69 @@ static int ds__cuda_load_image(const void *image, char *log, size_t log_size, vo
     return ds__cuda.cuModuleLoadDataEx(out, image, 2, options, values);
 }
 
-/* The mutex is held and the device current. */
+/* The address that stands for the image of a kernel. */
+static const void *ds__cuda_image_key(const ds__kernel *k) {
+    return k->cuda.image_pieces ? (const void *)k->cuda.image_pieces : k->cuda.image;
+}
+
+/* Makes a copy of an image that the driver cannot take as it is: pieces, or text without an end.
+   *out is NULL if it can. Returns 0 if there is no memory. */
+static int ds__cuda_copy_image(const ds_kernel_cuda *c, char **out) {
+    *out = NULL;
+    if (c->image_pieces) {
+        *out = ds__ptx_join(c->image_pieces);
+        return *out != NULL;
+    }
+    if (!ds__cuda_is_unended_text(c->image, c->image_size))
+        return 1;
+    *out = ds__host_alloc(c->image_size + 1);
+    if (*out)
+        memcpy(*out, c->image, c->image_size);
+    return *out != NULL;
+}
+
+/* Loads the image of a kernel. The mutex is held and the device current. */
+static ds_result ds__cuda_load_native(const ds__cuda_scope *scope, const ds__kernel *k,
+                                      void **out) {
+    char log[300] = "";
+    char *copy;
+    if (!ds__cuda_copy_image(&k->cuda, &copy))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+    const void *image = copy ? copy : k->cuda.image;
+    int code = ds__cuda_load_image(image, log, sizeof log, out);
+    if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
+        code = ds__cuda_load_image(image, log, sizeof log, out);
+    ds__host_free(copy);
+    if (!code)
+        return DS_OK;
+    ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
+    log[sizeof log - 1] = 0;
+    for (char *c = log; *c; c++)
+        if (*c == '\n')
+            *c = ' ';
+    return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
+                           log);
+}
+
+/* Returns the module of a kernel's image on the device, with one more user. The mutex is held and
+   the device current. */
 static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
                                       ds__cuda_module **out) {
-    char log[300] = "";
-    const char *image = k->cuda.image;
-    char *text = NULL;
+    const void *key = ds__cuda_image_key(k);
     ds__cuda_module *m = ds__cuda.modules;
     /* one without users may be of an image that is gone, whose address another one has now */
-    while (m && (!m->users || m->image != k->cuda.image || m->device != scope->device))
+    while (m && (!m->users || m->image != key || m->device != scope->device))
         m = m->next;
     if (!m) {
-        int code;
-        if (!(m = ds__host_alloc(sizeof *m)))
+        m = ds__host_alloc(sizeof *m);
+        if (!m)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-        if (ds__cuda_is_unended_text(image, k->cuda.image_size)) {
-            if (!(text = ds__host_alloc(k->cuda.image_size + 1))) {
-                ds__host_free(m);
-                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-            }
-            image = memcpy(text, image, k->cuda.image_size);
-        }
-        code = ds__cuda_load_image(image, log, sizeof log, &m->module);
-        if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
-            code = ds__cuda_load_image(image, log, sizeof log, &m->module);
-        ds__host_free(text);
-        if (code) {
+        ds_result r = ds__cuda_load_native(scope, k, &m->module);
+        if (r < 0) {
             ds__host_free(m);
-            ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
-            log[sizeof log - 1] = 0;
-            for (char *c = log; *c; c++)
-                if (*c == '\n')
-                    *c = ' ';
-            return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name,
-                                   *log ? ": " : "", log);
+            return r;
         }
-        m->image = k->cuda.image;
+        m->image = key;
         m->device = scope->device;
         m->next = ds__cuda.modules;
         ds__cuda.modules = m;
@@ -152,7 +181,7 @@ static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
 /* Inside of a scope with the device current. */
 __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope,
                                                           ds__kernel *k) {
-    if (!k->cuda.image && !k->cuda.native_fn)
+    if (!ds__cuda_image_key(k) && !k->cuda.native_fn)
         return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
     if (ds__cuda_loaded(k, scope->device))
         return DS_OK;

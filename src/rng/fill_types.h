@@ -27,31 +27,8 @@ enum { DS__RNG_EXACT = 0 };
 enum { DS__RNG_EXACT = 1 };
 #endif
 
-/* Joins the parts of a kernel's text, once. The lock `making` is held. */
-static ds_result ds__rng_text_join(int which) {
-    const char *const *parts = ds__rng_forms[which].parts;
-    size_t length = 1;
-    if (!parts || ds__rng.text[which])
-        return DS_OK;
-    for (size_t i = 0; parts[i]; i++)
-        length += strlen(parts[i]);
-    char *to = ds__host_alloc(length);
-    if (!to)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
-    ds__rng.text[which] = to;
-    for (size_t i = 0; parts[i]; i++) {
-        memcpy(to, parts[i], strlen(parts[i]));
-        to += strlen(parts[i]);
-    }
-    return DS_OK;
-}
-
 /* Creates a kernel. The lock `making` is held. */
 static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
-    const char *const *parts = ds__rng_forms[which].parts;
-    ds_result r = ds__rng_text_join(which);
-    if (r < 0)
-        return r;
     ds_kernel_desc desc = { .name = ds__rng_forms[which].name,
                             .cpu_fn = ds__rng_forms[which].cpu_fn,
                             .bytes_fn = ds__rng_bytes,
@@ -59,8 +36,8 @@ static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
                             .params = ds__rng_forms[which].params,
                             .param_count = ds__rng_forms[which].count,
                             .grain = 16,
-                            .cuda = { .image =
-                                          parts ? ds__rng.text[which] : ds__rng_forms[which].text,
+                            .cuda = { .image = ds__rng_forms[which].text,
+                                      .image_pieces = ds__rng_forms[which].pieces,
                                       .entry = ds__rng_forms[which].entry,
                                       .block = 256,
                                       .items_per_block = 256,

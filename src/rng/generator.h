@@ -72,8 +72,7 @@ static struct {
     ds__rng_graph *all;
     ds__mutex making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
-    char *text[DS__RNG_KERNELS]; /* put together */
-    ds__mutex launching;         /* one graph with fills at a time */
+    ds__mutex launching; /* one graph with fills at a time */
 } ds__rng = { .making = DS__MUTEX_INIT, .launching = DS__MUTEX_INIT };
 
 static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
@@ -235,8 +234,6 @@ static void ds__rng_shutdown_kernels(void) {
             ds__table_kill(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
-        ds__host_free(ds__rng.text[i]);
-        ds__rng.text[i] = NULL;
     }
 }
 

@@ -5,7 +5,7 @@
    an entry at its first use. DS__RNG_STATE and the following numbers are the indices.
 
    Invariants: a parameter list has the parameters of the CUDA form, in its order. An entry has
-   its PTX either in one text or in parts that are joined at first use.
+   its PTX either in one text or in pieces.
    Locks: none.
    Threads: the table is constant. ds__rng_state_items runs on the threads of the CPU driver's
    operations. */
@@ -56,6 +56,8 @@ static const ds_param ds__rng_normal_params[] = { DS__RNG_OPERANDS, DS__RNG_PARA
 static const ds_param ds__rng_exponential_params[] = { DS__RNG_OPERANDS,
                                                        DS__RNG_PARAM(VALUE, from32),
                                                        DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_exponential64_params[] = { DS__RNG_OPERANDS,
+                                                         DS__RNG_PARAM(VALUE, from) };
 static const ds_param ds__rng_f64_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from),
                                                DS__RNG_PARAM(VALUE, to) };
 static const ds_param ds__rng_integer_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, low),
@@ -77,7 +79,7 @@ static uint64_t ds__rng_bytes(size_t items, const void *args) {
     return a->count * ds__rng_size(a->kind);
 }
 
-/* The device code of each kernel: one text, or several parts that are joined. */
+/* The device code of each kernel: one text, or several pieces of one. */
 static const struct {
     const char *name;
     const char *entry;
@@ -85,13 +87,13 @@ static const struct {
     const ds_param *params;
     size_t count;
     const char *text;
-    const char *const *parts;
+    const char *const *pieces;
 } ds__rng_forms[DS__RNG_KERNELS] = {
 
-#define DS__RNG_FORM(name, entry, fn, list, text, parts)                   \
-    {                                                                      \
-        name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params,     \
-            sizeof ds__rng_##list##_params / sizeof(ds_param), text, parts \
+#define DS__RNG_FORM(name, entry, fn, list, text, pieces)                   \
+    {                                                                       \
+        name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params,      \
+            sizeof ds__rng_##list##_params / sizeof(ds_param), text, pieces \
     }
     [DS__RNG_STATE] =
         DS__RNG_FORM("state of a generator", "state", state_items, state, ds__ptx_rng_state, NULL),
@@ -107,8 +109,8 @@ static const struct {
         DS__RNG_FORM("normal numbers", "normal64", items, f64, NULL, ds__ptx_rng_normal64),
     [DS__RNG_EXPONENTIALS] = DS__RNG_FORM("exponential numbers", "exponential", items, exponential,
                                           NULL, ds__ptx_rng_exponential),
-    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items, f64, NULL,
-                                           ds__ptx_rng_exponential64),
+    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items,
+                                           exponential64, NULL, ds__ptx_rng_exponential64),
     [DS__RNG_ONE_WORD] =
         DS__RNG_FORM("random integers", "integers", items, integer, ds__ptx_rng_integers, NULL),
     [DS__RNG_TWO_WORDS] = DS__RNG_FORM("random integers", "wide_integers", items, integer,

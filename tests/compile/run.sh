@@ -54,7 +54,7 @@ skipped=0
 
 cxx_of() { echo "$1" | sed 's/clang/clang++/; t; s/gcc/g++/; t; s/cc$/c++/'; }
 header_names=devstream.h
-[ -n "$label" ] || header_names="$header_names devstream_alloc.h devstream_comm.h devstream_rng.h"
+[ -n "$label" ] || header_names="$header_names devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h"
 alloc=devstream_alloc.h; [ -z "$label" ] || alloc=devstream.h
 rng=devstream_rng.h
 
@@ -288,7 +288,7 @@ if [ -z "$fast$label" ]; then
             esac
             rm -f app scale.ptx
             eval \"\$command\"
-            if [ -e app ]; then ./app | grep -q 'hello from the stream, world'; else grep -q 'entry scale' scale.ptx; fi
+            if [ -e app ]; then LD_LIBRARY_PATH=\${CUDA_HOME:+\$CUDA_HOME/lib64} ./app | grep -q 'hello from the stream, world'; else grep -q 'entry scale' scale.ptx; fi
             ran=\$((ran + 1))
         done <commands
         [ \$ran -gt 0 ]"

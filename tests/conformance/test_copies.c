@@ -930,6 +930,47 @@ static void test_peer_access_may_be_one_way(void **state) {
     harness_restart(NULL);
 }
 
+/* The environment that a test changes, and what it was. */
+static void set_peers(const char *word) {
+    harness_shutdown();
+    if (word)
+        setenv("DEVSTREAM_CPU_PEERS", word, 1);
+    else
+        unsetenv("DEVSTREAM_CPU_PEERS");
+}
+
+static void test_the_environment_switches_peer_access_off(void **state) {
+    (void)state;
+    static const char *const words[] = { "all", "none", "half", "" };
+    static const char *const want[] = { "111111111111", "000000000000", "100100001001",
+                                        "111111111111" };
+    for (int i = 0; i < 4; i++) {
+        char got[13] = "";
+        ds_cpu_desc cpu = { .devices = 4 };
+        set_peers(words[i]);
+        harness_restart(&(ds_init_desc){ .cpu = &cpu });
+        for (int a = 0, n = 0; a < 4; a++)
+            for (int b = 0; b < 4; b++) {
+                int can = -1;
+                ok(ds_device_can_access_peer(ds_cpu(a), ds_cpu(b), &can));
+                if (a != b)
+                    got[n++] = (char)('0' + can);
+                else
+                    assert_int_equal(can, 1);
+            }
+        assert_string_equal(got, want[i]);
+    }
+
+    set_peers("some");
+    ds_result r = ds_device_synchronize(ds_cpu(0)); /* the first call starts the driver */
+    char said[300];
+    snprintf(said, sizeof said, "%s", ds_error_get_last());
+    set_peers(NULL);
+    harness_restart(NULL);
+    assert_int_equal(r, DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(said, "DEVSTREAM_CPU_PEERS is \"some\"; all, none or half is allowed"));
+}
+
 /* Large memory goes back to the system at once, small memory later. */
 static void expect_freed_memory_is_refused(size_t size) {
     void *d, *live, *h;
@@ -1017,5 +1058,6 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST_CPU(test_memory_limit_is_kept_and_memory_info_moves, "peers 25"),
     DS_TEST_CPU(test_copies_are_staged_where_peer_access_is_off, "copies"),
     DS_TEST_CPU(test_peer_access_may_be_one_way, "copies"),
+    DS_TEST_CPU(test_the_environment_switches_peer_access_off, "copies"),
 };
 const size_t tests_copies_count = sizeof tests_copies / sizeof tests_copies[0];

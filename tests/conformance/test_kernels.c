@@ -3,7 +3,10 @@
 
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* Counts how often every item is handled, and the calls: the argument struct itself. */
 typedef struct tally {
@@ -542,6 +545,227 @@ static void test_a_kernel_without_cpu_form_is_refused_at_launch(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* ---- the table of parameters and the image ---- */
+
+/* Text as nvcc writes it. */
+static const char vector_add_ptx[] =
+    "//\n// Generated\n//\n\n.version 5.0\n.target sm_60\n.address_size 64\n\n"
+    "\t// .globl\tvectorAdd\n\n.visible .entry vectorAdd(\n\t.param .u64 vectorAdd_param_0,\n"
+    "\t.param .u64 vectorAdd_param_1,\n\t.param .u64 vectorAdd_param_2,\n"
+    "\t.param .u32 vectorAdd_param_3\n)\n{\n\t.reg .pred \t%p<2>;\n\t.reg .f32 \t%f<4>;\n"
+    "\t.reg .b32 \t%r<6>;\n\t.reg .b64 \t%rd<11>;\n\n"
+    "\tld.param.u64 \t%rd1, [vectorAdd_param_0];\n\tld.param.u64 \t%rd2, [vectorAdd_param_1];\n"
+    "\tld.param.u64 \t%rd3, [vectorAdd_param_2];\n\tld.param.u32 \t%r2, [vectorAdd_param_3];\n"
+    "\tmov.u32 \t%r3, %ntid.x;\n\tmov.u32 \t%r4, %ctaid.x;\n\tmov.u32 \t%r5, %tid.x;\n"
+    "\tmad.lo.s32 \t%r1, %r3, %r4, %r5;\n\tsetp.ge.s32 \t%p1, %r1, %r2;\n\t@%p1 bra \t$L_2;\n\n"
+    "\tcvta.to.global.u64 \t%rd4, %rd1;\n\tmul.wide.s32 \t%rd5, %r1, 4;\n"
+    "\tadd.s64 \t%rd6, %rd4, %rd5;\n\tcvta.to.global.u64 \t%rd7, %rd2;\n"
+    "\tadd.s64 \t%rd8, %rd7, %rd5;\n\tld.global.f32 \t%f1, [%rd8];\n"
+    "\tld.global.f32 \t%f2, [%rd6];\n\tadd.rn.f32 \t%f3, %f2, %f1;\n"
+    "\tcvta.to.global.u64 \t%rd9, %rd3;\n\tadd.s64 \t%rd10, %rd9, %rd5;\n"
+    "\tst.global.f32 \t[%rd10], %f3;\n\n$L_2:\n\tret;\n\n}\n";
+
+typedef struct vector_args {
+    const float *a, *b;
+    float *c;
+    int32_t n;
+} vector_args;
+
+static int vector_kernel(size_t first, size_t count, const void *args) {
+    const vector_args *v = args;
+    for (size_t i = first; i < first + count; i++)
+        v->c[i] = v->a[i] + v->b[i];
+    return 0;
+}
+
+#define TABLE_A PARAM(READ, vector_args, a)
+#define TABLE_B PARAM(READ, vector_args, b)
+#define TABLE_C PARAM(WRITE, vector_args, c)
+#define TABLE_N PARAM(VALUE, vector_args, n)
+
+static ds_kernel_desc vector_desc(const ds_param *params, size_t count) {
+    return (ds_kernel_desc){ .name = "add",
+                             .cpu_fn = vector_kernel,
+                             .args_size = sizeof(vector_args),
+                             .params = params,
+                             .param_count = count,
+                             .cuda = { .image = vector_add_ptx, .entry = "vectorAdd" } };
+}
+
+static void expect_refused_with(const ds_kernel_desc *desc, const char *words) {
+    ds_kernel k = { 1 };
+    refused(ds_kernel_create(desc, &k), DS_ERR_INVALID_VALUE);
+    assert_true(k.id == 0);
+    if (!strstr(ds_error_get_last(), words))
+        fail_msg("\"%s\" does not say \"%s\"", ds_error_get_last(), words);
+}
+
+static void expect_accepted(const ds_kernel_desc *desc) {
+    ds_kernel k;
+    ok(ds_kernel_create(desc, &k));
+    ok(ds_kernel_destroy(k));
+}
+
+static void test_a_table_of_another_length_is_refused(void **state) {
+    (void)state;
+    static const ds_param params[] = { TABLE_A, TABLE_B, TABLE_C, TABLE_N, PARAM_COUNT };
+    ds_kernel_desc d = vector_desc(params, 3);
+    expect_refused_with(&d, "kernel add: the table has 3 parameters, function vectorAdd of the "
+                            "image has 4 (vectorAdd_param_3 is missing)");
+    d = vector_desc(params, 5);
+    expect_refused_with(&d, "the table has 5 parameters, function vectorAdd of the image has 4 "
+                            "(parameter 4 of the table has no place there)");
+    d = vector_desc(NULL, 0);
+    expect_refused_with(&d, "(vectorAdd_param_0 is missing)");
+    d = vector_desc(params, 4);
+    expect_accepted(&d);
+}
+
+static void test_a_parameter_of_another_size_is_refused(void **state) {
+    (void)state;
+    static const ds_param params[] = { TABLE_A, TABLE_B, TABLE_C, PARAM_COUNT };
+    static const ds_param four[] = { TABLE_A, TABLE_B, TABLE_C, { DS_PARAM_COUNT, 0, 4 } };
+    ds_kernel_desc d = vector_desc(params, 4);
+    expect_refused_with(&d, "kernel add: parameter 3 (DS_PARAM_COUNT) has 8 bytes in the table, "
+                            "but vectorAdd_param_3 of function vectorAdd has 4");
+    d = vector_desc(four, 4);
+    expect_accepted(&d);
+}
+
+static void test_swapped_parameters_are_refused(void **state) {
+    (void)state;
+    static const ds_param by_size[] = { TABLE_N, TABLE_A, TABLE_B, TABLE_C };
+    static const ds_param by_kind[] = { TABLE_C, TABLE_B, TABLE_A, TABLE_N };
+    static const ds_param unseen[] = { TABLE_B, TABLE_A, TABLE_C, TABLE_N };
+    ds_kernel_desc d = vector_desc(by_size, 4);
+    expect_refused_with(&d, "parameter 0 (DS_PARAM_VALUE) has 4 bytes in the table, "
+                            "but vectorAdd_param_0 of function vectorAdd has 8");
+    d = vector_desc(by_kind, 4);
+    expect_refused_with(&d, "kernel add: parameter 2 is DS_PARAM_READ, but function vectorAdd "
+                            "stores through vectorAdd_param_2");
+    d = vector_desc(unseen, 4); /* nothing tells the two inputs apart */
+    expect_accepted(&d);
+}
+
+static void test_an_address_that_the_table_calls_a_value_is_refused(void **state) {
+    (void)state;
+    static const ds_param_kind kinds[] = { DS_PARAM_VALUE, DS_PARAM_FIRST, DS_PARAM_COUNT };
+    static const char *const names[] = { "DS_PARAM_VALUE", "DS_PARAM_FIRST", "DS_PARAM_COUNT" };
+    for (int i = 0; i < 3; i++) {
+        ds_param params[] = { TABLE_A, TABLE_B, TABLE_C, TABLE_N };
+        char words[200];
+        params[1].kind = kinds[i];
+        ds_kernel_desc d = vector_desc(params, 4);
+        snprintf(words, sizeof words,
+                 "parameter 1 is %s, but function vectorAdd uses vectorAdd_param_1 as an address",
+                 names[i]);
+        expect_refused_with(&d, words);
+        params[1].kind = DS_PARAM_READ_WRITE;
+        expect_accepted(&d);
+    }
+    (void)state;
+}
+
+static void test_a_function_that_the_image_lacks_is_refused(void **state) {
+    (void)state;
+    static const ds_param params[] = { TABLE_A, TABLE_B, TABLE_C, TABLE_N };
+    ds_kernel_desc d = vector_desc(params, 4);
+    d.cuda.entry = "vectorSub";
+    expect_refused_with(&d, "kernel add: the image has no function vectorSub; it has vectorAdd");
+    d.cuda.entry = "vectorAd"; /* the beginning of one */
+    expect_refused_with(&d, "no function vectorAd; it has vectorAdd");
+    d.cuda.image = ".version 5.0\n.target sm_60\n";
+    expect_refused_with(&d, "no function vectorAd; it has no functions");
+}
+
+static void test_images_that_are_not_ptx_text_are_not_compared(void **state) {
+    (void)state;
+    static const char cubin[64] = "\177ELF";
+    static const char fatbin[64] = "\x50\xed\x55\xba";
+    static const char *const images[] = { cubin, fatbin, "what no driver takes" };
+    for (int i = 0; i < 3; i++) {
+        ds_kernel_desc d = vector_desc(NULL, 0);
+        d.cuda.image = images[i];
+        expect_accepted(&d);
+        d.cuda.image_size = i < 2 ? sizeof cubin : 5;
+        expect_accepted(&d);
+    }
+}
+
+/* Copies a text without its zero to the end of a page that another one without access follows. */
+static char *without_end(const char *text, size_t *size, void **pages, size_t *pages_size) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    *size = strlen(text);
+    *pages_size = (*size + page - 1) / page * page + page;
+    *pages = mmap(NULL, *pages_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(*pages, MAP_FAILED);
+    char *end = (char *)*pages + *pages_size - page;
+    assert_int_equal(mprotect(end, page, PROT_NONE), 0);
+    return memcpy(end - *size, text, *size);
+}
+
+static void expect_vector_add(const ds_kernel_desc *d) {
+    enum { N = 100 };
+
+    ds_kernel k;
+    ds_stream s = harness_stream(0, 0);
+    void *memory;
+    ok(ds_pinned_alloc(3 * N * sizeof(float), &memory));
+    float *v = memory;
+    for (int i = 0; i < 2 * N; i++)
+        v[i] = (float)i;
+    ok(ds_kernel_create(d, &k));
+    ok(ds_kernel_launch(k, N, &(vector_args){ v, v + N, v + 2 * N, N }, sizeof(vector_args), s));
+    ok(ds_stream_synchronize(s));
+    for (int i = 0; i < N; i++)
+        assert_true(v[2 * N + i] == (float)(2 * i + N));
+    ok(ds_kernel_destroy(k));
+    ok(ds_pinned_free(memory));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_text_of_a_given_size_is_compared_up_to_its_end(void **state) {
+    (void)state;
+    static const ds_param params[] = { TABLE_A, TABLE_B, TABLE_C, TABLE_N };
+    void *pages;
+    size_t pages_size;
+    ds_kernel_desc d = vector_desc(params, 3);
+    d.cuda.image = without_end(vector_add_ptx, &d.cuda.image_size, &pages, &pages_size);
+    expect_refused_with(&d, "vectorAdd_param_3 is missing");
+    d.param_count = 4;
+    expect_vector_add(&d);
+    munmap(pages, pages_size);
+}
+
+static void test_an_image_in_pieces_is_compared_and_runs(void **state) {
+    (void)state;
+    static const ds_param params[] = { TABLE_A, TABLE_B, TABLE_C, TABLE_N };
+    static char text[sizeof vector_add_ptx + 4];
+    static const char *pieces[5];
+    static const size_t cuts[] = { 0, 30, 150, 155,
+                                   sizeof vector_add_ptx - 1 }; /* inside of words */
+    ds_kernel_desc d = vector_desc(params, 3);
+    for (size_t i = 0; i < 4; i++) {
+        char *to = text + cuts[i] + i;
+        memcpy(to, vector_add_ptx + cuts[i], cuts[i + 1] - cuts[i]);
+        pieces[i] = to;
+    }
+    d.cuda.image = NULL;
+    d.cuda.image_pieces = pieces;
+    expect_refused_with(&d, "vectorAdd_param_3 is missing");
+    d.param_count = 4;
+    expect_vector_add(&d);
+
+    d.cuda.image = vector_add_ptx;
+    expect_refused_with(&d, "2 of image, image_pieces and native_fn; at most one");
+    d.cuda.image = NULL;
+    d.cuda.image_size = 7;
+    expect_refused_with(&d, "image_size is 7; with image_pieces 0 is allowed");
+    d.cuda.image_size = 0;
+    d.cuda.entry = NULL;
+    expect_refused_with(&d, "needs the name of the function");
+}
+
 /* ---- grids ---- */
 
 static void test_a_grid_hands_out_every_linear_index_once(void **state) {
@@ -630,7 +854,9 @@ static void test_a_kernel_whose_blocks_no_gpu_takes_is_refused(void **state) {
     (void)state;
     ds_kernel k;
     ds_kernel_desc d = { .name = "wide", .cpu_fn = tally_kernel };
-    d.cuda = (ds_kernel_cuda){ .image = ".version 6.0", .entry = "wide", .block = 1025 };
+    d.cuda = (ds_kernel_cuda){ .image = ".version 5.0\n.target sm_60\n.entry wide { ret; }",
+                               .entry = "wide",
+                               .block = 1025 };
     refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
     assert_non_null(strstr(ds_error_get_last(), "1025 threads; at most 1024"));
     d.cuda.block = 1024;
@@ -689,6 +915,14 @@ const struct CMUnitTest tests_kernels[] = {
     DS_TEST(test_name_and_parameters_are_copied, "kernels"),
     DS_TEST(test_a_destroyed_kernel_still_runs_its_pending_launches, "kernels"),
     DS_TEST(test_a_kernel_without_cpu_form_is_refused_at_launch, "kernels"),
+    DS_TEST(test_a_table_of_another_length_is_refused, "kernels"),
+    DS_TEST(test_a_parameter_of_another_size_is_refused, "kernels"),
+    DS_TEST(test_swapped_parameters_are_refused, "kernels"),
+    DS_TEST(test_an_address_that_the_table_calls_a_value_is_refused, "kernels"),
+    DS_TEST(test_a_function_that_the_image_lacks_is_refused, "kernels"),
+    DS_TEST(test_images_that_are_not_ptx_text_are_not_compared, "kernels"),
+    DS_TEST(test_text_of_a_given_size_is_compared_up_to_its_end, "kernels"),
+    DS_TEST(test_an_image_in_pieces_is_compared_and_runs, "kernels"),
     DS_TEST(test_a_grid_hands_out_every_linear_index_once, "kernels"),
     DS_TEST(test_a_grid_that_no_gpu_takes_is_refused, "review"),
     DS_TEST(test_a_kernel_whose_blocks_no_gpu_takes_is_refused, "review"),

@@ -51,17 +51,25 @@ static int fold_item(size_t first, size_t count, const void *args) {
     return 0;
 }
 
+static const ds_param fold_params[] = {
+    { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
+    { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) }
+};
+
+/* Functions of a part of the items. */
+#define PART_PTX(type)                                                                  \
+    ".version 5.0\n.target sm_60\n.address_size 64\n.visible .entry part(.param ." type \
+    " p0, .param ." type " p1) { ret; }\n"
+static const char ptx_part32[] = PART_PTX("u32");
+static const char ptx_part64[] = PART_PTX("u64");
+
 static ds_kernel make_fold(void) {
-    static const ds_param params[] = {
-        { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
-        { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) }
-    };
     ds_kernel k;
     ok(ds_kernel_create(
         &(ds_kernel_desc){ .name = "fold",
                            .cpu_fn = fold_item,
                            .args_size = sizeof(fold_args),
-                           .params = params,
+                           .params = fold_params,
                            .param_count = 2,
                            .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } },
         &k));
@@ -1184,7 +1192,7 @@ static void test_a_launch_that_takes_several_is_captured_but_not_known(void **st
         &(ds_kernel_desc){ .name = "wide",
                            .params = params,
                            .param_count = 2,
-                           .cuda = { .image = ptx_fold, .entry = "fold", .items_per_block = 1 } },
+                           .cuda = { .image = ptx_part64, .entry = "part", .items_per_block = 1 } },
         &k));
     ok(ds_capture_begin(w->s, DS_CAPTURE_GLOBAL));
     ok(ds_kernel_launch(k, ((size_t)1 << 32) + 5, NULL, 0, w->s));
@@ -1473,8 +1481,17 @@ static void test_an_image_without_a_form_for_the_gpu_is_refused(void **state) {
     ok(ds_shutdown());
 }
 
+/* Makes the context of a device: without one a load takes two calls. */
+static void make_context(int device) {
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(device) }, &s));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_kernels_of_one_image_share_its_module_and_unload_it(void **state) {
     (void)state;
+    make_context(0);
+    make_context(1);
     unsigned long loads = standin_calls("cuModuleLoadDataEx"),
                   unloads = standin_calls("cuModuleUnload");
     ds_kernel a = make_fold(), b = make_fold();
@@ -1490,6 +1507,29 @@ static void test_kernels_of_one_image_share_its_module_and_unload_it(void **stat
     assert_int_equal(standin_calls("cuModuleUnload") - unloads, 1);
     ok(ds_shutdown());
     assert_int_equal(standin_calls("cuModuleUnload") - unloads, 2);
+}
+
+static void test_images_in_pieces_are_shared_by_their_array(void **state) {
+    (void)state;
+    static const char *const pieces[] = { ptx_fold, "", NULL };
+    static const char *const others[] = { ptx_fold, NULL };
+    make_context(0);
+    unsigned long loads = standin_calls("cuModuleLoadDataEx");
+    ds_kernel kernels[3];
+    for (int i = 0; i < 3; i++) {
+        ds_kernel_desc d = { .name = "fold",
+                             .args_size = sizeof(fold_args),
+                             .params = fold_params,
+                             .param_count = 2,
+                             .cuda = { .image_pieces = i < 2 ? pieces : others, .entry = "fold" } };
+        ok(ds_kernel_create(&d, &kernels[i]));
+        ok(ds_kernel_load(kernels[i], ds_cuda(0)));
+    }
+    assert_int_equal(standin_calls("cuModuleLoadDataEx") - loads, 2); /* one per array */
+    for (int i = 0; i < 3; i++)
+        ok(ds_kernel_destroy(kernels[i]));
+    ok(ds_shutdown());
+    assert_int_equal(standin_live(NULL, 0), 0);
 }
 
 static void test_more_shared_memory_than_every_gpu_has_is_asked_for(void **state) {
@@ -1589,7 +1629,7 @@ static void test_counts_of_four_bytes_are_never_split(void **state) {
         &(ds_kernel_desc){ .name = "narrow",
                            .params = params,
                            .param_count = 2,
-                           .cuda = { .image = ptx_fold, .entry = "fold", .items_per_block = 1 } },
+                           .cuda = { .image = ptx_part32, .entry = "part", .items_per_block = 1 } },
         &k));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
     refused(ds_kernel_launch(k, (size_t)1 << 33, NULL, 0, s), DS_ERR_INVALID_VALUE);
@@ -1613,6 +1653,8 @@ static void test_an_image_of_given_size_needs_no_terminating_zero(void **state) 
     ok(ds_kernel_create(
         &(ds_kernel_desc){ .name = "fold",
                            .args_size = sizeof(fold_args),
+                           .params = fold_params,
+                           .param_count = 2,
                            .cuda = { .image = image, .image_size = size, .entry = "fold" } },
         &k));
     ok(ds_kernel_load(k, ds_cuda(0)));
@@ -1623,9 +1665,11 @@ static void test_an_image_of_given_size_needs_no_terminating_zero(void **state) 
 
 static void test_loads_that_fail_leave_no_module(void **state) {
     (void)state;
+    static const unsigned char cubin[64] = { 0x7f, 'E', 'L', 'F' };
     ds_kernel k;
+    standin_register_image(cubin, ptx_fold);
     ok(ds_kernel_create(
-        &(ds_kernel_desc){ .name = "fold", .cuda = { .image = ptx_fold, .entry = "absent" } }, &k));
+        &(ds_kernel_desc){ .name = "fold", .cuda = { .image = cubin, .entry = "absent" } }, &k));
     for (int i = 0; i < 5; i++) {
         refused(ds_kernel_load(k, ds_cuda(0)), DS_ERR_INVALID_VALUE);
         assert_int_equal(standin_live(NULL, 0), 0);
@@ -2836,6 +2880,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_cubins_fatbins_and_registered_functions_run, setup),
         cmocka_unit_test_setup(test_an_image_without_a_form_for_the_gpu_is_refused, setup),
         cmocka_unit_test_setup(test_kernels_of_one_image_share_its_module_and_unload_it, setup),
+        cmocka_unit_test_setup(test_images_in_pieces_are_shared_by_their_array, setup),
         cmocka_unit_test_setup(test_more_shared_memory_than_every_gpu_has_is_asked_for, setup),
         cmocka_unit_test_setup(test_a_kernel_destroyed_during_a_wait_keeps_its_code, setup),
         cmocka_unit_test_setup(test_an_image_of_given_size_needs_no_terminating_zero, setup),

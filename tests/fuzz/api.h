@@ -21,6 +21,7 @@
 #include "devstream_alloc.h"
 #include "devstream_comm.h"
 #include "devstream_rng.h"
+#include "devstream_kernel.h"
 
 /* ---- the input ---- */
 

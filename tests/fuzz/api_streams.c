@@ -320,9 +320,11 @@ static int run_nothing(size_t first, size_t count, const void *args) {
     return 0;
 }
 
-/* No CUDA form, or one that no driver takes: nothing would check its parameters. */
+/* No CUDA form, or one that no driver takes, or a function without parameters. */
 static void step_kernel_create(void) {
     static const char *const images[] = { NULL, "", "garbage", ".version 6.0\n.target sm_50\n" };
+    static const char *const pieces[] = { ".version 5.0\n.target sm_60\n.address_",
+                                          "size 64\n.visible .entry none() { ret; }\n", NULL };
     ds_param params[4];
     ds_kernel_desc desc = { .name = any_text(),
                             .cpu_fn = odd() ? NULL : run_nothing,
@@ -339,7 +341,8 @@ static void step_kernel_create(void) {
         desc.param_count = COUNT(params);
     if (byte() < 64)
         desc.cuda = (ds_kernel_cuda){ .image = PICK(images),
-                                      .entry = any_text(),
+                                      .image_pieces = odd() ? pieces : NULL,
+                                      .entry = odd() ? "none" : any_text(),
                                       .block = any_flags(),
                                       .shared_bytes = any_flags(),
                                       .items_per_block = any_flags(),
@@ -378,6 +381,33 @@ static void step_launch(void) {
     CALL(ds_kernel_launch_grid(kernel, odd() ? NULL : &grid, &args, size, stream));
 }
 
+/* A kernel of the macros. */
+DS_KERNEL_2D(fuzz_add, x, y, nx, ny, DS_VALUE(uint32_t, what), DS_READ_WRITE(uint32_t, out, 1)) {
+    if (x == 0 && y == 0)
+        out[0] += what;
+}
+
+static void step_defined_kernel(void) {
+    static const size_t sizes[] = { 0, 1, 2, 33, 100, SIZE_MAX / 2, SIZE_MAX };
+    ds_stream stream = any_stream();
+    uint32_t *out = reachable_out();
+    if (!out)
+        return;
+    size_t nx = PICK(sizes);
+    size_t ny = PICK(sizes);
+    if (nx > 100 && ny < 2)
+        nx = 100; /* that many items would be run */
+    if (ny > 100 && nx < 2)
+        ny = 100;
+    struct fuzz_add_args args = fuzz_add_pack(nx, ny, byte(), out);
+    CALL(ds_kernel_def_launch(odd() ? NULL : &fuzz_add_def, stream, odd() ? NULL : &args.dsk__dims,
+                              odd() ? NULL : &args));
+    ds_kernel kernel;
+    if (CALL_OUT(ds_kernel_def_get_kernel(odd() ? NULL : &fuzz_add_def, MAYBE(kernel)), kernel) ==
+        DS_OK)
+        CALL(ds_kernel_load(kernel, any_device()));
+}
+
 static const step_fn steps[] = { step_stream_create,  step_stream_create,  step_stream_destroy,
                                  step_stream_default, step_stream_query,   step_stream_wait,
                                  step_stream_native,  step_stream_current, step_event_create,
@@ -385,5 +415,6 @@ static const step_fn steps[] = { step_stream_create,  step_stream_create,  step_
                                  step_event_order,    step_event_query,    step_event_share,
                                  step_copy,           step_copy,           step_copy_2d,
                                  step_fill,           step_host_func,      step_kernel_create,
-                                 step_kernel,         step_launch,         step_launch };
+                                 step_kernel,         step_launch,         step_launch,
+                                 step_defined_kernel };
 const step_group stream_steps = { steps, COUNT(steps) };

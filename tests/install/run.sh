@@ -34,6 +34,36 @@ sed -n '/(ds_[a-z0-9_]*)(/!s/^DS\(DEF\|INLINE\) [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\2
 
 # The same program twice: with the implementation, and for those who link.
 cp "$root/examples/hello.c" app.c
+# And a kernel, for CPU and GPU.
+cat >add.kernels.h <<'END'
+#include "devstream_kernel.h"
+#if __has_include("add.ptx.h")
+#include "add.ptx.h"
+#endif
+DS_KERNEL_1D(add, i, n, DS_READ(int, a, n), DS_READ_WRITE(int, b, n)) {
+    b[i] += a[i];
+}
+END
+cat >add.c <<'END'
+#define DEVSTREAM_IMPLEMENTATION
+#include "add.kernels.h"
+#include <stdio.h>
+int main(void) {
+    int host[2] = { 40, 2 }, cuda = 0, peer = 9;
+    void *a = NULL, *b = NULL;
+    ds_stream s;
+    if (ds_device_get_count(DS_DEVICE_CUDA, &cuda) < 0 || ds_stream_create(NULL, &s) < 0 ||
+        ds_device_alloc(ds_device_current(), sizeof(int), &a) < 0 || ds_device_alloc(ds_device_current(), sizeof(int), &b) < 0 ||
+        ds_copy(a, host, sizeof(int), s) < 0 || ds_copy(b, host + 1, sizeof(int), s) < 0 ||
+        DS_LAUNCH(add, s, 1, (const int *)a, (int *)b) < 0 || ds_copy(host, b, sizeof(int), s) < 0 || ds_stream_synchronize(s) < 0 ||
+        (cuda > 1 && ds_device_can_access_peer(ds_cuda(0), ds_cuda(1), &peer) < 0)) {
+        puts(ds_error_get_last());
+        return 1;
+    }
+    printf("%d, %d GPUs, peer %d\n", host[0], cuda, peer);
+    return 0;
+}
+END
 sed '/^#define DEVSTREAM_IMPLEMENTATION/d' app.c >main.c
 use=$root/tests/compile/use.c # C and C++
 # The commands of docs/install.md: for a program with the implementation, for one with the shared and for one with the static library.
@@ -50,10 +80,10 @@ fi
 t "make install" "make_ install $without PREFIX=$dir/usr"
 (cd usr && find . ! -type d | sort) >files
 t "the files are those of docs/install.md, and links lead to them" "
-    { for h in devstream devstream_alloc devstream_comm devstream_rng; do echo ./include/\$h.h; done
+    { for h in devstream devstream_alloc devstream_comm devstream_rng devstream_kernel; do echo ./include/\$h.h; done
       for f in devstream-config-version devstream-config; do echo ./lib/cmake/devstream/\$f.cmake; done
       for f in a so so.$series so.$version; do echo ./lib/libdevstream.\$f; done
-      for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done; } | sort | diff - files
+      for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done; echo ./bin/devstream-kernels; } | sort | diff - files
     for f in \$(cat files); do [ -s usr/\$f ]; done"
 t "all headers of the project are among them" "
     (cd $root && ls devstream*.h) >headers; (cd usr/include && ls) | diff headers -"
@@ -73,6 +103,9 @@ t "dlsym finds every declared function, inline ones too, in the shared library: 
     ./names usr/lib/libdevstream.so <declared"
 t "so does the static one, but for hidden ones of NVTX where its header is found" "
     nm -g --defined-only usr/lib/libdevstream.a | awk 'NF == 3 && !(\$2 ~ /[VW]/ && tolower(\$NF) ~ /nvtx/) { print \$NF }' | sort | diff shown -"
+t "the tool for kernels is executable and finds the installed header" "
+    command -v clang >/dev/null || exit 0
+    usr/bin/devstream-kernels --ptx add.kernels.h && grep 'entry add' add.ptx"
 t "the shared library's soname is libdevstream.so.$series" "readelf -d usr/lib/libdevstream.so | grep 'SONAME.*\[libdevstream.so.$series\]'"
 
 # ---- pkg-config ----
@@ -203,17 +236,67 @@ END
             LD_LIBRARY_PATH=cuda/lib ./cuda-\$kind | tee out
             has_cuda out
         done"
+    name=$(cd cuda/lib/devstream && ls)
+    t "with CUDA: the stand-in is installed, and is not found by linkers" "
+        case $name in libcudart.so.[1-9]*) ;; *) exit 1 ;; esac
+        readelf -d cuda/lib/devstream/$name | grep 'SONAME.*\[$name\]'
+        [ -x cuda/bin/devstream-standin ] && ! grep -F $dir cuda/bin/devstream-standin"
+    if [ -e "$CUDA_HOME/lib64/libcudart.so" ] && command -v pkg-config >/dev/null && command -v clang >/dev/null; then
+        t "with CUDA: a program runs on the installed stand-in, with its options" "
+            cuda/bin/devstream-kernels add.kernels.h
+            $CC -O0 -DDEVSTREAM_CUDA add.c \$(pkg-config --cflags devstream) -o add -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart
+            [ \"\$(cuda/bin/devstream-standin ./add)\" = '42, 4 GPUs, peer 1' ]
+            [ \"\$(cuda/bin/devstream-standin --devices 2 --peers=0100 -- ./add)\" = '42, 2 GPUs, peer 1' ]
+            [ \"\$(cuda/bin/devstream-standin --devices 2 --peers none --memory 4194304 ./add)\" = '42, 2 GPUs, peer 0' ]
+            PATH=$dir:$dir/cuda/bin:\$PATH && [ \"\$(cd / && devstream-standin --devices 4 --peers half add)\" = '42, 4 GPUs, peer 1' ]"
+        t "with CUDA: programs that cannot run on the stand-in end with a sentence" "
+            refused() { # refused WORDS ARGUMENTS
+                words=\$1 status=0; shift
+                cuda/bin/devstream-standin \"\$@\" >out 2>&1 || status=\$?
+                cat out; [ \$status -eq 2 ] && [ \$(wc -l <out) -eq 1 ] && grep -e \"\$words\" out
+            }
+            at='-I$CUDA_HOME/include -L$CUDA_HOME/lib64'
+            echo '#include <cuda_runtime_api.h>
+                int main(void) { return cudaFree(0) + cudaDestroyTextureObject(0); }' >texture.c
+            $CC texture.c \$at -lcudart -o texture && refused 'not have: cudaDestroyTextureObject' ./texture
+            sed 's/ + [^;]*//' texture.c >plain.c
+            $CC plain.c \$at -lcudart_static -ldl -lrt -pthread -o fixed && refused './fixed contains cudart as a static' ./fixed
+            $CC plain.c \$at -lcudart -Wl,--disable-new-dtags,-rpath,$CUDA_HOME/lib64 -o rpath && cuda/bin/devstream-standin ./rpath
+            $CC cuda.c \$(pkg-config --cflags --libs devstream) -o linked
+            LD_LIBRARY_PATH=cuda/lib refused 'libdevstream.* contains cudart as a static' ./linked
+            refused 'sh is not linked with cudart' sh -c true
+            cuda/bin/devstream-standin --no-check sh -c 'exit \$STANDIN_DEVICES' || [ \$? -eq 4 ]
+            refused 'devices 17: a number from 1 to 16' --devices 17 ./add
+            refused '4 digits are needed' --devices 2 --peers 010 ./add
+            refused 'all, none, half, or 4 digits' --devices 2 --peers 0102 ./add
+            refused 'memory 4k: a number of bytes' --memory 4k ./add
+            cp ./add twelve && sed -i s/libcudart.so.13/libcudart.so.12/g twelve && refused 'twelve needs libcudart.so.12' ./twelve
+            mv cuda/lib/devstream/$name moved && refused 'there is no stand-in in .*/cuda/lib/devstream' ./add
+            mv moved cuda/lib/devstream/$name"
+        if [ -x "$CUDA_HOME/bin/nvcc" ]; then
+            t "with CUDA: a program with a fatbin ends with a sentence on the stand-in" "
+                echo '__global__ void k(void) {} int main() { k<<<1, 1>>>(); }' >fatbin.cu
+                $CUDA_HOME/bin/nvcc -cudart shared fatbin.cu -o fatbin
+                status=0; cuda/bin/devstream-standin ./fatbin 2>out || status=\$?
+                [ \$status -eq 2 ] && grep 'kernels that nvcc compiled into it as a fatbin' out"
+        fi
+    else
+        skip "with CUDA: the stand-in: no shared cudart, no pkg-config or no clang"
+    fi
     command -v cmake >/dev/null && t "with CUDA: CMake, both libraries: run" "
         project with && cp cuda.c with/main.c
         sed -i '/(app /d' with/CMakeLists.txt
         cmake -S with -B with/build -DCMAKE_PREFIX_PATH=$dir/cuda && cmake --build with/build
         for p in main fixed; do with/build/\$p >out; has_cuda out; done"
-    command -v cmake >/dev/null && t "with CUDA: CMake, both blocks of docs/install.md, the implementation in the program: run" "
-        project both 2 && cp cuda.c both/main.c && { echo '#define DEVSTREAM_IMPLEMENTATION'; cat cuda.c; } >both/app.c
+    command -v cmake >/dev/null && t "with CUDA: CMake, all blocks of docs/install.md, the implementation in the program: run" "
+        project both 3 && cp cuda.c both/main.c && { echo '#define DEVSTREAM_IMPLEMENTATION'; cat cuda.c; } >both/app.c
         grep CUDAToolkit both/CMakeLists.txt
         cmake -S both -B both/build -DCMAKE_PREFIX_PATH=$dir/cuda -DCUDAToolkit_ROOT=$CUDA_HOME && cmake --build both/build
         for p in app main fixed; do both/build/\$p >out; has_cuda out; done
-        [ -z \"\$(needs both/build/app | grep devstream)\" ]"
+        [ -z \"\$(needs both/build/app | grep devstream)\" ]
+        (cd both/build && ctest --output-on-failure)"
+    t "with CUDA: make uninstall takes the stand-in and its command, too" "
+        make_ uninstall $with PREFIX=$dir/cuda && [ -z \"\$(find cuda ! -type d)\" ] && [ ! -e cuda/lib/devstream ]"
 else
     skip "with CUDA: no toolkit with a static cudart (CUDA_HOME)"
 fi

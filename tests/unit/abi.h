@@ -225,7 +225,37 @@ AT(ds_kernel_cuda, block, 32);
 AT(ds_kernel_cuda, shared_bytes, 36);
 AT(ds_kernel_cuda, items_per_block, 40);
 AT(ds_kernel_cuda, blocks_per_multiprocessor, 44);
-AT(ds_kernel_cuda, reserved, 48);
+AT(ds_kernel_cuda, image_pieces, 48);
+AT(ds_kernel_cuda, reserved, 56);
+
+SIZE(ds_kernel_block, 56);
+AT(ds_kernel_block, index, 0);
+AT(ds_kernel_block, grid, 12);
+AT(ds_kernel_block, threads, 24);
+AT(ds_kernel_block, in_threads, 36);
+AT(ds_kernel_block, scratch, 40);
+AT(ds_kernel_block, used, 48);
+
+SIZE(ds_kernel_def, 128);
+AT(ds_kernel_def, name, 0);
+AT(ds_kernel_def, source, 8);
+AT(ds_kernel_def, block, 16);
+AT(ds_kernel_def, items_per_block, 20);
+AT(ds_kernel_def, args_size, 24);
+AT(ds_kernel_def, params, 32);
+AT(ds_kernel_def, param_count, 40);
+AT(ds_kernel_def, cpu_fn, 48);
+AT(ds_kernel_def, ptx, 56);
+AT(ds_kernel_def, bytes_fn, 64);
+AT(ds_kernel_def, reserved, 72);
+AT(ds_kernel_def, kernel, 104);
+AT(ds_kernel_def, epoch, 112);
+AT(ds_kernel_def, next, 120);
+
+SIZE(ds_kernel_dims, 40);
+AT(ds_kernel_dims, n, 0);
+AT(ds_kernel_dims, multiplier, 24);
+AT(ds_kernel_dims, shift, 32);
 
 SIZE(ds_kernel_desc, 200);
 AT(ds_kernel_desc, name, 0);

@@ -4,6 +4,7 @@
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_comm.h"
 #include "devstream_rng.h"
+#include "devstream_kernel.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

@@ -42,6 +42,8 @@ static void run_ptx(const char *text, const char *entry, memory *m, unsigned blo
     char error[256] = "";
     const void *pointers[8];
     ptx_module *module = ptx_load(text, error, sizeof error);
+    if (module && ptx_inexact(module))
+        fail_msg("%s", ptx_inexact(module));
     const ptx_function *f = module ? ptx_find(module, entry) : NULL;
     ptx_launch launch = { .grid = { blocks, 1, 1 },
                           .block = { THREADS, 1, 1 },

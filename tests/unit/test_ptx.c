@@ -1352,10 +1352,15 @@ static void test_bad_programs_are_refused_with_the_line(void **state) {
     refused("ld.param.u32 %r1, [p+8];", L, "4 bytes at 8 are not in p, which has 8");
     refused("ld.param.u32 %r1, [p+2];", L, "misaligned");
     refused("ld.global.u64 %d1, [p];", L, "p is in .param");
-    refused("add.rn.ftz.f32 %f1, %f1, %f1;", L, "flushing to zero");
-    refused("ex2.approx.f32 %f1, %f1;", L, "unknown instruction");
-    refused("div.approx.f32 %f1, %f1, %f1;", L, "rounding mode");
-    refused("add.f32 %f1, %f1, %f1;", L, "without .rn ptxas may fuse");
+    refused("add.rn.ftz.f64 %g1, %g1, %g1;", L, "unknown instruction or modifier .ftz");
+    refused("ex2.f32 %f1, %f1;", L, "unknown instruction");
+    refused("sin.approx.f64 %g1, %g1;", L, "unknown instruction");
+    refused("div.approx.f64 %g1, %g1, %g1;", L, "rounding mode");
+    refused("div.f32 %f1, %f1, %f1;", L, "div needs a rounding mode");
+    refused("rcp.approx.f64 %g1, %g1;", L, "unknown instruction");
+    refused("cvt.ftz.u32.u64 %r1, %d1;", L, "unknown instruction");
+    refused("tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [t, {%f5, %f6}];", L,
+            "unknown instruction tex");
     refused("cvt.f32.u32 %f1, %r1;", L, "needs a rounding mode");
     refused("cvt.rn.f64.f32 %g1, %f1;", L, "takes no rounding mode");
     refused("cvt.u32.f32 %r1, %f1;", L, "unknown instruction");

@@ -1328,6 +1328,47 @@ static void test_peers_are_as_the_matrix_says(void) {
     CODE(cudaErrorPeerAccessUnsupported, cudaDeviceEnablePeerAccess(0, 0));
 }
 
+static void test_peers_may_be_those_of_the_same_half(void) {
+    static const int want[4][4] = {
+        { 0, 1, 0, 0 }, { 1, 0, 0, 0 }, { 0, 0, 0, 1 }, { 0, 0, 1, 0 }
+    };
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            int can = 9;
+            OK(cudaDeviceCanAccessPeer(&can, i, j));
+            assert_int_equal(can, want[i][j]);
+        }
+}
+
+/* With STANDIN_REPORT the reasons of failures go to stderr, which is a file meanwhile. */
+static void test_reasons_are_written_to_stderr_if_asked(void) {
+    static const unsigned fatbin[16] = { 0xba55ed50 };
+    static const char *const lines[] = {
+        "standin: an image cannot be loaded: line ",
+        "standin: an image cannot be loaded: the image is a cubin or a fatbin",
+        "standin: a kernel failed on device 0: ",
+    };
+    char seen[2000] = "";
+    CUmodule m = NULL;
+    FILE *file = tmpfile();
+    int kept = dup(2);
+    assert_non_null(file);
+    driver();
+    OK(cudaFree(NULL));
+
+    dup2(fileno(file), 2);
+    CODE(CUDA_ERROR_INVALID_PTX, load_data(&m, HEAD ".visible .entry broken() { ret"));
+    CODE(CUDA_ERROR_NO_BINARY_FOR_GPU, load_data(&m, fatbin));
+    faults("move", device_memory(4), &m, cudaErrorIllegalAddress);
+    dup2(kept, 2);
+
+    rewind(file);
+    seen[fread(seen, 1, sizeof seen - 1, file)] = 0;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (!strstr(seen, lines[i]))
+            fail_msg("\"%s\" is not in: %s", lines[i], seen);
+}
+
 static void test_links_are_nvlink_where_the_setting_says_so(void) {
     int value = 9;
     OK(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrNativeAtomicSupported, 1, 2));
@@ -1602,6 +1643,8 @@ static test tests[] = {
     ENDS(test_an_entry_point_is_found_by_name_version_and_stream_kind),
     ENDS(test_peer_access_is_enabled_once_and_in_one_direction),
     WITH(test_peers_are_as_the_matrix_says, "STANDIN_PEERS=0111001111011110"),
+    WITH(test_peers_may_be_those_of_the_same_half, "STANDIN_PEERS=half"),
+    WITH(test_reasons_are_written_to_stderr_if_asked, "STANDIN_REPORT=1"),
     WITH(test_links_are_nvlink_where_the_setting_says_so, "STANDIN_NVLINK=0-1,2-1"),
     WITH(test_without_a_driver_every_call_says_so, "STANDIN_ERROR=35"),
     WITH(test_without_a_gpu_there_is_no_device, "STANDIN_DEVICES=0"),

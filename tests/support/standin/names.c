@@ -187,8 +187,11 @@ cudaError_t INFO(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsi
     return si_stream_get_capture_info(named(stream), status, id, graph, dependencies, NULL, count);
 }
 
+/* Has no second name in the headers up to 12.0. */
+#if !PER_THREAD || defined(cudaStreamUpdateCaptureDependencies)
 cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *dependencies,
                                                 size_t count, unsigned flags) {
     return si_stream_update_capture_dependencies(named(stream), dependencies, NULL, count, flags);
 }
+#endif
 #endif

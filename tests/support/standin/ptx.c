@@ -18,9 +18,10 @@
    Running. Blocks run in order. The threads of a block take turns, each until it waits or has used
    its slice.
 
-   Where NVIDIA documents no result, what its GPUs give is taken: integer division and remainder by
-   zero give all ones, f32 operations give the NaN 0x7fffffff. rcp.approx, sqrt.approx, div.full are
-   correctly rounded here, a GPU may differ in the last place. No flush to zero. */
+   Where NVIDIA documents no result, the result of its GPUs is taken: integer division and remainder
+   by zero give all ones, f32 operations give the NaN 0x7fffffff. Approximations (.approx, div.full)
+   are computed in f64 and rounded, so their error is smaller than the ISA allows; a GPU differs in
+   the last places. Without a rounding mode add, sub and mul round to nearest and are not fused. */
 #include "ptx.h"
 
 #include <fenv.h>
@@ -62,13 +63,14 @@ enum { D = 1, A = 2, B = 4, C = 8, WRITES_LIST = 16, READS_LIST = 32 };
     TWO(X, DIVF, D | A | B) TWO(X, FMAF, D | A | B | C) TWO(X, SQRTF, D | A) \
     TWO(X, MINF, D | A | B) TWO(X, MAXF, D | A | B) TWO(X, SATF, D | A) TWO(X, SETF, D | A | B) \
     X(ROUNDED, D | A | B | C) X(TESTP, D | A) X(CVT, D | A) X(FMA16, D | A | B | C) \
+    X(FLUSH, D | A) X(APPROX, D | A) \
     X(LD_GENERIC, D | A) X(LD_GLOBAL, D | A) X(LD_SHARED, D | A) X(LD_OTHER, D | A) X(LD_FRAME, D) \
     X(LD_ENTRY, D) X(ST_GENERIC, A | B) X(ST_GLOBAL, A | B) X(ST_SHARED, A | B) X(ST_OTHER, A | B) \
     X(ST_FRAME, B) X(LD_VECTOR, A | WRITES_LIST) X(ST_VECTOR, A | READS_LIST) \
     X(ATOM, D | A | B | C) X(FENCE, 0) X(LOCAL_ADDRESS, D) X(FRAME_ADDRESS, D) X(ISSPACE, D | A) \
     X(CLOCK, D) X(BRA, 0) X(BRA_IF, A) X(BRA_IFNOT, A) X(BRX, A) X(CALL, 0) X(CALL_REGISTER, A) \
     X(RET, 0) X(EXIT, 0) X(TRAP, 0) X(YIELD, 0) X(BAR, D | A | B | C) X(SHFL, D | A | B | C) \
-    X(VOTE, D | A | B) X(WARP_BAR, A) X(CHECK, 0) X(MARK, 0) X(MARK_COPY, 0)
+    X(VOTE, D | A | B) X(MATCH, D | A | B) X(REDUX, D | A | B) X(WARP_BAR, A) X(CHECK, 0) X(MARK, 0) X(MARK_COPY, 0)
 
 /* clang-format on */
 
@@ -147,6 +149,9 @@ enum { VOTE_ALL, VOTE_ANY, VOTE_UNI, VOTE_BALLOT };
 
 enum { SHFL_UP, SHFL_DOWN, SHFL_BFLY, SHFL_IDX };
 
+/* Approximations: of f32, then two of f64 that use the upper half of the number only. */
+enum { X_EX2, X_LG2, X_SIN, X_COS, X_RSQRT, X_TANH, X_RCP_64, X_RSQRT_64 };
+
 /* ---- types ---- */
 
 typedef enum { K_NONE, K_B, K_U, K_S, K_F, K_PRED } kind;
@@ -208,6 +213,7 @@ typedef struct variable {
 struct ptx_module {
     block *blocks; /* everything the module owns */
     const char *text;
+    char *inexact; /* what ptx_inexact returns */
     insn *code;
     unsigned *lines;
     uint32_t *lists;
@@ -362,7 +368,9 @@ static void tokenise(parser *p) {
             return;
         const char *e = s + 1;
         if (name_start(*s)) {
-            while (name_part(*e) || (e[0] == ':' && e[1] == ':') || (e[0] == ':' && e[-1] == ':'))
+            /* ".reg.b32" is two directives */
+            while ((name_part(*e) && (*s != '.' || *e != '.')) || (e[0] == ':' && e[1] == ':') ||
+                   (e[0] == ':' && e[-1] == ':'))
                 e++;
             t->kind = 'i';
         } else if (*s >= '0' && *s <= '9') {
@@ -805,10 +813,6 @@ static void mods_done(parser *p) {
     for (unsigned i = 0; i < p->mod_count; i++) {
         if (p->mod_used >> i & 1)
             continue;
-        if (!strcmp(p->mods[i], "ftz"))
-            refuse(p, p->line, "flushing to zero is not supported");
-        if (!strcmp(p->mods[i], "approx"))
-            refuse(p, p->line, "approximations differ from GPU to GPU");
         refuse(p, p->line, "unknown instruction or modifier .%s", p->mods[i]);
     }
 }
@@ -899,42 +903,97 @@ static void narrow_half(parser *p, uint16_t to, uint16_t from) {
     emit(p, OP_CVT, to, from, 0, 0, cvt_code(f32, f16, b16, RN), 0);
 }
 
+/* Notes the first instruction whose result the ISA leaves open. */
+static void note_inexact(parser *p, const char *why) {
+    if (p->m->inexact)
+        return;
+    p->m->inexact = take(p, 200);
+    snprintf(p->m->inexact, 200, "line %u: %s: %s", p->line, p->base, why);
+}
+
+/* Takes .ftz of an instruction of f32. */
+static int flushes(parser *p, type t) {
+    return t.kind == K_F && t.bits == 32 && mod(p, "ftz");
+}
+
+/* The operand, with zero in place of a subnormal number if the instruction flushes. */
+static uint16_t flushed(parser *p, int ftz, uint16_t slot) {
+    if (!ftz)
+        return slot;
+    uint16_t to = scratch(p);
+    emit(p, OP_FLUSH, to, slot, 0, 0, 0, 0);
+    return to;
+}
+
+/* ex2 lg2 sin cos rsqrt tanh, all with .approx */
+static void i_approx(parser *p, int what) {
+    type t = mod_type(p);
+    int approx = mod(p, "approx"), ftz = flushes(p, t) || (t.bits == 64 && mod(p, "ftz"));
+    need(p, approx && t.kind == K_F &&
+                (t.bits == 32 || (t.bits == 16 && (what == X_EX2 || what == X_TANH)) ||
+                 (t.bits == 64 && what == X_RSQRT)));
+    note_inexact(p, "an approximation");
+    mods_done(p);
+    uint16_t d = destination(p, t), a = next_source(p, t);
+    if (t.bits == 64) {
+        emit(p, OP_APPROX, d, a, 0, 0, X_RSQRT_64, 0);
+        return;
+    }
+    uint16_t to = scratch(p);
+    a = t.bits == 16 ? widen_half(p, a) : flushed(p, ftz, a);
+    emit(p, OP_APPROX, to, a, 0, 0, (unsigned)what, 0);
+    if (t.bits == 16)
+        narrow_half(p, d, to);
+    else
+        emit(p, ftz ? OP_FLUSH : OP_MOV, d, to, 0, 0, 0, 0);
+}
+
+/* The rounding mode of add sub mul fma div rcp sqrt. */
+static int floating_mode(parser *p, int what, type t) {
+    int mode = rounding(p);
+    if (t.bits == 16)
+        need(p, what <= FMA && mode <= RN);
+    if (mode >= 0 || t.bits == 16)
+        return mode < 0 ? RN : mode;
+    if (what == ADD || what == SUB || what == MUL) {
+        note_inexact(p, "without .rn ptxas may fuse the instruction with others");
+        return RN;
+    }
+    int approx =
+        t.bits == 32 && what >= DIV && (mod(p, "approx") || (what == DIV && mod(p, "full")));
+    if (!approx)
+        refuse(p, p->line, "%s needs a rounding mode", p->base);
+    note_inexact(p, "an approximation");
+    return RN;
+}
+
 /* add sub mul fma div rcp sqrt of floating-point types; `d` is read, `a` comes next. */
 static void floating_operation(parser *p, int what, type t) {
     static const unsigned plain[] = { OP_ADDF_32, OP_SUBF_32, OP_MULF_32, 0,
                                       OP_FMAF_32, OP_DIVF_32, OP_DIVF_32, OP_SQRTF_32 };
     static const unsigned coded[] = { R_ADD, R_SUB, R_MUL, 0, R_FMA, R_DIV, R_DIV, R_SQRT };
-    int mode = rounding(p), sat = t.bits != 64 && mod(p, "sat");
-    if (t.bits == 16) {
-        need(p, what <= FMA && mode <= RN);
-    } else if (mode < 0) {
-        if (what == ADD || what == SUB || what == MUL) {
-            refuse(p, p->line,
-                   "without .rn ptxas may fuse the instruction with others, so its result is not "
-                   "defined");
-        }
-        if (!(what == DIV && t.bits == 32 ? mod(p, "full")
-                                          : what != DIV && t.bits == 32 && mod(p, "approx"))) {
-            refuse(p, p->line,
-                   "%s needs a rounding mode (or is an approximation that differs from GPU to GPU)",
-                   p->base);
-        }
+    if (what == RCP && t.bits == 64 && mod(p, "approx")) {
+        need(p, mod(p, "ftz"));
+        note_inexact(p, "an approximation");
+        mods_done(p);
+        uint16_t d = destination(p, t);
+        emit(p, OP_APPROX, d, next_source(p, t), 0, 0, X_RCP_64, 0);
+        return;
     }
-    if (mode < 0)
-        mode = RN;
+    int mode = floating_mode(p, what, t), sat = t.bits != 64 && mod(p, "sat"), ftz = flushes(p, t);
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = a, c = 0,
-             to = sat || t.bits == 16 ? scratch(p) : d;
+    uint16_t d = destination(p, t), a = flushed(p, ftz, next_source(p, t)), b = a, c = 0,
+             to = sat || ftz || t.bits == 16 ? scratch(p) : d;
     if (what == RCP) {
         float one = 1;
         double one_d = 1;
         a = constant_slot(
             p, constant_bits(p, p->line, (number){ 0, t.bits == 32 ? (double)one : one_d, 1 }, t));
     } else if (what != SQRT) {
-        b = next_source(p, t);
+        b = flushed(p, ftz, next_source(p, t));
     }
     if (what == FMA)
-        c = next_source(p, t);
+        c = flushed(p, ftz, next_source(p, t));
     if (t.bits == 16) {
         if (what == FMA) {
             emit(p, OP_FMA16, d, a, b, c, 0, 0);
@@ -951,13 +1010,66 @@ static void floating_operation(parser *p, int what, type t) {
     else
         emit(p, OP_ROUNDED, to, a, b, c,
              coded[what] | (unsigned)mode << 4 | (unsigned)(t.bits == 64) << 8, 0);
+    if (ftz)
+        emit(p, OP_FLUSH, sat ? to : d, to, 0, 0, 0, 0);
     if (sat)
         emit(p, OP_SATF_32, d, to, 0, 0, 0, 0);
+}
+
+/* One of the two numbers of f16 in a register. */
+static uint16_t half_of(parser *p, uint16_t pair, int upper) {
+    uint16_t to = scratch(p);
+    if (upper)
+        emit(p, OP_SHRU, to, pair, constant_slot(p, 16), 0, 0, 0);
+    else
+        emit(p, OP_AND, to, pair, constant_slot(p, 0xffff), 0, 0, 0);
+    return to;
+}
+
+/* An operation of f16 with operands that are widened, except for fma. */
+static void half_operation(parser *p, int what, int nan, uint16_t d, const uint16_t *v) {
+    static const unsigned ops[] = { OP_ADDF_32, OP_SUBF_32, OP_MULF_32 };
+    uint16_t to = scratch(p);
+    if (what == FMA) {
+        emit(p, OP_FMA16, d, v[0], v[1], v[2], 0, 0);
+    } else if (what == NEG || what == ABS) {
+        emit(p, what == NEG ? OP_XOR : OP_AND, d, v[0],
+             constant_slot(p, what == NEG ? 0x8000 : 0x7fff), 0, 0, 0);
+    } else {
+        unsigned op = what == MIN ? OP_MINF_32 : what == MAX ? OP_MAXF_32 : ops[what];
+        emit(p, op, to, widen_half(p, v[0]), widen_half(p, v[1]), 0, (unsigned)nan, 0);
+        narrow_half(p, d, to);
+    }
+}
+
+/* add sub mul fma min max neg abs of pairs of f16. Returns 0 for an instruction of another type. */
+static int pair_operation(parser *p, int what) {
+    uint16_t v[3] = { 0 }, part[3] = { 0 }, result[2];
+    if (!mod(p, "f16x2"))
+        return 0;
+    int nan = (what == MIN || what == MAX) && mod(p, "NaN");
+    int count = what == FMA ? 3 : what == NEG || what == ABS ? 1 : 2;
+    need(p, what <= FMA || what == MIN || what == MAX || what == NEG || what == ABS);
+    need(p, rounding(p) <= RN);
+    mods_done(p);
+    uint16_t d = destination(p, b32);
+    for (int i = 0; i < count; i++)
+        v[i] = next_source(p, b32);
+    for (int upper = 0; upper < 2; upper++) {
+        for (int i = 0; i < count; i++)
+            part[i] = half_of(p, v[i], upper);
+        result[upper] = scratch(p);
+        half_operation(p, what, nan, result[upper], part);
+    }
+    emit(p, OP_PACK, d, result[0], result[1], 0, 0, 16);
+    return 1;
 }
 
 enum { CARRY_IN = 1, CARRY_OUT = 2 };
 
 static void i_add(parser *p, int what) { /* add sub addc subc */
+    if (pair_operation(p, what))
+        return;
     type t = mod_type(p);
     if (t.kind == K_F) {
         need(p, what == ADD || what == SUB);
@@ -979,6 +1091,8 @@ static void i_add(parser *p, int what) { /* add sub addc subc */
 }
 
 static void i_mul(parser *p, int what) { /* mul mad madc */
+    if (pair_operation(p, what))
+        return;
     type t = mod_type(p);
     if (t.kind == K_F) {
         need(p, what == MUL || t.bits != 16);
@@ -1040,6 +1154,8 @@ static void i_mul24(parser *p, int what) {
 }
 
 static void i_fma(parser *p, int what) {
+    if (pair_operation(p, what))
+        return;
     type t = mod_type(p);
     need(p, t.kind == K_F);
     floating_operation(p, what, t);
@@ -1081,11 +1197,14 @@ static void i_sad(parser *p, int what) {
 }
 
 static void i_min(parser *p, int what) { /* min max */
+    if (pair_operation(p, what))
+        return;
     type t = mod_type(p);
-    int nan = t.kind == K_F && mod(p, "NaN");
+    int nan = t.kind == K_F && mod(p, "NaN"), ftz = flushes(p, t);
     need(p, integer(t) || t.kind == K_F);
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t);
+    uint16_t d = destination(p, t), a = flushed(p, ftz, next_source(p, t)),
+             b = flushed(p, ftz, next_source(p, t));
     if (t.kind == K_F && t.bits == 16) {
         uint16_t to = scratch(p);
         a = widen_half(p, a), b = widen_half(p, b);
@@ -1101,10 +1220,13 @@ static void i_min(parser *p, int what) { /* min max */
 }
 
 static void i_negate(parser *p, int what) { /* neg abs */
+    if (pair_operation(p, what))
+        return;
     type t = mod_type(p);
+    int ftz = flushes(p, t);
     need(p, t.kind == K_F || (t.kind == K_S && integer(t)));
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t);
+    uint16_t d = destination(p, t), a = flushed(p, ftz, next_source(p, t));
     if (t.kind == K_F && what == NEG)
         emit(p, OP_XOR, d, a, constant_slot(p, sign_bit(t)), 0, 0, 0);
     else if (t.kind == K_F)
@@ -1251,14 +1373,14 @@ static void comparison(parser *p, type t, uint16_t to) {
     static const unsigned char codes[] = {
         2, 5, 1, 3, 4, 6, 1, 3, 4, 6, 10, 13, 9, 11, 12, 14, 7, 8
     };
-    int name = mod_of(p, names, -1);
+    int name = mod_of(p, names, -1), ftz = flushes(p, t);
     uint16_t a, b;
     need(p, name >= 0 && t.kind != K_PRED && t.bits >= 16);
     need(p, t.kind == K_F   ? name < 6 || name > 9
             : t.kind == K_B ? name < 2
                             : name < 6 || (name < 10 && t.kind == K_U));
     mods_done(p);
-    a = source(p, t), b = next_source(p, t);
+    a = flushed(p, ftz, source(p, t)), b = flushed(p, ftz, next_source(p, t));
     unsigned code = codes[name];
     if (t.kind == K_F) {
         if (t.bits == 16)
@@ -1311,13 +1433,17 @@ static void i_set(parser *p, int what) {
     type to = mod_type(p), t = mod_type(p);
     unsigned with = combination(p);
     (void)what;
-    need(p, to.bits == 32);
+    int half = to.kind == K_F && to.bits == 16;
+    need(p, to.bits == 32 || half);
     uint16_t d = destination(p, to), is_true = scratch(p);
     expect(p, ",");
     comparison(p, t, is_true);
     if (with)
         emit(p, with, is_true, is_true, next_source(p, pred), 0, 0, 0);
-    emit(p, OP_SELP, d, constant_slot(p, to.kind == K_F ? 0x3f800000 : mask(32)),
+    emit(p, OP_SELP, d,
+         constant_slot(p, half             ? 0x3c00
+                          : to.kind == K_F ? 0x3f800000
+                                           : mask(32)),
          constant_slot(p, 0), is_true, 0, 0);
 }
 
@@ -1333,12 +1459,13 @@ static void i_selp(parser *p, int what) {
 
 static void i_slct(parser *p, int what) {
     type t = mod_type(p), by = mod_type(p);
+    int ftz = flushes(p, by);
     (void)what;
     need(p,
          t.kind != K_PRED && t.bits >= 16 && by.bits == 32 && (by.kind == K_S || by.kind == K_F));
     mods_done(p);
     uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t),
-             c = next_source(p, by), to = scratch(p);
+             c = flushed(p, ftz, next_source(p, by)), to = scratch(p);
     if (by.kind == K_F)
         emit(p, OP_SETF_32, to, c, constant_slot(p, 0), 0, 6, 0);
     else
@@ -1460,6 +1587,8 @@ static void i_cvt(parser *p, int what) {
     static const char *const integral[] = { "rni", "rzi", "rmi", "rpi", NULL };
     int to_integer = mod_of(p, integral, -1), mode = rounding(p), sat = mod(p, "sat");
     type to = mod_type(p), from = mod_type(p), reg, from_reg;
+    int ftz = mod(p, "ftz"), ftz_to = ftz && to.kind == K_F && to.bits == 32,
+        ftz_from = ftz && from.kind == K_F && from.bits == 32;
     int int_int = to.kind != K_F && from.kind != K_F,
         narrows = to.kind == K_F && (from.kind != K_F || to.bits < from.bits);
     (void)what;
@@ -1474,6 +1603,8 @@ static void i_cvt(parser *p, int what) {
     uint16_t d = destination_of(p, to, 1, &reg);
     expect(p, ",");
     uint16_t a = source_of(p, from, 1, &from_reg);
+    need(p, !ftz || ftz_to || ftz_from);
+    a = flushed(p, ftz_from, a);
     if (!int_int || sat) {
         unsigned x = cvt_code(from, to, reg, to_integer >= 0 ? to_integer : mode >= 0 ? mode : RN);
         if (to_integer >= 0 && to.kind == K_F)
@@ -1481,6 +1612,8 @@ static void i_cvt(parser *p, int what) {
         if (sat)
             x |= CVT_SAT;
         emit(p, OP_CVT, d, a, 0, 0, x, 0);
+        if (ftz_to)
+            emit(p, OP_FLUSH, d, d, 0, 0, 0, 0);
         return;
     }
     /* The narrower of both types counts; above it the sign of the source, or of the
@@ -1733,8 +1866,8 @@ static void i_atom(parser *p, int reduction) {
     memory_mods(p, &space, &ordered, &n);
     type t = mod_type(p);
     int is_int = t.kind == K_U || t.kind == K_S;
-    need(p, what >= 0 && n == 1 && t.bits >= 32 && space <= SHARED &&
-                !(reduction && (what == AT_EXCH || what == AT_CAS)));
+    need(p, what >= 0 && n == 1 && (t.bits >= 32 || (what == AT_CAS && t.bits == 16)) &&
+                space <= SHARED && !(reduction && (what == AT_EXCH || what == AT_CAS)));
     switch (what) {
     case AT_ADD:
         need(p, t.kind == K_F || (is_int && !(t.kind == K_S && t.bits == 64)));
@@ -1855,6 +1988,65 @@ static void i_vote(parser *p, int what) {
     emit(p, OP_VOTE, d, a, members, 0, (unsigned)(which | sync << 3), 0);
 }
 
+/* match: the lanes with the same value; .all: all or none */
+static void i_match(parser *p, int what) {
+    int any = mod(p, "any"), all = mod(p, "all");
+    (void)what;
+    need(p, mod(p, "sync") && any + all == 1);
+    type t = mod_type(p);
+    need(p, t.kind == K_B && t.bits >= 32);
+    mods_done(p);
+    uint16_t d = destination(p, b32), q = 0;
+    int two = all && accept(p, "|");
+    if (two)
+        q = destination(p, pred);
+    uint16_t a = next_source(p, t), members = next_source(p, u32);
+    emit(p, OP_MATCH, d, a, members, 0, (unsigned)all, 0);
+    if (two)
+        emit(p, OP_NE, q, d, constant_slot(p, 0), 0, 0, 0);
+}
+
+static void i_redux(parser *p, int what) {
+    static const char *const names[] = { "add", "and", "or", "xor", "min", "max", NULL };
+    static const unsigned ops[] = { AT_ADD, AT_AND, AT_OR, AT_XOR, AT_MIN, AT_MAX };
+    int which = mod_of(p, names, -1);
+    (void)what;
+    need(p, which >= 0 && mod(p, "sync"));
+    type t = mod_type(p);
+    int bitwise = which >= 1 && which <= 3;
+    need(p, t.bits == 32 && (bitwise ? t.kind == K_B : integer(t)));
+    mods_done(p);
+    uint16_t d = destination(p, t), a = next_source(p, t), members = next_source(p, u32);
+    emit(p, OP_REDUX, d, a, members, 0, ops[which] | type_code(t) << 4, 0);
+}
+
+/* Each thread counts as alone: threads take turns, and no rule says which of them run together. */
+static void i_activemask(parser *p, int what) {
+    (void)what;
+    need(p, mod(p, "b32"));
+    mods_done(p);
+    emit(p, OP_MOV, destination(p, b32), S_LANEMASK_EQ, 0, 0, 0, 0);
+}
+
+/* The lowest lane of the mask is elected. */
+static void i_elect(parser *p, int what) {
+    (void)what;
+    need(p, mod(p, "sync"));
+    mods_done(p);
+    uint16_t d, q;
+    if (accept(p, "_"))
+        d = scratch(p);
+    else
+        d = destination(p, b32);
+    expect(p, "|");
+    q = destination(p, pred);
+    uint16_t members = next_source(p, u32), to = scratch(p);
+    emit(p, OP_WARP_BAR, 0, members, 0, 0, 0, 0);
+    emit(p, OP_BREV_32, to, members, 0, 0, 0, 0);
+    emit(p, OP_CLZ_32, d, to, 0, 0, 0, 0);
+    emit(p, OP_EQ, q, d, S_LANEID, 0, 0, 0);
+}
+
 /* ---- loading: control flow ---- */
 
 static size_t find_label(parser *p, const token *t) {
@@ -1959,6 +2151,12 @@ static const struct {
     { "sqrt", i_fma, SQRT },
     { "div", i_div, DIV },
     { "rem", i_rem, 0 },
+    { "ex2", i_approx, X_EX2 },
+    { "lg2", i_approx, X_LG2 },
+    { "sin", i_approx, X_SIN },
+    { "cos", i_approx, X_COS },
+    { "rsqrt", i_approx, X_RSQRT },
+    { "tanh", i_approx, X_TANH },
     { "sad", i_sad, 0 },
     { "min", i_min, MIN },
     { "max", i_min, MAX },
@@ -2004,6 +2202,10 @@ static const struct {
     { "barrier", i_bar, 0 },
     { "shfl", i_shfl, 0 },
     { "vote", i_vote, 0 },
+    { "match", i_match, 0 },
+    { "redux", i_redux, 0 },
+    { "activemask", i_activemask, 0 },
+    { "elect", i_elect, 0 },
     { "bra", i_bra, 0 },
     { "brx", i_brx, 0 },
     { "call", i_call, 0 },
@@ -2810,6 +3012,10 @@ void ptx_unload(ptx_module *m) {
     free(m);
 }
 
+const char *ptx_inexact(const ptx_module *m) {
+    return m->inexact;
+}
+
 const ptx_function *ptx_find(const ptx_module *m, const char *name) {
     for (size_t i = 0; i < m->function_count; i++) {
         if (m->functions[i]->entry && !strcmp(m->functions[i]->name, name))
@@ -3000,6 +3206,46 @@ static uint64_t from_integer(uint64_t v, int negative, unsigned to, int mode) {
     }
     fesetround(FE_TONEAREST);
     return result;
+}
+
+static uint64_t flush(uint64_t v) {
+    return v & 0x7f800000 ? v : v & 0x80000000;
+}
+
+/* The number 1 / root or root of f64 as the ISA has it: from the upper half of the operand, with
+   subnormal numbers as zero, and with zeros in the lower half. */
+static uint64_t upper_half(unsigned what, uint64_t v) {
+    uint64_t sign = v & (uint64_t)1 << 63;
+    double a = as_f64(v & ~mask(32));
+    if (!(v & 0x7ff0000000000000))
+        a = as_f64(sign);
+    double d = what == X_RCP_64 ? 1 / a : 1 / sqrt(a);
+    if (what == X_RSQRT_64 && a == 0)
+        d = as_f64(of_f64(INFINITY) | sign);
+    if (d == d && fabs(d) < 0x1p-1022)
+        d = 0;
+    return d != d ? 0x7fffffff00000000 : (of_f64(d) | sign) & ~mask(32);
+}
+
+static uint64_t approximate(unsigned what, uint64_t v) {
+    float f = as_f32(v);
+    double a = (double)f;
+    switch (what) {
+    case X_EX2:
+        return of_f32((float)exp2(a));
+    case X_LG2:
+        return of_f32((float)log2(a));
+    case X_SIN:
+        return of_f32((float)sin(a));
+    case X_COS:
+        return of_f32((float)cos(a));
+    case X_RSQRT: /* of -0 it is -inf */
+        return of_f32(f == 0 ? copysignf(INFINITY, f) : (float)(1 / sqrt(a)));
+    case X_TANH:
+        return of_f32((float)tanh(a));
+    default:
+        return upper_half(what, v);
+    }
 }
 
 static uint64_t convert(unsigned x, uint64_t v) {
@@ -3276,6 +3522,8 @@ static uint64_t atomic_operation(void *p, unsigned x, uint64_t b, uint64_t c) {
         return old;                                                                          \
     } while (0)
     int wide = t == T_F64 || (t < T_F16 && (t & 3) == 3);
+    if (t == T_U16)
+        ATOMIC(uint16_t, __ATOMIC_ACQ_REL);
     if (order == __ATOMIC_RELAXED) {
         if (wide)
             ATOMIC(uint64_t, __ATOMIC_RELAXED);
@@ -3719,6 +3967,8 @@ static void execute(run *run_, thread *t) {
             CASE(TESTP, test_property(r[i->a], i->x))
             CASE(CVT, convert(i->x, r[i->a]))
             CASE(FMA16, half_fma(r[i->a], r[i->b], r[i->c]))
+            CASE(FLUSH, flush(r[i->a]))
+            CASE(APPROX, approximate(i->x, r[i->a]))
 
 #define LOAD(NAME, REACH)              \
     case OP_##NAME:                    \
@@ -3762,8 +4012,10 @@ static void execute(run *run_, thread *t) {
         }
         case OP_ATOM: {
             unsigned what = i->x >> 4 & 15;
-            p = reach(run_, t, i->x >> 9, ADDRESS,
-                      what == T_F64 || (what < T_F16 && (what & 3) == 3) ? 8 : 4, 1);
+            size_t size = what == T_F64 || (what < T_F16 && (what & 3) == 3) ? 8
+                          : what == T_U16                                    ? 2
+                                                                             : 4;
+            p = reach(run_, t, i->x >> 9, ADDRESS, size, 1);
             if (!p)
                 goto out;
             r[i->d] = atomic_operation(p, i->x, r[i->b], r[i->c]);
@@ -3841,6 +4093,8 @@ static void execute(run *run_, thread *t) {
             goto out;
         case OP_SHFL:
         case OP_VOTE:
+        case OP_MATCH:
+        case OP_REDUX:
         case OP_WARP_BAR:
             t->state = AT_WARP;
             goto out;
@@ -3921,9 +4175,9 @@ static int release_barriers(run *r) {
 
 static uint32_t members_of(const run *r, const thread *t) {
     const insn *i = &r->m->code[t->pc];
-    return (uint32_t)t->top->r[i->op == OP_SHFL   ? r->m->lists[i->imm + 1]
-                               : i->op == OP_VOTE ? i->b
-                                                  : i->a];
+    return (uint32_t)t->top->r[i->op == OP_SHFL       ? r->m->lists[i->imm + 1]
+                               : i->op == OP_WARP_BAR ? i->a
+                                                      : i->b];
 }
 
 static void shuffle(run *r, thread *warp, unsigned lane, uint32_t present, const uint64_t *values) {
@@ -3954,6 +4208,34 @@ static void shuffle(run *r, thread *warp, unsigned lane, uint32_t present, const
     regs[i->d] = present >> from & 1 ? values[from] : 0xa5a5a5a5;
 }
 
+/* The lanes that have the value of this one; all: all lanes, or none if a value differs. */
+static uint32_t matching(const uint64_t *values, uint32_t present, unsigned lane, int all) {
+    uint32_t same = 0;
+    for (unsigned n = 0; n < 32; n++)
+        if (present >> n & 1 && values[n] == values[lane])
+            same |= (uint32_t)1 << n;
+    return all && same != present ? 0 : same;
+}
+
+static uint64_t reduced(const uint64_t *values, uint32_t present, unsigned x) {
+    unsigned what = x & 15;
+    uint64_t result = 0;
+    int first = 1;
+    for (unsigned n = 0; n < 32; n++) {
+        if (!(present >> n & 1))
+            continue;
+        uint64_t v = values[n];
+        result = first            ? v
+                 : what == AT_ADD ? (uint32_t)(result + v)
+                 : what == AT_AND ? result & v
+                 : what == AT_OR  ? result | v
+                 : what == AT_XOR ? result ^ v
+                                  : combine(what, x >> 4 & 15, result, v, 0);
+        first = 0;
+    }
+    return result;
+}
+
 static void meet_in_warp(run *r, thread *warp, uint32_t present) {
     uint64_t values[32] = { 0 };
     uint32_t ballot = 0;
@@ -3970,6 +4252,10 @@ static void meet_in_warp(run *r, thread *warp, uint32_t present) {
         const insn *i = &r->m->code[t->pc];
         if (i->op == OP_SHFL)
             shuffle(r, warp, n, present, values);
+        if (i->op == OP_MATCH)
+            t->top->r[i->d] = matching(values, present, n, i->x);
+        if (i->op == OP_REDUX)
+            t->top->r[i->d] = reduced(values, present, i->x);
         if (i->op == OP_VOTE) {
             unsigned which = i->x & 3;
             t->top->r[i->d] = which == VOTE_ALL   ? ballot == present

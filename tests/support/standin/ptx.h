@@ -1,13 +1,15 @@
-/* A PTX interpreter: runs the device code that clang emits for CUDA C on machines without a GPU.
+/* A PTX interpreter: runs the device code that clang and nvcc emit for CUDA C on machines without a
+   GPU.
 
-   It takes the PTX of
+   Of the PTX of
 
      clang -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib \
            -ffp-contract=off -S
 
-   and computes, bit for bit, what a GPU computes. It is stricter than ptxas and a GPU: registers
-   are used at their declared width only, no register is read before it is written, every access is
-   checked for alignment and bounds. */
+   it computes, bit for bit, what a GPU computes. Other text may have instructions of which the PTX
+   ISA leaves the last bits open; ptx_inexact names the first one. It is stricter than ptxas and a
+   GPU: registers are used at their declared width only, no register is read before it is written,
+   every access is checked for alignment and bounds. */
 #ifndef PTX_H
 #define PTX_H
 
@@ -21,6 +23,9 @@ typedef struct ptx_function ptx_function;
 ptx_module *ptx_load(const char *text, char *error, size_t error_size);
 /* no launch of it may be running */
 void ptx_unload(ptx_module *m);
+/* The first instruction whose result the PTX ISA does not define to the last bit, and why: an
+   approximation, or an addition that may be fused. NULL: there is none. */
+const char *ptx_inexact(const ptx_module *m);
 /* an .entry; NULL: none */
 const ptx_function *ptx_find(const ptx_module *m, const char *name);
 size_t ptx_param_count(const ptx_function *f);

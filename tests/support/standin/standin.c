@@ -75,6 +75,7 @@ device si_devices[MAX_DEVICES];
 
 struct config si_config;
 static atomic_int null_mode;
+static int reports; /* STANDIN_REPORT */
 static int held;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t thread_key;
@@ -95,13 +96,20 @@ static unsigned long long setting(const char *name, unsigned long long standard,
 
 static void read_peers(int n) {
     const char *text = getenv("STANDIN_PEERS");
-    int all = !text || !*text || !strcmp(text, "all"), none = !all && !strcmp(text, "none");
-    if (!all && !none && (strlen(text) != (size_t)(n * n) || strspn(text, "01") != (size_t)(n * n)))
-        si_fail_test("STANDIN_PEERS=%s: neither all nor none nor %d characters 0 and 1", text,
-                     n * n);
+    if (!text || !*text)
+        text = "all";
+    int all = !strcmp(text, "all");
+    int half = !strcmp(text, "half");
+    int matrix = !all && !half && strcmp(text, "none") != 0;
+    if (matrix && (strlen(text) != (size_t)(n * n) || strspn(text, "01") != (size_t)(n * n)))
+        si_fail_test("STANDIN_PEERS=%s: neither all nor none nor half nor %d characters 0 and 1",
+                     text, n * n);
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++)
-            si_devices[i].can_reach[j] = i != j && (all || (!none && text[i * n + j] == '1'));
+        for (int j = 0; j < n; j++) {
+            int together = (i < n / 2) == (j < n / 2);
+            si_devices[i].can_reach[j] =
+                i != j && (all || (half && together) || (matrix && text[i * n + j] == '1'));
+        }
 }
 
 static void read_nvlinks(int n) {
@@ -148,6 +156,7 @@ static void start(void) {
     si_config.error = (int)setting("STANDIN_ERROR", 0, 9999);
     si_config.driver_version = (int)setting("STANDIN_DRIVER_VERSION", 13000, 99999);
     atomic_store(&null_mode, (int)setting("STANDIN_NULL", 0, 1));
+    reports = (int)setting("STANDIN_REPORT", 0, 1);
     if (!si_config.devices && !si_config.error)
         si_config.error = cudaErrorNoDevice;
     read_peers(si_config.devices);
@@ -907,6 +916,8 @@ static void run(op *o) {
     if (!code || sticky(o->device))
         return;
     memcpy(kernel_error, error, sizeof error);
+    if (reports)
+        fprintf(stderr, "standin: a kernel failed on device %d: %s\n", o->device, error);
     poison(o->device, code);
 }
 
@@ -2664,11 +2675,13 @@ static CUresult load(CUmodule *out, const void *image, char *error, size_t size)
     if (code)
         return code;
     const char *text = text_of_image(image);
+    ptx_module *loaded = text ? ptx_load(text, error, size) : NULL;
     if (!text)
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    ptx_module *loaded = ptx_load(text, error, size);
+        snprintf(error, size, "the image is a cubin or a fatbin; the stand-in runs PTX text");
+    if (!loaded && reports)
+        fprintf(stderr, "standin: an image cannot be loaded: %s\n", error);
     if (!loaded)
-        return CUDA_ERROR_INVALID_PTX;
+        return text ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_NO_BINARY_FOR_GPU;
     module *m = si_allocate(sizeof *m);
     m->device = si_me.current, m->code = loaded;
     lock();

@@ -15,9 +15,10 @@
 
    Read once, at the first call into it:
      STANDIN_DEVICES         number of devices, 1 to 16 (4)
-     STANDIN_PEERS           which devices reach each other: "all" (the default), "none", or n*n
-                             characters 0 and 1, row by row: character i*n+j says whether device i
-                             can reach the memory of device j
+     STANDIN_PEERS           which devices reach each other: "all" (the default), "none", "half"
+                             (those of the same half of the devices), or n*n characters 0 and 1, row
+                             by row: character i*n+j says whether device i can reach the memory of
+                             device j
      STANDIN_NVLINK          which of them do so over NVLink: "all", "none" (the default), or pairs:
                              "0-1,1-2"
      STANDIN_ENGINES         copy engines of each device: a number for each, with commas (3 each)
@@ -25,6 +26,8 @@
      STANDIN_MEMORY          bytes of memory of each device (8 GiB)
      STANDIN_ERROR           a number: every call returns it, as on a machine without a driver (35,
                              34) or without a GPU (100)
+     STANDIN_REPORT          1: the reason of a failed kernel, and of an image that cannot be
+                             loaded, is written to stderr
      STANDIN_NULL            1: as after standin_null(1)
      STANDIN_DRIVER_VERSION  the version that cudaDriverGetVersion returns (13000)
 

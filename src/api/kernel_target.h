@@ -1,4 +1,4 @@
-/* kernel/target.h - what kernel source needs from its compiler, for both forms.
+/* api/kernel_target.h - what kernel source needs from its compiler, for both forms.
 
    A kernel file is compiled twice: as C or C++ for the CPU driver, and as device code for GPUs by
    devstream-kernels, which defines DEVSTREAM_KERNEL_DEVICE. This room hides the difference: function
@@ -11,12 +11,8 @@
    compilers -ffp-contract=off or --fmad=false.
    Locks: none.
    Threads: any. */
-#ifndef DS__KERNEL_TARGET_H
-#define DS__KERNEL_TARGET_H
-
-#ifdef __FAST_MATH__
-#error "kernels promise the same bits on both drivers: compile them without -ffast-math"
-#endif
+#ifndef DS__API_KERNEL_TARGET_H
+#define DS__API_KERNEL_TARGET_H
 
 #if defined(DEVSTREAM_KERNEL_DEVICE) && defined(__clang__)
 /* ---- device code, clang without CUDA's headers ---- */
@@ -30,13 +26,12 @@ typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 typedef __SIZE_TYPE__ size_t;
 #define DS__GLOBAL extern "C" __attribute__((global)) void
-#define DS__DEVICE_ONLY __attribute__((device, always_inline))
+#define DS__DEVICE_FN static inline __attribute__((device, always_inline))
 #define DS__CONSTANT_ONLY __attribute__((constant))
 #define DS__SHARED_ONLY static __attribute__((shared))
-#define DS__TID(axis) ((unsigned)__nvvm_read_ptx_sreg_tid_##axis())
-#define DS__CTAID(axis) ((unsigned)__nvvm_read_ptx_sreg_ctaid_##axis())
-#define DS__NTID(axis) ((unsigned)__nvvm_read_ptx_sreg_ntid_##axis())
-#define DS__NCTAID(axis) ((unsigned)__nvvm_read_ptx_sreg_nctaid_##axis())
+#define DS__TID ((unsigned)__nvvm_read_ptx_sreg_tid_x())
+#define DS__CTAID ((unsigned)__nvvm_read_ptx_sreg_ctaid_x())
+#define DS__NTID ((unsigned)__nvvm_read_ptx_sreg_ntid_x())
 #define DS__BARRIER() __syncthreads()
 #define DS__TRAP() __builtin_trap()
 #define DS__SQRTF(x) __nvvm_sqrt_rn_f(x)
@@ -64,13 +59,12 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #include <stddef.h>
 #include <stdint.h>
 #define DS__GLOBAL extern "C" __global__ void
-#define DS__DEVICE_ONLY __device__ __forceinline__
+#define DS__DEVICE_FN static __device__ __forceinline__
 #define DS__CONSTANT_ONLY __constant__
 #define DS__SHARED_ONLY __shared__
-#define DS__TID(axis) (threadIdx.axis)
-#define DS__CTAID(axis) (blockIdx.axis)
-#define DS__NTID(axis) (blockDim.axis)
-#define DS__NCTAID(axis) (gridDim.axis)
+#define DS__TID (threadIdx.x)
+#define DS__CTAID (blockIdx.x)
+#define DS__NTID (blockDim.x)
 #define DS__BARRIER() __syncthreads()
 #define DS__TRAP() __trap()
 #define DS__SQRTF(x) __fsqrt_rn(x)
@@ -90,7 +84,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#define DS__DEVICE_ONLY __attribute__((always_inline))
+#define DS__DEVICE_FN static inline __attribute__((always_inline))
 #define DS__CONSTANT_ONLY
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -120,8 +114,38 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__KERNEL_EXACT
 #endif
 
+/* DS__INDEPENDENT is a loop whose iterations are independent, as items on a GPU. clang warns if it
+   makes no vector code of such a loop, which is no fault of the program; the warning names the loop,
+   or without debug information its function, so both are enclosed. */
+#if defined(__clang__)
+#define DS__QUIET_BEGIN \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
+#define DS__QUIET_END _Pragma("clang diagnostic pop")
+#define DS__INDEPENDENT(...) \
+    DS__QUIET_BEGIN _Pragma("clang loop vectorize(assume_safety)") for (__VA_ARGS__) DS__QUIET_END
+#else
+#define DS__QUIET_BEGIN
+#define DS__QUIET_END
+#define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+#define DS__STATIC_ASSERT static_assert
+#else
+#define DS__STATIC_ASSERT _Static_assert
+#endif
+
+/* In each kernel: refuses options that change the bits of its results. */
+#ifdef __FAST_MATH__
+#define DS__KERNEL_OPTIONS(name)                                                \
+    DS__STATIC_ASSERT(0, #name ": kernels have the same bits on both drivers: " \
+                               "compile them without -ffast-math");
+#else
+#define DS__KERNEL_OPTIONS(name)
+#endif
+
 /** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`. */
-#define DS_KERNEL_FN static inline DS__DEVICE_ONLY
+#define DS_KERNEL_FN DS__DEVICE_FN
 /** Qualifies a table of constants that kernels read in both forms. */
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
 

@@ -1,0 +1,1033 @@
+/* Generated from src/devstream_kernel.h by `make headers`. Edit the files in src/, not this one. */
+/* devstream_kernel.h - kernels that are written once for both drivers.
+
+   A kernel is in a file of its own, NAME.kernels.h, which the program includes:
+
+       #include "devstream_kernel.h"
+       #if __has_include("add.ptx.h")
+       #include "add.ptx.h"
+       #endif
+       DS_KERNEL_1D(add, i, n, DS_READ(float, a, n), DS_READ(float, b, n), DS_WRITE(float, c, n)) {
+           c[i] = a[i] + b[i];
+       }
+
+   The CPU driver runs it as it is. For GPUs, `devstream-kernels add.kernels.h` compiles the same file
+   to PTX with clang or nvcc and writes add.ptx.h. The program launches it by
+   DS_LAUNCH(add, stream, n, a, b, c).
+
+   One file of the program must #define DEVSTREAM_IMPLEMENTATION and include this header; others
+   include it without the define. Put devstream.h beside it.
+
+   Contents: qualifiers; elementwise kernels; block kernels; arithmetic; implementation.
+
+   Rules:
+   - A kernel file is written in the common subset of C11 and C++11, and uses only its parameters,
+     constants, DS_KERNEL_FN functions and the arithmetic of this header.
+   - Integer arithmetic, + - * /, comparisons, and the functions without _fast give the same bits in
+     all forms. Contraction is off in kernel files; -ffast-math is refused.
+   - Items, blocks, and the threads between two barriers run in any order and at the same time. */
+#ifndef DEVSTREAM_KERNEL_DEVICE
+#include "devstream.h"
+#endif
+
+#ifndef DEVSTREAM_KERNEL_H_INCLUDED
+#define DEVSTREAM_KERNEL_H_INCLUDED
+
+#if defined(DEVSTREAM_KERNEL_DEVICE) && defined(__clang__)
+/* ---- device code, clang without CUDA's headers ---- */
+typedef __INT8_TYPE__ int8_t;
+typedef __INT16_TYPE__ int16_t;
+typedef __INT32_TYPE__ int32_t;
+typedef __INT64_TYPE__ int64_t;
+typedef __UINT8_TYPE__ uint8_t;
+typedef __UINT16_TYPE__ uint16_t;
+typedef __UINT32_TYPE__ uint32_t;
+typedef __UINT64_TYPE__ uint64_t;
+typedef __SIZE_TYPE__ size_t;
+#define DS__GLOBAL extern "C" __attribute__((global)) void
+#define DS__DEVICE_FN static inline __attribute__((device, always_inline))
+#define DS__CONSTANT_ONLY __attribute__((constant))
+#define DS__SHARED_ONLY static __attribute__((shared))
+#define DS__TID ((unsigned)__nvvm_read_ptx_sreg_tid_x())
+#define DS__CTAID ((unsigned)__nvvm_read_ptx_sreg_ctaid_x())
+#define DS__NTID ((unsigned)__nvvm_read_ptx_sreg_ntid_x())
+#define DS__BARRIER() __syncthreads()
+#define DS__TRAP() __builtin_trap()
+#define DS__SQRTF(x) __nvvm_sqrt_rn_f(x)
+#define DS__SQRT(x) __nvvm_sqrt_rn_d(x)
+#define DS__FMAF(a, b, c) __nvvm_fma_rn_f(a, b, c)
+#define DS__FMA(a, b, c) __nvvm_fma_rn_d(a, b, c)
+#define DS__EX2_APPROX(x) __nvvm_ex2_approx_f(x)
+#define DS__LG2_APPROX(x) __nvvm_lg2_approx_f(x)
+#define DS__SIN_APPROX(x) __nvvm_sin_approx_f(x)
+#define DS__COS_APPROX(x) __nvvm_cos_approx_f(x)
+#define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
+#define DS__RCP_APPROX(x) __nvvm_rcp_approx_ftz_f(x)
+#define DS__HAS_APPROX 1
+
+#elif defined(DEVSTREAM_KERNEL_DEVICE)
+/* ---- device code, nvcc ---- */
+#include <stddef.h>
+#include <stdint.h>
+#define DS__GLOBAL extern "C" __global__ void
+#define DS__DEVICE_FN static __device__ __forceinline__
+#define DS__CONSTANT_ONLY __constant__
+#define DS__SHARED_ONLY __shared__
+#define DS__TID (threadIdx.x)
+#define DS__CTAID (blockIdx.x)
+#define DS__NTID (blockDim.x)
+#define DS__BARRIER() __syncthreads()
+#define DS__TRAP() __trap()
+#define DS__SQRTF(x) __fsqrt_rn(x)
+#define DS__SQRT(x) __dsqrt_rn(x)
+#define DS__FMAF(a, b, c) __fmaf_rn(a, b, c)
+#define DS__FMA(a, b, c) __fma_rn(a, b, c)
+#define DS__EX2_APPROX(x) exp2f(x)
+#define DS__LG2_APPROX(x) __log2f(x)
+#define DS__SIN_APPROX(x) __sinf(x)
+#define DS__COS_APPROX(x) __cosf(x)
+#define DS__RSQRT_APPROX(x) rsqrtf(x)
+#define DS__RCP_APPROX(x) __frcp_rn(x)
+#define DS__HAS_APPROX 1
+
+#else
+/* ---- the CPU ---- */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#define DS__DEVICE_FN static inline __attribute__((always_inline))
+#define DS__CONSTANT_ONLY
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+/* gcc keeps errno for negative arguments of the builtin, which prevents vector code, unless the
+   program is compiled with -fno-math-errno. clang makes vector code of the instruction. */
+#if defined(__NO_MATH_ERRNO__) || !defined(__x86_64__)
+#define DS__SQRTF(x) __builtin_sqrtf(x)
+#define DS__SQRT(x) __builtin_sqrt(x)
+#else
+#define DS__SQRTF(x) _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)))
+#define DS__SQRT(x) _mm_cvtsd_f64(_mm_sqrt_sd(_mm_set_sd(0), _mm_set_sd(x)))
+#endif
+#define DS__FMAF(a, b, c) __builtin_fmaf(a, b, c)
+#define DS__FMA(a, b, c) __builtin_fma(a, b, c)
+#define DS__HAS_APPROX 0
+#endif
+
+/* The options of a function that a kernel's items or blocks run in. gcc contracts and vectorizes in the
+   function that everything is inlined into; clang reads the pragma where an expression stands. */
+#if defined(__clang__)
+#define DS__KERNEL_EXACT
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__) && !defined(DEVSTREAM_KERNEL_DEVICE)
+#define DS__KERNEL_EXACT __attribute__((optimize("O3", "fp-contract=off")))
+#else
+#define DS__KERNEL_EXACT
+#endif
+
+/* DS__INDEPENDENT is a loop whose iterations are independent, as items on a GPU. clang warns if it
+   makes no vector code of such a loop, which is no fault of the program; the warning names the loop,
+   or without debug information its function, so both are enclosed. */
+#if defined(__clang__)
+#define DS__QUIET_BEGIN \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
+#define DS__QUIET_END _Pragma("clang diagnostic pop")
+#define DS__INDEPENDENT(...) \
+    DS__QUIET_BEGIN _Pragma("clang loop vectorize(assume_safety)") for (__VA_ARGS__) DS__QUIET_END
+#else
+#define DS__QUIET_BEGIN
+#define DS__QUIET_END
+#define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+#define DS__STATIC_ASSERT static_assert
+#else
+#define DS__STATIC_ASSERT _Static_assert
+#endif
+
+/* In each kernel: refuses options that change the bits of its results. */
+#ifdef __FAST_MATH__
+#define DS__KERNEL_OPTIONS(name)                                                \
+    DS__STATIC_ASSERT(0, #name ": kernels have the same bits on both drivers: " \
+                               "compile them without -ffast-math");
+#else
+#define DS__KERNEL_OPTIONS(name)
+#endif
+
+/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`. */
+#define DS_KERNEL_FN DS__DEVICE_FN
+/** Qualifies a table of constants that kernels read in both forms. */
+#define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
+
+/* ---- extents of a launch --------------------------------------------------------------------- */
+
+/** Numbers of items in x, y and z, or of blocks; with reciprocals of the first two. */
+typedef struct ds_kernel_dims {
+    size_t n[3];            /**< numbers; 1 for dimensions that a kernel does not have */
+    uint32_t multiplier[2]; /**< private: reciprocals of n[0] and n[1], less 2^32 */
+    uint32_t shift[2];      /**< private */
+} ds_kernel_dims;
+
+#ifdef DEVSTREAM_KERNEL_DEVICE
+/* Returns i / n[axis]. The upper half of the product, plus i, is below 2^33. */
+DS_KERNEL_FN uint64_t dsk__dims_divide(const ds_kernel_dims *d, int axis, uint64_t i) {
+    if (i >> 32)
+        return i / d->n[axis];
+    uint64_t high = (i * d->multiplier[axis]) >> 32;
+    return (high + i) >> d->shift[axis];
+}
+#else
+/* Fills a reciprocal: shift is the least s with 2^s >= n, multiplier 2^32 (2^s - n) / n + 1. */
+static inline void dsk__dims_reciprocal(ds_kernel_dims *d, int axis) {
+    uint64_t n = d->n[axis];
+    uint32_t shift = 0;
+    d->multiplier[axis] = 0;
+    d->shift[axis] = 0;
+    if (n == 0 || n >> 32)
+        return;
+    while (((uint64_t)1 << shift) < n)
+        shift++;
+    d->shift[axis] = shift;
+    d->multiplier[axis] = (uint32_t)(((((uint64_t)1 << shift) - n) << 32) / n + 1);
+}
+
+/** Returns the extents of a launch. */
+static inline ds_kernel_dims ds_kernel_dims_of(size_t nx, size_t ny, size_t nz) {
+    ds_kernel_dims d;
+    d.n[0] = nx;
+    d.n[1] = ny;
+    d.n[2] = nz;
+    dsk__dims_reciprocal(&d, 0);
+    dsk__dims_reciprocal(&d, 1);
+    return d;
+}
+#endif
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* Of each form of a parameter: kind, type, name, element type, extent in elements. */
+#define DS__PARAM_DS_READ(type, name, extent) READ, const type *, name, type, extent
+#define DS__PARAM_DS_WRITE(type, name, extent) WRITE, type *, name, type, extent
+#define DS__PARAM_DS_READ_WRITE(type, name, extent) READ_WRITE, type *, name, type, extent
+#define DS__PARAM_DS_VALUE(type, name) VALUE, type, name, type, 0
+
+/* Calls macro(context, kind, type, name, element, extent) for each parameter, at most 24. */
+#define DS__EACH(macro, context, ...) \
+    DS__JOIN(DS__EACH_, DS__NUMBER(__VA_ARGS__))(macro, context, __VA_ARGS__)
+#define DS__JOIN(a, b) DS__JOIN_(a, b)
+#define DS__JOIN_(a, b) a##b
+#define DS__APPLY(macro, context, parameter) DS__APPLY_(macro, context, DS__PARAM_##parameter)
+#define DS__APPLY_(macro, context, ...) DS__APPLY__(macro, context, __VA_ARGS__)
+#define DS__APPLY__(macro, ...) macro(__VA_ARGS__)
+#define DS__NUMBER(...)                                                                           \
+    DS__NUMBER_(__VA_ARGS__, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, \
+                6, 5, 4, 3, 2, 1, 0)
+#define DS__NUMBER_(a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, \
+                    a18, a19, a20, a21, a22, a23, a24, n, ...)                                  \
+    n
+#define DS__EACH_1(m, c, p) DS__APPLY(m, c, p)
+#define DS__EACH_2(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_1(m, c, __VA_ARGS__)
+#define DS__EACH_3(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_2(m, c, __VA_ARGS__)
+#define DS__EACH_4(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_3(m, c, __VA_ARGS__)
+#define DS__EACH_5(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_4(m, c, __VA_ARGS__)
+#define DS__EACH_6(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_5(m, c, __VA_ARGS__)
+#define DS__EACH_7(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_6(m, c, __VA_ARGS__)
+#define DS__EACH_8(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_7(m, c, __VA_ARGS__)
+#define DS__EACH_9(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_8(m, c, __VA_ARGS__)
+#define DS__EACH_10(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_9(m, c, __VA_ARGS__)
+#define DS__EACH_11(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_10(m, c, __VA_ARGS__)
+#define DS__EACH_12(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_11(m, c, __VA_ARGS__)
+#define DS__EACH_13(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_12(m, c, __VA_ARGS__)
+#define DS__EACH_14(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_13(m, c, __VA_ARGS__)
+#define DS__EACH_15(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_14(m, c, __VA_ARGS__)
+#define DS__EACH_16(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_15(m, c, __VA_ARGS__)
+#define DS__EACH_17(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_16(m, c, __VA_ARGS__)
+#define DS__EACH_18(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_17(m, c, __VA_ARGS__)
+#define DS__EACH_19(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_18(m, c, __VA_ARGS__)
+#define DS__EACH_20(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_19(m, c, __VA_ARGS__)
+#define DS__EACH_21(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_20(m, c, __VA_ARGS__)
+#define DS__EACH_22(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_21(m, c, __VA_ARGS__)
+#define DS__EACH_23(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_22(m, c, __VA_ARGS__)
+#define DS__EACH_24(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_23(m, c, __VA_ARGS__)
+
+/* What the kernel macros make of each parameter. */
+#define DS__AS_MEMBER(context, kind, type, name, element, extent) type name;
+#define DS__AS_PARAMETER(context, kind, type, name, element, extent) , type name DS__UNUSED
+#define DS__AS_DEVICE_PARAMETER(context, kind, type, name, element, extent) type name,
+#define DS__AS_ARGUMENT(context, kind, type, name, element, extent) , name
+#define DS__AS_FIELD(context, kind, type, name, element, extent) , (context)->name
+#define DS__AS_STORE(context, kind, type, name, element, extent) (context).name = name;
+#define DS__AS_LOCAL(context, kind, type, name, element, extent) \
+    type name DS__UNUSED = (context)->name;
+#define DS__AS_ROW(context, kind, type, name, element, extent) \
+    { DS_PARAM_##kind, offsetof(struct context, name), sizeof(type) },
+/* Bytes that a launch moves through the parameter. */
+#define DS__AS_BYTES(context, kind, type, name, element, extent) \
+    +(uint64_t)(extent) * sizeof(element) * DS__TRAFFIC_##kind
+#define DS__TRAFFIC_READ 1
+#define DS__TRAFFIC_WRITE 1
+#define DS__TRAFFIC_READ_WRITE 2
+#define DS__TRAFFIC_VALUE 0
+#define DS__UNUSED __attribute__((unused))
+
+#ifndef DEVSTREAM_KERNEL_DEVICE
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- definitions of kernels ------------------------------------------------------------------ */
+
+/** A kernel that the macros DS_KERNEL_1D, DS_BLOCK_KERNEL_1D and their forms define: the static
+    variable NAME_def. The first launch creates the kernel, ds_shutdown destroys it. */
+typedef struct ds_kernel_def {
+    const char *name;         /**< of the kernel, and of its function in the device code */
+    const char *source;       /**< the kernel file, for messages */
+    unsigned block;           /**< threads per block; 0: 256 */
+    unsigned items_per_block; /**< 1: an item of a launch is a block; 0: a thread */
+    size_t args_size;         /**< size of the argument struct in bytes */
+    const ds_param *params;   /**< parameters of the CUDA form, in order */
+    size_t param_count;       /**< number of parameters */
+    ds_kernel_fn cpu_fn;      /**< CPU form */
+    const char *const *ptx;   /**< PTX text in pieces, ends with NULL; NULL: no CUDA form */
+    /** returns the bytes that a launch reads and writes, as in ds_kernel_desc */
+    uint64_t (*bytes_fn)(size_t items, const void *args);
+    uint64_t reserved[4];       /**< 0 */
+    ds_kernel kernel;           /**< private: the kernel, once created */
+    uint64_t epoch;             /**< private */
+    struct ds_kernel_def *next; /**< private */
+} ds_kernel_def;
+
+/** Returns the kernel of a definition, for ds_kernel_load and graph nodes. The first call creates it.
+    The program must not destroy it; ds_shutdown does. */
+DSDEF DS_MUST_USE ds_result ds_kernel_def_get_kernel(ds_kernel_def *def, ds_kernel *out);
+/** Launches a defined kernel in stream order. dims: numbers of items, or of blocks for a block
+    kernel; if one is 0, nothing runs. args: the struct NAME_args, copied by the call. NAME_launch
+    calls this function. DS_ERR_INVALID_VALUE: the product of dims exceeds size_t.
+    DS_ERR_UNSUPPORTED: the stream is a GPU's and the kernel has no CUDA form; the message names the
+    command that writes one. */
+DSDEF DS_MUST_USE ds_result ds_kernel_def_launch(ds_kernel_def *def, ds_stream stream,
+                                                 const ds_kernel_dims *dims, const void *args);
+
+/** A block of a block kernel on the CPU driver. Private to the macros. */
+typedef struct ds_kernel_block {
+    unsigned index[3];   /**< of the block in the grid: x, y, z */
+    unsigned grid[3];    /**< blocks of the grid */
+    unsigned threads[3]; /**< threads of the block */
+    int in_threads;      /**< 1: inside of a thread loop */
+    char *scratch;       /**< memory for DS_SHARED and DS_PRIVATE, aligned to 64 bytes */
+    size_t used;         /**< bytes of it in use */
+} ds_kernel_block;
+
+/** Bytes of scratch memory of a block: the shared memory of a GPU's block that needs no opt-in (48
+    KiB), and 255 registers of 4 bytes for each of 1,024 threads. */
+#define DS_KERNEL_SCRATCH_BYTES (48 * 1024 + 1024 * 1024)
+
+/** Runs blocks first to first+count-1 of a grid on the calling thread. Only the CPU forms of block
+    kernels call it. Returns 0, or the status with which the kernel fails. */
+DSDEF int ds_kernel_run_blocks(void (*block_fn)(ds_kernel_block *block, const void *args),
+                               const ds_kernel_dims *dims, size_t first, size_t count,
+                               const void *args);
+/** Ends the running block kernel with an error, because a block needs more scratch memory than
+    DS_KERNEL_SCRATCH_BYTES. Does not return. */
+DSDEF void ds_kernel_block_overflow(void);
+
+/* Takes count elements of the block's scratch memory. */
+static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t count) {
+    size_t bytes = (size * count + 63) / 64 * 64;
+    if (bytes > DS_KERNEL_SCRATCH_BYTES - b->used)
+        ds_kernel_block_overflow();
+    void *p = b->scratch + b->used;
+    b->used += bytes;
+#ifdef DEVSTREAM_KERNEL_DEBUG
+    memset(p, 0xff, bytes); /* NaN, for reads of what was not written */
+#endif
+    return p;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* host */
+
+/* ---- launching defined kernels --------------------------------------------------------------- */
+
+/* A list in parentheses without them. */
+#define DS__LIST(...) __VA_ARGS__
+
+#ifndef DEVSTREAM_KERNEL_DEVICE
+
+/** Launches a kernel of the macros and hands over file and line: DS_LAUNCH(name, stream, counts...,
+    parameters...). Returns ds_result. The arguments are those of the function NAME_launch, so the
+    compiler checks their number and types. */
+#ifdef DEVSTREAM_NO_SITES
+#define DS_LAUNCH(name, ...) name##_launch(__VA_ARGS__)
+#else
+#define DS_LAUNCH(name, ...) name##_launch_at(__FILE__, __LINE__, __VA_ARGS__)
+#endif
+
+/* The argument struct and the function that fills it. */
+#define DS__KERNEL_ARGS(name, counts, dims, ...)                      \
+    DS__KERNEL_OPTIONS(name)                                          \
+    struct name##_args {                                              \
+        DS__EACH(DS__AS_MEMBER, 0, __VA_ARGS__)                       \
+        ds_kernel_dims dsk__dims;                                     \
+    };                                                                \
+    static inline DS__UNUSED struct name##_args name##_pack(          \
+        DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) { \
+        struct name##_args dsk__a;                                    \
+        DS__EACH(DS__AS_STORE, dsk__a, __VA_ARGS__)                   \
+        dsk__a.dsk__dims = ds_kernel_dims_of dims;                    \
+        return dsk__a;                                                \
+    }
+
+/* Bytes that a launch moves: the extents of its pointers. */
+#define DS__KERNEL_BYTES_1D(name, counts, ...) \
+    DS__KERNEL_BYTES(name, counts, (dsk__a->dsk__dims.n[0]), __VA_ARGS__)
+#define DS__KERNEL_BYTES_2D(name, counts, ...) \
+    DS__KERNEL_BYTES(name, counts, (dsk__a->dsk__dims.n[0], dsk__a->dsk__dims.n[1]), __VA_ARGS__)
+#define DS__KERNEL_BYTES_3D(name, counts, ...)                                                 \
+    DS__KERNEL_BYTES(name, counts,                                                             \
+                     (dsk__a->dsk__dims.n[0], dsk__a->dsk__dims.n[1], dsk__a->dsk__dims.n[2]), \
+                     __VA_ARGS__)
+#define DS__KERNEL_BYTES(name, counts, values, ...)                                          \
+    static inline uint64_t name##__extents(                                                  \
+        DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {                        \
+        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                     \
+    }                                                                                        \
+    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
+        (void)dsk__items;                                                                    \
+        return name##__extents(DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__)); \
+    }
+
+/* The table, the definition and the launch. threads, per_block: block and items_per_block. */
+#define DS__KERNEL_DEF(name, counts, numbers, threads, per_block, ...)                         \
+    static const ds_param name##__params[] = {                                                 \
+        DS__EACH(DS__AS_ROW, name##_args, __VA_ARGS__){                                        \
+            DS_PARAM_VALUE, offsetof(struct name##_args, dsk__dims), sizeof(ds_kernel_dims) }, \
+        { DS_PARAM_FIRST, 0, 8 },                                                              \
+        { DS_PARAM_COUNT, 0, 8 }                                                               \
+    };                                                                                         \
+    static ds_kernel_def name##_def = { #name,                                                 \
+                                        __FILE__,                                              \
+                                        threads,                                               \
+                                        per_block,                                             \
+                                        sizeof(struct name##_args),                            \
+                                        name##__params,                                        \
+                                        sizeof name##__params / sizeof *name##__params,        \
+                                        name##__cpu,                                           \
+                                        DS__PTX_OF(name),                                      \
+                                        name##__bytes,                                         \
+                                        { 0, 0, 0, 0 },                                        \
+                                        { 0 },                                                 \
+                                        0,                                                     \
+                                        NULL };                                                \
+    static inline DS__UNUSED DS_MUST_USE ds_result name##_launch(                              \
+        ds_stream dsk__stream, DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {   \
+        struct name##_args dsk__a =                                                            \
+            name##_pack(DS__LIST numbers DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__));           \
+        return (ds_kernel_def_launch)(&name##_def, dsk__stream, &dsk__a.dsk__dims, &dsk__a);   \
+    }                                                                                          \
+    static inline DS__UNUSED DS_MUST_USE ds_result name##_launch_at(                           \
+        const char *dsk__file, int dsk__line, ds_stream dsk__stream,                           \
+        DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {                          \
+        ds_site_set(dsk__file, dsk__line);                                                     \
+        return name##_launch(dsk__stream,                                                      \
+                             DS__LIST numbers DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__));      \
+    }
+
+/* The kernel's PTX, if the file that devstream-kernels writes was included before: it defines
+   DS_PTX_NAME as a comma and the array's name. Otherwise NULL. */
+#define DS__PTX_OF(name) DS__SECOND(DS_PTX_##name, NULL, 0)
+#define DS__SECOND(...) DS__SECOND_(__VA_ARGS__)
+#define DS__SECOND_(first, second, ...) second
+
+#endif
+
+/* ---- elementwise kernels --------------------------------------------------------------------- */
+
+/** Defines the kernel `name` over items i = 0 .. n-1. The body of one item follows:
+
+        DS_KERNEL_1D(saxpy, i, n, DS_VALUE(float, a), DS_READ(float, x, n),
+                     DS_READ_WRITE(float, y, n)) {
+            y[i] = a * x[i] + y[i];
+        }
+
+    Parameters, 1 to 24: DS_READ(type, name, extent), DS_WRITE and DS_READ_WRITE are pointers to memory
+    of the device. The extent is the number of elements that a launch uses, an expression of the other
+    parameters and n. DS_VALUE(type, name) is a value. `return` ends the item. Items run in any order
+    and at the same time. DS_LAUNCH(saxpy, stream, n, a, x, y) launches the kernel. */
+#define DS_KERNEL_1D(name, i, n, ...)                                                            \
+    DS__ITEM_KERNEL(name, 1D, (size_t i DS__UNUSED, size_t n DS__UNUSED), (size_t n DS__UNUSED), \
+                    (n), (n, 1, 1), __VA_ARGS__)
+
+/** Defines a kernel over items (x, y), x = 0 .. nx-1, y = 0 .. ny-1, otherwise as DS_KERNEL_1D does.
+    Item (x, y) has the number x + nx y. DS_LAUNCH(name, stream, nx, ny, ...) launches it. */
+#define DS_KERNEL_2D(name, x, y, nx, ny, ...)                                                   \
+    DS__ITEM_KERNEL(                                                                            \
+        name, 2D,                                                                               \
+        (size_t x DS__UNUSED, size_t y DS__UNUSED, size_t nx DS__UNUSED, size_t ny DS__UNUSED), \
+        (size_t nx DS__UNUSED, size_t ny DS__UNUSED), (nx, ny), (nx, ny, 1), __VA_ARGS__)
+
+/** Defines a kernel over items (x, y, z), otherwise as DS_KERNEL_2D does. */
+#define DS_KERNEL_3D(name, x, y, z, nx, ny, nz, ...)                                    \
+    DS__ITEM_KERNEL(name, 3D,                                                           \
+                    (size_t x DS__UNUSED, size_t y DS__UNUSED, size_t z DS__UNUSED,     \
+                     size_t nx DS__UNUSED, size_t ny DS__UNUSED, size_t nz DS__UNUSED), \
+                    (size_t nx DS__UNUSED, size_t ny DS__UNUSED, size_t nz DS__UNUSED), \
+                    (nx, ny, nz), (nx, ny, nz), __VA_ARGS__)
+
+#define DS__ITEM_FUNCTION(name, index, ...)    \
+    DS_KERNEL_FN DS__UNUSED void name##__item( \
+        DS__LIST index DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__))
+
+#ifdef DEVSTREAM_KERNEL_DEVICE
+#define DS__ITEM_KERNEL(name, rank, index, counts, numbers, dims, ...)                          \
+    DS__ITEM_FUNCTION(name, index, __VA_ARGS__);                                                \
+    DS__GLOBAL name(DS__EACH(DS__AS_DEVICE_PARAMETER, 0, __VA_ARGS__) ds_kernel_dims dsk__dims, \
+                    uint64_t dsk__first, uint64_t dsk__count) {                                 \
+        uint64_t dsk__i = (uint64_t)DS__CTAID * DS__NTID + DS__TID;                             \
+        if (dsk__i >= dsk__count)                                                               \
+            return;                                                                             \
+        dsk__i += dsk__first;                                                                   \
+        DS__ITEM_CALL_##rank(name, DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__))                   \
+    }                                                                                           \
+    DS__ITEM_FUNCTION(name, index, __VA_ARGS__)
+
+#define DS__ITEM_CALL_1D(name, ...) name##__item((size_t)dsk__i, dsk__dims.n[0] __VA_ARGS__);
+#define DS__ITEM_CALL_2D(name, ...)                                        \
+    uint64_t dsk__y = dsk__dims_divide(&dsk__dims, 0, dsk__i);             \
+    name##__item(dsk__i - dsk__y * dsk__dims.n[0], dsk__y, dsk__dims.n[0], \
+                 dsk__dims.n[1] __VA_ARGS__);
+#define DS__ITEM_CALL_3D(name, ...)                                                              \
+    uint64_t dsk__row = dsk__dims_divide(&dsk__dims, 0, dsk__i);                                 \
+    uint64_t dsk__z = dsk__dims_divide(&dsk__dims, 1, dsk__row);                                 \
+    name##__item(dsk__i - dsk__row * dsk__dims.n[0], dsk__row - dsk__z * dsk__dims.n[1], dsk__z, \
+                 dsk__dims.n[0], dsk__dims.n[1], dsk__dims.n[2] __VA_ARGS__);
+
+#else
+#define DS__ITEM_KERNEL(name, rank, index, counts, numbers, dims, ...)                  \
+    DS__ITEM_FUNCTION(name, index, __VA_ARGS__);                                        \
+    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                    \
+    DS__QUIET_BEGIN                                                                     \
+    DS__KERNEL_EXACT static int name##__cpu(size_t dsk__first, size_t dsk__count,       \
+                                            const void *dsk__args) {                    \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;       \
+        DS__EACH(DS__AS_LOCAL, dsk__a, __VA_ARGS__)                                     \
+        DS__ITEM_LOOP_##rank(name, DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__)) return 0; \
+    }                                                                                   \
+    DS__QUIET_END                                                                       \
+    DS__KERNEL_BYTES_##rank(name, counts, __VA_ARGS__)                                  \
+        DS__KERNEL_DEF(name, counts, numbers, 0, 0, __VA_ARGS__)                        \
+            DS__ITEM_FUNCTION(name, index, __VA_ARGS__)
+
+#define DS__ITEM_LOOP_1D(name, ...)                                          \
+    const size_t dsk__end = dsk__first + dsk__count;                         \
+    const size_t dsk__n = dsk__a->dsk__dims.n[0];                            \
+    DS__INDEPENDENT(size_t dsk__i = dsk__first; dsk__i < dsk__end; dsk__i++) \
+    name##__item(dsk__i, dsk__n __VA_ARGS__);
+#define DS__ITEM_LOOP_2D(name, ...)                                                  \
+    const ds_kernel_dims dsk__d = dsk__a->dsk__dims;                                 \
+    for (dsk__kernel_row dsk__r = dsk__row_begin(&dsk__d, dsk__first, dsk__count);   \
+         dsk__r.begin < dsk__r.end; dsk__row_next(&dsk__d, &dsk__r))                 \
+        DS__INDEPENDENT(size_t dsk__x = dsk__r.begin; dsk__x < dsk__r.end; dsk__x++) \
+    name##__item(dsk__x, dsk__r.y, dsk__d.n[0], dsk__d.n[1] __VA_ARGS__);
+#define DS__ITEM_LOOP_3D(name, ...)                                                  \
+    const ds_kernel_dims dsk__d = dsk__a->dsk__dims;                                 \
+    for (dsk__kernel_row dsk__r = dsk__row_begin(&dsk__d, dsk__first, dsk__count);   \
+         dsk__r.begin < dsk__r.end; dsk__row_next(&dsk__d, &dsk__r))                 \
+        DS__INDEPENDENT(size_t dsk__x = dsk__r.begin; dsk__x < dsk__r.end; dsk__x++) \
+    name##__item(dsk__x, dsk__r.y, dsk__r.z, dsk__d.n[0], dsk__d.n[1], dsk__d.n[2] __VA_ARGS__);
+
+/* The part of a row that a piece of a launch has. */
+typedef struct dsk__kernel_row {
+    size_t begin; /* items of the row: begin to end - 1 */
+    size_t end;
+    size_t y;
+    size_t z;
+    size_t left; /* items of the piece after this row */
+} dsk__kernel_row;
+
+static inline void dsk__row_cut(const ds_kernel_dims *d, dsk__kernel_row *r) {
+    size_t room = d->n[0] - r->begin;
+    size_t take = r->left < room ? r->left : room;
+    r->end = r->begin + take;
+    r->left -= take;
+}
+
+static inline dsk__kernel_row dsk__row_begin(const ds_kernel_dims *d, size_t first, size_t count) {
+    dsk__kernel_row r;
+    size_t row = first / d->n[0];
+    r.begin = first - row * d->n[0];
+    r.z = row / d->n[1];
+    r.y = row - r.z * d->n[1];
+    r.left = count;
+    dsk__row_cut(d, &r);
+    return r;
+}
+
+static inline void dsk__row_next(const ds_kernel_dims *d, dsk__kernel_row *r) {
+    r->begin = 0;
+    if (++r->y == d->n[1]) {
+        r->y = 0;
+        r->z++;
+    }
+    dsk__row_cut(d, r);
+}
+#endif
+
+/* ---- block kernels --------------------------------------------------------------------------- */
+
+/** Defines the block kernel `name` with `threads` threads per block (1 to 1,024, a constant). The
+    body of a block follows:
+
+        DS_BLOCK_KERNEL_1D(block_sums, 256, DS_VALUE(uint32_t, n), DS_READ(float, x, n),
+                           DS_WRITE(float, sums, DS_GRID_X)) {
+            DS_SHARED(float, part, 256);
+            DS_THREADS {
+                uint32_t i = DS_BLOCK_X * 256 + DS_THREAD_X;
+                part[DS_THREAD_X] = i < n ? x[i] : 0;
+            }
+            for (unsigned half = 128; half > 0; half /= 2)
+                DS_THREADS if (DS_THREAD_X < half) part[DS_THREAD_X] += part[DS_THREAD_X + half];
+            DS_THREADS if (DS_THREAD_X == 0) sums[DS_BLOCK_X] = part[0];
+        }
+
+    Between two thread loops is a barrier: what one loop wrote to shared or global memory, the next
+    loop of the block sees. Code outside of thread loops must do the same for every thread of the
+    block, and must not write memory. A thread loop must not be left by break, goto or return;
+    `continue` ends the thread's part. Extents may use DS_GRID_X, DS_GRID_Y and DS_GRID_Z.
+    DS_LAUNCH(block_sums, stream, blocks, n, x, sums) launches it; parameters as in DS_KERNEL_1D. */
+#define DS_BLOCK_KERNEL_1D(name, threads_x, ...)                                          \
+    DS__BLOCK_KERNEL(name, threads_x, 1, 1, (size_t dsk__gx), (dsk__gx), (dsk__gx, 1, 1), \
+                     __VA_ARGS__)
+
+/** Defines a block kernel with blocks of threads_x by threads_y threads on a two-dimensional grid,
+    otherwise as DS_BLOCK_KERNEL_1D does. DS_LAUNCH(name, stream, blocks_x, blocks_y, ...) launches
+    it. */
+#define DS_BLOCK_KERNEL_2D(name, threads_x, threads_y, ...)                           \
+    DS__BLOCK_KERNEL(name, threads_x, threads_y, 1, (size_t dsk__gx, size_t dsk__gy), \
+                     (dsk__gx, dsk__gy), (dsk__gx, dsk__gy, 1), __VA_ARGS__)
+
+/** Defines a block kernel of three dimensions, otherwise as DS_BLOCK_KERNEL_2D does; threads_z is at
+    most 64. */
+#define DS_BLOCK_KERNEL_3D(name, threads_x, threads_y, threads_z, ...) \
+    DS__BLOCK_KERNEL(name, threads_x, threads_y, threads_z,            \
+                     (size_t dsk__gx, size_t dsk__gy, size_t dsk__gz), \
+                     (dsk__gx, dsk__gy, dsk__gz), (dsk__gx, dsk__gy, dsk__gz), __VA_ARGS__)
+
+#define DS__BLOCK_FUNCTION(name, ...)           \
+    DS_KERNEL_FN DS__UNUSED void name##__block( \
+        DS__BLOCK *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__))
+
+#define DS__BLOCK_LIMITS(name, x, y, z)                                                         \
+    DS__STATIC_ASSERT((x) >= 1 && (y) >= 1 && (z) >= 1 && (x) * (y) * (z) <= 1024 && (z) <= 64, \
+                      #name ": a block has 1 to 1,024 threads, at most 64 in z");
+
+/** Index of the block, blocks of the grid. */
+#define DS_BLOCK_X (dsk__b->index[0])
+#define DS_BLOCK_Y (dsk__b->index[1])
+#define DS_BLOCK_Z (dsk__b->index[2])
+#define DS_GRID_X (dsk__b->grid[0])
+#define DS_GRID_Y (dsk__b->grid[1])
+#define DS_GRID_Z (dsk__b->grid[2])
+
+#ifdef DEVSTREAM_KERNEL_DEVICE
+#define DS__BLOCK const dsk__device_block
+
+typedef struct dsk__device_block {
+    unsigned index[3];
+    unsigned grid[3];
+    unsigned thread[3];
+} dsk__device_block;
+
+#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                             \
+    DS__BLOCK_LIMITS(name, x, y, z)                                                             \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                      \
+    DS__GLOBAL name(DS__EACH(DS__AS_DEVICE_PARAMETER, 0, __VA_ARGS__) ds_kernel_dims dsk__dims, \
+                    uint64_t dsk__first, uint64_t dsk__count) {                                 \
+        (void)dsk__count;                                                                       \
+        const unsigned dsk__t = DS__TID;                                                        \
+        const dsk__device_block dsk__block =                                                    \
+            dsk__block_at(&dsk__dims, dsk__first + DS__CTAID, dsk__t % (x), dsk__t / (x) % (y), \
+                          dsk__t / ((x) * (y)));                                                \
+        name##__block(&dsk__block DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__));                   \
+    }                                                                                           \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__)
+
+DS_KERNEL_FN dsk__device_block dsk__block_at(const ds_kernel_dims *d, uint64_t i, unsigned x,
+                                             unsigned y, unsigned z) {
+    uint64_t row = d->n[1] * d->n[2] == 1 ? 0 : dsk__dims_divide(d, 0, i);
+    uint64_t plane = d->n[2] == 1 ? 0 : dsk__dims_divide(d, 1, row);
+    dsk__device_block b = { { (unsigned)(i - row * d->n[0]), (unsigned)(row - plane * d->n[1]),
+                              (unsigned)plane },
+                            { (unsigned)d->n[0], (unsigned)d->n[1], (unsigned)d->n[2] },
+                            { x, y, z } };
+    return b;
+}
+
+/** Index of the thread in its block; inside of thread loops only. */
+#define DS_THREAD_X (dsk__b->thread[0])
+#define DS_THREAD_Y (dsk__b->thread[1])
+#define DS_THREAD_Z (dsk__b->thread[2])
+#define DS_THREAD_RANK DS__TID
+/* break ends the inner loop only, so that no thread misses the barrier. */
+#define DS_THREADS                                                                       \
+    for (int dsk__pass = DS__UNIFORM(__LINE__); dsk__pass; dsk__pass = 0, DS__BARRIER()) \
+        for (int dsk__once = 1; dsk__once; dsk__once = 0)
+#define DS_PRIVATE(type, name) type name[1]
+#define DS_OWN(name) ((name)[0])
+#define DS_SHARED(type, name, ...) \
+    DS__SHARED_ONLY type name DS__JOIN(DS__EXTENTS_, DS__NUMBER(__VA_ARGS__))(__VA_ARGS__)
+#define DS__EXTENTS_1(a) [a]
+#define DS__EXTENTS_2(a, b) [a][b]
+#define DS__EXTENTS_3(a, b, c) [a][b][c]
+
+#ifdef DEVSTREAM_KERNEL_DEBUG
+/* Fails the device if the threads of a block are at different thread loops. */
+DS_KERNEL_FN int dsk__uniform(int line) {
+    DS__SHARED_ONLY int at;
+    if (DS__TID == 0)
+        at = line;
+    DS__BARRIER();
+    if (at != line)
+        DS__TRAP();
+    DS__BARRIER();
+    return 1;
+}
+
+#define DS__UNIFORM(line) dsk__uniform(line)
+#else
+#define DS__UNIFORM(line) 1
+#endif
+
+#else
+#define DS__BLOCK ds_kernel_block
+#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                                \
+    DS__BLOCK_LIMITS(name, x, y, z)                                                                \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                         \
+    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                               \
+    DS__QUIET_BEGIN                                                                                \
+    DS__KERNEL_EXACT static void name##__run(ds_kernel_block *dsk__outer, const void *dsk__args) { \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        /* a copy that no other function sees, so that the extents are constants */                \
+        ds_kernel_block dsk__block = *dsk__outer;                                                  \
+        dsk__block.threads[0] = (x);                                                               \
+        dsk__block.threads[1] = (y);                                                               \
+        dsk__block.threads[2] = (z);                                                               \
+        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));                    \
+        dsk__outer->in_threads = dsk__block.in_threads;                                            \
+    }                                                                                              \
+    DS__QUIET_END                                                                                  \
+    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {          \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count,       \
+                                    dsk__args);                                                    \
+    }                                                                                              \
+    static inline uint64_t name##__extents(                                                        \
+        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {           \
+        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                           \
+    }                                                                                              \
+    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                      \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        ds_kernel_block dsk__block;                                                                \
+        (void)dsk__items;                                                                          \
+        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                        \
+            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];                 \
+        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));           \
+    }                                                                                              \
+    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                         \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__)
+
+/* Index of the thread in its block; inside of thread loops only: elsewhere these names are not
+   declared. */
+#define DS_THREAD_X (dsk__x)
+#ifdef DEVSTREAM_KERNEL_CHECK
+#define DS_THREAD_Y (dsk__x)
+#define DS_THREAD_Z (dsk__x)
+#define DS_THREAD_RANK (dsk__x)
+#else
+#define DS_THREAD_Y (dsk__y)
+#define DS_THREAD_Z (dsk__z)
+#define DS_THREAD_RANK ((dsk__z * dsk__b->threads[1] + dsk__y) * dsk__b->threads[0] + dsk__x)
+#endif
+/** Runs the following statement once per thread of the block, then waits for all of them. */
+#ifdef DEVSTREAM_KERNEL_CHECK
+/* For clang -fopenmp-simd -fsyntax-only, which refuses break, goto and return in such a loop. */
+#define DS_THREADS \
+    _Pragma("omp simd") for (unsigned dsk__x = 0; dsk__x < dsk__b->threads[0]; dsk__x++)
+#else
+#define DS_THREADS                                                                          \
+    for (dsk__b->in_threads = 1; dsk__b->in_threads; dsk__b->in_threads = 0)                \
+        for (unsigned dsk__z = 0; dsk__z < dsk__b->threads[2]; dsk__z++)                    \
+            for (unsigned dsk__y = 0; dsk__y < dsk__b->threads[1]; dsk__y++)                \
+                DS__INDEPENDENT(unsigned dsk__x = 0; dsk__x < dsk__b->threads[0]; dsk__x++) \
+    for (int dsk__once = 1; dsk__once; dsk__once = 0)
+#endif
+/** Declares a value of each thread that lives across barriers: a register on a GPU, an array on the
+    CPU. DS_OWN(name) is the value of the running thread. Not initialised. */
+#define DS_PRIVATE(type, name)            \
+    type *name = (type *)dsk__block_take( \
+        dsk__b, sizeof(type), dsk__b->threads[0] * dsk__b->threads[1] * dsk__b->threads[2])
+#define DS_OWN(name) ((name)[DS_THREAD_RANK])
+/** Declares an array of 1 to 3 dimensions in the shared memory of the block, at most 48 KiB together.
+    Not initialised. */
+#define DS_SHARED(type, name, ...) \
+    DS__JOIN(DS__SHARED_, DS__NUMBER(__VA_ARGS__))(type, name, __VA_ARGS__)
+#define DS__SHARED_1(type, name, a)  \
+    DS__SHARED_LIMIT(type, name, a); \
+    type *name = (type *)dsk__block_take(dsk__b, sizeof(type), (a))
+#define DS__SHARED_2(type, name, a, b)       \
+    DS__SHARED_LIMIT(type, name, (a) * (b)); \
+    type(*name)[b] = (type(*)[b])dsk__block_take(dsk__b, sizeof(type), (size_t)(a) * (b))
+#define DS__SHARED_3(type, name, a, b, c)          \
+    DS__SHARED_LIMIT(type, name, (a) * (b) * (c)); \
+    type(*name)[b][c] =                            \
+        (type(*)[b][c])dsk__block_take(dsk__b, sizeof(type), (size_t)(a) * (b) * (c))
+#define DS__SHARED_LIMIT(type, name, count)                \
+    DS__STATIC_ASSERT(sizeof(type) * (count) <= 48 * 1024, \
+                      #name ": a block has at most 48 KiB of shared memory")
+#endif
+
+#ifndef DEVSTREAM_KERNEL_DEVICE
+#ifndef DEVSTREAM_NO_SITES
+
+static inline DS_MUST_USE ds_result ds_at_kernel_def_get_kernel(const char *file_, int line_,
+        ds_kernel_def *def_, ds_kernel *out_) {
+    return ds_site_set(file_, line_), (ds_kernel_def_get_kernel)(def_, out_);
+}
+#define ds_kernel_def_get_kernel(...) ds_at_kernel_def_get_kernel(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_kernel_def_launch(const char *file_, int line_,
+        ds_kernel_def *def_, ds_stream stream_, const ds_kernel_dims *dims_, const void *args_) {
+    return ds_site_set(file_, line_), (ds_kernel_def_launch)(def_, stream_, dims_, args_);
+}
+#define ds_kernel_def_launch(...) ds_at_kernel_def_launch(__FILE__, __LINE__, __VA_ARGS__)
+
+#endif
+#endif
+
+#endif /* DEVSTREAM_KERNEL_H_INCLUDED */
+
+/* ============================================================================================= */
+#if defined(DEVSTREAM_IMPLEMENTATION) && !defined(DEVSTREAM_KERNEL_H_IMPLEMENTED)
+#define DEVSTREAM_KERNEL_H_IMPLEMENTED
+#ifndef __cplusplus
+
+/* kernel/scratch.h - blocks of block kernels on the CPU.
+
+   Runs the blocks of a piece of a launch (ds_kernel_run_blocks) with scratch memory for their shared
+   and private variables, which the generated code takes from the front.
+
+   Policy: scratch memory is not on the stack of the worker, since a block may need a megabyte. A
+   piece takes the chunk that was used last, which is most likely in the cache, and returns it.
+   There are as many chunks as pieces have run at the same time, until ds_shutdown.
+
+   Invariants: a chunk belongs to one running piece, or is in the list.
+   Locks: `lock` guards the list, for some instructions.
+   Threads: workers and waiting host threads. */
+
+#include <setjmp.h>
+
+typedef struct ds__scratch {
+    struct ds__scratch *next;
+    char *memory; /* DS_KERNEL_SCRATCH_BYTES, aligned to 64 bytes, behind this struct */
+} ds__scratch;
+
+static struct {
+    ds__lock lock;
+    ds__scratch *list; /* the one used last in front */
+} ds__scratch_state;
+
+/* Where ds_kernel_block_overflow returns to: the running piece of the thread. */
+static _Thread_local jmp_buf *ds__scratch_overflow;
+
+/* Returns a chunk. NULL: no memory. */
+static ds__scratch *ds__scratch_take(void) {
+    ds__lock_take(&ds__scratch_state.lock);
+    ds__scratch *chunk = ds__scratch_state.list;
+    if (chunk)
+        ds__scratch_state.list = chunk->next;
+    ds__lock_give(&ds__scratch_state.lock);
+    if (chunk)
+        return chunk;
+    chunk = ds__host_alloc(sizeof *chunk + DS_KERNEL_SCRATCH_BYTES + 64);
+    if (chunk)
+        chunk->memory = (char *)(((uintptr_t)(chunk + 1) + 63) & ~(uintptr_t)63);
+    return chunk;
+}
+
+static void ds__scratch_put(ds__scratch *chunk) {
+    ds__lock_take(&ds__scratch_state.lock);
+    chunk->next = ds__scratch_state.list;
+    ds__scratch_state.list = chunk;
+    ds__lock_give(&ds__scratch_state.lock);
+}
+
+/* At shutdown, when no kernel runs. */
+static void ds__scratch_free_all(void) {
+    while (ds__scratch_state.list) {
+        ds__scratch *chunk = ds__scratch_state.list;
+        ds__scratch_state.list = chunk->next;
+        ds__host_free(chunk);
+    }
+}
+
+/* Runs the blocks in the order of their numbers. Returns the status of the kernel. */
+static int ds__blocks_run(void (*block_fn)(ds_kernel_block *block, const void *args),
+                          ds_kernel_block *b, size_t count, const void *args) {
+    for (size_t i = 0; i < count; i++) {
+        b->used = 0;
+        b->in_threads = 0;
+        block_fn(b, args);
+        if (b->in_threads)
+            return DS__KERNEL_LOOP_LEFT;
+        if (++b->index[0] == b->grid[0]) {
+            b->index[0] = 0;
+            if (++b->index[1] == b->grid[1]) {
+                b->index[1] = 0;
+                b->index[2]++;
+            }
+        }
+    }
+    return 0;
+}
+
+/* The same; ds_kernel_block_overflow returns to here. */
+static int ds__blocks_guard(void (*block_fn)(ds_kernel_block *block, const void *args),
+                            ds_kernel_block *b, size_t count, const void *args) {
+    jmp_buf overflow;
+    jmp_buf *outer = ds__scratch_overflow;
+    ds__scratch_overflow = &overflow;
+    int status =
+        setjmp(overflow) ? DS__KERNEL_SCRATCH_SPENT : ds__blocks_run(block_fn, b, count, args);
+    ds__scratch_overflow = outer;
+    return status;
+}
+
+DSDEF int(ds_kernel_run_blocks)(void (*block_fn)(ds_kernel_block *block, const void *args),
+                                const ds_kernel_dims *dims, size_t first, size_t count,
+                                const void *args) {
+    ds__scratch *chunk = ds__scratch_take();
+    if (!chunk)
+        return DS__KERNEL_NO_SCRATCH;
+    ds_kernel_block b = { .scratch = chunk->memory };
+    size_t row = first / dims->n[0];
+    b.index[0] = (unsigned)(first - row * dims->n[0]);
+    b.index[1] = (unsigned)(row % dims->n[1]);
+    b.index[2] = (unsigned)(row / dims->n[1]);
+    for (int axis = 0; axis < 3; axis++)
+        b.grid[axis] = (unsigned)dims->n[axis];
+    int status = ds__blocks_guard(block_fn, &b, count, args);
+    ds__scratch_put(chunk);
+    return status;
+}
+
+DSDEF void(ds_kernel_block_overflow)(void) {
+    longjmp(*ds__scratch_overflow, 1);
+}
+
+/* kernel/definition.h - kernels that a program defines with macros.
+
+   Creates the kernel of a definition at its first use (ds_kernel_def_get_kernel) and launches it
+   (ds_kernel_def_launch).
+
+   Invariants: a definition is in the list exactly while `epoch` is that of the library's present
+   start; then `kernel` is valid. The epoch is stored last, so a launch that reads it needs no lock.
+   Locks: `making` guards the list and the creation; the driver is not called under it.
+   Threads: any. The list is emptied in ds_shutdown, while no other thread is inside of devstream. */
+
+static struct {
+    ds__mutex making;
+    ds_kernel_def *list;
+} ds__kernel_defs = { DS__MUTEX_INIT, NULL };
+
+/* Destroys the kernels of all definitions. */
+static void ds__kernel_defs_shutdown(void) {
+    for (ds_kernel_def *def = ds__kernel_defs.list; def; def = def->next) {
+        ds__kernel *k = ds__pin(&ds__g.kernels, def->kernel.id);
+        if (k) {
+            ds__table_kill(&ds__g.kernels, k);
+            ds__unpin(&ds__g.kernels, k);
+        }
+    }
+    ds__kernel_defs.list = NULL;
+    ds__scratch_free_all();
+}
+
+static ds_result ds__kernel_def_create(ds_kernel_def *def, ds_kernel *out) {
+    ds_kernel_desc desc = { .name = def->name,
+                            .cpu_fn = def->cpu_fn,
+                            .args_size = def->args_size,
+                            .params = def->params,
+                            .param_count = def->param_count,
+                            .bytes_fn = def->bytes_fn,
+                            .cuda = { .image_pieces = def->ptx,
+                                      .entry = def->ptx ? def->name : NULL,
+                                      .block = def->block,
+                                      .items_per_block = def->items_per_block } };
+    return ds__kernel_new(&desc, out);
+}
+
+/* The slow part of ds__kernel_def_get: creates the kernel, unless another thread did. */
+static ds_result ds__kernel_def_get_slow(ds_kernel_def *def, ds_kernel *out) {
+    static const ds__module module = { .shutdown = ds__kernel_defs_shutdown };
+    ds_result r = DS_OK;
+    uint32_t epoch = atomic_load(&ds__g.epoch);
+    ds__mutex_lock(&ds__kernel_defs.making);
+    if (def->epoch != epoch) {
+        r = ds__kernel_def_create(def, &def->kernel);
+        if (r == DS_OK) {
+            ds__module_start(DS__MODULE_KERNEL, &module);
+            def->next = ds__kernel_defs.list;
+            ds__kernel_defs.list = def;
+            __atomic_store_n(&def->epoch, epoch, __ATOMIC_RELEASE);
+        }
+    }
+    out->id = r == DS_OK ? def->kernel.id : 0;
+    ds__mutex_unlock(&ds__kernel_defs.making);
+    return r;
+}
+
+/* Returns the kernel of a definition. */
+static inline ds_result ds__kernel_def_get(ds_kernel_def *def, ds_kernel *out) {
+    if (DS__UNLIKELY(__atomic_load_n(&def->epoch, __ATOMIC_ACQUIRE) != atomic_load(&ds__g.epoch)))
+        return ds__kernel_def_get_slow(def, out);
+    *out = def->kernel;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_kernel_def_get_kernel)(ds_kernel_def *def, ds_kernel *out) {
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_kernel_def_get_kernel");
+    DS__REQUIRE(def && out, "%s is NULL", def ? "out" : "def");
+    return ds__kernel_def_get(def, out);
+}
+
+DSDEF ds_result(ds_kernel_def_launch)(ds_kernel_def *def, ds_stream stream,
+                                      const ds_kernel_dims *dims, const void *args) {
+    ds_result r = ds__api_enter_inline("ds_kernel_def_launch");
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    DS__REQUIRE(def && dims && args, "%s is NULL", !def ? "def" : !dims ? "dims" : "args");
+    size_t items;
+    int overflow = __builtin_mul_overflow(dims->n[0], dims->n[1], &items);
+    overflow |= __builtin_mul_overflow(items, dims->n[2], &items);
+    DS__REQUIRE(!overflow, "kernel %s: %zu x %zu x %zu items exceed size_t", def->name, dims->n[0],
+                dims->n[1], dims->n[2]);
+    ds_kernel kernel;
+    r = ds__kernel_def_get(def, &kernel);
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    r = ds__kernel_launch(kernel, items, NULL, args, def->args_size, stream);
+    if (DS__UNLIKELY(r == DS_ERR_UNSUPPORTED) && !def->ptx)
+        return ds__fail_append(r, "; run `devstream-kernels %s` and compile again", def->source);
+    return r;
+}
+
+#endif /* C */
+#endif /* DEVSTREAM_IMPLEMENTATION */
+
+/* Licence: MIT or public domain, at your choice; see the end of devstream.h. */
