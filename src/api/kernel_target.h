@@ -43,7 +43,15 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__SIN_APPROX(x) __nvvm_sin_approx_f(x)
 #define DS__COS_APPROX(x) __nvvm_cos_approx_f(x)
 #define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
-#define DS__RCP_APPROX(x) __nvvm_rcp_approx_ftz_f(x)
+#define DS__RCP_APPROX(x) ds__rcp_approx(x)
+
+/* clang 14 has no builtin for it. */
+static inline __attribute__((device, always_inline)) float ds__rcp_approx(float x) {
+    float r;
+    __asm__("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
 #define DS__HAS_APPROX 1
 
 #elif defined(DEVSTREAM_KERNEL_DEVICE)
@@ -149,5 +157,19 @@ typedef __SIZE_TYPE__ size_t;
 #define DS_KERNEL_FN DS__DEVICE_FN
 /** Qualifies a table of constants that kernels read in both forms. */
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
+
+/* The exponential, trigonometric and hyperbolic functions of float64: DS__WIDE(exp). clang has none
+   for GPUs unless libdevice is linked (math_wide.h). */
+#define DS__HAS_WIDE 1
+#if !defined(DEVSTREAM_KERNEL_DEVICE)
+#define DS__WIDE(name) __builtin_##name
+#elif !defined(__clang__)
+#define DS__WIDE(name) name
+#elif defined(DEVSTREAM_KERNEL_LIBDEVICE)
+#define DS__WIDE(name) __nv_##name
+#else
+#undef DS__HAS_WIDE
+#define DS__HAS_WIDE 0
+#endif
 
 #endif

@@ -321,6 +321,46 @@ else
     skip "aarch64-linux-gnu-gcc: not installed"
 fi
 
+# A program prints check sums of the kernels' functions.
+if [ -z "$fast$label" ]; then
+    native=; [ "$(uname -m)" != x86_64 ] || native=-march=native
+    cxx=$(for cc in $compilers; do cxx_of "$cc"; done)
+    long "arithmetic of kernels, the same bits by all compilers and options: runs" "
+        same() { # same COMPILER OPTIONS...
+            \"\$@\" \$warn -I\$root/src \$T/kernel_math.c -o math -lm || return
+            \${run:-} ./math >sums
+            [ -e expected ] || cp sums expected
+            cmp expected sums || { echo \"by: \$*\"; diff expected sums; }
+        }
+        for cc in $(echo $compilers); do
+            same \$cc -std=c11 -O0
+            same \$cc -std=gnu11 -O3
+            same \$cc -std=gnu11 -O3 $native
+        done
+        for cxx in $(echo $cxx); do
+            if command -v \$cxx >/dev/null; then same \$cxx -x c++ -std=c++11 -O2; fi
+        done
+        if command -v aarch64-linux-gnu-gcc && command -v qemu-aarch64; then
+            run='qemu-aarch64 -L /usr/aarch64-linux-gnu'
+            same aarch64-linux-gnu-gcc -std=gnu11 -O3
+        fi"
+fi
+# The functions of float64 need libdevice there; an older clang reads a newer toolkit's.
+if [ -n "$fast$label" ]; then :
+elif have clang; then
+    t "arithmetic of kernels, device code by clang, of float64 with libdevice only" "
+        device=\"clang -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib -ffp-contract=off -std=c++14 \
+            -O2 -S -Wall -Wextra -Werror -Wno-unknown-cuda-version\"
+        \$device \$root/tests/unit/kernel_math_device.cu -o math.ptx
+        { echo '#define DEVSTREAM_KERNEL_DEVICE'; echo '#include \"kernel/math_wide.h\"'
+          for f in ds_exp ds_log ds_sin ds_cos ds_tanh; do echo \"DS__GLOBAL \${f}_of(double *p) { *p = \$f(*p); }\"; done
+          echo 'DS__GLOBAL ds_pow_of(double *p) { *p = ds_pow(*p, p[1]); }'; } >wide.cu
+        fails 'ds_tanh of float64 needs libdevice' \$device -I\$root/src wide.cu -o wide.ptx
+        library=\$CUDA_HOME/nvvm/libdevice/libdevice.10.bc
+        [ ! -e \$library ] || \$device -DDEVSTREAM_KERNEL_LIBDEVICE -Xclang -mlink-builtin-bitcode -Xclang \$library \
+            -I\$root/src wide.cu -o wide.ptx"
+fi
+
 echo '#include <cuda_runtime_api.h>' | $CC -x c -fsyntax-only - 2>/dev/null ||
     t "DEVSTREAM_CUDA without CUDA's headers: refused" "fails 'error.*DEVSTREAM_CUDA' $CC -std=c11 -I\$I -fsyntax-only \$T/cuda.c"
 if [ -n "$CUDA_HOME" ]; then
