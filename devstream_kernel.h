@@ -62,7 +62,15 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__SIN_APPROX(x) __nvvm_sin_approx_f(x)
 #define DS__COS_APPROX(x) __nvvm_cos_approx_f(x)
 #define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
-#define DS__RCP_APPROX(x) __nvvm_rcp_approx_ftz_f(x)
+#define DS__RCP_APPROX(x) ds__rcp_approx(x)
+
+/* clang 14 has no builtin for it. */
+static inline __attribute__((device, always_inline)) float ds__rcp_approx(float x) {
+    float r;
+    __asm__("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
 #define DS__HAS_APPROX 1
 
 #elif defined(DEVSTREAM_KERNEL_DEVICE)
@@ -168,6 +176,754 @@ typedef __SIZE_TYPE__ size_t;
 #define DS_KERNEL_FN DS__DEVICE_FN
 /** Qualifies a table of constants that kernels read in both forms. */
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
+
+/* The exponential, trigonometric and hyperbolic functions of float64: DS__WIDE(exp). clang has none
+   for GPUs unless libdevice is linked (math_wide.h). */
+#define DS__HAS_WIDE 1
+#if !defined(DEVSTREAM_KERNEL_DEVICE)
+#define DS__WIDE(name) __builtin_##name
+#elif !defined(__clang__)
+#define DS__WIDE(name) name
+#elif defined(DEVSTREAM_KERNEL_LIBDEVICE)
+#define DS__WIDE(name) __nv_##name
+#else
+#undef DS__HAS_WIDE
+#define DS__HAS_WIDE 0
+#endif
+
+/* ---- bits ---- */
+
+DS_KERNEL_FN uint32_t ds__math_float_to_bits(float x) {
+    union {
+        float f;
+        uint32_t u;
+    } v;
+
+    v.f = x;
+    return v.u;
+}
+
+DS_KERNEL_FN float ds__math_float_from_bits(uint32_t bits) {
+    union {
+        float f;
+        uint32_t u;
+    } v;
+
+    v.u = bits;
+    return v.f;
+}
+
+DS_KERNEL_FN uint64_t ds__math_double_to_bits(double x) {
+    union {
+        double f;
+        uint64_t u;
+    } v;
+
+    v.f = x;
+    return v.u;
+}
+
+DS_KERNEL_FN double ds__math_double_from_bits(uint64_t bits) {
+    union {
+        double f;
+        uint64_t u;
+    } v;
+
+    v.u = bits;
+    return v.f;
+}
+
+/* Returns a if the condition is 1, b if it is 0. */
+DS_KERNEL_FN uint32_t ds__math_word_select(int condition, uint32_t a, uint32_t b) {
+    uint32_t mask = 0u - (uint32_t)condition;
+    return (a & mask) | (b & ~mask);
+}
+
+DS_KERNEL_FN float ds__math_float_select(int condition, float a, float b) {
+    return ds__math_float_from_bits(
+        ds__math_word_select(condition, ds__math_float_to_bits(a), ds__math_float_to_bits(b)));
+}
+
+DS_KERNEL_FN double ds__math_double_select(int condition, double a, double b) {
+    uint64_t mask = 0u - (uint64_t)condition;
+    return ds__math_double_from_bits((ds__math_double_to_bits(a) & mask) |
+                                     (ds__math_double_to_bits(b) & ~mask));
+}
+
+/* Returns the NaN of all functions. */
+DS_KERNEL_FN float ds__math_nan(void) {
+    return ds__math_float_from_bits(0x7fc00000u);
+}
+
+DS_KERNEL_FN float ds__math_infinity(void) {
+    return ds__math_float_from_bits(0x7f800000u);
+}
+
+/* ---- functions ---- */
+
+/** Returns |x|. */
+DS_KERNEL_FN float ds_absf(float x) {
+    return ds__math_float_from_bits(ds__math_float_to_bits(x) & 0x7fffffffu);
+}
+
+/** Returns |x|. */
+DS_KERNEL_FN double ds_abs(double x) {
+    return ds__math_double_from_bits(ds__math_double_to_bits(x) & 0x7fffffffffffffffu);
+}
+
+/** Returns the square root of x, correctly rounded; NaN if x < 0. */
+DS_KERNEL_FN float ds_sqrtf(float x) {
+    return DS__SQRTF(x);
+}
+
+/** Returns the square root of x, correctly rounded; NaN if x < 0. */
+DS_KERNEL_FN double ds_sqrt(double x) {
+    return DS__SQRT(x);
+}
+
+/* x86-64 without FMA instructions: the product of two floats is exact as a double. The double sum
+   is made odd if it is not exact, so that the second rounding, to float, sees on which side of the
+   sum the exact value is (Boldo, Melquiond: Emulation of FMA and correctly rounded sums, 2008). */
+DS_KERNEL_FN float ds__math_fma_by_double(float a, float b, float c) {
+    double p = (double)a * (double)b;
+    double wide = (double)c;
+    double s = p + wide;
+    double d = s - p;
+    double rest = (p - (s - d)) + (wide - d);
+
+    uint64_t bits = ds__math_double_to_bits(s);
+    uint64_t up = 0u - (uint64_t)((rest > 0.0) == (s > 0.0));
+    uint64_t inexact = 0u - (uint64_t)((rest > 0.0) | (rest < 0.0));
+    uint64_t even = (bits & 1u) - 1u;
+    bits += ((up & 2u) - 1u) & inexact & even;
+    return (float)ds__math_double_from_bits(bits);
+}
+
+/** Returns a b + c, rounded once.
+    On x86-64 without FMA instructions (-mfma) the function takes about TODO ns, and TODO ns in a
+    vectorized loop. */
+DS_KERNEL_FN float ds_fmaf(float a, float b, float c) {
+#if defined(__x86_64__) && !defined(__FMA__) && !DS__HAS_APPROX
+    return ds__math_fma_by_double(a, b, c);
+#else
+    return DS__FMAF(a, b, c);
+#endif
+}
+
+/** Returns a b + c, rounded once.
+    Without FMA instructions (-mfma on x86-64) the function calls fma of libm, so the program must
+    be linked with -lm. A call takes about TODO ns if the processor has FMA instructions, else
+    about TODO ns. */
+DS_KERNEL_FN double ds_fma(double a, double b, double c) {
+    return DS__FMA(a, b, c);
+}
+
+/* Minimum and maximum: a < b ? a : b is b if one of the two is NaN. Equal numbers have equal bits,
+   except 0 and -0; both bits ored are -0, anded 0. Builtins and instructions of processors differ
+   in these cases. */
+
+/** Returns the smaller of a and b; -0 is smaller than 0. If one of them is NaN, returns the other
+    one. */
+DS_KERNEL_FN float ds_fminf(float a, float b) {
+    float equal = ds__math_float_from_bits(ds__math_float_to_bits(a) | ds__math_float_to_bits(b));
+    float r = ds__math_float_select(a < b, a, b);
+    r = ds__math_float_select(a == b, equal, r);
+    return ds__math_float_select(b != b, a, r);
+}
+
+/** Returns the larger of a and b; 0 is larger than -0. If one of them is NaN, returns the other
+    one. */
+DS_KERNEL_FN float ds_fmaxf(float a, float b) {
+    float equal = ds__math_float_from_bits(ds__math_float_to_bits(a) & ds__math_float_to_bits(b));
+    float r = ds__math_float_select(a > b, a, b);
+    r = ds__math_float_select(a == b, equal, r);
+    return ds__math_float_select(b != b, a, r);
+}
+
+/** Returns the smaller of a and b; -0 is smaller than 0. If one of them is NaN, returns the other
+    one. */
+DS_KERNEL_FN double ds_fmin(double a, double b) {
+    double equal =
+        ds__math_double_from_bits(ds__math_double_to_bits(a) | ds__math_double_to_bits(b));
+    double r = ds__math_double_select(a < b, a, b);
+    r = ds__math_double_select(a == b, equal, r);
+    return ds__math_double_select(b != b, a, r);
+}
+
+/** Returns the larger of a and b; 0 is larger than -0. If one of them is NaN, returns the other
+    one. */
+DS_KERNEL_FN double ds_fmax(double a, double b) {
+    double equal =
+        ds__math_double_from_bits(ds__math_double_to_bits(a) & ds__math_double_to_bits(b));
+    double r = ds__math_double_select(a > b, a, b);
+    r = ds__math_double_select(a == b, equal, r);
+    return ds__math_double_select(b != b, a, r);
+}
+
+/* e^x = 2^n (1 + p); a negative n is n + 2^32. */
+typedef struct ds__math_power {
+    float p;
+    uint32_t n;
+} ds__math_power;
+
+/* x is a number of at most 2^21. */
+DS_KERNEL_FN ds__math_power ds__math_exp_reduce(float x) {
+    ds__math_power e;
+    float t = x * 1.44269502f + 12582912.0f;
+    float n = t - 12582912.0f;
+    float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+
+    float q = 0.00138207572f;
+    q = q * r + 0.00836867839f;
+    q = q * r + 0.0416682661f;
+    q = q * r + 0.166665211f;
+    q = q * r + 0.49999994f;
+    e.p = r + r * r * q;
+    e.n = ds__math_float_to_bits(t) - 0x4b400000u;
+    return e;
+}
+
+/** Returns e^x. */
+DS_KERNEL_FN float ds_expf(float x) {
+    float a = ds__math_float_select(x < 89.0f, x, 89.0f);
+    a = ds__math_float_select(a > -104.0f, a, -104.0f);
+    ds__math_power e = ds__math_exp_reduce(a);
+
+    /* 2^n as a product, since neither 2^128 nor 2^-150 is a normal number. */
+    uint32_t n = e.n + 254u;
+    uint32_t half = n >> 1;
+    float y = (1.0f + e.p) * ds__math_float_from_bits(half << 23);
+    y = y * ds__math_float_from_bits((n - half) << 23);
+    return ds__math_float_select(x != x, ds__math_nan(), y);
+}
+
+/** Returns the hyperbolic tangent of x. */
+DS_KERNEL_FN float ds_tanhf(float x) {
+    float a = ds_absf(x);
+    a = ds__math_float_select(a < 10.0f, a, 10.0f);
+    ds__math_power e = ds__math_exp_reduce(a + a);
+    float s = ds__math_float_from_bits((e.n + 127u) << 23);
+    float m = s * e.p + (s - 1.0f);
+    uint32_t y = ds__math_float_to_bits(m / (m + 2.0f));
+    y |= ds__math_float_to_bits(x) & 0x80000000u;
+    return ds__math_float_select(x != x, ds__math_nan(), ds__math_float_from_bits(y));
+}
+
+/** Returns the natural logarithm of x; -infinity if x is 0, NaN if x < 0. */
+DS_KERNEL_FN float ds_logf(float x) {
+    int small = x < 1.17549435e-38f;
+    uint32_t bits = ds__math_float_to_bits(ds__math_float_select(small, x * 8388608.0f, x));
+    bits += 0x3f800000u - 0x3f3504f3u; /* 1 and the square root of 1/2 */
+    float n = (float)((int32_t)(bits >> 23) - 127) - ds__math_float_select(small, 23.0f, 0.0f);
+    float f = ds__math_float_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+
+    float q = -0.0763724893f;
+    q = q * f + 0.127640843f;
+    q = q * f - 0.13160193f;
+    q = q * f + 0.142013431f;
+    q = q * f - 0.166233197f;
+    q = q * f + 0.20001249f;
+    q = q * f - 0.250008225f;
+    q = q * f + 0.333333313f;
+    float z = f * f;
+    float y = q * f * z + n * 1.42860677e-6f;
+    y = (y - 0.5f * z) + f;
+    y = y + n * 0.693145752f;
+
+    y = ds__math_float_select(x == 0.0f, -ds__math_infinity(), y);
+    y = ds__math_float_select(x == ds__math_infinity(), x, y);
+    return ds__math_float_select(x >= 0.0f, y, ds__math_nan());
+}
+
+/* n of it is 2047. */
+#define DS__MATH_NEAR 3216.0f
+
+/* Element i: 32 bits of 2/pi / 2^18 from bit 8 i on. */
+DS_KERNEL_CONST uint32_t ds__math_two_over_pi[24] = {
+    0x000028beu, 0x0028be60u, 0x28be60dbu, 0xbe60db93u, 0x60db9391u, 0xdb939105u,
+    0x9391054au, 0x91054a7fu, 0x054a7f09u, 0x4a7f09d5u, 0x7f09d5f4u, 0x09d5f47du,
+    0xd5f47d4du, 0xf47d4d37u, 0x7d4d3770u, 0x4d377036u, 0x377036d8u, 0x7036d8a5u,
+    0x36d8a566u, 0xd8a5664fu, 0xa5664f10u, 0x664f10e4u, 0x4f10e410u, 0x10e4107fu
+};
+
+/* n pi/2 + r; n modulo 4 is in the lower bits of n. */
+typedef struct ds__math_angle {
+    float r;
+    uint32_t n;
+} ds__math_angle;
+
+/* 0 <= a <= DS__MATH_NEAR */
+DS_KERNEL_FN ds__math_angle ds__math_near_reduce(float a) {
+    ds__math_angle w;
+    float t = a * 0.636619747f + 12582912.0f; /* as in kernel_math_exp.h */
+    float n = t - 12582912.0f;
+    w.r = ((a - n * 1.57080078f) - n * -4.45451587e-6f) - n * 6.07710063e-11f;
+    w.n = ds__math_float_to_bits(t);
+    return w;
+}
+
+/* a >= 2^9; for other arguments the result has no meaning, but the table is read inside of its
+   bounds. */
+DS_KERNEL_FN ds__math_angle ds__math_far_reduce(float a) {
+    ds__math_angle w;
+    uint32_t bits = ds__math_float_to_bits(a);
+    uint32_t k = bits >> 23;
+    k = k > 134u ? k - 134u : 0u;
+    uint32_t j = k >> 3;
+    /* The mantissa times 2^(k mod 8): a variable shift would not be vectorized without AVX2. */
+    uint32_t scaled = (bits & 0x7fffffu) | ((150u + (k & 7u)) << 23);
+    uint32_t m = (uint32_t)(int32_t)ds__math_float_from_bits(scaled);
+
+    uint64_t turns = (uint64_t)(m * ds__math_two_over_pi[j]) << 32;
+    turns += (uint64_t)m * ds__math_two_over_pi[j + 4u];
+    turns += (uint64_t)m * ds__math_two_over_pi[j + 8u] >> 32;
+    turns += (uint64_t)1 << 61;
+    uint32_t high = (uint32_t)(turns >> 32);
+    uint32_t low = (uint32_t)turns;
+    w.n = high >> 30;
+
+    /* The fraction in parts that are exact as floats; so is a sum of them that is small. */
+    float r = (float)((int32_t)(high & 0x3fffff00u) - 0x20000000);
+    r = r + (float)(int32_t)((high & 0xffu) << 16 | low >> 16) * 1.52587891e-5f;
+    r = r + (float)(int32_t)(low & 0xffffu) * 2.32830644e-10f;
+    w.r = r * 1.46291812e-9f; /* pi/2 2^-30 */
+    return w;
+}
+
+DS_KERNEL_FN ds__math_angle ds__math_angle_reduce(float a) {
+#if defined(__AVX2__) && !DS__HAS_APPROX
+    ds__math_angle w = ds__math_near_reduce(a);
+    ds__math_angle far = ds__math_far_reduce(a);
+    w.r = ds__math_float_select(a > DS__MATH_NEAR, far.r, w.r);
+    w.n = ds__math_word_select(a > DS__MATH_NEAR, far.n, w.n);
+    return w;
+#else
+    if (a > DS__MATH_NEAR)
+        return ds__math_far_reduce(a);
+    return ds__math_near_reduce(a);
+#endif
+}
+
+/* Returns the sine of n pi/2 + r, for |r| <= pi/4; the sign is that of bit 31 of `sign` too. */
+DS_KERNEL_FN float ds__math_angle_sine(ds__math_angle w, uint32_t sign) {
+    float z = w.r * w.r;
+    float s = -0.000195178975f;
+    s = s * z + 0.00833218731f;
+    s = s * z - 0.166666552f;
+    s = w.r + w.r * z * s;
+
+    float c = 2.44323292e-5f;
+    c = c * z - 0.00138873095f;
+    c = c * z + 0.0416666456f;
+    c = (1.0f - 0.5f * z) + z * z * c;
+
+    uint32_t y = ds__math_float_to_bits(ds__math_float_select((int)(w.n & 1u), c, s));
+    return ds__math_float_from_bits(y ^ ((w.n << 30 ^ sign) & 0x80000000u));
+}
+
+/** Returns the sine of x, in radians; NaN if x is infinite. Any x is reduced exactly.
+    With AVX2 a loop of the function is vectorized. Else, use ds_sinf_fast for vector code. */
+DS_KERNEL_FN float ds_sinf(float x) {
+    float a = ds_absf(x);
+    float y = ds__math_angle_sine(ds__math_angle_reduce(a), ds__math_float_to_bits(x));
+    return ds__math_float_select(a < ds__math_infinity(), y, ds__math_nan());
+}
+
+/** Returns the cosine of x, in radians; NaN if x is infinite. Any x is reduced exactly.
+    With AVX2 a loop of the function is vectorized. Else, use ds_cosf_fast for vector code. */
+DS_KERNEL_FN float ds_cosf(float x) {
+    float a = ds_absf(x);
+    ds__math_angle w = ds__math_angle_reduce(a);
+    w.n += 1u; /* cos x = sin(x + pi/2) */
+    float y = ds__math_angle_sine(w, 0u);
+    return ds__math_float_select(a < ds__math_infinity(), y, ds__math_nan());
+}
+
+/* Of 0, an infinity or NaN the result has no meaning, but is finite. */
+DS_KERNEL_FN double ds__math_pow_log2(float a) {
+    uint64_t bits = ds__math_double_to_bits((double)a);
+    bits += 0x3ff0000000000000u - 0x3fe6a09e667f3bcdu; /* 1 and the square root of 1/2 */
+    double n = (double)((int32_t)(uint32_t)(bits >> 52) - 1023);
+    double m = ds__math_double_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu);
+
+    double s = (m - 1.0) / (m + 1.0);
+    double z = s * s;
+    double low = 2.8853900817900788 + z * 0.9617966733379516;
+    double high = 0.57708358630489542 + z * 0.41167261900712404;
+    double q = low + z * z * (high + z * z * 0.34073220961685891);
+    return n + s * q;
+}
+
+/* Of |w| > 1022 the result has no meaning. */
+DS_KERNEL_FN float ds__math_pow_exp2(double w) {
+    double t = w + 6755399441055744.0; /* 1.5 2^52: the sum has the unit 1 */
+    double f = w - (t - 6755399441055744.0);
+    double f2 = f * f;
+    double p0 = 1.0 + f * 0.69314718070502546;
+    double p2 = 0.24022651067509454 + f * 0.055504103647202672;
+    double p4 = 0.0096180379769126856 + f * 0.0013333935688645785;
+    double p6 = 0.00015466810350792741 + f * 1.5196111856884689e-5;
+    double p = (p0 + f2 * p2) + f2 * f2 * (p4 + f2 * p6);
+    return (float)(p * ds__math_double_from_bits((ds__math_double_to_bits(t) + 1023u) << 52));
+}
+
+/** Returns x^y. The result is 1 if x is 1 or y is 0, also for a NaN; NaN if x is negative and
+    finite and y is finite and not an integer. */
+DS_KERNEL_FN float ds_powf(float x, float y) {
+    float a = ds_absf(x);
+    float b = ds_absf(y);
+    double w = (double)y * ds__math_pow_log2(a);
+    float r = ds__math_pow_exp2(w);
+
+    /* Overflow and underflow, decided in float: gcc makes no SSE2 code of masks of 64 bits. */
+    float infinity = ds__math_infinity();
+    float power = (float)w;
+    r = ds__math_float_select(power > 200.0f, infinity, r);
+    r = ds__math_float_select(power < -200.0f, 0.0f, r);
+
+    /* 0 and infinities */
+    float edge = ds__math_float_select((y > 0.0f) == (a > 1.0f), infinity, 0.0f);
+    r = ds__math_float_select((a == 0.0f) | (a == infinity) | (b == infinity), edge, r);
+
+    /* negative x: floats from 2^24 on are even integers */
+    int32_t i = (int32_t)ds__math_float_select(b < 16777216.0f, b, 16777216.0f);
+    int whole = ((float)i == b) | (b >= 16777216.0f);
+    uint32_t sign = (uint32_t)(whole & i) << 31 & ds__math_float_to_bits(x);
+    r = ds__math_float_from_bits(ds__math_float_to_bits(r) | sign);
+    int bad = (x < 0.0f) & (a < infinity) & !whole;
+
+    bad = bad | (x != x) | (y != y);
+    int one = (x == 1.0f) | (y == 0.0f) | ((x == -1.0f) & (b == infinity));
+    r = ds__math_float_select(bad, ds__math_nan(), r);
+    return ds__math_float_select(one, 1.0f, r);
+}
+
+#if DS__HAS_WIDE
+
+#if defined(__clang__) && DS__HAS_APPROX
+extern "C" {
+__attribute__((device)) double __nv_exp(double);
+__attribute__((device)) double __nv_log(double);
+__attribute__((device)) double __nv_sin(double);
+__attribute__((device)) double __nv_cos(double);
+__attribute__((device)) double __nv_tanh(double);
+__attribute__((device)) double __nv_pow(double, double);
+}
+#endif
+
+/** Returns e^x. */
+DS_KERNEL_FN double ds_exp(double x) {
+    return DS__WIDE(exp)(x);
+}
+
+/** Returns the natural logarithm of x. */
+DS_KERNEL_FN double ds_log(double x) {
+    return DS__WIDE(log)(x);
+}
+
+/** Returns the sine of x, in radians. */
+DS_KERNEL_FN double ds_sin(double x) {
+    return DS__WIDE(sin)(x);
+}
+
+/** Returns the cosine of x, in radians. */
+DS_KERNEL_FN double ds_cos(double x) {
+    return DS__WIDE(cos)(x);
+}
+
+/** Returns the hyperbolic tangent of x. */
+DS_KERNEL_FN double ds_tanh(double x) {
+    return DS__WIDE(tanh)(x);
+}
+
+/** Returns x^y. */
+DS_KERNEL_FN double ds_pow(double x, double y) {
+    return DS__WIDE(pow)(x, y);
+}
+
+#else
+/* Declared, so that a use is an error with a sentence. */
+#define DS__NO_WIDE(name)                                                                 \
+    __attribute__((device, unavailable(name " of float64 needs libdevice, which was not " \
+                                            "found: set CUDA_HOME to a CUDA toolkit, or " \
+                                            "call " name "f of float32")))
+DS__NO_WIDE("ds_exp") double ds_exp(double x);
+DS__NO_WIDE("ds_log") double ds_log(double x);
+DS__NO_WIDE("ds_sin") double ds_sin(double x);
+DS__NO_WIDE("ds_cos") double ds_cos(double x);
+DS__NO_WIDE("ds_tanh") double ds_tanh(double x);
+DS__NO_WIDE("ds_pow") double ds_pow(double x, double y);
+#endif
+
+#if DS__HAS_APPROX
+/* 1.44269502 is log2 e, 0.693147182 is ln 2 */
+#define DS__FAST_EXP(x) DS__EX2_APPROX((x)*1.44269502f)
+#define DS__FAST_LOG(x) (DS__LG2_APPROX(x) * 0.693147182f)
+#define DS__FAST_TANH(x) (1.0f - 2.0f * DS__RCP_APPROX(1.0f + DS__EX2_APPROX((x)*2.88539004f)))
+#define DS__FAST_POW(x, y) DS__EX2_APPROX((y)*DS__LG2_APPROX(x))
+#define DS__FAST_SIN(x) DS__SIN_APPROX(x)
+#define DS__FAST_COS(x) DS__COS_APPROX(x)
+#define DS__FAST_RSQRT(x) DS__RSQRT_APPROX(x)
+#define DS__FAST_RCP(x) DS__RCP_APPROX(x)
+#else
+#define DS__FAST_EXP(x) ds_expf(x)
+#define DS__FAST_LOG(x) ds_logf(x)
+#define DS__FAST_TANH(x) ds_tanhf(x)
+#define DS__FAST_POW(x, y) ds_expf((y)*ds_logf(x))
+#define DS__FAST_SIN(x) ds__math_near_sine(x)
+#define DS__FAST_COS(x) ds__math_near_cosine(x)
+#define DS__FAST_RSQRT(x) (1.0f / DS__SQRTF(x))
+#define DS__FAST_RCP(x) (1.0f / (x))
+
+/* As ds_sinf and ds_cosf for |x| <= DS__MATH_NEAR. */
+DS_KERNEL_FN float ds__math_near_sine(float x) {
+    return ds__math_angle_sine(ds__math_near_reduce(ds_absf(x)), ds__math_float_to_bits(x));
+}
+
+DS_KERNEL_FN float ds__math_near_cosine(float x) {
+    ds__math_angle w = ds__math_near_reduce(ds_absf(x));
+    w.n += 1u;
+    return ds__math_angle_sine(w, 0u);
+}
+#endif
+
+/** Returns about e^x. */
+DS_KERNEL_FN float ds_expf_fast(float x) {
+    return DS__FAST_EXP(x);
+}
+
+/** Returns about the natural logarithm of x. */
+DS_KERNEL_FN float ds_logf_fast(float x) {
+    return DS__FAST_LOG(x);
+}
+
+/** Returns about the hyperbolic tangent of x; its absolute error is small, not its relative
+    error. */
+DS_KERNEL_FN float ds_tanhf_fast(float x) {
+    return DS__FAST_TANH(x);
+}
+
+/** Returns about x^y, for x >= 0. */
+DS_KERNEL_FN float ds_powf_fast(float x, float y) {
+    return DS__FAST_POW(x, y);
+}
+
+/** Returns about the sine of x, in radians. On the CPU the function equals ds_sinf for |x| <= 3216
+    and is vectorized; for larger arguments the result has no meaning. */
+DS_KERNEL_FN float ds_sinf_fast(float x) {
+    return DS__FAST_SIN(x);
+}
+
+/** Returns about the cosine of x, in radians. On the CPU the function equals ds_cosf for
+    |x| <= 3216 and is vectorized; for larger arguments the result has no meaning. */
+DS_KERNEL_FN float ds_cosf_fast(float x) {
+    return DS__FAST_COS(x);
+}
+
+/** Returns about 1 / sqrt(x). */
+DS_KERNEL_FN float ds_rsqrtf_fast(float x) {
+    return DS__FAST_RSQRT(x);
+}
+
+/** Returns about 1 / x. */
+DS_KERNEL_FN float ds_rcpf_fast(float x) {
+    return DS__FAST_RCP(x);
+}
+
+#if DS__HAS_APPROX && !defined(__clang__)
+/* ---- device code, nvcc: the pointer's type selects the function ---- */
+DS_KERNEL_FN unsigned *ds__atomic_native(uint32_t *p) {
+    return p;
+}
+
+DS_KERNEL_FN int *ds__atomic_native(int32_t *p) {
+    return p;
+}
+
+DS_KERNEL_FN unsigned long long *ds__atomic_native(uint64_t *p) {
+    return (unsigned long long *)p;
+}
+
+#define DS__ATOMIC_ADD(p, value) atomicAdd(ds__atomic_native(p), value)
+#define DS__ATOMIC_AND(p, value) atomicAnd(ds__atomic_native(p), value)
+#define DS__ATOMIC_OR(p, value) atomicOr(ds__atomic_native(p), value)
+#define DS__ATOMIC_XOR(p, value) atomicXor(ds__atomic_native(p), value)
+#define DS__ATOMIC_EXCHANGE(p, value) atomicExch(ds__atomic_native(p), value)
+#define DS__ATOMIC_CAS(p, old, value) ((old) = atomicCAS(ds__atomic_native(p), old, value))
+#define DS__ATOMIC_MIN(type, p, value) atomicMin(ds__atomic_native(p), value)
+#define DS__ATOMIC_MAX(type, p, value) atomicMax(ds__atomic_native(p), value)
+#define DS__ATOMIC_ADD_F32(p, value) atomicAdd(p, value)
+#define DS__ATOMIC_ADD_F64(p, value) atomicAdd(p, value)
+
+#else
+/* ---- gcc and clang ---- */
+#define DS__ATOMIC_ADD(p, value) __atomic_fetch_add(p, value, __ATOMIC_RELAXED)
+#define DS__ATOMIC_AND(p, value) __atomic_fetch_and(p, value, __ATOMIC_RELAXED)
+#define DS__ATOMIC_OR(p, value) __atomic_fetch_or(p, value, __ATOMIC_RELAXED)
+#define DS__ATOMIC_XOR(p, value) __atomic_fetch_xor(p, value, __ATOMIC_RELAXED)
+#define DS__ATOMIC_EXCHANGE(p, value) __atomic_exchange_n(p, value, __ATOMIC_RELAXED)
+#define DS__ATOMIC_CAS(p, old, value) \
+    __atomic_compare_exchange_n(p, &(old), value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
+
+#if DS__HAS_APPROX
+/* ---- device code, clang ---- */
+#define DS__ATOMIC_MIN(type, p, value) __atomic_fetch_min(p, value, __ATOMIC_RELAXED)
+#define DS__ATOMIC_MAX(type, p, value) __atomic_fetch_max(p, value, __ATOMIC_RELAXED)
+#define DS__ATOMIC_ADD_F32(p, value) __nvvm_atom_add_gen_f(p, value)
+#define DS__ATOMIC_ADD_F64(p, value) __nvvm_atom_add_gen_d(p, value)
+
+#else
+/* ---- the CPU ---- */
+#define DS__ATOMIC_MIN(type, p, value) ds__atomic_min_##type(p, value)
+#define DS__ATOMIC_MAX(type, p, value) ds__atomic_max_##type(p, value)
+#define DS__ATOMIC_ADD_F32(p, value) ds__atomic_add_float(p, value)
+#define DS__ATOMIC_ADD_F64(p, value) ds__atomic_add_double(p, value)
+
+/* Replaces the value at p by `value` while that is on the given side of it. */
+#define DS__ATOMIC_REPLACE(name, type, side)                       \
+    DS_KERNEL_FN type name(type *p, type value) {                  \
+        type old = __atomic_load_n(p, __ATOMIC_RELAXED);           \
+        while (value side old && !DS__ATOMIC_CAS(p, old, value)) { \
+        }                                                          \
+        return old;                                                \
+    }
+DS__ATOMIC_REPLACE(ds__atomic_min_uint32_t, uint32_t, <)
+DS__ATOMIC_REPLACE(ds__atomic_min_int32_t, int32_t, <)
+DS__ATOMIC_REPLACE(ds__atomic_min_uint64_t, uint64_t, <)
+DS__ATOMIC_REPLACE(ds__atomic_max_uint32_t, uint32_t, >)
+DS__ATOMIC_REPLACE(ds__atomic_max_int32_t, int32_t, >)
+DS__ATOMIC_REPLACE(ds__atomic_max_uint64_t, uint64_t, >)
+#undef DS__ATOMIC_REPLACE
+
+DS_KERNEL_FN float ds__atomic_add_float(float *p, float value) {
+    float old;
+    float sum;
+    __atomic_load(p, &old, __ATOMIC_RELAXED);
+    do {
+        sum = old + value;
+    } while (!__atomic_compare_exchange(p, &old, &sum, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return old;
+}
+
+DS_KERNEL_FN double ds__atomic_add_double(double *p, double value) {
+    double old;
+    double sum;
+    __atomic_load(p, &old, __ATOMIC_RELAXED);
+    do {
+        sum = old + value;
+    } while (!__atomic_compare_exchange(p, &old, &sum, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return old;
+}
+#endif
+#endif
+
+/* ---- functions ---- */
+
+/** Adds to the number at p, modulo 2^32; returns the previous value. */
+DS_KERNEL_FN uint32_t ds_atomic_add_u32(uint32_t *p, uint32_t value) {
+    return DS__ATOMIC_ADD(p, value);
+}
+
+/** Adds to the number at p, modulo 2^32; returns the previous value. */
+DS_KERNEL_FN int32_t ds_atomic_add_i32(int32_t *p, int32_t value) {
+    return DS__ATOMIC_ADD(p, value);
+}
+
+/** Adds to the number at p, modulo 2^64; returns the previous value. */
+DS_KERNEL_FN uint64_t ds_atomic_add_u64(uint64_t *p, uint64_t value) {
+    return DS__ATOMIC_ADD(p, value);
+}
+
+/** Adds to the number at p; returns the previous value. The sum of several additions depends on
+    their order, so its bits differ between runs and drivers. */
+DS_KERNEL_FN float ds_atomic_add_f32(float *p, float value) {
+    return DS__ATOMIC_ADD_F32(p, value);
+}
+
+/** Adds to the number at p; returns the previous value. The sum of several additions depends on
+    their order, so its bits differ between runs and drivers. */
+DS_KERNEL_FN double ds_atomic_add_f64(double *p, double value) {
+    return DS__ATOMIC_ADD_F64(p, value);
+}
+
+/** Replaces the number at p by the smaller of both; returns the previous value. */
+DS_KERNEL_FN uint32_t ds_atomic_min_u32(uint32_t *p, uint32_t value) {
+    return DS__ATOMIC_MIN(uint32_t, p, value);
+}
+
+/** Replaces the number at p by the smaller of both; returns the previous value. */
+DS_KERNEL_FN int32_t ds_atomic_min_i32(int32_t *p, int32_t value) {
+    return DS__ATOMIC_MIN(int32_t, p, value);
+}
+
+/** Replaces the number at p by the smaller of both; returns the previous value. */
+DS_KERNEL_FN uint64_t ds_atomic_min_u64(uint64_t *p, uint64_t value) {
+    return DS__ATOMIC_MIN(uint64_t, p, value);
+}
+
+/** Replaces the number at p by the larger of both; returns the previous value. */
+DS_KERNEL_FN uint32_t ds_atomic_max_u32(uint32_t *p, uint32_t value) {
+    return DS__ATOMIC_MAX(uint32_t, p, value);
+}
+
+/** Replaces the number at p by the larger of both; returns the previous value. */
+DS_KERNEL_FN int32_t ds_atomic_max_i32(int32_t *p, int32_t value) {
+    return DS__ATOMIC_MAX(int32_t, p, value);
+}
+
+/** Replaces the number at p by the larger of both; returns the previous value. */
+DS_KERNEL_FN uint64_t ds_atomic_max_u64(uint64_t *p, uint64_t value) {
+    return DS__ATOMIC_MAX(uint64_t, p, value);
+}
+
+/** Keeps the bits at p that are set in `value` too; returns the previous value. */
+DS_KERNEL_FN uint32_t ds_atomic_and_u32(uint32_t *p, uint32_t value) {
+    return DS__ATOMIC_AND(p, value);
+}
+
+/** Sets the bits at p that are set in `value`; returns the previous value. */
+DS_KERNEL_FN uint32_t ds_atomic_or_u32(uint32_t *p, uint32_t value) {
+    return DS__ATOMIC_OR(p, value);
+}
+
+/** Inverts the bits at p that are set in `value`; returns the previous value. */
+DS_KERNEL_FN uint32_t ds_atomic_xor_u32(uint32_t *p, uint32_t value) {
+    return DS__ATOMIC_XOR(p, value);
+}
+
+/** Replaces the number at p; returns the previous value. */
+DS_KERNEL_FN uint32_t ds_atomic_exchange_u32(uint32_t *p, uint32_t value) {
+    return DS__ATOMIC_EXCHANGE(p, value);
+}
+
+/** Replaces the number at p if it is `expected`; returns the previous value. */
+DS_KERNEL_FN uint32_t ds_atomic_cas_u32(uint32_t *p, uint32_t expected, uint32_t value) {
+    DS__ATOMIC_CAS(p, expected, value);
+    return expected;
+}
+
+/** Replaces the number at p if it is `expected`; returns the previous value. */
+DS_KERNEL_FN uint64_t ds_atomic_cas_u64(uint64_t *p, uint64_t expected, uint64_t value) {
+    DS__ATOMIC_CAS(p, expected, value);
+    return expected;
+}
+
+/* ---- among the threads of one block ---- */
+
+/** Adds to a number in shared memory, modulo 2^32; returns the previous value. Only threads of the
+    block may use the number. On the CPU one thread runs a block, so this is a plain addition, many
+    times faster than ds_atomic_add_u32. */
+DS_KERNEL_FN uint32_t ds_atomic_add_block_u32(uint32_t *p, uint32_t value) {
+#if DS__HAS_APPROX
+    return DS__ATOMIC_ADD(p, value);
+#else
+    uint32_t old = *p;
+    *p = old + value;
+    /* a loop over threads is declared to have independent iterations; this one has not */
+    __asm__ volatile("" ::: "memory");
+    return old;
+#endif
+}
 
 /* ---- extents of a launch --------------------------------------------------------------------- */
 

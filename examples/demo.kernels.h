@@ -5,7 +5,6 @@
 #ifndef DEMO_KERNELS_H
 #define DEMO_KERNELS_H
 #include "devstream_kernel.h"
-#include "standins.h"
 #if __has_include("demo.ptx.h")
 #include "demo.ptx.h"
 #endif

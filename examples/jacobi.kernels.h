@@ -4,7 +4,6 @@
 #ifndef JACOBI_KERNELS_H
 #define JACOBI_KERNELS_H
 #include "devstream_kernel.h"
-#include "standins.h"
 #if __has_include("jacobi.ptx.h")
 #include "jacobi.ptx.h"
 #endif

@@ -5,7 +5,6 @@
 #ifndef MATMUL_KERNELS_H
 #define MATMUL_KERNELS_H
 #include "devstream_kernel.h"
-#include "standins.h"
 #if __has_include("matmul.ptx.h")
 #include "matmul.ptx.h"
 #endif

@@ -1,4 +1,4 @@
-/* Written by devstream-kernels from matmul.kernels.h, check sum 3364488896-4217. Do not edit. */
+/* Written by devstream-kernels from matmul.kernels.h, check sum 1963300711-2308. Do not edit. */
 #if !defined(DEVSTREAM_PTX_matmul) && !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DEVSTREAM_PTX_matmul
 #define DS_PTX_matmul_plain , matmul__ptx

@@ -4,7 +4,6 @@
 #ifndef PIPELINE_KERNELS_H
 #define PIPELINE_KERNELS_H
 #include "devstream_kernel.h"
-#include "standins.h"
 #if __has_include("pipeline.ptx.h")
 #include "pipeline.ptx.h"
 #endif

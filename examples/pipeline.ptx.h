@@ -1,4 +1,4 @@
-/* Written by devstream-kernels from pipeline.kernels.h, check sum 2719227229-3232. Do not edit. */
+/* Written by devstream-kernels from pipeline.kernels.h, check sum 2440737031-1323. Do not edit. */
 #if !defined(DEVSTREAM_PTX_pipeline) && !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DEVSTREAM_PTX_pipeline
 #define DS_PTX_blur_rows , pipeline__ptx

@@ -5,7 +5,6 @@
 #ifndef TRAIN_KERNELS_H
 #define TRAIN_KERNELS_H
 #include "devstream_kernel.h"
-#include "standins.h"
 #if __has_include("train.ptx.h")
 #include "train.ptx.h"
 #endif

@@ -33,6 +33,13 @@
 #define DEVSTREAM_KERNEL_H_INCLUDED
 
 #include "api/kernel_target.h"
+#include "api/kernel_math.h"
+#include "api/kernel_math_exp.h"
+#include "api/kernel_math_trig.h"
+#include "api/kernel_math_pow.h"
+#include "api/kernel_math_wide.h"
+#include "api/kernel_math_fast.h"
+#include "api/kernel_atomic.h"
 #include "api/kernel_dims.h"
 #include "api/kernel_params.h"
 

@@ -4,13 +4,13 @@
 #define KERNEL_MATH_H
 
 #ifndef DEVSTREAM_KERNEL_DEVICE /* device code includes them itself */
-#include "kernel/math.h"
-#include "kernel/math_exp.h"
-#include "kernel/math_trig.h"
-#include "kernel/math_pow.h"
-#include "kernel/math_fast.h"
-#include "kernel/math_wide.h"
-#include "kernel/atomic.h"
+#include "api/kernel_math.h"
+#include "api/kernel_math_exp.h"
+#include "api/kernel_math_trig.h"
+#include "api/kernel_math_pow.h"
+#include "api/kernel_math_fast.h"
+#include "api/kernel_math_wide.h"
+#include "api/kernel_atomic.h"
 #endif
 
 /* X(name, expression): functions that promise their bits; first those that promise a NaN's. */

@@ -4,10 +4,6 @@
 #include "devstream_kernel.h"
 #include "once.ptx.h"
 
-DS_KERNEL_FN uint32_t ds_atomic_add_u32(uint32_t *p, uint32_t v) {
-    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
-}
-
 /* ---- elementwise ---- */
 
 DS_KERNEL_1D(once_saxpy, i, n, DS_VALUE(float, a), DS_READ(float, x, n),
@@ -121,7 +117,7 @@ DS_BLOCK_KERNEL_1D(once_histogram, 128, DS_VALUE(uint32_t, n), DS_READ(uint8_t, 
     }
     DS_THREADS {
         for (uint32_t i = DS_BLOCK_X * 128 + DS_THREAD_X; i < n; i += DS_GRID_X * 128)
-            (void)ds_atomic_add_u32(&own[in[i] % ONCE_BINS], 1);
+            (void)ds_atomic_add_block_u32(&own[in[i] % ONCE_BINS], 1);
     }
     DS_THREADS {
         if (DS_THREAD_X < ONCE_BINS)

@@ -1,4 +1,4 @@
-/* Written by devstream-kernels from once.kernels.h, check sum 4220717022-6179. Do not edit. */
+/* Written by devstream-kernels from once.kernels.h, check sum 3479555628-6060. Do not edit. */
 #if !defined(DEVSTREAM_PTX_once) && !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DEVSTREAM_PTX_once
 #define DS_PTX_once_saxpy , once__ptx

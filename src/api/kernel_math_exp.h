@@ -1,4 +1,4 @@
-/* kernel/math_exp.h - e^x, natural logarithm and hyperbolic tangent in float32.
+/* api/kernel_math_exp.h - e^x, natural logarithm and hyperbolic tangent in float32.
 
    Policy:
    1. e^x = 2^n (1 + p) with n = x / ln 2 rounded to an integer, r = x - n ln 2, and
@@ -12,10 +12,10 @@
    less the bits of 1.5 2^23 are n.
    Locks: none.
    Threads: any. */
-#ifndef DS__KERNEL_MATH_EXP_H
-#define DS__KERNEL_MATH_EXP_H
+#ifndef DS__API_KERNEL_MATH_EXP_H
+#define DS__API_KERNEL_MATH_EXP_H
 
-#include "math.h"
+#include "kernel_math.h"
 
 /* e^x = 2^n (1 + p); a negative n is n + 2^32. */
 typedef struct ds__math_power {

@@ -1,4 +1,4 @@
-/* kernel/math_pow.h - powers in float32.
+/* api/kernel_math_pow.h - powers in float32.
 
    Policy:
    1. |x|^y = 2^w, w = y log2 |x|, in double. w must be right to 2^-26, and |w| is at most 150, so
@@ -10,10 +10,10 @@
    Invariants: as in math.h. GPUs for graphics do 1/64 as many operations of double as of float.
    Locks: none.
    Threads: any. */
-#ifndef DS__KERNEL_MATH_POW_H
-#define DS__KERNEL_MATH_POW_H
+#ifndef DS__API_KERNEL_MATH_POW_H
+#define DS__API_KERNEL_MATH_POW_H
 
-#include "math.h"
+#include "kernel_math.h"
 
 /* Of 0, an infinity or NaN the result has no meaning, but is finite. */
 DS_KERNEL_FN double ds__math_pow_log2(float a) {

@@ -1,4 +1,4 @@
-/* kernel/math_fast.h - approximations in float32.
+/* api/kernel_math_fast.h - approximations in float32.
 
    On GPUs these are one to four instructions with errors that depend on the GPU (PTX ISA, ex2,
    lg2, sin, cos, rsqrt and rcp with .approx). On the CPU they are the accurate functions, or
@@ -7,12 +7,12 @@
    Invariants: none of these functions is called by another room.
    Locks: none.
    Threads: any. */
-#ifndef DS__KERNEL_MATH_FAST_H
-#define DS__KERNEL_MATH_FAST_H
+#ifndef DS__API_KERNEL_MATH_FAST_H
+#define DS__API_KERNEL_MATH_FAST_H
 
-#include "math.h"
-#include "math_exp.h"
-#include "math_trig.h"
+#include "kernel_math.h"
+#include "kernel_math_exp.h"
+#include "kernel_math_trig.h"
 
 #if DS__HAS_APPROX
 /* 1.44269502 is log2 e, 0.693147182 is ln 2 */

@@ -1,4 +1,4 @@
-/* kernel/math_trig.h - sine and cosine in float32.
+/* api/kernel_math_trig.h - sine and cosine in float32.
 
    Policy:
    1. |x| = n pi/2 + r with an integer n, |r| <= pi/4. The sine of r is r + r^3 s(r^2), its cosine
@@ -17,10 +17,10 @@
    are vectorized; elsewhere large arguments take a branch. The bits are the same.
    Locks: none.
    Threads: any. */
-#ifndef DS__KERNEL_MATH_TRIG_H
-#define DS__KERNEL_MATH_TRIG_H
+#ifndef DS__API_KERNEL_MATH_TRIG_H
+#define DS__API_KERNEL_MATH_TRIG_H
 
-#include "math.h"
+#include "kernel_math.h"
 
 /* n of it is 2047. */
 #define DS__MATH_NEAR 3216.0f
@@ -42,7 +42,7 @@ typedef struct ds__math_angle {
 /* 0 <= a <= DS__MATH_NEAR */
 DS_KERNEL_FN ds__math_angle ds__math_near_reduce(float a) {
     ds__math_angle w;
-    float t = a * 0.636619747f + 12582912.0f; /* as in math_exp.h */
+    float t = a * 0.636619747f + 12582912.0f; /* as in kernel_math_exp.h */
     float n = t - 12582912.0f;
     w.r = ((a - n * 1.57080078f) - n * -4.45451587e-6f) - n * 6.07710063e-11f;
     w.n = ds__math_float_to_bits(t);

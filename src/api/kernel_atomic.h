@@ -1,4 +1,4 @@
-/* kernel/atomic.h - atomic operations of kernels on global and shared memory.
+/* api/kernel_atomic.h - atomic operations of kernels on global and shared memory.
 
    Policy:
    1. Memory order is relaxed: an atomic operation does not order other accesses.
@@ -12,10 +12,10 @@
    is rounded.
    Locks: none.
    Threads: any. */
-#ifndef DS__KERNEL_ATOMIC_H
-#define DS__KERNEL_ATOMIC_H
+#ifndef DS__API_KERNEL_ATOMIC_H
+#define DS__API_KERNEL_ATOMIC_H
 
-#include "target.h"
+#include "kernel_target.h"
 
 #if DS__HAS_APPROX && !defined(__clang__)
 /* ---- device code, nvcc: the pointer's type selects the function ---- */
@@ -193,6 +193,23 @@ DS_KERNEL_FN uint32_t ds_atomic_cas_u32(uint32_t *p, uint32_t expected, uint32_t
 DS_KERNEL_FN uint64_t ds_atomic_cas_u64(uint64_t *p, uint64_t expected, uint64_t value) {
     DS__ATOMIC_CAS(p, expected, value);
     return expected;
+}
+
+/* ---- among the threads of one block ---- */
+
+/** Adds to a number in shared memory, modulo 2^32; returns the previous value. Only threads of the
+    block may use the number. On the CPU one thread runs a block, so this is a plain addition, many
+    times faster than ds_atomic_add_u32. */
+DS_KERNEL_FN uint32_t ds_atomic_add_block_u32(uint32_t *p, uint32_t value) {
+#if DS__HAS_APPROX
+    return DS__ATOMIC_ADD(p, value);
+#else
+    uint32_t old = *p;
+    *p = old + value;
+    /* a loop over threads is declared to have independent iterations; this one has not */
+    __asm__ volatile("" ::: "memory");
+    return old;
+#endif
 }
 
 #endif

@@ -1,9 +1,9 @@
-/* kernel/math.h - arithmetic of kernels that has the same bits on both forms.
+/* api/kernel_math.h - arithmetic of kernels that has the same bits on both forms.
 
    Defines square root, fused multiply-add, minimum, maximum and absolute value, and the bit
-   operations that the other math rooms use. The other rooms: math_exp.h (e^x, ln, tanh),
-   math_trig.h (sine, cosine), math_pow.h (powers), math_wide.h (float64), math_fast.h
-   (approximations), atomic.h (atomic operations).
+   operations that the other math rooms use. The other rooms: kernel_math_exp.h (e^x, ln, tanh),
+   kernel_math_trig.h (sine, cosine), kernel_math_pow.h (powers), kernel_math_wide.h (float64),
+   kernel_math_fast.h (approximations), kernel_atomic.h (atomic operations).
 
    Accuracy of the float32 functions. Errors are in units in the last place (ulp) of the exact
    result, and are the largest of all 2^32 arguments; for ds_powf of 1.2e9 random pairs and pairs
@@ -27,13 +27,13 @@
       is rounded to float32 and the others are fitted again, until all are rounded.
 
    Invariants: no function of the C library is called, except by ds_fma (libm, if the processor
-   has no FMA instructions) and in math_wide.h.
+   has no FMA instructions) and in kernel_math_wide.h.
    Locks: none.
    Threads: any; all functions depend on their arguments only. */
-#ifndef DS__KERNEL_MATH_H
-#define DS__KERNEL_MATH_H
+#ifndef DS__API_KERNEL_MATH_H
+#define DS__API_KERNEL_MATH_H
 
-#include "target.h"
+#include "kernel_target.h"
 
 /* ---- bits ---- */
 
