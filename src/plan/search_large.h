@@ -263,11 +263,8 @@ static int ds__search_all(ds__search *s) {
         { "trees", DS__WITH_MESH, DS__ROOTED, 0, 1, 1, 1, 0 },
         { "chain", DS__WITH_TREES, DS__ROOTED, 0, 1, 1, 1, 0 },
         { "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 2, 1, 0 },
-        { "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 3, 1, 0 },
         { "trees", DS__WITH_MESH, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
         { "chain", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
-        { "binomial", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 2, 1, 0 },
-        { "binomial", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 3, 1, 0 },
         { "staged", DS__WITH_HOST, DS__ROOTED, 0, 1, 1, 1, 0 },
     };
     if (s->now.p > DS__PLAN_LARGE && !s->now.want->algorithm)
