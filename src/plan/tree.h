@@ -28,7 +28,7 @@ enum { DS__GROUPS_CHAIN, DS__GROUPS_STAR, DS__GROUPS_TWINS };
 typedef struct ds__algo {
     const char *name;
     int with; /* DS__WITH_* */
-    int mode; /* DS__ROOTED...: who sums */
+    int mode; /* DS__ROOTED...: which ranks sum */
     int level;
     int ways;
     int arity; /* copies that each node makes */
