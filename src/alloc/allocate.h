@@ -67,7 +67,7 @@ static ds__mem_pool *ds__pool_named(ds__stream *s, ds_pool pool) {
                  ds__type_name(s->device.type), s->device.index);
         return NULL;
     }
-    if (ds__captures_open() && ds__capture_keep(s, p) < 0)
+    if (ds__captures_open() && ds__capture_pool_ref(s, p) < 0)
         return NULL;
     return p;
 }
@@ -181,7 +181,7 @@ __attribute__((always_inline)) static inline ds__mem_block *ds__alloc_fast(ds__a
                                                                            size_t size,
                                                                            ds_stream stream) {
     ds__mem_block *b = NULL;
-    ds__lock_take(&a->lock);
+    ds__spinlock_lock(&a->lock);
     size_t rounded = ds__request_round_for_pool(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
     if (DS__LIKELY(!a->slow && ds__slot_is(ds__memory_thread.slot, stream.id) &&
@@ -194,7 +194,7 @@ __attribute__((always_inline)) static inline ds__mem_block *ds__alloc_fast(ds__a
         if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b)
             ds__note_block(a, DS_ACTION_ALLOC, b);
     }
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return b;
 }
 

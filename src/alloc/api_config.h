@@ -50,7 +50,7 @@ static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) 
     if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "backend cannot be changed while blocks are allocated");
-    return ds__policy_keep(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    return ds__policy_intern(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
 /* Sets the policy of a device after ds__mem_may_set. The pools follow the level of the device's

@@ -83,7 +83,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
     if (by_config && (!d.limit || by_config < d.limit))
         d.limit = by_config;
-    ds__mem_pool *p = ds__mem_pool_new(dev, &c, &d, 0);
+    ds__mem_pool *p = ds__mem_pool_create(dev, &c, &d, 0);
     if (!p)
         return DS_ERR_OUT_OF_MEMORY;
     out->id = p->id;

@@ -149,7 +149,7 @@ static int ds__arena_take_over(ds__arena *a, const ds__stream *s, ds_stream hand
         ds__arena_assign(a, s, handle, identity);
     }
     ds__arena_unlock(a);
-    ds__event_drop(end);
+    ds__use_event_destroy(end);
     return empty;
 }
 
@@ -167,7 +167,7 @@ static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle)
         if (ds__arena_take_over(a, s, handle, identity))
             return a;
 
-    ds__arena *a = ds__arena_new(p);
+    ds__arena *a = ds__arena_create(p);
     if (a)
         ds__arena_assign(a, s, handle, identity);
     else
@@ -251,9 +251,9 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
    The device is locked. */
 static void ds__arena_orphan(ds__arena *a, ds__stream *s, ds_stream handle) {
     ds_event end = { 0 };
-    if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK &&
+    if (!ds__capture_of(s) && ds__event_create(0, NULL, &end) == DS_OK &&
         ds__record_end(end, s, handle) < 0) {
-        ds__event_drop(end);
+        ds__use_event_destroy(end);
         end.id = 0;
     }
     ds__arena_lock(a);
@@ -292,12 +292,12 @@ static int ds__arena_drain(ds__arena *a) {
     if (o.orphan && o.end.id) {
         r = ds__event_sync(o.end, DS__FOREVER);
     } else { /* a wait for the stream would invalidate a capture that begins on it meanwhile */
-        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
+        ds__stream_use *u = ds__stream_use_create(a, a->dev->device);
         r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
             r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);
-        ds__stream_uses_drop(a, u);
+        ds__stream_uses_destroy(a, u);
         ds__arena_unlock(a);
     }
     /* the stream has ended without an event, or is another thread's per-thread stream */

@@ -25,7 +25,7 @@
 #include "bins.h"
 
 /* Returns an unused description of a block, or NULL without host memory. */
-static ds__mem_block *ds__mem_block_new(ds__arena *a) {
+static ds__mem_block *ds__mem_block_create(ds__arena *a) {
     ds__mem_block *b = a->spare_blocks;
     if (DS__UNLIKELY(!b)) {
         enum { MANY = 64 };
@@ -44,7 +44,7 @@ static ds__mem_block *ds__mem_block_new(ds__arena *a) {
 }
 
 /* Returns a description to the arena's stock. */
-static inline void ds__mem_block_drop(ds__arena *a, ds__mem_block *b) {
+static inline void ds__mem_block_destroy(ds__arena *a, ds__mem_block *b) {
     b->seg = NULL;
     b->list_next = a->spare_blocks;
     a->spare_blocks = b;
@@ -53,7 +53,7 @@ static inline void ds__mem_block_drop(ds__arena *a, ds__mem_block *b) {
 /* Cuts a block, which is in no list, behind `size` bytes. Returns the rest, which has the state
    of the block, or NULL without host memory. */
 static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_t size) {
-    ds__mem_block *rest = ds__mem_block_new(a);
+    ds__mem_block *rest = ds__mem_block_create(a);
     if (DS__UNLIKELY(!rest))
         return NULL;
     rest->bin = 0;
@@ -80,7 +80,7 @@ static inline void ds__block_absorb_next(ds__arena *a, ds__mem_block *b) {
     b->next = next->next;
     if (b->next)
         b->next->prev = b;
-    ds__mem_block_drop(a, next);
+    ds__mem_block_destroy(a, next);
 }
 
 /* Returns whether a segment has other blocks beside this one. */
@@ -280,10 +280,10 @@ static inline int ds__block_may_split(const ds__mem_pool *p, const ds__mem_block
 static inline int ds__block_spare_ensure(ds__arena *a) {
     if (DS__LIKELY(a->spare_blocks != NULL))
         return 1;
-    ds__mem_block *spare = ds__mem_block_new(a);
+    ds__mem_block *spare = ds__mem_block_create(a);
     if (!spare)
         return 0;
-    ds__mem_block_drop(a, spare);
+    ds__mem_block_destroy(a, spare);
     return 1;
 }
 

@@ -198,7 +198,7 @@ static int ds__rewind_spares(ds__arena *a, const ds__rewind *q) {
         if (!v->there && atomic_load(&v->seg->arena) == a)
             needed += 2;
     while (needed) {
-        ds__mem_block *b = ds__mem_block_new(a);
+        ds__mem_block *b = ds__mem_block_create(a);
         if (!b)
             break;
         b->list_next = taken;
@@ -208,7 +208,7 @@ static int ds__rewind_spares(ds__arena *a, const ds__rewind *q) {
     while (taken) {
         ds__mem_block *b = taken;
         taken = b->list_next;
-        ds__mem_block_drop(a, b);
+        ds__mem_block_destroy(a, b);
     }
     return !needed;
 }

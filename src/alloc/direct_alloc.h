@@ -1,7 +1,7 @@
 /* alloc/direct_alloc.h - allocation without a cache.
 
    Allocates blocks for the backends DS_MEM_DRIVER_POOL and DS_MEM_UNCACHED (ds__direct_alloc).
-   ds__direct_take reserves the bytes under the limits and calls the driver. direct_free.h
+   ds__direct_reserve reserves the bytes under the limits and calls the driver. direct_free.h
    implements the frees.
 
    Policy: Without a cache every block is a segment, from the driver's own pool or plain memory.
@@ -47,7 +47,7 @@
 #include "free.h"
 #include "fallback.h"
 
-/* Returns memory of ds__direct_take that became no block. */
+/* Returns memory of ds__direct_reserve that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {
     DS_IGNORE(async ? ds__async_free(q->s, base)
                     : ds__segment_free(q->a->dev->device, base, q->size, 0));
@@ -57,7 +57,7 @@ static void ds__direct_untake(ds__wanted *q, int async, void *base) {
 }
 
 /* Reserves the bytes of a request and takes them from the driver. No lock is held. */
-static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
+static ds_result ds__direct_reserve(ds__wanted *q, int async, void **out) {
     ds__mem_dev *dev = q->a->dev;
     size_t limit = atomic_load(&dev->limit);
     size_t cached = 0;
@@ -92,12 +92,12 @@ static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     ds__tls.mute++;
     for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
-        r = ds__direct_take(q, async, out);
+        r = ds__direct_reserve(q, async, out);
         if (ds__is_shortage(r) && !ds__captures_open()) {
             (void)ds__mem_flush(a->dev, NULL, 0);
             ds__async_give(a->dev, 0);
             DS__COUNT_CALL(a, retries, 1);
-            r = ds__direct_take(q, async, out);
+            r = ds__direct_reserve(q, async, out);
         }
         if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
@@ -132,23 +132,23 @@ static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, con
 
 /* Makes a segment with one live block of the memory at `base`; q->block becomes the block. Returns
    0 without host memory, and the arena is as before. No lock is held. */
-static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
-                            void *base) {
+static int ds__direct_add(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
+                          void *base) {
     ds__arena *a = q->a;
     int source = c->backend == DS_MEM_DRIVER_POOL ? DS__FROM_ASYNC : DS__FROM_DRIVER;
-    ds__segment *seg = ds__segment_new(a, q->kind, source, base, q->size, 0);
+    ds__segment *seg = ds__segment_create(a, q->kind, source, base, q->size, 0);
     if (!seg)
         return 0;
 
     ds__arena_lock(a);
     int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-    ds__mem_block *b = ds__segment_first_new(a, seg);
+    ds__mem_block *b = ds__segment_first_create(a, seg);
     if (b)
         ds__direct_publish(q, request, c, b);
     ds__count_end(a, all);
     q->block = b;
     if (!b)
-        ds__segment_drop(seg);
+        ds__segment_destroy(seg);
     return b != NULL;
 }
 
@@ -193,7 +193,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     if (r < 0)
         return ds__direct_refuse(q, c, r);
 
-    if (!ds__direct_enter(q, request, c, base)) {
+    if (!ds__direct_add(q, request, c, base)) {
         ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }

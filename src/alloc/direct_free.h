@@ -84,7 +84,7 @@ static ds_result ds__direct_end_await(ds__arena *a, ds_stream giver, ds_event en
 
 /* Gives a block of the driver's pool back in the order of its stream, or behind the end of the
    stream if the stream has ended. Returns 1 on success. */
-static int ds__direct_give(ds__arena *a, ds__mem_block *b, int wait) {
+static int ds__direct_release(ds__arena *a, ds__mem_block *b, int wait) {
     ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
         ds_result r = ds__direct_put(s, b, wait);
@@ -114,7 +114,7 @@ static int ds__direct_own_add(ds__arena *a, ds__mem_block *b, ds_stream stream) 
     for (const ds__stream_use *u = b->uses; u; u = u->next)
         if (u->stream.id == stream.id)
             return 1;
-    ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
+    ds__stream_use *u = ds__stream_use_create(a, a->dev->device);
     if (!u)
         return 0;
     ds__arena_lock(a);
@@ -164,7 +164,7 @@ static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
         return 0;
     ds__segment_leaves(b->seg, 1);
     done = plain ? ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK
-                 : ds__direct_give(a, b, wait == DS__WAIT_ALL);
+                 : ds__direct_release(a, b, wait == DS__WAIT_ALL);
     if (!done)
         ds__segment_leaves(b->seg, 0);
     return done;
@@ -180,7 +180,7 @@ static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
     ds__segment_retire(a, s);
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
-    ds__segment_drop(s);
+    ds__segment_destroy(s);
     /* both without a step between, in which the limit would count the bytes twice */
     if (async)
         atomic_fetch_sub(&a->dev->async_bytes, size);

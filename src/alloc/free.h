@@ -114,7 +114,7 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_
         if (watch)
             ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
         ds__pending_in(a, b);
-        ds__lock_give(&a->lock);
+        ds__spinlock_unlock(&a->lock);
         return DS_OK;
     }
     if (DS__UNLIKELY(watch))
@@ -126,7 +126,7 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_
         ds__live_out(b);
         (void)ds__merge_in(a, b);
     }
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return DS_OK;
 }
 
@@ -147,7 +147,7 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
         return ds__free_other(a, b, kind, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
     ds__block_park(a, b, kind);
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return DS_OK;
 }
 

@@ -30,7 +30,7 @@
 #define DS__ACTIONS 10u
 
 /* Frees the annotations of a device that a ring of `room` entries has lost after `count` events. */
-static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
+static void ds__remarks_free(int backend, int index, uint64_t count, size_t room) {
     ds__config_remark **first = &ds__history_state.remarks[backend][index].first;
     while (*first && count - (*first)->until >= room) {
         ds__config_remark *old = *first;
@@ -70,7 +70,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
         DS__EACH_MDEVICE(dev) {
             ring[ds__b][ds__i] =
                 ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
-            ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
+            ds__remarks_free(ds__b, ds__i, UINT64_MAX, 0);
             ds__history_apply(dev);
         }
     }
@@ -163,7 +163,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
                                             .line = (uint32_t)ds__tls.site.line,
                                             .action = DS_ACTION_ANNOTATION });
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
-    ds__remarks_drop(b, i, m->until, dev->history_room);
+    ds__remarks_free(b, i, m->until, dev->history_room);
     if (ds__history_state.remarks[b][i].first)
         ds__history_state.remarks[b][i].last->next = m;
     else

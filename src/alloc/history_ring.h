@@ -55,10 +55,10 @@ static void ds__mem_note(ds__mem_dev *dev, const ds__history_event *event) {
         return;
     ds__history_event e = *event;
     e.time_ns = ds__os_ticks();
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << e.action)
         ds__ring_in(dev, &e);
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
     if (DS__LIKELY(!(watch & DS__WATCHED)))
         return;
     e.time_ns = ds__ticks_ns(e.time_ns);
@@ -140,14 +140,14 @@ static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) 
     }
     ds__history_event e = ds__block_event(a, DS_ACTION_FREE_REQUESTED, b);
     e.time_ns = ds__os_ticks();
-    ds__lock_take(&a->dev->history_lock);
+    ds__spinlock_lock(&a->dev->history_lock);
     /* no event enters the ring after ds_mem_history_stop has returned */
     if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {
         ds__ring_in(a->dev, &e);
         e.action = DS_ACTION_FREE_COMPLETED;
         ds__ring_in(a->dev, &e);
     }
-    ds__lock_give(&a->dev->history_lock);
+    ds__spinlock_unlock(&a->dev->history_lock);
 }
 
 #endif

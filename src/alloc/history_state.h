@@ -2,8 +2,8 @@
 
    Holds the settings of the history and the list of observers (ds__history_state).
    ds__history_apply tells a device which events to report. ds__mem_history_join lets a new device
-   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_enter
-   and ds__callback_guard_leave surround calls of user code that must not call devstream.
+   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_begin
+   and ds__callback_guard_end surround calls of user code that must not call devstream.
 
    Invariants: An event is recorded on a device only if its bit in dev->watch is set. DS__WATCHED
    is set there while observers exist. After ds__history_apply has returned, no event of the old
@@ -79,14 +79,14 @@ typedef struct ds__callback_guard {
     ds_site site;
 } ds__callback_guard;
 
-static ds__callback_guard ds__callback_guard_enter(void) {
+static ds__callback_guard ds__callback_guard_begin(void) {
     ds__callback_guard g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
     ds__tls.mute = 0; /* a refused call sets its error */
     return g;
 }
 
-static void ds__callback_guard_leave(ds__callback_guard g) {
+static void ds__callback_guard_end(ds__callback_guard g) {
     ds__tls.mute = g.mute;
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
@@ -104,10 +104,10 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
                            .label = e->label,
                            .pool = { e->pool } };
     ds__mutex_lock(&ds__history_state.watch);
-    ds__callback_guard g = ds__callback_guard_enter();
+    ds__callback_guard g = ds__callback_guard_begin();
     for (size_t i = 0; i < ds__history_state.watcher_count; i++)
         ds__history_state.watchers[i].fn(dev->device, &event, ds__history_state.watchers[i].user);
-    ds__callback_guard_leave(g);
+    ds__callback_guard_end(g);
     ds__mutex_unlock(&ds__history_state.watch);
 }
 
@@ -118,20 +118,20 @@ static void ds__history_apply(ds__mem_dev *dev) {
     unsigned watch = (ds__history_state.on && dev->history_room ? ds__history_state.actions : 0) |
                      (ds__history_state.watcher_count || ds__observer_is_set() ? DS__WATCHED : 0);
     ds__mutex_unlock(&ds__history_state.watch);
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     atomic_store(&dev->watch, watch);
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
 }
 
 /* Replaces the ring of a device, and returns the old one. */
 static ds__history_event *ds__history_swap(ds__mem_dev *dev, ds__history_event *ring, size_t room) {
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     ds__history_event *old = dev->history;
     dev->history = ring;
     dev->history_room = room;
     dev->history_at = 0;
     atomic_store_explicit(&dev->history_count, 0, memory_order_relaxed);
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
     return old;
 }
 

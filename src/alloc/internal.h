@@ -24,7 +24,7 @@ static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream);
 static ds_result ds__pinned_operand(void *ptr, ds_stream stream);
 
 /* Destroys an event of the library's own; a zero handle is allowed. */
-static void ds__event_drop(ds_event event);
+static void ds__use_event_destroy(ds_event event);
 
 /* State of the current call while a function of the program runs. */
 typedef struct ds__outside {
@@ -36,7 +36,7 @@ typedef struct ds__outside {
 
 /* Called before and after a function of the program. Calls in the function report their own
    errors. */
-static ds__outside ds__resource_leave(void);
-static void ds__resource_return(ds__outside o);
+static ds__outside ds__outside_begin(void);
+static void ds__outside_end(ds__outside o);
 
 #endif

@@ -27,11 +27,11 @@
 static ds__ipc_export *ds__share_sort(void) {
     ds__ipc_export *ready = NULL;
     ds__got_collect(0);
-    ds__lock_take(&ds__share.lock);
+    ds__spinlock_lock(&ds__share.lock);
     ds__ipc_export *over = ds__share.over;
     ds__ipc_export *limbo = ds__share.limbo;
     ds__share.over = ds__share.limbo = NULL;
-    ds__lock_give(&ds__share.lock);
+    ds__spinlock_unlock(&ds__share.lock);
     while (over) {
         ds__ipc_export *s = over;
         over = s->next;
@@ -47,10 +47,10 @@ static ds__ipc_export *ds__share_sort(void) {
             ready = s;
             continue;
         }
-        ds__lock_take(&ds__share.lock);
+        ds__spinlock_lock(&ds__share.lock);
         s->next = ds__share.limbo;
         ds__share.limbo = s;
-        ds__lock_give(&ds__share.lock);
+        ds__spinlock_unlock(&ds__share.lock);
     }
     ds__export_holds_collect();
     ds__share.looked_ns = ds__now_ns();
@@ -106,7 +106,7 @@ DSDEF ds_result(ds_mem_ipc_collect)(void) {
 }
 
 /* Ends all records of a list. ds__share.mutex is held. */
-static void ds__ipc_exports_end(ds__ipc_export **list) {
+static void ds__ipc_exports_deinit(ds__ipc_export **list) {
     while (*list) {
         ds__ipc_export *s = *list;
         *list = s->next;
@@ -120,9 +120,9 @@ static void ds__share_shutdown(void) {
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
-        ds__ipc_exports_end(&ds__share.bucket[i]);
-    ds__ipc_exports_end(&ds__share.limbo);
-    ds__ipc_exports_end(&ds__share.over);
+        ds__ipc_exports_deinit(&ds__share.bucket[i]);
+    ds__ipc_exports_deinit(&ds__share.limbo);
+    ds__ipc_exports_deinit(&ds__share.over);
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
     ds__mutex_unlock(&ds__share.mutex);

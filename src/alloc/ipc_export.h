@@ -38,7 +38,7 @@ static ds_result ds__export_hold_export(ds__export_hold *h) {
     ds__registries_lock();
     r = ds__registry_own(&b);
     if (r == DS_OK)
-        r = ds__export_slot_new(b, &facts, &h->stake, &h->generation);
+        r = ds__export_slot_create(b, &facts, &h->stake, &h->generation);
     ds__registries_unlock();
     return r;
 }
@@ -87,8 +87,8 @@ typedef struct ds__exported {
 
 /* Makes a record for a block of an exported segment, with an export slot and an event.
    ds__share.mutex is held. */
-static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold *h,
-                                    ds__ipc_export **out) {
+static ds_result ds__ipc_export_create(const ds__exported *x, const ds__export_hold *h,
+                                       ds__ipc_export **out) {
     ds__ipc_export *s = ds__host_alloc(sizeof *s);
     if (!s)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
@@ -99,14 +99,14 @@ static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold
                                     .segment = h->stake,
                                     .segment_generation = h->generation };
     ds__registries_lock();
-    ds_result r = ds__export_slot_new(ds__registries.own, &facts, &s->stake, &s->generation);
+    ds_result r = ds__export_slot_create(ds__registries.own, &facts, &s->stake, &s->generation);
     ds__registries_unlock();
     if (r < 0) {
         ds__host_free(s);
         return r;
     }
     if (ds__share.events < DS__SENT_EVENTS) {
-        r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event);
+        r = ds__event_create(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event);
         if (r < 0) {
             ds__ipc_export_end(s);
             return r;
@@ -163,11 +163,11 @@ static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     int same = b == x->block;
     if (same && fresh) {
         b->exported = 1;
-        ds__lock_take(&ds__share.lock);
+        ds__spinlock_lock(&ds__share.lock);
         ds__ipc_export **bucket = ds__ipc_export_bucket(x->start);
         fresh->next = *bucket;
         *bucket = fresh;
-        ds__lock_give(&ds__share.lock);
+        ds__spinlock_unlock(&ds__share.lock);
     }
     if (b)
         ds__arena_unlock(a);
@@ -188,11 +188,11 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     ds_result r = ds__export_hold_export(h);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__share.lock);
+    ds__spinlock_lock(&ds__share.lock);
     s = ds__ipc_export_find(x->start, 0);
-    ds__lock_give(&ds__share.lock);
+    ds__spinlock_unlock(&ds__share.lock);
     if (!s) {
-        r = ds__ipc_export_new(x, h, &fresh);
+        r = ds__ipc_export_create(x, h, &fresh);
         s = fresh;
     }
     if (r == DS_OK)

@@ -1,7 +1,7 @@
 /* alloc/ipc_import.h - importing blocks of other processes.
 
    Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
-   process, ds__got_new takes the lease of a block, and ds__ipc_memory_wait makes the stream wait
+   process, ds__got_create takes the lease of a block, and ds__ipc_memory_wait makes the stream wait
    for the exporter's work.
 
    Invariants: A block that is imported several times on a device has one record (ds__got) and
@@ -33,7 +33,7 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     (void)status;
     if (atomic_fetch_sub(&g->left, 1) != 1)
         return;
-    ds__lease_drop(g->guest->board, g->stake, g->lease);
+    ds__lease_unref(g->guest->board, g->stake, g->lease);
     atomic_store(&g->gone, 1); /* now other threads may free the record */
 }
 
@@ -77,11 +77,11 @@ static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *blo
     q->board = b;
     q->stake = block->segment;
     q->generation = block->segment_generation;
-    ds_result r = ds__lease_take(b, q->stake, q->generation, &q->lease);
+    ds_result r = ds__lease_ref(b, q->stake, q->generation, &q->lease);
     if (r == DS_OK) {
         r = ds__guest_open(q);
         if (r < 0)
-            ds__lease_drop(b, q->stake, q->lease);
+            ds__lease_unref(b, q->stake, q->lease);
     }
     if (r < 0) {
         ds__host_free(q);
@@ -124,11 +124,11 @@ static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
 
 /* Makes a record of an import: takes the lease of the block, and opens its segment. ds__share.mutex
    is held. */
-static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__registry *b,
-                             ds__got **out) {
+static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__registry *b,
+                                ds__got **out) {
     uint32_t lease;
     ds__guest *q = NULL;
-    ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
+    ds_result r = ds__lease_ref(b, p->stake, p->generation, &lease);
     if (r < 0)
         return r;
     const ds__export_slot_facts *facts = &b->sheet->stake[p->stake].facts;
@@ -143,7 +143,7 @@ static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__regi
         r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
         ds__host_free(g);
-        ds__lease_drop(b, p->stake, lease);
+        ds__lease_unref(b, p->stake, lease);
         return r;
     }
     q->blocks++;
@@ -170,7 +170,7 @@ static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
     ds_result r = ds__event_open(g->guest->device, facts->handle, &event);
     if (r == DS_OK)
         r = ds__wait_event(stream, event, DS__OP_WAIT);
-    ds__event_drop(event);
+    ds__use_event_destroy(event);
     return r;
 }
 
@@ -185,7 +185,7 @@ static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_
         return r;
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
-        r = ds__got_new(device, p, b, &g);
+        r = ds__got_create(device, p, b, &g);
     else
         r = ds__inner_check(p, g->size);
     if (r == DS_OK)
@@ -262,7 +262,7 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
 /* Enqueues the callback that ends the import. *out_wait: 1 if the stream has failed, so the caller
    must wait for the stream and call ds__got_passed. ds__share.mutex is held. */
 static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
-    ds__op op = ds__op_make(DS__OP_CALLBACK);
+    ds__op op = ds__op_init(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
     op.u.host.callback = ds__got_passed;
     op.u.host.user = g;

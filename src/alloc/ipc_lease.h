@@ -2,18 +2,18 @@
 
    Manages export slots (ds__export_slot) in the shared-memory registry (ds__registry) and leases of
    slots. A slot stands for one exported block or segment, a lease for one process that uses it.
-   The exporter calls ds__export_slot_new, ds__export_slot_close, ds__export_slot_leased and
-   ds__export_slot_end; importers call ds__lease_take and ds__lease_drop.
+   The exporter calls ds__export_slot_create, ds__export_slot_close, ds__export_slot_leased and
+   ds__export_slot_end; importers call ds__lease_ref and ds__lease_unref.
 
    Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
    after it was closed and had no lease, and then has a new generation. An importer enters its
    lease before it checks the word; the exporter closes the slot before it looks at leases. A
    lease of an ended process may be removed or replaced by any process.
-   Locks: ds__export_slot_new and ds__export_slot_end expect the registries' mutex
+   Locks: ds__export_slot_create and ds__export_slot_end expect the registries' mutex
    (ds__registries.mutex). The other functions use atomic operations only and may run under
-   spinlocks, with two exceptions. ds__lease_take, and ds__export_slot_leased with `look`, ask the
+   spinlocks, with two exceptions. ds__lease_ref, and ds__export_slot_leased with `look`, ask the
    kernel for file locks.
-   Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
+   Threads: any thread. Other processes change leases at the same time. ds__lease_unref also runs
    on driver threads. */
 #ifndef DS__ALLOC_IPC_LEASE_H
 #define DS__ALLOC_IPC_LEASE_H
@@ -22,8 +22,8 @@
 
 /* Takes an export slot of the process's registry, with its content for importers. The registries'
    mutex is held. */
-static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_facts *facts,
-                                     uint32_t *out, uint32_t *out_generation) {
+static ds_result ds__export_slot_create(ds__registry *b, const ds__export_slot_facts *facts,
+                                        uint32_t *out, uint32_t *out_generation) {
     uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
     if (i >= DS__STAKES)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
@@ -80,9 +80,9 @@ static int ds__export_slot_leased(uint32_t i, int look) {
 }
 
 /* Takes a lease of another process's export slot; if none is free, takes over the lease of an ended
-   process. The content of the slot stays until ds__lease_drop. No slot has generation 0. */
-static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t generation,
-                                uint32_t *out) {
+   process. The content of the slot stays until ds__lease_unref. No slot has generation 0. */
+static ds_result ds__lease_ref(ds__registry *b, uint32_t stake, uint32_t generation,
+                               uint32_t *out) {
     DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
                 "the handle names export slot %u, and process %d has %u", stake, b->pid,
                 atomic_load(&b->sheet->stakes));
@@ -105,7 +105,7 @@ static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t genera
     return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, the maximum", DS__LEASES);
 }
 
-static void ds__lease_drop(const ds__registry *b, uint32_t stake, uint32_t lease) {
+static void ds__lease_unref(const ds__registry *b, uint32_t stake, uint32_t lease) {
     atomic_store(&b->sheet->stake[stake].lease[lease], 0);
 }
 

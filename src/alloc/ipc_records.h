@@ -45,7 +45,7 @@ static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
 /* Moves the record of a freed block to `limbo` or `over`. Returns 1 if other processes still have
    leases of the block. The arena is locked. */
 static int ds__share_hold(ds__mem_block *b) {
-    ds__lock_take(&ds__share.lock);
+    ds__spinlock_lock(&ds__share.lock);
     ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
     int leased = 0;
     if (s) {
@@ -59,14 +59,14 @@ static int ds__share_hold(ds__mem_block *b) {
         else
             b->exported = 0;
     }
-    ds__lock_give(&ds__share.lock);
+    ds__spinlock_unlock(&ds__share.lock);
     return leased;
 }
 
 /* Gives the event and the export slot of a block without leases back. ds__share.mutex is held. */
 static void ds__ipc_export_clear(ds__ipc_export *s) {
     if (s->event.id) {
-        ds__event_drop(s->event);
+        ds__use_event_destroy(s->event);
         ds__share.events--;
     }
     ds__registries_lock();
@@ -178,7 +178,7 @@ static void ds__guest_end(ds__guest *q) {
         p = &(*p)->next;
     *p = q->next;
     ds__shared_segment_close(q->device, q->base);
-    ds__lease_drop(q->board, q->stake, q->lease);
+    ds__lease_unref(q->board, q->stake, q->lease);
     ds__registries_lock();
     ds__registry_close(q->board);
     ds__registries_unlock();
@@ -195,7 +195,7 @@ static void ds__got_collect(int all) {
             continue;
         }
         if (!atomic_load(&g->gone))
-            ds__lease_drop(g->guest->board, g->stake, g->lease);
+            ds__lease_unref(g->guest->board, g->stake, g->lease);
         *p = g->next;
         if (--g->guest->blocks == 0)
             ds__guest_end(g->guest);

@@ -76,11 +76,11 @@ static void ds__share_list(ds_device device, ds__text_writer *p) {
         return;
     ds__mutex_lock(&ds__share.mutex);
     if (ds__registries.own) {
-        ds__lock_take(&ds__share.lock); /* meanwhile, no block of these lists is reused */
+        ds__spinlock_lock(&ds__share.lock); /* meanwhile, no block of these lists is reused */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
             ds__sharers_of(l, device, ds__share.bucket[i]);
         ds__sharers_of(l, device, ds__share.limbo);
-        ds__lock_give(&ds__share.lock);
+        ds__spinlock_unlock(&ds__share.lock);
     }
     for (size_t i = 0; i < l->count; i++)
         if (!ds__registry_alive(ds__registries.own, l->at[i].number))

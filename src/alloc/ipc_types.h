@@ -92,7 +92,7 @@ typedef struct ds__got {
 
 static struct {
     ds__mutex mutex;
-    ds__lock lock;         /* guards `limbo`, `over` and `bucket` */
+    ds__spinlock lock;     /* guards `limbo`, `over` and `bucket` */
     ds__ipc_export *limbo; /* freed blocks with leases */
     ds__ipc_export *over;  /* records of freed blocks without leases */
     ds__ipc_export *bucket[DS__SENT_BUCKETS];

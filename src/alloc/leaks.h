@@ -1,7 +1,7 @@
 /* alloc/leaks.h - report of leaks at shutdown.
 
    Reports the blocks of a device that were not freed, grouped by owner, as warnings
-   (ds__tell_leaks). ds__mem_end calls ds__tell_leaks for each device and for pinned memory.
+   (ds__tell_leaks). ds__mem_deinit calls ds__tell_leaks for each device and for pinned memory.
 
    Invariants: Blocks in the own pool of a capture belong to a graph and are not leaks. At most
    100 owners are reported, those with the most bytes first.

@@ -62,7 +62,7 @@ DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
 static void ds__snapshot_shutdown(void) {
     DS__EACH_MDEVICE(dev) {
         ds__host_free(ds__history_swap(dev, NULL, 0));
-        ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
+        ds__remarks_free(ds__b, ds__i, UINT64_MAX, 0);
     }
     ds__host_free(ds__history_state.watchers);
     ds__history_state.watchers = NULL;

@@ -47,8 +47,8 @@ static void ds__pending_in(ds__arena *a, ds__mem_block *b) {
 }
 
 /* Returns the descriptions of a block's uses to the stock. The arena is locked. */
-static void ds__block_uses_drop(ds__arena *a, ds__mem_block *b) {
-    ds__stream_uses_drop(a, b->uses);
+static void ds__block_uses_destroy(ds__arena *a, ds__mem_block *b) {
+    ds__stream_uses_destroy(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
 }
@@ -58,7 +58,7 @@ static void ds__block_uses_drop(ds__arena *a, ds__mem_block *b) {
 static void ds__pending_done(ds__arena *a, ds__mem_block *b) {
     ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__block_uses_drop(a, b);
+    ds__block_uses_destroy(a, b);
 }
 
 /* Makes a block, whose free is complete now, a free block. The arena is locked and ready. */
@@ -70,7 +70,7 @@ static void ds__pending_complete(ds__arena *a, ds__mem_block *b) {
 /* Frees a live block that no stream uses any more. The arena is locked and ready. */
 static void ds__block_over(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    ds__block_uses_drop(a, b);
+    ds__block_uses_destroy(a, b);
     b->guarded = 0;
     b->stale = 0;
     if (b->oversize) {

@@ -73,8 +73,8 @@ static struct {
     _Atomic int polls;
     _Atomic int debug;
     _Atomic unsigned threads;
-    ds__lock count;
-    ds__lock clock_lock;
+    ds__spinlock count;
+    ds__spinlock clock_lock;
     ds__clock made;
     ds__clock ended;
 } ds__host = { .lock = DS__MUTEX_INIT };
@@ -107,7 +107,7 @@ static void ds__pinned_configure(const ds_mem_config *config, const char *text) 
 
 /* Makes an arena of pinned memory. Returns NULL without host memory. ds__host.lock is held. */
 static ds__arena *ds__host_arena(ds__mem_dev *dev) {
-    ds__arena *a = ds__arena_new(&dev->main);
+    ds__arena *a = ds__arena_create(&dev->main);
     if (!a)
         return NULL;
     a->stream_id = UINT64_MAX;
@@ -131,12 +131,13 @@ static ds_result ds__mem_asked(ds_device device, ds__mem_dev **out) {
 
 /* Makes the device record of pinned memory with both arenas, and publishes it. Returns NULL without
    host memory. ds__host.lock is held. */
-static ds__mem_dev *ds__pinned_device_new(void) {
+static ds__mem_dev *ds__pinned_device_create(void) {
     ds_mem_config c = (ds_mem_config_default)();
     c.single_pool = 1; /* segments have the size of the request */
     c.segment_growth = 0;
     c.expandable_segments = 0;
-    ds__mem_dev *dev = ds__mem_dev_new((ds_device){ .type = DS_DEVICE_HOST }, ds__os_memory(), &c);
+    ds__mem_dev *dev =
+        ds__mem_dev_create((ds_device){ .type = DS_DEVICE_HOST }, ds__os_memory(), &c);
     if (!dev)
         return NULL;
     atomic_store(&dev->limit, atomic_load(&ds__host.limit));
@@ -164,7 +165,7 @@ static ds__mem_dev *ds__pinned_device(void) {
     }
     dev = ds__pinned_used();
     if (!dev)
-        dev = ds__pinned_device_new();
+        dev = ds__pinned_device_create();
     ds__mutex_unlock(&ds__host.lock);
     if (!dev)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");

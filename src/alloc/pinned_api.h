@@ -85,7 +85,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     }
     DS__REQUIRE(b, "%p is not the start of a live pinned block", ptr);
     ds__segment *over = NULL;
-    ds__lock_take(&ds__host.count);
+    ds__spinlock_lock(&ds__host.count);
     if (ds__observer_is_set())
         ds__observe_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__live_out(b);
@@ -136,7 +136,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
     if (noted)
         return DS_OK;
     ds__arena *stock = a;
-    ds__stream_use *fresh = ds__stream_use_new(stock, stock->dev->device);
+    ds__stream_use *fresh = ds__stream_use_create(stock, stock->dev->device);
     if (!fresh)
         return DS_ERR_OUT_OF_MEMORY;
 
@@ -148,7 +148,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
         ds__arena_unlock(a);
     if (noted) {
         ds__arena_lock(stock);
-        ds__stream_uses_drop(stock, fresh);
+        ds__stream_uses_destroy(stock, fresh);
         ds__arena_unlock(stock);
     }
     return b ? DS_OK : ds__pinned_not_live(ptr);
@@ -175,7 +175,7 @@ static ds_result ds__pinned_capture_use(void *ptr, ds_stream stream, int *out_ca
         return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__capture_attachment(s,
                                          &(ds__attachment){ .key = &ds__host,
-                                                            .make_fn = ds__hold_make,
+                                                            .make_fn = ds__hold_create,
                                                             .release_fn = ds__hold_release },
                                          &kept);
     ds__stream_unpin(s);
@@ -183,7 +183,7 @@ static ds_result ds__pinned_capture_use(void *ptr, ds_stream stream, int *out_ca
         return r;
     *out_captured = 1;
     r = ds__pinned_hold(ptr, kept->user);
-    ds__object_drop(kept);
+    ds__object_unref(kept);
     return r;
 }
 
@@ -269,10 +269,10 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
         out->active_bytes = s.active_bytes[DS_STAT_ALL];
         out->num_host_alloc = s.num_device_alloc;
         out->num_host_free = s.num_device_free;
-        ds__lock_take(&ds__host.clock_lock);
+        ds__spinlock_lock(&ds__host.clock_lock);
         out->host_alloc_time = ds__pinned_duration_of(&ds__host.made);
         out->host_free_time = ds__pinned_duration_of(&ds__host.ended);
-        ds__lock_give(&ds__host.clock_lock);
+        ds__spinlock_unlock(&ds__host.clock_lock);
     }
     return DS_OK;
 }
@@ -283,9 +283,9 @@ DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 1);
-    ds__lock_take(&ds__host.clock_lock);
+    ds__spinlock_lock(&ds__host.clock_lock);
     ds__host.made.max = ds__host.made.min = ds__host.ended.max = ds__host.ended.min = 0;
-    ds__lock_give(&ds__host.clock_lock);
+    ds__spinlock_unlock(&ds__host.clock_lock);
     return DS_OK;
 }
 
@@ -295,9 +295,9 @@ DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 0);
-    ds__lock_take(&ds__host.clock_lock);
+    ds__spinlock_lock(&ds__host.clock_lock);
     ds__host.made.total = ds__host.made.count = ds__host.ended.total = ds__host.ended.count = 0;
-    ds__lock_give(&ds__host.clock_lock);
+    ds__spinlock_unlock(&ds__host.clock_lock);
     return DS_OK;
 }
 

@@ -33,13 +33,13 @@
 #include "oom_owners.h"
 
 /* Removes an owner. The last one frees the object. */
-static void ds__hold_drop(ds__hold *h) {
+static void ds__hold_unref(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
         ds__host_free(h);
 }
 
 /* Makes the object of a capture, for ds__capture_attachment. */
-static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
+static ds_result ds__hold_create(uint64_t capture, void *user, void **out) {
     ds__hold *h = ds__host_alloc(sizeof *h);
     (void)capture;
     (void)user;
@@ -54,17 +54,17 @@ static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
 static void ds__hold_release(void *user) {
     ds__hold *h = user;
     atomic_store(&h->gone, 1);
-    ds__hold_drop(h);
+    ds__hold_unref(h);
 }
 
 /* Locks the arena and the counts of pinned memory. */
 static void ds__host_lock(ds__arena *a) {
     ds__arena_lock(a);
-    ds__lock_take(&ds__host.count);
+    ds__spinlock_lock(&ds__host.count);
 }
 
 static void ds__host_unlock(ds__arena *a) {
-    ds__lock_give(&ds__host.count);
+    ds__spinlock_unlock(&ds__host.count);
     ds__arena_unlock(a);
 }
 
@@ -104,10 +104,10 @@ static int ds__pinned_done(const ds__stream_use *u) {
 /* Ends the uses of a block. The arena is locked. */
 static void ds__pinned_uses_end(ds__arena *a, ds__mem_block *b) {
     for (ds__stream_use *u = b->uses; u; u = u->next) {
-        ds__hold_drop(u->hold);
+        ds__hold_unref(u->hold);
         u->hold = NULL;
     }
-    ds__block_uses_drop(a, b);
+    ds__block_uses_destroy(a, b);
 }
 
 /* Pending blocks that ds__pinned_poll examines together. */

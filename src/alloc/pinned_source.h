@@ -23,14 +23,14 @@
 /* Adds the time of a driver call that began at `since`. */
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
-    ds__lock_take(&ds__host.clock_lock);
+    ds__spinlock_lock(&ds__host.clock_lock);
     if (!c->min || ns < c->min)
         c->min = ns ? ns : 1;
     if (ns > c->max)
         c->max = ns;
     c->total += ns;
     c->count++;
-    ds__lock_give(&ds__host.clock_lock);
+    ds__spinlock_unlock(&ds__host.clock_lock);
 }
 
 /* Allocates ordinary memory, touches its pages, and registers it with the driver. */

@@ -1,7 +1,7 @@
 /* alloc/pool.h - devices and pools: creation, look-up, policies.
 
    Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
-   reuses pools (ds__mem_pool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
+   reuses pools (ds__mem_pool_create). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
    enters the functions for stream end and shutdown. ds__mem_pool_apply sets a pool's configuration
    and derives the flags of the pool and its arenas. ds__mem_pool_of returns the pool of a handle.
    ds__pool_policy returns the configuration to code without a lock. ds__mem_pool_own and
@@ -53,7 +53,7 @@ static void ds__arena_apply(ds__arena *a) {
 
 /* Makes an arena without a stream and links it into the pool's list. Returns NULL without host
    memory. The device is locked, or no other thread knows the pool. */
-static ds__arena *ds__arena_new(ds__mem_pool *p) {
+static ds__arena *ds__arena_create(ds__mem_pool *p) {
     ds__arena *a = ds__kept_alloc(sizeof *a);
     if (!a)
         return NULL;
@@ -78,7 +78,7 @@ typedef struct ds__mem_policy {
 /* Returns the stored copy of a policy, which is the same one for equal policies. Limits are not
    part of it, because they change on their own. Without host memory returns NULL and sets the
    error. */
-static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
+static const ds_mem_config *ds__policy_intern(const ds_mem_config *config) {
     ds_mem_config c;
     memcpy(&c, config, sizeof c); /* different padding only costs a further copy */
     c.limit = 0;
@@ -117,7 +117,7 @@ static size_t ds__config_split_above(const ds_mem_config *c) {
    arenas of the pool, or no other thread knows the pool. Without host memory returns 0 and sets the
    error. */
 static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
-    const ds_mem_config *policy = ds__policy_keep(config);
+    const ds_mem_config *policy = ds__policy_intern(config);
     if (!policy)
         return 0;
     int sorts = config->best_fit_by_address && !p->config.best_fit_by_address;
@@ -202,7 +202,7 @@ static ds_result ds__mem_setup(void) {
                             " (in the environment's DEVSTREAM_ALLOC_CONF)");
         ds__memory_state.configured = ds__memory_state.conf_result == DS_OK;
         ds__mem_closing(0);
-        ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
+        ds__module_add(DS__MODULE_ALLOC, &ds__mem_module);
     }
     ds_result r = ds__memory_state.conf_result;
     ds__mutex_unlock(&ds__memory_state.lock);
@@ -210,7 +210,8 @@ static ds_result ds__mem_setup(void) {
 }
 
 /* Makes the record of a device with `total` bytes of memory. Returns NULL without host memory. */
-static ds__mem_dev *ds__mem_dev_new(ds_device device, size_t total, const ds_mem_config *config) {
+static ds__mem_dev *ds__mem_dev_create(ds_device device, size_t total,
+                                       const ds_mem_config *config) {
     ds__mem_dev *dev = ds__kept_alloc(sizeof *dev);
     if (!dev)
         return NULL;
@@ -225,11 +226,12 @@ static ds__mem_dev *ds__mem_dev_new(ds_device device, size_t total, const ds_mem
 
 /* Makes the record of a device and publishes it. On failure returns NULL and sets the error.
    ds__memory_state.lock is held. */
-static ds__mem_dev *ds__mem_device_new(ds_device device) {
+static ds__mem_dev *ds__mem_device_create(ds_device device) {
     ds_device_properties properties;
     if (ds__driver_of(device)->device_properties(device.index, &properties) < 0)
         return NULL;
-    ds__mem_dev *dev = ds__mem_dev_new(device, properties.total_memory, &ds__memory_state.config);
+    ds__mem_dev *dev =
+        ds__mem_dev_create(device, properties.total_memory, &ds__memory_state.config);
     if (!dev) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         return NULL;
@@ -253,7 +255,7 @@ static ds__mem_dev *ds__mem_device(ds_device device) {
     ds__mutex_lock(&ds__memory_state.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev)
-        dev = ds__mem_device_new(device);
+        dev = ds__mem_device_create(device);
     ds__mutex_unlock(&ds__memory_state.lock);
     return dev;
 }
@@ -348,7 +350,7 @@ static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *c
         if (empty)
             found = p;
     }
-    if (found && !ds__policy_keep(config))
+    if (found && !ds__policy_intern(config))
         found = NULL;
     if (found) {
         ds__counter_fold(dev); /* the device keeps the counts of the pool */
@@ -387,8 +389,8 @@ static ds__mem_pool *ds__mem_pool_add(ds__mem_dev *dev, const ds_mem_config *con
 /* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
    the device and the configuration are not used. Without host memory returns NULL and sets the
    error. */
-static ds__mem_pool *ds__mem_pool_new(ds__mem_dev *dev, const ds_mem_config *config,
-                                      const ds_pool_desc *desc, uint64_t capture) {
+static ds__mem_pool *ds__mem_pool_create(ds__mem_dev *dev, const ds_mem_config *config,
+                                         const ds_pool_desc *desc, uint64_t capture) {
     char *label = desc->label ? ds__copy_text(desc->label, 255) : NULL;
     ds__mem_pool *p = NULL;
     if (label || !desc->label) {

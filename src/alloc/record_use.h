@@ -158,7 +158,7 @@ static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
         if (!n->now)
             atomic_fetch_add(&a->dev->late_uses, 1);
     } else if (fresh) {
-        ds__stream_uses_drop(a, fresh);
+        ds__stream_uses_destroy(a, fresh);
     }
     ds__arena_unlock(a);
 

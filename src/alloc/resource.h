@@ -1,9 +1,9 @@
 /* alloc/resource.h - resources: records, numbers, calls of upstreams.
 
    Defines the record of a resource (ds__res) and the table of all records (ds__rs).
-   ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
+   ds__res_ref returns the record of a number and keeps it alive until ds__res_unref.
    ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
-   own functions. ds__resource_leave and ds__resource_return surround user code.
+   own functions. ds__outside_begin and ds__outside_end surround user code.
 
    Policy:
    1. Every resource made by devstream has a number, and its `user` member is that number. A
@@ -87,9 +87,9 @@ static struct {
    */
 static const ds_resource ds__res_made;
 
-/* Returns the record of a number, which stays until ds__res_leave; *out_live: its `live` before. If
+/* Returns the record of a number, which stays until ds__res_unref; *out_live: its `live` before. If
    there is none, returns NULL and sets the error. */
-static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
+static ds__res *ds__res_ref(const void *user, int64_t *out_live) {
     uint64_t id = (uint64_t)(uintptr_t)user;
     uint32_t i = (uint32_t)id;
     ds__mutex_lock(&ds__rs.lock);
@@ -106,8 +106,8 @@ static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     return r;
 }
 
-/* Ends ds__res_enter: lowers `live` by 1, or by 2 after a free. */
-static void ds__res_leave(ds__res *r, int64_t by) {
+/* Ends ds__res_ref: lowers `live` by 1, or by 2 after a free. */
+static void ds__res_unref(ds__res *r, int64_t by) {
     ds__mutex_lock(&ds__rs.lock);
     r->live -= by;
     ds__mutex_unlock(&ds__rs.lock);
@@ -146,7 +146,7 @@ static ds_capture_mode ds__mode_exchange(ds_capture_mode mode) {
 
 /* Prepares the thread for a function of the program. Calls in the function report their own errors,
    and are not affected by open captures. */
-static ds__outside ds__resource_leave(void) {
+static ds__outside ds__outside_begin(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, ds__tls.mode, ds__tls.mute };
     o.mode = ds__mode_exchange(DS_CAPTURE_RELAXED);
     ds__tls.code = DS_OK;
@@ -154,8 +154,8 @@ static ds__outside ds__resource_leave(void) {
     return o;
 }
 
-/* Ends ds__resource_leave. */
-static void ds__resource_return(ds__outside o) {
+/* Ends ds__outside_begin. */
+static void ds__outside_end(ds__outside o) {
     (void)ds__mode_exchange(o.mode);
     ds__tls.mute = o.mute;
     if (o.mute && ds__tls.code < 0)
@@ -170,9 +170,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     *out = NULL;
     if (up->alloc_fn == ds__res_made.alloc_fn)
         return up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__outside o = ds__resource_leave();
+    ds__outside o = ds__outside_begin();
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__resource_return(o);
+    ds__outside_end(o);
     r = ds__res_said(r, "alloc_fn");
     if (r == DS_OK && !*out)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's alloc_fn returned NULL");
@@ -185,9 +185,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
     if (up->free_fn == ds__res_made.free_fn)
         return up->free_fn(up->user, ptr, size, stream);
-    ds__outside o = ds__resource_leave();
+    ds__outside o = ds__outside_begin();
     ds_result r = up->free_fn(up->user, ptr, size, stream);
-    ds__resource_return(o);
+    ds__outside_end(o);
     return ds__res_said(r, "free_fn");
 }
 

@@ -1,7 +1,7 @@
 /* alloc/resource_api.h - public functions of resources.
 
    Implements the functions of api/resource.h: makes, uses, measures and destroys resources.
-   ds__res_new enters a record in the table, and ds_resource_destroy removes it.
+   ds__res_create enters a record in the table, and ds_resource_destroy removes it.
    ds__resource_shutdown reports and frees the records that are left.
 
    Invariants: An adaptor counts in `standing` of its upstream's record from creation to
@@ -64,7 +64,7 @@ static int ds__res_table_in(ds__res *r) {
 }
 
 /* Makes a record like `what`, with its upstream, and the resource of the record. */
-static ds_result ds__res_new(const ds__res *what, ds_resource *out) {
+static ds_result ds__res_create(const ds__res *what, ds_resource *out) {
     ds_result result = ds__mem_setup();
     if (result < 0)
         return result;
@@ -72,7 +72,7 @@ static ds_result ds__res_new(const ds__res *what, ds_resource *out) {
     if (!r)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
     int adapts = what->up.alloc_fn == ds__res_alloc;
-    ds__res *up = adapts ? ds__res_enter(what->up.user, NULL) : NULL;
+    ds__res *up = adapts ? ds__res_ref(what->up.user, NULL) : NULL;
     if (adapts && !up) {
         ds__host_free(r);
         return DS_ERR_INVALID_HANDLE;
@@ -105,7 +105,7 @@ static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_res
     if (r < 0)
         return r;
     what->up = *upstream;
-    return ds__res_new(what, out);
+    return ds__res_create(what, out);
 }
 
 /* Begins a function that makes a resource: `what` is its record. */
@@ -120,7 +120,7 @@ DSDEF ds_result(ds_resource_create_device)(ds_device device, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_device", DS__RES_DEVICE);
     DS__RESOLVE(device);
     what.device = device;
-    return ds__res_new(&what, out);
+    return ds__res_create(&what, out);
 }
 
 DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
@@ -128,12 +128,12 @@ DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
     if (pool.id && !ds__mem_pool_of(pool))
         return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
-    return ds__res_new(&what, out);
+    return ds__res_create(&what, out);
 }
 
 DSDEF ds_result(ds_resource_create_driver_pool)(ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_driver_pool", DS__RES_DRIVER);
-    return ds__res_new(&what, out);
+    return ds__res_create(&what, out);
 }
 
 DSDEF ds_result(ds_resource_create_functions)(ds_resource_alloc_fn alloc_fn,
@@ -228,7 +228,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
     if (result < 0)
         return result;
     int made = resource->alloc_fn == ds__res_alloc;
-    ds__res *r = made ? ds__res_enter(resource->user, NULL) : NULL;
+    ds__res *r = made ? ds__res_ref(resource->user, NULL) : NULL;
     if (made && !r)
         return DS_ERR_INVALID_HANDLE;
     if (made && r->kind == DS__RES_STATISTICS) {
@@ -240,7 +240,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
                           "the resource was not created by ds_resource_create_stats");
     }
     if (made)
-        ds__res_leave(r, 1);
+        ds__res_unref(r, 1);
     return result;
 }
 
@@ -265,7 +265,7 @@ DSDEF ds_result(ds_resource_pop_stats)(const ds_resource *resource, ds_resource_
 }
 
 /* Frees a record that is not in the table. */
-static void ds__res_end(ds__res *r) {
+static void ds__res_destroy(ds__res *r) {
     for (int i = 0; i < 64; i++)
         while (r->moved[i]) {
             ds__moved *next = r->moved[i]->next;
@@ -294,7 +294,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
     if (result < 0)
         return result;
     if (resource->alloc_fn == ds__res_alloc) {
-        ds__res *r = ds__res_enter(resource->user, NULL);
+        ds__res *r = ds__res_ref(resource->user, NULL);
         if (!r)
             return DS_ERR_INVALID_HANDLE;
         ds__mutex_lock(&ds__rs.lock);
@@ -310,7 +310,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
         if (standing)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
                             "adaptors that use this resource: %d; destroy them first", standing);
-        ds__res_end(r);
+        ds__res_destroy(r);
     }
     memset(resource, 0, sizeof *resource);
     return DS_OK;
@@ -324,7 +324,7 @@ static void ds__resource_shutdown(void) {
             continue;
         ds__log_warn("resource created at %s:%d was not destroyed",
                      r->made.file ? r->made.file : "?", r->made.line);
-        ds__res_end(r);
+        ds__res_destroy(r);
     }
     ds__host_free(ds__rs.at);
     ds__rs.at = NULL;

@@ -140,9 +140,9 @@ static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment,
         if (result == DS_OK)
             return result;
         memcpy(why, ds__tls.aside, sizeof why);
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         int more = ds__is_shortage(result) && r->failure_fn(size, r->user) == 1;
-        ds__resource_return(o);
+        ds__outside_end(o);
         if (more)
             continue;
         memcpy(ds__tls.mute ? ds__tls.aside : ds__tls.error, why, sizeof why);
@@ -211,7 +211,7 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
     ds_result result = DS_OK;
     switch (r->kind) {
     case DS__RES_DEVICE:
-        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
+        return ds__memory_deinit(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
     case DS__RES_POOL:
         /* does nothing for the block's own stream */
         if (stream.id)
@@ -252,26 +252,26 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
 static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
                                void **out) {
     *out = NULL;
-    ds__res *r = ds__res_enter(user, NULL);
+    ds__res *r = ds__res_ref(user, NULL);
     if (!r)
         return DS_ERR_INVALID_HANDLE;
     ds_result result = ds__res_alloc_from(r, size, alignment, stream, out);
     if (result < 0) {
         *out = NULL;
-        ds__res_leave(r, 1);
+        ds__res_unref(r, 1);
     }
     return result;
 }
 
 static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream) {
     int64_t live;
-    ds__res *r = ds__res_enter(user, &live);
+    ds__res *r = ds__res_ref(user, &live);
     if (!r)
         return DS_ERR_INVALID_HANDLE;
     ds_result result =
         live > 0 ? ds__res_free_to(r, ptr, size, stream)
                  : ds__fail(DS_ERR_INVALID_VALUE, "ptr was not allocated by the resource");
-    ds__res_leave(r, result == DS_OK ? 2 : 1);
+    ds__res_unref(r, result == DS_OK ? 2 : 1);
     return result;
 }
 

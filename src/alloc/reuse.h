@@ -74,9 +74,9 @@ static int ds__reuse_is_possible(ds__reuse *x) {
 }
 
 /* Returns the description of the use to the arena's stock. */
-static void ds__reuse_use_drop(ds__reuse *x) {
+static void ds__reuse_use_destroy(ds__reuse *x) {
     ds__arena_lock(x->from);
-    ds__stream_uses_drop(x->from, x->use);
+    ds__stream_uses_destroy(x->from, x->use);
     ds__arena_unlock(x->from);
 }
 
@@ -88,7 +88,7 @@ static int ds__reuse_reserve(ds__reuse *x) {
     other.a = x->from;
     other.fresh = 0;
     /* first, so that host memory cannot be short after a block was taken */
-    x->use = ds__stream_use_new(x->from, q->a->dev->device);
+    x->use = ds__stream_use_create(x->from, q->a->dev->device);
     if (!x->use)
         return 0;
 
@@ -101,7 +101,7 @@ static int ds__reuse_reserve(ds__reuse *x) {
                                       .asked = q->asked,
                                       .out_whole = &other.block };
         if (q->aligned || !ds__take_pending(x->from, &wanted)) {
-            ds__reuse_use_drop(x);
+            ds__reuse_use_destroy(x);
             return 0;
         }
     }
@@ -158,7 +158,7 @@ static void ds__reuse_roll_back(ds__reuse *x) {
         ds__reuse_pending_restore(x);
         return;
     }
-    ds__reuse_use_drop(x);
+    ds__reuse_use_destroy(x);
     ds__block_end(x->from, x->block);
 }
 
@@ -172,7 +172,7 @@ static void ds__reuse_publish(ds__reuse *x) {
 
     ds__arena_lock(from);
     if (x->own) {
-        ds__stream_uses_drop(from, u);
+        ds__stream_uses_destroy(from, u);
     } else {
         x->block->lent = 1;
         u->next = x->block->uses;

@@ -1,7 +1,7 @@
 /* alloc/segment.h - descriptions of segments, and limits.
 
-   Makes and removes the description of a segment (ds__segment_new, ds__segment_drop), and its first
-   and last block (ds__segment_first_new, ds__segment_retire).
+   Makes and removes the description of a segment (ds__segment_create, ds__segment_destroy), and its first
+   and last block (ds__segment_first_create, ds__segment_retire).
    ds__segment_reserve and ds__segment_unreserve keep the reserved bytes within the limits of the
    device and the pool. Growing segments, plain segments and blocks without a cache use these
    functions. ds__async_has and ds__async_surplus return the bytes of the driver's own pool.
@@ -10,7 +10,7 @@
    bytes may exceed the bytes of the segments only while dev->moving counts a call between
    ds__move_begin and ds__move_end. A dropped description is used again as a description of a
    segment only.
-   Locks: ds__segment_new takes the registry's lock. ds__segment_drop takes the arena's lock,
+   Locks: ds__segment_create takes the registry's lock. ds__segment_destroy takes the arena's lock,
    releases it, and then takes the registry's. The functions that enter, remove or count a
    segment expect the arena's lock. ds__segment_reserve may ask the driver for the size of its pool,
    so it expects no spinning lock.
@@ -133,7 +133,7 @@ static void ds__segment_sorted_out(const ds__segment *s) {
 
 /* Takes an unused description of a segment, or makes one. Returns NULL without host memory. The
    registry is locked. */
-static ds__segment *ds__segment_description_take(void) {
+static ds__segment *ds__segment_description_create(void) {
     ds__segment *s = ds__memory_state.free_segments;
     if (!s)
         return ds__kept_alloc_unlocked(sizeof *s);
@@ -141,7 +141,7 @@ static ds__segment *ds__segment_description_take(void) {
     return s;
 }
 
-static void ds__segment_description_drop(ds__segment *s) {
+static void ds__segment_description_destroy(ds__segment *s) {
     s->next = ds__memory_state.free_segments;
     ds__memory_state.free_segments = s;
 }
@@ -163,14 +163,14 @@ static int ds__segment_tables_set(ds__segment *s) {
 
 /* Makes a description of a segment, which is in no list of the arena and has no blocks. `page`: 0
    for plain segments. Returns NULL without host memory, and the error is set. */
-static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
-                                    size_t page) {
+static ds__segment *ds__segment_create(ds__arena *a, int kind, int source, char *base, size_t size,
+                                       size_t page) {
     int dense = kind == DS__SMALL || ds__pool_policy(a->pool)->single_pool;
     ds__mutex_lock(&ds__memory_state.registry);
     ds__segment *s = NULL;
     if (ds__array_reserve(&ds__memory_state.sorted, sizeof *ds__memory_state.sorted,
                           ds__memory_state.sorted_count, 1, &ds__memory_state.sorted_room))
-        s = ds__segment_description_take();
+        s = ds__segment_description_create();
     if (s) {
         s->base = base;
         s->size = size;
@@ -188,7 +188,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
             ds__segment_sorted_in(s);
             atomic_store_explicit(&s->arena, a, memory_order_release);
         } else {
-            ds__segment_description_drop(s);
+            ds__segment_description_destroy(s);
             s = NULL;
         }
     }
@@ -200,7 +200,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
 
 /* Ends a segment that is in no list of its arena: no address leads to it any more. Its description
    is used again for other segments. Takes the arena's lock and the registry's. */
-static void ds__segment_drop(ds__segment *s) {
+static void ds__segment_destroy(ds__segment *s) {
     ds__arena *a = atomic_load(&s->arena);
     ds__mem_block **granule = s->granule;
     ds__arena_lock(a);
@@ -218,7 +218,7 @@ static void ds__segment_drop(ds__segment *s) {
     ds__segment_sorted_out(s);
     if (!s->page)
         ds__address_granules_set(s, s->base, s->size, 0);
-    ds__segment_description_drop(s);
+    ds__segment_description_destroy(s);
     ds__mutex_unlock(&ds__memory_state.registry);
     ds__host_free(granule);
 }
@@ -256,8 +256,8 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
 
 /* Makes a block of the whole address space of a new segment, and links the segment into the arena's
    list. Returns NULL without host memory, and nothing has changed. The arena is locked. */
-static ds__mem_block *ds__segment_first_new(ds__arena *a, ds__segment *s) {
-    ds__mem_block *b = ds__mem_block_new(a);
+static ds__mem_block *ds__segment_first_create(ds__arena *a, ds__segment *s) {
+    ds__mem_block *b = ds__mem_block_create(a);
     if (!b)
         return NULL;
     memset(b, 0, sizeof *b);
@@ -270,10 +270,10 @@ static ds__mem_block *ds__segment_first_new(ds__arena *a, ds__segment *s) {
 }
 
 /* Takes a segment whose memory is the driver's again, and its only block, out of the arena.
-   ds__segment_drop and ds__segment_unreserve must follow without the lock. The arena is locked. */
+   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is locked. */
 static void ds__segment_retire(ds__arena *a, ds__segment *s) {
     ds__segment_out(a, s);
-    ds__mem_block_drop(a, s->first);
+    ds__mem_block_destroy(a, s->first);
     s->first = NULL;
     ds__count_reserved(a, s->kind, -(int64_t)s->size);
     ds__count_segment(a, s, -1);

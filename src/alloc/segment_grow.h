@@ -101,9 +101,10 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     size_t page = (asked + least - 1) / least * least;
     reserve = reserve / page * page; /* whole pages; the rest stays unused */
     ds__move_begin(dev);
-    ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
+    ds__segment *s =
+        reserve ? ds__segment_create(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
     ds__arena_lock(a);
-    ds__mem_block *b = s ? ds__segment_first_new(a, s) : NULL;
+    ds__mem_block *b = s ? ds__segment_first_create(a, s) : NULL;
     if (b) {
         s->native = asked;
         ds__hole_in(a, b);
@@ -114,7 +115,7 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
 
     ds__arena_unlock(a);
     if (s)
-        ds__segment_drop(s);
+        ds__segment_destroy(s);
     ds__move_end(dev);
     ds__space_release(dev->device, base, reserve);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
@@ -174,11 +175,11 @@ static ds__mem_block *ds__hole_for(ds__arena *a, int kind, size_t size) {
    without host memory, and none is taken. The arena is locked. */
 static int ds__spares_take(ds__arena *a, ds__mem_block **spares, int count) {
     for (int i = 0; i < count; i++) {
-        spares[i] = ds__mem_block_new(a);
+        spares[i] = ds__mem_block_create(a);
         if (spares[i])
             continue;
         while (i-- > 0)
-            ds__mem_block_drop(a, spares[i]);
+            ds__mem_block_destroy(a, spares[i]);
         return 0;
     }
     return 1;
@@ -208,7 +209,7 @@ static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     ds_result r = ds__segment_map(a, s, h->ptr, need);
 
     ds__arena_lock(a);
-    ds__mem_block_drop(a, spare);
+    ds__mem_block_destroy(a, spare);
     /* its neighbours may have been freed meanwhile */
     if (prev) {
         prev->quiet = 0;
@@ -270,7 +271,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
 
     ds__arena_lock(a);
     for (int i = 0; spare && i < 2; i++)
-        ds__mem_block_drop(a, spares[i]);
+        ds__mem_block_destroy(a, spares[i]);
     if (!done) {
         b->quiet = 0;
         (void)ds__merge_in(a, b);

@@ -61,9 +61,9 @@ static ds_result ds__plain_take(ds__arena *a, size_t size, int *out_source, void
 /* Makes a segment with one free block of memory from the source. Without host memory, the memory
    goes back. No spinning lock is held. */
 static ds_result ds__plain_publish(ds__arena *a, int kind, int source, void *base, size_t size) {
-    ds__segment *s = ds__segment_new(a, kind, source, base, size, 0);
+    ds__segment *s = ds__segment_create(a, kind, source, base, size, 0);
     ds__arena_lock(a);
-    ds__mem_block *b = s ? ds__segment_first_new(a, s) : NULL;
+    ds__mem_block *b = s ? ds__segment_first_create(a, s) : NULL;
     if (b) {
         b->asked = ds__arena_count_request(a);
         ds__count_reserved(a, kind, (int64_t)size);
@@ -77,7 +77,7 @@ static ds_result ds__plain_publish(ds__arena *a, int kind, int source, void *bas
         return DS_OK;
 
     if (s)
-        ds__segment_drop(s);
+        ds__segment_destroy(s);
     ds__segment whole = { .base = base, .size = size, .source = (uint8_t)source };
     DS_IGNORE(ds__source_free(a, &whole));
     ds__segment_unreserve(a, size);
@@ -143,7 +143,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     }
     ds__segment_retire(a, s);
     ds__arena_unlock(a);
-    ds__segment_drop(s);
+    ds__segment_destroy(s);
     ds__segment_unreserve(a, size);
     return DS_OK;
 }

@@ -1,7 +1,7 @@
 /* alloc/shutdown.h - the allocator's part of ds_shutdown.
 
    ds__mem_shutdown frees all memory of the allocator and resets its state, so that a later call
-   starts it anew. ds__mem_end reports the blocks of a device that were not freed, then frees
+   starts it anew. ds__mem_deinit reports the blocks of a device that were not freed, then frees
    its segments, events and mutexes. It serves the devices and, by ds__pinned_shutdown, pinned
    memory. ds__mem_module has the functions that the core calls.
 
@@ -13,7 +13,7 @@
    graphs that release their pools. No lock of the allocator is held while drivers and the upstreams
    of pools (user code) free segments.
    Threads: the thread of ds_shutdown, after all work has ended. CUDA's callback thread may run
-   ds__capture_pool_release at the same time; ds__memory_state.closing keeps it away from pools. */
+   ds__capture_pool_unref at the same time; ds__memory_state.closing keeps it away from pools. */
 #ifndef DS__ALLOC_SHUTDOWN_H
 #define DS__ALLOC_SHUTDOWN_H
 
@@ -41,7 +41,7 @@ static void ds__segment_shutdown(ds__arena *a, ds__segment *s) {
         DS_IGNORE(ds__source_free(a, s));
     for (ds__mem_block *b = s->first; b; b = b->next)
         for (ds__stream_use *u = b->uses; u; u = u->next)
-            ds__event_drop(u->event);
+            ds__use_event_destroy(u->event);
     ds__host_free(s->granule);
 }
 
@@ -50,14 +50,14 @@ static void ds__arena_shutdown(ds__arena *a) {
     for (ds__segment *s = a->segments; s; s = s->next)
         ds__segment_shutdown(a, s);
     for (ds__stream_use *u = a->spare_uses; u; u = u->next)
-        ds__event_drop(u->event);
-    ds__event_drop(a->end);
+        ds__use_event_destroy(u->event);
+    ds__use_event_destroy(a->end);
     ds__mutex_destroy(&a->grow);
     ds__mutex_destroy(&a->giving);
 }
 
 /* Reports the blocks of a device that were not freed, then frees all memory of the device. */
-static void ds__mem_end(ds__mem_dev *dev) {
+static void ds__mem_deinit(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     ds__tell_leaks(dev);
     ds__stream_end(giver);
@@ -76,11 +76,11 @@ static void ds__pinned_shutdown(void) {
         for (ds__segment *s = a->segments; s; s = s->next)
             for (ds__mem_block *b = s->first; b; b = b->next)
                 for (ds__stream_use *u = b->uses; u; u = u->next) {
-                    ds__hold_drop(u->hold);
+                    ds__hold_unref(u->hold);
                     u->hold = NULL;
                 }
     if (dev)
-        ds__mem_end(dev);
+        ds__mem_deinit(dev);
     atomic_store(&ds__host.dev, NULL);
     atomic_store(&ds__host.limit, 0);
     ds__host.configured = 0;
@@ -99,7 +99,7 @@ static void ds__mem_shutdown(void) {
             ds__mem_dev *dev = ds__mem_device_at(backend, i);
             if (!dev)
                 continue;
-            ds__mem_end(dev);
+            ds__mem_deinit(dev);
             atomic_store(ds__module_device(DS__MODULE_ALLOC, backend, i), NULL);
         }
     ds__resource_shutdown();

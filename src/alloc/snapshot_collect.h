@@ -101,13 +101,13 @@ static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mem_dev *dev) {
         s->broken = 1;
         return;
     }
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     n = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     d->seen = n;
     d->count = n < have ? (size_t)n : have;
     for (size_t i = 0; i < d->count; i++)
         d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
     ds__snap_times(d);
 }
 

@@ -114,10 +114,10 @@ typedef struct ds__item_writer {
 
 /* Passes the buffer to the writer, unless the writer has stopped. */
 static void ds__item_writer_flush(ds__item_writer *k) {
-    ds__callback_guard g = ds__callback_guard_enter();
+    ds__callback_guard g = ds__callback_guard_begin();
     if (k->size && !k->out.stopped)
         k->out.stopped = k->out.write_fn(k->buffer, k->size, k->out.user);
-    ds__callback_guard_leave(g);
+    ds__callback_guard_end(g);
     k->size = 0;
 }
 

@@ -1,7 +1,7 @@
 /* alloc/stream_use.h - uses of blocks by other streams, and their events.
 
-   Manages stream uses (ds__stream_use). ds__stream_use_new takes one with an event from the arena's
-   stock, and ds__stream_uses_drop returns a list of them. ds__uses_done tells whether uses are
+   Manages stream uses (ds__stream_use). ds__stream_use_create takes one with an event from the arena's
+   stock, and ds__stream_uses_destroy returns a list of them. ds__uses_done tells whether uses are
    done; ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
    stream. ds__use_claim decides which thread records the event of a use. ds__record_uses records
    the events that are missing at a free.
@@ -11,7 +11,7 @@
    record. Only a thread for which ds__use_claim returned 1 records the event of a use. A use
    inside a capture counts as done once no capture is open, because the graph
    orders it. A query that fails for another reason than failed work does not count as done.
-   Locks: ds__stream_uses_drop expects the arena's lock. The others may call the driver and expect
+   Locks: ds__stream_uses_destroy expects the arena's lock. The others may call the driver and expect
    no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
    ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
    ds__record_uses do so themselves.
@@ -25,11 +25,11 @@
 #include "util.h"
 
 /* Destroys an event of the allocator; a zero handle is allowed. */
-static void ds__event_drop(ds_event event) {
+static void ds__use_event_destroy(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
     if (!e)
         return;
-    ds__table_kill(&ds__g.events, e);
+    ds__table_invalidate(&ds__g.events, e);
     ds__event_unpin(e);
 }
 
@@ -44,7 +44,7 @@ static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) 
     }
     /* an event stays with the device of its first record */
     if (u->event.id && u->device != ds__device_key(device)) {
-        ds__event_drop(u->event);
+        ds__use_event_destroy(u->event);
         u->event.id = 0;
     }
     u->next = NULL;
@@ -53,14 +53,14 @@ static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) 
     u->capture = 0;
     u->device = ds__device_key(device);
     /* the description is lost until shutdown */
-    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0)
+    if (!u->event.id && ds__event_create(0, NULL, &u->event) < 0)
         u = NULL;
     return u;
 }
 
 /* Returns a use from the arena's stock, or a new one. Without host memory returns NULL and sets the
    error. The arena is not locked. */
-static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
+static ds__stream_use *ds__stream_use_create(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
     ds__stream_use *u = a->spare_uses;
     if (u)
@@ -71,7 +71,7 @@ static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
 
 /* Returns a list of uses to the arena's stock. Their events stay and are recorded again. The arena
    is locked. */
-static void ds__stream_uses_drop(ds__arena *a, ds__stream_use *u) {
+static void ds__stream_uses_destroy(ds__arena *a, ds__stream_use *u) {
     while (u) {
         ds__stream_use *next = u->next;
         u->next = a->spare_uses;

@@ -251,7 +251,7 @@ typedef struct ds__domain {
 #define DS__ALIASES 3 /* further handles that an arena stores */
 
 struct ds__arena {
-    ds__lock lock;
+    ds__spinlock lock;
     _Atomic uint8_t orphan; /* 1: the stream has ended */
     uint8_t exact;          /* 1: counts in the domains' tallies; 0: in its own */
     /* 1: the pool has poison, guards or debug from 2 on */
@@ -372,7 +372,7 @@ struct ds__mem_dev {
     ds__domain stats;  /* of all pools */
     _Atomic size_t reserved;
     _Atomic size_t limit; /* 0: none */
-    ds__lock history_lock;
+    ds__spinlock history_lock;
     ds__history_event *history;
     size_t history_room; /* entries */
     size_t history_at;   /* index of the next entry */

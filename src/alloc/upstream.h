@@ -52,9 +52,9 @@ static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
             ds__log_warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
     } else {
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        ds__resource_return(o);
+        ds__outside_end(o);
     }
     ds__memory_thread.inside = inside.outer;
 }
@@ -69,9 +69,9 @@ static ds_result ds__upstream_call(ds__arena *a, size_t size, void **out) {
     if (a->pool->upstream.alloc_fn) {
         r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         *out = a->pool->alloc_fn((ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        ds__resource_return(o);
+        ds__outside_end(o);
     }
     ds__memory_thread.inside = inside.outer;
     ds__memory_thread.upstream_empty = !*out;

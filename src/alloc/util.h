@@ -58,10 +58,10 @@ static inline void ds__block_list_out(ds__mem_block **head, const ds__mem_block 
    when wrapped streams come and go. */
 static ds_stream ds__arena_stream(ds__arena *a) {
     ds_stream stream = { 0 };
-    ds__lock_take(&a->lock);
+    ds__spinlock_lock(&a->lock);
     if (!a->orphan)
         stream = a->stream;
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return stream;
 }
 
@@ -98,7 +98,7 @@ static ds__stream *ds__direct_giver(ds__mem_dev *dev) {
     ds_stream made = { 0 };
     uint64_t none = 0;
     if (!atomic_load(&dev->giver) &&
-        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
+        ds__stream_create(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
         !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
         ds__stream_end(made); /* another thread was faster */
     return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
@@ -152,11 +152,11 @@ static void ds__mem_dev_unlock(ds__mem_dev *dev) {
 }
 
 static void ds__arena_lock(ds__arena *a) {
-    ds__lock_take(&a->lock);
+    ds__spinlock_lock(&a->lock);
 }
 
 static void ds__arena_unlock(ds__arena *a) {
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
 }
 
 /* Holds back new captures until ds__let_captures: between the check for captures and work that

@@ -122,7 +122,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
         return DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         if (c->driver->type != driver->type || !ds__capture_forbids(c))
             continue;
@@ -132,7 +132,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
         else
             ds__capture_spoil(c, rule);
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -164,7 +164,7 @@ DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
     ds__ref(g);
     /* first: while `capturing` is not 0, no other thread can destroy the graph */
     if (failed && !c->into)
-        ds__table_kill(&ds__g.graphs, g);
+        ds__table_invalidate(&ds__g.graphs, g);
     atomic_fetch_sub(&g->capturing, 1);
     ds__unref(&ds__g.graphs, g);
     ds__host_free(c);

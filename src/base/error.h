@@ -55,7 +55,7 @@ typedef struct ds__kept_error {
     char text[sizeof ds__tls.error];
 } ds__kept_error;
 
-DS__SEAM static void ds__error_keep(ds__kept_error *to) {
+DS__SEAM static void ds__error_save(ds__kept_error *to) {
     to->code = ds__tls.code;
     memcpy(to->text, ds__tls.error, sizeof to->text);
 }

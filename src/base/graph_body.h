@@ -2,8 +2,8 @@
 
    The core keeps a shadow graph (ds__body) of every graph: nodes with copies of their arguments,
    their dependencies, and the objects that the graph keeps alive. The CPU driver runs the shadow
-   graph itself; the CUDA driver keeps a CUDA graph beside it, node for node. ds__node_make,
-   ds__body_append and ds__body_copy build shadow graphs, ds__body_free ends one.
+   graph itself; the CUDA driver keeps a CUDA graph beside it, node for node. ds__node_create,
+   ds__body_append and ds__body_copy build shadow graphs, ds__body_destroy ends one.
 
    Invariants: a node holds its kernel or event by a reference. A user's object (ds__object: a
    host function's argument, an attached object) counts its owners: graphs, executables and
@@ -12,9 +12,9 @@
    a launch_fn.
    Locks: functions that read or change a body expect the lock of its graph or executable; while
    a capture adds to the graph, also ds__g.capture_lock. Dropping a reference takes the lock of
-   the object table. ds__object_drop, ds__node_free and ds__body_free run the user's destructor
+   the object table. ds__object_unref, ds__node_destroy and ds__body_destroy run the user's destructor
    with the last owner; where that can happen, they must be called without a lock.
-   Threads: any thread; ds__object_keep and ds__object_drop also run on threads of the
+   Threads: any thread; ds__object_ref and ds__object_unref also run on threads of the
    library. */
 #ifndef DS__BASE_GRAPH_BODY_H
 #define DS__BASE_GRAPH_BODY_H
@@ -77,7 +77,7 @@ static const char *const ds__node_names[] = { "empty",      "kernel",        "co
                                               "event wait", "child graph",   "native" };
 
 /* Returns an object with one owner. NULL: no memory, and the sentence is set. */
-static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
+static ds__object *ds__object_create(void *user, ds_host_fn dtor_fn) {
     ds__object *o = ds__host_alloc(sizeof *o);
     if (!o) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object");
@@ -89,7 +89,7 @@ static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
     return o;
 }
 
-static ds__object *ds__object_keep(ds__object *o) {
+static ds__object *ds__object_ref(ds__object *o) {
     if (o)
         atomic_fetch_add(&o->owners, 1);
     return o;
@@ -97,7 +97,7 @@ static ds__object *ds__object_keep(ds__object *o) {
 
 /* Drops a reference; the last one runs the destructor. Any thread, also of the library; NULL is
    allowed. */
-static void ds__object_drop(ds__object *o) {
+static void ds__object_unref(ds__object *o) {
     if (!o || atomic_fetch_sub(&o->owners, 1) != 1)
         return;
     int outer = ds__tls.in_callback;
@@ -109,10 +109,10 @@ static void ds__object_drop(ds__object *o) {
 }
 
 static ds__body *ds__body_copy(const ds__body *from, int with_serial);
-static void ds__body_free(ds__body *b);
+static void ds__body_destroy(ds__body *b);
 
 /* Frees a node and drops its references. A destructor of the user may run. NULL is allowed. */
-static void ds__node_free(ds__node *n) {
+static void ds__node_destroy(ds__node *n) {
     if (!n)
         return;
     if (n->kind == DS_NODE_KERNEL) {
@@ -123,9 +123,9 @@ static void ds__node_free(ds__node *n) {
     }
     if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object)
         ds__unref(&ds__g.events, n->op.u.event.object);
-    ds__object_drop(n->payload);
+    ds__object_unref(n->payload);
     if (n->child)
-        ds__body_free(n->child);
+        ds__body_destroy(n->child);
     ds__host_free(n->label);
     ds__host_free(n->deps);
     ds__host_free(n);
@@ -136,7 +136,7 @@ static void ds__node_free(ds__node *n) {
 static void ds__node_discard(ds__node *n) {
     if (n && n->payload)
         n->payload->dtor_fn = NULL;
-    ds__node_free(n);
+    ds__node_destroy(n);
 }
 
 static ds__node *ds__no_node(ds__node *n) {
@@ -168,7 +168,7 @@ static int ds__node_take_host(ds__node *n, const ds__op *op) {
     n->op.u.host.dtor_fn = NULL;
     if (!op->u.host.dtor_fn)
         return 1;
-    n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+    n->payload = ds__object_create(op->u.host.user, op->u.host.dtor_fn);
     return n->payload != NULL;
 }
 
@@ -196,7 +196,7 @@ static ds_node_kind ds__node_kind_of(int op_kind) {
 
 /* Makes a node of an operation. The node copies the memory of the operation, and keeps its kernel
    or event. Returns NULL if there is no memory, and the sentence is set. */
-static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
+static ds__node *ds__node_create(const ds__op *op, ds_device device, int priority) {
     ds__node *n = ds__host_alloc(sizeof *n);
     if (!n)
         return ds__no_node(n);
@@ -232,7 +232,7 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
         break;
     }
     if (!taken) {
-        ds__node_free(n);
+        ds__node_destroy(n);
         return NULL;
     }
     return n;
@@ -244,17 +244,17 @@ static ds__node *ds__node_copy(const ds__node *from) {
     ds__op op = from->op;
     if (from->kind == DS_NODE_CHILD)
         op.u.graph.body = from->child;
-    ds__node *n = ds__node_make(&op, from->device, from->priority);
+    ds__node *n = ds__node_create(&op, from->device, from->priority);
     if (!n)
         return NULL;
     n->kind = from->kind;
     n->enabled = from->enabled;
-    n->payload = ds__object_keep(from->payload);
+    n->payload = ds__object_ref(from->payload);
     if (from->label)
         n->label = ds__copy_text(from->label, 255);
     if (from->label && !n->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node");
-        ds__node_free(n);
+        ds__node_destroy(n);
         return NULL;
     }
     return n;
@@ -308,7 +308,7 @@ static uint32_t ds__next_serial(void) {
 }
 
 /* Returns an empty body. NULL: no memory, and the sentence is set. */
-static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
+static ds__body *ds__body_create(const ds__driver *driver, ds_device device) {
     ds__body *b = ds__host_alloc(sizeof *b);
     if (!b) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
@@ -320,13 +320,13 @@ static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
     return b;
 }
 
-static void ds__body_free(ds__body *b) {
+static void ds__body_destroy(ds__body *b) {
     if (b->native)
         b->driver->graph_destroy(b);
     for (uint32_t i = 0; i < b->count; i++)
-        ds__node_free(b->node[i]);
+        ds__node_destroy(b->node[i]);
     for (size_t i = 0; i < b->object_count; i++)
-        ds__object_drop(b->object[i]);
+        ds__object_unref(b->object[i]);
     ds__host_free(b->node);
     ds__host_free(b->object);
     ds__host_free(b);
@@ -352,12 +352,12 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
 }
 
 /* Adds an object to the body, which becomes an owner of it. */
-static ds_result ds__body_keep(ds__body *b, ds__object *o) {
+static ds_result ds__body_object_add(ds__body *b, ds__object *o) {
     uint32_t room = (uint32_t)b->object_room;
     if (!ds__array_make_room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
         return DS_ERR_OUT_OF_MEMORY;
     b->object_room = room;
-    b->object[b->object_count++] = ds__object_keep(o);
+    b->object[b->object_count++] = ds__object_ref(o);
     if (o->launch_fn)
         b->hooked = 1;
     return DS_OK;
@@ -366,7 +366,7 @@ static ds_result ds__body_keep(ds__body *b, ds__object *o) {
 /* Copies nodes, dependencies and kept objects, but nothing of the driver. with_serial: the nodes of
    the copy have the same handles. */
 static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
-    ds__body *b = ds__body_new(from->driver, from->device);
+    ds__body *b = ds__body_create(from->driver, from->device);
     if (!b)
         return NULL;
     if (with_serial)
@@ -378,13 +378,13 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
         r = n ? ds__body_append(b, n, from->node[i]->deps, from->node[i]->dep_count)
               : DS_ERR_OUT_OF_MEMORY;
         if (r < 0)
-            ds__node_free(n);
+            ds__node_destroy(n);
     }
     for (size_t i = 0; i < from->object_count && r == DS_OK; i++)
-        r = ds__body_keep(b, from->object[i]);
+        r = ds__body_object_add(b, from->object[i]);
     if (r == DS_OK)
         return b;
-    ds__body_free(b);
+    ds__body_destroy(b);
     return NULL;
 }
 

@@ -77,11 +77,11 @@ typedef struct ds__table {
     const char *what; /* "stream" */
     size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
-    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_free later */
+    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_slot_free later */
     void (*defer_fn)(void *object);
     /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
     int (*batched_fn)(const void *object);
-    ds__lock lock;
+    ds__spinlock lock;
     uint32_t generation; /* the generation of unused slots; differs after each shutdown */
     uint32_t used;
     uint32_t free_head;
@@ -119,7 +119,7 @@ static void ds__table_grow(ds__table *t, uint32_t c) {
 }
 
 /* Takes a free slot; NULL: no memory. The table's lock is held. */
-static ds__slot *ds__table_take(ds__table *t) {
+static ds__slot *ds__table_slot_alloc(ds__table *t) {
     ds__slot *slot = NULL;
     if (t->free_head) {
         slot = ds__slot_at(t, t->free_head - 1);
@@ -139,9 +139,9 @@ static ds__slot *ds__table_take(ds__table *t) {
 /* Returns a slot for a new object, alive with one reference. No other thread reaches the object
    before it has the handle. NULL: no memory. */
 static void *ds__table_add(ds__table *t) {
-    ds__lock_take(&t->lock);
-    ds__slot *slot = ds__table_take(t);
-    ds__lock_give(&t->lock);
+    ds__spinlock_lock(&t->lock);
+    ds__slot *slot = ds__table_slot_alloc(t);
+    ds__spinlock_unlock(&t->lock);
     if (!slot)
         return NULL;
 

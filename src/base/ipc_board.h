@@ -26,7 +26,7 @@
    another process stays open while it has users or pending operations, and while its owner lives
    if this process has a lane in it. Else each opening would take new lanes. A mark's generation
    is odd while it has an event. It rises when the event ends, and exported handles are stale.
-   Locks: ds__registries.mutex guards the list and the process's own fields. ds__registries_end
+   Locks: ds__registries.mutex guards the list and the process's own fields. ds__registries_deinit
    takes it; functions that change the list or a registry expect it. The fork handlers hold it
    across fork. alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an
    event's lock under it.
@@ -164,7 +164,7 @@ static void ds__registries_forked(void) {
     ds__registries_unlock();
 }
 
-static void ds__registry_free(ds__registry *b) {
+static void ds__registry_destroy(ds__registry *b) {
     if (b->sheet)
         ds__os_unmap(b->sheet, sizeof *b->sheet);
     if (b->fd >= 0)
@@ -173,7 +173,7 @@ static void ds__registry_free(ds__registry *b) {
 }
 
 /* The mutex is held. */
-static ds__registry *ds__registry_new(int fd) {
+static ds__registry *ds__registry_create(int fd) {
     ds__registry *b = ds__host_alloc(sizeof *b);
     if (b && !ds__registries.atfork)
         ds__registries.atfork =
@@ -209,9 +209,9 @@ DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
         return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
                         strerror(errno));
     int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__registry_page, mark));
-    ds__registry *b = ds__registry_new(fd);
+    ds__registry *b = ds__registry_create(fd);
     if (b && (!reserved || !ds__os_hold_byte(fd, 1))) {
-        ds__registry_free(b);
+        ds__registry_destroy(b);
         b = NULL;
     }
     if (!b)
@@ -254,13 +254,13 @@ static void ds__registries_tidy(void) {
             continue;
         }
         *p = b->next;
-        ds__registry_free(b);
+        ds__registry_destroy(b);
     }
 }
 
 /* Checks the board that another process exports, and takes a number on it, whose file lock says
    that this process lives. */
-static ds_result ds__registry_enter(ds__registry *b) {
+static ds_result ds__registry_register(ds__registry *b) {
     int pid = b->pid;
     if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
         return ds__fail(DS_ERR_UNSUPPORTED,
@@ -281,7 +281,7 @@ static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registr
     int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__registry_page));
     if (got < 0)
         return ds__peer_fail(pid);
-    ds__registry *b = ds__registry_new(got);
+    ds__registry *b = ds__registry_create(got);
     if (!b)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to map the shared memory of process %d",
                         pid);
@@ -289,9 +289,9 @@ static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registr
     b->pid = pid;
     b->owner_fd = fd;
     b->cookie = cookie;
-    ds_result r = ds__registry_enter(b);
+    ds_result r = ds__registry_register(b);
     if (r < 0) {
-        ds__registry_free(b);
+        ds__registry_destroy(b);
         return r;
     }
     b->next = ds__registries.others;
@@ -400,15 +400,15 @@ DS__SEAM static void ds__registry_event_remove(ds__registry *b, uint32_t i) {
 }
 
 /* At shutdown, when all operations are over. */
-static void ds__registries_end(void) {
+static void ds__registries_deinit(void) {
     ds__registries_lock();
     while (ds__registries.others) {
         ds__registry *b = ds__registries.others;
         ds__registries.others = b->next;
-        ds__registry_free(b);
+        ds__registry_destroy(b);
     }
     if (ds__registries.own)
-        ds__registry_free(ds__registries.own);
+        ds__registry_destroy(ds__registries.own);
     ds__registries.own = NULL;
     ds__registries_unlock();
 }

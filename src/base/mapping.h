@@ -2,7 +2,7 @@
 
    Records for both drivers which parts of reserved address space have memory behind them. A
    driver adds a mapping (ds__mapping_add) before it maps memory and takes the mapping out
-   (ds__mapping_take) before it unmaps it. So mappings that overlap are refused.
+   (ds__mapping_remove) before it unmaps it. So mappings that overlap are refused.
    ds__mapping_check finds ranges that do not end at the bounds of mappings, since cuMemUnmap
    takes whole mappings only.
 
@@ -51,7 +51,7 @@ static int ds__mapping_grow(void) {
 DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     ds_result r = DS_OK;
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
     if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
@@ -63,15 +63,15 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
         ds__g.mappings[i].at = at;
         ds__g.mappings[i].size = size;
     }
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     if (r == DS_ERR_INVALID_VALUE)
         return ds__fail(r, "%zu bytes at %p overlap mapped memory", size, ptr);
     return r == DS_OK ? r : ds__fail(r, "no memory to keep track of %zu mapped bytes", size);
 }
 
 /* Removes the first mapping that begins in [at, end). Returns 0 if there is none. */
-DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *out) {
-    ds__lock_take(&ds__g.mapping_lock);
+DS__SEAM static int ds__mapping_remove(uintptr_t at, uintptr_t end, ds__mapping *out) {
+    ds__spinlock_lock(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
     int found = i < ds__g.mapping_count && ds__g.mappings[i].at >= at && ds__g.mappings[i].at < end;
     if (found) {
@@ -80,18 +80,18 @@ DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *o
                 (--ds__g.mapping_count - i) * sizeof *ds__g.mappings);
         atomic_store_explicit(&ds__g.mapping_taken, 1, memory_order_relaxed);
     }
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     return found;
 }
 
 /* Returns 1 if all of the range is mapped. */
 DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
     uintptr_t end = at + size;
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     for (size_t i = ds__mapping_after(at);
          at < end && i < ds__g.mapping_count && ds__g.mappings[i].at <= at; i++)
         at = ds__g.mappings[i].at + ds__g.mappings[i].size;
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     return at >= end;
 }
 
@@ -99,11 +99,11 @@ DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
 DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     uintptr_t end = at + size;
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     for (size_t i = ds__mapping_after(at);
          at < end && i < ds__g.mapping_count && ds__g.mappings[i].at == at; i++)
         at += ds__g.mappings[i].size;
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     return at == end && size ? DS_OK
                              : ds__fail(DS_ERR_INVALID_VALUE,
                                         "%zu bytes at %p are not a mapped range", size, ptr);

@@ -149,7 +149,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
     uintptr_t base = (uintptr_t)ptr;
     uintptr_t end = base + size;
     ds_result result = DS_OK;
-    ds__lock_take(&ds__g.range_lock);
+    ds__spinlock_lock(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
     size_t count = atomic_load(&ds__g.range_count);
     size_t i = r ? ds__range_after(r, count, base) : 0;
@@ -170,7 +170,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
         atomic_store(&ds__g.range_count, count + 1);
         atomic_fetch_add(&ds__g.range_version, 1);
     }
-    ds__lock_give(&ds__g.range_lock);
+    ds__spinlock_unlock(&ds__g.range_lock);
     return result;
 }
 
@@ -179,7 +179,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
 static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     uintptr_t base = (uintptr_t)ptr;
     int found = 0;
-    ds__lock_take(&ds__g.range_lock);
+    ds__spinlock_lock(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
     size_t count = atomic_load(&ds__g.range_count);
     size_t i = r ? ds__range_after(r, count, base) : 0;
@@ -192,7 +192,7 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
         atomic_store(&ds__g.range_count, count - 1);
         atomic_fetch_add(&ds__g.range_version, 1);
     }
-    ds__lock_give(&ds__g.range_lock);
+    ds__spinlock_unlock(&ds__g.range_lock);
     return found;
 }
 

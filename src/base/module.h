@@ -1,7 +1,7 @@
 /* base/module.h - modules above the core, and what they are told.
 
    Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
-   and shutdown. A module enters itself at its first use (ds__module_start). Each has a pointer of
+   and shutdown. A module enters itself at its first use (ds__module_add). Each has a pointer of
    its own in every thread (ds__caller), stream (ds__stream) and device (ds__module_device).
 
    Invariants: the number of a module is a constant. Shutdown runs from the last number to the
@@ -32,7 +32,7 @@ DS__SEAM static _Atomic(void *) *ds__module_device(int module, int backend, int 
 }
 
 /* Adds a module to the list, unless it is there. */
-DS__SEAM static void ds__module_start(int number, const ds__module *module) {
+DS__SEAM static void ds__module_add(int number, const ds__module *module) {
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
         atomic_store(&ds__modules[number], module);
 }

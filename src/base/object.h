@@ -57,7 +57,7 @@ typedef struct ds__stream {
 typedef struct ds__event {
     ds__slot slot;
     _Atomic(void *) native; /* the driver's event, made at the first record */
-    ds__lock bind;          /* of its device, until that is settled */
+    ds__spinlock bind;      /* of its device, until that is settled */
     /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
     _Atomic int settled;
     int claims; /* calls that are about to settle it */
@@ -93,7 +93,7 @@ typedef struct ds__kernel {
 
 typedef struct ds__graph {
     ds__slot slot;
-    ds__lock lock;
+    ds__spinlock lock;
     ds__body *body;
     _Atomic int capturing; /* captures that make it */
     char *label;
@@ -102,7 +102,7 @@ typedef struct ds__graph {
 
 typedef struct ds__exec {
     ds__slot slot;
-    ds__lock lock;
+    ds__spinlock lock;
     const ds__driver *driver;
     ds__body *body; /* what later launches do */
     void *native;

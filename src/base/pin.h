@@ -2,7 +2,7 @@
 
    Protects an object from being freed while a call uses it, and frees destroyed objects. ds__pin
    sets a hazard pointer and returns the object of a handle, ds__unpin clears it. ds__ref and
-   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__slot_retire retires an
+   ds__unref count longer uses. ds__table_invalidate makes a handle stale, ds__slot_retire retires an
    object without references, and ds__table_reclaim reclaims retired objects.
 
    Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
@@ -12,7 +12,7 @@
    ds__callers.count is the number of threads that have a state and have not ended.
    Locks: ds__slot_retire and ds__table_reclaim take the table's lock, for list operations only.
    ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may
-   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_free must
+   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_slot_free must
    hold no lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
@@ -42,7 +42,7 @@ typedef struct ds__caller {
 } ds__caller;
 
 static struct {
-    ds__lock lock;     /* of the list */
+    ds__spinlock lock; /* of the list */
     ds__caller *list;  /* of all threads that have a state */
     _Atomic int count; /* those that live */
     /* called when the last thread ends; may only wake a thread */
@@ -73,11 +73,11 @@ DS__SEAM static ds_device ds__thread_device(void) {
 /* Returns 1 if a thread has pinned the object. */
 static int ds__is_pinned(const void *object) {
     int found = 0;
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     for (ds__caller *t = ds__callers.list; t && !found; t = t->next)
         for (int i = 0; i < DS__PINS && !found; i++)
             found = atomic_load_explicit(&t->pins.at[i], memory_order_acquire) == object;
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     return found;
 }
 
@@ -159,10 +159,10 @@ static void ds__slot_retire(ds__table *t, ds__slot *slot, uint64_t word) {
         if (!atomic_compare_exchange_weak(&slot->word, &word,
                                           DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0)))
             continue;
-        ds__lock_take(&t->lock);
+        ds__spinlock_lock(&t->lock);
         slot->next = t->zombies;
         t->zombies = slot->index + 1;
-        ds__lock_give(&t->lock);
+        ds__spinlock_unlock(&t->lock);
         ds__count_dead(share);
         return;
     }
@@ -180,7 +180,7 @@ static void ds__unref(ds__table *t, void *object) {
 
 /* Makes the handle stale and drops the reference of the handle. The caller has a pin, or is the
    owner. Returns 0 if the handle was stale. */
-static int ds__table_kill(ds__table *t, void *object) {
+static int ds__table_invalidate(ds__table *t, void *object) {
     ds__slot *slot = object;
     uint64_t word = atomic_load(&slot->word);
     while (DS__STATE(word) == DS__ALIVE) {
@@ -194,22 +194,22 @@ static int ds__table_kill(ds__table *t, void *object) {
 }
 
 /* Frees an object that no call, reference or pending work uses, and its slot. */
-static void ds__table_free(ds__table *t, ds__slot *slot) {
+static void ds__table_slot_free(ds__table *t, ds__slot *slot) {
     t->free_fn(slot);
     uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
     atomic_store(&slot->word, DS__WORD(DS__GENERATION(word), DS__FREE, 0));
-    ds__lock_take(&t->lock);
+    ds__spinlock_lock(&t->lock);
     slot->next = t->free_head;
     t->free_head = slot->index + 1;
-    ds__lock_give(&t->lock);
+    ds__spinlock_unlock(&t->lock);
 }
 
 /* Frees or defers the retired objects that no thread pins. */
 static void ds__table_reclaim(ds__table *t) {
-    ds__lock_take(&t->lock);
+    ds__spinlock_lock(&t->lock);
     uint32_t list = t->zombies;
     t->zombies = 0;
-    ds__lock_give(&t->lock);
+    ds__spinlock_unlock(&t->lock);
     if (list)
         ds__barrier_run();
     while (list) {
@@ -217,17 +217,17 @@ static void ds__table_reclaim(ds__table *t) {
         list = slot->next;
         /* pins are tested first: a thread with a pin may turn it into a reference */
         if (ds__is_pinned(slot) || DS__REFS(atomic_load(&slot->word)) != 0) {
-            ds__lock_take(&t->lock);
+            ds__spinlock_lock(&t->lock);
             slot->next = t->zombies;
             t->zombies = slot->index + 1;
-            ds__lock_give(&t->lock);
+            ds__spinlock_unlock(&t->lock);
             continue;
         }
         int share = ds__reclaim_share(t, slot);
         if (t->defer_fn)
             t->defer_fn(slot);
         else
-            ds__table_free(t, slot);
+            ds__table_slot_free(t, slot);
         ds__count_dead(-share);
     }
 }

@@ -49,23 +49,23 @@ static struct {
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;
-    ds__lock capture_lock;
+    ds__spinlock capture_lock;
     ds__capture *captures; /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
     /* held while a capture begins, and by code that needs to know that none is open; never held
        over a wait */
     ds__mutex begin;
-    ds_stream *legacy;      /* per device ordinal, made at first use */
-    _Atomic int sync_debug; /* a ds_sync_debug_mode */
-    ds__lock label_lock;    /* of the labels of streams and devices, which can be replaced */
-    char (*label)[64];      /* of each device ordinal */
+    ds_stream *legacy;       /* per device ordinal, made at first use */
+    _Atomic int sync_debug;  /* a ds_sync_debug_mode */
+    ds__spinlock label_lock; /* of the labels of streams and devices, which can be replaced */
+    char (*label)[64];       /* of each device ordinal */
     /* known memory: readers take no lock and check `range_version` */
-    ds__lock range_lock;
+    ds__spinlock range_lock;
     _Atomic(ds__ranges *) ranges;
     _Atomic size_t range_count;
     _Atomic uint32_t range_version; /* odd while it is changed */
-    ds__lock mapping_lock;
+    ds__spinlock mapping_lock;
     ds__mapping *mappings; /* the mappings in reserved address space, by address */
     size_t mapping_count;
     size_t mapping_room;

@@ -75,7 +75,7 @@ static int ds__broadcast_follow(ds__work *w, const ds__participant *from, uint32
         return ds__follow_not(w, "the single tensor is on %s:%d, which is not a rank",
                               ds__type_name(from->d.device.type), from->d.device.index);
     b.each = ds__participants_alloc(w, p);
-    b.to = b.each ? ds__work_take(w, p + count, sizeof *b.to) : NULL;
+    b.to = b.each ? ds__work_alloc(w, p + count, sizeof *b.to) : NULL;
     if (!b.to)
         return 0;
     memset(b.to, 0, (p + count) * sizeof *b.to);
@@ -154,12 +154,12 @@ DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *dev
         if (r == DS_OK && ds__result_is_alias(&w, d.device, &from))
             r = ds__tensor_show(tensor, &from.d, &out[i]);
         else if (r == DS_OK)
-            r = ds__result_make(&w, &from.d, &d, &to[made++], &out[i]);
+            r = ds__result_create(&w, &from.d, &d, &to[made++], &out[i]);
     }
     if (r == DS_OK)
         r = ds__broadcast_run(&w, &from, to, made);
     if (r < 0)
-        ds__results_drop(out, count);
+        ds__results_destroy(out, count);
     ds__work_end(&w);
     return r;
 }

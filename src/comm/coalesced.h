@@ -113,7 +113,7 @@ static ds_result ds__bucket_show(const ds__coalesced *a, const ds__bucket *b, co
 
 /* Creates the buffers of a bucket on all destinations, with the results. Host memory without a
    stream goes to the lane of the tensors. */
-static ds_result ds__bucket_make(ds__coalesced *a, const ds__bucket *b, ds__participant *to) {
+static ds_result ds__bucket_create(ds__coalesced *a, const ds__bucket *b, ds__participant *to) {
     ds__work *w = &a->w;
     int64_t size = (int64_t)b->bytes;
     ds__dims like;
@@ -121,12 +121,12 @@ static ds_result ds__bucket_make(ds__coalesced *a, const ds__bucket *b, ds__part
         ds__dims_read(ds_uint8(), 1, &size, NULL, ds__name_of("the buffer", DS__NO_LIST), &like);
     for (size_t k = 0; k < a->destinations && r == DS_OK; k++) {
         ds_tensor *flat = NULL;
-        r = ds__result_make(w, &like, &a->to[k], &to[k], &flat);
+        r = ds__result_create(w, &like, &a->to[k], &to[k], &flat);
         if (r == DS_OK && ds__lane_of(w, &to[k]) == DS__NO_INDEX)
             w->region[to[k].at.region].lane = ds__lane_of(w, &a->in[0]);
         if (r == DS_OK)
             r = ds__bucket_show(a, b, flat, &a->out[a->to[k].index * a->count]);
-        ds__results_drop(&flat, 1);
+        ds__results_destroy(&flat, 1);
     }
     return r;
 }
@@ -140,7 +140,7 @@ static ds_result ds__bucket_send(ds__coalesced *a, const ds__bucket *b) {
     ds__participant *to = ds__participants_alloc(w, a->destinations);
     if (!to)
         return w->r;
-    ds_result r = ds__bucket_make(a, b, to);
+    ds_result r = ds__bucket_create(a, b, to);
     if (r < 0 || !bytes)
         return r < 0 ? r : w->r;
     int64_t size = (int64_t)bytes;
@@ -236,8 +236,8 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     a.destinations = device_count;
     a.out = out;
     a.in = ds__participants_alloc(&a.w, count);
-    a.bucket = ds__work_take(&a.w, count, sizeof *a.bucket);
-    a.to = ds__work_take(&a.w, device_count, sizeof *a.to);
+    a.bucket = ds__work_alloc(&a.w, count, sizeof *a.bucket);
+    a.to = ds__work_alloc(&a.w, device_count, sizeof *a.to);
     ds_result r = a.w.r;
     if (r == DS_OK)
         memset(a.bucket, 0, count * sizeof *a.bucket);
@@ -250,7 +250,7 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     if (r == DS_OK && a.destinations)
         r = ds__coalesced_run(&a, buffer_size ? buffer_size : USUAL_SIZE);
     if (r < 0 && out)
-        ds__results_drop(out, results);
+        ds__results_destroy(out, results);
     ds__work_end(&a.w);
     return r;
 }

@@ -141,8 +141,8 @@ static int ds__follow_open(ds__work *w, ds__follow *f, const ds__participant *ea
     if (w->r < 0 || !f->want.bytes || !ds__follow_matches(w, each, count, one, &root))
         return 0;
     f->ranks = count;
-    f->lane = ds__work_take(w, count, sizeof *f->lane);
-    f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
+    f->lane = ds__work_alloc(w, count, sizeof *f->lane);
+    f->in = f->lane ? ds__work_alloc(w, 2 * count, sizeof *f->in) : NULL;
     if (!f->in)
         return 0;
     f->out = f->in + count;
@@ -326,10 +326,10 @@ static void ds__schedule_complete_output(ds__work *w, const ds__schedule *c, siz
 static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
     size_t p = f->ranks;
     ds__schedule c = { .plan = plan, .lanes = (size_t)plan->lanes };
-    c.lane = ds__work_take(w, p * c.lanes, sizeof *c.lane);
-    c.last = ds__work_take(w, p * c.lanes, sizeof *c.last);
-    c.step = ds__work_take(w, plan->steps, sizeof *c.step);
-    c.scratch = ds__work_take(w, p + 1, sizeof *c.scratch);
+    c.lane = ds__work_alloc(w, p * c.lanes, sizeof *c.lane);
+    c.last = ds__work_alloc(w, p * c.lanes, sizeof *c.last);
+    c.step = ds__work_alloc(w, plan->steps, sizeof *c.step);
+    c.scratch = ds__work_alloc(w, p + 1, sizeof *c.scratch);
     if (w->r < 0)
         return;
     ds__schedule_open_lanes(w, f, &c);

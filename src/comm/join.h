@@ -5,16 +5,16 @@
    records uses of memory with the allocator, and frees the temporary memory. ds__join_streams
    makes all lanes wait for each other.
    ds__fork_capture extends a stream capture to all lanes. ds__work_end closes a ds__work.
-   ds__event_take and ds__event_give keep a stock of events for each device.
+   ds__join_event_create and ds__join_event_destroy keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
    a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
    first failure is reported. An event returns to the stock as soon as its waits are enqueued,
    because a wait keeps the record of that moment.
-   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone. No driver call
+   Locks: ds__join_event_create and ds__join_event_destroy take ds__c.lock for the stock alone. No driver call
    runs under it.
-   Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
+   Threads: caller's threads, each with its own ds__work. ds__join_events_deinit runs in ds_shutdown only
    and takes no lock. */
 #ifndef DS__COMM_JOIN_H
 #define DS__COMM_JOIN_H
@@ -86,7 +86,7 @@ __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
 }
 
 /* Closes a ds__work: joins lanes that a failed call has forked into a capture, and releases all
-   lanes and the memory of ds__work_take. */
+   lanes and the memory of ds__work_alloc. */
 static void ds__work_end(ds__work *w) {
     if (DS__UNLIKELY(w->forked))
         ds__fork_undo(w);
@@ -96,7 +96,7 @@ static void ds__work_end(ds__work *w) {
         else
             ds__unref(&ds__g.streams, w->lane[i].s);
         if (w->lane[i].side)
-            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
+            ds__side_unref(w->lane[i].device, w->lane[i].side - 1);
     }
     while (w->chunks) {
         void **chunk = w->chunks;
@@ -109,7 +109,7 @@ static void ds__work_end(ds__work *w) {
 static ds_result ds__begin_lanes(ds__work *w) {
     ds_result r = DS_OK;
     size_t n = w->lanes;
-    unsigned char *touches = ds__work_take(w, n, n);
+    unsigned char *touches = ds__work_alloc(w, n, n);
     if (!touches)
         return w->r;
     memset(touches, 0, n * n);
@@ -149,34 +149,34 @@ static ds_result ds__note_uses(const ds__work *w) {
 }
 
 /* Takes an event of a device from the stock, or creates one. */
-static ds_result ds__event_take(ds_device device, ds_event *out) {
+static ds_result ds__join_event_create(ds_device device, ds_event *out) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     *out = e->count ? e->at[--e->count] : (ds_event){ 0 };
-    ds__lock_give(&ds__c.lock);
-    return out->id ? DS_OK : ds__event_new(0, NULL, out);
+    ds__spinlock_unlock(&ds__c.lock);
+    return out->id ? DS_OK : ds__event_create(0, NULL, out);
 }
 
 /* Returns an event to the stock, or destroys it if the stock is full. A zero handle is allowed. */
-static void ds__event_give(ds_device device, ds_event event) {
+static void ds__join_event_destroy(ds_device device, ds_event event) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     if (!event.id)
         return;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     int kept = e->count < DS__SPARE_EVENTS;
     if (kept)
         e->at[e->count++] = event;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     if (!kept)
-        ds__event_drop(event);
+        ds__use_event_destroy(event);
 }
 
 /* Destroys the stocks. Called by ds_shutdown. */
-static void ds__events_end(void) {
+static void ds__join_events_deinit(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++)
             while (ds__spares[b][i].count)
-                ds__event_drop(ds__spares[b][i].at[--ds__spares[b][i].count]);
+                ds__use_event_destroy(ds__spares[b][i].at[--ds__spares[b][i].count]);
 }
 
 /* In sync debug mode, warns or fails if the collective makes the host wait. */
@@ -193,7 +193,7 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
 
 /* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
-    ds__seen_operand *list = ds__work_take(w, w->regions, sizeof *list);
+    ds__seen_operand *list = ds__work_alloc(w, w->regions, sizeof *list);
     size_t n = 0;
     for (size_t i = 0; list && i < w->regions; i++) {
         const ds__region *g = &w->region[i];
@@ -222,7 +222,7 @@ static ds_result ds__work_prepare(ds__work *w) {
             return r;
     }
     if (w->most > sizeof w->in_first / sizeof *w->in_first) {
-        w->in = ds__work_take(w, w->most, sizeof *w->in);
+        w->in = ds__work_alloc(w, w->most, sizeof *w->in);
         if (!w->in)
             return w->r;
     }
@@ -281,7 +281,7 @@ static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s) {
     w->progress = DS__WORK_STARTED;
     if (!s->watched)
         return DS_OK;
-    r = ds__event_take(l->device, &s->done);
+    r = ds__join_event_create(l->device, &s->done);
     return r < 0 ? r : ds__event_record(s->done, l->stream, DS__OP_RECORD);
 }
 
@@ -339,7 +339,7 @@ static ds_result ds__work_steps(ds__work *w) {
     ds_result end = ds__work_finish(w);
     ds__tls.mute -= r < 0;
     for (size_t i = 0; i < w->steps && w->progress != DS__WORK_RAN; i++)
-        ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
+        ds__join_event_destroy(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__tls.unwatched--;
     if (r == DS_OK)
         r = end;

@@ -12,7 +12,7 @@
    ds__comm_launch run the CPU form at once.
    Locks: ds__comm_made.mutex is held while a kernel is created, and the lock of the kernel table
    is taken under that mutex. No driver call runs under the mutex.
-   Threads: caller's threads, several at the same time. ds__comm_kernels_end runs in ds_shutdown
+   Threads: caller's threads, several at the same time. ds__comm_kernels_deinit runs in ds_shutdown
    only. */
 #ifndef DS__COMM_KERNEL_H
 #define DS__COMM_KERNEL_H
@@ -146,7 +146,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     out->id = atomic_load(&ds__comm_made.id[which]);
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
-        r = ds__kernel_new(&desc, out);
+        r = ds__kernel_create(&desc, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }
@@ -155,13 +155,13 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
 }
 
 /* Destroys the kernels. Called by ds_shutdown, when no launch is pending. */
-static void ds__comm_kernels_end(void) {
+static void ds__comm_kernels_deinit(void) {
     for (int i = 0; i < DS__COMM_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__comm_made.id[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
         if (!k)
             continue;
-        ds__table_kill(&ds__g.kernels, k);
+        ds__table_invalidate(&ds__g.kernels, k);
         ds__unpin(&ds__g.kernels, k);
     }
 }

@@ -64,7 +64,7 @@ static void ds__sources_of(ds__work *w, const ds__participant *in, size_t count,
 
 /* Returns uninitialised sources until ds__work_end; NULL: out of memory, also in w->r. */
 static ds__source *ds__sources_alloc(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__source));
+    return ds__work_alloc(w, count, sizeof(ds__source));
 }
 
 /* Reduces a slice of all inputs to the same slice of `dst`, on the lane of `dst`. Inputs outside
@@ -200,15 +200,15 @@ static ds_result ds__reduce_open_lists(ds__work *w, const ds__tensor_lists *t, d
 }
 
 /* Creates the results, and reduces to them. */
-static ds_result ds__reduce_make(ds__work *w, const ds__tensor_lists *t, ds_reduce_op op,
-                                 ds_device destination, const ds__participant *in,
-                                 ds_tensor **out) {
+static ds_result ds__reduce_results_create(ds__work *w, const ds__tensor_lists *t, ds_reduce_op op,
+                                           ds_device destination, const ds__participant *in,
+                                           ds_tensor **out) {
     ds__participant *to = ds__participants_alloc(w, t->count);
     ds__source *sources = ds__sources_alloc(w, t->lists);
     ds_result r = w->r;
     for (size_t k = 0; k < t->count && r == DS_OK; k++) {
         ds__destination at = { destination, k, DS__NO_LIST };
-        r = ds__result_make(w, &in[k * t->lists].d, &at, &to[k], &out[k]);
+        r = ds__result_create(w, &in[k * t->lists].d, &at, &to[k], &out[k]);
     }
     if (r == DS_OK && t->count)
         r = ds__work_settle(w);
@@ -234,12 +234,12 @@ static ds_result ds__reduce_lists(const ds__tensor_lists *t, ds_reduce_op op, ds
     if (r == DS_OK)
         r = ds__reduce_open_lists(&w, t, op, destination, in);
     if (r == DS_OK && !(t->lists == 1 && o->flags & DS_COMM_ALIAS))
-        r = ds__reduce_make(&w, t, op, destination, in, out);
+        r = ds__reduce_results_create(&w, t, op, destination, in, out);
     else
         for (size_t k = 0; k < t->count && r == DS_OK; k++)
             r = ds__tensor_show(t->tensor[k], &in[k].d, &out[k]);
     if (r < 0)
-        ds__results_drop(out, t->count);
+        ds__results_destroy(out, t->count);
     ds__work_end(&w);
     return r;
 }

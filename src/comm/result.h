@@ -1,12 +1,12 @@
 /* comm/result.h - checks, options and results of collectives.
 
    Compares participants with each other (ds__same_dtype, ds__same_shape,
-   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_make,
-   ds__results_drop), and checks the options. DS__COMM_BEGIN opens a public function; DS__COMM_READY
+   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_create,
+   ds__results_destroy), and checks the options. DS__COMM_BEGIN opens a public function; DS__COMM_READY
    does the same without DS__ENTER.
 
    Invariants: an overlap is found only between tensors without gaps; other overlaps are the
-   caller's responsibility. ds__results_drop sets every result to NULL. DS__COMM_READY expects a
+   caller's responsibility. ds__results_destroy sets every result to NULL. DS__COMM_READY expects a
    variable `options` in the calling function and replaces NULL by the default options. While a
    capture is open, ds__results_lanes finds the lanes of all results before the first result is
    allocated.
@@ -131,8 +131,8 @@ static ds_result ds__destination_lane(ds__work *w, const ds__destination *to, ui
 }
 
 /* Creates a tensor like `like` at a destination, and opens it as a participant. */
-static ds_result ds__result_make(ds__work *w, const ds__dims *like, const ds__destination *to,
-                                 ds__participant *p, ds_tensor **out) {
+static ds_result ds__result_create(ds__work *w, const ds__dims *like, const ds__destination *to,
+                                   ds__participant *p, ds_tensor **out) {
     ds_stream stream = { 0 };
     uint32_t lane;
     ds_result r = ds__destination_lane(w, to, &lane);
@@ -154,7 +154,7 @@ static int ds__result_is_alias(const ds__work *w, ds_device device, const ds__pa
 }
 
 /* Frees results of a failed call, and sets them to NULL. */
-static void ds__results_drop(ds_tensor **out, size_t count) {
+static void ds__results_destroy(ds_tensor **out, size_t count) {
     ds__tls.mute++;
     for (size_t i = 0; i < count; i++) {
         if (out[i]) {
@@ -199,11 +199,11 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
 
 /* Returns uninitialised participants until ds__work_end; NULL: out of memory, also in w->r. */
 static ds__participant *ds__participants_alloc(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__participant));
+    return ds__work_alloc(w, count, sizeof(ds__participant));
 }
 
 /* Destroys the streams of plans. Called by ds_shutdown. */
-static void ds__sides_end(void) {
+static void ds__sides_deinit(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
             ds__sides *all = ds__sides_of[b][i];
@@ -215,19 +215,19 @@ static void ds__sides_end(void) {
 }
 
 /* Called by ds_shutdown. */
-static void ds__comm_end(void) {
-    ds__sides_end();
-    ds__events_end();
-    ds__comm_kernels_end();
+static void ds__comm_deinit(void) {
+    ds__sides_deinit();
+    ds__join_events_deinit();
+    ds__comm_kernels_deinit();
 }
 
-static const ds__module ds__comm_module = { .shutdown = ds__comm_end };
+static const ds__module ds__comm_module = { .shutdown = ds__comm_deinit };
 
 /* Prepares tensors and the module of collectives. */
 static ds_result ds__comm_setup(void) {
     ds_result r = ds__tensor_setup();
     if (r == DS_OK)
-        ds__module_start(DS__MODULE_COMM, &ds__comm_module);
+        ds__module_add(DS__MODULE_COMM, &ds__comm_module);
     return r;
 }
 

@@ -128,9 +128,9 @@ static ds_result ds__scatter_run(ds__parts *a, const ds__participant *from) {
 }
 
 /* Creates the results. Those of DS_COMM_ALIAS are no pieces of the call. */
-static ds_result ds__scatter_make(ds__parts *a, const ds_tensor *tensor, const ds_device *devices,
-                                  const ds__chunks *chunks, ds__participant *from,
-                                  ds_tensor **out) {
+static ds_result ds__scatter_results_create(ds__parts *a, const ds_tensor *tensor,
+                                            const ds_device *devices, const ds__chunks *chunks,
+                                            ds__participant *from, ds_tensor **out) {
     ds__work *w = &a->w;
     int64_t size = a->whole.d.shape[a->dim];
     int64_t at = 0;
@@ -146,7 +146,7 @@ static ds_result ds__scatter_make(ds__parts *a, const ds_tensor *tensor, const d
         if (r == DS_OK && ds__result_is_alias(w, to.device, &a->whole))
             r = ds__tensor_show(tensor, &piece->d, &out[i]);
         else if (r == DS_OK)
-            r = ds__result_make(w, &piece->d, &to, &a->part[a->count++], &out[i]);
+            r = ds__result_create(w, &piece->d, &to, &a->part[a->count++], &out[i]);
     }
     return r == DS_OK && a->count ? ds__work_settle(w) : r;
 }
@@ -175,11 +175,11 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
     if (r == DS_OK)
         r = ds__chunks_init(&chunks, chunk_sizes, count, a.whole.d.shape[a.dim], a.dim);
     if (r == DS_OK)
-        r = ds__scatter_make(&a, tensor, devices, &chunks, from, out);
+        r = ds__scatter_results_create(&a, tensor, devices, &chunks, from, out);
     if (r == DS_OK)
         r = ds__scatter_run(&a, from);
     if (r < 0)
-        ds__results_drop(out, count);
+        ds__results_destroy(out, count);
     else if (out_count)
         *out_count = chunks.count;
     ds__work_end(&a.w);
@@ -332,11 +332,11 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
     if (r == DS_OK)
         r = ds__gather_open(&a, tensors, &whole);
     if (r == DS_OK)
-        r = ds__result_make(&a.w, &whole, &to, &a.whole, out);
+        r = ds__result_create(&a.w, &whole, &to, &a.whole, out);
     if (r == DS_OK)
         r = ds__gather_run(&a);
     if (r < 0)
-        ds__results_drop(out, 1);
+        ds__results_destroy(out, 1);
     ds__work_end(&a.w);
     return r;
 }

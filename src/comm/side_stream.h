@@ -1,15 +1,15 @@
 /* comm/side_stream.h - streams for the additional lanes of plans.
 
    Reserves one of the library's own streams as an additional lane of a list (ds__side_lane,
-   ds__side_take). There are at most 64 such streams on each device (ds__sides).
+   ds__side_ref). There are at most 64 such streams on each device (ds__sides).
 
-   Invariants: a stream that is marked as taken belongs to one list until ds__side_give. The
+   Invariants: a stream that is marked as taken belongs to one list until ds__side_unref. The
    handle at an index of ds__sides does not change before ds_shutdown. An idle stream is
    preferred to a new one, and a new one to a busy one. A stream that captures is never taken. If
    all streams are taken, the additional lane is the given lane itself.
-   Locks: ds__side_take takes ds__c.lock for the table alone. Streams are queried and created
+   Locks: ds__side_ref takes ds__c.lock for the table alone. Streams are queried and created
    without that lock.
-   Threads: caller's threads, several at the same time. ds__sides_end runs in ds_shutdown only
+   Threads: caller's threads, several at the same time. ds__sides_deinit runs in ds_shutdown only
    and takes no lock. */
 #ifndef DS__COMM_SIDE_STREAM_H
 #define DS__COMM_SIDE_STREAM_H
@@ -42,9 +42,9 @@ static int ds__side_is_free(ds_stream stream, int *out_captures) {
 /* Returns the table of a device, which is created at first use. NULL: out of memory. */
 static ds__sides *ds__sides_get(ds_device device) {
     ds__sides **at = &ds__sides_of[ds__backend_of(device)][device.index];
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__sides *all = *at;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     if (all)
         return all;
     ds__sides *fresh = ds__host_alloc(sizeof *fresh);
@@ -52,27 +52,27 @@ static ds__sides *ds__sides_get(ds_device device) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
         return NULL;
     }
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     if (!*at) {
         *at = fresh;
         fresh = NULL;
     }
     all = *at;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds__host_free(fresh); /* another thread was faster */
     return all;
 }
 
 /* Marks the first stream from number `first` on that is not taken. Returns its number; -1: none. */
 static int ds__side_mark(ds__sides *all, int first) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     while (first < all->count && all->taken[first])
         first++;
     if (first == all->count)
         first = -1;
     else
         all->taken[first] = 1;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return first;
 }
 
@@ -87,7 +87,7 @@ static int ds__side_take_idle(ds_device device, ds__sides *all, int *busy) {
         if (*busy < 0 && !captures)
             *busy = i;
         else
-            ds__side_give(device, i);
+            ds__side_unref(device, i);
     }
     return -1;
 }
@@ -95,24 +95,24 @@ static int ds__side_take_idle(ds_device device, ds__sides *all, int *busy) {
 /* Takes a new stream. *number stays -1 if the table is full. */
 static ds_result ds__side_create(ds_device device, ds__sides *all, int *number) {
     ds_stream fresh = { 0 };
-    ds_result r = ds__stream_new(device, DS__STREAM_NEW, 0, 0, "a plan's", &fresh);
+    ds_result r = ds__stream_create(device, DS__STREAM_NEW, 0, 0, "a plan's", &fresh);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     if (all->count < DS__SIDES) {
         all->at[all->count] = fresh;
         all->taken[all->count] = 1;
         *number = all->count++;
         fresh.id = 0;
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds__stream_end(fresh);
     return DS_OK;
 }
 
 /* Takes a stream of a device: an idle one, else a new one, else a busy one. *out_number -1: all are
    taken. */
-static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number) {
+static ds_result ds__side_ref(ds_device device, ds_stream *out, int *out_number) {
     int busy;
     ds_result r = DS_OK;
     ds__sides *all = ds__sides_get(device);
@@ -126,7 +126,7 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     if (*out_number < 0)
         *out_number = busy;
     else if (busy >= 0)
-        ds__side_give(device, busy);
+        ds__side_unref(device, busy);
     if (*out_number < 0)
         return r;
     *out = all->at[*out_number];
@@ -140,7 +140,7 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
     ds_device device = w->lane[like].device;
     uint32_t lane = DS__NO_INDEX;
     int number = -1;
-    ds_result r = ds__side_take(device, &stream, &number);
+    ds_result r = ds__side_ref(device, &stream, &number);
     if (r == DS_OK && number < 0)
         return like;
     if (r == DS_OK) {
@@ -149,7 +149,7 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
             lane = ds__lane_add(w, s, stream, number + 1);
         if (lane != DS__NO_INDEX)
             return lane;
-        ds__side_give(device, number);
+        ds__side_unref(device, number);
         r = s ? w->r : DS_ERR_INVALID_HANDLE;
     }
     if (w->r == DS_OK)

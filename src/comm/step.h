@@ -1,6 +1,6 @@
 /* comm/step.h - participants and the list of steps.
 
-   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
+   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_alloc
    returns memory that lasts until ds__work_end (join.h). ds__participant_open checks a tensor and
    finds its lane and region. ds__step_add appends a step, and ds__come_after makes the next step
    of a lane wait for an earlier step.
@@ -10,7 +10,7 @@
    reference for the others, because a thread has eight hazard pointers. After out-of-memory,
    w->r holds the first failure, and functions that return an index return DS__NO_INDEX
    (ds__step_temporary_add: 0).
-   Locks: expects no lock. ds__side_give and the look-up of a tensor take ds__c.lock for a few
+   Locks: expects no lock. ds__side_unref and the look-up of a tensor take ds__c.lock for a few
    instructions. No driver call runs under a lock of this room.
    Threads: caller's threads, each with its own ds__work. */
 #ifndef DS__COMM_STEP_H
@@ -46,7 +46,7 @@ static void ds__work_begin(ds__work *w, const ds_comm_options *options) {
 }
 
 /* Returns memory until ds__work_end, not initialised. NULL: out of memory, also in w->r. */
-static void *ds__work_take(ds__work *w, size_t count, size_t size) {
+static void *ds__work_alloc(ds__work *w, size_t count, size_t size) {
     size_t bytes;
     if (!__builtin_mul_overflow(count, size, &bytes) && bytes < PTRDIFF_MAX / 2) {
         bytes = (bytes + 15) & ~(size_t)15;
@@ -79,7 +79,7 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
                                                    size_t *room, size_t size) {
     void *at;
     size_t n = *room ? 2 * *room : 8;
-    void *fresh = ds__work_take(w, n < UINT32_MAX ? n : SIZE_MAX, size);
+    void *fresh = ds__work_alloc(w, n < UINT32_MAX ? n : SIZE_MAX, size);
     if (!fresh)
         return 0;
     memcpy(&at, array, sizeof at);
@@ -97,11 +97,11 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
          ? &(w)->what[(w)->what##s++]                                                           \
          : NULL)
 
-/* Returns a stream of ds__side_take to the table. */
-static void ds__side_give(ds_device device, int number) {
-    ds__lock_take(&ds__c.lock);
+/* Returns a stream of ds__side_ref to the table. */
+static void ds__side_unref(ds_device device, int number) {
+    ds__spinlock_lock(&ds__c.lock);
     ds__sides_of[ds__backend_of(device)][device.index]->taken[number] = 0;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
 }
 
 static int ds__same_device(ds_device a, ds_device b) {
@@ -140,7 +140,7 @@ static inline ds_result ds__lane_check(const ds__work *w, const ds__stream *s, d
 }
 
 /* Appends a lane and returns its index; DS__NO_INDEX: out of memory. Takes over the pin of the
-   stream. side: the number of a stream of ds__side_take plus 1, or 0. */
+   stream. side: the number of a stream of ds__side_ref plus 1, or 0. */
 static inline uint32_t ds__lane_add(ds__work *w, ds__stream *s, ds_stream stream, int side) {
     ds__clane *lane = DS__MORE(w, lane);
     int pinned = lane && !side && w->lanes <= DS__PINS / 2 - 1;

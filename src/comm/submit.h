@@ -129,7 +129,7 @@ static ds_result ds__spread_run(const ds__work *w) {
                           .bytes = w->step[0].width };
     for (size_t i = 0; i < w->steps; i++)
         a.dst[i] = ds__location_at(w, w->step[i].dst);
-    ds__op op = ds__op_make(DS__OP_KERNEL);
+    ds__op op = ds__op_init(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__spread_kernel;
     op.u.kernel.items = (a.bytes + DS__SPREAD_ITEM - 1) / DS__SPREAD_ITEM;
     op.u.kernel.args_size = sizeof a;

@@ -28,7 +28,7 @@
    named by index. A step waits only for earlier steps of the list. A temporary region has no
    address until ds__work_run allocates its memory.
    Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
-   driver call runs under that lock. ds_shutdown works without the lock. ds__side_take reads the
+   driver call runs under that lock. ds_shutdown works without the lock. ds__side_ref reads the
    handle of a stream without the lock after marking the stream as taken.
    Threads: several threads may run collectives at the same time. A ds__work lies on the stack of
    the calling thread and is used by that thread only. */

@@ -25,8 +25,8 @@
 
 /* Begins a capture of the stream into the graph, after the nodes. into: the graph is the user's and
    is locked. */
-static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
-                                   size_t count, ds_capture_mode mode, int into) {
+static ds_result ds__capture_begin_into(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
+                                        size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
     uint32_t *deps = ds__host_alloc((count + 1) * sizeof *deps);
     ds__capture *c = ds__host_alloc(sizeof *c);
@@ -62,11 +62,11 @@ static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__body *b = ds__body_new(s->driver, s->device);
+    ds__body *b = ds__body_create(s->driver, s->device);
     ds__graph *g = b ? ds__graph_add(b, NULL) : NULL;
-    ds_result r = g ? ds__capture_start(s, g, NULL, 0, mode, 0) : DS_ERR_OUT_OF_MEMORY;
+    ds_result r = g ? ds__capture_begin_into(s, g, NULL, 0, mode, 0) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0 && g)
-        ds__table_kill(&ds__g.graphs, g);
+        ds__table_invalidate(&ds__g.graphs, g);
     ds__stream_unpin(s);
     return r;
 }
@@ -86,7 +86,7 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     ds_result r = g ? DS_OK : DS_ERR_INVALID_HANDLE;
     if (g) {
         if (g->body->driver->type != s->driver->type)
@@ -98,8 +98,8 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
             r = ds__fail(DS_ERR_INVALID_HANDLE,
                          "the graph was destroyed"); /* while this call waited for its lock */
         else
-            r = ds__capture_start(s, g, dependencies, count, mode, 1);
-        r = ds__graph_give(g, r);
+            r = ds__capture_begin_into(s, g, dependencies, count, mode, 1);
+        r = ds__graph_unlock(g, r);
     }
     ds__stream_unpin(s);
     return r;
@@ -226,7 +226,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     /* otherwise the sentence of the call that failed in the function stays */
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
-    ds__error_keep(&reason);
+    ds__error_save(&reason);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {
         *out = graph;
@@ -234,10 +234,10 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     }
     ds__error_restore(&reason);
     if (end == DS_OK) {
-        ds__graph *g = ds__graph_take(graph);
+        ds__graph *g = ds__graph_lock(graph);
         if (g) {
-            ds__table_kill(&ds__g.graphs, g);
-            DS_IGNORE(ds__graph_give(g, DS_OK));
+            ds__table_invalidate(&ds__g.graphs, g);
+            DS_IGNORE(ds__graph_unlock(g, DS_OK));
         }
         ds__retired_reclaim();
     }
@@ -255,7 +255,7 @@ static ds_result ds__capture_take_graph(ds__stream *s, ds_capture_info *info, ds
         ds_result r = s->driver->capture_query(s->native, info);
         if (r < 0 || info->status != DS_CAPTURE_ACTIVE || !info->graph.id)
             return r;
-        *out = ds__graph_take(info->graph);
+        *out = ds__graph_lock(info->graph);
     }
     return *out ? DS_OK : DS_ERR_INVALID_HANDLE;
 }
@@ -268,7 +268,7 @@ static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64
     ds_result r = a->make_fn(capture, a->user, &made);
     if (r != DS_OK)
         return r;
-    ds__object *o = ds__object_new(made, a->release_fn);
+    ds__object *o = ds__object_create(made, a->release_fn);
     if (!o) {
         a->release_fn(made);
         return DS_ERR_OUT_OF_MEMORY;
@@ -277,7 +277,7 @@ static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64
     o->launch_fn = a->launch_fn;
     o->key = a->key;
     o->capture = capture;
-    r = ds__body_keep(b, o);
+    r = ds__body_object_add(b, o);
     if (r < 0)
         return r;
     r = b->driver->graph_attach(b, o);
@@ -303,15 +303,15 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s,
 
     for (size_t i = 0; i < g->body->object_count && !o; i++)
         if (g->body->object[i]->key == a->key && g->body->object[i]->capture == info.id)
-            o = ds__object_keep(g->body->object[i]);
+            o = ds__object_ref(g->body->object[i]);
     if (!o)
         r = ds__attachment_add(g->body, a, info.id, &o);
-    r = ds__graph_give(g, r);
+    r = ds__graph_unlock(g, r);
 
     if (r == DS_OK)
         *out = o;
     else
-        ds__object_drop(o);
+        ds__object_unref(o);
     return r;
 }
 

@@ -115,7 +115,7 @@ static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item,
 /* Enqueues a copy of a GPU's memory on a stream of the CPU driver. Waits for it if an operand is
    pageable. */
 static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
-    ds__op op = ds__op_make(DS__OP_KERNEL);
+    ds__op op = ds__op_init(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__copy_kernel;
     op.u.kernel.items = 1;
     op.u.kernel.args_size = sizeof *copy;
@@ -230,7 +230,7 @@ static inline ds_result ds__sync_watch_blocking(ds__stream *s, const ds__op *op)
 }
 
 static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
-    ds__op op = ds__op_make(DS__OP_COPY);
+    ds__op op = ds__op_init(DS__OP_COPY);
     ds_result r = ds__copy_op(s->driver, &op, copy);
     if (r == DS_OK)
         r = ds__sync_watch_blocking(s, &op);
@@ -264,7 +264,7 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
         return 0;
     if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE)
         return 0;
-    ds__op op = ds__op_make(DS__OP_COPY);
+    ds__op op = ds__op_init(DS__OP_COPY);
     op.places = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
     op.u.copy.dst = dst;
     op.u.copy.src = src;
@@ -413,7 +413,7 @@ static ds_result ds__fill_rows(ds_stream stream, const ds__fill_request *fill) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__op op = ds__op_make(DS__OP_FILL);
+    ds__op op = ds__op_init(DS__OP_FILL);
     ds_result r = ds__fill_op(s->driver, &op, fill);
     if (r == DS_OK)
         r = ds__sync_watch_blocking(s, &op);

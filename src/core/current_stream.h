@@ -93,12 +93,12 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
         return r;
     if (out_previous)
         *out_previous = previous;
-    ds__stream_drop(previous);
+    ds__stream_unref(previous);
     return DS_OK;
 }
 
 /* Adds a reference to a stream in a slot of the thread; a zero handle is allowed. */
-static ds_stream ds__stream_keep(ds_stream handle) {
+static ds_stream ds__stream_ref(ds_stream handle) {
     if (handle.id)
         ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
     return handle;
@@ -118,7 +118,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
         if (r == DS_OK)
             r = ds__wait_stream(stream, before);
     }
-    f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
+    f->entry = ds__stream_ref(entry); /* before the slot gives its reference away */
     if (r == DS_OK)
         r = ds__current_set(t, s, f->flags, &f->previous);
     if (r == DS_OK) {
@@ -128,7 +128,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
     }
     ds__stream_unpin(s);
     if (r < 0)
-        ds__stream_drop(f->entry);
+        ds__stream_unref(f->entry);
     return r;
 }
 
@@ -151,7 +151,7 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
         if (r < 0)
             return r;
     } else {
-        f->entry = ds__stream_keep(entry);
+        f->entry = ds__stream_ref(entry);
     }
     t->frames++;
     return DS_OK;
@@ -160,7 +160,7 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
 /* Puts a stream back into a slot, which takes the caller's reference. */
 static void ds__current_restore(ds__thread *t, ds_device device, ds_stream stream) {
     ds_stream *slot = &t->current[ds__device_ordinal(device)];
-    ds__stream_drop(*slot);
+    ds__stream_unref(*slot);
     *slot = stream;
 }
 
@@ -187,7 +187,7 @@ static ds_result ds__stream_pop(void) {
         if (r == DS_OK)
             r = ds__wait_stream(back, f.pushed);
     }
-    ds__stream_drop(f.pushed);
+    ds__stream_unref(f.pushed);
     return r;
 }
 

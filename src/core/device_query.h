@@ -22,9 +22,9 @@
 __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
                                                                         ds_result r) {
     char name[16 + sizeof *ds__g.label];
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(name, sizeof name, "%s", ds__g.label[ds__device_ordinal(device)]);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return name[0] ? ds__fail_append(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index,
                                      name)
                    : r;
@@ -158,19 +158,19 @@ DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     DS__ENTER("ds_device_get_label");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "%s", ds__g.label[ds__device_ordinal(device)]);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return DS_OK;
 }
 
 DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     DS__ENTER("ds_device_set_label");
     DS__RESOLVE(device);
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(ds__g.label[ds__device_ordinal(device)], sizeof *ds__g.label, "%s",
              label ? label : "");
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     ds__tell_device_label(device, label ? label : "");
     return DS_OK;
 }

@@ -12,7 +12,7 @@
    record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
    ds__g.begin and after the lock of a graph or executable.
    Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
-   pointers protect the event and the stream. ds__event_free runs in ds__retired_reclaim or in
+   pointers protect the event and the stream. ds__event_destroy runs in ds__retired_reclaim or in
    ds_shutdown. */
 #ifndef DS__CORE_EVENT_H
 #define DS__CORE_EVENT_H
@@ -36,7 +36,7 @@ static inline void ds__event_unpin(ds__event *e) {
     ds__unpin(&ds__g.events, e);
 }
 
-static void ds__event_free(void *object) {
+static void ds__event_destroy(void *object) {
     ds__event *e = object;
     void *native = atomic_load(&e->native);
     if (native)
@@ -51,7 +51,7 @@ static int ds__event_batched(const void *object) {
 }
 
 /* Creates an event that is bound to no device. */
-static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {
+static ds_result ds__event_create(unsigned flags, const char *label, ds_event *out) {
     DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
                                      DS_EVENT_INTERPROCESS)) == 0,
                 "unknown flags %#x", flags);
@@ -77,7 +77,7 @@ DSDEF ds_result(ds_event_create)(unsigned flags, const char *label, ds_event *ou
         out->id = 0;
     DS__ENTER("ds_event_create");
     DS__REQUIRE(out, "out is NULL");
-    return ds__event_new(flags, label, out);
+    return ds__event_create(flags, label, out);
 }
 
 DSDEF ds_result(ds_event_destroy)(ds_event event) {
@@ -85,7 +85,7 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
     ds__event *e = ds__event_pin(event);
     if (!e)
         return DS_ERR_INVALID_HANDLE;
-    int killed = ds__table_kill(&ds__g.events, e);
+    int killed = ds__table_invalidate(&ds__g.events, e);
     ds__event_unpin(e);
     ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
@@ -121,23 +121,23 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
    until ds__event_settle. */
 static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device,
                                  int any) {
-    ds__lock_take(&e->bind);
+    ds__spinlock_lock(&e->bind);
     ds_result r = ds__event_bind(e, driver, device, any);
     e->claims += r == DS_OK;
-    ds__lock_give(&e->bind);
+    ds__spinlock_unlock(&e->bind);
     return r;
 }
 
 /* Ends ds__event_claim. succeeded: the event stays on its device for good. Else it is unbound,
    unless another call has settled or claimed it. */
 static void ds__event_settle(ds__event *e, int succeeded) {
-    ds__lock_take(&e->bind);
+    ds__spinlock_lock(&e->bind);
     e->claims--;
     if (succeeded)
         atomic_store(&e->settled, 1);
     else if (!e->claims && !atomic_load(&e->settled))
         atomic_store(&e->device, -1);
-    ds__lock_give(&e->bind);
+    ds__spinlock_unlock(&e->bind);
 }
 
 /* The first record that succeeds binds the event to its device. */
@@ -146,7 +146,7 @@ static inline ds_result ds__event_record_on(ds__event *e, ds__stream *s, int kin
                 atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
     ds_result r = DS__UNLIKELY(first) ? ds__event_claim(e, s->driver, s->device, 0) : DS_OK;
     if (DS__LIKELY(r == DS_OK)) {
-        ds__op op = ds__op_make(kind);
+        ds__op op = ds__op_init(kind);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
         r = ds__stream_submit(s, &op);
@@ -204,12 +204,12 @@ DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_eve
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds_event handle = { 0 };
-    ds_result r = ds__event_new(flags, NULL, &handle);
+    ds_result r = ds__event_create(flags, NULL, &handle);
     if (r == DS_OK) {
         ds__event *e = ds__event_pin(handle);
         r = e ? ds__event_record_on(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
         if (r < 0 && e)
-            ds__table_kill(&ds__g.events, e);
+            ds__table_invalidate(&ds__g.events, e);
         if (e)
             ds__event_unpin(e);
         if (r == DS_OK)
@@ -221,11 +221,11 @@ DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_eve
 
 /* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_get_id. */
 static const char *ds__stream_text(const ds__stream *s, char *out, size_t size) {
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "stream %llu%s%.100s%s of %s:%d", (unsigned long long)s->id,
              s->label ? " \"" : "", s->label ? s->label : "", s->label ? "\"" : "",
              ds__type_name(s->device.type), s->device.index);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return out;
 }
 
@@ -276,7 +276,7 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     if (s && r == DS_OK && native && device >= 0) {
-        ds__op op = ds__op_make(kind);
+        ds__op op = ds__op_init(kind);
         op.u.event.event = native;
         op.u.event.object = e;
         if ((int)(device >> 32) != s->device.type) {
@@ -315,7 +315,7 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
     if (o && o->device.type != s->device.type) {
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the streams belong to different drivers");
     } else if (o) {
-        ds__op op = ds__op_make(DS__OP_WAIT_STREAM);
+        ds__op op = ds__op_init(DS__OP_WAIT_STREAM);
         op.u.wait.stream = o->native;
         op.u.wait.upto = 0;
         r = s->driver->submit(s->native, &op);

@@ -178,7 +178,7 @@ static ds_result ds__event_open(ds_device device, const unsigned char *handle, d
     ds_result r = ds__driver_of(device)->event_import(device.index, handle, &native);
     if (r < 0)
         return r;
-    r = ds__event_new(DS_EVENT_INTERPROCESS, NULL, &made);
+    r = ds__event_create(DS_EVENT_INTERPROCESS, NULL, &made);
     ds__event *e = r == DS_OK ? ds__event_pin(made) : NULL;
     if (!e) {
         ds__driver_of(device)->event_destroy(native);

@@ -1,18 +1,18 @@
 /* core/graph.h - graphs and executables: look-up, locks, creation, clones.
 
-   Looks up and locks graphs and executables (ds__graph_take, ds__exec_take), converts node
+   Looks up and locks graphs and executables (ds__graph_lock, ds__exec_lock), converts node
    handles to indices (ds__node_index), and creates, clones and destroys graphs. The nodes are in
    base/graph_body.h.
 
    Invariants: a taken graph or executable has a hazard pointer and is locked until
-   ds__graph_give or ds__exec_give. A body belongs to one graph, executable or child node. A node
+   ds__graph_unlock or ds__exec_unlock. A body belongs to one graph, executable or child node. A node
    handle is the serial of its body and the index + 1. While g->capturing is not 0, a change of
    the nodes also needs the capture lock (ds__graph_share).
    Locks: an executable's lock, then a graph's lock, then ds__g.capture_lock. Two graph locks are
    never held together. The driver's graph_clone runs under the graph's lock. The user's
    destructors do not: ds__retired_reclaim runs before a lock is taken or after it is given back.
-   Threads: any; calls with the same graph run one after the other. ds__graph_free and
-   ds__exec_free run in ds__retired_reclaim or in ds_shutdown. */
+   Threads: any; calls with the same graph run one after the other. ds__graph_destroy and
+   ds__exec_destroy run in ds__retired_reclaim or in ds_shutdown. */
 #ifndef DS__CORE_GRAPH_H
 #define DS__CORE_GRAPH_H
 
@@ -22,55 +22,55 @@
 #include "device.h"
 #include "stream_sync.h"
 
-static void ds__graph_free(void *object) {
+static void ds__graph_destroy(void *object) {
     ds__graph *g = object;
     if (g->body)
-        ds__body_free(g->body);
+        ds__body_destroy(g->body);
     ds__host_free(g->label);
 }
 
-static void ds__exec_free(void *object) {
+static void ds__exec_destroy(void *object) {
     ds__exec *x = object;
     if (x->native)
         x->driver->exec_destroy(x->native);
     if (x->body)
-        ds__body_free(x->body);
+        ds__body_destroy(x->body);
     ds__host_free(x->label);
 }
 
 /* Pins and locks a graph. NULL: the handle is not valid, and the sentence is set. */
-static ds__graph *ds__graph_take(ds_graph handle) {
+static ds__graph *ds__graph_lock(ds_graph handle) {
     ds__graph *g = ds__pin(&ds__g.graphs, handle.id);
     if (!g) {
         ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the graph was destroyed or never existed"
                                                   : "no graph was given (the handle is zero)");
         return NULL;
     }
-    ds__lock_take(&g->lock);
+    ds__spinlock_lock(&g->lock);
     return g;
 }
 
-static ds_result ds__graph_give(ds__graph *g, ds_result r) {
-    ds__lock_give(&g->lock);
+static ds_result ds__graph_unlock(ds__graph *g, ds_result r) {
+    ds__spinlock_unlock(&g->lock);
     r = ds__name_object(r, "graph", g->label);
     ds__unpin(&ds__g.graphs, g);
     return r;
 }
 
 /* Pins and locks an executable. NULL: the handle is not valid, and the sentence is set. */
-static ds__exec *ds__exec_take(ds_graph_exec handle) {
+static ds__exec *ds__exec_lock(ds_graph_exec handle) {
     ds__exec *x = ds__pin(&ds__g.execs, handle.id);
     if (DS__UNLIKELY(!x)) {
         ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the executable was destroyed or never existed"
                                                   : "no executable was given (the handle is zero)");
         return NULL;
     }
-    ds__lock_take(&x->lock);
+    ds__spinlock_lock(&x->lock);
     return x;
 }
 
-static ds_result ds__exec_give(ds__exec *x, ds_result r) {
-    ds__lock_give(&x->lock);
+static ds_result ds__exec_unlock(ds__exec *x, ds_result r) {
+    ds__spinlock_unlock(&x->lock);
     if (DS__UNLIKELY(r < 0))
         ds__name_object(r, "executable", x->label);
     ds__unpin(&ds__g.execs, x);
@@ -83,7 +83,7 @@ static int ds__graph_share(ds__graph *g) {
     int shared = atomic_load(&g->capturing) != 0;
     if (!shared)
         return 0;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     return ++ds__tls.capture_locked;
 }
 
@@ -91,13 +91,13 @@ static void ds__graph_unshare(int shared) {
     if (!shared)
         return;
     ds__tls.capture_locked--;
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 /* Reports that a capture adds to the graph, and returns the code. */
 static ds_result ds__being_captured(const ds__graph *g) {
     ds_result r = DS_ERR_ILLEGAL_STATE;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__capture *c = ds__g.captures;
     while (c && c->body != g->body)
         c = c->next;
@@ -105,7 +105,7 @@ static ds_result ds__being_captured(const ds__graph *g) {
         ds__capture_fail(r, c, 0, "a capture adds nodes to the graph; end the capture first");
     else
         ds__fail(r, "a capture into the graph is beginning or ending; try again");
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -128,7 +128,7 @@ static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t 
 static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     ds__graph *g = ds__table_add(&ds__g.graphs);
     if (!g) {
-        ds__body_free(body);
+        ds__body_destroy(body);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return NULL;
     }
@@ -138,7 +138,7 @@ static ds__graph *ds__graph_add(ds__body *body, const char *label) {
         g->label = ds__copy_text(label, 255);
     if (label && !g->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-        ds__table_kill(&ds__g.graphs, g);
+        ds__table_invalidate(&ds__g.graphs, g);
         return NULL;
     }
     return g;
@@ -156,12 +156,12 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds__retired_reclaim();
-    ds__body *b = ds__body_new(ds__driver_of(device), device);
+    ds__body *b = ds__body_create(ds__driver_of(device), device);
     if (!b)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = b->driver->graph_create(b);
     if (r < 0) {
-        ds__body_free(b);
+        ds__body_destroy(b);
         return r;
     }
     ds__graph *g = ds__graph_add(b, desc->label);
@@ -173,15 +173,15 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
 
 DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
     DS__ENTER("ds_graph_destroy");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (atomic_load(&g->capturing))
         r = ds__being_captured(g);
-    else if (!ds__table_kill(&ds__g.graphs, g))
+    else if (!ds__table_invalidate(&ds__g.graphs, g))
         r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
-    r = ds__graph_give(g, r);
+    r = ds__graph_unlock(g, r);
     ds__retired_reclaim();
     return r;
 }
@@ -191,7 +191,7 @@ static ds_result ds__body_clone(ds__body *from, ds__body **out) {
     ds__body *to = ds__body_copy(from, 0);
     ds_result r = to ? from->driver->graph_clone(from, to) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0 && to)
-        ds__body_free(to);
+        ds__body_destroy(to);
     *out = r < 0 ? NULL : to;
     return r;
 }
@@ -202,7 +202,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
     DS__ENTER("ds_graph_clone");
     DS__REQUIRE(out, "out is NULL");
     ds__retired_reclaim(); /* never under a lock: the user's destructors may run */
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
@@ -216,7 +216,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
         out->id = ds__handle_of(&clone->slot);
     else if (r == DS_OK)
         r = DS_ERR_OUT_OF_MEMORY;
-    return ds__graph_give(g, r);
+    return ds__graph_unlock(g, r);
 }
 
 DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_graph_node *out) {
@@ -224,7 +224,7 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
         out->id = 0;
     DS__ENTER("ds_graph_find_in_clone");
     DS__REQUIRE(out, "out is NULL");
-    ds__graph *g = ds__graph_take(clone);
+    ds__graph *g = ds__graph_lock(clone);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     uint32_t index = (uint32_t)node.id - 1;
@@ -233,7 +233,7 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
         r = ds__fail(DS_ERR_INVALID_VALUE, "the graph is not a clone of the node's graph");
     else
         *out = ds__node_handle(g->body, index);
-    return ds__graph_give(g, r);
+    return ds__graph_unlock(g, r);
 }
 
 #endif

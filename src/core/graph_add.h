@@ -38,7 +38,7 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
 }
 
 /* The functions ds__desc_KIND check one kind of description and fill its operation, which refers to
-   memory of the description; ds__node_make takes copies. The caller unpins *pinned after that. */
+   memory of the description; ds__node_create takes copies. The caller unpins *pinned after that. */
 static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
                                  ds_device *device, void **pinned) {
     const ds_kernel_node *k = &d->u.kernel;
@@ -97,11 +97,11 @@ static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
     *out = NULL;
     if (!d || d->kind != DS_NODE_CHILD)
         return DS_OK;
-    ds__graph *g = ds__graph_take(d->u.child);
+    ds__graph *g = ds__graph_lock(d->u.child);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    return ds__graph_give(g, atomic_load(&g->capturing) ? ds__being_captured(g)
-                                                        : ds__body_clone(g->body, out));
+    return ds__graph_unlock(g, atomic_load(&g->capturing) ? ds__being_captured(g)
+                                                          : ds__body_clone(g->body, out));
 }
 
 /* Discards a node that was not added. The caller gets its child graph back and frees it without a
@@ -214,7 +214,7 @@ static ds_result ds__desc_fill_op(const ds__body *b, const ds_node_desc *d, ds__
 /* Makes a node of the operation, with the label of the description. */
 static ds_result ds__desc_make_node(const ds_node_desc *d, const ds__op *op, ds_device device,
                                     ds__body **child, ds__node **out) {
-    ds__node *n = ds__node_make(op, device, d->priority);
+    ds__node *n = ds__node_create(op, device, d->priority);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     if (n->child)
@@ -243,7 +243,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     if (r < 0)
         return r;
 
-    ds__op op = ds__op_make(kinds[d->kind]);
+    ds__op op = ds__op_init(kinds[d->kind]);
     ds_device device = b->device;
     void *pinned = NULL;
     memset(&op.u, 0, sizeof op.u);
@@ -329,13 +329,13 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
     if (r == DS_OK) {
-        ds__graph *g = ds__graph_take(graph);
+        ds__graph *g = ds__graph_lock(graph);
         r = DS_ERR_INVALID_HANDLE;
         if (g)
-            r = ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node));
+            r = ds__graph_unlock(g, ds__graph_append(g, desc, &child, dependencies, count, &node));
     }
     if (child)
-        ds__body_free(child);
+        ds__body_destroy(child);
     if (r == DS_OK && out)
         *out = node;
     return ds__desc_refuse_payload(r, desc);
@@ -393,13 +393,13 @@ DSDEF ds_result(ds_graph_add_edges)(ds_graph graph, const ds_graph_node *from,
                                     const ds_graph_node *to, size_t count) {
     DS__ENTER("ds_graph_add_edges");
     DS__REQUIRE((from && to) || !count, "%s is NULL", from ? "to" : "from");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     int shared = ds__graph_share(g);
     ds_result r = ds__edges_add(g->body, from, to, count);
     ds__graph_unshare(shared);
-    return ds__graph_give(g, r);
+    return ds__graph_unlock(g, r);
 }
 
 DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t room,
@@ -408,15 +408,15 @@ DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t r
         *out_count = 0;
     DS__ENTER("ds_graph_get_nodes");
     DS__REQUIRE(out_count && (out || !room), "%s is NULL", out_count ? "out" : "out_count");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     *out_count = g->body->count;
     for (uint32_t i = 0; i < g->body->count && i < room; i++)
         out[i] = ds__node_handle(g->body, i);
-    ds__lock_give(&ds__g.capture_lock);
-    return ds__graph_give(g, DS_OK);
+    ds__spinlock_unlock(&ds__g.capture_lock);
+    return ds__graph_unlock(g, DS_OK);
 }
 
 #endif

@@ -141,7 +141,7 @@ static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn
                                      void *user) {
     /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
     DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags);
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     ds__text_writer pen = { write_fn, user, 0, flags };
@@ -152,7 +152,7 @@ static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn
     ds__dot_body(&pen, g->body, "");
     ds__graph_unshare(shared);
     ds__text_writer_print(&pen, "}\n");
-    return ds__graph_give(
+    return ds__graph_unlock(
         g,
         pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
 }

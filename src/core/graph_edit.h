@@ -27,18 +27,18 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
         *out_count = 0;
     DS__ENTER("ds_graph_get_edges");
     DS__REQUIRE(out_count && ((out_from && out_to) || !room), "the output pointer is NULL");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     for (uint32_t i = 0; i < g->body->count; i++)
         for (uint32_t k = 0; k < g->body->node[i]->dep_count; k++, ++*out_count)
             if (*out_count < room) {
                 out_from[*out_count] = ds__node_handle(g->body, g->body->node[i]->deps[k]);
                 out_to[*out_count] = ds__node_handle(g->body, i);
             }
-    ds__lock_give(&ds__g.capture_lock);
-    return ds__graph_give(g, DS_OK);
+    ds__spinlock_unlock(&ds__g.capture_lock);
+    return ds__graph_unlock(g, DS_OK);
 }
 
 /* Fills the description of a node; its pointers are those of the node. */
@@ -96,11 +96,11 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
         memset(out_site, 0, sizeof *out_site);
     DS__ENTER("ds_graph_get_node");
     DS__REQUIRE(out, "out is NULL");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds_result r = ds__node_index(g->body, node, &i);
     if (r == DS_OK) {
         ds__node_describe(g->body->node[i], out);
@@ -109,8 +109,8 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
             out_site->line = (int)g->body->node[i]->op.line;
         }
     }
-    ds__lock_give(&ds__g.capture_lock);
-    return ds__graph_give(g, r);
+    ds__spinlock_unlock(&ds__g.capture_lock);
+    return ds__graph_unlock(g, r);
 }
 
 /* Replaces a node and keeps its dependencies. Returns the former node, which the caller owns. */
@@ -223,7 +223,7 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
     ds_result r = ds__api_enter("ds_graph_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
-    ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
+    ds__graph *g = r == DS_OK ? ds__graph_lock(graph) : NULL;
     if (g) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
@@ -242,23 +242,23 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
         ds__graph_unshare(shared);
         if (r < 0)
             ds__node_refuse(fresh, &child);
-        r = ds__graph_give(g, r);
-        ds__node_free(old);
+        r = ds__graph_unlock(g, r);
+        ds__node_destroy(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
     if (child)
-        ds__body_free(child);
+        ds__body_destroy(child);
     return ds__desc_refuse_payload(r, desc);
 }
 
 static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn) {
     DS__REQUIRE(dtor_fn, "dtor_fn is NULL");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__object *o = ds__object_new(user, dtor_fn);
-    ds_result r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
+    ds__object *o = ds__object_create(user, dtor_fn);
+    ds_result r = o ? ds__body_object_add(g->body, o) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         r = g->body->driver->graph_attach(g->body, o);
         if (r < 0) {
@@ -268,8 +268,8 @@ static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn
     }
     if (r < 0 && o)
         o->dtor_fn = NULL;
-    ds__object_drop(o);
-    return ds__graph_give(g, r);
+    ds__object_unref(o);
+    return ds__graph_unlock(g, r);
 }
 
 DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {

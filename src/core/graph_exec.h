@@ -31,7 +31,7 @@ static ds_result ds__exec_upload(ds__exec *x, ds_stream stream) {
         r = ds__fail(DS_ERR_CROSS_DRIVER,
                      "the executable and the stream belong to different drivers");
     } else {
-        ds__op op = ds__op_make(DS__OP_UPLOAD);
+        ds__op op = ds__op_init(DS__OP_UPLOAD);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
         r = ds__stream_submit(s, &op);
@@ -64,7 +64,7 @@ static ds_result ds__exec_instantiate(ds__graph *g, const ds_graph_exec_desc *de
     if (r == DS_OK)
         out->id = ds__handle_of(&x->slot);
     else
-        ds__table_kill(&ds__g.execs, x);
+        ds__table_invalidate(&ds__g.execs, x);
     return r;
 }
 
@@ -85,14 +85,14 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
         "unknown flags %#x", desc->flags);
     ds__retired_reclaim();
-    ds__graph *g = ds__graph_take(graph);
-    return g ? ds__graph_give(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
+    ds__graph *g = ds__graph_lock(graph);
+    return g ? ds__graph_unlock(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
 }
 
 DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     DS__ENTER("ds_graph_upload");
-    ds__exec *x = ds__exec_take(exec);
-    return x ? ds__exec_give(x, ds__exec_upload(x, stream)) : DS_ERR_INVALID_HANDLE;
+    ds__exec *x = ds__exec_lock(exec);
+    return x ? ds__exec_unlock(x, ds__exec_upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
 /* Calls the launch_fn of the objects, each once: an object that several graphs within the body have
@@ -175,18 +175,19 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
         ds__stream_pin(stream);
         return DS_ERR_INVALID_HANDLE;
     }
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (DS__UNLIKELY(!x)) {
         r = DS_ERR_INVALID_HANDLE;
     } else if (DS__UNLIKELY(s->driver->type != x->driver->type)) {
-        r = ds__exec_give(x, ds__fail(DS_ERR_CROSS_DRIVER,
-                                      "the executable and the stream belong to different drivers"));
+        r = ds__exec_unlock(x,
+                            ds__fail(DS_ERR_CROSS_DRIVER,
+                                     "the executable and the stream belong to different drivers"));
     } else {
-        ds__op op = ds__op_make(DS__OP_GRAPH);
+        ds__op op = ds__op_init(DS__OP_GRAPH);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__stream_submit(s, &op)
-                                                          : ds__launch_hooked(s, &op));
+        r = ds__exec_unlock(x, DS__LIKELY(!x->body->hooked) ? ds__stream_submit(s, &op)
+                                                            : ds__launch_hooked(s, &op));
     }
     if (ds__observer_is_set())
         ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
@@ -200,11 +201,11 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
 
 DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     DS__ENTER("ds_graph_exec_destroy");
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
-    int killed = ds__table_kill(&ds__g.execs, x);
-    ds_result r = ds__exec_give(
+    int killed = ds__table_invalidate(&ds__g.execs, x);
+    ds_result r = ds__exec_unlock(
         x,
         killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
     ds__retired_reclaim();

@@ -92,15 +92,15 @@ DSDEF ds_result(ds_graph_exec_update)(ds_graph_exec exec, ds_graph graph,
     memset(out, 0, sizeof *out);
     DS__ENTER("ds_graph_exec_update");
     out->reason = DS_GRAPH_UPDATE_ERROR;
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     ds__body *old = NULL;
-    ds_result r = g ? ds__graph_give(g, ds__exec_update(x, g, out, &old)) : DS_ERR_INVALID_HANDLE;
-    r = ds__exec_give(x, r);
+    ds_result r = g ? ds__graph_unlock(g, ds__exec_update(x, g, out, &old)) : DS_ERR_INVALID_HANDLE;
+    r = ds__exec_unlock(x, r);
     if (old)
-        ds__body_free(old);
+        ds__body_destroy(old);
     return r;
 }
 
@@ -126,7 +126,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
     ds_result r = ds__api_enter("ds_graph_exec_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
-    ds__exec *x = r == DS_OK ? ds__exec_take(exec) : NULL;
+    ds__exec *x = r == DS_OK ? ds__exec_lock(exec) : NULL;
     if (x) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
@@ -138,20 +138,20 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
             if (r < 0)
                 ds__node_refuse(fresh, &child);
         }
-        r = ds__exec_give(x, r);
-        ds__node_free(old);
+        r = ds__exec_unlock(x, r);
+        ds__node_destroy(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
     if (child)
-        ds__body_free(child);
+        ds__body_destroy(child);
     return ds__desc_refuse_payload(r, desc);
 }
 
 DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_node node,
                                                 int enabled) {
     DS__ENTER("ds_graph_exec_set_node_enabled");
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
@@ -166,7 +166,7 @@ DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_nod
         r = x->driver->exec_enable(x->native, i, enabled != 0);
     if (r == DS_OK)
         x->body->node[i]->enabled = enabled != 0;
-    return ds__exec_give(x, r);
+    return ds__exec_unlock(x, r);
 }
 
 DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
@@ -174,14 +174,14 @@ DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_nod
         *out = 0;
     DS__ENTER("ds_graph_exec_get_node_enabled");
     DS__REQUIRE(out, "out is NULL");
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
     ds_result r = ds__node_index(x->body, node, &i);
     if (r == DS_OK)
         *out = x->body->node[i]->enabled;
-    return ds__exec_give(x, r);
+    return ds__exec_unlock(x, r);
 }
 
 /* Replaces a pointer at a place that may be unaligned; returns the number of replaced pointers.
@@ -263,7 +263,7 @@ typedef struct ds__replacement {
 } ds__replacement;
 
 /* Makes the changed copy of a node and checks it; of a node without such pointers, nothing. */
-static ds_result ds__replacement_make(ds__replacement *w, ds__body *b, uint32_t i) {
+static ds_result ds__replacement_create(ds__replacement *w, ds__body *b, uint32_t i) {
     char text[160];
     if (!ds__replace_node(b->node[i], w->old_pointers, w->new_pointers, w->count, 1))
         return DS_OK;
@@ -312,7 +312,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
     w.fresh = fresh;
 
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
-        r = ds__replacement_make(&w, b, i);
+        r = ds__replacement_create(&w, b, i);
     if (r == DS_OK)
         r = ds__replacement_set(x, fresh);
 
@@ -320,7 +320,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
     for (uint32_t i = 0; i < b->count; i++) {
         if (!fresh[i])
             continue;
-        ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
+        ds__node_destroy(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
     ds__host_free(fresh);
     if (r == DS_OK)
@@ -339,11 +339,11 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
                 old_pointers ? "new_pointers" : "old_pointers");
     for (size_t i = 0; i < count; i++)
         DS__REQUIRE(old_pointers[i] && new_pointers[i], "pointer pair %zu contains NULL", i);
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
     ds_result r =
-        ds__exec_give(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
+        ds__exec_unlock(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
     if (out_replaced)
         *out_replaced = places;
     return r;

@@ -24,7 +24,7 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__op op = ds__op_make(kind);
+    ds__op op = ds__op_init(kind);
     op.u.host.fn = fn;
     op.u.host.callback = callback;
     op.u.host.user = user;
@@ -42,7 +42,7 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
         return r;
     ds__kept_error refusal; /* the destructor may make calls that fail */
     int outer = ds__tls.in_callback;
-    ds__error_keep(&refusal);
+    ds__error_save(&refusal);
     ds__tls.in_callback = 1;
     dtor_fn(user);
     ds__tls.in_callback = outer;

@@ -62,7 +62,7 @@ static ds_result ds__start_drivers(unsigned layers) {
         ds__kept_error before;
         if (!ds__g.backend[b].available)
             continue;
-        ds__error_keep(&before);
+        ds__error_save(&before);
         r = backends[b].driver->start();
         if (r == DS_OK)
             ds__g.driver[b] = backends[b].driver;
@@ -117,20 +117,21 @@ static ds_result ds__start_config(unsigned *out_layers) {
 static void ds__start_tables(void) {
     ds__g.streams = (ds__table){ .what = "stream",
                                  .element = sizeof(ds__stream),
-                                 .free_fn = ds__stream_free,
+                                 .free_fn = ds__stream_destroy,
                                  .batched_fn = ds__stream_batched };
     ds__g.events = (ds__table){ .what = "event",
                                 .element = sizeof(ds__event),
-                                .free_fn = ds__event_free,
+                                .free_fn = ds__event_destroy,
                                 .batched_fn = ds__event_batched };
     ds__g.kernels = (ds__table){ .what = "kernel",
                                  .element = sizeof(ds__kernel),
-                                 .free_fn = ds__kernel_free,
+                                 .free_fn = ds__kernel_destroy,
                                  .defer_fn = ds__kernel_defer };
     ds__g.graphs =
-        (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_free };
-    ds__g.execs =
-        (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
+        (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_destroy };
+    ds__g.execs = (ds__table){ .what = "executable",
+                               .element = sizeof(ds__exec),
+                               .free_fn = ds__exec_destroy };
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
         ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
 }

@@ -85,8 +85,8 @@ static const char *ds__dtype_name(ds_dtype dtype, char *out);
 static ds__stream *ds__stream_pin(ds_stream handle);
 static inline void ds__stream_unpin(ds__stream *s);
 /* Creates a stream of a resolved device; kind: DS__STREAM_*. */
-static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
-                                const char *label, ds_stream *out);
+static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
+                                   const char *label, ds_stream *out);
 /* Ends a stream of the library's own; a zero handle is allowed. */
 static void ds__stream_end(ds_stream handle);
 /* Returns the legacy stream of a device. */
@@ -96,7 +96,7 @@ static ds_result ds__stream_current(ds_device device, ds_stream *out);
 /* Waits for all work of a stream. Returns DS_NOT_READY if the time is over first. */
 static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns);
 /* Returns an operation of the running call; kind: DS__OP_* | flags << 8. */
-static ds__op ds__op_make(int kind);
+static ds__op ds__op_init(int kind);
 /* Enqueues an operation. */
 static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op);
 /* Makes a stream wait for the work that another stream has now. */
@@ -104,7 +104,7 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out);
+static ds_result ds__event_create(unsigned flags, const char *label, ds_event *out);
 /* Finds an event and keeps it until ds__event_unpin; NULL: the handle is not valid. */
 static ds__event *ds__event_pin(ds_event handle);
 static inline void ds__event_unpin(ds__event *e);
@@ -139,7 +139,7 @@ typedef struct ds__attachment {
 } ds__attachment;
 
 /* Finds or makes the attachment of the capture of a stream. *out NULL: the stream does not
-   capture. The caller drops *out (ds__object_drop), since another thread may end the capture and
+   capture. The caller drops *out (ds__object_unref), since another thread may end the capture and
    destroy its graph meanwhile. */
 static ds_result ds__capture_attachment(ds__stream *s, const ds__attachment *a, ds__object **out);
 
@@ -172,7 +172,7 @@ static ds_result ds__async_free(ds__stream *s, void *ptr);
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
 /* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
    that end the same memory one is refused. */
-static ds_result ds__memory_end(void *ptr, int kind, const char *what);
+static ds_result ds__memory_deinit(void *ptr, int kind, const char *what);
 
 /* ---- copies and kernels ---------------------------------------------------------------------- */
 
@@ -209,7 +209,7 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
    driver. Returns 0 for all other copies. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out);
-static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
+static ds_result ds__kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /* Runs the destructor of a payload if the call was refused; returns the result. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 

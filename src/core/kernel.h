@@ -1,6 +1,6 @@
 /* core/kernel.h - kernels: creation, loading, launches.
 
-   Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
+   Creates kernels from descriptions (ds__kernel_check, ds__kernel_create), loads them on devices,
    launches them on streams (ds__kernel_launch), and destroys them.
 
    Destroyed kernels: launches hold no reference. A destroyed kernel is freed only after all work
@@ -27,13 +27,13 @@
 
 /* Destroyed kernels: lists of slots, as index + 1. */
 static struct {
-    _Atomic uint32_t fresh; /* no mark has been noted for these */
-    ds__lock collecting;    /* guards the rest */
-    uint32_t waiting;       /* for the work of `mark` */
-    void *mark;             /* the drivers' note of pending work; NULL: none */
+    _Atomic uint32_t fresh;  /* no mark has been noted for these */
+    ds__spinlock collecting; /* guards the rest */
+    uint32_t waiting;        /* for the work of `mark` */
+    void *mark;              /* the drivers' note of pending work; NULL: none */
 } ds__kernel_state;
 
-static void ds__kernel_free(void *object) {
+static void ds__kernel_destroy(void *object) {
     ds__kernel *k = object;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b])
@@ -63,7 +63,7 @@ static int ds__kernel_work_over(void) {
 /* Frees the deferred kernels that no pending work uses. */
 static void ds__kernel_collect(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed) == 0) ||
-        !ds__lock_try(&ds__kernel_state.collecting))
+        !ds__spinlock_try(&ds__kernel_state.collecting))
         return;
     for (;;) {
         if (!ds__kernel_state.waiting)
@@ -73,11 +73,11 @@ static void ds__kernel_collect(void) {
         while (ds__kernel_state.waiting) {
             ds__slot *slot = ds__slot_at(&ds__g.kernels, ds__kernel_state.waiting - 1);
             ds__kernel_state.waiting = slot->next;
-            ds__table_free(&ds__g.kernels, slot);
+            ds__table_slot_free(&ds__g.kernels, slot);
             atomic_fetch_sub(&ds__g.deferred_kernels, 1);
         }
     }
-    ds__lock_give(&ds__kernel_state.collecting);
+    ds__spinlock_unlock(&ds__kernel_state.collecting);
 }
 
 /* At shutdown, after all work: frees all deferred kernels. */
@@ -147,7 +147,7 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     return DS_OK;
 }
 
-static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
+static ds_result ds__kernel_create(const ds_kernel_desc *desc, ds_kernel *out) {
     out->id = 0;
     ds_result r = ds__kernel_check(desc);
     if (r < 0)
@@ -166,7 +166,7 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     if (desc->param_count)
         k->params = ds__host_alloc(desc->param_count * sizeof *k->params);
     if (!k->name || (desc->param_count && !k->params)) {
-        ds__table_kill(&ds__g.kernels, k);
+        ds__table_invalidate(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     }
     for (size_t i = 0; i < desc->param_count; i++) {
@@ -185,7 +185,7 @@ DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
     ds__retired_reclaim();
-    return ds__kernel_new(desc, out);
+    return ds__kernel_create(desc, out);
 }
 
 DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {
@@ -204,7 +204,7 @@ DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
-    int killed = ds__table_kill(&ds__g.kernels, k);
+    int killed = ds__table_invalidate(&ds__g.kernels, k);
     ds__unpin(&ds__g.kernels, k);
     ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
@@ -229,7 +229,7 @@ static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid
                      "kernel %s has %zu bytes of arguments; the call passes %zu at %p", k->name,
                      k->args_size, args_size, args);
     } else if (items) {
-        ds__op op = ds__op_make(DS__OP_KERNEL);
+        ds__op op = ds__op_init(DS__OP_KERNEL);
         op.u.kernel.kernel = k;
         op.u.kernel.items = items;
         op.u.kernel.args_size = args_size;

@@ -1,7 +1,7 @@
 /* core/memory.h - memory: look-up, entry into the table, release.
 
    Answers what is known of a pointer (ds__memory_table_find, ds__pointer_find), enters new memory
-   into the memory table (ds__memory_made), and waits for and releases memory (ds__memory_end).
+   into the memory table (ds__memory_made), and waits for and releases memory (ds__memory_deinit).
    ds__memory_end_all releases the remaining memory at shutdown.
 
    Invariants: memory leaves the table before its release waits, so only one of two concurrent
@@ -67,7 +67,7 @@ static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
 /* Waits for the work that may use the memory, then releases it. The table does not have the pointer
    meanwhile, so of two threads that end the same memory one is refused. If the wait fails, nothing
    is released and the table has the pointer again. */
-static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
+static ds_result ds__memory_deinit(void *ptr, int kind, const char *what) {
     ds__found f;
     if (!ds__range_remove(ptr, kind, &f)) {
         DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held,
@@ -81,15 +81,15 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
 
 /* Releases a reservation and unmaps the mappings in it. */
 static void ds__space_end(const ds__driver *driver, int device, void *at, size_t size) {
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     for (size_t i; (i = ds__mapping_after((uintptr_t)at)) < ds__g.mapping_count &&
                    ds__g.mappings[i].at < (uintptr_t)at + size;) {
         ds__mapping m = ds__g.mappings[i];
-        ds__lock_give(&ds__g.mapping_lock);
+        ds__spinlock_unlock(&ds__g.mapping_lock);
         DS_IGNORE(driver->space_unmap(device, (void *)m.at, m.size));
-        ds__lock_take(&ds__g.mapping_lock);
+        ds__spinlock_lock(&ds__g.mapping_lock);
     }
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     driver->space_release(device, at, size);
 }
 

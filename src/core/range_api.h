@@ -2,7 +2,7 @@
 
    Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_set_hook).
    ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
-   ds__ranges_end ends all domains at shutdown.
+   ds__ranges_deinit ends all domains at shutdown.
 
    Invariants: a range handle is its generation and its index + 1 in ds__notes.open. A closed
    place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
@@ -12,7 +12,7 @@
    ds__notes.hook_lock until no thread is inside of the former hook. ds__tell_stream_label and
    ds__tell_device_label invoke the hook, so their callers hold no lock.
    Threads: any. Inside of user code that devstream runs, ds_range_set_hook is refused.
-   ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
+   ds__ranges_deinit takes no lock and expects that no other thread uses domains or their ranges. */
 #ifndef DS__CORE_RANGE_API_H
 #define DS__CORE_RANGE_API_H
 
@@ -285,7 +285,7 @@ static void ds__tell_device_label(ds_device device, const char *label) {
 }
 
 /* At shutdown: domains end, with the ranges in them. */
-static void ds__ranges_end(void) {
+static void ds__ranges_deinit(void) {
     for (uint32_t i = 0; i < atomic_load(&ds__notes.used); i++) {
         ds__open_range *o = &ds__notes.open[i];
         uint64_t word = atomic_load(&o->word);

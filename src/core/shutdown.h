@@ -133,14 +133,14 @@ static void ds__shutdown_adopt_thread(ds__tls_block *tls) {
 /* Frees the states of all threads. */
 static void ds__shutdown_threads(void) {
     for (;;) {
-        ds__lock_take(&ds__callers.lock);
+        ds__spinlock_lock(&ds__callers.lock);
         ds__caller *t = ds__callers.list;
         if (t)
             ds__callers.list = t->next;
-        ds__lock_give(&ds__callers.lock);
+        ds__spinlock_unlock(&ds__callers.lock);
         if (!t)
             break;
-        ds__thread_free((ds__thread *)(void *)t);
+        ds__thread_destroy((ds__thread *)(void *)t);
     }
 }
 
@@ -161,7 +161,7 @@ static void ds__shutdown_drivers(void) {
             ds__g.driver[b]->stop();
         ds__g.driver[b] = NULL;
     }
-    ds__registries_end();
+    ds__registries_deinit();
     ds__host_free(ds__g.legacy);
     ds__host_free(ds__g.label);
     ds__g.legacy = NULL;
@@ -206,7 +206,7 @@ DSDEF ds_result(ds_shutdown)(void) {
     ds_result r = DS_OK;
     if (atomic_load(&ds__g.state) == DS__READY)
         r = ds__shutdown_all(tls);
-    ds__ranges_end();
+    ds__ranges_deinit();
     ds__drop_desc();
     ds__mutex_unlock(&ds__g.mutex);
     return r;

@@ -1,17 +1,17 @@
 /* core/stream.h - streams: creation, owners, destruction.
 
-   Creates, retains and destroys streams (ds__stream_new, ds_stream_destroy), and looks up stream
-   handles under a hazard pointer (ds__stream_pin). ds__stream_free releases the native stream
+   Creates, retains and destroys streams (ds__stream_create, ds_stream_destroy), and looks up stream
+   handles under a hazard pointer (ds__stream_pin). ds__stream_destroy releases the native stream
    once no call and no reference uses the object.
 
    Invariants: a stream with owners has a valid handle; the destroy call of the last owner makes
    it stale. Default streams cannot be retained or destroyed. A borrowed or unwrapped native
    stream is forgotten, not destroyed. A wrapper of a default stream (s->base) has no native
    stream of its own and holds a reference to the default stream.
-   Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
+   Locks: none. ds__stream_create reclaims and, for a label, invokes the range hook;
    ds_stream_destroy calls the modules (ds__modules_stream_end), which take their own locks. If the
-   caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
-   Threads: any. ds__stream_free runs in ds__retired_reclaim or in ds_shutdown, and runs the user's
+   caller of ds__stream_create holds a lock, ds__tls.upper_locked must be set.
+   Threads: any. ds__stream_destroy runs in ds__retired_reclaim or in ds_shutdown, and runs the user's
    release function there. */
 #ifndef DS__CORE_STREAM_H
 #define DS__CORE_STREAM_H
@@ -36,10 +36,10 @@ static inline void ds__stream_unpin(ds__stream *s) {
 
 /* Frees a stream without references. The native stream lives on if it is borrowed or was given
    away; else it is destroyed. Calls the release function of a wrapper. */
-static void ds__stream_free(void *object) {
+static void ds__stream_destroy(void *object) {
     ds__stream *s = object;
     if (s->base.id) {
-        ds__stream_drop(s->base);
+        ds__stream_unref(s->base);
     } else if (s->native) {
         if (s->borrowed || atomic_load(&s->unwrapped))
             s->driver->stream_forget(s->native);
@@ -62,14 +62,14 @@ static int ds__stream_batched(const void *object) {
 /* Makes the handle stale. A wrapper's native stream and release function are the program's, which
    expects them back soon. The end of a stream in a capture changes the capture, and the legacy
    stream counts a blocking stream until its end. */
-static void ds__stream_kill(ds__stream *s) {
+static void ds__stream_invalidate(ds__stream *s) {
     s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open() ||
                 (s->flags & DS_STREAM_BLOCKING);
-    ds__table_kill(&ds__g.streams, s);
+    ds__table_invalidate(&ds__g.streams, s);
 }
 
 /* Drops the reference of a current-stream slot; a zero handle is allowed. */
-static void ds__stream_drop(ds_stream handle) {
+static void ds__stream_unref(ds_stream handle) {
     if (handle.id)
         ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
@@ -78,7 +78,7 @@ static void ds__stream_drop(ds_stream handle) {
    allowed. */
 static void ds__stream_end(ds_stream handle) {
     if (handle.id)
-        ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+        ds__table_invalidate(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
 /* Returns a new stream object without a native stream. NULL: no memory, and the sentence is set. */
@@ -98,7 +98,7 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
         s->label = ds__copy_text(label, 255);
     if (label && !s->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-        ds__table_kill(&ds__g.streams, s);
+        ds__table_invalidate(&ds__g.streams, s);
         return NULL;
     }
     return s;
@@ -110,8 +110,8 @@ static void ds__stream_discard(ds__stream *s) {
     ds__stream_end(h);
 }
 
-static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
-                                const char *label, ds_stream *out) {
+static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
+                                   const char *label, ds_stream *out) {
     ds__stream *s = ds__stream_add(device, label);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
@@ -157,7 +157,7 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     if (device.index < 0)
         device.index = device.type == now.type ? now.index : 0;
     DS__RESOLVE(device);
-    return ds__stream_new(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
+    return ds__stream_create(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
 }
 
 DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
@@ -200,7 +200,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
             ds__modules_stream_end(s);
             if (s->borrowed && !s->base.id)
                 s->driver->stream_hide(s->native);
-            ds__stream_kill(s);
+            ds__stream_invalidate(s);
         }
     }
     ds__stream_unpin(s);

@@ -6,7 +6,7 @@
 
    Invariants: there is at most one legacy stream for each device, and one per-thread stream for
    each thread and device. Both are created at first use. A legacy stream lives until
-   ds_shutdown; a per-thread stream lives until ds__thread_free frees its thread's state.
+   ds_shutdown; a per-thread stream lives until ds__thread_destroy frees its thread's state.
    Locks: ds__stream_legacy_get holds ds__g.mutex, also over the driver's stream_create. Nothing is
    reclaimed under the mutex (ds__tls.upper_locked), because ds__stream_legacy_get may be called
    under locks that reclaiming takes.
@@ -28,7 +28,7 @@ static ds_result ds__stream_legacy_get(ds_device device, ds_stream *out) {
        taken */
     ds__tls.upper_locked++;
     if (!slot->id)
-        r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
+        r = ds__stream_create(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
     ds__tls.upper_locked--;
     if (r == DS_OK)
         *out = *slot;
@@ -42,7 +42,7 @@ static ds_result ds__per_thread(ds_device device, ds_stream *out) {
         return DS_ERR_OUT_OF_MEMORY;
     ds_stream *slot = &t->own[ds__device_ordinal(device)];
     ds_result r =
-        slot->id ? DS_OK : ds__stream_new(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
+        slot->id ? DS_OK : ds__stream_create(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
     if (r == DS_OK)
         *out = *slot;
     return r;

@@ -66,9 +66,9 @@ DSDEF ds_result(ds_stream_get_label)(ds_stream stream, char *out, size_t size) {
     ds__stream *s = ds__stream_pin_to_read("ds_stream_get_label", stream, out && size, &r);
     if (!s)
         return r;
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "%s", s->label ? s->label : "");
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     ds__stream_unpin(s);
     return r;
 }
@@ -83,10 +83,10 @@ DSDEF ds_result(ds_stream_set_label)(ds_stream stream, const char *label) {
         ds__stream_unpin(s);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
     }
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     char *former = s->label;
     s->label = copy;
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     ds__host_free(former);
     ds__tell_stream_label(s, label);
     ds__stream_unpin(s);

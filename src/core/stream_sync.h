@@ -21,9 +21,9 @@
 
 __attribute__((cold, noinline)) static ds_result ds__stream_error_named(const ds__stream *s,
                                                                         ds_result r) {
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     r = ds__name_object(r, "stream", s->label);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return r;
 }
 
@@ -35,10 +35,10 @@ static inline ds_result ds__stream_error(const ds__stream *s, ds_result r) {
 __attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__stream *s,
                                                                       const char *what) {
     char label[260] = "";
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     if (s->label)
         snprintf(label, sizeof label, " \"%s\"", s->label);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return ds__sync_tell("%s%s of %s:%d", what, label, ds__type_name(s->device.type),
                          s->device.index);
 }

@@ -53,8 +53,8 @@ static ds_result ds__stream_wrap(const ds_stream_native *native, ds_ownership ow
     return DS_OK;
 }
 
-static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership,
-                              ds_stream *out, void (*release_fn)(void *), void *user) {
+static ds_result ds__wrap_create(const ds_stream_native *native, ds_ownership ownership,
+                                 ds_stream *out, void (*release_fn)(void *), void *user) {
     DS__REQUIRE(native && out, "%s is NULL", native ? "out" : "native");
     DS__REQUIRE(native->version == 0, "ds_stream_native.version is %d; 0 is supported",
                 native->version);
@@ -82,7 +82,7 @@ DSDEF ds_result(ds_stream_wrap)(const ds_stream_native *native, ds_ownership own
         out->id = 0;
     ds_result r = ds__api_enter("ds_stream_wrap");
     if (r == DS_OK)
-        r = ds__wrap_new(native, ownership, out, release_fn, user);
+        r = ds__wrap_create(native, ownership, out, release_fn, user);
     return ds__refuse_payload(r, user, release_fn);
 }
 
@@ -143,7 +143,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);
-        ds__stream_kill(s);
+        ds__stream_invalidate(s);
     }
     ds__stream_unpin(s);
     ds__retired_reclaim(); /* the release function of a wrapper runs now */

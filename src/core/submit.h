@@ -1,10 +1,10 @@
 /* core/submit.h - stream work: operations and their way to the driver.
 
-   Makes an operation with the call site of the current call (ds__op_make) and hands an operation
+   Makes an operation with the call site of the current call (ds__op_init) and hands an operation
    to the stream's driver (ds__stream_submit). All stream work of the core goes through
    ds__stream_submit.
 
-   Invariants: ds__op_make leaves the union `u` uninitialised. ds__stream_submit may return a
+   Invariants: ds__op_init leaves the union `u` uninitialised. ds__stream_submit may return a
    positive result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
    Locks: none. The driver's submit may block if the operation touches pageable memory.
    Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
@@ -14,7 +14,7 @@
 
 #include "stream_sync.h"
 
-static ds__op ds__op_make(int kind) { /* and flags << 8 */
+static ds__op ds__op_init(int kind) { /* and flags << 8 */
     ds__op op;
     op.kind = (uint8_t)kind;
     op.flags = (uint8_t)(kind >> 8);

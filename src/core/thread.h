@@ -56,7 +56,7 @@ static int ds__device_ordinal(ds_device d) {
    the thread gets a new state. */
 static void ds__thread_ends(void *thread) {
     ds__tls_forget(&ds__tls);
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     /* unless a shutdown has freed the state */
     ds__caller *t = ds__callers.list;
     while (t && t != thread)
@@ -68,21 +68,21 @@ static void ds__thread_ends(void *thread) {
     void (*gone_fn)(void) = t && atomic_fetch_sub(&ds__callers.count, 1) == 1
                                 ? atomic_load(&ds__callers.gone_fn)
                                 : NULL;
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     if (gone_fn)
         gone_fn();
 }
 
 /* Frees the state of an ended thread and drops its references to streams. */
-static void ds__thread_free(ds__thread *t) {
+static void ds__thread_destroy(ds__thread *t) {
     for (int i = 0; i < ds__device_ordinal_count(); i++) {
-        ds__stream_drop(t->current[i]);
+        ds__stream_unref(t->current[i]);
         ds__stream_end(t->own[i]);
     }
     for (size_t i = 0; i < t->frames; i++) {
-        ds__stream_drop(t->frame[i].entry);
-        ds__stream_drop(t->frame[i].previous);
-        ds__stream_drop(t->frame[i].pushed);
+        ds__stream_unref(t->frame[i].entry);
+        ds__stream_unref(t->frame[i].previous);
+        ds__stream_unref(t->frame[i].pushed);
     }
     ds__host_free(t->current);
     ds__host_free(t->own);
@@ -94,7 +94,7 @@ static void ds__thread_free(ds__thread *t) {
 /* Frees the states of ended threads, and the streams that only they used. */
 static void ds__reclaim_threads(void) {
     ds__caller *ended = NULL;
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     for (ds__caller **p = &ds__callers.list; *p;) {
         ds__caller *t = *p;
         if (!atomic_load(&t->ended)) {
@@ -106,7 +106,7 @@ static void ds__reclaim_threads(void) {
         ended = t;
         ds__count_dead(-DS__RECLAIM_BATCH);
     }
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     while (ended) {
         ds__thread *t = (ds__thread *)(void *)ended;
         ended = t->caller.next;
@@ -114,7 +114,7 @@ static void ds__reclaim_threads(void) {
             if (t->own[i].id)
                 ds__modules_stream_end(
                     (void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
-        ds__thread_free(t);
+        ds__thread_destroy(t);
     }
 }
 
@@ -162,11 +162,11 @@ static ds__thread *ds__thread_state(void) {
         return NULL;
     }
     t->caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     t->caller.next = ds__callers.list;
     ds__callers.list = &t->caller;
     atomic_fetch_add(&ds__callers.count, 1);
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     tls->thread = t;
     tls->epoch = ds__g.epoch;
     return t;

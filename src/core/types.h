@@ -15,22 +15,22 @@
 /* Functions that rooms call although a later room defines them. */
 
 /* core/event.h */
-static void ds__event_free(void *object);
+static void ds__event_destroy(void *object);
 static int ds__event_batched(const void *object);
 
 /* core/graph.h */
-static void ds__graph_free(void *object);
-static void ds__exec_free(void *object);
+static void ds__graph_destroy(void *object);
+static void ds__exec_destroy(void *object);
 
 /* core/kernel.h */
-static void ds__kernel_free(void *object);
+static void ds__kernel_destroy(void *object);
 static void ds__kernel_defer(void *object);
 static void ds__kernel_collect(void);
 
 /* core/stream.h */
-static void ds__stream_free(void *object);
+static void ds__stream_destroy(void *object);
 static int ds__stream_batched(const void *object);
-static void ds__stream_drop(ds_stream handle);
+static void ds__stream_unref(ds_stream handle);
 
 /* core/sync_debug.h */
 static ds_result ds__sync_debug_read(const char *text);

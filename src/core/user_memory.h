@@ -75,7 +75,7 @@ DSDEF ds_result(ds_device_free)(void *ptr) {
     DS__ENTER("ds_device_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_DEVICE) : DS_OK;
     return ptr && r == DS_OK
-               ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc")
+               ? ds__memory_deinit(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc")
                : r;
 }
 
@@ -96,7 +96,7 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
     DS__ENTER("ds_pinned_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_PINNED) : DS_OK;
     return ptr && r == DS_OK
-               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_pinned_alloc")
+               ? ds__memory_deinit(ptr, DS_MEMORY_PINNED, "an allocation of ds_pinned_alloc")
                : r;
 }
 
@@ -123,7 +123,7 @@ DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
 DSDEF ds_result(ds_pinned_unregister)(void *ptr) {
     DS__ENTER("ds_pinned_unregister");
     ds_result r = ds__sync_watch_free(ptr, DS_MEMORY_REGISTERED);
-    return r < 0 ? r : ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
+    return r < 0 ? r : ds__memory_deinit(ptr, DS_MEMORY_REGISTERED, "a registered range");
 }
 
 DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {

@@ -8,7 +8,7 @@
    Invariants: the heap is ordered by virtual time, then by creation of the streams. Its root is
    ready_head[0], and `ready_mask` is 1 exactly if the heap holds a stream. A stream in the heap
    has a `virt` and is `queued`.
-   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_take expect the pool's lock. The
+   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_pop expect the pool's lock. The
    other functions take none.
    Threads: any thread may make a stream ready. Only the one worker takes a stream from the heap. */
 #ifndef DS__CPU_CLOCK_ORDER_H
@@ -52,7 +52,7 @@ static void ds__cpu_heap_add(ds__cpu_stream *s) {
     atomic_store(&ds__cpu.ready_mask, 1);
 }
 
-static ds__cpu_stream *ds__cpu_heap_take(void) {
+static ds__cpu_stream *ds__cpu_heap_pop(void) {
     ds__cpu_stream *first = ds__cpu.ready_head[0];
     ds__cpu_stream *pairs = NULL;
     ds__cpu_stream *rest = NULL;

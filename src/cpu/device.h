@@ -89,13 +89,13 @@ static ds_result ds__cpu_device_reset(int device) {
     if (r < 0)
         return r;
     atomic_store(&d->failure, NULL);
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
         ds__cpu_failure *f = atomic_load(&s->failure);
         if (f)
             ds__cpu_forgive(s);
     }
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     return DS_OK;
 }
 

@@ -1,14 +1,14 @@
 /* cpu/driver.h - driver table, start and stop of the CPU driver.
 
-   Defines the table ds__cpu_driver, starts the driver (ds__cpu_start) and stops it
-   (ds__cpu_stop). ds__cpu_passed tells the core whether all work that was pending at a mark is
+   Defines the table ds__cpu_driver, starts the driver (ds__cpu_init) and stops it
+   (ds__cpu_deinit). ds__cpu_passed tells the core whether all work that was pending at a mark is
    over. Implements ds_cpu_get_stats and ds_cpu_get_clock.
 
    Invariants: the options, limits and counts that threads read are set before the first thread
-   starts. If ds__cpu_start fails, its threads have ended and its memory is freed. ds__cpu_stop
+   starts. If ds__cpu_init fails, its threads have ended and its memory is freed. ds__cpu_deinit
    waits for all work, ends all threads, and then frees queues, streams, events and failures.
    Locks: probe, start and stop are called under the core's initialisation mutex (`ds__g.mutex`).
-   ds__cpu_stop waits for work and joins threads under it, so host functions may run meanwhile.
+   ds__cpu_deinit waits for work and joins threads under it, so host functions may run meanwhile.
    ds__cpu_passed takes the lock of one device after another, and ds_cpu_get_stats the pool's
    lock.
    Threads: start and stop run on one thread, without other calls. The rest runs on caller's
@@ -44,7 +44,7 @@ static void ds__cpu_probe(ds_backend_info *out) {
              ds__os_processors() == 1 ? "" : "s");
 }
 
-static void ds__cpu_stop(void);
+static void ds__cpu_deinit(void);
 
 /* Sets the options of the driver, from the kept ones and from the environment. Returns the number
    of workers to start. */
@@ -71,7 +71,7 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
 }
 
 /* Allocates the tables of devices and workers, of peer access, and of the virtual clock. Returns 0
-   if there is no memory; ds__cpu_stop frees the tables that were allocated. */
+   if there is no memory; ds__cpu_deinit frees the tables that were allocated. */
 static int ds__cpu_tables_alloc(const ds_cpu_desc *desc, int workers) {
     size_t n = (size_t)ds__cpu.devices;
     size_t links = desc->fabric ? desc->fabric->links : 0;
@@ -107,7 +107,7 @@ static void ds__cpu_limits_set(const ds_cpu_desc *desc) {
 
 /* Starts the workers and the monitor. The values that they read must be set before. All workers
    count as awake, so that no submission misses one that is still starting. Returns 0, or the
-   system's error; ds__cpu_stop then ends the threads that were started. */
+   system's error; ds__cpu_deinit then ends the threads that were started. */
 static int ds__cpu_threads_start(int workers) {
     int error = 0;
     ds__cpu.workers = workers;
@@ -127,27 +127,27 @@ static int ds__cpu_threads_start(int workers) {
 }
 
 /* Returns with all threads started, or without any thread and memory. */
-static ds_result ds__cpu_start(void) {
+static ds_result ds__cpu_init(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     memset(&ds__cpu, 0, sizeof ds__cpu);
     int workers = ds__cpu_options_apply(desc);
     int complete = ds__cpu_tables_alloc(desc, workers);
     ds__cpu.started = 1;
     if (!complete) {
-        ds__cpu_stop();
+        ds__cpu_deinit();
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
     }
     ds__cpu_limits_set(desc);
     int error = ds__cpu_threads_start(workers);
     if (error) {
-        ds__cpu_stop();
+        ds__cpu_deinit();
         return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
     }
     return DS_OK;
 }
 
 /* Waits for all work, ends all threads, and frees all memory of the driver. */
-static void ds__cpu_stop(void) {
+static void ds__cpu_deinit(void) {
     atomic_store(&ds__callers.gone_fn, (void (*)(void))0);
     if (ds__cpu.workers_started && ds__cpu.device)
         ds__cpu_drain();
@@ -252,9 +252,9 @@ static void ds__cpu_stats(ds_cpu_stats *out) {
     out->inline_operations = atomic_load(&ds__cpu.inlined);
     out->helped = atomic_load(&ds__cpu.helped);
     out->workers = ds__cpu.workers;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     out->host_threads = ds__cpu.host_threads;
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     out->streams = atomic_load(&ds__cpu.stream_count);
     out->queue_bytes = atomic_load(&ds__cpu.queue_bytes);
 }
@@ -265,7 +265,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_check,
                                            ds__cpu_configure,
                                            ds__cpu_probe,
-                                           ds__cpu_start,
+                                           ds__cpu_init,
                                            ds__cpu_architectures,
                                            ds__cpu_device_used,
                                            ds__cpu_spreads,
@@ -273,7 +273,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_clock_ns,
                                            ds__cpu_stats,
                                            ds__cpu_drain,
-                                           ds__cpu_stop,
+                                           ds__cpu_deinit,
                                            ds__cpu_stream_destroy,
                                            ds__cpu_stream_unwrap,
                                            ds__cpu_stream_hide,

@@ -2,7 +2,7 @@
 
    Implements the event entries of the driver. ds__cpu_submit_record records an event,
    ds__cpu_event_token returns the token that it stands for, and ds__cpu_token_state the result
-   of a token. ds__cpu_stamp_take allocates the time stamp of a timed record.
+   of a token. ds__cpu_stamp_create allocates the time stamp of a timed record.
 
    Invariants: an event without a stream and without a capture is unrecorded, and counts as
    complete. An event with `capture` set has no stream: it stands for nodes. A stamp has two
@@ -32,7 +32,7 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     (void)device;
     if (*out)
         return DS_OK;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     if (!ds__cpu.free_events) {
         ds__cpu_event *slab = ds__cpu_raw(64 * sizeof *slab);
         for (int i = 0; slab && i < 64; i++) {
@@ -43,7 +43,7 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     ds__cpu_event *e = ds__cpu.free_events;
     if (e)
         ds__cpu.free_events = e->next;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     *out = e;
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
@@ -61,21 +61,21 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
 static void ds__cpu_event_destroy(void *event) {
     ds__cpu_event *e = event;
     ds__cpu_event_unshare(e);
-    ds__cpu_stamp_give(e->stamp);
+    ds__cpu_stamp_unref(e->stamp);
     ds__host_free(e->deps);
     e->stamp = NULL;
     e->deps = NULL;
     e->capture = 0;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     e->next = ds__cpu.free_events;
     ds__cpu.free_events = e;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
 }
 
 /* Takes a stamp from the pool, with a reference for the event and one for the queue. NULL: no
    memory. */
-static ds__cpu_stamp *ds__cpu_stamp_take(void) {
-    ds__lock_take(&ds__cpu.object_lock);
+static ds__cpu_stamp *ds__cpu_stamp_create(void) {
+    ds__spinlock_lock(&ds__cpu.object_lock);
     if (!ds__cpu.free_stamps) {
         ds__cpu_stamp *slab = ds__cpu_raw(64 * sizeof *slab);
         for (int i = 0; slab && i < 64; i++) {
@@ -86,7 +86,7 @@ static ds__cpu_stamp *ds__cpu_stamp_take(void) {
     ds__cpu_stamp *stamp = ds__cpu.free_stamps;
     if (stamp)
         ds__cpu.free_stamps = stamp->next;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     if (stamp) {
         atomic_store_explicit(&stamp->refs, 2, memory_order_relaxed);
         atomic_store_explicit(&stamp->ns, 0, memory_order_relaxed);
@@ -99,13 +99,13 @@ static ds__cpu_stamp *ds__cpu_stamp_take(void) {
 static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto,
                               ds__cpu_stamp *stamp) {
     uint32_t *deps = NULL;
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     int captured = e->capture != 0;
     /* the nodes of an event change only under the capture lock, which comes first */
     if (DS__UNLIKELY(captured)) {
-        ds__lock_give(&e->lock);
-        ds__lock_take(&ds__g.capture_lock);
-        ds__lock_take(&e->lock);
+        ds__spinlock_unlock(&e->lock);
+        ds__spinlock_lock(&ds__g.capture_lock);
+        ds__spinlock_lock(&e->lock);
         deps = e->deps;
         e->deps = NULL;
         e->capture = 0;
@@ -114,10 +114,10 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     e->stream = s;
     e->upto = upto;
     e->stamp = stamp;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     if (DS__UNLIKELY(captured))
-        ds__lock_give(&ds__g.capture_lock);
-    ds__cpu_stamp_give(old);
+        ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__cpu_stamp_unref(old);
     ds__host_free(deps);
 }
 
@@ -145,7 +145,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     uint64_t upto;
     ds_result r;
     if (e->flags & DS_EVENT_TIMING) {
-        stamp = ds__cpu_stamp_take();
+        stamp = ds__cpu_stamp_create();
         if (!stamp)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
         ds__op record = *op;
@@ -153,14 +153,14 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         record.u.own.ptr = stamp;
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0)
-            ds__cpu_stamp_give(stamp);
+            ds__cpu_stamp_unref(stamp);
     } else if (DS__UNLIKELY(e->registry != NULL)) {
         r = ds__cpu_put_shared_record(s, op, &upto);
     } else {
         r = ds__cpu_mark(s, &upto);
     }
     if (r < 0) {
-        ds__cpu_stamp_give(stamp);
+        ds__cpu_stamp_unref(stamp);
         return r;
     }
     ds__cpu_event_set(e, s, upto, stamp);
@@ -172,11 +172,11 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
 /* Returns the token that the event stands for. An event of a capture has none; the query or wait
    invalidates that capture. */
 static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t capture = e->capture;
     out->stream = e->stream;
     out->upto = e->upto;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     return DS__LIKELY(!capture)
                ? DS_OK
                : ds__cpu_captured(
@@ -227,11 +227,11 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
     ds__cpu_event *e[2] = { start, end };
     uint64_t ns[2];
     for (int i = 0; i < 2; i++) {
-        ds__lock_take(&e[i]->lock);
+        ds__spinlock_lock(&e[i]->lock);
         ds__cpu_token t = { e[i]->stream, e[i]->upto };
         uint64_t capture = e[i]->capture;
         ns[i] = e[i]->stamp ? atomic_load_explicit(&e[i]->stamp->ns, memory_order_acquire) : 0;
-        ds__lock_give(&e[i]->lock);
+        ds__spinlock_unlock(&e[i]->lock);
         if (capture)
             return ds__cpu_captured(capture, 0,
                                     "an event that was recorded in a capture has no time");

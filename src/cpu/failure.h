@@ -7,7 +7,7 @@
    set, all numbers from `failed_from` on have failed. Ranges that failed before a reset are in
    `past`. A failure object lives until the driver stops; without memory, ds__cpu_no_memory takes
    its place.
-   Locks: ds__cpu_failure_new takes `object_lock`. The other functions take and expect none.
+   Locks: ds__cpu_failure_create takes `object_lock`. The other functions take and expect none.
    Threads: any thread may ask. Only the owner of a stream calls ds__cpu_fail_stream; for a lane
    that has not started this is the owner of the launching stream, for a proxy the holder of the
    registries' mutex. */
@@ -20,7 +20,7 @@ static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
                                              "out of memory while recording a failure" };
 
 /* Returns a new failure; without memory, ds__cpu_no_memory. */
-__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(
+__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_create(
     ds_result code, const char *format, ...) {
     ds__cpu_failure *f = ds__host_alloc(sizeof *f);
     if (!f)
@@ -30,17 +30,17 @@ __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_ne
     vsnprintf(f->text, sizeof f->text, format, args);
     va_end(args);
     f->code = code;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     f->next = ds__cpu.failures;
     ds__cpu.failures = f;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     return f;
 }
 
 /* Makes a failure of the device. Returns it, or the failure that the device already has. */
 static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
     ds__cpu_device *d = &ds__cpu.device[device];
-    ds__cpu_failure *f = ds__cpu_failure_new(DS_ERR_FAILED, "%s", text);
+    ds__cpu_failure *f = ds__cpu_failure_create(DS_ERR_FAILED, "%s", text);
     ds__cpu_failure *none = NULL;
     return atomic_compare_exchange_strong(&d->failure, &none, f) ? f : none;
 }

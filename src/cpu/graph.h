@@ -1,7 +1,7 @@
 /* cpu/graph.h - executables and their plans.
 
    Creates an executable from the nodes of a graph (ds__cpu_graph_instantiate), writes its plan
-   (ds__cpu_plan_make), and frees both. The core keeps the shadow graph (ds__body), so entries
+   (ds__cpu_plan_build), and frees both. The core keeps the shadow graph (ds__body), so entries
    that change a graph do nothing. A change of an executable drops its plan.
 
    Invariants: a plan does not change once it is made. It lives until the executable and all
@@ -23,11 +23,11 @@
 
 /* Drops a reference to a plan, which may be NULL. The last one frees the plan, and drops the
    payloads of its nodes. */
-static void ds__cpu_plan_drop(ds__cpu_plan *p) {
+static void ds__cpu_plan_unref(ds__cpu_plan *p) {
     if (!p || atomic_fetch_sub(&p->users, 1) != 1)
         return;
     for (size_t i = 0; i < p->objects; i++)
-        ds__object_drop(p->object[i]);
+        ds__object_unref(p->object[i]);
     for (uint32_t i = 0; i < p->lanes; i++)
         ds__host_free(p->block[i]);
     ds__host_free(p->object);
@@ -84,10 +84,10 @@ static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     size_t n = 0;
     for (size_t i = 0; i < b->object_count; i++, n++)
         if (out)
-            out[n] = ds__object_keep(b->object[i]);
+            out[n] = ds__object_ref(b->object[i]);
     for (uint32_t i = 0; i < b->count; i++) {
         if (b->node[i]->payload && out)
-            out[n] = ds__object_keep(b->node[i]->payload);
+            out[n] = ds__object_ref(b->node[i]->payload);
         n += b->node[i]->payload != NULL;
         if (b->node[i]->child)
             n += ds__cpu_objects_of(b->node[i]->child, out ? out + n : NULL);
@@ -166,7 +166,7 @@ static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
 
 /* Makes the plan of the executable anew; pending launches keep the old one. After a failure, the
    executable still has the old plan. */
-static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
+static ds_result ds__cpu_plan_build(ds__cpu_exec *x) {
     uint32_t flats = 0;
     ds__cpu_plan *p = ds__host_alloc(sizeof *p + x->lanes * sizeof p->block[0]);
     size_t *at = ds__host_alloc((x->lanes + 1u) * sizeof *at);
@@ -176,11 +176,11 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     int done = p && at && ds__cpu_plan_write(x, p, at);
     ds__host_free(at);
     if (!done) {
-        ds__cpu_plan_drop(p);
+        ds__cpu_plan_unref(p);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                         (unsigned)x->flats);
     }
-    ds__cpu_plan_drop(x->plan);
+    ds__cpu_plan_unref(x->plan);
     x->plan = p;
     x->dirty = 0;
     return DS_OK;
@@ -188,7 +188,7 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
 
 /* Drops a reference to an executable. The last one frees it, and destroys its lanes and its
    gate. */
-static void ds__cpu_exec_drop(ds__cpu_exec *x) {
+static void ds__cpu_exec_unref(ds__cpu_exec *x) {
     if (atomic_fetch_sub(&x->users, 1) != 1)
         return;
     for (uint32_t i = 0; x->lane && i < x->lanes; i++)
@@ -200,7 +200,7 @@ static void ds__cpu_exec_drop(ds__cpu_exec *x) {
         atomic_store(&x->gate->state, DS__CPU_IDLE);
         ds__cpu_stream_destroy(x->gate);
     }
-    ds__cpu_plan_drop(x->plan);
+    ds__cpu_plan_unref(x->plan);
     for (uint32_t i = 0; i < x->flats; i++)
         ds__host_free(x->flat[i].deps);
     ds__host_free(x->flat);
@@ -212,7 +212,7 @@ static void ds__cpu_exec_drop(ds__cpu_exec *x) {
 }
 
 static void ds__cpu_exec_destroy(void *exec) {
-    ds__cpu_exec_drop(exec);
+    ds__cpu_exec_unref(exec);
 }
 
 static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
@@ -229,9 +229,9 @@ static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsi
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                      (unsigned)copy->count);
     if (r == DS_OK)
-        r = ds__cpu_plan_make(x);
+        r = ds__cpu_plan_build(x);
     if (r < 0) {
-        ds__cpu_exec_drop(x);
+        ds__cpu_exec_unref(x);
         return r;
     }
     *out = x;
@@ -285,7 +285,7 @@ static void ds__cpu_graph_destroy(ds__body *body) {
 /* Drops the plan, which keeps payloads alive, at once; pending launches keep it. The core changes
    the shadow graph after the entry has returned, and the next launch makes a plan. */
 static ds_result ds__cpu_exec_changed(ds__cpu_exec *x) {
-    ds__cpu_plan_drop(x->plan);
+    ds__cpu_plan_unref(x->plan);
     x->plan = NULL;
     x->dirty = 1;
     return DS_OK;

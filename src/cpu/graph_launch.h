@@ -33,16 +33,16 @@
 #include "graph.h"
 
 /* Frees a launch, and drops its references to the executable, the plan and the stamps. */
-static void ds__cpu_launch_drop(ds__cpu_launch *run) {
+static void ds__cpu_launch_destroy(ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
-        ds__cpu_stamp_give(run->stamp[i]);
-    ds__cpu_plan_drop(run->plan);
+        ds__cpu_stamp_unref(run->stamp[i]);
+    ds__cpu_plan_unref(run->plan);
     ds__host_free(run->stamp);
     ds__host_free(run->shared);
     ds__host_free(run->token);
     ds__host_free(run);
-    ds__cpu_exec_drop(x);
+    ds__cpu_exec_unref(x);
 }
 
 /* Returns the flat node that an entry runs if it is an event node, else NULL. */
@@ -60,7 +60,7 @@ static ds_result ds__cpu_launch_add_record(ds__cpu_launch *run, const ds__cpu_fl
     const ds__cpu_exec *x = run->exec;
     ds__cpu_event *e = f->node->op.u.event.event;
     if (e->flags & DS_EVENT_TIMING) {
-        run->stamp[record] = ds__cpu_stamp_take();
+        run->stamp[record] = ds__cpu_stamp_create();
         if (!run->stamp[record])
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
     }
@@ -78,10 +78,10 @@ static ds_result ds__cpu_launch_add_wait(ds__cpu_launch *run, ds__cpu_event *e, 
     ds_result r = ds__cpu_event_look(e, 1);
     if (r < 0)
         return r;
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t capture = e->capture;
     ds__cpu_token t = { e->stream, e->upto };
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     if (capture)
         return ds__cpu_captured(capture, 0,
                                 "the executable waits for an event that was recorded in a capture");
@@ -159,10 +159,10 @@ static ds__cpu_launch *ds__cpu_launch_create(ds__cpu_exec *x) {
 static void ds__cpu_launch_cancel(ds__cpu_launch *run) {
     const ds__cpu_exec *x = run->exec;
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
-        ds__cpu_stamp_give(run->stamp[i]);
+        ds__cpu_stamp_unref(run->stamp[i]);
     for (uint32_t i = 0; run->shared && i < x->records; i++)
         ds__cpu_lane_unused(run->shared[i]);
-    ds__cpu_launch_drop(run);
+    ds__cpu_launch_destroy(run);
 }
 
 /* Enqueues a launch. The core's lock of the executable is held. */
@@ -170,7 +170,7 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
     if (r == DS_OK && x->dirty)
-        r = ds__cpu_plan_make(x);
+        r = ds__cpu_plan_build(x);
     if (r < 0)
         return r;
     ds__cpu_launch *run = ds__cpu_launch_create(x);
@@ -206,7 +206,7 @@ fail:
 /* Makes the plan of an executable that has changed. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_upload(const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
-    return x->dirty ? ds__cpu_plan_make(x) : DS_OK;
+    return x->dirty ? ds__cpu_plan_build(x) : DS_OK;
 }
 
 /* Starts a lane. No thread runs the lane, or a thread that has emptied it will see the new
@@ -310,7 +310,7 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
     if (s->virt)
         atomic_store(&x->gate->virt->end, s->virt->time);
     ds__cpu_pass(x->gate, turn + 1);
-    ds__cpu_launch_drop(run);
+    ds__cpu_launch_destroy(run);
     return DS__CPU_EMPTY;
 }
 

@@ -286,14 +286,14 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
         const ds__cpu_flat *f = &x->flat[i];
         if (x->lane[f->lane])
             continue;
-        ds__cpu_stream *lane = ds__cpu_stream_make(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
-                                                   (int)f->level + 1 - DS__CPU_LEVELS);
+        ds__cpu_stream *lane = ds__cpu_stream_add(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
+                                                  (int)f->level + 1 - DS__CPU_LEVELS);
         x->lane[f->lane] = lane;
         if (!lane)
             return 0;
         x->base[f->lane] = atomic_load(&lane->submitted);
     }
-    x->gate = ds__cpu_stream_make(x->body->device.index, DS__STREAM_LANE, 0, 0);
+    x->gate = ds__cpu_stream_add(x->body->device.index, DS__STREAM_LANE, 0, 0);
     if (!x->gate)
         return 0;
     /* the thread that has emptied the object's former stream may still look at the state once */

@@ -45,10 +45,10 @@ static void ds__cpu_host_spawn(void) {
 static ds_result ds__cpu_host_ready(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__cpu.host_threads, memory_order_relaxed) > 0))
         return DS_OK;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     if (atomic_load(&ds__cpu.host_threads) == 0)
         ds__cpu_host_spawn();
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return atomic_load(&ds__cpu.host_threads) > 0
                ? DS_OK
                : ds__fail(DS_ERR_OUT_OF_MEMORY, "no thread for host functions could be started");
@@ -58,7 +58,7 @@ static ds_result ds__cpu_host_ready(void) {
    not own the stream any more then. */
 static void ds__cpu_to_host(ds__cpu_stream *s) {
     atomic_fetch_add(&ds__cpu.host_busy, 1);
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     atomic_store(&s->state, DS__CPU_AT_HOST);
     s->next = NULL;
     if (ds__cpu.host_tail)
@@ -68,7 +68,7 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
     ds__cpu.host_tail = s;
     int idle = ds__cpu.host_idle;
     int alone = ds__cpu.host_head == s;
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (idle) {
         atomic_fetch_add(&ds__cpu.host_word, 1);
         ds__futex_wake(&ds__cpu.host_word, 1);

@@ -8,7 +8,7 @@
    it is called. Registered memory is not freed. ds__cpu_drain needs no memory and cannot fail.
    Locks: ds__cpu_unsafe takes the core's capture lock while a capture is open. ds__cpu_drain
    takes a device's lock to find an unfinished stream. The waits hold no lock of the driver.
-   Threads: caller's threads. ds__cpu_drain runs during ds_shutdown and in ds__cpu_stop. */
+   Threads: caller's threads. ds__cpu_drain runs during ds_shutdown and in ds__cpu_deinit. */
 #ifndef DS__CPU_HOST_MEMORY_H
 #define DS__CPU_HOST_MEMORY_H
 
@@ -59,9 +59,9 @@ static ds_result ds__cpu_memory_release(ds_memory_kind kind, int device, void *p
     if (kind == DS_MEMORY_DEVICE)
         atomic_fetch_sub(&ds__cpu.device[device].used, size);
     if (kind == DS_MEMORY_DEVICE)
-        ds__cpu_device_memory_give(ptr, size);
+        ds__cpu_device_memory_free(ptr, size);
     else if (kind != DS_MEMORY_REGISTERED)
-        ds__cpu_memory_give(ptr, size);
+        ds__cpu_memory_free(ptr, size);
     return DS_OK;
 }
 
@@ -72,13 +72,13 @@ static void ds__cpu_drain(void) {
         do {
             t.stream = NULL;
             t.upto = 0;
-            ds__lock_take(&ds__cpu.device[i].lock);
+            ds__spinlock_lock(&ds__cpu.device[i].lock);
             for (ds__cpu_stream *s = ds__cpu.device[i].streams; s && !t.stream; s = s->all_next)
                 if (atomic_load(&s->done) < atomic_load(&s->submitted)) {
                     t.stream = s;
                     t.upto = atomic_load(&s->submitted);
                 }
-            ds__lock_give(&ds__cpu.device[i].lock);
+            ds__spinlock_unlock(&ds__cpu.device[i].lock);
             if (t.stream)
                 ds__cpu_wait(t.stream, t.upto, DS__FOREVER, 0);
         } while (t.stream);

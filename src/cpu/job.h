@@ -21,7 +21,7 @@
 
 /* Takes a job without pieces left out of the list, so that no further thread joins it. */
 static void ds__cpu_job_unlink(ds__cpu_job *job) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     atomic_store_explicit(&job->stream->job, NULL, memory_order_relaxed);
     if (job->prev_job)
         job->prev_job->next_job = job->next_job;
@@ -30,7 +30,7 @@ static void ds__cpu_job_unlink(ds__cpu_job *job) {
     if (job->next_job)
         job->next_job->prev_job = job->prev_job;
     atomic_fetch_sub(&ds__cpu.job_count, 1);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
 }
 
 /* Runs at most `limit` pieces. Waiting host threads take pieces from the front and workers from the
@@ -55,7 +55,7 @@ static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t lim
 /* Joins the job of stream s, if s has not passed `upto`, or with s NULL any job. Returns 0 if there
    is no such job with pieces left. */
 static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     ds__cpu_job *job = s ? atomic_load_explicit(&s->job, memory_order_relaxed) : ds__cpu.jobs;
     /* the job is that of a later operation then */
     if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto)
@@ -64,7 +64,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
         job = s ? NULL : job->next_job;
     if (job)
         atomic_fetch_add_explicit(&job->users, 1, memory_order_relaxed);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (!job)
         return 0;
     int outer = ds__tls.in_callback;
@@ -77,11 +77,11 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     ds__cpu_job_work(job, w != NULL, w != NULL && moves, SIZE_MAX);
     ds__cpu_long(w, 0);
     ds__tls.in_callback = outer;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     uint32_t users = atomic_load_explicit(&job->users, memory_order_relaxed) - 1;
     int wake = users == 0 && job->owner_sleeps;
     atomic_store_explicit(&job->users, users, memory_order_release);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     /* the job may not exist any more; only its address is used */
     if (wake)
         ds__futex_wake(&job->users, 1);
@@ -107,9 +107,9 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
     }
     int was_long = w && w->is_long;
     ds__cpu_long(w, 1);
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     job->owner_sleeps = 1;
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     uint32_t users;
     while ((users = atomic_load_explicit(&job->users, memory_order_acquire)) != 0)
         ds__futex_wait(&job->users, users, DS__FOREVER);
@@ -122,7 +122,7 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
 static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *job,
                             int call_workers) {
     job->stream = s;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     job->prev_job = NULL;
     job->next_job = ds__cpu.jobs;
     if (job->next_job)
@@ -130,7 +130,7 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
     ds__cpu.jobs = job;
     atomic_fetch_add(&ds__cpu.job_count, 1);
     atomic_store_explicit(&s->job, job, memory_order_release);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     /* During the first two pieces, a waiting host thread or an awake worker can join. Then sleeping
        workers are woken, but no more threads than processors: a piece of one thread too many would
        wait for a time slice. */

@@ -33,7 +33,7 @@ enum {
    meanwhile: the system cannot give its addresses to the program. A large one goes back to the
    system at once, and its addresses are usually unmapped then. */
 static struct {
-    ds__lock lock;
+    ds__spinlock lock;
     atomic_uint count; /* of all times */
 
     struct {
@@ -45,7 +45,7 @@ static struct {
 
 /* Remembers freed memory; keep: it is freed later, else the caller returns it to the system. */
 static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
-    ds__lock_take(&ds__cpu_freed.lock);
+    ds__spinlock_lock(&ds__cpu_freed.lock);
     unsigned i = atomic_load_explicit(&ds__cpu_freed.count, memory_order_relaxed);
     atomic_store_explicit(&ds__cpu_freed.count, i + 1, memory_order_relaxed);
     i %= DS__CPU_FREED;
@@ -53,12 +53,12 @@ static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
     atomic_store_explicit(&ds__cpu_freed.at[i].base, (uintptr_t)at, memory_order_relaxed);
     atomic_store_explicit(&ds__cpu_freed.at[i].end, (uintptr_t)at + size, memory_order_relaxed);
     ds__cpu_freed.at[i].kept = keep ? at : NULL;
-    ds__lock_give(&ds__cpu_freed.lock);
+    ds__spinlock_unlock(&ds__cpu_freed.lock);
     ds__os_aligned_free(over);
 }
 
 /* Frees memory of ds__cpu_memory. A sanitizer keeps freed memory itself. */
-static void ds__cpu_memory_give(void *at, size_t size) {
+static void ds__cpu_memory_free(void *at, size_t size) {
 #ifdef DS__SANITIZED
     int keep = 0;
 #else
@@ -97,12 +97,12 @@ static unsigned ds__cpu_freed_find(unsigned i, uintptr_t address) {
 static int ds__cpu_is_freed(uintptr_t address) {
     int found = 0;
     int kept = 0;
-    ds__lock_take(&ds__cpu_freed.lock);
+    ds__spinlock_lock(&ds__cpu_freed.lock);
     for (unsigned i = 0; (i = ds__cpu_freed_find(i, address)) < DS__CPU_FREED && !kept; i++) {
         found = 1;
         kept = ds__cpu_freed.at[i].kept != NULL;
     }
-    ds__lock_give(&ds__cpu_freed.lock);
+    ds__spinlock_unlock(&ds__cpu_freed.lock);
     return found && (kept || !ds__os_is_mapped(address));
 }
 
@@ -129,7 +129,7 @@ static int ds__cpu_is_dry(size_t size) {
 }
 
 /* Allocates memory of a device. NULL: no memory. */
-static void *ds__cpu_device_memory_take(size_t size) {
+static void *ds__cpu_device_memory_alloc(size_t size) {
     if (DS__LIKELY(!ds__cpu_is_dry(size)))
         return ds__cpu_memory(size);
     if (size > SIZE_MAX - DS__CPU_DRY_BYTES)
@@ -142,9 +142,9 @@ static void *ds__cpu_device_memory_take(size_t size) {
     return NULL;
 }
 
-static void ds__cpu_device_memory_give(void *at, size_t size) {
+static void ds__cpu_device_memory_free(void *at, size_t size) {
     if (DS__LIKELY(!ds__cpu_is_dry(size))) {
-        ds__cpu_memory_give(at, size);
+        ds__cpu_memory_free(at, size);
     } else {
         ds__cpu_remember_freed(at, size, 0);
         ds__os_unreserve(at, (size + 4095) & ~(size_t)4095);
@@ -152,7 +152,7 @@ static void ds__cpu_device_memory_give(void *at, size_t size) {
 }
 
 /* Counts the bytes as used, unless they exceed the device's limit. */
-static ds_result ds__cpu_take(int device, size_t size) {
+static ds_result ds__cpu_memory_count(int device, size_t size) {
     ds__cpu_device *d = &ds__cpu.device[device];
     size_t used = atomic_load(&d->used);
     do {
@@ -164,7 +164,7 @@ static ds_result ds__cpu_take(int device, size_t size) {
     return DS_OK;
 }
 
-/* Undoes ds__cpu_take, and reports that the system has no memory. */
+/* Undoes ds__cpu_memory_count, and reports that the system has no memory. */
 static ds_result ds__cpu_short(int device, size_t size) {
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot allocate %zu bytes for cpu:%d", size,
@@ -175,10 +175,10 @@ static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
     ds_result r =
         ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
     if (r == DS_OK)
-        r = ds__cpu_take(device, size);
+        r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
-    *out = ds__cpu_device_memory_take(size);
+    *out = ds__cpu_device_memory_alloc(size);
     return *out ? DS_OK : ds__cpu_short(device, size);
 }
 
@@ -213,13 +213,13 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
     ds_result r = ds__mapping_add(at, size);
     if (r < 0)
         return r;
-    r = ds__cpu_take(device, size);
+    r = ds__cpu_memory_count(device, size);
     if (r == DS_OK && !ds__os_commit(at, size)) {
         ds__os_decommit(at, size); /* a part may be committed */
         r = ds__cpu_short(device, size);
     }
     if (r < 0)
-        (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+        (void)ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m);
     return r;
 }
 
@@ -228,7 +228,7 @@ static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
     ds_result r = ds__mapping_check(at, size);
     if (r < 0)
         return r;
-    while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
+    while (ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m)) {
     }
     ds__os_decommit(at, size);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
@@ -246,10 +246,10 @@ static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void
         return ds__cpu_report(f);
     if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r))
         return r;
-    r = ds__cpu_take(device, size);
+    r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
-    *out = ds__cpu_device_memory_take(size);
+    *out = ds__cpu_device_memory_alloc(size);
     if (!*out)
         return ds__cpu_short(device, size);
     atomic_fetch_add(&ds__cpu.device[device].async_used, size);
@@ -274,7 +274,7 @@ static void ds__cpu_async_over(const ds__op *op) {
     ds__cpu_device *d = &ds__cpu.device[op->u.own.number];
     atomic_fetch_sub(&d->async_used, op->u.own.size);
     atomic_fetch_sub(&d->used, op->u.own.size);
-    ds__cpu_device_memory_give(op->u.own.ptr, op->u.own.size);
+    ds__cpu_device_memory_free(op->u.own.ptr, op->u.own.size);
 }
 
 static ds_result ds__cpu_async_trim(int device, size_t keep) {

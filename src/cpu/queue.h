@@ -8,8 +8,8 @@
    operation of a block that has a successor. An operation is complete before `submitted` counts
    it. If there is no memory, ds__cpu_put enqueues nothing, or only a clock note. Memory of
    ds__cpu_raw is zeroed, aligned to 64 bytes, and freed only when the driver stops.
-   Locks: ds__cpu_put and ds__cpu_room expect the stream's put lock. ds__cpu_block_take and
-   ds__cpu_block_give take `block_lock`, ds__cpu_raw takes `raw_lock`. The program's allocator
+   Locks: ds__cpu_put and ds__cpu_room expect the stream's put lock. ds__cpu_block_alloc and
+   ds__cpu_block_free take `block_lock`, ds__cpu_raw takes `raw_lock`. The program's allocator
    may run under the put lock and `block_lock`.
    Threads: submitting threads, one at a time for each stream, while the owner of the stream
    takes operations from the other end. ds__cpu_stays_failed must not run twice at once for a
@@ -25,10 +25,10 @@ static void *ds__cpu_raw(size_t size) {
     void **raw = ds__host_alloc(size + 128);
     if (!raw)
         return NULL;
-    ds__lock_take(&ds__cpu.raw_lock);
+    ds__spinlock_lock(&ds__cpu.raw_lock);
     raw[0] = ds__cpu.raw;
     ds__cpu.raw = raw;
-    ds__lock_give(&ds__cpu.raw_lock);
+    ds__spinlock_unlock(&ds__cpu.raw_lock);
     return (void *)(((uintptr_t)raw + 64 + 63) & ~(uintptr_t)63);
 }
 
@@ -50,8 +50,8 @@ static void ds__cpu_stays_failed(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t
     atomic_store(&s->past, p);
 }
 
-static ds__cpu_block *ds__cpu_block_take(void) {
-    ds__lock_take(&ds__cpu.block_lock);
+static ds__cpu_block *ds__cpu_block_alloc(void) {
+    ds__spinlock_lock(&ds__cpu.block_lock);
     if (!ds__cpu.free_blocks) {
         ds__cpu_block *slab = ds__cpu_raw(DS__CPU_SLAB_BLOCKS * sizeof *slab);
         for (int i = 0; slab && i < DS__CPU_SLAB_BLOCKS; i++) {
@@ -65,17 +65,17 @@ static ds__cpu_block *ds__cpu_block_take(void) {
     ds__cpu_block *b = ds__cpu.free_blocks;
     if (b)
         ds__cpu.free_blocks = b->next;
-    ds__lock_give(&ds__cpu.block_lock);
+    ds__spinlock_unlock(&ds__cpu.block_lock);
     return b;
 }
 
-static void ds__cpu_block_give(ds__cpu_block *b) {
+static void ds__cpu_block_free(ds__cpu_block *b) {
     if (!b)
         return;
-    ds__lock_take(&ds__cpu.block_lock);
+    ds__spinlock_lock(&ds__cpu.block_lock);
     b->next = ds__cpu.free_blocks;
     ds__cpu.free_blocks = b;
-    ds__lock_give(&ds__cpu.block_lock);
+    ds__spinlock_unlock(&ds__cpu.block_lock);
 }
 
 /* Offset of a kernel's arguments in a queued operation. */
@@ -111,7 +111,7 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     if (DS__UNLIKELY(!b || s->tail_at + bytes + 16 > sizeof b->data)) {
         ds__cpu_block *fresh = atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel);
         if (!fresh)
-            fresh = ds__cpu_block_take();
+            fresh = ds__cpu_block_alloc();
         if (!fresh)
             return NULL;
         fresh->next = NULL;

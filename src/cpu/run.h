@@ -26,13 +26,13 @@
 #include "clock.h"
 
 /* Drops a reference to a stamp, which may be NULL. The last one returns it to the pool. */
-static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
+static void ds__cpu_stamp_unref(ds__cpu_stamp *stamp) {
     if (!stamp || atomic_fetch_sub_explicit(&stamp->refs, 1, memory_order_acq_rel) != 1)
         return;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     stamp->next = ds__cpu.free_stamps;
     ds__cpu.free_stamps = stamp;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
 }
 
 /* Returns the next operation in the queue. At the end of a block, the head moves to the next block,
@@ -47,7 +47,7 @@ static ds__op *ds__cpu_head(ds__cpu_stream *s) {
         s->head_at = 0;
         if (!atomic_compare_exchange_strong_explicit(&s->spare, &none, old, memory_order_acq_rel,
                                                      memory_order_relaxed))
-            ds__cpu_block_give(old);
+            ds__cpu_block_free(old);
         op = (ds__op *)(void *)s->head->data;
     }
     return op;
@@ -138,7 +138,7 @@ static void ds__cpu_record_step(ds__cpu_stream *s, const ds__op *op, int failed)
     ds__cpu_stamp *stamp = op->u.own.ptr;
     if (!failed)
         atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
-    ds__cpu_stamp_give(stamp);
+    ds__cpu_stamp_unref(stamp);
 }
 
 /* Runs an operation that is neither a kernel nor a copy or fill. */

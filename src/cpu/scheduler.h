@@ -85,9 +85,9 @@ static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
 /* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one is about to
    look at the ready streams. */
 static void ds__cpu_push_ready(ds__cpu_stream *s) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     ds__cpu_link_ready(s);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
@@ -102,10 +102,10 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
     if (atomic_load(&ds__cpu.ready_mask) == 0)
         return NULL;
     ds__cpu_stream *s = NULL;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     uint32_t mask = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
     if (DS__UNLIKELY(mask && ds__cpu.fabric)) {
-        s = ds__cpu_heap_take();
+        s = ds__cpu_heap_pop();
     } else if (mask) {
         s = ds__cpu.ready_head[__builtin_ctz(mask)];
         if (ds__cpu.seed) {
@@ -117,19 +117,19 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
     }
     if (s)
         atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return s;
 }
 
 /* Takes this stream, if it is ready; the caller becomes its owner. Returns 0 if it is not ready. */
 static int ds__cpu_take_ready(ds__cpu_stream *s) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     int mine = s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
     if (mine) {
         ds__cpu_unlink_ready(s);
         atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return mine;
 }
 
@@ -148,17 +148,17 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
         /* An empty stream frees its block, so that ten thousand idle streams take little memory.
            The memory of a lane belongs to a plan. */
-        if (s->kind != DS__STREAM_LANE && ds__lock_try(&s->put_lock)) {
+        if (s->kind != DS__STREAM_LANE && ds__spinlock_try(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
                 atomic_load_explicit(&s->done, memory_order_relaxed)) {
                 b = s->head;
                 s->head = s->tail = NULL;
             }
-            ds__lock_give(&s->put_lock);
+            ds__spinlock_unlock(&s->put_lock);
             if (b) {
-                ds__cpu_block_give(b);
-                ds__cpu_block_give(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
+                ds__cpu_block_free(b);
+                ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
             }
         }
         atomic_store(&s->state, DS__CPU_IDLE);
@@ -185,7 +185,7 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
 /* Makes all streams of the list ready at once, so that the most urgent one is taken first. */
 static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     int count = 0;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     while (woken) {
         ds__cpu_stream *s = woken->parked;
         woken = woken->next;
@@ -193,7 +193,7 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
         ds__cpu_link_ready(s);
         count++;
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
@@ -209,7 +209,7 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
    ready. */
 __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
     ds__cpu_waiter *woken = NULL;
-    ds__lock_take(&s->wait_lock);
+    ds__spinlock_lock(&s->wait_lock);
     uint64_t done = atomic_load_explicit(&s->done, memory_order_acquire);
     for (ds__cpu_waiter **p = &s->waiters; *p;) {
         ds__cpu_waiter *w = *p;
@@ -232,7 +232,7 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
     }
     if (!s->waiters)
         atomic_store(&s->waiting, 0);
-    ds__lock_give(&s->wait_lock);
+    ds__spinlock_unlock(&s->wait_lock);
     if (woken)
         ds__cpu_push_woken(woken);
 }
@@ -277,12 +277,12 @@ static int ds__cpu_park(ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
     atomic_store_explicit(&s->park_on, on, memory_order_relaxed);
     atomic_store_explicit(&s->park_upto, upto, memory_order_relaxed);
     atomic_fetch_add(&s->park_count, 1);
-    ds__lock_take(&on->wait_lock);
+    ds__spinlock_lock(&on->wait_lock);
     int parked = ds__cpu_enlist(on, &s->as_waiter);
     /* before the lock is released: no thread can make the stream ready before that */
     if (parked)
         atomic_store(&s->state, DS__CPU_PARKED);
-    ds__lock_give(&on->wait_lock);
+    ds__spinlock_unlock(&on->wait_lock);
     return parked;
 }
 

@@ -45,7 +45,7 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     ds_result r =
         ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
     if (r == DS_OK)
-        r = ds__cpu_take(device, size);
+        r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
     uint64_t cookie = ds__os_cookie();

@@ -72,7 +72,7 @@ static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry
 }
 
 /* Gives the stream a lane in the registry. The mutex is held. */
-static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_lane **out) {
+static ds_result ds__cpu_lane_create(ds__cpu_stream *s, ds__registry *b, ds__cpu_lane **out) {
     uint32_t index = 0;
     ds_result r = ds__registry_lane(b, &index);
     if (r < 0)
@@ -107,7 +107,7 @@ static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds_
     ds__registries_lock();
     *out = ds__cpu_lane_of(s, e->registry);
     if (!*out)
-        r = ds__cpu_lane_make(s, e->registry, out);
+        r = ds__cpu_lane_create(s, e->registry, out);
     if (r == DS_OK)
         atomic_fetch_add(&e->registry->pending, 1);
     ds__registries_unlock();
@@ -154,9 +154,9 @@ static void ds__cpu_mirror_failed(ds__cpu_proxy *p) {
     }
     ds__cpu_failure *f =
         past ? past->failure
-             : ds__cpu_failure_new(DS_ERR_FAILED,
-                                   "an operation before the event's record failed in process %d",
-                                   (int)(atomic_load(&at->who) & 0xffffff));
+             : ds__cpu_failure_create(DS_ERR_FAILED,
+                                      "an operation before the event's record failed in process %d",
+                                      (int)(atomic_load(&at->who) & 0xffffff));
     ds__cpu_stays_failed(&p->stream, f, failed_from, failed_upto);
 }
 
@@ -177,7 +177,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
     if (who && done < upto) {
         ds__cpu_fail_stream(
             &p->stream,
-            ds__cpu_failure_new(
+            ds__cpu_failure_create(
                 DS_ERR_PEER_DIED,
                 "process %d, which recorded the event, ended before it reached the record",
                 (int)(who & 0xffffff)),

@@ -1,14 +1,14 @@
 /* cpu/stream.h - stream objects: creation, destruction, wrapping.
 
-   Creates streams from a pool (ds__cpu_stream_make), destroys them (ds__cpu_stream_destroy), and
+   Creates streams from a pool (ds__cpu_stream_add), destroys them (ds__cpu_stream_destroy), and
    recycles them when they are drained (ds__cpu_recycle). Wraps and unwraps native streams, which
    are the stream objects themselves.
 
    Invariants: a stream is in the list of its device from its creation until it is recycled. It
    is recycled once, after `closing` was set and all its work was passed. A stream that ever
-   failed is not used again, because events may still ask about its numbers. ds__cpu_stream_make
+   failed is not used again, because events may still ask about its numbers. ds__cpu_stream_add
    returns a legacy stream only after the submissions that began without it have ended.
-   Locks: ds__cpu_stream_make takes `object_lock`, the capture lock and the device's lock one
+   Locks: ds__cpu_stream_add takes `object_lock`, the capture lock and the device's lock one
    after another; for a legacy stream it takes put locks under the device's lock.
    ds__cpu_stream_destroy takes the put lock. ds__cpu_recycle takes the put lock, the device's
    lock and `object_lock`, one after another.
@@ -33,8 +33,8 @@ static int ds__cpu_clamp(int priority) {
 
 /* Takes a stream object from the pool; with a fabric, the object has a virtual time. NULL: no
    memory. */
-static ds__cpu_stream *ds__cpu_stream_take(void) {
-    ds__lock_take(&ds__cpu.object_lock);
+static ds__cpu_stream *ds__cpu_stream_alloc(void) {
+    ds__spinlock_lock(&ds__cpu.object_lock);
     if (!ds__cpu.free_streams) {
         ds__cpu_stream *slab = ds__cpu_raw(16 * sizeof *slab);
         for (int i = 0; slab && i < 16; i++) {
@@ -49,7 +49,7 @@ static ds__cpu_stream *ds__cpu_stream_take(void) {
         s = NULL;
     if (s)
         ds__cpu.free_streams = s->next;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     return s;
 }
 
@@ -77,10 +77,10 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
 
 /* Makes the stream the legacy stream of its device. Blocking streams may capture already. */
 static void ds__cpu_legacy_set(ds__cpu_device *d, ds__cpu_stream *s) {
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     d->legacy = s;
     atomic_store(&s->watch, d->capturing);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 /* Makes blocking streams observe the legacy stream. Submissions that have not seen the flag end
@@ -88,15 +88,15 @@ static void ds__cpu_legacy_set(ds__cpu_device *d, ds__cpu_stream *s) {
 static void ds__cpu_legacy_announce(ds__cpu_device *d) {
     atomic_store(&d->legacy_used, 1);
     for (ds__cpu_stream *b = d->streams; b; b = b->all_next) {
-        ds__lock_take(&b->put_lock);
-        ds__lock_give(&b->put_lock);
+        ds__spinlock_lock(&b->put_lock);
+        ds__spinlock_unlock(&b->put_lock);
     }
 }
 
 /* Creates a stream and lists it with its device. NULL: no memory. */
-static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags, int priority) {
+static ds__cpu_stream *ds__cpu_stream_add(int device, int kind, unsigned flags, int priority) {
     ds__cpu_device *d = &ds__cpu.device[device];
-    ds__cpu_stream *s = ds__cpu_stream_take();
+    ds__cpu_stream *s = ds__cpu_stream_alloc();
     if (!s)
         return NULL;
     ds__cpu_stream_init(s, device, kind, flags, priority);
@@ -105,7 +105,7 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     if (kind == DS__STREAM_LEGACY)
         ds__cpu_legacy_set(d, s);
 
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     s->all_prev = NULL;
     s->all_next = d->streams;
     if (d->streams)
@@ -113,14 +113,14 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     d->streams = s;
     if (kind == DS__STREAM_LEGACY)
         ds__cpu_legacy_announce(d);
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     return s;
 }
 
 static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int *priority,
                                        void **out) {
     *priority = ds__cpu_clamp(*priority);
-    *out = ds__cpu_stream_make(device, kind, flags, *priority);
+    *out = ds__cpu_stream_add(device, kind, flags, *priority);
     return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
 }
 
@@ -131,29 +131,29 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
     /* ds__cpu_stream_destroy, which holds this lock, may have set `closing` but not yet tried the
        state: it must not find the state of the object's next stream */
-    ds__lock_take(&s->put_lock);
+    ds__spinlock_lock(&s->put_lock);
     ds__cpu_block *b = s->head; /* a lane has none */
     s->head = s->tail = NULL;
-    ds__lock_give(&s->put_lock);
-    ds__cpu_block_give(b);
-    ds__cpu_block_give(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
-    ds__lock_take(&d->lock);
+    ds__spinlock_unlock(&s->put_lock);
+    ds__cpu_block_free(b);
+    ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
+    ds__spinlock_lock(&d->lock);
     if (s->all_prev)
         s->all_prev->all_next = s->all_next;
     else
         d->streams = s->all_next;
     if (s->all_next)
         s->all_next->all_prev = s->all_prev;
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     atomic_store(&s->state, DS__CPU_FREE);
     if (s->kind != DS__STREAM_LANE)
         atomic_fetch_sub(&ds__cpu.stream_count, 1);
     if (s->had_failure)
         return;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     s->next = ds__cpu.free_streams;
     ds__cpu.free_streams = s;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
 }
 
 /* Destroys a stream; its pending work still runs, and then the object is recycled. */
@@ -162,19 +162,19 @@ static void ds__cpu_stream_destroy(void *stream) {
     if (ds__cpu_watched(s) && s->kind != DS__STREAM_LEGACY)
         ds__cpu_destroy_captured(s);
     uint32_t idle = DS__CPU_IDLE;
-    ds__lock_take(&s->put_lock); /* no operation is enqueued after this */
+    ds__spinlock_lock(&s->put_lock); /* no operation is enqueued after this */
     atomic_store(&s->closing, 1);
     int mine = atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING);
-    ds__lock_give(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
     if (mine)
         ds__cpu_go_idle(s);
 }
 
 static void ds__cpu_stream_unwrap(void *stream) {
     ds__cpu_stream *s = stream;
-    ds__lock_take(&ds__cpu.device[s->device].lock);
+    ds__spinlock_lock(&ds__cpu.device[s->device].lock);
     s->floating = 1;
-    ds__lock_give(&ds__cpu.device[s->device].lock);
+    ds__spinlock_unlock(&ds__cpu.device[s->device].lock);
 }
 
 /* Returns the stream object that `native` is. own: the caller becomes its owner, which requires
@@ -183,7 +183,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
                                      int *out_priority, void **out) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds_result r = DS_ERR_INVALID_VALUE;
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
         if (s != native || s->kind == DS__STREAM_LANE || atomic_load(&s->closing))
             continue;
@@ -198,7 +198,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
         *out = s;
         r = DS_OK;
     }
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     if (r == DS_ERR_ILLEGAL_STATE)
         return ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner");
     return r == DS_OK ? r : ds__fail(r, "%p is not a stream of cpu:%d", native, device);

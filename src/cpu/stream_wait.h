@@ -50,7 +50,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
     size_t count = 0;
     for (;;) {
         count = 0;
-        ds__lock_take(&d->lock);
+        ds__spinlock_lock(&d->lock);
         for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
             uint64_t tail = atomic_load(&s->submitted);
             if ((with_legacy && !ds__cpu_is_with_legacy(s)) ||
@@ -62,7 +62,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
             }
             count++;
         }
-        ds__lock_give(&d->lock);
+        ds__spinlock_unlock(&d->lock);
         if (count <= room)
             break;
         ds__host_free(list);

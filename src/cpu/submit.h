@@ -36,7 +36,7 @@ static ds_result ds__cpu_report(const ds__cpu_failure *f) {
 static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     ds__cpu_device *d = &ds__cpu.device[legacy->device];
     ds_result r = DS_OK;
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     for (ds__cpu_stream *b = d->streams; b && r == DS_OK; b = b->all_next) {
         if (b == legacy || !(b->flags & DS_STREAM_BLOCKING))
             continue;
@@ -50,7 +50,7 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
         if (r == DS_OK)
             b->seen_by_legacy = tail;
     }
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     return r;
 }
 
@@ -74,19 +74,19 @@ static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
    the device's legacy lock is then held too, and was taken first. */
 static int ds__cpu_put_begin(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
-    ds__lock_take(&s->put_lock);
+    ds__spinlock_lock(&s->put_lock);
     if (DS__LIKELY(!(s->flags & DS_STREAM_BLOCKING)) || !atomic_load(&d->legacy_used))
         return 0;
-    ds__lock_give(&s->put_lock);
-    ds__lock_take(&d->legacy_lock);
-    ds__lock_take(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
+    ds__spinlock_lock(&d->legacy_lock);
+    ds__spinlock_lock(&s->put_lock);
     return 1;
 }
 
 static void ds__cpu_put_end(ds__cpu_stream *s, int with_legacy) {
-    ds__lock_give(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
     if (with_legacy)
-        ds__lock_give(&ds__cpu.device[s->device].legacy_lock);
+        ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
 }
 
 /* Orders the next operation of the stream with the legacy stream. Both locks are held. */
@@ -161,7 +161,7 @@ static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
 /* Runs a small copy or fill on the caller's thread, if nothing is pending on the stream. Returns 0
    if it did not run; it must be enqueued then. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__lock_try(&s->put_lock))
+    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__spinlock_try(&s->put_lock))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
     int mine = ds__cpu_take_drained(s, number);
@@ -175,7 +175,7 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
         atomic_store(&s->submitted, number + 1);
         ds__cpu_pass(s, number + 1);
     }
-    ds__lock_give(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
     if (!mine)
         return 0;
     ds__cpu_go_idle(s);
@@ -231,7 +231,7 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
    is held. Returns 0, without the lock, if another thread holds the lock, or if the stream has
    pending work, has failed, captures, or must be ordered with the legacy stream. */
 static int ds__cpu_hold(ds__cpu_stream *s) {
-    if (ds__cpu_watched(s) || !ds__lock_try(&s->put_lock))
+    if (ds__cpu_watched(s) || !ds__spinlock_try(&s->put_lock))
         return 0;
     int idle = atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
                    atomic_load_explicit(&s->done, memory_order_acquire) &&
@@ -239,7 +239,7 @@ static int ds__cpu_hold(ds__cpu_stream *s) {
                !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) &&
                !ds__cpu_stream_failure(s);
     if (!idle)
-        ds__lock_give(&s->put_lock);
+        ds__spinlock_unlock(&s->put_lock);
     return idle;
 }
 
@@ -259,7 +259,7 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
         atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
     }
     while (held)
-        ds__lock_give(&((ds__cpu_stream *)streams[--held])->put_lock);
+        ds__spinlock_unlock(&((ds__cpu_stream *)streams[--held])->put_lock);
     return DS_OK;
 }
 
@@ -337,11 +337,11 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
         ds_result r = ds__cpu_event_look(e, 1);
         if (DS__UNLIKELY(r < 0))
             return r;
-        ds__lock_take(&e->lock);
+        ds__spinlock_lock(&e->lock);
         ds__cpu_stream *on = e->stream;
         uint64_t upto = e->upto;
         uint64_t capture = e->capture;
-        ds__lock_give(&e->lock);
+        ds__spinlock_unlock(&e->lock);
         if (DS__LIKELY(!capture)) {
             if (!on)
                 return DS_OK;

@@ -170,7 +170,7 @@ typedef struct ds__cpu_job {
    polls (second), the worker while waiting hosts poll (third), rare changes (fourth), threads that
    park or wake streams (the rest). */
 struct ds__cpu_stream {
-    ds__lock put_lock;
+    ds__spinlock put_lock;
     uint32_t tail_at;
     ds__cpu_block *tail;
     /* of a blocking stream: the number of the legacy stream for which it waits already */
@@ -203,7 +203,7 @@ struct ds__cpu_stream {
     _Atomic int watch;
     char pad3[64 - 48];
 
-    ds__lock wait_lock;
+    ds__spinlock wait_lock;
     ds__cpu_waiter *waiters;
     ds__cpu_waiter as_waiter;    /* used while the stream is parked */
     _Atomic uint32_t park_count; /* odd while park_on and park_upto are written */
@@ -244,7 +244,7 @@ typedef struct ds__cpu_virtual {
 } ds__cpu_virtual;
 
 typedef struct ds__cpu_device {
-    ds__lock lock; /* of the list */
+    ds__spinlock lock; /* of the list */
     ds__cpu_stream *streams;
     ds__cpu_stream *legacy;
     /* blocking streams that capture; under the core's capture lock */
@@ -252,7 +252,7 @@ typedef struct ds__cpu_device {
     /* 1: the legacy stream exists, and blocking streams must be ordered with it */
     _Atomic int legacy_used;
     /* orders the legacy stream's submissions against those of blocking streams */
-    ds__lock legacy_lock;
+    ds__spinlock legacy_lock;
     _Atomic(ds__cpu_failure *) failure;
     size_t limit;
     _Atomic size_t used;
@@ -266,7 +266,7 @@ typedef struct ds__cpu_stamp {
 } ds__cpu_stamp;
 
 typedef struct ds__cpu_event {
-    ds__lock lock;
+    ds__spinlock lock;
     unsigned flags;
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
@@ -314,7 +314,7 @@ static struct {
     int workers_started;
     char pad3[64]; /* the fields above are only read after the start */
     /* ready streams */
-    ds__lock lock; /* ready lists, host list, jobs, counts of threads */
+    ds__spinlock lock; /* ready lists, host list, jobs, counts of threads */
     ds__cpu_stream *ready_head[DS__CPU_LEVELS];
     ds__cpu_stream *ready_tail[DS__CPU_LEVELS];
     ds__cpu_stream *host_head;
@@ -346,12 +346,12 @@ static struct {
     int monitor_started;
     _Atomic uint32_t monitor_word; /* 0: asleep or about to be */
     /* memory */
-    ds__lock block_lock;
+    ds__spinlock block_lock;
     ds__cpu_block *free_blocks;
-    ds__lock raw_lock;
+    ds__spinlock raw_lock;
     void **raw; /* all memory of the pools below */
     _Atomic size_t queue_bytes;
-    ds__lock object_lock;
+    ds__spinlock object_lock;
     ds__cpu_stream *free_streams;
     _Atomic int stream_count;
     ds__cpu_event *free_events;

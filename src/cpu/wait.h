@@ -96,11 +96,11 @@ static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, u
 
 /* Lists a waiter with the stream. Returns 0 if the number is passed already. */
 static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
-    ds__lock_take(&s->wait_lock);
+    ds__spinlock_lock(&s->wait_lock);
     int listed = ds__cpu_enlist(s, me);
     if (ds__cpu.fabric)
         atomic_fetch_add(&ds__cpu.wanted, listed);
-    ds__lock_give(&s->wait_lock);
+    ds__spinlock_unlock(&s->wait_lock);
     if (ds__cpu.fabric && listed)
         ds__cpu_wake_worker();
     return listed;
@@ -110,7 +110,7 @@ static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
    because the number was passed in this moment. */
 static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
     int listed = 0;
-    ds__lock_take(&s->wait_lock);
+    ds__spinlock_lock(&s->wait_lock);
     for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
         if (*p == me) {
             *p = me->next;
@@ -119,7 +119,7 @@ static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
         }
     if (ds__cpu.fabric && listed)
         atomic_fetch_sub(&ds__cpu.wanted, 1);
-    ds__lock_give(&s->wait_lock);
+    ds__spinlock_unlock(&s->wait_lock);
     return listed;
 }
 

@@ -166,17 +166,17 @@ static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_toke
 /* Brings the event up to date with this word of the registry, unless another thread records it
    meanwhile; *out is the event's token. The mutex is held. */
 static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_token *out) {
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t before = e->word;
     out->stream = e->stream;
     out->upto = e->upto;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     if (before == word)
         return DS_OK;
     ds_result r = ds__cpu_word_token(e->registry, word, out);
     if (r < 0)
         return r;
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     if (e->word == before && !e->capture) {
         e->word = word;
         e->stream = out->stream;
@@ -184,7 +184,7 @@ static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_
     }
     out->stream = e->stream;
     out->upto = e->upto;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     return DS_OK;
 }
 
@@ -215,11 +215,11 @@ static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t 
     ds__registries_lock();
     uint64_t word =
         (uint64_t)(ds__cpu_lane_of(s, e->registry)->index + 1) << 40 | (upto & 0xffffffffff);
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     e->word = word;
     e->stream = s;
     e->upto = upto;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     ds__mark *m = &e->registry->sheet->mark[e->mark];
     if (atomic_load(&m->generation) == e->generation)
         atomic_store(&m->word, word);

@@ -105,7 +105,7 @@ static void ds__cpu_await_hosts(void) {
    time; it sleeps if no thread waits for work (ds__cpu_held), or if nothing more can run. */
 static void ds__cpu_virtual_main(ds__cpu_worker *w) {
     for (;;) {
-        /* read before `quit`: ds__cpu_stop sets `quit`, then changes the word */
+        /* read before `quit`: ds__cpu_deinit sets `quit`, then changes the word */
         uint32_t word = atomic_load(&ds__cpu.wake_word);
         if (atomic_load(&ds__cpu.quit))
             return;
@@ -209,18 +209,18 @@ static void *ds__cpu_worker_main(void *arg) {
 static void *ds__cpu_host_main(void *unused) {
     ds__os_library_thread();
     ds__tls.in_callback = 1;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     for (;;) {
         ds__cpu_stream *s = ds__cpu.host_head;
         if (!s) {
-            /* read before `quit`: ds__cpu_stop sets `quit`, then changes the word */
+            /* read before `quit`: ds__cpu_deinit sets `quit`, then changes the word */
             uint32_t word = atomic_load(&ds__cpu.host_word);
             if (atomic_load(&ds__cpu.quit))
                 break;
             ds__cpu.host_idle++;
-            ds__lock_give(&ds__cpu.lock);
+            ds__spinlock_unlock(&ds__cpu.lock);
             ds__futex_wait(&ds__cpu.host_word, word, DS__FOREVER);
-            ds__lock_take(&ds__cpu.lock);
+            ds__spinlock_lock(&ds__cpu.lock);
             ds__cpu.host_idle--;
             continue;
         }
@@ -228,7 +228,7 @@ static void *ds__cpu_host_main(void *unused) {
         if (!s->next)
             ds__cpu.host_tail = NULL;
         ds__cpu.host_progress++;
-        ds__lock_give(&ds__cpu.lock);
+        ds__spinlock_unlock(&ds__cpu.lock);
         atomic_store(&s->state, DS__CPU_RUNNING);
         uint64_t done = 0;
         int result;
@@ -246,9 +246,9 @@ static void *ds__cpu_host_main(void *unused) {
         atomic_fetch_sub(&ds__cpu.host_busy, 1);
         if (ds__cpu.fabric)
             ds__cpu_wake_worker();
-        ds__lock_take(&ds__cpu.lock);
+        ds__spinlock_lock(&ds__cpu.lock);
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     (void)unused;
     return NULL;
 }
@@ -277,14 +277,14 @@ static int ds__cpu_watch_held(void) {
    idle, and none has taken a stream since the last tick. Returns 1 if a stream waits. */
 static int ds__cpu_watch_hosts(uint64_t *host_progress) {
     int busy = 0;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     if (ds__cpu.host_head) {
         busy = 1;
         if (ds__cpu.host_idle == 0 && *host_progress == ds__cpu.host_progress)
             ds__cpu_host_spawn();
         *host_progress = ds__cpu.host_progress;
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return busy;
 }
 

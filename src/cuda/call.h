@@ -1,14 +1,14 @@
 /* cuda/call.h - scopes, errors and capture modes of CUDA calls.
 
-   Wraps the calls into CUDA. ds__cuda_enter opens a scope with a current device, ds__cuda_leave
+   Wraps the calls into CUDA. ds__cuda_scope_begin opens a scope with a current device, ds__cuda_scope_end
    closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of cudart, DS__DR an
    entry point of the driver library; both report the error of a failed call. DS__RT_CODE and
    DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change the thread's
    capture mode around calls that an open capture could forbid.
 
-   Invariants: A successful ds__cuda_enter needs one ds__cuda_leave; a failed one needs none.
-   ds__cuda_leave makes the former device current again. An error that was pending in the thread
-   before the scope stays its last error. ds__cuda_enter marks the device as used.
+   Invariants: A successful ds__cuda_scope_begin needs one ds__cuda_scope_end; a failed one needs none.
+   ds__cuda_scope_end makes the former device current again. An error that was pending in the thread
+   before the scope stays its last error. ds__cuda_scope_begin marks the device as used.
    Locks: The successful path takes none. Codes 900 to 908 take the capture lock
    (ds__cuda_capture_failed) unless the thread holds it (ds__tls.capture_locked). ds__cuda_fail may
    invoke the user's log function under the locks of the caller.
@@ -24,13 +24,13 @@
 /* Takes the capture lock, and counts that the thread holds it: ds__cuda_capture_failed takes it
    otherwise. */
 static void ds__cuda_lock(void) {
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__tls.capture_locked++;
 }
 
 static void ds__cuda_unlock(void) {
     ds__tls.capture_locked--;
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 /* CUDA's codes with devstream's results. After a code of DS_ERR_FAILED, this process cannot use the
@@ -230,9 +230,9 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
     return DS_OK;
 }
 
-/* Opens a scope with the device current until ds__cuda_leave. A failed call needs no
-   ds__cuda_leave. */
-static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
+/* Opens a scope with the device current until ds__cuda_scope_end. A failed call needs no
+   ds__cuda_scope_end. */
+static inline ds_result ds__cuda_scope_begin(ds__cuda_scope *scope, int device) {
     int now = -1;
     ds__cuda_anywhere(scope, device);
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)))
@@ -247,7 +247,7 @@ static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
 }
 
 /* Closes a scope: the former device is current again. */
-static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
+static inline void ds__cuda_scope_end(const ds__cuda_scope *scope) {
     void *context;
     if (DS__UNLIKELY(scope->pushed))
         (void)ds__cuda.cuCtxPopCurrent(&context);
@@ -255,7 +255,7 @@ static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
 
 /* Opens a scope for clean-up, which proceeds even if the device cannot be made current. */
 static void ds__cuda_enter_or_not(ds__cuda_scope *scope, int device) {
-    if (ds__cuda_enter(scope, device) < 0 && ds__cuda_enter(scope, device) < 0)
+    if (ds__cuda_scope_begin(scope, device) < 0 && ds__cuda_scope_begin(scope, device) < 0)
         ds__cuda_anywhere(scope, device);
 }
 
@@ -278,7 +278,7 @@ static inline ds_result ds__cuda_mine(const ds__cuda_stream *s) {
 static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream *s) {
     ds_result r = ds__cuda_mine(s);
     if (DS__LIKELY(r == DS_OK))
-        r = ds__cuda_enter(scope, s->device);
+        r = ds__cuda_scope_begin(scope, s->device);
     if (DS__LIKELY(r == DS_OK))
         scope->capture = atomic_load_explicit(&s->capture, memory_order_relaxed);
     return r;

@@ -140,7 +140,7 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
     for (size_t i = 0; i < count; i++)
         after[i] = ds__cuda_native(c->body->node[deps[i]]);
     r = ds__cuda_begin_listed(&scope, s, c, after, count, o);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0)
         goto fail;
     ds__host_free(after);
@@ -241,7 +241,7 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
         atomic_store(&s->capture, 0);
     }
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     ds__cuda_end_siblings(streams);
     return r;
 }

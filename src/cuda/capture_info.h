@@ -120,10 +120,10 @@ static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c)
     if (o->per_thread && o->thread != ds__cuda_this_thread())
         return 0;
     /* the handle of a per-thread stream means that of the current device */
-    if (o->per_thread && ds__cuda_enter(&there, o->device) < 0)
+    if (o->per_thread && ds__cuda_scope_begin(&there, o->device) < 0)
         return 0;
     cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (o->handle, &status));
-    ds__cuda_leave(&there);
+    ds__cuda_scope_end(&there);
     return code == cudaSuccess && status == cudaStreamCaptureStatusInvalidated;
 }
 
@@ -303,11 +303,11 @@ static ds_result ds__cuda_wait_streams(void) {
         ds__cuda_scope scope;
         if (!atomic_load(&ds__cuda.used[i]))
             continue;
-        r = ds__cuda_enter(&scope, i);
+        r = ds__cuda_scope_begin(&scope, i);
         if (r < 0)
             return r;
         r = ds__cuda_wait_streams_of(&scope);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
         if (r == DS_ERR_FAILED)
             r = DS_OK;
     }

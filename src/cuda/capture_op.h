@@ -67,7 +67,7 @@ static ds_result ds__cuda_launch_task(const ds__cuda_scope *scope, const ds__cud
     if (r < 0) {
         if (task->payload)
             task->payload->dtor_fn = NULL; /* before the release, which may drop the payload */
-        ds__cuda_keep_drop(scope, object);
+        ds__cuda_keep_unref(scope, object);
         return r;
     }
     r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, object, 1, cudaGraphUserObjectMove));
@@ -92,23 +92,23 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
     n.op.u.host.user = op->u.host.user;
     ds_result r = ds__cuda_look_at(scope, s, &now);
     if (r == DS_OK && op->u.host.dtor_fn) {
-        n.payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+        n.payload = ds__object_create(op->u.host.user, op->u.host.dtor_fn);
         if (!n.payload)
             r = DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK) {
-        task = ds__cuda_task_new(&n);
-        if (!task || !ds__cuda_own_keep(&owns, DS__CUDA_NOWHERE, task))
+        task = ds__cuda_task_create(&n);
+        if (!task || !ds__cuda_own_add(&owns, DS__CUDA_NOWHERE, task))
             r = DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK)
-        r = ds__cuda_keep_make(scope, &owns, &object);
+        r = ds__cuda_keep_create(scope, &owns, &object);
     if (r == DS_OK)
         r = ds__cuda_launch_task(scope, s, task->user, now.graph, object);
     if (r < 0 && n.payload)
         n.payload->dtor_fn = NULL;
-    ds__object_drop(n.payload);
-    ds__object_drop(task);
+    ds__object_unref(n.payload);
+    ds__object_unref(task);
     ds__cuda_own_end(&owns);
     return r;
 }
@@ -142,7 +142,7 @@ static void ds__cuda_replace_unknown(ds__body *b, uint32_t index, ds__node *n) {
     n->dep_room = old->dep_room;
     old->deps = NULL;
     b->node[index] = n;
-    ds__node_free(old);
+    ds__node_destroy(old);
 }
 
 /* Enters the node of an operation, the stream's last one, into the shadow graph. Its work is that
@@ -162,12 +162,12 @@ static uint32_t ds__cuda_note(const ds__cuda_scope *scope, const ds__cuda_stream
         index = ds__cuda_enter_last(scope, b, now.after[0], op && op->kind != DS__OP_GRAPH);
     if (index != UINT32_MAX && index >= known && b->node[index]->kind == DS_NODE_NATIVE) {
         if (!made && op)
-            made = ds__node_make(op, ds_cuda(s->device), s->priority);
+            made = ds__node_create(op, ds_cuda(s->device), s->priority);
         if (made)
             ds__cuda_replace_unknown(b, index, made);
         made = NULL;
     }
-    ds__node_free(made);
+    ds__node_destroy(made);
     memcpy(ds__tls.error, before, sizeof before);
     return index;
 }
@@ -176,7 +176,7 @@ static uint32_t ds__cuda_note(const ds__cuda_scope *scope, const ds__cuda_stream
    error, there is no node, and they are dropped. */
 static void ds__cuda_own_settle(ds__cuda_owns *list, uint32_t index, ds_result r) {
     if (r < 0)
-        ds__cuda_own_drop(list, DS__CUDA_NEW);
+        ds__cuda_own_remove(list, DS__CUDA_NEW);
     for (uint32_t i = list->count; i-- > 0 && list->at[i].node == DS__CUDA_NEW;)
         list->at[i].node = index == UINT32_MAX ? DS__CUDA_NOWHERE : index;
 }
@@ -186,19 +186,19 @@ static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_str
                                        ds__capture *c, const ds__op *op) {
     ds__cuda_graph *g = c->body->native;
     uint32_t index = UINT32_MAX;
-    ds__node *n = ds__node_make(op, ds_cuda(s->device), s->priority);
+    ds__node *n = ds__node_create(op, ds_cuda(s->device), s->priority);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
-    ds__object *task = ds__cuda_task_new(n);
+    ds__object *task = ds__cuda_task_create(n);
     ds_result r =
-        task && ds__cuda_own_keep(&g->owns, DS__CUDA_NEW, task) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+        task && ds__cuda_own_add(&g->owns, DS__CUDA_NEW, task) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task->user));
     if (r == DS_OK)
         index = ds__cuda_note(scope, s, c, op, n);
     else
         ds__node_discard(n);
-    ds__object_drop(task);
+    ds__object_unref(task);
     ds__cuda_own_settle(&g->owns, index, r);
     return r;
 }
@@ -276,7 +276,7 @@ static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
     if (r < 0)
         return r;
     r = ds__cuda_move(&scope, s->handle, op, DS__CUDA_ASK, DS__CUDA_ASK);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -426,7 +426,7 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
         if (r == DS_OK && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM))
             ds__cuda_note_joined(&scope, s);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

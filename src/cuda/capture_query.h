@@ -53,7 +53,7 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
         }
     }
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -114,7 +114,7 @@ static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out,
     if (r == DS_OK)
         r = ds__cuda_list_after(&scope, &now, c->body, out, room, out_count);
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -155,7 +155,7 @@ static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *node
     if (r == DS_OK)
         r = ds__cuda_update_after(&scope, s, c->body, nodes, count, set);
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -194,7 +194,7 @@ static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
    it. Returns 0 if devstream does not own it. The stream's objects stay, without a handle. */
 static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_origin *o) {
     int owned = 0;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
         owned |= s->owned && s->handle == o->handle && s->device == o->device;
     for (ds__cuda_stream *s = ds__cuda.streams; s && owned; s = s->next)
@@ -203,7 +203,7 @@ static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_orig
             s->hidden = 1;
             s->blocking = s->owned = 0;
         }
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     if (owned)
         (void)DS__RT_CODE(*scope, cudaStreamDestroy, (o->handle));
     return owned;
@@ -227,7 +227,7 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     int ended = ds__cuda_try_end(&scope, c) || ds__cuda_drop_origin(&scope, o);
     ds__cuda_stream *streams = ds__cuda_give_up(c, ended);
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (!ended)
         ds__log_warn(
             "capture #%llu remains open in CUDA: only the thread that began it can end it, "

@@ -36,7 +36,7 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
     if (!scope.capture)
         scope.capture = capture;
     r = DS__RT(scope, cudaStreamWaitEvent, (s->handle, event, 0));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -57,9 +57,9 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
     if (r < 0)
         return r;
     uint64_t capture = scope.capture;
-    ds__lock_take(&other->lock); /* no error is reported under it, see ds__cuda_mark */
+    ds__spinlock_lock(&other->lock); /* no error is reported under it, see ds__cuda_mark */
     cudaError_t code = ds__cuda_mark(&scope, &other->mark, other->handle, &call);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (code == cudaSuccess)
         r = ds__cuda_on(&scope, s);
     if (code == cudaSuccess && r == DS_OK) {
@@ -67,9 +67,9 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
             scope.capture = capture;
         call = "cudaStreamWaitEvent";
         code = DS__RT_CODE(scope, cudaStreamWaitEvent, (s->handle, other->mark, 0));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
-    ds__lock_give(&other->lock);
+    ds__spinlock_unlock(&other->lock);
     return r == DS_OK ? ds__cuda_check(&scope, code, call) : r;
 }
 
@@ -85,7 +85,7 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
     if (r < 0)
         return r;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0)
         return r;
     if (capturing) /* the stream would have to live as long as the unknown capture */
@@ -113,7 +113,7 @@ static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
         return r;
     r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(op->places >> DS__OP_DST & 255u),
                       ds__cuda_where(op->places >> DS__OP_SRC & 255u));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -162,7 +162,7 @@ static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
         else
             DS__DR(scope, r, cuMemsetD2D32Async, (address, pitch, value, width, height, s->handle));
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -205,7 +205,7 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     ds__cuda_scope scope;
     if (device < 0)
         device = 0;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     ds__mutex_lock(&ds__cuda.mutex);
@@ -216,7 +216,7 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
         r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
     if (r == DS_OK)
         r = DS__RT(scope, cudaStreamSynchronize, (ds__cuda.side[device]));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

@@ -1,7 +1,7 @@
 /* cuda/device.h - start-up and devices.
 
    Finds the CUDA devices and the entry points of the driver library (ds__cuda_probe) and starts the
-   driver (ds__cuda_start). Implements the device entries: properties, memory, links, speed, peer
+   driver (ds__cuda_init). Implements the device entries: properties, memory, links, speed, peer
    access, priorities and synchronisation. Reset is not supported.
 
    Invariants: ds__cuda_probe creates no context. Peer access is asked for once for each ordered
@@ -105,7 +105,7 @@ static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, i
     return DS__RT(scope, cudaDeviceGetAttribute, (out, attribute, device));
 }
 
-static ds_result ds__cuda_start(void) {
+static ds_result ds__cuda_init(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda.side[i] = NULL;
@@ -174,14 +174,14 @@ static ds_result ds__cuda_device_speed(int device, int *out_engines, double *out
 
 static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *out_total) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
     r = DS__RT(scope, cudaMemGetInfo, (out_free, out_total));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -191,7 +191,7 @@ static int ds__cuda_device_used(int device) {
 
 static ds_result ds__cuda_device_synchronize(int device) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     /* before the wait, which then covers all launches of these modules */
@@ -209,7 +209,7 @@ static ds_result ds__cuda_device_synchronize(int device) {
         }
         ds__mutex_unlock(&ds__cuda.mutex);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -243,13 +243,13 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
     if (!known) {
         ds__cuda_scope scope;
         int can = 0;
-        ds_result r = ds__cuda_enter(&scope, device);
+        ds_result r = ds__cuda_scope_begin(&scope, device);
         if (r < 0)
             return r;
         r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
         if (r == DS_OK && can)
             r = ds__cuda_enable_peer(&scope, peer, &can);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
         if (r < 0)
             return r;
         known = can ? 2 : 1;
@@ -261,11 +261,11 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
 
 static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_greatest) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaDeviceGetStreamPriorityRange, (out_least, out_greatest));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

@@ -1,14 +1,14 @@
 /* cuda/driver.h - driver table, drain and stop.
 
    Includes all rooms of the CUDA driver and fills its table (ds__cuda_driver). ds__cuda_drain waits
-   for all work, host functions included. ds__cuda_stop frees the driver's own streams, pools,
+   for all work, host functions included. ds__cuda_deinit frees the driver's own streams, pools,
    modules and staging buffers.
 
    Invariants: After ds__cuda_drain, no host function is enqueued or running. If a device failed and
    CUDA runs no host function for 0.1 s, ds__cuda_drain runs the pending ones of that device with
    the failure. Their records stay allocated, because CUDA may still invoke them.
    Locks: The core holds its initialisation mutex. ds__cuda_drain takes `host_lock` only to choose a
-   host function; it runs user code after it has released that lock. ds__cuda_stop takes
+   host function; it runs user code after it has released that lock. ds__cuda_deinit takes
    ds__cuda.mutex to take the modules out of their list.
    Threads: drain runs on the thread that calls ds_shutdown; stop runs there, or where an
    initialisation failed. No other thread is in an entry of the driver then, but CUDA's threads may
@@ -48,7 +48,7 @@ static int ds__cuda_passed(void **mark) {
 /* Takes a host function that a failed device has not begun to run, for the caller to run. NULL:
    there is none. failed: by device. */
 static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     ds__cuda_host *h = ds__cuda.hosts;
     for (; h; h = h->next) {
         int pending = DS__CUDA_PENDING;
@@ -56,7 +56,7 @@ static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
             atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN))
             break;
     }
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
     return h;
 }
 
@@ -66,13 +66,13 @@ static int ds__cuda_settle(int device) {
     cudaError_t code = cudaErrorUnknown;
     for (int tries = 0; tries < 3 && code != cudaSuccess && !ds__cuda_is_sticky((int)code);
          tries++) {
-        if (ds__cuda_enter(&scope, device) < 0)
+        if (ds__cuda_scope_begin(&scope, device) < 0)
             continue;
         code = DS__RT_CODE(scope, cudaDeviceSynchronize, ());
         /* a capture that this thread cannot end is open: waits for the other streams */
         if (code == cudaErrorStreamCaptureUnsupported && ds__cuda_wait_streams_of(&scope) == DS_OK)
             code = cudaSuccess;
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     return code != cudaSuccess;
 }
@@ -105,7 +105,7 @@ static void ds__cuda_drain(void) {
 }
 
 /* Frees the driver's own objects in CUDA, and unloads all modules. */
-static void ds__cuda_stop(void) {
+static void ds__cuda_deinit(void) {
     ds__cuda_scope scope;
     ds__nvml_end();
     ds__cuda_end_keeps();
@@ -119,9 +119,9 @@ static void ds__cuda_stop(void) {
             (void)DS__RT_CODE(scope, cudaStreamDestroy, (atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
-        ds__cuda_pool_end(&scope, i);
+        ds__cuda_pool_deinit(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     ds__cuda_anywhere(&scope, -1);
     while (ds__cuda.stages) {
@@ -160,7 +160,7 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_take_options,
                                             ds__cuda_take_options,
                                             ds__cuda_probe,
-                                            ds__cuda_start,
+                                            ds__cuda_init,
                                             ds__cuda_architectures,
                                             ds__cuda_device_used,
                                             ds__cuda_spreads,
@@ -168,7 +168,7 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_clock_ns,
                                             ds__cuda_stats,
                                             ds__cuda_drain,
-                                            ds__cuda_stop,
+                                            ds__cuda_deinit,
                                             ds__cuda_stream_destroy,
                                             ds__cuda_stream_unwrap,
                                             ds__cuda_stream_hide,

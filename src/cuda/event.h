@@ -41,10 +41,10 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
     ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         r = ds__cuda_make_event(&scope, flags, &event);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0) {
         ds__host_free(e);
@@ -63,7 +63,7 @@ static void ds__cuda_event_destroy(void *event) {
         ds__cuda_event *older = e->older;
         ds__cuda_enter_or_not(&scope, e->device);
         (void)DS__RT_CODE(scope, cudaEventDestroy, (e->event));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
         ds__host_free(e);
         e = older;
     }
@@ -74,7 +74,7 @@ static ds_result ds__cuda_event_query(void *event) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
-    ds_result r = ds__cuda_enter(&scope, e->device);
+    ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
@@ -82,7 +82,7 @@ static ds_result ds__cuda_event_query(void *event) {
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuEventQuery");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -91,12 +91,12 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     ds__cuda_scope scope;
     if (timeout_ns != DS__FOREVER)
         return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
-    ds_result r = ds__cuda_enter(&scope, e->device);
+    ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     r = DS__RT(scope, cudaEventSynchronize, (e->event));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -106,7 +106,7 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     float ms = 0;
-    ds_result r = ds__cuda_enter(&scope, a->device);
+    ds_result r = ds__cuda_scope_begin(&scope, a->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
@@ -118,7 +118,7 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     /* "not ready": an event was recorded again in this moment */
     r = code == cudaErrorNotReady ? DS_NOT_READY
                                   : ds__cuda_check(&scope, code, "cudaEventElapsedTime");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         *out_ms = (double)ms;
     return r;
@@ -140,11 +140,11 @@ static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
     const ds__cuda_event *e = event;
     cudaIpcEventHandle_t handle;
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, e->device);
+    ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaIpcGetEventHandle, (&handle, e->event));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         memcpy(out, &handle, sizeof handle);
     return r;
@@ -158,11 +158,11 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         cudaError_t code = DS__RT_CODE(scope, cudaIpcOpenEventHandle, (&event, handle));
         r = ds__cuda_import_result(&scope, code, "cudaIpcOpenEventHandle");
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0) {
         ds__host_free(e);

@@ -39,22 +39,22 @@ static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
     if (g->graph) {
         ds__cuda_enter_or_not(&scope, device);
         ds__cuda_drop_graph(&scope, g->graph);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     ds__cuda_own_end(&g->owns);
     ds__host_free(g);
 }
 
 /* Makes an empty native graph. */
-static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
+static ds_result ds__cuda_graph_create_empty(int device, ds__cuda_graph **out) {
     ds__cuda_scope scope;
     ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     if (!g)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         r = DS__RT(scope, cudaGraphCreate, (&g->graph, 0));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0)
         ds__host_free(g);
@@ -67,14 +67,14 @@ static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
 static ds_result ds__cuda_connect_later(const ds__body *b, const ds__cuda_graph *g,
                                         const cudaGraphNode_t *nodes) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < b->count; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
             if (b->node[i]->deps[k] > i)
                 r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -84,7 +84,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
                                 cudaGraphNode_t *nodes, ds__cuda_graph **out) {
     cudaGraphNode_t *after = nodes + b->count;
     ds__cuda_graph *g = NULL;
-    ds_result r = ds__cuda_graph_make(b->device.index, &g);
+    ds_result r = ds__cuda_graph_create_empty(b->device.index, &g);
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
@@ -138,7 +138,7 @@ static ds_result ds__cuda_child_native(ds__body *child) {
 
 static ds_result ds__cuda_graph_create(ds__body *b) {
     ds__cuda_graph *g = NULL;
-    ds_result r = ds__cuda_graph_make(b->device.index, &g);
+    ds_result r = ds__cuda_graph_create_empty(b->device.index, &g);
     b->native = g;
     return r;
 }
@@ -156,12 +156,12 @@ static ds_result ds__cuda_usable(const ds__body *b) {
     if (DS__LIKELY(!g->capture))
         return g->graph ? DS_OK
                         : ds__fail(DS_ERR_ILLEGAL_STATE, "the capture into the graph failed");
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     if (g->capture->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(&scope, g->capture))
         g->capture->status = DS_CAPTURE_INVALIDATED;
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return g->capture->status == DS_CAPTURE_ACTIVE
                ? DS_OK
                : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, g->capture, 0, "");
@@ -173,18 +173,18 @@ static ds_result ds__cuda_read_before_last(ds__body *b) {
     ds__cuda_scope scope;
     ds__node *n = b->node[b->count - 1];
     uint32_t before = b->count - 1;
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     b->count = before;
     r = ds__cuda_read_nodes(&scope, b);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         r = ds__body_append(b, n, NULL, 0);
     if (r == DS_OK)
         return r;
     while (b->count > before)
-        ds__node_free(b->node[--b->count]);
+        ds__node_destroy(b->node[--b->count]);
     b->node[b->count++] = n;
     return r;
 }
@@ -225,11 +225,11 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
         ends[i] = ds__cuda_native(b->node[(uint32_t)from[i].id - 1]);
         ends[count + i] = ds__cuda_native(b->node[(uint32_t)to[i].id - 1]);
     }
-    r = ds__cuda_enter(&scope, b->device.index);
+    r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r == DS_OK) {
         r = ds__cuda_connect(&scope, ((ds__cuda_graph *)b->native)->graph, ends, ends + count,
                              count);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     ds__host_free(ends);
     return r;
@@ -264,10 +264,10 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     if (r == DS_OK && !ds__cuda_own_copy(&g->owns, &old->owns, DS__CUDA_NOWHERE))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
-        r = ds__cuda_enter(&scope, from->device.index);
+        r = ds__cuda_scope_begin(&scope, from->device.index);
     if (r == DS_OK) {
         r = ds__cuda_clone(&scope, old->graph, nodes, from->count, &g->graph, nodes + from->count);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     for (uint32_t i = 0; i < from->count && r == DS_OK; i++)
         to->node[i]->native = nodes[from->count + i];

@@ -42,7 +42,7 @@ static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
         ds__node *copy = ds__node_copy(n);
         r = copy ? ds__body_append(held, copy, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
         if (r < 0)
-            ds__node_free(copy);
+            ds__node_destroy(copy);
     }
     return r;
 }
@@ -62,7 +62,7 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     const ds__cuda_graph *g = b->native;
     ds__cuda_scope scope;
     cudaUserObject_t object;
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
     r = ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
@@ -81,7 +81,7 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
             x->exec = NULL;
         ds__cuda_unretain(&scope, from, object);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -105,7 +105,7 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                      (unsigned)b->count);
     if (r == DS_OK) {
-        x->held = ds__body_new(b->driver, b->device);
+        x->held = ds__body_create(b->driver, b->device);
         r = x->held ? ds__cuda_hold(x->held, b) : DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK)
@@ -205,7 +205,7 @@ static ds_result ds__cuda_update_to(ds__cuda_exec *x, const ds__body *b, ds__cud
                                     ds__cuda_mismatch *out) {
     ds__cuda_scope scope;
     cudaGraph_t clone = NULL;
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
     if (x->kept)
@@ -219,7 +219,7 @@ static ds_result ds__cuda_update_to(ds__cuda_exec *x, const ds__body *b, ds__cud
         r = ds__cuda_become(&scope, x, next, out);
     if (r < 0)
         ds__cuda_drop_graph(&scope, clone);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -251,7 +251,7 @@ static ds_result ds__cuda_change_next(const ds__cuda_scope *scope, const ds__cud
     cudaGraphNode_t node = next->nodes[index];
     ds_result r = DS_OK;
     if (fresh) {
-        ds__cuda_own_drop(&next->owns, index);
+        ds__cuda_own_remove(&next->owns, index);
         r = ds__cuda_set_in_graph(scope, node, fresh, x->on[index], &next->owns, index);
         if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&next->owns, fresh->child, index))
             r = DS_ERR_OUT_OF_MEMORY;
@@ -279,7 +279,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     next.nodes = ds__host_alloc((x->count + 1u) * sizeof *next.nodes);
     if (!next.nodes)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0) {
         ds__host_free(next.nodes);
         return r;
@@ -295,7 +295,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     if (r < 0)
         ds__cuda_drop_graph(&scope, next.graph);
     ds__host_free(next.nodes);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     ds__cuda_own_end(&next.owns);
     return r;
 }
@@ -342,14 +342,14 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
         return DS_OK;
     if (!x->kept)
         return ds__cuda_unnamed(index);
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaGraphNodeGetType, (x->kept_node[index], &type));
     if (r == DS_OK && type != cudaGraphNodeTypeHost)
         r = DS__RT(scope, cudaGraphNodeSetEnabled,
                    (x->exec, x->kept_node[index], (unsigned)enabled));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0)
         return r;
     if (enabled)
@@ -369,7 +369,7 @@ static ds_result ds__cuda_launch_graph(const ds__cuda_stream *s, const ds__cuda_
     if (DS__UNLIKELY(r < 0))
         return r;
     r = DS__RT(scope, cudaGraphLaunch, (x->exec, s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -385,7 +385,7 @@ static ds_result ds__cuda_upload(const ds__cuda_stream *s, const ds__cuda_exec *
                      "an upload cannot be captured; the capture continues");
     if (r == DS_OK)
         r = DS__RT(scope, cudaGraphUpload, (x->exec, s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -396,13 +396,13 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
         ds__object *o = k->object[i];
         ds__cuda_task *h = o->dtor_fn == ds__cuda_task_end ? o->user : NULL;
         if (!h) {
-            ds__object_drop(o);
+            ds__object_unref(o);
             continue;
         }
         ds__object *payload = h->payload;
         atomic_store(&h->fn, NULL);
         h->payload = NULL;
-        ds__object_drop(payload);
+        ds__object_unref(payload);
     }
 }
 
@@ -414,7 +414,7 @@ static void ds__cuda_end_keeps(void) {
     int quiet = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
         uint64_t count = 0;
-        ds__lock_take(&ds__cuda.host_lock);
+        ds__spinlock_lock(&ds__cuda.host_lock);
         ds__cuda_keep *k = ds__cuda.keeps;
         ds__cuda_keep *take = NULL;
         for (const ds__cuda_keep *i = k; i; i = i->next)
@@ -425,14 +425,14 @@ static void ds__cuda_end_keeps(void) {
             if (atomic_compare_exchange_strong(&i->state, &pending, DS__CUDA_TAKEN))
                 take = i;
         }
-        ds__lock_give(&ds__cuda.host_lock);
+        ds__spinlock_unlock(&ds__cuda.host_lock);
         if (!k)
             return;
         if (take) {
             ds__cuda_keep_empty(take);
-            ds__lock_take(&ds__cuda.host_lock);
-            ds__cuda_unlist_keep(take);
-            ds__lock_give(&ds__cuda.host_lock);
+            ds__spinlock_lock(&ds__cuda.host_lock);
+            ds__cuda_keep_unlist(take);
+            ds__spinlock_unlock(&ds__cuda.host_lock);
             take->next = ds__cuda.left; /* only this thread uses the driver now */
             ds__cuda.left = take;
         } else {

@@ -1,6 +1,6 @@
 /* cuda/graph_keep.h - lifetime of the objects that executables need.
 
-   Makes a CUDA user object that owns all kept objects of an executable (ds__cuda_keep_make), and
+   Makes a CUDA user object that owns all kept objects of an executable (ds__cuda_keep_create), and
    moves it into a graph before instantiation (ds__cuda_retain). ds__cuda_exec_end destroys an
    executable.
 
@@ -21,7 +21,7 @@
 #include "graph_types.h"
 
 /* Takes a keep out of the list. host_lock is held. */
-static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
+static void ds__cuda_keep_unlist(ds__cuda_keep *k) {
     if (k->previous)
         k->previous->next = k->next;
     else
@@ -38,18 +38,18 @@ static void CUDART_CB ds__cuda_keep_end(void *user) {
     if (!atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN))
         return;
     for (uint32_t i = 0; i < k->count; i++)
-        ds__object_drop(k->object[i]);
-    ds__lock_take(&ds__cuda.host_lock);
-    ds__cuda_unlist_keep(k);
+        ds__object_unref(k->object[i]);
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    ds__cuda_keep_unlist(k);
     /* under the lock: the driver may stop after its release, and the program's allocator may
        change */
     ds__host_free(k);
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
 }
 
 /* Makes a user object that owns all objects of the list. An empty list makes none: *out is NULL. */
-static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_owns *owns,
-                                    cudaUserObject_t *out) {
+static ds_result ds__cuda_keep_create(const ds__cuda_scope *scope, const ds__cuda_owns *owns,
+                                      cudaUserObject_t *out) {
     *out = NULL;
     if (!owns->count)
         return DS_OK;
@@ -57,13 +57,13 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
     if (!k)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     for (; k->count < owns->count; k->count++)
-        k->object[k->count] = ds__object_keep(owns->at[k->count].object);
-    ds__lock_take(&ds__cuda.host_lock);
+        k->object[k->count] = ds__object_ref(owns->at[k->count].object);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     k->next = ds__cuda.keeps;
     if (k->next)
         k->next->previous = k;
     ds__cuda.keeps = k;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
     ds_result r = DS__RT(*scope, cudaUserObjectCreate,
                          (out, k, ds__cuda_keep_end, 1, cudaUserObjectNoDestructorSync));
     if (r < 0) {
@@ -74,21 +74,21 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
 }
 
 /* Releases a user object, which may be NULL. */
-static void ds__cuda_keep_drop(const ds__cuda_scope *scope, cudaUserObject_t object) {
+static void ds__cuda_keep_unref(const ds__cuda_scope *scope, cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
         code = DS__RT_CODE(*scope, cudaUserObjectRelease, (object, 1));
 }
 
-/* Makes a user object, as ds__cuda_keep_make, and moves it into the graph. */
+/* Makes a user object, as ds__cuda_keep_create, and moves it into the graph. */
 static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph,
                                  const ds__cuda_owns *owns, cudaUserObject_t *out) {
-    ds_result r = ds__cuda_keep_make(scope, owns, out);
+    ds_result r = ds__cuda_keep_create(scope, owns, out);
     if (r < 0 || !*out)
         return r;
     r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, *out, 1, cudaGraphUserObjectMove));
     if (r < 0) {
-        ds__cuda_keep_drop(scope, *out);
+        ds__cuda_keep_unref(scope, *out);
         *out = NULL;
     }
     return r;
@@ -112,7 +112,7 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
     if (x->now != x->kept)
         ds__cuda_drop_graph(&scope, x->now);
     ds__cuda_drop_graph(&scope, x->kept);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (x->now_node != x->kept_node)
         ds__host_free(x->now_node);
     ds__host_free(x->kept_node);
@@ -120,7 +120,7 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
     ds__host_free(x->on);
     ds__cuda_own_end(&x->owns);
     if (x->held)
-        ds__body_free(x->held);
+        ds__body_destroy(x->held);
     ds__host_free(x);
 }
 

@@ -215,7 +215,7 @@ static ds_result ds__cuda_add_host(const ds__cuda_scope *scope, ds__cuda_graph *
                                    cudaGraphNode_t *out) {
     struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    ds__object *task = ds__cuda_task_new(n);
+    ds__object *task = ds__cuda_task_create(n);
     if (!task || !ds__cuda_own_room(&g->owns))
         goto fail;
     host.userData = task->user;
@@ -226,7 +226,7 @@ static ds_result ds__cuda_add_host(const ds__cuda_scope *scope, ds__cuda_graph *
     return DS_OK;
 
 fail:
-    ds__object_drop(task);
+    ds__object_unref(task);
     return r;
 }
 
@@ -239,7 +239,7 @@ static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph 
         r = DS__RT(*scope, cudaGraphAddChildGraphNode,
                    (out, to->graph, to->after, to->count, child->graph));
     if (r < 0)
-        ds__cuda_own_drop(&g->owns, index);
+        ds__cuda_own_remove(&g->owns, index);
     return r;
 }
 
@@ -293,11 +293,11 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
                         "a graph cannot copy between devices of different drivers");
     ds_result r = n->child && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
     if (r == DS_OK)
-        r = ds__cuda_enter(&scope, n->device.index);
+        r = ds__cuda_scope_begin(&scope, n->device.index);
     if (r < 0)
         return r;
     r = ds__cuda_add_native(&scope, g, n, index, &to, out);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

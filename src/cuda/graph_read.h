@@ -99,14 +99,14 @@ static ds_result ds__cuda_append_unknown(ds__body *b, cudaGraphNode_t native) {
     ds__op op;
     memset(&op, 0, sizeof op);
     op.kind = DS__OP_NOTHING;
-    ds__node *n = ds__node_make(&op, b->device, 0);
+    ds__node *n = ds__node_create(&op, b->device, 0);
     if (n) {
         n->kind = DS_NODE_NATIVE;
         n->native = native;
     }
     ds_result r = n ? ds__body_append(b, n, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0)
-        ds__node_free(n);
+        ds__node_destroy(n);
     return r;
 }
 

@@ -32,7 +32,7 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
     struct cudaHostNodeParams host = { ds__cuda_host_node, task };
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     switch (ds__cuda_type(n)) {
@@ -67,7 +67,7 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
     default:
         break;
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -92,9 +92,9 @@ static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNod
         return ds__cuda_set_child(scope, node, n->child, owns, tag);
     if (type != cudaGraphNodeTypeHost)
         return ds__cuda_set(n, device, NULL, node, NULL);
-    ds__object *task = ds__cuda_task_new(n);
+    ds__object *task = ds__cuda_task_create(n);
     if (!task || !ds__cuda_own_room(owns)) {
-        ds__object_drop(task);
+        ds__object_unref(task);
         return DS_ERR_OUT_OF_MEMORY;
     }
     owns->at[owns->count++] = (ds__cuda_own){ tag, task };
@@ -190,7 +190,7 @@ static ds_result ds__cuda_set_in_place(ds__body *b, uint32_t index, const ds__no
     const ds__node *old = b->node[index];
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     cudaGraphNode_t node = ds__cuda_native(old);
@@ -204,12 +204,12 @@ static ds_result ds__cuda_set_in_place(ds__body *b, uint32_t index, const ds__no
     if (r < 0 && priority)
         DS_IGNORE(ds__cuda_set_priority(&scope, node, old->priority));
     if (r == DS_OK && owns.count) {
-        ds__cuda_own_drop(&g->owns, index);
+        ds__cuda_own_remove(&g->owns, index);
         g->owns.at[g->owns.count++] = owns.at[0];
         owns.count = 0;
     }
     ds__cuda_own_end(&owns);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

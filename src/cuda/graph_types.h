@@ -100,15 +100,15 @@ typedef struct ds__cuda_task {
 
 static void ds__cuda_task_end(void *user) {
     ds__cuda_task *h = user;
-    ds__object_drop(h->payload);
+    ds__object_unref(h->payload);
     ds__host_free(h);
 }
 
 /* Returns a new task for a host node, or for a copy or fill of host memory. NULL: no memory, which
    is reported. */
-static ds__object *ds__cuda_task_new(const ds__node *n) {
+static ds__object *ds__cuda_task_create(const ds__node *n) {
     ds__cuda_task *h = ds__host_alloc(sizeof *h);
-    ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
+    ds__object *o = h ? ds__object_create(h, ds__cuda_task_end) : NULL;
     if (!o) {
         ds__host_free(h);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
@@ -116,7 +116,7 @@ static ds__object *ds__cuda_task_new(const ds__node *n) {
     }
     atomic_store(&h->fn, n->kind == DS_NODE_HOST ? n->op.u.host.fn : ds__cuda_host_work);
     h->user = n->kind == DS_NODE_HOST ? n->op.u.host.user : &h->op;
-    h->payload = ds__object_keep(n->payload);
+    h->payload = ds__object_ref(n->payload);
     h->op = n->op;
     return o;
 }
@@ -142,15 +142,15 @@ static int ds__cuda_own_room(ds__cuda_owns *list) {
 }
 
 /* Keeps an object for a node, or under a tag. Returns 0 if there is no memory. */
-static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
+static int ds__cuda_own_add(ds__cuda_owns *list, uint32_t node, ds__object *o) {
     if (!ds__cuda_own_room(list))
         return 0;
-    list->at[list->count++] = (ds__cuda_own){ node, ds__object_keep(o) };
+    list->at[list->count++] = (ds__cuda_own){ node, ds__object_ref(o) };
     return 1;
 }
 
 /* Drops the objects that are kept for a node or under a tag. */
-static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
+static void ds__cuda_own_remove(ds__cuda_owns *list, uint32_t node) {
     uint32_t kept = 0;
     uint32_t count = list->count;
     for (uint32_t i = 0; i < count; i++) {
@@ -158,7 +158,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
         if (own.node != node)
             list->at[kept++] = own;
         else
-            ds__object_drop(own.object);
+            ds__object_unref(own.object);
     }
     list->count = kept;
 }
@@ -166,7 +166,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
 /* Drops all objects, and frees the list. */
 static void ds__cuda_own_end(ds__cuda_owns *list) {
     for (uint32_t i = 0; i < list->count; i++)
-        ds__object_drop(list->at[i].object);
+        ds__object_unref(list->at[i].object);
     ds__host_free(list->at);
     memset(list, 0, sizeof *list);
 }
@@ -175,8 +175,8 @@ static void ds__cuda_own_end(ds__cuda_owns *list) {
    list. Returns 0 if there is no memory. */
 static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint32_t node) {
     for (uint32_t i = 0; i < from->count; i++)
-        if (!ds__cuda_own_keep(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node,
-                               from->at[i].object))
+        if (!ds__cuda_own_add(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node,
+                              from->at[i].object))
             return 0;
     return 1;
 }
@@ -185,7 +185,7 @@ static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint3
    there is no memory. */
 static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t node) {
     for (size_t i = 0; i < b->object_count; i++)
-        if (!ds__cuda_own_keep(to, node, b->object[i]))
+        if (!ds__cuda_own_add(to, node, b->object[i]))
             return 0;
     for (uint32_t i = 0; i < b->count; i++)
         if (b->node[i]->child &&

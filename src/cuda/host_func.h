@@ -21,14 +21,14 @@
 #include "call.h"
 
 static void ds__cuda_unlist_host(ds__cuda_host *h) {
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     if (h->previous)
         h->previous->next = h->next;
     else
         ds__cuda.hosts = h->next;
     if (h->next)
         h->next->previous = h->previous;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
 }
 
 /* Invokes the function unless it failed, a callback in any case, and the destructor. The caller
@@ -71,13 +71,13 @@ static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_strea
                                ds__cuda_host *h) {
     h->device = s->device;
     atomic_fetch_add(&ds__cuda.host_count, 1);
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     h->previous = NULL;
     h->next = ds__cuda.hosts;
     if (h->next)
         h->next->previous = h;
     ds__cuda.hosts = h;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
     ds_result r = DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_host_main, h, 0));
     if (r < 0) {
         ds__cuda_unlist_host(h);
@@ -121,7 +121,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op
         else if (r == DS_OK)
             r = op->flags & DS__OP_BLOCKS ? ds__cuda_refuse_pageable(&scope)
                                           : ds__cuda_host_in_capture(&scope, s, op);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0 || capturing)
         ds__host_free(h);

@@ -31,7 +31,7 @@ static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     else
         while (device + 1 < ds__cuda.devices && !atomic_load(&ds__cuda.used[device]))
             device++;
-    return ds__cuda_enter(scope, device);
+    return ds__cuda_scope_begin(scope, device);
 }
 
 static ds_result ds__cuda_host_alloc(size_t size, void **out) {
@@ -43,7 +43,7 @@ static ds_result ds__cuda_host_alloc(size_t size, void **out) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -56,7 +56,7 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaHostRegister, (ptr, size, cudaHostRegisterPortable));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -111,7 +111,7 @@ static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *
     int relaxed = ds__cuda_quiet(&scope, &mode);
     ds_result r = ds__cuda_free(&scope, kind, ptr);
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
@@ -126,7 +126,7 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaPointerGetAttributes, (&a, ptr));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0 || a.type == cudaMemoryTypeUnregistered)
         return r;
     if (a.type == cudaMemoryTypeHost) {
@@ -138,11 +138,11 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     int code;
     out->kind = DS_MEMORY_DEVICE;
     out->device = ds_cuda(a.device);
-    r = ds__cuda_enter(&scope, a.device);
+    r = ds__cuda_scope_begin(&scope, a.device);
     if (r < 0)
         return r;
     DS__DR_CODE(scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (code == 0) {
         out->base = (void *)(uintptr_t)base;
         out->size = size;

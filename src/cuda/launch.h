@@ -176,7 +176,7 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     } else if (r == DS_OK) {
         r = ds__cuda_launch_items(&scope, s, op, params, &first, &count);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

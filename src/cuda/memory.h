@@ -39,7 +39,7 @@ __attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope 
 
 static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -48,7 +48,7 @@ static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     ds__cuda_unrelax(&scope, relaxed, mode);
     if (r == DS_ERR_OUT_OF_MEMORY)
         ds__cuda_short(&scope, size);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

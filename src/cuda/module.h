@@ -184,11 +184,11 @@ __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *
 
 static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     r = ds__cuda_ready(&scope, kernel);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

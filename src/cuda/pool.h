@@ -2,7 +2,7 @@
 
    Implements the driver's own allocator (async_alloc, async_free, async_trim, async_info) over the
    default memory pool of each device. ds__cuda_pool sets the pool up at its first use,
-   ds__cuda_pool_end restores it.
+   ds__cuda_pool_deinit restores it.
 
    Invariants: ds__cuda.pool holds a pool only after its set-up: reuse is allowed, other devices
    have access, and freed memory is kept. The former release threshold is stored and set again at
@@ -10,7 +10,7 @@
    Locks: ds__cuda_pool takes ds__cuda.mutex across the driver calls of the set-up.
    ds__cuda_not_captured takes the capture lock, after the mutex is released, and calls CUDA under
    it. Allocation and free themselves run without a lock.
-   Threads: any. ds__cuda_pool_end runs while the driver stops. */
+   Threads: any. ds__cuda_pool_deinit runs while the driver stops. */
 #ifndef DS__CUDA_POOL_H
 #define DS__CUDA_POOL_H
 
@@ -24,7 +24,7 @@
 /* Sets up the device's default pool as PyTorch does: the pool keeps freed memory, which any stream
    may use again. Stores the former threshold. The mutex is held, so that this happens once. Inside
    of a scope. */
-static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *out) {
+static ds_result ds__cuda_pool_init(const ds__cuda_scope *scope, cudaMemPool_t *out) {
     static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies,
                                                   cudaMemPoolReuseAllowOpportunistic,
                                                   cudaMemPoolReuseAllowInternalDependencies };
@@ -66,7 +66,7 @@ static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) 
     ds__mutex_lock(&ds__cuda.mutex);
     *out = atomic_load(&ds__cuda.pool[scope->device]);
     if (!*out) {
-        r = ds__cuda_pool_make(scope, out);
+        r = ds__cuda_pool_init(scope, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
     }
@@ -107,7 +107,7 @@ static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, voi
         r = DS__RT(scope, cudaMallocAsync, (out, size, s->handle));
     if (r == DS_ERR_OUT_OF_MEMORY)
         ds__cuda_short(&scope, size);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -123,14 +123,14 @@ static ds_result ds__cuda_async_free(int device, void *stream, void *ptr, size_t
     r = ds__cuda_not_captured(&scope, s);
     if (r == DS_OK)
         r = DS__RT(scope, cudaFreeAsync, (ptr, s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
 static ds_result ds__cuda_async_trim(int device, size_t keep) {
     ds__cuda_scope scope;
     cudaMemPool_t pool;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -139,7 +139,7 @@ static ds_result ds__cuda_async_trim(int device, size_t keep) {
     if (r == DS_OK)
         r = DS__RT(scope, cudaMemPoolTrimTo, (pool, keep));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -148,7 +148,7 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
     cudaMemPool_t pool;
     unsigned long long reserved = 0;
     unsigned long long used = 0;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     r = ds__cuda_pool(&scope, &pool);
@@ -157,7 +157,7 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
                    (pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
     if (r == DS_OK)
         r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrUsedMemCurrent, &used));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     *out_reserved = (size_t)reserved;
     *out_used = (size_t)used;
     return r;
@@ -165,7 +165,7 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
 
 /* Restores the threshold of the device's pool, and frees the memory that it keeps. Inside of a
    scope. */
-static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
+static void ds__cuda_pool_deinit(const ds__cuda_scope *scope, int device) {
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
     if (!pool)
         return;

@@ -23,14 +23,14 @@ static ds_result ds__cuda_share_export(int device, void *base, size_t size, unsi
     cudaIpcMemHandle_t handle;
     ds__cuda_scope scope;
     (void)size;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaIpcGetMemHandle, (&handle, base));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         memcpy(out, &handle, sizeof handle);
     return r;
@@ -42,7 +42,7 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
     ds__cuda_scope scope;
     (void)size;
     memcpy(&handle, bytes, sizeof handle);
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -51,7 +51,7 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
         DS__RT_CODE(scope, cudaIpcOpenMemHandle, (out, handle, cudaIpcMemLazyEnablePeerAccess));
     r = ds__cuda_import_result(&scope, code, "cudaIpcOpenMemHandle");
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -63,7 +63,7 @@ static void ds__cuda_share_close(int device, void *base, size_t size) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 static void ds__cuda_share_release(int device, void *base, size_t size) {
@@ -74,7 +74,7 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     (void)DS__RT_CODE(scope, cudaFree, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 #endif

@@ -65,11 +65,11 @@ static ds_result ds__cuda_stage_create(const ds__cuda_scope *scope, ds__cuda_sta
 static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     if (!s->stage) {
         ds_result r = DS_OK;
-        ds__lock_take(&ds__cuda.host_lock);
+        ds__spinlock_lock(&ds__cuda.host_lock);
         ds__cuda_stage *stage = ds__cuda.stages;
         if (stage)
             ds__cuda.stages = stage->next;
-        ds__lock_give(&ds__cuda.host_lock);
+        ds__spinlock_unlock(&ds__cuda.host_lock);
         if (!stage)
             r = ds__cuda_stage_create(scope, &stage);
         if (r < 0)
@@ -83,21 +83,21 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
 
 /* Drops a user of a buffer. The last one keeps it for another stream: a host function, which may
    not call cudart, cannot free it. */
-static void ds__cuda_stage_drop(ds__cuda_stage *stage) {
+static void ds__cuda_stage_unref(ds__cuda_stage *stage) {
     if (atomic_fetch_sub(&stage->users, 1) != 1)
         return;
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     stage->next = ds__cuda.stages;
     ds__cuda.stages = stage;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
 }
 
 /* Drops a user of a copy. The last one frees the copy, which may have no buffer yet. */
-static void ds__cuda_staged_drop(ds__cuda_staged *w) {
+static void ds__cuda_staged_unref(ds__cuda_staged *w) {
     if (atomic_fetch_sub(&w->users, 1) != 1)
         return;
     if (w->stage)
-        ds__cuda_stage_drop(w->stage);
+        ds__cuda_stage_unref(w->stage);
     ds__host_free(w);
 }
 
@@ -115,7 +115,7 @@ static void ds__cuda_piece_run(void *user) {
 }
 
 static void ds__cuda_piece_end(void *user) {
-    ds__cuda_staged_drop(((ds__cuda_piece *)user)->whole);
+    ds__cuda_staged_unref(((ds__cuda_piece *)user)->whole);
 }
 
 static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
@@ -126,7 +126,7 @@ static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda
     atomic_fetch_add(&p->whole->users, 1);
     ds_result r = ds__cuda_post(scope, s, &p->host);
     if (r < 0)
-        ds__cuda_staged_drop(p->whole);
+        ds__cuda_staged_unref(p->whole);
     return r;
 }
 
@@ -222,9 +222,9 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     ds_result r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
         r = ds__cuda_stage_copy(&scope, s, w, op, wide, rows);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
-    ds__cuda_staged_drop(w);
+    ds__cuda_staged_unref(w);
     return r;
 }
 

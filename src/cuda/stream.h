@@ -29,20 +29,20 @@ static void ds__cuda_link_stream(ds__cuda_stream *s) {
 }
 
 static void ds__cuda_list_stream(ds__cuda_stream *s) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     ds__cuda_link_stream(s);
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
 }
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     if (s->previous)
         s->previous->next = s->next;
     else if (ds__cuda.streams == s)
         ds__cuda.streams = s->next;
     if (s->next)
         s->next->previous = s->previous;
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
 }
 
 /* Creates a stream on the device that is current; *priority becomes the one in effect. */
@@ -95,10 +95,10 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     s->blocking = (flags & DS_STREAM_BLOCKING) != 0;
     ds_result r = DS_OK;
     if (kind == DS__STREAM_NEW) {
-        r = ds__cuda_enter(&scope, device);
+        r = ds__cuda_scope_begin(&scope, device);
         if (r == DS_OK) {
             r = ds__cuda_make_stream(&scope, flags, priority, &s->handle);
-            ds__cuda_leave(&scope);
+            ds__cuda_scope_end(&scope);
         }
     } else {
         *priority = 0;
@@ -117,10 +117,10 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
 /* Returns 1 if another stream object has the handle. */
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next)
         found |= o != s && !o->hidden && o->handle == s->handle && o->device == s->device;
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     return found;
 }
 
@@ -136,7 +136,7 @@ static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
    owner. Returns 0 if there is no such object. */
 static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     ds__cuda_stream *o;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (o = ds__cuda.streams; o; o = o->next)
         if (o->given && o->handle == s->handle && o->device == s->device)
             break;
@@ -144,7 +144,7 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
         o->owned = 1;
         o->given = 0;
     }
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     return o != NULL;
 }
 
@@ -204,9 +204,9 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     if (DS__UNLIKELY(owned && ds__captures_open()))
         ds__cuda_find_spoilt(
             &scope, "a stream that was forked into the capture was destroyed before it was joined");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (s->stage)
-        ds__cuda_stage_drop(s->stage);
+        ds__cuda_stage_unref(s->stage);
     ds__cuda_free_stream(s);
 }
 
@@ -224,11 +224,11 @@ static void ds__cuda_stream_destroy(void *stream) {
 
 /* Takes the handle away from the object. given: the caller becomes its owner. */
 static void ds__cuda_hide(ds__cuda_stream *s, int given) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     s->owned = s->blocking = 0;
     s->hidden = 1;
     s->given = given;
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
 }
 
 static void ds__cuda_stream_unwrap(void *stream) {
@@ -245,18 +245,18 @@ static void ds__cuda_stream_hide(void *stream) {
         return;
     ds__cuda_enter_or_not(&scope, s->device);
     ds__cuda_stop_capture(&scope, s, 0);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 /* Adds a wrapper to the list, unless it is the second owner of its handle. */
 static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     int taken = 0;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next)
         taken |= o->owned && o->handle == s->handle && o->device == s->device;
     if (!taken)
         ds__cuda_link_stream(s);
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner") : DS_OK;
 }
 
@@ -286,14 +286,14 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
     ds__cuda_stream *s = ds__cuda_new_stream(native, device, DS__STREAM_NEW);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         r = DS__RT(scope, cudaStreamGetFlags, (s->handle, &flags));
         if (r == DS_OK)
             r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
         if (r == DS_OK)
             r = ds__cuda_check_device(&scope, s);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
     s->owned = own;

@@ -31,19 +31,19 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
-    ds_result r = ds__cuda_enter(&scope, legacy->device);
+    ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
         if (ds__cuda_with_legacy(s, legacy))
             DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -66,7 +66,7 @@ static cudaError_t ds__cuda_mark(const ds__cuda_scope *scope, cudaEvent_t *event
 }
 
 static void ds__cuda_unlock_for_events(void) {
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     ds__cuda_unlock();
 }
 
@@ -80,7 +80,7 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
     for (;;) {
         size_t count = 2; /* the legacy stream and `ended` */
         ds__cuda_lock();
-        ds__lock_take(&ds__cuda.lock);
+        ds__spinlock_lock(&ds__cuda.lock);
         for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
             count++;
         if (count <= room)
@@ -136,7 +136,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
     cudaEvent_t *events = NULL;
     size_t count = 0;
-    ds_result r = ds__cuda_enter(&scope, legacy->device);
+    ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
     /* first the legacy stream: beside a capture of a blocking stream its query is refused, while a
@@ -152,7 +152,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     if (r == DS_OK)
         r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
     r = ds__cuda_await_marks(&scope, r, events, count);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -170,7 +170,7 @@ static ds_result ds__cuda_stream_query(void *stream) {
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -209,7 +209,7 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

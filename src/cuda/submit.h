@@ -31,7 +31,7 @@ static ds_result ds__cuda_record(const ds__cuda_stream *s, ds__cuda_event *e) {
     r = DS__RT(scope, cudaEventRecord, (e->event, s->handle));
     if (DS__UNLIKELY(r == DS_OK && atomic_load_explicit(&e->capture, memory_order_relaxed)))
         atomic_store(&e->capture, 0);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -53,7 +53,7 @@ static ds_result ds__cuda_external(const ds__cuda_stream *s, ds__cuda_event *e, 
                 ? DS__RT(scope, cudaEventRecordWithFlags,
                          (e->event, s->handle, cudaEventRecordExternal))
                 : DS__RT(scope, cudaStreamWaitEvent, (s->handle, e->event, cudaEventWaitExternal));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0 || capturing)
         return r;
     return record ? ds__cuda_record(s, e) : ds__cuda_wait(s, e);

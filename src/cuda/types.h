@@ -170,7 +170,7 @@ typedef struct ds__cuda_stream {
     /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
     uint64_t thread;       /* of a per-thread stream: the number of its thread */
-    ds__lock lock;         /* of `mark`, between its record and the wait for it */
+    ds__spinlock lock;     /* of `mark`, between its record and the wait for it */
     cudaEvent_t mark;      /* event for waits of other streams; created for the first one */
     ds__mutex staging;     /* held while the pieces of a copy are enqueued */
     ds__cuda_stage *stage; /* created for the first staged copy */
@@ -252,10 +252,10 @@ static struct {
     ds__mutex mutex;
     /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
-    ds__lock lock;            /* of the list of streams */
+    ds__spinlock lock;        /* of the list of streams */
     ds__cuda_stream *streams; /* all except for the legacy streams */
     /* of the next three lists; no call of cudart is made under it */
-    ds__lock host_lock;
+    ds__spinlock host_lock;
     ds__cuda_host *hosts;
     ds__cuda_stage *stages; /* buffers without users */
     ds__cuda_keep *keeps;   /* keeps that CUDA has not ended yet */
@@ -307,6 +307,6 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all);
 static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
 
 /* cuda/staging.h */
-static void ds__cuda_stage_drop(ds__cuda_stage *stage);
+static void ds__cuda_stage_unref(ds__cuda_stage *stage);
 
 #endif

@@ -43,7 +43,7 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
     ds__cuda_scope scope;
     unsigned long long at = 0;
     size_t page = 0;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -57,7 +57,7 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
             ds__fail_append(r, "; %zu bytes of address space were requested", size);
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     *out_page = page;
     *out = (void *)(uintptr_t)at;
     return r;
@@ -73,7 +73,7 @@ static void ds__cuda_space_release(int device, void *at, size_t size) {
     DS__DR_CODE(scope, code, cuMemAddressFree, ((uintptr_t)at, (size + page - 1) / page * page));
     (void)code;
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 /* Creates memory and maps it. The handle is released at once, so that the memory ends with its
@@ -117,7 +117,7 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
     ds_result r = ds__mapping_add(at, size);
     if (r < 0)
         return r;
-    r = ds__cuda_enter(&scope, device);
+    r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         enum cudaStreamCaptureMode mode;
         int relaxed = ds__cuda_relax(&scope, &mode);
@@ -125,10 +125,10 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
         ds__cuda_unrelax(&scope, relaxed, mode);
         if (r == DS_ERR_OUT_OF_MEMORY)
             ds__cuda_short(&scope, size);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0)
-        (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+        (void)ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m);
     return r;
 }
 
@@ -144,14 +144,14 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     ds__cuda_enter_or_not(&scope, device);
     int relaxed = ds__cuda_relax(&scope, &mode);
     int code;
-    while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
+    while (ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m)) {
         DS__DR_CODE(scope, code, cuMemUnmap, (m.at, m.size));
         /* only for the log */
         if (code)
             DS_IGNORE(ds__cuda_fail(&scope, "cuMemUnmap", code));
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return DS_OK;
 }
 

@@ -1,11 +1,11 @@
 /* os/lock.h - spin lock.
 
-   Provides ds__lock, a lock for critical sections of a few dozen instructions. A waiter spins
+   Provides ds__spinlock, a lock for critical sections of a few dozen instructions. A waiter spins
    64 times and then yields the processor before each further attempt.
 
    Invariants: a zeroed lock is free and needs no other initialisation. The lock is not
    recursive, and waiters get it in no particular order.
-   Locks: each ds__lock is one. Its holder must not sleep, wait for a driver or run user code.
+   Locks: each ds__spinlock is one. Its holder must not sleep, wait for a driver or run user code.
    Threads: any. Writes of one holder are visible to the next holder. */
 #ifndef DS__OS_LOCK_H
 #define DS__OS_LOCK_H
@@ -15,18 +15,18 @@
 
 /* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may
    be off the processor. */
-typedef struct ds__lock {
+typedef struct ds__spinlock {
     _Atomic uint32_t taken;
-} ds__lock;
+} ds__spinlock;
 
-static inline int ds__lock_try(ds__lock *lock) {
+static inline int ds__spinlock_try(ds__spinlock *lock) {
     return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
 
 /* Waits for the lock: spins first, then yields. */
-static void ds__lock_slow(ds__lock *lock) {
+static void ds__spinlock_slow(ds__spinlock *lock) {
     for (int spins = 0;; spins++) {
-        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__lock_try(lock))
+        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__spinlock_try(lock))
             return;
         if (spins < 64)
             ds__processor_pause();
@@ -35,12 +35,12 @@ static void ds__lock_slow(ds__lock *lock) {
     }
 }
 
-static inline void ds__lock_take(ds__lock *lock) {
-    if (DS__UNLIKELY(!ds__lock_try(lock)))
-        ds__lock_slow(lock);
+static inline void ds__spinlock_lock(ds__spinlock *lock) {
+    if (DS__UNLIKELY(!ds__spinlock_try(lock)))
+        ds__spinlock_slow(lock);
 }
 
-static inline void ds__lock_give(ds__lock *lock) {
+static inline void ds__spinlock_unlock(ds__spinlock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 

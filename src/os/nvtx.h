@@ -51,7 +51,7 @@ __attribute__((cold, noinline)) static void ds__nvtx_initialize(void) {
     ds__mutex_unlock(&ds__nvtx.lock);
 }
 
-static inline void ds__nvtx_start(void) {
+static inline void ds__nvtx_init(void) {
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__nvtx.ready, memory_order_acquire)))
         ds__nvtx_initialize();
 }
@@ -93,7 +93,7 @@ static inline int ds__nvtx_plain(const ds_range_desc *d) {
 
 static inline void ds__nvtx_mark(void *domain, const ds_range_desc *d) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (ds__nvtx_plain(d))
         nvtxMarkA(d->text);
     else {
@@ -108,7 +108,7 @@ static inline void ds__nvtx_mark(void *domain, const ds_range_desc *d) {
 
 static inline void ds__nvtx_push(void *domain, const ds_range_desc *d) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (ds__nvtx_plain(d))
         nvtxRangePushA(d->text);
     else {
@@ -123,7 +123,7 @@ static inline void ds__nvtx_push(void *domain, const ds_range_desc *d) {
 
 static inline void ds__nvtx_pop(void *domain) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (domain)
         nvtxDomainRangePop((nvtxDomainHandle_t)domain);
     else
@@ -136,7 +136,7 @@ static inline void ds__nvtx_pop(void *domain) {
 /* Returns NVTX's number of the range. */
 static inline uint64_t ds__nvtx_range_start(void *domain, const ds_range_desc *d) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (ds__nvtx_plain(d))
         return nvtxRangeStartA(d->text);
     nvtxEventAttributes_t a = ds__nvtx_attributes(d);
@@ -162,7 +162,7 @@ static inline void ds__nvtx_range_end(void *domain, uint64_t range) {
 
 static inline void *ds__nvtx_domain_create(const char *name) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     return nvtxDomainCreateA(name);
 #else
     (void)name;
@@ -181,7 +181,7 @@ static inline void ds__nvtx_domain_destroy(void *domain) {
 /* Names the calling thread. */
 static inline void ds__nvtx_name_thread(const char *label) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     nvtxNameOsThreadA(ds__os_thread_id(), label);
 #else
     (void)label;
@@ -199,7 +199,7 @@ static inline int ds__nvtx_names_cuda(void) {
 /* Names a stream of CUDA. */
 static inline void ds__nvtx_name_stream(void *native, const char *label) {
 #ifdef DS__NVTX_CUDA
-    ds__nvtx_start();
+    ds__nvtx_init();
     nvtxNameCudaStreamA((cudaStream_t)native, label);
 #else
     (void)native;
@@ -209,7 +209,7 @@ static inline void ds__nvtx_name_stream(void *native, const char *label) {
 
 static inline void ds__nvtx_name_device(int index, const char *label) {
 #ifdef DS__NVTX_CUDA
-    ds__nvtx_start();
+    ds__nvtx_init();
     nvtxNameCudaDeviceA(index, label);
 #else
     (void)index;

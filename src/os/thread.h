@@ -2,7 +2,7 @@
 
    Wraps the threads of POSIX: ds__mutex and ds__condition for sections that may sleep,
    ds__os_thread for the threads of the library, ds__os_thread_key for data whose function runs
-   when a thread ends, and ds__os_at_fork. Short critical sections use ds__lock (lock.h).
+   when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock (lock.h).
 
    Invariants: a mutex is not recursive. One that is static begins as DS__MUTEX_INIT, another with
    ds__mutex_init. Functions that can fail return 0 or the system's error number.

@@ -1,6 +1,6 @@
 /* plan/cycle.h - rounds on a circle.
 
-   Makes a modulo schedule of the pieces (ds__cycle_make), for few ranks. A round has one piece
+   Makes a modulo schedule of the pieces (ds__cycle_build), for few ranks. A round has one piece
    of each flow, and all rounds are alike. The steps of one round are put on a circle. Its
    length is the time of the busiest wire, engine or memory, or somewhat more. Rounds follow
    each other at this distance, and no step waits for a wire, engine or memory. Several orders
@@ -500,7 +500,7 @@ static void ds__cycle_times_set(const ds__cycle *r) {
 /* Finds the best of some orders and numbers of pieces for the flows of the draft, and predicts it.
    `copies`: those of a piece; `work`: the steps that may be put on circles. Returns 0 if no result
    takes less than `enough`. */
-static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t work) {
+static int ds__cycle_build(ds__draft *d, int64_t enough, size_t copies, size_t work) {
     ds__cycle r = { .copies = copies, .work_most = work, .enough = enough };
     int ok = 0;
     if (!ds__pieces_emit(d, 1, 0))

@@ -40,7 +40,7 @@ static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int ba
         return -1;
     while (d->tree[tree + root] >= 0)
         root = d->tree[tree + root];
-    ptrdiff_t at = ds__tree_new(d, backwards ? to : root);
+    ptrdiff_t at = ds__tree_add(d, backwards ? to : root);
     for (int v = to; !d->failed && v != root; v = d->tree[tree + v]) {
         if (backwards)
             d->tree[at + d->tree[tree + v]] = v;
@@ -52,7 +52,7 @@ static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int ba
 
 /* Returns a tree of the owner and one more rank that it copies to, if that is another. */
 static ptrdiff_t ds__tree_of_two(ds__draft *d, int owner, int to) {
-    ptrdiff_t at = ds__tree_new(d, owner);
+    ptrdiff_t at = ds__tree_add(d, owner);
     if (!d->failed && owner != to)
         d->tree[at + to] = owner;
     return at;
@@ -78,7 +78,7 @@ static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split
     int group[DS__TOPOLOGY_MAX];
     int before = -1;
     ds__tree_groups_of(d->t, a->level, group);
-    ptrdiff_t at = ds__tree_new(d, -1);
+    ptrdiff_t at = ds__tree_add(d, -1);
     for (int i = 0; i < d->p && !d->failed;) {
         int n = a->level ? ds__list_run(d, group, i, split) : 1;
         int lead = i + j % n;
@@ -128,7 +128,7 @@ static ptrdiff_t ds__leads_to_root(ds__draft *d, int owner) {
     const int *seat = d->t->seat;
     int root = d->want->root;
     int via = owner;
-    ptrdiff_t down = ds__tree_new(d, owner);
+    ptrdiff_t down = ds__tree_add(d, owner);
     for (int i = 0; i < d->p && island[owner] != island[root]; i++)
         if (island[i] == island[root] && seat[i] == seat[owner])
             via = i;
@@ -161,7 +161,7 @@ static int ds__leads_add(ds__draft *d, const ds__leads *o, int j) {
 
     if (w->what == DS_ALL_REDUCE) {
         flow.dest = -1;
-        flow.down = ds__tree_make(d, &star, flow.owner, 0);
+        flow.down = ds__tree_build(d, &star, flow.owner, 0);
     } else if (w->what == DS_REDUCE) {
         flow.dest = w->root;
         flow.down = ds__leads_to_root(d, flow.owner);

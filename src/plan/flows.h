@@ -1,10 +1,10 @@
 /* plan/flows.h - flows of an algorithm.
 
-   Turns a collective and an algorithm into flows (ds__flows_make), for trees, meshes, packed trees
+   Turns a collective and an algorithm into flows (ds__flows_build), for trees, meshes, packed trees
    and copies through the host. Grids are only checked here, since they have no flows.
    ds__flows_load gives the time of the busiest wire and the number of copies of one piece.
 
-   Invariants: ds__flows_make discards the trees and flows of the draft first. It returns 0 if the
+   Invariants: ds__flows_build discards the trees and flows of the draft first. It returns 0 if the
    algorithm does not fit or if memory is exhausted, and sets `failed` only in the second case.
    Every tree of sums satisfies ds__in_order. ds__flows_load counts one tree of a flow in each
    direction.
@@ -43,7 +43,7 @@ static ptrdiff_t ds__flow_list_down(const ds__flow_maker *m, int owner, int j) {
     if (m->what != DS_ALL_REDUCE)
         return ds__tree_of_two(d, owner, d->want->root);
     if (a->level == 0) { /* back the way it came */
-        ptrdiff_t down = ds__tree_new(d, owner);
+        ptrdiff_t down = ds__tree_add(d, owner);
         for (int v = 0; v < owner && !d->failed; v++)
             d->tree[down + v] = v + 1;
         return down;
@@ -57,7 +57,7 @@ static ptrdiff_t ds__flow_list_down(const ds__flow_maker *m, int owner, int j) {
         .own = 1,
         .shape = a->shape,
     };
-    return ds__tree_make(d, &back, owner, j);
+    return ds__tree_build(d, &back, owner, j);
 }
 
 /* Adds sums in the order of the list, for reduce and all_reduce. */
@@ -87,8 +87,8 @@ static int ds__flow_owners_add(ds__draft *d) {
         if (i == w->root && p > 1)
             continue;
         ds__flow flow = { .owner = i, .dest = w->root };
-        flow.up = ds__tree_make(d, &ds__flow_star, i, 0);
-        flow.down = ds__flow_path_find(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
+        flow.up = ds__tree_build(d, &ds__flow_star, i, 0);
+        flow.down = ds__flow_path_find(d, ds__tree_build(d, &ds__flow_star, i, 0), w->root, 0);
         ds__flow_add(d, ds__slice_span(w, w->bytes, k, n), flow);
         k++;
     }
@@ -109,7 +109,7 @@ static int ds__flow_groups_add(const ds__flow_maker *m, int root, int j, ds__ext
 
     ds__flow flow = { .in = begin, .out = all ? begin : 0, .dest = all ? -1 : root };
     flow.up = ds__list_tree(d, m->a, turn, 1, &flow.owner);
-    flow.down = all ? ds__tree_make(d, m->a, flow.owner, j) : ds__tree_new(d, flow.owner);
+    flow.down = all ? ds__tree_build(d, m->a, flow.owner, j) : ds__tree_add(d, flow.owner);
     if (d->failed || !ds__in_order(d, flow.up))
         return 0;
     if (m->what == DS_REDUCE_SCATTER && flow.owner != root)
@@ -155,7 +155,7 @@ static ds__flow ds__flow_of_tree(const ds__flow_maker *m, int root, ptrdiff_t tr
         flow.in = m->what == DS_REDUCE_SCATTER ? begin : 0;
         flow.dest = root;
         flow.up = tree;
-        flow.down = ds__tree_new(d, root);
+        flow.down = ds__tree_add(d, root);
     } else if (m->what == DS_ALL_REDUCE) {
         flow.in = begin;
         flow.out = begin;
@@ -189,7 +189,7 @@ static int ds__flow_tree_add(const ds__flow_maker *m, int root, int j, ptrdiff_t
             .dest = -1,
             .down = tree,
         };
-        flow.up = ds__tree_make(d, &ds__flow_star, root, 0);
+        flow.up = ds__tree_build(d, &ds__flow_star, root, 0);
         ds__flow_add(d, part, flow);
         return 1;
     }
@@ -218,7 +218,7 @@ static int ds__flow_root_add(ds__flow_maker *m, int root) {
         block.end = ds__emit_block_of(w, (size_t)root + 1, p);
     }
     for (int j = 0; j < m->ways && !d->failed; j++) {
-        ptrdiff_t t = meshed ? tree[j] : ds__tree_make(d, m->a, root, j);
+        ptrdiff_t t = meshed ? tree[j] : ds__tree_build(d, m->a, root, j);
         if (d->failed || !ds__flow_tree_add(m, root, j, t, block))
             return 0;
     }
@@ -240,7 +240,7 @@ static int ds__flow_roots_add(ds__flow_maker *m) {
 /* Counts the trees of a mesh, which are the ways. Returns 0 if the links are no mesh. */
 static int ds__flow_mesh_init(ds__flow_maker *m) {
     ds__draft *d = m->d;
-    m->cut = ds__mesh_make(d->t, &m->mesh, m->each ? 6 : DS__MESH);
+    m->cut = ds__mesh_init(d->t, &m->mesh, m->each ? 6 : DS__MESH);
     if (!m->cut)
         return 0;
     d->ways = m->cut;
@@ -268,7 +268,7 @@ static int ds__flow_trees_add(ds__flow_maker *m) {
 }
 
 /* Makes the flows of the draft. Returns 1 for flows, 0 if this algorithm does not fit here. */
-static int ds__flows_make(ds__draft *d, const ds__algo *a) {
+static int ds__flows_build(ds__draft *d, const ds__algo *a) {
     int what = (int)d->want->what;
     ds__flow_maker m = { .d = d, .a = a, .what = what, .ways = a->ways };
     m.sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;

@@ -331,7 +331,7 @@ static void ds__guess_choose(const ds__draft *d, const ds__loads *o, ds__algo a,
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     ds__draft *d = &s->now;
     ds__loads o;
-    if (!ds__flows_make(d, &a))
+    if (!ds__flows_build(d, &a))
         return !d->failed;
     if (!ds__loads_init(&o, d)) {
         d->failed = 1;
@@ -367,7 +367,7 @@ static int ds__guess_compare(const void *a, const void *b) {
 static int ds__search_this(ds__search *s, const ds__guess *g) {
     ds__draft *d = &s->now;
     int id = ds__algo_at(g->algo.name);
-    if (!ds__flows_make(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
+    if (!ds__flows_build(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
         !ds__schedule_arrange(d) || !ds__settle_plan(d) || !ds__cost_predict(d))
         return 0;
     s->work += g->copies * g->pieces;

@@ -1,7 +1,7 @@
 /* plan/mesh.h - trees on a mesh of direct links.
 
    Makes as many trees from a root as possible on devices that are joined by links of their own
-   (ds__mesh_make, ds__mesh_trees). The number of trees is that of the links through the
+   (ds__mesh_init, ds__mesh_trees). The number of trees is that of the links through the
    narrowest cut (Edmonds). The construction follows Lovasz's proof: an edge is taken if the
    remaining edges still reach every node often enough. Edges that trees of other roots have
    used less come first. ds__in_order tells whether a tree may be used for sums.
@@ -93,7 +93,7 @@ static int ds__mesh_unit_set(ds__mesh *m, const ds_topology *t, double unit) {
 
 /* Makes the mesh of a topology, in units that allow at most so many trees of a root. Returns the
    number of trees; 0: the links are no mesh. */
-static int ds__mesh_make(const ds_topology *t, ds__mesh *m, int most) {
+static int ds__mesh_init(const ds_topology *t, ds__mesh *m, int most) {
     double unit = 1e300;
     memset(m, 0, sizeof *m);
     m->p = t->devices;
@@ -177,7 +177,7 @@ static int ds__mesh_tree_grow(ds__mesh_growth *g, int root, int more) {
 static int ds__mesh_trees(ds__draft *d, ds__mesh *m, int root, int count, ptrdiff_t *out) {
     ds__mesh_growth g = { .mesh = m, .left = *m };
     for (int j = 0; j < count; j++) {
-        out[j] = ds__tree_new(d, root);
+        out[j] = ds__tree_add(d, root);
         if (d->failed)
             return 0;
         g.tree = d->tree + out[j];

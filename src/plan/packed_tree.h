@@ -190,7 +190,7 @@ static void ds__wants_add(ds__wants *o, ds__draft *d, int root) {
     for (int to = first; to < end; to++)
         for (int side = 0; side < o->sides; side++) {
             int up = o->what == DS_GATHER || (sums && !side);
-            ptrdiff_t tree = ds__tree_new(d, root);
+            ptrdiff_t tree = ds__tree_add(d, root);
             o->want[o->count++] = (ds__want){ root, to, up, ds__wants_bytes(o, d), tree };
         }
 }
@@ -290,7 +290,7 @@ static ds__flow ds__want_flow(const ds__wants *o, ds__draft *d, const ds__want *
         f.in = begin; /* 0 in reduce */
         f.dest = n->root;
         f.up = n->tree;
-        f.down = ds__tree_new(d, n->root);
+        f.down = ds__tree_add(d, n->root);
         break;
     case DS_SCATTER:
         f.in = begin;

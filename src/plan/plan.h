@@ -99,7 +99,7 @@ static void ds__planned_free(ds__planned *o) {
 /* Frees all plans of a topology. */
 static void ds__plans_forget(const ds_topology *t) {
     ds__planned *gone = NULL;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     for (ds__planned **at = &ds__planned_list; *at;) {
         ds__planned *o = *at;
         if (o->topology != t->id) {
@@ -110,7 +110,7 @@ static void ds__plans_forget(const ds_topology *t) {
         o->next = gone;
         gone = o;
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     while (gone) {
         ds__planned *next = gone->next;
         ds__planned_free(gone);
@@ -228,15 +228,15 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
     DS__REQUIRE(desc->what != DS_ALL_TO_ALL ||
                     desc->bytes / (desc->item ? desc->item : 1) % (size_t)t->devices == 0,
                 "%zu bytes cannot be split into %d equal blocks", desc->bytes, t->devices);
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__planned *o = ds__planned_find(t, desc);
     ds__planned *fresh = NULL;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds_result r = o ? DS_OK : ds__plan_build(t, desc, &fresh);
     if (r < 0)
         return r;
     if (fresh) {
-        ds__lock_take(&ds__c.lock);
+        ds__spinlock_lock(&ds__c.lock);
         o = ds__planned_find(t, desc);
         if (!o) { /* no other thread made the plan meanwhile */
             fresh->next = ds__planned_list;
@@ -244,7 +244,7 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
             atomic_store(&ds__topology_gone_fn, ds__plans_forget);
             fresh = NULL;
         }
-        ds__lock_give(&ds__c.lock);
+        ds__spinlock_unlock(&ds__c.lock);
         ds__planned_free(fresh);
     }
     *out = &o->plan;

@@ -199,7 +199,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
         return 1;
     if (asked && strcmp(asked, a->name) != 0)
         return 1;
-    if (!ds__flows_make(d, a))
+    if (!ds__flows_build(d, a))
         return !d->failed;
     if (ds__search_is_slow(s, id, &copies))
         return 1;
@@ -208,7 +208,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
     if (state != DS__SEARCH_DONE)
         return state == DS__SEARCH_SPENT;
     if (!d->want->pieces && d->p <= DS__MESH &&
-        ds__cycle_make(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
+        ds__cycle_build(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
         ds__search_note(s, id);
     return !d->failed;
 }

@@ -1,8 +1,8 @@
 /* plan/tree.h - trees of copies.
 
    Describes an algorithm (ds__algo) and makes trees from it: chains, heaps of any arity, stars,
-   and trees that go from group to group (ds__tree_make). ds__tree_new adds an empty tree to a
-   draft, ds__tree_line_make sorts the ranks by their distance from the root.
+   and trees that go from group to group (ds__tree_build). ds__tree_add adds an empty tree to a
+   draft, ds__tree_line_build sorts the ranks by their distance from the root.
 
    Invariants: a tree has an entry for each rank and a last one for the host. An entry is the
    parent, DS__ALONE for the root, or DS__APART for a node outside the tree. A tree is named by
@@ -37,7 +37,7 @@ typedef struct ds__algo {
     int shape; /* DS__GROUPS_*: from group to group */
 } ds__algo;
 
-static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
+static ptrdiff_t ds__tree_add(ds__draft *d, int root) {
     ptrdiff_t at = (ptrdiff_t)d->trees;
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
@@ -56,7 +56,7 @@ static void ds__tree_groups_of(const ds_topology *t, int level, int *group) {
 }
 
 /* The ranks, those of a switch and of a side together, the root and those near to it first. */
-static void ds__tree_line_make(const ds__draft *d, int root, int *line) {
+static void ds__tree_line_build(const ds__draft *d, int root, int *line) {
     int near[DS__TOPOLOGY_MAX];
     int side[DS__TOPOLOGY_MAX];
     int n = d->p;
@@ -160,10 +160,10 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
 }
 
 /* Returns the j-th tree from a root; -1 if memory is exhausted. */
-static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j) {
+static ptrdiff_t ds__tree_build(ds__draft *d, const ds__algo *a, int root, int j) {
     int group[DS__TOPOLOGY_MAX];
     ds__tree_maker m;
-    ptrdiff_t at = ds__tree_new(d, root);
+    ptrdiff_t at = ds__tree_add(d, root);
     if (d->failed)
         return -1;
     int *tree = d->tree + at;
@@ -175,7 +175,7 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
     }
 
     ds__tree_groups_of(d->t, a->level, group);
-    ds__tree_line_make(d, root, m.line);
+    ds__tree_line_build(d, root, m.line);
     m.groups = 0;
     for (int i = 0; i < d->p; i++) {
         if (i == 0 || group[m.line[i]] != group[m.line[i - 1]])

@@ -206,13 +206,13 @@ static ds_result ds__rng_request_put(ds__rng_request *q, ds__rng_way *w) {
     const ds_rng_fill_desc *d = q->desc;
     ds__generator *g = q->generator;
     ds__attachment a = { .key = g,
-                         .make_fn = ds__rng_graph_make,
+                         .make_fn = ds__rng_graph_attach,
                          .user = g,
                          .release_fn = ds__rng_graph_release,
                          .launch_fn = ds__rng_launch };
     ds_result r = DS__CHANGED;
     for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
-        ds__object_drop(q->kept);
+        ds__object_unref(q->kept);
         r = ds__capture_attachment(q->stream, &a, &q->kept);
         if (r != DS_OK)
             break;
@@ -257,7 +257,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     if (r < 0)
         return r;
     q.part = d->first || q.total != d->count;
-    r = ds__generator_take(rng, s->device, &q.generator);
+    r = ds__generator_ref(rng, s->device, &q.generator);
     if (r < 0)
         return r;
 
@@ -267,8 +267,8 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         r = ds__rng_request_submit(&q);
     ds__mutex_unlock(&q.generator->lock);
 
-    ds__object_drop(q.kept);
-    ds__generator_drop(q.generator);
+    ds__object_unref(q.kept);
+    ds__generator_unref(q.generator);
     return r;
 }
 

@@ -47,7 +47,7 @@ static ds_result ds__rng_text_join(int which) {
 }
 
 /* Creates a kernel. The lock `making` is held. */
-static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
+static ds_result ds__rng_kernel_create(int which, ds_kernel *out) {
     const char *const *parts = ds__rng_forms[which].parts;
     ds_result r = ds__rng_text_join(which);
     if (r < 0)
@@ -65,7 +65,7 @@ static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
                                       .block = 256,
                                       .items_per_block = 256,
                                       .blocks_per_multiprocessor = 8 } };
-    return ds__kernel_new(&desc, out);
+    return ds__kernel_create(&desc, out);
 }
 
 /* Returns a kernel, which the first call creates. */
@@ -77,7 +77,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     ds__mutex_lock(&ds__rng.making);
     out->id = atomic_load(&ds__rng.kernel[which]);
     if (!out->id) {
-        r = ds__rng_kernel_new(which, out);
+        r = ds__rng_kernel_create(which, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
     }
@@ -92,7 +92,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill was destroyed");
-    ds__op op = ds__op_make(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
+    ds__op op = ds__op_init(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
     op.u.kernel.kernel = k;
     op.u.kernel.items = items;
     op.u.kernel.args_size = sizeof *a;

@@ -1,8 +1,8 @@
 /* rng/generator.h - generators: objects, reference counts, creation.
 
    Defines a generator (ds__generator), the part of a generator that a graph uses
-   (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_new creates a
-   generator, ds__generator_of returns the one of a device, and ds__generator_drop gives a
+   (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_create creates a
+   generator, ds__generator_of returns the one of a device, and ds__generator_unref gives a
    reference back. ds__rng_shutdown frees what rng/ has.
 
    Policy:
@@ -20,7 +20,7 @@
    Locks: the order is ds__rng.launching, a generator's `lock`, then ds__rng.lock or
    ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
    `users` and the lists; no driver call is made under it.
-   Threads: any thread. ds__generator_drop also runs on threads of the library, when a graph ends
+   Threads: any thread. ds__generator_unref also runs on threads of the library, when a graph ends
    there. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs end after it and
    release their objects then. */
 #ifndef DS__RNG_GENERATOR_H
@@ -61,7 +61,7 @@ typedef struct ds__rng_graph {
 } ds__rng_graph;
 
 static struct {
-    ds__lock lock; /* of what follows */
+    ds__spinlock lock; /* of what follows */
     int ready;
     uint32_t room;
     uint32_t used;
@@ -78,7 +78,7 @@ static struct {
 
 static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
 
-static void ds__generator_free(ds__generator *g) {
+static void ds__generator_destroy(ds__generator *g) {
     if (!g)
         return;
     ds__mutex_destroy(&g->lock);
@@ -87,12 +87,12 @@ static void ds__generator_free(ds__generator *g) {
 }
 
 /* Drops a reference; the last one frees the generator. Takes ds__rng.lock. */
-static void ds__generator_drop(ds__generator *g) {
-    ds__lock_take(&ds__rng.lock);
+static void ds__generator_unref(ds__generator *g) {
+    ds__spinlock_lock(&ds__rng.lock);
     int last = --g->users == 0;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     if (last)
-        ds__generator_free(g);
+        ds__generator_destroy(g);
 }
 
 /* Returns the threads of a multiprocessor, by the table of compute capabilities in NVIDIA's
@@ -149,7 +149,7 @@ static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *thre
 
 /* Creates a generator with one user. d->device is resolved, and d->seed is taken as it is, also
    0. */
-static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
+static ds_result ds__generator_create(const ds_rng_desc *d, ds__generator **out) {
     int multiprocessors = d->multiprocessors;
     int threads = d->threads_per_multiprocessor;
     *out = NULL;
@@ -181,7 +181,7 @@ static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
 /* Frees the device memory and the event of every graph's object. A graph that still has one
    releases the object itself, and finds that the memory is gone. */
 static void ds__rng_shutdown_graphs(void) {
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     while (ds__rng.all) {
         ds__rng_graph *u = ds__rng.all;
         uint64_t *state = u->state;
@@ -189,18 +189,18 @@ static void ds__rng_shutdown_graphs(void) {
         ds_device device = u->device;
         ds__rng.all = u->all;
         u->state = NULL;
-        ds__lock_give(&ds__rng.lock);
+        ds__spinlock_unlock(&ds__rng.lock);
         ds__event *e = ds__pin(&ds__g.events, read.id);
         if (e) {
-            ds__table_kill(&ds__g.events, e);
+            ds__table_invalidate(&ds__g.events, e);
             ds__unpin(&ds__g.events, e);
         }
         DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
-        ds__lock_take(&ds__rng.lock);
+        ds__spinlock_lock(&ds__rng.lock);
     }
     ds__rng_graph *idle = ds__rng.idle;
     ds__rng.idle = NULL;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
 
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
@@ -217,12 +217,12 @@ static void ds__rng_shutdown_generators(void) {
         ds__log_warn("generator \"%s\", created at %s:%d, was not destroyed",
                      g->label ? g->label : "", g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
-        ds__generator_drop(g);
+        ds__generator_unref(g);
     }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
             if (ds__rng.own[b][i])
-                ds__generator_drop(ds__rng.own[b][i]);
+                ds__generator_unref(ds__rng.own[b][i]);
             ds__rng.own[b][i] = NULL;
         }
 }
@@ -232,7 +232,7 @@ static void ds__rng_shutdown_kernels(void) {
         uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
         if (k) {
-            ds__table_kill(&ds__g.kernels, k);
+            ds__table_invalidate(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
         ds__host_free(ds__rng.text[i]);
@@ -257,7 +257,7 @@ static const ds__module ds__rng_module = { .shutdown = ds__rng_shutdown };
 static void ds__rng_setup(void) { /* the lock is held */
     if (ds__rng.ready)
         return;
-    ds__module_start(DS__MODULE_RNG, &ds__rng_module);
+    ds__module_add(DS__MODULE_RNG, &ds__rng_module);
     ds__rng.ready = 1;
 }
 
@@ -267,18 +267,18 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     DS__RESOLVE(device);
     ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index];
     ds__generator *fresh = NULL;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     *out = *at;
     if (*out)
         (*out)->users++;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     if (*out)
         return DS_OK;
     ds_rng_desc desc = { .device = device, .mapping = DS_RNG_ELEMENT, .seed = ds__os_cookie() };
-    ds_result r = ds__generator_new(&desc, &fresh);
+    ds_result r = ds__generator_create(&desc, &fresh);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__rng_setup();
     if (!*at) {
         *at = fresh;
@@ -286,8 +286,8 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     }
     *out = *at;
     (*out)->users++;
-    ds__lock_give(&ds__rng.lock);
-    ds__generator_free(fresh);
+    ds__spinlock_unlock(&ds__rng.lock);
+    ds__generator_destroy(fresh);
     return DS_OK;
 }
 

@@ -1,6 +1,6 @@
 /* rng/graph.h - fills in graphs.
 
-   Lets graphs draw numbers from a generator. ds__rng_graph_make creates the object for the fills
+   Lets graphs draw numbers from a generator. ds__rng_graph_attach creates the object for the fills
    of one capture, or reuses an idle one of the device. ds__rng_launch is invoked before and
    after each launch of the graph: it writes seed and offset into the object's device memory and
    moves the generator. ds__rng_graph_release makes the object idle.
@@ -12,7 +12,7 @@
    Locks: the caller holds the executable's lock. ds__rng_launch takes ds__rng.launching before
    the first object of a launch and releases it after the last one, so it is held over the
    submit. It holds the generator's lock over its own driver calls; ds__rng_find may wait for the
-   device there. ds__rng_graph_make is called with the locks of generator and graph, and may
+   device there. ds__rng_graph_attach is called with the locks of generator and graph, and may
    allocate device memory under them. ds__rng.lock comes last.
    Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
    library, and must not call devstream. */
@@ -190,7 +190,7 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
 /* Makes the object idle when the last graph with it is gone. Must not call devstream. */
 static void ds__rng_graph_release(void *user) {
     ds__rng_graph *u = user;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__generator *g = u->generator;
     int over = !u->state; /* the library has ended */
     u->generator = NULL;
@@ -198,8 +198,8 @@ static void ds__rng_graph_release(void *user) {
         u->next = ds__rng.idle;
         ds__rng.idle = u;
     }
-    ds__lock_give(&ds__rng.lock);
-    ds__generator_drop(g);
+    ds__spinlock_unlock(&ds__rng.lock);
+    ds__generator_unref(g);
     if (over)
         ds__host_free(u);
 }
@@ -207,26 +207,26 @@ static void ds__rng_graph_release(void *user) {
 /* Takes an idle object of the device; NULL: there is none. */
 static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
     ds__rng_graph **at = &ds__rng.idle;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__rng_setup();
     while (*at && !((*at)->device.type == device.type && (*at)->device.index == device.index))
         at = &(*at)->next;
     ds__rng_graph *u = *at;
     if (u)
         *at = u->next;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     return u;
 }
 
 /* Creates an object with its device memory and event. */
-static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
+static ds_result ds__rng_graph_create(ds_device device, ds__rng_graph **out) {
     void *state = NULL;
     ds__rng_graph *u = ds__host_alloc(sizeof *u);
     if (!u)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
     ds_result r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
     if (r == DS_OK)
-        r = ds__event_new(0, "generator of a graph", &u->read);
+        r = ds__event_create(0, "generator of a graph", &u->read);
     if (r < 0) {
         if (state)
             DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
@@ -235,30 +235,30 @@ static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
     }
     u->state = state;
     u->device = device;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     u->all = ds__rng.all;
     ds__rng.all = u;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     *out = u;
     return DS_OK;
 }
 
 /* Makes the object of a capture for the fills of a generator. */
-static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
+static ds_result ds__rng_graph_attach(uint64_t capture, void *user, void **out) {
     ds__generator *g = user;
     *out = NULL;
     ds__rng_graph *u = ds__rng_graph_take_idle(g->device);
     if (!u) {
-        ds_result r = ds__rng_graph_new(g->device, &u);
+        ds_result r = ds__rng_graph_create(g->device, &u);
         if (r < 0)
             return r;
     }
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     u->taken = 0;
     u->capture = capture;
     u->generator = g;
     g->users++;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     *out = u;
     return DS_OK;
 }

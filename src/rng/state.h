@@ -34,7 +34,7 @@ static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uin
         r = DS_OK;
     }
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -46,7 +46,7 @@ static ds_result ds__generator_set(ds__generator *g, int seed_only, uint64_t see
 DSDEF ds_result(ds_rng_set_seed)(ds_rng rng, uint64_t seed) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_seed");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
 
@@ -56,7 +56,7 @@ DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
     if (out_seed)
         *out_seed = 0;
     DS__ENTER("ds_rng_reseed");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r == DS_OK)
         r = ds__generator_set(g, 0, seed, 0);
     if (r == DS_OK && out_seed)
@@ -69,7 +69,7 @@ static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     ds__mutex_lock(&g->lock);
     *out = g->seed;
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return DS_OK;
 }
 
@@ -79,14 +79,14 @@ DSDEF ds_result(ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
         *out_seed = 0;
     DS__ENTER("ds_rng_get_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
 /* Returns seed and offset, unless a capture forbids it. */
 static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t state[2]) {
     ds__generator *g;
-    ds_result r = ds__generator_take(rng, device, &g);
+    ds_result r = ds__generator_ref(rng, device, &g);
     if (r < 0)
         return r;
     ds__mutex_lock(&g->lock);
@@ -97,7 +97,7 @@ static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t stat
         state[1] = g->offset;
     }
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -123,7 +123,7 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
     DS__ENTER("ds_rng_set_offset");
     ds_result r = ds__offset_check(offset);
     if (r == DS_OK)
-        r = ds__generator_take(rng, ds_device_current(), &g);
+        r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
     ds__mutex_lock(&g->lock);
@@ -134,7 +134,7 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
         g->changes++;
     }
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -165,7 +165,7 @@ DSDEF ds_result(ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
     DS__ENTER("ds_rng_set_state");
     ds_result r = ds__state_read(bytes, size, state);
     if (r == DS_OK)
-        r = ds__generator_take(rng, ds_device_current(), &g);
+        r = ds__generator_ref(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_set(g, 0, state[0], state[1]);
 }
 

@@ -1,6 +1,6 @@
 /* tensor/storage.h - storages, the memory that tensors share.
 
-   Creates storages (ds__storage_new) and drops uses of them (ds__storage_drop). The last drop
+   Creates storages (ds__storage_create) and drops uses of them (ds__storage_unref). The last drop
    frees memory of the allocator, or invokes the release function or deleter of foreign memory.
    ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
 
@@ -9,7 +9,7 @@
    the thread that drops the last use, also after ds_shutdown.
    Locks: takes ds__c.lock to change the waiting list. Memory is freed and foreign functions are
    invoked without it.
-   Threads: ds__storage_drop may run on any thread, also inside a host function. There it queues
+   Threads: ds__storage_unref may run on any thread, also inside a host function. There it queues
    memory of the allocator, and ds__storages_catch_up does nothing. */
 #ifndef DS__TENSOR_STORAGE_H
 #define DS__TENSOR_STORAGE_H
@@ -24,7 +24,7 @@ static int ds__of_now(uint32_t epoch) {
            epoch == ds__g.epoch;
 }
 
-static ds__storage *ds__storage_new(int kind, void *ptr, void (*release_fn)(void *)) {
+static ds__storage *ds__storage_create(int kind, void *ptr, void (*release_fn)(void *)) {
     ds__storage *s = calloc(1, sizeof *s);
     if (!s) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
@@ -62,26 +62,26 @@ static void ds__storage_release(const ds__storage *s) {
 
 /* Removes a user; the last one frees the memory. NULL is allowed. In a host function, memory of the
    allocator is only queued for ds__storages_catch_up. */
-static ds_result ds__storage_drop(ds__storage *s) {
+static ds_result ds__storage_unref(ds__storage *s) {
     ds_result r = DS_OK;
     if (!s || atomic_fetch_sub(&s->users, 1) != 1)
         return r;
     int now = ds__of_now(s->epoch);
     if (s->kind == DS__OF_ALLOCATOR || s->kind == DS__OF_PINNED) {
         if (now && ds__tls.in_callback) {
-            ds__lock_take(&ds__c.lock);
+            ds__spinlock_lock(&ds__c.lock);
             s->next = ds__c.waiting;
             ds__c.waiting = s;
             atomic_store(&ds__c.waits, 1);
-            ds__lock_give(&ds__c.lock);
+            ds__spinlock_unlock(&ds__c.lock);
             return r;
         }
         if (now)
             r = ds__storage_free_memory(s->kind, s->ptr);
     } else if (now && !ds__tls.in_callback) {
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         ds__storage_release(s);
-        ds__resource_return(o);
+        ds__outside_end(o);
     } else {
         ds__storage_release(s);
     }
@@ -94,15 +94,15 @@ static void ds__storages_catch_up(void) {
     if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) ||
         ds__tls.in_callback)
         return;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__storage *s = ds__c.waiting;
     ds__c.waiting = NULL;
     atomic_store(&ds__c.waits, 0);
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     while (s) {
         ds__storage *next = s->next;
         atomic_store(&s->users, 1);
-        DS_IGNORE(ds__storage_drop(s));
+        DS_IGNORE(ds__storage_unref(s));
         s = next;
     }
 }

@@ -2,11 +2,11 @@
 
    Implements allocation, wrapping, freeing and queries of tensors (ds_tensor_alloc,
    ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms this room creates objects
-   (ds__tensor_new) and adds users to their storages (ds__tensor_share).
+   (ds__tensor_create) and adds users to their storages (ds__tensor_share).
 
-   Invariants: an object is in the table from ds__tensor_new until ds_tensor_free or
+   Invariants: an object is in the table from ds__tensor_create until ds_tensor_free or
    ds_shutdown. Its `data` is the address of the first element, or NULL if the tensor is empty;
-   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_new takes over one use
+   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_create takes over one use
    of the storage, and drops that use on failure.
    Locks: takes ds__c.lock for the table; ds__tensor_place expects that lock. Memory is allocated
    and freed and release functions are invoked without the lock.
@@ -38,26 +38,26 @@ static ds__tensor **ds__tensor_place(const void *t) {
 }
 
 static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out_flags) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     const ds__tensor *o = *ds__tensor_place(t);
     if (out)
         *out = o ? o->storage : NULL;
     if (out && *out)
         atomic_fetch_add(&(*out)->users, 1);
     *out_flags = o ? o->flags : 0;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return o != NULL;
 }
 
 /* Creates an object with the description `d`. Takes over one use of the storage, also on failure.
    */
-static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigned flags,
-                                ds_tensor **out) {
+static ds_result ds__tensor_create(const ds__dims *d, ds__storage *storage, unsigned flags,
+                                   ds_tensor **out) {
     size_t n = (size_t)d->ndim;
     ds__storages_catch_up();
     ds__tensor *o = ds__host_alloc(sizeof *o + 2 * n * sizeof(int64_t));
     if (!o) {
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
     }
     o->t = (ds_tensor){
@@ -70,18 +70,18 @@ static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigne
     o->storage = storage;
     o->flags = flags;
     o->made = ds__tls.site;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__tensor **at = ds__tensor_place(o);
     o->next = NULL;
     *at = o;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     *out = &o->t;
     return DS_OK;
 }
 
 /* Allocates memory for `d` on the stream, or pinned memory if the stream is zero, and creates the
    object. Sets the address and the device of `d`. */
-static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out) {
+static ds_result ds__tensor_alloc(ds__dims *d, ds_stream stream, ds_tensor **out) {
     int kind = stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED;
     ds__storage *storage = NULL;
     void *ptr = NULL;
@@ -103,14 +103,14 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     if (r < 0)
         return r;
     if (ptr) {
-        storage = ds__storage_new(kind, ptr, NULL);
+        storage = ds__storage_create(kind, ptr, NULL);
         if (!storage) {
             DS_IGNORE(ds__storage_free_memory(kind, ptr));
             return DS_ERR_OUT_OF_MEMORY;
         }
     }
     d->first = ptr;
-    return ds__tensor_new(d, storage, 0, out);
+    return ds__tensor_create(d, storage, 0, out);
 }
 
 #define DS__TENSOR_BEGIN(name)                \
@@ -178,7 +178,7 @@ DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape,
         ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r == DS_OK && !stream.id)
         r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given (the handle is zero)");
-    return r < 0 ? r : ds__tensor_make(&d, stream, out);
+    return r < 0 ? r : ds__tensor_alloc(&d, stream, out);
 }
 
 DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t *shape,
@@ -187,13 +187,13 @@ DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t 
     DS__TENSOR_BEGIN("ds_tensor_alloc_pinned");
     ds_result r =
         ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
-    return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
+    return r < 0 ? r : ds__tensor_alloc(&d, (ds_stream){ 0 }, out);
 }
 
 static ds_result ds__tensor_like(const ds__dims *like, ds_stream stream, ds_tensor **out) {
     ds__dims d = *like;
     ds__dense_like(like, d.strides);
-    return ds__tensor_make(&d, stream, out);
+    return ds__tensor_alloc(&d, stream, out);
 }
 
 DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, ds_tensor **out) {
@@ -221,15 +221,15 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (r < 0)
         return ds__refuse_payload(r, user, release_fn);
     r = ds__wrap_read(tensor, flags, out, &d);
-    ds__storage *storage = r == DS_OK ? ds__storage_new(DS__OF_OTHERS, user, release_fn) : NULL;
+    ds__storage *storage = r == DS_OK ? ds__storage_create(DS__OF_OTHERS, user, release_fn) : NULL;
     if (storage)
-        return ds__tensor_new(&d, storage, flags, out);
+        return ds__tensor_create(&d, storage, flags, out);
     if (release_fn) {
         ds__kept_error refusal; /* calls inside the release function may fail */
-        ds__error_keep(&refusal);
-        ds__outside o = ds__resource_leave();
+        ds__error_save(&refusal);
+        ds__outside o = ds__outside_begin();
         release_fn(user);
-        ds__resource_return(o);
+        ds__outside_end(o);
         ds__error_restore(&refusal);
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
@@ -239,14 +239,14 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     DS__ENTER("ds_tensor_free");
     if (!tensor)
         return DS_OK;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__tensor **at = ds__tensor_place(tensor);
     ds__tensor *o = *at;
     if (o)
         *at = o->next;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
-    ds_result r = ds__storage_drop(o->storage);
+    ds_result r = ds__storage_unref(o->storage);
     ds__host_free(o);
     ds__storages_catch_up();
     return r;

@@ -85,15 +85,15 @@ typedef struct ds__tensor {
 
 static struct {
     _Atomic int ready;
-    ds__lock lock; /* protects the members below */
+    ds__spinlock lock; /* protects the members below */
     ds__tensor *bucket[DS__TENSOR_BUCKETS];
     ds__storage *waiting;
     _Atomic int waits;
 } ds__c;
 
-static void ds__tensors_end(void);
+static void ds__tensors_deinit(void);
 
-static const ds__module ds__tensor_module = { .shutdown = ds__tensors_end };
+static const ds__module ds__tensor_module = { .shutdown = ds__tensors_deinit };
 
 /* Prepares the allocator and the tensor module; without effect after the first call. */
 static ds_result ds__tensor_setup(void) {
@@ -102,10 +102,10 @@ static ds_result ds__tensor_setup(void) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    ds__lock_take(&ds__c.lock);
-    ds__module_start(DS__MODULE_TENSOR, &ds__tensor_module);
+    ds__spinlock_lock(&ds__c.lock);
+    ds__module_add(DS__MODULE_TENSOR, &ds__tensor_module);
     atomic_store_explicit(&ds__c.ready, 1, memory_order_release);
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return DS_OK;
 }
 

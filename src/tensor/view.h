@@ -8,7 +8,7 @@
    description has no storage, so the caller must keep the memory. A function changes first,
    shape, strides, count and types of its ds__dims; low, high, item and bytes keep the values of
    the base.
-   Locks: holds none; ds__tensor_share and ds__tensor_new take ds__c.lock.
+   Locks: holds none; ds__tensor_share and ds__tensor_create take ds__c.lock.
    Threads: threads of the caller. The base must not be freed during the call. */
 #ifndef DS__TENSOR_VIEW_H
 #define DS__TENSOR_VIEW_H
@@ -37,7 +37,7 @@ static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_te
     ds__storage *storage;
     unsigned flags;
     (void)ds__tensor_share(base, &storage, &flags);
-    return ds__tensor_new(d, storage, flags, out);
+    return ds__tensor_create(d, storage, flags, out);
 }
 
 /* A stride that leads to no element may have any value, so the product could overflow. */

@@ -1,6 +1,6 @@
 /* topology/build.h - construction and release of topologies.
 
-   ds__topology_new creates a topology with the host as its only node. ds__tnode_add,
+   ds__topology_create creates a topology with the host as its only node. ds__tnode_add,
    ds__tlink_add and ds__tpeer_add extend it for parse.h and here.h. Also implements
    ds_topology_destroy and ds_topology_get_size.
 
@@ -74,7 +74,7 @@ static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
 }
 
 /* Returns a topology with the host only, or NULL if memory is exhausted. */
-static ds_topology *ds__topology_new(void) {
+static ds_topology *ds__topology_create(void) {
     static _Atomic uint64_t ids;
     ds_topology *t = ds__host_alloc(sizeof *t);
     if (t)

@@ -304,7 +304,7 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
     for (int i = 0; i < (int)count && r == DS_OK; i++)
         for (int k = i + 1; k < (int)count && r == DS_OK; k++)
             r = ds__here_pair(t, device, i, k, flags);
-    return r == DS_OK ? ds__routes_make(t) : r;
+    return r == DS_OK ? ds__routes_build(t) : r;
 }
 
 /* Resolves the devices of a list. Returns an error if the host is among them, or devices of two
@@ -332,7 +332,7 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
     DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2,
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
-    ds_topology *t = ds__topology_new();
+    ds_topology *t = ds__topology_create();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
     t->device = ds__host_alloc(count * sizeof *t->device);

@@ -37,7 +37,7 @@ static size_t ds__measure_count, ds__measure_room;
 /* Looks up a pair in either direction. Returns 1 if the pair was measured. */
 static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
     int found = 0;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     for (size_t i = 0; i < ds__measure_count && !found; i++)
         for (int back = 0; back < 2 && !found; back++) {
             const ds__measured *m = &ds__measures[i];
@@ -51,7 +51,7 @@ static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
                                    { m->least_ns[back], m->least_ns[!back] } };
             found = 1;
         }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return found;
 }
 
@@ -101,15 +101,15 @@ typedef struct ds__probes {
 
 /* Adds measured values to the table. */
 static ds_result ds__measured_add(const ds__measured *m) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__measured *one =
         ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     if (one) {
         *one = *m;
         ds__measure_count++;
-        ds__module_start(DS__MODULE_TOPOLOGY, &ds__topology_module);
+        ds__module_add(DS__MODULE_TOPOLOGY, &ds__topology_module);
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 

@@ -375,12 +375,12 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     if (r == DS_OK && !t->devices)
         r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: the topology has no devices", w->number);
     ds__host_free(w);
-    return r == DS_OK ? ds__routes_make(t) : r;
+    return r == DS_OK ? ds__routes_build(t) : r;
 }
 
 /* Creates a topology of a text. */
 static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
-    ds_topology *t = ds__topology_new();
+    ds_topology *t = ds__topology_create();
     ds_result r = t ? ds__topology_parse(text, t) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         *out = t;

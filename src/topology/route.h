@@ -1,6 +1,6 @@
 /* topology/route.h - routes and groups of devices.
 
-   ds__routes_make computes the table of routes, the groups and the islands, as the last step of
+   ds__routes_build computes the table of routes, the groups and the islands, as the last step of
    a construction. ds__route_ways_find finds the paths from one node; ds__groups_find assigns the
    devices to groups.
 
@@ -8,7 +8,7 @@
    of a pair, the last line counts. A route has room for one wire more than there are switches and
    sockets, and for two measured ones. A measured rate below that of the links adds a wire to one
    route. A measured rate of both directions at once adds one wire to two routes. Every device
-   reaches every other directly or through the host, or ds__routes_make fails.
+   reaches every other directly or through the host, or ds__routes_build fails.
    Locks: none.
    Threads: the thread that constructs the topology. */
 #ifndef DS__TOPOLOGY_ROUTE_H
@@ -230,7 +230,7 @@ static int ds__route_most(const ds_topology *t) {
 }
 
 /* Makes the routes in the form that the virtual clock of the CPU driver takes. */
-static ds_result ds__ways_make(ds_topology *t) {
+static ds_result ds__ways_build(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     t->way = ds__host_alloc(n * n * sizeof *t->way);
     if (!t->way)
@@ -243,7 +243,7 @@ static ds_result ds__ways_make(ds_topology *t) {
 }
 
 /* Assigns the devices to the groups of all levels. Returns 0 if memory is exhausted. */
-static int ds__groups_make(ds_topology *t) {
+static int ds__groups_build(ds_topology *t) {
     for (int level = 0; level < 3; level++) {
         t->group[level] = ds__host_alloc(((size_t)t->devices + 1) * sizeof **t->group);
         if (!t->group[level])
@@ -254,7 +254,7 @@ static int ds__groups_make(ds_topology *t) {
 }
 
 /* Numbers the switches' groups and the members of each. Returns 0 if memory is exhausted. */
-static int ds__islands_make(ds_topology *t) {
+static int ds__islands_build(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     int islands = 0;
     t->island = ds__host_alloc(2 * n * sizeof *t->island);
@@ -272,8 +272,8 @@ static int ds__islands_make(ds_topology *t) {
 }
 
 /* Lists the wires of a path between two nodes in `hop`. Returns the route. */
-static ds__troute ds__route_make(const ds_topology *t, const ds__way *way, int from, int to,
-                                 int *hop) {
+static ds__troute ds__route_build(const ds_topology *t, const ds__way *way, int from, int to,
+                                  int *hop) {
     ds__troute r = { t->latency_ns, 1, 0, hop, way[to].rate, 0, -1 };
     if (from == to || way[to].link < 0)
         return r;
@@ -297,8 +297,8 @@ static void ds__routes_from(ds_topology *t, int row, int most, ds__way *way) {
     ds__route_ways_find(t, from, way);
     for (int k = 0; k <= p; k++) {
         ds__troute *r = ds__route_of(t, row, k);
-        *r = ds__route_make(t, way, from, k < p ? t->rank[k] : 0,
-                            t->hop + (r - t->route) * (ptrdiff_t)most);
+        *r = ds__route_build(t, way, from, k < p ? t->rank[k] : 0,
+                             t->hop + (r - t->route) * (ptrdiff_t)most);
     }
 }
 
@@ -318,13 +318,13 @@ static ds_result ds__routes_check(const ds_topology *t) {
 
 /* Makes the table of routes and the groups of a topology whose nodes, links and peer lines are
    complete. */
-static ds_result ds__routes_make(ds_topology *t) {
+static ds_result ds__routes_build(ds_topology *t) {
     size_t p = (size_t)t->devices + 1;
     int most = ds__route_most(t);
     ds__way *way = ds__host_alloc((size_t)t->nodes * sizeof *way);
     t->route = ds__host_alloc(p * p * sizeof *t->route);
     t->hop = ds__host_alloc(p * p * (size_t)most * sizeof *t->hop);
-    if (!way || !t->route || !t->hop || !ds__groups_make(t) || !ds__islands_make(t)) {
+    if (!way || !t->route || !t->hop || !ds__groups_build(t) || !ds__islands_build(t)) {
         ds__host_free(way);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     }
@@ -334,7 +334,7 @@ static ds_result ds__routes_make(ds_topology *t) {
     if (ds__routes_peers(t) < 0)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__routes_check(t);
-    return r == DS_OK ? ds__ways_make(t) : r;
+    return r == DS_OK ? ds__ways_build(t) : r;
 }
 
 #endif

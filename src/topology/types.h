@@ -13,7 +13,7 @@
       faster side makes the copies of a pair.
 
    Invariants: node 0 is the host. The table of routes has devices + 1 rows and columns, and the
-   last of both is the host. A topology does not change after ds__routes_make.
+   last of both is the host. A topology does not change after ds__routes_build.
    Locks: none.
    Threads: a topology under construction belongs to one thread. Later, any number of threads may
    read it, but none may free it at the same time. */

@@ -141,9 +141,9 @@ static void become_late(long number, const void *word, int futex) {
     while (host_late && word == &ds__cpu.wake_word)
         sched_yield();
     for (int two = 0; host_late && word == &ds__cpu.host_word && !two; sched_yield()) {
-        ds__lock_take(&ds__cpu.lock);
+        ds__spinlock_lock(&ds__cpu.lock);
         two = ds__cpu.host_head && ds__cpu.host_head->next;
-        ds__lock_give(&ds__cpu.lock);
+        ds__spinlock_unlock(&ds__cpu.lock);
     }
 }
 
@@ -904,9 +904,9 @@ static void *wait_for_the_first(void *user) {
 }
 
 static int nobody_is_awake(void) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     int idle = ds__cpu.host_idle == 1 && ds__cpu.host_threads == 1;
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return idle && ds__cpu.workers && atomic_load(&ds__cpu.parked) == ds__cpu.workers &&
            atomic_load(&ds__cpu.monitor_word) == 0;
 }
@@ -926,9 +926,9 @@ static void hand_over_two(void) {
     ok(ds_stream_launch_host_func(hosts[0], wait_until_told, NULL, NULL));
     waits = begin(wait_for_the_first, NULL);
     for (int first = 0; !first; sched_yield()) {
-        ds__lock_take(&ds__cpu.lock);
+        ds__spinlock_lock(&ds__cpu.lock);
         first = ds__cpu.host_head != NULL;
-        ds__lock_give(&ds__cpu.lock);
+        ds__spinlock_unlock(&ds__cpu.lock);
     }
     ok(ds_stream_launch_host_func(hosts[1], tell, NULL, NULL));
     ok(ds_stream_synchronize(hosts[1])); /* as no worker comes, who waits hands them over */

@@ -1166,7 +1166,7 @@ static int unload(void **unused) {
     (void)unused;
     for (int i = 0; i < DS__COMM_KERNELS; i++)
         ptx_unload(modules[i]);
-    ds__comm_kernels_end();
+    ds__comm_kernels_deinit();
     return ds_shutdown() < 0;
 }
 

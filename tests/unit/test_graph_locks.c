@@ -6,7 +6,7 @@
 
 static ds__driver layer;
 static ds_graph child;
-static ds__lock *lock; /* of the graph or executable that is changed */
+static ds__spinlock *lock; /* of the graph or executable that is changed */
 static int ended;
 static int locked;
 

@@ -679,7 +679,7 @@ static const ds_plan *grid_of(ds_topology *t, const ds_plan_desc *d, int leads, 
     s.now.place = calloc(DS__PLACES * n, sizeof *s.now.place);
     s.out = *out = calloc(1, sizeof *s.out);
     const ds_plan *p = NULL;
-    if (ds__flows_make(&s.now, &g.algo)) {
+    if (ds__flows_build(&s.now, &g.algo)) {
         assert_true(ds__search_this(&s, &g));
         s.out->plan.desc = *d;
         s.out->plan.desc.algorithm = "islands";

@@ -47,7 +47,7 @@ static ds_result attach(ds_stream stream, const void *key, ds__attachment_fn fn,
     ds_result r = ds__capture_attachment(s, &a, &kept);
     ds__stream_unpin(s);
     *out = kept ? kept->user : NULL;
-    ds__object_drop(kept);
+    ds__object_unref(kept);
     return r;
 }
 
@@ -229,9 +229,9 @@ static void test_modules_end_from_the_last_to_the_first(void **state) {
     void *own[DS__MODULES] = { &freed };
     (void)state;
     ends = 0;
-    ds__module_start(0, &first);
-    ds__module_start(DS__MODULES - 1, &last);
-    ds__module_start(0, &late); /* it has started already */
+    ds__module_add(0, &first);
+    ds__module_add(DS__MODULES - 1, &last);
+    ds__module_add(0, &late); /* it has started already */
     atomic_store(ds__module_device(0, 1, 0), &freed);
     assert_null(atomic_load(ds__module_device(1, 1, 0)));
     ds__modules_thread_end(own);

@@ -17,7 +17,7 @@ typedef struct kept {
 } kept;
 
 static kept *blocks;
-static ds__lock blocks_lock;
+static ds__spinlock blocks_lock;
 
 static void *keep(size_t size, void *user) {
     (void)user;
@@ -25,10 +25,10 @@ static void *keep(size_t size, void *user) {
     if (!k)
         return NULL;
     k->size = size;
-    ds__lock_take(&blocks_lock);
+    ds__spinlock_lock(&blocks_lock);
     k->next = blocks;
     blocks = k;
-    ds__lock_give(&blocks_lock);
+    ds__spinlock_unlock(&blocks_lock);
     return k + 1;
 }
 
