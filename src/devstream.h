@@ -161,7 +161,7 @@ extern "C" {
 #include "base/capture_list.h"
 #include "base/mapping.h"
 #include "base/touch.h"
-#include "base/ipc_board.h"
+#include "base/ipc_registry.h"
 #include "base/memory_table.h"
 
 #include "core/drivers.h"

@@ -286,7 +286,7 @@ static void ds__mem_stream_gone(ds__stream *s) {
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__owner o = ds__owner_of(a);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     /* `grow` may be held, so ds__retired_reclaim must not run destructors of the program */
     ds__tls.upper_locked++;
     if (o.orphan && o.end.id) {
@@ -304,7 +304,7 @@ static int ds__arena_drain(ds__arena *a) {
     if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
         r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
     ds__tls.upper_locked--;
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 

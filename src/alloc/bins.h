@@ -5,7 +5,7 @@
    best_fit_by_address is off. ds__too_large applies max_split_size and max_non_split_rounding to
    plain segments; ds__segment_is_growing tells which segments grow.
 
-   Invariants: A block is in a bin exactly if its state is free and it is not quiet. The bit of a
+   Invariants: A block is in a bin exactly if its state is free and it is not claimed. The bit of a
    bin is set exactly if the bin holds a block. A bit of the summary is set exactly if its word
    of the map is not 0. `free_bytes` is the sum of the blocks in bins. Blocks in front of an
    unmapped block are in the last bin (DS__EDGE), which is used last.
@@ -37,9 +37,9 @@ static inline unsigned ds__bin_of(const ds__mem_block *b) {
                                                                         : ds__bin_of_size(b->size);
 }
 
-/* Returns whether a neighbour, which may be NULL, is in a bin: it is free and not quiet. */
+/* Returns whether a neighbour, which may be NULL, is in a bin: it is free and not claimed. */
 static inline int ds__block_is_binned(const ds__mem_block *b) {
-    return b && b->state == DS_BLOCK_FREE && !b->quiet;
+    return b && b->state == DS_BLOCK_FREE && !b->claimed;
 }
 
 /* Puts a free block into its bin: at its place by size and address, or in front. */

@@ -6,9 +6,9 @@
    block of an address and locks its arena.
 
    Invariants: The blocks of a segment cover its address space without gaps. Two neighbours are
-   never both free and not quiet. Each live block is in the granule table of its segment; a
-   crowded granule may have a sub-table (ds__sub_table). A parked block is free and quiet, and stays
-   in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
+   never both free and not claimed. Each live block is in the granule table of its segment; a
+   crowded granule may have a sub-table (ds__sub_table). A parked block is free and claimed, and
+   stays in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
    object.
    Locks: Functions that change a block expect the arena's lock. ds__find_live takes that lock
    and keeps it if a block was found. New descriptions take the registry lock and may call the
@@ -63,7 +63,7 @@ static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_
     rest->seg = b->seg;
     rest->state = b->state;
     rest->uses = NULL;
-    rest->exported = rest->lent = rest->quiet = rest->oversize = rest->stale = 0;
+    rest->exported = rest->lent = rest->claimed = rest->oversize = rest->stale = 0;
     rest->prev = b;
     rest->next = b->next;
     if (b->next)
@@ -206,7 +206,7 @@ static inline ds__mem_block *ds__merge_in(ds__arena *a, ds__mem_block *b) {
 /* Merges a block that was parked with its free neighbours. Free bytes do not include parked
    blocks. */
 static void ds__block_unpark(ds__arena *a, ds__mem_block *b) {
-    b->quiet = 0;
+    b->claimed = 0;
     ds__live_out(b);
     (void)ds__merge_in(a, b);
 }

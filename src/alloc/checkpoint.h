@@ -75,7 +75,7 @@ static const char *ds__block_unsettled_reason(const ds__mem_block *b) {
         return "is used by other processes";
     if (b->state == DS_BLOCK_LIVE && b->uses)
         return "was used on other streams";
-    return b->quiet ? "is being freed by another thread" : NULL;
+    return b->claimed ? "is being freed by another thread" : NULL;
 }
 
 /* Returns whether a block can be saved or restored; if not, sets the error. All is locked. */

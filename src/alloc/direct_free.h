@@ -5,7 +5,7 @@
    direct_alloc.h states the policy.
 
    Invariants: A block here is pending. A block is in its arena's list of deferred blocks, or in
-   no list and quiet while a thread tries the block. dev->deferred counts deferred blocks. A
+   no list and claimed while a thread tries the block. dev->deferred counts deferred blocks. A
    segment is marked as leaving before the driver gets the memory, because the driver may give
    the address out at once. ds__direct_again does nothing while a capture is open.
    Locks: No function expects a lock; each takes the arena's lock for short steps.
@@ -157,9 +157,9 @@ static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     /* an open capture could refuse the query */
     if (plain && (wait == DS__WAIT_NONE || ds__captures_open()))
         return 0;
-    ds__tls.quiet += plain;
+    ds__tls.relaxed += plain;
     done = !plain || (wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses));
-    ds__tls.quiet -= plain;
+    ds__tls.relaxed -= plain;
     if (!done)
         return 0;
     ds__segment_leaves(b->seg, 1);
@@ -176,7 +176,7 @@ static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
     size_t size = s->size;
     ds__arena_lock_ready(a, s->kind);
     ds__pending_done(a, b);
-    b->quiet = b->stale = 0;
+    b->claimed = b->stale = 0;
     ds__segment_retire(a, s);
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
@@ -190,7 +190,7 @@ static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
 /* Appends a block to the arena's deferred blocks. */
 static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
-    b->quiet = 0;
+    b->claimed = 0;
     b->list_next = NULL;
     if (a->deferred_last)
         a->deferred_last->list_next = b;
@@ -202,7 +202,7 @@ static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     atomic_fetch_add(&a->dev->deferred, 1);
 }
 
-/* Takes the first of the arena's deferred blocks and makes it quiet, or returns NULL. */
+/* Takes the first of the arena's deferred blocks and makes it claimed, or returns NULL. */
 static ds__mem_block *ds__direct_next(ds__arena *a) {
     ds__arena_lock(a);
     ds__mem_block *b = a->deferred;
@@ -211,7 +211,7 @@ static ds__mem_block *ds__direct_next(ds__arena *a) {
         if (!a->deferred)
             a->deferred_last = NULL;
         a->deferred_count--;
-        b->quiet = 1;
+        b->claimed = 1;
     }
     ds__arena_unlock(a);
     if (b)
@@ -252,8 +252,8 @@ static size_t ds__direct_again(ds__mem_dev *dev, int wait) {
     return done;
 }
 
-/* Frees a block of a backend without a cache, now or later. The block is pending, quiet, and in no
-   list. No lock is held. */
+/* Frees a block of a backend without a cache, now or later. The block is pending, claimed, and in
+   no list. No lock is held. */
 static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
     (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
     ds__tls.mute++;

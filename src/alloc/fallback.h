@@ -99,10 +99,10 @@ static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
 }
 
 /* Steps 1 to 4: searches memory that the allocator has. 1: q->block is found. */
-static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet) {
+static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int no_query) {
     ds__arena *a = q->a;
     ds__mem_pool *p = a->pool;
-    if (!quiet && ds__pending_poll(a, 0) && ds__request_try(q))
+    if (!no_query && ds__pending_poll(a, 0) && ds__request_try(q))
         return 1;
 
     int behind = c->reuse != DS_REUSE_NEVER ||
@@ -134,7 +134,7 @@ static ds_result ds__fallback_grow(ds__wanted *q) {
 /* Steps 6 to 10: searches other pools and streams, and returns cached memory to the driver in
    order to grow. Returns the last result of growing, `r` if nothing grew. Sets q->block if a
    block was found. */
-static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int quiet,
+static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int no_query,
                                       ds_result r) {
     ds__arena *a = q->a;
     ds__mem_pool *p = a->pool;
@@ -149,7 +149,7 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
     if (c->reuse != DS_REUSE_NEVER && ds__reuse_from_any(q, p, 0))
         return DS_OK;
 
-    if (!quiet) {
+    if (!no_query) {
         (void)ds__mem_flush(dev, NULL, 0);
         if (p != &dev->main)
             (void)ds__mem_flush(dev, p, 0);
@@ -173,11 +173,11 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
 static ds_result ds__fallback_serve(ds__wanted *q) {
     ds__arena *a = q->a;
     const ds_mem_config *c = ds__pool_policy(a->pool);
-    int quiet = ds__captures_open() != 0; /* 1: events must not be queried */
+    int no_query = ds__captures_open() != 0; /* 1: events must not be queried */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (ds__is_inside(a->pool))
         return ds__inside_fail();
-    if (ds__fallback_cached(q, c, quiet))
+    if (ds__fallback_cached(q, c, no_query))
         return DS_OK;
 
     for (int round = 0; round < 2; round++) {
@@ -190,13 +190,13 @@ static ds_result ds__fallback_serve(ds__wanted *q) {
         }
         if (r < 0 && !ds__is_shortage(r))
             return r;
-        r = ds__fallback_release(q, c, quiet, r);
+        r = ds__fallback_release(q, c, no_query, r);
         if (q->block)
             return DS_OK;
 
         if (round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
-        if (!quiet && c->poll_on_alloc)
+        if (!no_query && c->poll_on_alloc)
             (void)ds__pending_poll(a, 0);
         if (ds__request_try(q))
             return DS_OK;

@@ -5,7 +5,7 @@
 
    Invariants: A block with uses, with poison to write, or with users in other processes becomes
    pending. All other blocks from a cache become free at once. While ds__free_slow works without
-   the lock, its block is pending, quiet and in no list, and already counted as freed. A use
+   the lock, its block is pending, claimed and in no list, and already counted as freed. A use
    without a recorded event gets an event at the free. If its stream is in another capture, the
    use gets the event after that capture.
    Locks: ds_mem_free takes the arena's lock, and gives that lock up for events, guards and
@@ -32,11 +32,11 @@
 #include "direct_free.h"
 #include "watched.h"
 
-/* Makes a live block pending, quiet and in no list, and counts the free. The arena is locked and
+/* Makes a live block pending, claimed and in no list, and counts the free. The arena is locked and
    ready. */
 static void ds__free_begin(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    b->quiet = 1;
+    b->claimed = 1;
     b->state = DS_BLOCK_PENDING;
     ds__count_pending(a, b->seg->kind, (int64_t)b->size);
     if (b->oversize) {
@@ -87,7 +87,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_b
     ds__free_uses_record(b);
 
     ds__arena_lock_ready(a, kind);
-    b->quiet = 0;
+    b->claimed = 0;
     int held = b->exported && ds__share_hold(b); /* until ds__mem_return */
     if (!held && (b->uses || b->stale))
         ds__pending_in(a, b);

@@ -40,7 +40,7 @@ static ds__ipc_export *ds__share_sort(void) {
     while (limbo) {
         ds__ipc_export *s = limbo;
         limbo = s->next;
-        if (!ds__export_slot_leased(s->stake, 1)) {
+        if (!ds__export_slot_leased(s->slot, 1)) {
             ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
             s->next = ready;

@@ -38,7 +38,7 @@ static ds_result ds__export_hold_export(ds__export_hold *h) {
     ds__registries_lock();
     r = ds__registry_own(&b);
     if (r == DS_OK)
-        r = ds__export_slot_create(b, &facts, &h->stake, &h->generation);
+        r = ds__export_slot_create(b, &facts, &h->slot, &h->generation);
     ds__registries_unlock();
     return r;
 }
@@ -96,10 +96,10 @@ static ds_result ds__ipc_export_create(const ds__exported *x, const ds__export_h
     s->ptr = x->start;
     ds__export_slot_facts facts = { .size = x->size,
                                     .offset = (uint64_t)(x->start - x->base),
-                                    .segment = h->stake,
+                                    .segment = h->slot,
                                     .segment_generation = h->generation };
     ds__registries_lock();
-    ds_result r = ds__export_slot_create(ds__registries.own, &facts, &s->stake, &s->generation);
+    ds_result r = ds__export_slot_create(ds__registries.own, &facts, &s->slot, &s->generation);
     ds__registries_unlock();
     if (r < 0) {
         ds__host_free(s);
@@ -120,7 +120,7 @@ static ds_result ds__ipc_export_create(const ds__exported *x, const ds__export_h
 /* Enters the record's event in the export slot for importers, after the event was recorded for the
    first time. ds__share.mutex is held. */
 static ds_result ds__ipc_export_event(const ds__ipc_export *s) {
-    ds__export_slot_facts *facts = &ds__registries.own->sheet->stake[s->stake].facts;
+    ds__export_slot_facts *facts = &ds__registries.own->page->slot[s->slot].facts;
     unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
@@ -212,7 +212,7 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     p->pid = ds__registries.own->pid;
     p->fd = ds__registries.own->fd;
     p->cookie = ds__registries.own->cookie;
-    p->stake = s->stake;
+    p->slot = s->slot;
     p->generation = s->generation;
     return DS_OK;
 }

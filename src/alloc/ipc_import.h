@@ -33,13 +33,13 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     (void)status;
     if (atomic_fetch_sub(&g->left, 1) != 1)
         return;
-    ds__lease_unref(g->guest->board, g->stake, g->lease);
+    ds__lease_unref(g->guest->registry, g->slot, g->lease);
     atomic_store(&g->gone, 1); /* now other threads may free the record */
 }
 
 /* Opens the memory of a segment, whose lease is taken. ds__share.mutex is held. */
 static ds_result ds__guest_open(ds__guest *q) {
-    const ds__export_slot_facts *facts = &q->board->sheet->stake[q->stake].facts;
+    const ds__export_slot_facts *facts = &q->registry->page->slot[q->slot].facts;
     void *base = NULL;
     if (facts->device_type != (uint32_t)q->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -55,7 +55,7 @@ static ds_result ds__guest_open(ds__guest *q) {
 static ds__guest *ds__guest_find(ds_device device, const ds__export_slot_facts *block,
                                  const ds__registry *b) {
     ds__guest *q = ds__share.guests;
-    while (q && (q->board != b || q->stake != block->segment ||
+    while (q && (q->registry != b || q->slot != block->segment ||
                  q->generation != block->segment_generation || q->device.index != device.index ||
                  q->device.type != device.type))
         q = q->next;
@@ -74,14 +74,14 @@ static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *blo
     if (!q)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     q->device = device;
-    q->board = b;
-    q->stake = block->segment;
+    q->registry = b;
+    q->slot = block->segment;
     q->generation = block->segment_generation;
-    ds_result r = ds__lease_ref(b, q->stake, q->generation, &q->lease);
+    ds_result r = ds__lease_ref(b, q->slot, q->generation, &q->lease);
     if (r == DS_OK) {
         r = ds__guest_open(q);
         if (r < 0)
-            ds__lease_unref(b, q->stake, q->lease);
+            ds__lease_unref(b, q->slot, q->lease);
     }
     if (r < 0) {
         ds__host_free(q);
@@ -102,7 +102,7 @@ static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *blo
 static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const ds__registry *b) {
     for (ds__got *g = ds__share.got; g; g = g->next) {
         int left = atomic_load(&g->left);
-        if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation)
+        if (g->guest->registry != b || g->slot != p->slot || g->generation != p->generation)
             continue;
         if (g->guest->device.type != device.type || g->guest->device.index != device.index)
             continue;
@@ -128,10 +128,10 @@ static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__r
                                 ds__got **out) {
     uint32_t lease;
     ds__guest *q = NULL;
-    ds_result r = ds__lease_ref(b, p->stake, p->generation, &lease);
+    ds_result r = ds__lease_ref(b, p->slot, p->generation, &lease);
     if (r < 0)
         return r;
-    const ds__export_slot_facts *facts = &b->sheet->stake[p->stake].facts;
+    const ds__export_slot_facts *facts = &b->page->slot[p->slot].facts;
     ds__got *g = NULL;
     r = ds__inner_check(p, (size_t)facts->size);
     if (r == DS_OK) {
@@ -143,14 +143,14 @@ static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__r
         r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
         ds__host_free(g);
-        ds__lease_unref(b, p->stake, lease);
+        ds__lease_unref(b, p->slot, lease);
         return r;
     }
     q->blocks++;
     g->guest = q;
     g->ptr = q->base + facts->offset;
     g->size = (size_t)facts->size;
-    g->stake = p->stake;
+    g->slot = p->slot;
     g->generation = p->generation;
     g->lease = lease;
     g->open = 1;
@@ -163,7 +163,7 @@ static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__r
 
 /* Makes the stream wait for the work that the exporter had enqueued before the export. */
 static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
-    const ds__export_slot_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
+    const ds__export_slot_facts *facts = &g->guest->registry->page->slot[g->slot].facts;
     ds_event event = { 0 };
     if (!atomic_load(&facts->has_event))
         return DS_OK;
@@ -210,7 +210,7 @@ static ds_result ds__ipc_memory_check(const ds__ipc_memory *p, ds_device device)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the handle has version %d; versions up to %d are supported", p->version,
                         DS__PARCEL_VERSION);
-    DS__REQUIRE(p->stake < DS__STAKES && !memcmp(p->zero, none.zero, sizeof p->zero) &&
+    DS__REQUIRE(p->slot < DS__EXPORT_SLOTS && !memcmp(p->zero, none.zero, sizeof p->zero) &&
                     !p->zero_too && !memcmp(p->rest, none.rest, sizeof p->rest),
                 "the handle was not written by ds_mem_export");
     if (p->type != device.type)

@@ -18,22 +18,23 @@
 #ifndef DS__ALLOC_IPC_LEASE_H
 #define DS__ALLOC_IPC_LEASE_H
 
-#include "../base/ipc_board.h"
+#include "../base/ipc_registry.h"
 
 /* Takes an export slot of the process's registry, with its content for importers. The registries'
    mutex is held. */
 static ds_result ds__export_slot_create(ds__registry *b, const ds__export_slot_facts *facts,
                                         uint32_t *out, uint32_t *out_generation) {
-    uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
-    if (i >= DS__STAKES)
+    uint32_t i = b->free_slot ? b->free_slot - 1 : atomic_load(&b->page->slots);
+    if (i >= DS__EXPORT_SLOTS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                        "the process has exported %d blocks and segments, the maximum", DS__STAKES);
-    ds__export_slot *s = &b->sheet->stake[i];
-    if (b->free_stake)
-        b->free_stake = (uint32_t)s->next;
-    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, stake) + i * sizeof *s,
+                        "the process has exported %d blocks and segments, the maximum",
+                        DS__EXPORT_SLOTS);
+    ds__export_slot *s = &b->page->slot[i];
+    if (b->free_slot)
+        b->free_slot = (uint32_t)s->next;
+    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, slot) + i * sizeof *s,
                                   sizeof *s))
-        atomic_fetch_add(&b->sheet->stakes, 1);
+        atomic_fetch_add(&b->page->slots, 1);
     else
         return ds__registry_short();
     memcpy(&s->facts, facts, sizeof s->facts);
@@ -46,15 +47,15 @@ static ds_result ds__export_slot_create(ds__registry *b, const ds__export_slot_f
 
 /* Gives an export slot without leases back. The registries' mutex is held. */
 static void ds__export_slot_end(ds__registry *b, uint32_t i) {
-    ds__export_slot *s = &b->sheet->stake[i];
+    ds__export_slot *s = &b->page->slot[i];
     atomic_fetch_and(&s->word, ~(uint64_t)1);
-    s->next = b->free_stake;
-    b->free_stake = i + 1;
+    s->next = b->free_slot;
+    b->free_slot = i + 1;
 }
 
 /* Closes an export slot: no process can take a lease from now on. */
 static void ds__export_slot_close(uint32_t i) {
-    atomic_fetch_and(&ds__registries.own->sheet->stake[i].word, ~(uint64_t)1);
+    atomic_fetch_and(&ds__registries.own->page->slot[i].word, ~(uint64_t)1);
 }
 
 /* Returns the number of the process that has a lease. A lease is number << 24 | process id, as in a
@@ -67,7 +68,7 @@ static uint64_t ds__lease_number(uint64_t lease) {
    of processes that have ended. */
 static int ds__export_slot_leased(uint32_t i, int look) {
     ds__registry *b = ds__registries.own;
-    ds__export_slot *s = &b->sheet->stake[i];
+    ds__export_slot *s = &b->page->slot[i];
     int leased = 0;
     for (int k = 0; k < DS__LEASES; k++) {
         uint64_t who = atomic_load(&s->lease[k]);
@@ -81,12 +82,11 @@ static int ds__export_slot_leased(uint32_t i, int look) {
 
 /* Takes a lease of another process's export slot; if none is free, takes over the lease of an ended
    process. The content of the slot stays until ds__lease_unref. No slot has generation 0. */
-static ds_result ds__lease_ref(ds__registry *b, uint32_t stake, uint32_t generation,
-                               uint32_t *out) {
-    DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
-                "the handle names export slot %u, and process %d has %u", stake, b->pid,
-                atomic_load(&b->sheet->stakes));
-    ds__export_slot *s = &b->sheet->stake[stake];
+static ds_result ds__lease_ref(ds__registry *b, uint32_t slot, uint32_t generation, uint32_t *out) {
+    DS__REQUIRE(slot < DS__EXPORT_SLOTS && slot < atomic_load(&b->page->slots),
+                "the handle names export slot %u, and process %d has %u", slot, b->pid,
+                atomic_load(&b->page->slots));
+    ds__export_slot *s = &b->page->slot[slot];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
@@ -105,8 +105,8 @@ static ds_result ds__lease_ref(ds__registry *b, uint32_t stake, uint32_t generat
     return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, the maximum", DS__LEASES);
 }
 
-static void ds__lease_unref(const ds__registry *b, uint32_t stake, uint32_t lease) {
-    atomic_store(&b->sheet->stake[stake].lease[lease], 0);
+static void ds__lease_unref(const ds__registry *b, uint32_t slot, uint32_t lease) {
+    atomic_store(&b->page->slot[slot].lease[lease], 0);
 }
 
 #endif

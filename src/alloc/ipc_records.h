@@ -49,8 +49,8 @@ static int ds__share_hold(ds__mem_block *b) {
     ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
     int leased = 0;
     if (s) {
-        ds__export_slot_close(s->stake);
-        leased = ds__export_slot_leased(s->stake, 0);
+        ds__export_slot_close(s->slot);
+        leased = ds__export_slot_leased(s->slot, 0);
         ds__ipc_export **list = leased ? &ds__share.limbo : &ds__share.over;
         s->next = *list;
         *list = s;
@@ -70,7 +70,7 @@ static void ds__ipc_export_clear(ds__ipc_export *s) {
         ds__share.events--;
     }
     ds__registries_lock();
-    ds__export_slot_end(ds__registries.own, s->stake);
+    ds__export_slot_end(ds__registries.own, s->slot);
     ds__registries_unlock();
 }
 
@@ -91,7 +91,7 @@ static void ds__export_hold_end(ds__export_hold *h, int stays) {
         DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size, 1));
     if (h->generation && !stays) {
         ds__registries_lock();
-        ds__export_slot_end(ds__registries.own, h->stake);
+        ds__export_slot_end(ds__registries.own, h->slot);
         ds__registries_unlock();
     }
     ds__host_free(h);
@@ -102,7 +102,7 @@ static void ds__export_hold_end(ds__export_hold *h, int stays) {
 static void ds__export_holds_collect(void) {
     for (ds__export_hold **p = &ds__share.hoards; *p;) {
         ds__export_hold *h = *p;
-        int leased = h->over && h->generation && ds__export_slot_leased(h->stake, 1);
+        int leased = h->over && h->generation && ds__export_slot_leased(h->slot, 1);
         /* memory of a CPU device can be freed: other processes keep their mapping */
         int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
         if (stays)
@@ -143,10 +143,10 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
    processes have it open. */
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = ds__observer_notify_wait(ds__driver_of(device)->memory_wait(device.index),
                                            (ds_stream){ 0 }, (ds_event){ 0 }, device);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
         ds__mutex_unlock(&ds__share.mutex);
@@ -156,7 +156,7 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
         if (h->base == ptr) {
             h->over = 1;
             if (h->generation)
-                ds__export_slot_close(h->stake);
+                ds__export_slot_close(h->slot);
         }
     ds__export_holds_collect();
     ds__mutex_unlock(&ds__share.mutex);
@@ -178,9 +178,9 @@ static void ds__guest_end(ds__guest *q) {
         p = &(*p)->next;
     *p = q->next;
     ds__shared_segment_close(q->device, q->base);
-    ds__lease_unref(q->board, q->stake, q->lease);
+    ds__lease_unref(q->registry, q->slot, q->lease);
     ds__registries_lock();
-    ds__registry_close(q->board);
+    ds__registry_close(q->registry);
     ds__registries_unlock();
     ds__host_free(q);
 }
@@ -195,7 +195,7 @@ static void ds__got_collect(int all) {
             continue;
         }
         if (!atomic_load(&g->gone))
-            ds__lease_unref(g->guest->board, g->stake, g->lease);
+            ds__lease_unref(g->guest->registry, g->slot, g->lease);
         *p = g->next;
         if (--g->guest->blocks == 0)
             ds__guest_end(g->guest);

@@ -61,7 +61,7 @@ static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_expor
         if (!a || a->dev->device.index != device.index || a->dev->device.type != device.type)
             continue;
         for (int k = 0; k < DS__LEASES; k++) {
-            uint64_t lease = atomic_load(&ds__registries.own->sheet->stake[s->stake].lease[k]);
+            uint64_t lease = atomic_load(&ds__registries.own->page->slot[s->slot].lease[k]);
             if (lease)
                 ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
                                s->block->size);
@@ -88,7 +88,7 @@ static void ds__share_list(ds_device device, ds__text_writer *p) {
     for (const ds__got *g = ds__share.got; g; g = g->next)
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
             g->guest->device.type == device.type)
-            ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
+            ds__sharer_add(l, 0, (unsigned)g->guest->registry->pid, g->size);
     ds__mutex_unlock(&ds__share.mutex);
     for (size_t i = 0; i < l->count; i++) {
         for (size_t k = i + 1; k < l->count; k++)

@@ -37,7 +37,7 @@
 #ifndef DS__ALLOC_IPC_TYPES_H
 #define DS__ALLOC_IPC_TYPES_H
 
-#include "../base/ipc_board.h"
+#include "../base/ipc_registry.h"
 #include "types.h"
 
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
@@ -48,7 +48,7 @@ typedef struct ds__export_hold {
     ds_device device;
     char *base;
     size_t size;
-    uint32_t stake;      /* the export slot, from the first export on */
+    uint32_t slot;       /* the export slot, from the first export on */
     uint32_t generation; /* of the export slot; 0 before the first export */
     int over;            /* 1: the allocator has given the segment back */
 } ds__export_hold;
@@ -58,7 +58,7 @@ typedef struct ds__ipc_export {
     struct ds__ipc_export *next; /* in a bucket, in `limbo`, or in `over` */
     ds__mem_block *block;
     char *ptr;
-    uint32_t stake; /* the export slot */
+    uint32_t slot; /* the export slot */
     uint32_t generation;
     ds_event event; /* 0: DS__SENT_EVENTS other records have an event */
 } ds__ipc_export;
@@ -67,10 +67,10 @@ typedef struct ds__ipc_export {
 typedef struct ds__guest {
     struct ds__guest *next;
     ds_device device;
-    ds__registry *board;
+    ds__registry *registry;
     char *base;
     size_t size;
-    uint32_t stake;
+    uint32_t slot;
     uint32_t generation;
     uint32_t lease;
     size_t blocks; /* records of imports in the segment */
@@ -82,7 +82,7 @@ typedef struct ds__got {
     ds__guest *guest;
     char *ptr;
     size_t size;
-    uint32_t stake;
+    uint32_t slot;
     uint32_t generation;
     int open; /* imports that were not closed */
     uint32_t lease;
@@ -114,7 +114,7 @@ typedef struct ds__ipc_memory {
     uint8_t zero[2];
     int32_t pid;
     int32_t fd;
-    uint32_t stake;
+    uint32_t slot;
     uint32_t generation;
     uint32_t zero_too;
     uint64_t cookie;

@@ -61,7 +61,7 @@ static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
    */
 static int ds__oom_hint_capture(ds__oom_facts *s) {
     const ds_mem_config *c = ds__pool_policy(s->pool);
-    if (!s->quiet || ds__oom_fits(s, 0, 0))
+    if (!s->capturing || ds__oom_fits(s, 0, 0))
         return 0;
     if (s->back && ds__oom_fits(s, s->back, s->pool_back))
         return snprintf(s->hint, sizeof s->hint,
@@ -134,7 +134,7 @@ static int ds__oom_hint_block(ds__oom_facts *s) {
 static int ds__oom_hint_cached(ds__oom_facts *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
-    if (s->pool_pending >= s->size && !s->quiet)
+    if (s->pool_pending >= s->size && !s->capturing)
         return snprintf(out, room,
                         "%s are freed but in use by other streams; synchronize those, or call "
                         "ds_mem_record_use right after their last use",

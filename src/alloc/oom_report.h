@@ -135,12 +135,12 @@ static void ds__oom_facts_set(ds__oom_facts *s, const ds__wanted *q, size_t segm
     s->size = q->size;
     s->kind = q->kind;
     s->aligned = q->aligned;
-    s->quiet = ds__captures_open() != 0;
+    s->capturing = ds__captures_open() != 0;
     /* a growing segment maps the request's own pages only */
     int grows = ds__pool_policy(s->pool)->expandable_segments && s->dev->has_space > 0;
     s->segment = segment > s->wanted && !grows ? segment : s->wanted;
     ds__oom_collect(s);
-    s->apart = s->quiet && s->owner && !ds__can_await(q, ds__owner_of(s->owner));
+    s->apart = s->capturing && s->owner && !ds__can_await(q, ds__owner_of(s->owner));
 }
 
 /* Returns how many of `most` characters ds__fail can store behind the call site and the name of the

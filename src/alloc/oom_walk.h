@@ -35,9 +35,9 @@ typedef struct ds__oom_facts {
     const ds__arena *arena; /* of the request */
     int kind;
     int aligned;
-    int quiet;    /* 1: a capture is open */
-    size_t total; /* of the device */
-    size_t free;  /* of the device; 0 if the device does not tell */
+    int capturing; /* 1: a capture is open */
+    size_t total;  /* of the device */
+    size_t free;   /* of the device; 0 if the device does not tell */
     size_t
         outside;  /* used on the device, but not by the allocator; 0 if the device does not tell */
     int known;    /* 1: the device tells its free memory */
@@ -124,7 +124,7 @@ static size_t *ds__oom_place_of(ds__oom_facts *s, const ds__arena *a, const ds__
 
 /* Notes the size of a block of the request's pool if it is the largest free one for its reason. */
 static void ds__oom_place(ds__oom_facts *s, ds__arena *a, const ds__mem_block *b) {
-    if (b->state != DS_BLOCK_FREE || b->quiet)
+    if (b->state != DS_BLOCK_FREE || b->claimed)
         return;
     size_t *at = ds__oom_place_of(s, a, b);
     if (b->size <= *at)

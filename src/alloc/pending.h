@@ -7,9 +7,9 @@
    takes a fitting block and makes a stream wait for its uses.
 
    Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
-   A block is quiet while a thread examines it without the lock; other threads leave quiet blocks
-   alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on before
-   the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
+   A block is claimed while a thread examines it without the lock; other threads leave claimed
+   blocks alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on
+   before the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
    stream's own capture, or, without a capture, outside of captures.
    Locks: ds__pending_in, ds__pending_out, ds__pending_complete, ds__block_over and ds__uses_within
    expect the arena's lock. ds__take_oldest expects that lock, gives it up meanwhile and returns
@@ -102,21 +102,21 @@ __attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
 
 #define DS__POLLS 64 /* pending blocks that are examined at a time */
 
-/* Marks up to `most` pending blocks as quiet, the oldest first, and returns their number. The arena
-   is not locked. */
+/* Marks up to `most` pending blocks as claimed, the oldest first, and returns their number. The
+   arena is not locked. */
 static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block **list, size_t most) {
     size_t n = 0;
     ds__arena_lock(a);
     for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
-        if (!b->quiet) {
-            b->quiet = 1;
+        if (!b->claimed) {
+            b->claimed = 1;
             list[n++] = b;
         }
     ds__arena_unlock(a);
     return n;
 }
 
-/* Ends `count` quiet blocks whose uses are done. The arena is not locked. */
+/* Ends `count` claimed blocks whose uses are done. The arena is not locked. */
 static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], size_t count) {
     ds__arena_lock(a);
     for (size_t i = 0; i < count; i++) {
@@ -126,7 +126,7 @@ static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], 
             ds__arena_lock_ready(a, b->seg->kind);
         }
         ds__pending_out(a, b);
-        b->quiet = 0;
+        b->claimed = 0;
         ds__pending_complete(a, b);
     }
     ds__arena_unlock(a);
@@ -148,7 +148,7 @@ static size_t ds__pending_poll(ds__arena *a, int wait) {
                 continue;
             }
             ds__arena_lock(a);
-            b->quiet = 0;
+            b->claimed = 0;
             ds__arena_unlock(a);
         }
         if (ready == 0)
@@ -188,13 +188,13 @@ static int ds__uses_within(const ds__stream_use *u, uint64_t capture) {
 __attribute__((noinline)) static ds__mem_block *ds__take_oldest(ds__arena *a, int kind, size_t size,
                                                                 size_t asked) {
     ds__mem_block *b = a->pending;
-    if (b->quiet || b->seg->kind != kind || b->size < size)
+    if (b->claimed || b->seg->kind != kind || b->size < size)
         return NULL;
-    b->quiet = 1;
+    b->claimed = 1;
     ds__arena_unlock(a);
     int done = ds__uses_done(b->uses) && !b->stale;
     ds__arena_lock(a);
-    b->quiet = 0;
+    b->claimed = 0;
     if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked))
         return NULL;
     ds__pending_out(a, b);
@@ -219,13 +219,13 @@ static inline int ds__pending_suits(const ds__arena *a, const ds__mem_block *b,
                                     const ds__pending_wanted *q) {
     if (b->seg->kind != q->kind || b->size < q->size || b->size > q->most)
         return 0;
-    if (b->quiet || b->exported)
+    if (b->claimed || b->exported)
         return 0;
     return !(a->pool->oversize && !ds__segment_is_growing(b->seg) &&
              ds__too_large(a->pool, b->size, q->size));
 }
 
-/* Returns the smallest suitable pending block whose uses the stream may wait for, quiet, or NULL.
+/* Returns the smallest suitable pending block whose uses the stream may wait for, claimed, or NULL.
    The arena is not locked. */
 static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
     ds__mem_block *best = NULL;
@@ -237,7 +237,7 @@ static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_want
             best = b;
     }
     if (best)
-        best->quiet = 1;
+        best->claimed = 1;
     ds__arena_unlock(a);
     return best;
 }
@@ -271,7 +271,7 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
     if (r == DS_OK)
         all = ds__count_begin(a, q->kind, q->out_whole ? (int64_t)best->size : 0,
                               q->out_whole ? (int64_t)q->asked : 0);
-    best->quiet = 0; /* not earlier: ds__count_begin may unlock the arena */
+    best->claimed = 0; /* not earlier: ds__count_begin may unlock the arena */
     if (r == DS_OK) {
         ds__pending_out(a, best);
         if (q->out_whole)

@@ -5,7 +5,7 @@
    ds__pinned_poll frees the pending blocks whose uses are done; ds__pinned_flush also returns
    cached segments to the driver. ds__pinned_short reports a shortage.
 
-   Invariants: A pending block is quiet while a thread queries its uses. The graphs of a capture
+   Invariants: A pending block is claimed while a thread queries its uses. The graphs of a capture
    and every use that names the ds__hold own it; the last owner frees it. While a capture is
    open, the fallback chain queries no event and returns no segment.
    Locks: ds__host_lock takes the arena's lock, then ds__host.count; ds__pinned_settle and
@@ -69,8 +69,8 @@ static void ds__host_unlock(ds__arena *a) {
 }
 
 /* Makes a block, which is in no list and counted as freed, a free block. If the whole segment is
-   free and too large for the cache, returns the segment with its block quiet; the caller must give
-   it back. Otherwise returns NULL. The arena and the counts are locked. */
+   free and too large for the cache, returns the segment with its block claimed; the caller must
+   give it back. Otherwise returns NULL. The arena and the counts are locked. */
 static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
     size_t size = b->size;
     if (ds__observer_is_set())
@@ -80,7 +80,7 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
         ds__is_split(b) || ds__captures_open())
         return NULL;
     ds__bin_out(a, b);
-    b->quiet = 1;
+    b->claimed = 1;
     return b->seg;
 }
 
@@ -136,7 +136,7 @@ static size_t ds__pinned_batch_end(ds__arena *a, const ds__pinned_batch *x) {
     ds__host_lock(a);
     for (size_t i = 0; i < x->count; i++) {
         ds__mem_block *b = x->list[i];
-        b->quiet = 0;
+        b->claimed = 0;
         ds__pending_out(a, b);
         if (!x->done[i]) {
             ds__pending_in(a, b);

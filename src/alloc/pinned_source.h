@@ -48,9 +48,9 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
     if (r < 0)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     else {
-        ds__tls.quiet++;
+        ds__tls.relaxed++;
         r = ds__g.driver[b]->host_register(ptr, size);
-        ds__tls.quiet--;
+        ds__tls.relaxed--;
         if (r < 0)
             (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
     }

@@ -8,7 +8,7 @@
    because a capture must contain the program's work only, nor in a pool that a graph uses, because
    its launches write to the pool's memory at any time. A block with `stale` set must be poisoned
    before it is free.
-   Locks: expects no lock; the block is quiet and in no list. New captures are held back
+   Locks: expects no lock; the block is claimed and in no list. New captures are held back
    (ds__g.begin) around the fills.
    Threads: caller's threads. With `wait`, ds__poison_late blocks the host. */
 #ifndef DS__ALLOC_POISON_H

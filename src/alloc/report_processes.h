@@ -19,23 +19,23 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
     DS__ENTER("ds_mem_write_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
-    ds__text_writer pen = { write_fn, user, 0, 0 };
+    ds__text_writer writer = { write_fn, user, 0, 0 };
     ds__processes processes;
-    ds__text_writer_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU",
+    ds__text_writer_print(&writer, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU",
                           device.index);
     ds_result r = ds__driver_of(device)->device_processes(device.index, &processes);
     if (r < 0)
         return r;
     if (processes.unknown[0])
-        ds__text_writer_print(&pen, "processes are unknown: %s\n", processes.unknown);
+        ds__text_writer_print(&writer, "processes are unknown: %s\n", processes.unknown);
     else if (!processes.count)
-        ds__text_writer_print(&pen, "no processes are running\n");
+        ds__text_writer_print(&writer, "no processes are running\n");
     for (size_t i = 0; i < processes.count; i++)
-        ds__sharer_write(&pen, processes.list[i].id, processes.list[i].bytes);
+        ds__sharer_write(&writer, processes.list[i].id, processes.list[i].bytes);
     ds__host_free(processes.list);
     if (device.type == DS_DEVICE_CPU) /* the CPU driver lists this process only */
-        ds__share_list(device, &pen);
-    return r == DS_OK ? ds__text_writer_result(&pen) : r;
+        ds__share_list(device, &writer);
+    return r == DS_OK ? ds__text_writer_result(&writer) : r;
 }
 
 #endif

@@ -107,9 +107,9 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
         return r;
     ds__tls.fn = "ds_mem_write_summary";
     ds__tls.site = site;
-    ds__text_writer pen = { write_fn, user, 0, 0 };
-    ds__report_table_write(&pen, device.index, &stats, abbreviated);
-    return ds__text_writer_result(&pen);
+    ds__text_writer writer = { write_fn, user, 0, 0 };
+    ds__report_table_write(&writer, device.index, &stats, abbreviated);
+    return ds__text_writer_result(&writer);
 }
 
 #endif

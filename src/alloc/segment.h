@@ -1,10 +1,10 @@
 /* alloc/segment.h - descriptions of segments, and limits.
 
-   Makes and removes the description of a segment (ds__segment_create, ds__segment_destroy), and its first
-   and last block (ds__segment_first_create, ds__segment_retire).
-   ds__segment_reserve and ds__segment_unreserve keep the reserved bytes within the limits of the
-   device and the pool. Growing segments, plain segments and blocks without a cache use these
-   functions. ds__async_has and ds__async_surplus return the bytes of the driver's own pool.
+   Makes and removes the description of a segment (ds__segment_create, ds__segment_destroy), and its
+   first and last block (ds__segment_first_create, ds__segment_retire). ds__segment_reserve and
+   ds__segment_unreserve keep the reserved bytes within the limits of the device and the pool.
+   Growing segments, plain segments and blocks without a cache use these functions. ds__async_has
+   and ds__async_surplus return the bytes of the driver's own pool.
 
    Invariants: ds__memory_state.sorted has every segment in the order of base addresses. Reserved
    bytes may exceed the bytes of the segments only while dev->moving counts a call between
@@ -270,7 +270,8 @@ static ds__mem_block *ds__segment_first_create(ds__arena *a, ds__segment *s) {
 }
 
 /* Takes a segment whose memory is the driver's again, and its only block, out of the arena.
-   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is locked. */
+   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is locked.
+   */
 static void ds__segment_retire(ds__arena *a, ds__segment *s) {
     ds__segment_out(a, s);
     ds__mem_block_destroy(a, s->first);

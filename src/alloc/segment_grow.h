@@ -6,15 +6,15 @@
    segment.
 
    Invariants: A hole is an unmapped block of whole pages. The holes of each kind form a list in
-   the order of ds__block_is_earlier; neighbouring holes are merged, and quiet holes are not in the
-   list. `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
-   quiet block.
+   the order of ds__block_is_earlier; neighbouring holes are merged, and claimed holes are not in
+   the list. `mapped` is the sum of the segment's blocks that are not holes, unless a thread works
+   on a claimed block.
    Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
    They release the arena's lock while they call the driver, and take the registry's lock alone.
    ds__hole_in and ds__hole_out expect the arena's lock. Errors are muted by the caller
    (ds__tls.mute).
    Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
-   arena meanwhile; the block in work is quiet. */
+   arena meanwhile; the block in work is claimed. */
 #ifndef DS__ALLOC_SEGMENT_GROW_H
 #define DS__ALLOC_SEGMENT_GROW_H
 
@@ -38,7 +38,7 @@ static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
 
 /* Returns whether a neighbour, which may be NULL, is a hole in the list. */
 static int ds__hole_is_listed(const ds__mem_block *b) {
-    return b && b->state == DS_BLOCK_UNMAPPED && !b->quiet;
+    return b && b->state == DS_BLOCK_UNMAPPED && !b->claimed;
 }
 
 /* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
@@ -199,10 +199,10 @@ static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     if (!ds__spares_take(a, &spare, 1))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
     ds__hole_out(a, h);
-    h->quiet = 1;
+    h->claimed = 1;
     if (prev) {
         ds__bin_out(a, prev);
-        prev->quiet = 1;
+        prev->claimed = 1;
     }
     ds__arena_unlock(a);
 
@@ -212,12 +212,12 @@ static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     ds__mem_block_destroy(a, spare);
     /* its neighbours may have been freed meanwhile */
     if (prev) {
-        prev->quiet = 0;
+        prev->claimed = 0;
         (void)ds__merge_in(a, prev);
     }
     if (r == DS_OK && need < h->size)
         ds__hole_in(a, ds__block_cut(a, h, need));
-    h->quiet = 0; /* not earlier, or the rest would be merged with it */
+    h->claimed = 0; /* not earlier, or the rest would be merged with it */
     if (r < 0) {
         ds__hole_in(a, h);
         return r;
@@ -246,9 +246,9 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Unmaps the whole pages of a free block that is quiet and in no bin, at most `most` bytes rounded
-   up. All work on the block is done. Returns the bytes; 0: the block is in its bin again. `grow` is
-   held, and no spinning lock. */
+/* Unmaps the whole pages of a free block that is claimed and in no bin, at most `most` bytes
+   rounded up. All work on the block is done. Returns the bytes; 0: the block is in its bin again.
+   `grow` is held, and no spinning lock. */
 static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__segment *s = b->seg;
     ds__mem_block *spares[2];
@@ -273,7 +273,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     for (int i = 0; spare && i < 2; i++)
         ds__mem_block_destroy(a, spares[i]);
     if (!done) {
-        b->quiet = 0;
+        b->claimed = 0;
         (void)ds__merge_in(a, b);
         ds__arena_unlock(a);
         return 0;
@@ -281,12 +281,12 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     size_t front = (size_t)(s->base + from - b->ptr);
     ds__mem_block *hole = front ? ds__block_cut(a, b, front) : b;
     ds__mem_block *rest = hole->size > done ? ds__block_cut(a, hole, done) : NULL;
-    hole->quiet = 0;
+    hole->claimed = 0;
     ds__hole_in(a, hole);
     if (rest)
         (void)ds__merge_in(a, rest);
     if (front) { /* after the hole, on which its bin depends */
-        b->quiet = 0;
+        b->claimed = 0;
         (void)ds__merge_in(a, b);
     }
     s->mapped -= done;

@@ -120,7 +120,7 @@ static int ds__segment_is_done(ds__arena *a, const ds__segment *s) {
     return ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM;
 }
 
-/* Gives a plain segment back. Its only block is free, quiet, and in no list. `giving` and `grow`
+/* Gives a plain segment back. Its only block is free, claimed, and in no list. `giving` and `grow`
    are held, except for pinned memory, and no spinning lock. If the segment cannot be given back,
    its block returns to its bin. */
 static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
@@ -136,7 +136,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
 
     ds__arena_lock(a);
     if (r < 0) {
-        s->first->quiet = 0;
+        s->first->claimed = 0;
         ds__bin_in(a, s->first, a->pool->config.best_fit_by_address);
         ds__arena_unlock(a);
         return r;

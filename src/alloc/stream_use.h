@@ -1,18 +1,18 @@
 /* alloc/stream_use.h - uses of blocks by other streams, and their events.
 
-   Manages stream uses (ds__stream_use). ds__stream_use_create takes one with an event from the arena's
-   stock, and ds__stream_uses_destroy returns a list of them. ds__uses_done tells whether uses are
-   done; ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
-   stream. ds__use_claim decides which thread records the event of a use. ds__record_uses records
-   the events that are missing at a free.
+   Manages stream uses (ds__stream_use). ds__stream_use_create takes one with an event from the
+   arena's stock, and ds__stream_uses_destroy returns a list of them. ds__uses_done tells whether
+   uses are done; ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture
+   of a stream. ds__use_claim decides which thread records the event of a use. ds__record_uses
+   records the events that are missing at a free.
 
    Invariants: `recorded` is 1 if the event is recorded or not needed any more, and
    DS__RECORDING while one thread records it. An event stays with the device of its first
    record. Only a thread for which ds__use_claim returned 1 records the event of a use. A use
    inside a capture counts as done once no capture is open, because the graph
    orders it. A query that fails for another reason than failed work does not count as done.
-   Locks: ds__stream_uses_destroy expects the arena's lock. The others may call the driver and expect
-   no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
+   Locks: ds__stream_uses_destroy expects the arena's lock. The others may call the driver and
+   expect no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
    ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
    ds__record_uses do so themselves.
    Threads: any. ds__uses_awaited and ds__device_wait block the host. */

@@ -16,7 +16,7 @@
    not. ds__is_whole, ds__segment_age and ds__give_whole expect the arena's lock; the other
    functions expect no spinning lock.
    Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
-   block in work is quiet. */
+   block in work is claimed. */
 #ifndef DS__ALLOC_TRIM_H
 #define DS__ALLOC_TRIM_H
 
@@ -55,7 +55,7 @@ static int ds__trim_suits(const ds__mem_block *b, size_t least) {
     return from + s->page <= (size_t)(b->ptr + b->size - s->base);
 }
 
-/* Takes the first suitable block out of a bin and makes it quiet, or returns NULL. The arena is
+/* Takes the first suitable block out of a bin and makes it claimed, or returns NULL. The arena is
    locked. */
 static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
     ds__mem_block *found = t->a->bins[kind].head[bin];
@@ -63,12 +63,12 @@ static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
         found = found->list_next;
     if (found) {
         ds__bin_out(t->a, found);
-        found->quiet = 1;
+        found->claimed = 1;
     }
     return found;
 }
 
-/* Gives back a quiet block that is in no bin, or a part of it. `giving` and `grow` are held, the
+/* Gives back a claimed block that is in no bin, or a part of it. `giving` and `grow` are held, the
    arena is not locked. */
 static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
     ds__arena *a = t->a;
@@ -90,7 +90,7 @@ static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
         return;
     }
     ds__arena_lock(a);
-    b->quiet = 0;
+    b->claimed = 0;
     (void)ds__merge_in(a, b);
     ds__arena_unlock(a);
     t->stays = 1;
@@ -183,10 +183,10 @@ static void ds__direct_drain(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
         (void)ds__arena_drain(a);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     if (giver.id)
         DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
 }
 
 /* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or
@@ -207,7 +207,7 @@ static void ds__async_give(ds__mem_dev *dev, size_t keep) {
 static int ds__is_whole(const ds__segment *s) {
     const ds__mem_block *b = s->first;
     return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
-           !b->quiet;
+           !b->claimed;
 }
 
 /* Gives a whole segment back. Returns the bytes, or 0 if the segment stays. `giving` and `grow` are
@@ -215,7 +215,7 @@ static int ds__is_whole(const ds__segment *s) {
 static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     ds__bin_out(a, s->first);
-    s->first->quiet = 1;
+    s->first->claimed = 1;
     ds__arena_unlock(a);
     ds_result r = ds__segment_return(a, s);
     ds__arena_lock(a);

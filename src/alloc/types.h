@@ -30,7 +30,7 @@
        synchronised.
 
    Invariants: The blocks of a segment fill its address space without gaps, in the order of
-   addresses. Sizes of blocks are multiples of 512 (DS__UNIT). A quiet block is in no bin: it is
+   addresses. Sizes of blocks are multiples of 512 (DS__UNIT). A claimed block is in no bin: it is
    parked, or one thread works on it without the lock. A segment's `arena` is NULL if its
    description is not in use.
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
@@ -104,7 +104,7 @@ struct ds__mem_block {
             uint8_t lent;
             /* 1: the block is in no bin, because it is parked, or a thread works on it without the
                lock */
-            uint8_t quiet;
+            uint8_t claimed;
         };
 
         uint32_t flags; /* the four members above as one number */
@@ -118,9 +118,9 @@ struct ds__mem_block {
 };
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define DS__FLAGS(state, quiet) ((uint32_t)(state) | (uint32_t)(quiet) << 24)
+#define DS__FLAGS(state, claimed) ((uint32_t)(state) | (uint32_t)(claimed) << 24)
 #else
-#define DS__FLAGS(state, quiet) ((uint32_t)(state) << 24 | (uint32_t)(quiet))
+#define DS__FLAGS(state, claimed) ((uint32_t)(state) << 24 | (uint32_t)(claimed))
 #endif
 enum {
     DS__FLAGS_LIVE = DS__FLAGS(DS_BLOCK_LIVE, 0),

@@ -5,7 +5,7 @@
    and the automatic checks of a policy with `debug` (ds__pool_check).
 
    Invariants: The check changes nothing, except that parked blocks are merged. If a thread
-   works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
+   works on a claimed block of the device, incomplete sums are not compared. If dev->moving counts
    a call in progress, or changes, the limits are not compared.
    Locks: stops the device (ds__mem_lock_all), and takes the registry's lock under that. The
    caller must hold none of these locks. The driver is not called.
@@ -43,7 +43,7 @@ typedef struct ds__validate_seen {
     size_t seen_holes;
     size_t seen_pending;
     size_t free_bytes;
-    size_t held; /* quiet blocks: a thread works on each, so sums are incomplete */
+    size_t held; /* claimed blocks: a thread works on each, so sums are incomplete */
 } ds__validate_seen;
 
 /* Checks one bin and the blocks in its list. */
@@ -92,14 +92,14 @@ static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) 
     size_t pending = 0;
     size_t deferred = 0;
     for (const ds__mem_block *b = a->pending; b; b = b->list_next) {
-        /* a thread that handles a quiet block changes its uses and its poison without the lock */
-        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
+        /* a thread that handles a claimed block changes its uses and its poison without the lock */
+        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->claimed || b->uses || b->stale),
                   "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         n->listed_pending++;
     }
     for (const ds__mem_block *b = a->deferred; b; b = b->list_next, deferred++)
-        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
+        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->claimed && b->seg && b->seg->direct &&
                       (b->list_next || b == a->deferred_last),
                   "%p does not belong to the deferred blocks", (void *)b->ptr);
     DS__SOUND(deferred == a->deferred_count && !a->deferred == !a->deferred_last,
@@ -114,7 +114,7 @@ static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) 
 static ds_result ds__validate_free(const ds__mem_block *b, const ds__mem_block *before,
                                    ds__validate_seen *n) {
     const ds__segment *s = b->seg;
-    DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
+    DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->claimed,
               "two free blocks at %p are not merged", (void *)b->ptr);
     n->free_bytes += b->size;
     n->seen_free++;
@@ -145,7 +145,7 @@ static ds_result ds__validate_active(const ds__mem_block *b, ds__validate_seen *
     return DS_OK;
 }
 
-/* Checks a block that is not quiet, behind `before`, and counts it. */
+/* Checks a block that is not claimed, behind `before`, and counts it. */
 static ds_result ds__validate_block(const ds__mem_block *b, const ds__mem_block *before,
                                     ds__validate_seen *n) {
     const ds__segment *s = b->seg;
@@ -180,7 +180,7 @@ static ds_result ds__validate_segment(const ds__arena *a, const ds__segment *s,
         at += b->size;
         if (b->state != DS_BLOCK_UNMAPPED)
             mapped += b->size;
-        if (b->quiet) {
+        if (b->claimed) {
             n->held++;
             continue;
         }

@@ -7,7 +7,7 @@
    Invariants: A guard is a fill in stream order, and made only where ds__may_write permits it. A
    guard begins directly behind the requested bytes, rounded up to 4, and is checked only where
    one was filled (`guarded`). The policy may have changed since, or a capture was open then.
-   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc
+   Locks: expects no spinning lock; the freed block is claimed and in no list. ds__watched_alloc
    holds back new captures (ds__g.begin) around its fill. ds__watched_free may block the host
    until the uses of the block and the work of its stream are done.
    Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
@@ -107,7 +107,7 @@ static void ds__watched_poison(ds__arena *a, ds__mem_block *b) {
         (void)ds__poison_late(a, b, 0);
 }
 
-/* Does the extra work of a free in a watched pool. The block is quiet and in no list; no lock is
+/* Does the extra work of a free in a watched pool. The block is claimed and in no list; no lock is
    held. */
 static void ds__watched_free(ds__arena *a, ds__mem_block *b) {
     size_t guard = b->guarded;

@@ -84,7 +84,7 @@ typedef struct ds_plan_step {
     int lane;            /**< lane of the rank */
     ds_plan_location to; /**< location written */
     size_t bytes;        /**< bytes written */
-    uint32_t from;       /**< locations read: index of the first in ds_plan.spot */
+    uint32_t from;       /**< locations read: index of the first in ds_plan.location */
     /** 1: a copy; more: a sum of so many operands in this order, all on the step's own rank */
     uint32_t from_count;
     /** steps of other lanes to wait for: index of the first in ds_plan.before */
@@ -106,10 +106,10 @@ typedef struct ds_plan {
     /** estimated bound: S over the narrowest cut of the links, plus ceil(log2 p) times the shortest
         latency (all_reduce: twice that) */
     int64_t bound_ns;
-    size_t steps;                 /**< number of steps */
-    const ds_plan_step *step;     /**< steps in the order of their begin */
-    const ds_plan_location *spot; /**< locations read by the steps */
-    const uint32_t *before;       /**< indices of steps to wait for */
+    size_t steps;                     /**< number of steps */
+    const ds_plan_step *step;         /**< steps in the order of their begin */
+    const ds_plan_location *location; /**< locations read by the steps */
+    const uint32_t *before;           /**< indices of steps to wait for */
     const size_t *scratch; /**< bytes of scratch memory of each rank and, last, of the host */
 } ds_plan;
 

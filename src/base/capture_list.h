@@ -110,7 +110,7 @@ static int ds__captures_open(void) {
    (cudaThreadExchangeStreamCaptureMode). The lock is held. */
 static int ds__capture_forbids(const ds__capture *c) {
     ds_capture_mode mine = ds__tls.mode;
-    if (ds__tls.quiet || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED)
+    if (ds__tls.relaxed || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED)
         return 0;
     return c->thread == ds__thread_number() ||
            (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);

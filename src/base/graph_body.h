@@ -12,8 +12,8 @@
    a launch_fn.
    Locks: functions that read or change a body expect the lock of its graph or executable; while
    a capture adds to the graph, also ds__g.capture_lock. Dropping a reference takes the lock of
-   the object table. ds__object_unref, ds__node_destroy and ds__body_destroy run the user's destructor
-   with the last owner; where that can happen, they must be called without a lock.
+   the object table. ds__object_unref, ds__node_destroy and ds__body_destroy run the user's
+   destructor with the last owner; where that can happen, they must be called without a lock.
    Threads: any thread; ds__object_ref and ds__object_unref also run on threads of the
    library. */
 #ifndef DS__BASE_GRAPH_BODY_H

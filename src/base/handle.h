@@ -77,7 +77,8 @@ typedef struct ds__table {
     const char *what; /* "stream" */
     size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
-    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_slot_free later */
+    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_slot_free
+       later */
     void (*defer_fn)(void *object);
     /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
     int (*batched_fn)(const void *object);

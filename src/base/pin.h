@@ -2,8 +2,8 @@
 
    Protects an object from being freed while a call uses it, and frees destroyed objects. ds__pin
    sets a hazard pointer and returns the object of a handle, ds__unpin clears it. ds__ref and
-   ds__unref count longer uses. ds__table_invalidate makes a handle stale, ds__slot_retire retires an
-   object without references, and ds__table_reclaim reclaims retired objects.
+   ds__unref count longer uses. ds__table_invalidate makes a handle stale, ds__slot_retire retires
+   an object without references, and ds__table_reclaim reclaims retired objects.
 
    Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
    reclaims passes ds__barrier_run first and then reads all hazard pointers. An object is freed, or
@@ -12,8 +12,8 @@
    ds__callers.count is the number of threads that have a state and have not ended.
    Locks: ds__slot_retire and ds__table_reclaim take the table's lock, for list operations only.
    ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may
-   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_slot_free must
-   hold no lock that these take.
+   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_slot_free
+   must hold no lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */

@@ -45,7 +45,7 @@ typedef struct ds__tls_block {
     int nested;        /* CPU driver: streams being run inside of one another */
     /* the allocator maps or releases memory, which no open capture forbids (torch makes the thread
        relaxed meanwhile) */
-    int quiet;
+    int relaxed;
     ds_capture_mode mode; /* of ds_capture_exchange_mode */
     uint64_t number;      /* of the thread, once asked for */
     int capture_locked;   /* 1: the thread has the capture lock */

@@ -92,8 +92,8 @@ static ds__source ds__bucket_pack(ds__coalesced *a, const ds__bucket *b, size_t 
     return buffer;
 }
 
-/* Creates the results of a bucket as views of a buffer on their device. Each has the dimension order
-   of its tensor. The buffer is freed with the last view. */
+/* Creates the results of a bucket as views of a buffer on their device. Each has the dimension
+   order of its tensor. The buffer is freed with the last view. */
 static ds_result ds__bucket_show(const ds__coalesced *a, const ds__bucket *b, const ds_tensor *flat,
                                  ds_tensor **out) {
     size_t at = 0;

@@ -64,7 +64,8 @@ typedef struct ds__schedule {
     uint32_t *scratch; /* of each rank and of the host: its region */
 } ds__schedule;
 
-/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error. */
+/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error.
+   */
 __attribute__((format(printf, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
                                                                 ...) {
     char why[200];
@@ -221,8 +222,8 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
         if (s->to.rank == (int)rank && s->to.buffer == DS_PLAN_OUTPUT)
             written += s->bytes;
         for (uint32_t k = 0; k < s->from_count; k++)
-            if (plan->spot[s->from + k].rank == (int)rank &&
-                plan->spot[s->from + k].buffer == DS_PLAN_INPUT)
+            if (plan->location[s->from + k].rank == (int)rank &&
+                plan->location[s->from + k].buffer == DS_PLAN_INPUT)
                 read += s->bytes;
     }
     if (read == in->p->d.bytes && written == out->p->d.bytes)
@@ -278,12 +279,12 @@ static void ds__schedule_add_scratch(ds__work *w, const ds__follow *f, ds__sched
 /* Appends a sum of the plan. */
 static uint32_t ds__schedule_add_sum(ds__work *w, const ds__follow *f, const ds__schedule *c,
                                      const ds_plan_step *s, uint32_t lane) {
-    uint32_t first = (uint32_t)w->spots;
+    uint32_t first = (uint32_t)w->locations;
     for (uint32_t k = 0; k < s->from_count; k++) {
-        ds__location *spot = DS__MORE(w, spot);
-        if (!spot)
+        ds__location *location = DS__MORE(w, location);
+        if (!location)
             return DS__NO_INDEX;
-        *spot = ds__schedule_location(c, f, c->plan->spot[s->from + k]);
+        *location = ds__schedule_location(c, f, c->plan->location[s->from + k]);
     }
     return ds__step_reduce_add(w, lane, ds__schedule_location(c, f, s->to), first, f->reduction,
                                s->bytes / f->want.item);
@@ -292,7 +293,7 @@ static uint32_t ds__schedule_add_sum(ds__work *w, const ds__follow *f, const ds_
 /* Appends step i of the plan. A copy to its own place is left out. */
 static void ds__schedule_add_step(ds__work *w, const ds__follow *f, ds__schedule *c, size_t i) {
     const ds_plan_step *s = &c->plan->step[i];
-    const ds_plan_location *from = &c->plan->spot[s->from];
+    const ds_plan_location *from = &c->plan->location[s->from];
     size_t at = (size_t)s->rank * c->lanes + (size_t)s->lane;
     uint32_t lane = c->lane[at];
     ds__location dst = ds__schedule_location(c, f, s->to);

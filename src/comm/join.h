@@ -12,10 +12,10 @@
    a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
    first failure is reported. An event returns to the stock as soon as its waits are enqueued,
    because a wait keeps the record of that moment.
-   Locks: ds__join_event_create and ds__join_event_destroy take ds__c.lock for the stock alone. No driver call
-   runs under it.
-   Threads: caller's threads, each with its own ds__work. ds__join_events_deinit runs in ds_shutdown only
-   and takes no lock. */
+   Locks: ds__join_event_create and ds__join_event_destroy take ds__c.lock for the stock alone. No
+   driver call runs under it.
+   Threads: caller's threads, each with its own ds__work. ds__join_events_deinit runs in ds_shutdown
+   only and takes no lock. */
 #ifndef DS__COMM_JOIN_H
 #define DS__COMM_JOIN_H
 
@@ -119,7 +119,7 @@ static ds_result ds__begin_lanes(ds__work *w) {
         if (s->kind != DS__STEP_REDUCE)
             touches[s->lane * n + w->region[s->src.region].lane] = 1;
         for (uint32_t k = 0; k < s->count; k++)
-            touches[s->lane * n + w->region[w->spot[s->first + k].region].lane] = 1;
+            touches[s->lane * n + w->region[w->location[s->first + k].region].lane] = 1;
     }
     for (size_t i = 0; i < n * n && r == DS_OK; i++)
         if (touches[i] && i / n != i % n)
@@ -205,7 +205,7 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
             o.writes |= s->dst.region == i;
             o.reads |= s->kind != DS__STEP_REDUCE && s->src.region == i;
             for (uint32_t j = 0; j < s->count; j++)
-                o.reads |= w->spot[s->first + j].region == i;
+                o.reads |= w->location[s->first + j].region == i;
         }
         list[n++] = o;
     }

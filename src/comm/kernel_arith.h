@@ -65,8 +65,8 @@ typedef struct ds__comm_masks {
     uint64_t sign; /* floats: the highest bit; else 0 */
     /* bits to invert so that numbers compare like unsigned ones; for the minimum all others, too */
     uint64_t flip;
-    /* floats: added to a number without its sign, the sum reaches the highest bit if and only if the
-       number is NaN; else 0 */
+    /* floats: added to a number without its sign, the sum reaches the highest bit if and only if
+       the number is NaN; else 0 */
     uint64_t room;
     uint64_t quiet; /* floats: the NaN that is written; else 0 */
     uint32_t shift; /* bits - 1 */

@@ -15,8 +15,8 @@
 
 #include "kernel_vector.gen.h"
 
-/* Reduces whole blocks. around: 1 to write around the caches. vector: bytes of the vectors to use, 16
-   or 32. */
+/* Reduces whole blocks. around: 1 to write around the caches. vector: bytes of the vectors to use,
+   16 or 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                    size_t bytes, int around, int vector) {
 #if DS__VECTOR_HAS_32
@@ -31,7 +31,8 @@ static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, con
 }
 
 /* Reduces numbers first to end - 1 of f16 or bf16 if the first input or the result is f32, as in
-   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block. */
+   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block.
+   */
 static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end,
                                  int vector) {
     enum { NUMBERS = 256 };

@@ -100,8 +100,9 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);                      \
     }
 
-/* Maximum and minimum of integers, f16 and bf16: the numbers become signed keys, and the largest key
-   is the result. The key of NaN is larger than all others. S is a signed type, U an unsigned one. */
+/* Maximum and minimum of integers, f16 and bf16: the numbers become signed keys, and the largest
+   key is the result. The key of NaN is larger than all others. S is a signed type, U an unsigned
+   one. */
 typedef struct ds__comm_order {
     uint64_t fold;     /* bits to invert in a negative f16 or bf16 */
     uint64_t flip;     /* bits to invert in every number afterwards */
@@ -146,9 +147,9 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         U more = (U)((x) > (a));                   \
         a = (S)(((U)(x)&more) | ((U)(a) & ~more)); \
     }
-/* Maximum of floats of type V, whose bits are a U; for the minimum all signs are inverted. +0 and -0
-   compare as equal: if the maximum is a zero, it is -0 only if all zeros are negative. `all` has the
-   bits that are set in all numbers; for zeros that is the sign. */
+/* Maximum of floats of type V, whose bits are a U; for the minimum all signs are inverted. +0 and
+   -0 compare as equal: if the maximum is a zero, it is -0 only if all zeros are negative. `all` has
+   the bits that are set in all numbers; for zeros that is the sign. */
 #define DS__COMM_LARGER_REAL(V, U, from, a, all, nan)           \
     {                                                           \
         U bits = *(const U *)(const void *)(from) ^ flip, more; \

@@ -76,7 +76,7 @@ static uint32_t ds__reduce_slice(ds__work *w, ds__location dst, const ds__source
     size_t item = (ds_dtype_get_size)(reduction.dtype);
     size_t bytes = (size_t)slice.size * item;
     ptrdiff_t offset = (ptrdiff_t)(slice.begin * (int64_t)item);
-    uint32_t first = (uint32_t)w->spots;
+    uint32_t first = (uint32_t)w->locations;
     if (w->r < 0 || !slice.size)
         return DS__NO_INDEX;
     for (size_t i = 0; i < count; i++) {
@@ -87,10 +87,10 @@ static uint32_t ds__reduce_slice(ds__work *w, ds__location dst, const ds__source
             ds__step_copy_add(w, lane, here, at, bytes);
             at = here;
         }
-        ds__location *spot = DS__MORE(w, spot);
-        if (!spot)
+        ds__location *location = DS__MORE(w, location);
+        if (!location)
             return DS__NO_INDEX;
-        *spot = at;
+        *location = at;
     }
     dst.offset += offset;
     return ds__step_reduce_add(w, lane, dst, first, reduction, (size_t)slice.size);

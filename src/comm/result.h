@@ -2,8 +2,8 @@
 
    Compares participants with each other (ds__same_dtype, ds__same_shape,
    ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_create,
-   ds__results_destroy), and checks the options. DS__COMM_BEGIN opens a public function; DS__COMM_READY
-   does the same without DS__ENTER.
+   ds__results_destroy), and checks the options. DS__COMM_BEGIN opens a public function;
+   DS__COMM_READY does the same without DS__ENTER.
 
    Invariants: an overlap is found only between tensors without gaps; other overlaps are the
    caller's responsibility. ds__results_destroy sets every result to NULL. DS__COMM_READY expects a

@@ -29,13 +29,13 @@ static void ds__work_begin(ds__work *w, const ds_comm_options *options) {
     w->lane = w->lane_first;
     w->region = w->region_first;
     w->step = w->step_first;
-    w->spot = w->spot_first;
+    w->location = w->location_first;
     w->link = NULL;
     w->strided = NULL;
     w->in = w->in_first;
-    w->lane_room = w->step_room = w->spot_room = 8;
+    w->lane_room = w->step_room = w->location_room = 8;
     w->region_room = 12;
-    w->lanes = w->regions = w->steps = w->links = w->link_room = w->spots = w->strideds =
+    w->lanes = w->regions = w->steps = w->links = w->link_room = w->locations = w->strideds =
         w->strided_room = w->most = w->temporaries = 0;
     w->forked = 0;
     w->progress = DS__WORK_LISTED;
@@ -298,7 +298,8 @@ static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location 
     return (uint32_t)w->steps - 1;
 }
 
-/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes. */
+/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes.
+   */
 static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, ds__location src,
                                   size_t bytes) {
     uint32_t i = w->r < 0 || !bytes ? DS__NO_INDEX : ds__step_add(w, DS__STEP_COPY, lane, dst, src);
@@ -309,8 +310,8 @@ static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, 
     return i;
 }
 
-/* Appends a reduction of the inputs at w->spot[first] and all later spots. Returns the step;
-   DS__NO_INDEX: out of memory. */
+/* Appends a reduction of the inputs at w->location[first] and all later locations. Returns the
+   step; DS__NO_INDEX: out of memory. */
 static uint32_t ds__step_reduce_add(ds__work *w, uint32_t lane, ds__location dst, uint32_t first,
                                     ds__reduction reduction, size_t elements) {
     uint32_t i = ds__step_add(w, DS__STEP_REDUCE, lane, dst, (ds__location){ 0, 0 });
@@ -318,7 +319,7 @@ static uint32_t ds__step_reduce_add(ds__work *w, uint32_t lane, ds__location dst
         return i;
     w->step[i].reduction = reduction;
     w->step[i].first = first;
-    w->step[i].count = (uint32_t)w->spots - first;
+    w->step[i].count = (uint32_t)w->locations - first;
     w->step[i].width = elements;
     if (w->step[i].count > w->most)
         w->most = w->step[i].count;
@@ -337,8 +338,8 @@ static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
     w->step[step].watched = 1;
 }
 
-/* Returns 1 if kernels of a lane can use the region. On a virtual clock, kernels occupy no links, so
-   memory of other devices must be copied. */
+/* Returns 1 if kernels of a lane can use the region. On a virtual clock, kernels occupy no links,
+   so memory of other devices must be copied. */
 static int ds__step_reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];

@@ -39,7 +39,7 @@ static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_strea
                              &(ds__comm_copy){ k->item, k->ndim, k->shape, k->dst, k->src });
     }
     for (uint32_t i = 0; i < s->count; i++)
-        w->in[i] = ds__location_at(w, w->spot[s->first + i]);
+        w->in[i] = ds__location_at(w, w->location[s->first + i]);
     return ds__comm_reduce(stream, s->reduction, dst, w->in, s->count, s->width);
 }
 
@@ -82,8 +82,8 @@ static void ds__steps_now(void *user) {
     }
 }
 
-/* Returns 1 if neither of the step's devices can access the other one, so that the copy goes through
-   the host. */
+/* Returns 1 if neither of the step's devices can access the other one, so that the copy goes
+   through the host. */
 static int ds__step_stages(const ds__work *w, const ds__cstep *s) {
     ds_device to = w->region[s->dst.region].device;
     ds_device from = w->region[s->src.region].device;
@@ -138,8 +138,8 @@ static ds_result ds__spread_run(const ds__work *w) {
     return ds__stream_submit(s, &op);
 }
 
-/* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no copy
-   goes through the host. */
+/* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no
+   copy goes through the host. */
 static int ds__steps_small(const ds__work *w) {
     const size_t most = w->lane[0].s->driver->inline_bytes;
     size_t all = 0;

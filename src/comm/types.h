@@ -24,7 +24,7 @@
    5. If the steps are small and no lane has pending work, the calling thread runs the steps
       (inline_bytes and run_together of the driver). Nothing is enqueued then.
 
-   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
+   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and locations are
    named by index. A step waits only for earlier steps of the list. A temporary region has no
    address until ds__work_run allocates its memory.
    Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
@@ -116,7 +116,7 @@ typedef struct ds__cstep {
     size_t src_pitch;        /* copy: bytes */
     ds__reduction reduction; /* reduction */
     uint32_t strided;        /* strided copy: index of its form */
-    uint32_t first;          /* reduction: index of the first input in the spots */
+    uint32_t first;          /* reduction: index of the first input in the locations */
     uint32_t count;          /* reduction: number of inputs */
 } ds__cstep;
 
@@ -140,11 +140,11 @@ typedef struct ds__work {
     ds__region *region;
     ds__cstep *step;
     ds__link *link;
-    ds__location *spot;
+    ds__location *location;
     ds__strided *strided;
     const void **in; /* addresses of the inputs of the reduction that is being launched */
-    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
-        spot_room, strideds, strided_room;
+    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, locations,
+        location_room, strideds, strided_room;
     ds_result r;        /* the first failure */
     size_t most;        /* largest number of inputs of a reduction */
     size_t temporaries; /* number of temporary regions */
@@ -159,7 +159,7 @@ typedef struct ds__work {
     ds__clane lane_first[8];
     ds__region region_first[12];
     ds__cstep step_first[8];
-    ds__location spot_first[8];
+    ds__location location_first[8];
     const void *in_first[8];
     _Alignas(16) char first[16 << 10];
 } ds__work;

@@ -5,8 +5,8 @@
    base/graph_body.h.
 
    Invariants: a taken graph or executable has a hazard pointer and is locked until
-   ds__graph_unlock or ds__exec_unlock. A body belongs to one graph, executable or child node. A node
-   handle is the serial of its body and the index + 1. While g->capturing is not 0, a change of
+   ds__graph_unlock or ds__exec_unlock. A body belongs to one graph, executable or child node. A
+   node handle is the serial of its body and the index + 1. While g->capturing is not 0, a change of
    the nodes also needs the capture lock (ds__graph_share).
    Locks: an executable's lock, then a graph's lock, then ds__g.capture_lock. Two graph locks are
    never held together. The driver's graph_clone runs under the graph's lock. The user's

@@ -144,17 +144,17 @@ static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__text_writer pen = { write_fn, user, 0, flags };
-    ds__text_writer_print(&pen, "digraph \"");
-    ds__text_writer_quote(&pen, g->label ? g->label : "graph");
-    ds__text_writer_print(&pen, "\" {\n");
+    ds__text_writer writer = { write_fn, user, 0, flags };
+    ds__text_writer_print(&writer, "digraph \"");
+    ds__text_writer_quote(&writer, g->label ? g->label : "graph");
+    ds__text_writer_print(&writer, "\" {\n");
     int shared = ds__graph_share(g);
-    ds__dot_body(&pen, g->body, "");
+    ds__dot_body(&writer, g->body, "");
     ds__graph_unshare(shared);
-    ds__text_writer_print(&pen, "}\n");
+    ds__text_writer_print(&writer, "}\n");
     return ds__graph_unlock(
-        g,
-        pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
+        g, writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
+                          : DS_OK);
 }
 
 DSDEF ds_result(ds_graph_write_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn,

@@ -55,12 +55,12 @@ DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) 
 /* Allocates device memory like ds_device_alloc. */
 DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void **out) {
     *out = NULL;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = ds__driver_of(device)->memory_alloc(device.index, size, out);
     if (r == DS_OK)
         r = ds__memory_made(*out, size, DS_MEMORY_DEVICE | DS__HELD_SEGMENT, ds__backend_of(device),
                             device.index, out);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -72,11 +72,11 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     *out = NULL;
     if (!ds__g.driver[b])
         return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = ds__g.driver[b]->host_alloc(size, out);
     if (r == DS_OK)
         r = ds__memory_made(*out, size, DS_MEMORY_PINNED | DS__HELD_SEGMENT, b, 0, out);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -89,13 +89,13 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f),
                 "%p is not the start of a segment", ptr);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
     if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
         ds__log_warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     return r;
 }
 
@@ -147,14 +147,14 @@ DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
 DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
     *out = NULL;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = driver->share_alloc(device.index, size, out);
     if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SHARED,
                                     ds__backend_of(device), device.index) != DS_OK) {
         driver->share_release(device.index, *out, size);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -167,14 +167,14 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     (void)size;
     DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f),
                 "%p is not the start of a shareable segment", ptr);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
     if (r < 0)
         DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_SHARED, f.backend,
                                 f.device));
     else
         ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     return idle ? r : ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
@@ -183,14 +183,14 @@ DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsign
                                                   size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
     *out = NULL;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = driver->share_import(device.index, handle, size, out);
     if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_IMPORTED,
                                     ds__backend_of(device), device.index) != DS_OK) {
         driver->share_close(device.index, *out, size);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -200,9 +200,9 @@ DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
     ds__found f;
     if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, &f))
         return;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds__driver_of(device)->share_close(device.index, ptr, f.end - f.base);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
 }
 
 #endif

@@ -16,7 +16,7 @@
 #ifndef DS__CORE_SHUTDOWN_H
 #define DS__CORE_SHUTDOWN_H
 
-#include "../base/ipc_board.h"
+#include "../base/ipc_registry.h"
 #include "../base/module.h"
 #include "init.h"
 #include "thread.h"

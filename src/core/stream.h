@@ -11,8 +11,8 @@
    Locks: none. ds__stream_create reclaims and, for a label, invokes the range hook;
    ds_stream_destroy calls the modules (ds__modules_stream_end), which take their own locks. If the
    caller of ds__stream_create holds a lock, ds__tls.upper_locked must be set.
-   Threads: any. ds__stream_destroy runs in ds__retired_reclaim or in ds_shutdown, and runs the user's
-   release function there. */
+   Threads: any. ds__stream_destroy runs in ds__retired_reclaim or in ds_shutdown, and runs the
+   user's release function there. */
 #ifndef DS__CORE_STREAM_H
 #define DS__CORE_STREAM_H
 

@@ -124,16 +124,16 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
 /* Enqueues the record of an event that processes share; *out_upto is its number. */
 static ds_result ds__cpu_put_shared_record(ds__cpu_stream *s, const ds__op *op,
                                            uint64_t *out_upto) {
-    ds__cpu_lane *lane = NULL;
+    ds__cpu_progress *progress = NULL;
     ds__op record = *op;
-    ds_result r = ds__cpu_lane_for(s, op->u.event.event, &lane);
+    ds_result r = ds__cpu_progress_for(s, op->u.event.event, &progress);
     if (r < 0)
         return r;
     record.kind = DS__CPU_OP_SHARED_RECORD;
-    record.u.own.ptr = lane;
+    record.u.own.ptr = progress;
     r = ds__cpu_enqueue(s, &record, out_upto);
     if (r < 0)
-        ds__cpu_lane_unused(lane);
+        ds__cpu_progress_unused(progress);
     return r;
 }
 

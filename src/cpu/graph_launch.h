@@ -70,7 +70,7 @@ static ds_result ds__cpu_launch_add_record(ds__cpu_launch *run, const ds__cpu_fl
         run->shared = ds__host_alloc(x->records * sizeof *run->shared);
     if (!run->shared)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    return ds__cpu_lane_for(x->lane[f->lane], e, &run->shared[record]);
+    return ds__cpu_progress_for(x->lane[f->lane], e, &run->shared[record]);
 }
 
 /* Notes the token of the event at the time of the launch as that of wait number `wait`. */
@@ -161,7 +161,7 @@ static void ds__cpu_launch_cancel(ds__cpu_launch *run) {
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
         ds__cpu_stamp_unref(run->stamp[i]);
     for (uint32_t i = 0; run->shared && i < x->records; i++)
-        ds__cpu_lane_unused(run->shared[i]);
+        ds__cpu_progress_unused(run->shared[i]);
     ds__cpu_launch_destroy(run);
 }
 
@@ -325,7 +325,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
         if (stamp && !failed)
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         if (run->shared && run->shared[op->u.wait.upto])
-            ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
+            ds__cpu_progress_pass(run->shared[op->u.wait.upto], number, failed);
         return DS__CPU_EMPTY; /* the launch drops the reference to the stamp */
     }
     if (op->kind == DS__CPU_OP_NODE_WAIT)

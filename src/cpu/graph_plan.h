@@ -94,7 +94,7 @@ typedef struct ds__cpu_launch {
     int started;
     ds__cpu_stamp **stamp; /* of record nodes; NULL for events without timing */
     /* of record nodes; NULL for events that processes do not share */
-    ds__cpu_lane **shared;
+    ds__cpu_progress **shared;
     ds__cpu_token *token; /* tokens for which the wait nodes wait */
 } ds__cpu_launch;
 

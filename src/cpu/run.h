@@ -154,7 +154,7 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
     case DS__CPU_OP_SHARED_RECORD:
-        ds__cpu_lane_pass(op->u.own.ptr, number, failed);
+        ds__cpu_progress_pass(op->u.own.ptr, number, failed);
         break;
     case DS__OP_GRAPH:
         return ds__cpu_launch_step(w, s, op, number, who);

@@ -1,29 +1,31 @@
-/* cpu/shared_event.h - events shared between processes: lanes and proxies.
+/* cpu/shared_event.h - events shared between processes: progress counters and proxies.
 
-   Publishes how far the streams of this process have come (ds__cpu_lane_for, ds__cpu_lane_pass).
-   Mirrors the progress of streams of other processes (ds__cpu_proxy_of, ds__cpu_mirror).
-   cpu/event.h and cpu/watcher.h use both.
+   Publishes how far the streams of this process have come (ds__cpu_progress_for,
+   ds__cpu_progress_pass). Mirrors the progress of streams of other processes (ds__cpu_proxy_of,
+   ds__cpu_mirror). cpu/event.h and cpu/watcher.h use both.
 
    Policy:
    1. The latest record of such an event is in the shared-memory registry (ds__registry) of the
-      event's owner. It consists of a lane and a number. They mean all work up to that number of
-      a stream in some process.
-   2. A record is an operation of its own. It writes to the lane how far its stream has come.
-   3. A foreign lane has a stream object in this process, its proxy, which only counts. A stream
-      that waits for a foreign record is therefore parked as usual. A token of a proxy stays
-      valid.
-   4. The watcher is a thread that the first such wait starts. It looks at the lanes that are
-      waited for and sleeps on the bells of their registries.
-   5. If the process of a lane has ended, the operations after the last one passed count as
-      failed.
+      event's owner. It consists of a progress counter and a number. They mean all work up to that
+      number of a stream in some process.
+   2. A record is an operation of its own. It writes to the progress counter how far its stream has
+      come.
+   3. A foreign progress counter has a stream object in this process, its proxy, which only counts.
+      A stream that waits for a foreign record is therefore parked as usual. A token of a proxy
+      stays valid.
+   4. The watcher is a thread that the first such wait starts. It looks at the progress counters
+      that are waited for and sleeps on the bells of their registries.
+   5. If the process of a progress counter has ended, the operations after the last one passed count
+      as failed.
 
-   Invariants: numbers of a proxy never decrease, also when the proxy is reused for another lane.
-   A registry stays open while operations that write to it are pending (`pending`).
-   Locks: the mutex of the shared-memory registries guards lanes, proxies and the `done` of
-   proxies. ds__cpu_lane_for takes it, ds__cpu_lane_pass and ds__cpu_lane_unused do without it,
-   and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's lock under
-   it.
-   Threads: caller's threads and the watcher. ds__cpu_lane_pass runs on the owner of the stream. */
+   Invariants: numbers of a proxy never decrease, also when the proxy is reused for another progress
+   counter. A registry stays open while operations that write to it are pending (`pending`).
+   Locks: the mutex of the shared-memory registries guards progress counters, proxies and the `done`
+   of proxies. ds__cpu_progress_for takes it, ds__cpu_progress_pass and ds__cpu_progress_unused do
+   without it, and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's
+   lock under it.
+   Threads: caller's threads and the watcher. ds__cpu_progress_pass runs on the owner of the stream.
+   */
 #ifndef DS__CPU_SHARED_EVENT_H
 #define DS__CPU_SHARED_EVENT_H
 
@@ -32,16 +34,16 @@
 #include "queue.h"
 #include "scheduler.h"
 
-/* The lane of a stream in a registry. */
-struct ds__cpu_lane {
-    struct ds__cpu_lane *next; /* in the list of the stream */
-    struct ds__cpu_lane *all;  /* in the list of all lanes */
-    ds__registry *registry;    /* valid while a registry with this serial is open */
+/* The progress counter of a stream in a registry. */
+struct ds__cpu_progress {
+    struct ds__cpu_progress *next; /* in the list of the stream */
+    struct ds__cpu_progress *all;  /* in the list of all progress counters */
+    ds__registry *registry;        /* valid while a registry with this serial is open */
     uint64_t serial;
     ds__cpu_stream *stream;
-    ds__lane *at;
+    ds__progress *at;
     uint32_t index;
-    int failing; /* 1: the last number written to the lane has failed */
+    int failing; /* 1: the last number written to the progress counter has failed */
 };
 
 struct ds__cpu_proxy {
@@ -50,9 +52,9 @@ struct ds__cpu_proxy {
     struct ds__cpu_proxy *next_watched;
     ds__registry *registry;
     uint64_t serial;
-    uint64_t base;   /* added to the lane's numbers */
+    uint64_t base;   /* added to the progress counter's numbers */
     uint64_t wanted; /* the highest number for which this process waits */
-    uint32_t lane;
+    uint32_t counter;
     int is_watched;
 };
 
@@ -63,22 +65,23 @@ static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
     return near + (uint64_t)((int64_t)((low - near) << 24) >> 24);
 }
 
-/* Returns the lane of a stream in a registry, or NULL. The mutex is held. */
-static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry *b) {
-    ds__cpu_lane *l = s->shared;
+/* Returns the progress counter of a stream in a registry, or NULL. The mutex is held. */
+static ds__cpu_progress *ds__cpu_progress_of(const ds__cpu_stream *s, const ds__registry *b) {
+    ds__cpu_progress *l = s->shared;
     while (l && l->serial != b->serial)
         l = l->next;
     return l;
 }
 
-/* Gives the stream a lane in the registry. The mutex is held. */
-static ds_result ds__cpu_lane_create(ds__cpu_stream *s, ds__registry *b, ds__cpu_lane **out) {
+/* Gives the stream a progress counter in the registry. The mutex is held. */
+static ds_result ds__cpu_progress_create(ds__cpu_stream *s, ds__registry *b,
+                                         ds__cpu_progress **out) {
     uint32_t index = 0;
-    ds_result r = ds__registry_lane(b, &index);
+    ds_result r = ds__registry_progress_add(b, &index);
     if (r < 0)
         return r;
-    ds__cpu_lane *l = s->shared;
-    /* the object of a lane in a closed registry can be used again */
+    ds__cpu_progress *l = s->shared;
+    /* the object of a progress counter in a closed registry can be used again */
     while (l && ds__registry_of(l->serial))
         l = l->next;
     if (!l) {
@@ -87,43 +90,44 @@ static ds_result ds__cpu_lane_create(ds__cpu_stream *s, ds__registry *b, ds__cpu
             return ds__registry_short();
         l->stream = s;
         l->next = s->shared;
-        l->all = ds__cpu.lanes;
-        s->shared = ds__cpu.lanes = l;
+        l->all = ds__cpu.progress;
+        s->shared = ds__cpu.progress = l;
     }
     l->registry = b;
     l->serial = b->serial;
     l->index = index;
-    l->at = &b->sheet->lane[index];
+    l->at = &b->page->progress[index];
     l->failing = 0;
     atomic_store(&l->at->done, atomic_load(&s->done));
     *out = l;
     return DS_OK;
 }
 
-/* Gives the lane for a record of the event on the stream, and counts the record as pending.
-   ds__cpu_lane_pass or ds__cpu_lane_unused must follow. */
-static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out) {
+/* Gives the progress counter for a record of the event on the stream, and counts the record as
+   pending. ds__cpu_progress_pass or ds__cpu_progress_unused must follow. */
+static ds_result ds__cpu_progress_for(ds__cpu_stream *s, const ds__cpu_event *e,
+                                      ds__cpu_progress **out) {
     ds_result r = DS_OK;
     ds__registries_lock();
-    *out = ds__cpu_lane_of(s, e->registry);
+    *out = ds__cpu_progress_of(s, e->registry);
     if (!*out)
-        r = ds__cpu_lane_create(s, e->registry, out);
+        r = ds__cpu_progress_create(s, e->registry, out);
     if (r == DS_OK)
         atomic_fetch_add(&e->registry->pending, 1);
     ds__registries_unlock();
     return r;
 }
 
-/* Undoes the count of ds__cpu_lane_for; the lane may be NULL. */
-static void ds__cpu_lane_unused(const ds__cpu_lane *l) {
+/* Undoes the count of ds__cpu_progress_for; the progress counter may be NULL. */
+static void ds__cpu_progress_unused(const ds__cpu_progress *l) {
     if (l)
         atomic_fetch_sub(&l->registry->pending, 1);
 }
 
-/* Writes to the lane that the stream has come to a record, and rings the bell if another process
-   waits. */
-static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
-    ds__registry_page *sheet = l->registry->sheet;
+/* Writes to the progress counter that the stream has come to a record, and rings the bell if
+   another process waits. */
+static void ds__cpu_progress_pass(ds__cpu_progress *l, uint64_t number, int failed) {
+    ds__registry_page *page = l->registry->page;
     if (failed) {
         if (!l->failing)
             atomic_store(&l->at->failed_from, number);
@@ -131,16 +135,17 @@ static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
     }
     l->failing = failed;
     atomic_store(&l->at->done, number);
-    if (atomic_load(&sheet->waiters)) {
-        atomic_fetch_add(&sheet->bell, 1);
-        ds__futex_wake_shared(&sheet->bell);
+    if (atomic_load(&page->waiters)) {
+        atomic_fetch_add(&page->bell, 1);
+        ds__futex_wake_shared(&page->bell);
     }
     atomic_fetch_sub(&l->registry->pending, 1); /* the registry may be closed after this */
 }
 
-/* Takes over the numbers of the lane that have failed, if there are any. The mutex is held. */
+/* Takes over the numbers of the progress counter that have failed, if there are any. The mutex is
+   held. */
 static void ds__cpu_mirror_failed(ds__cpu_proxy *p) {
-    ds__lane *at = &p->registry->sheet->lane[p->lane];
+    ds__progress *at = &p->registry->page->progress[p->counter];
     uint64_t failed_upto = p->base + atomic_load(&at->failed_upto);
     if (failed_upto == p->base)
         return;
@@ -160,10 +165,10 @@ static void ds__cpu_mirror_failed(ds__cpu_proxy *p) {
     ds__cpu_stays_failed(&p->stream, f, failed_from, failed_upto);
 }
 
-/* Takes over the progress of the lane. If its process has ended before it passed `upto`, the
-   numbers after the last one passed fail. The mutex is held. */
+/* Takes over the progress of the progress counter. If its process has ended before it passed
+   `upto`, the numbers after the last one passed fail. The mutex is held. */
 static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
-    ds__lane *at = &p->registry->sheet->lane[p->lane];
+    ds__progress *at = &p->registry->page->progress[p->counter];
     if (atomic_load(&p->stream.failure))
         return;
     uint64_t who = atomic_load(&at->who);
@@ -188,7 +193,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
         ds__cpu_pass(&p->stream, done);
 }
 
-/* Returns a new proxy, which has no lane yet, or NULL. The mutex is held. */
+/* Returns a new proxy, which has no progress counter yet, or NULL. The mutex is held. */
 static ds__cpu_proxy *ds__cpu_proxy_create(void) {
     ds__cpu_proxy *p = ds__cpu_raw(sizeof *p);
     if (!p)
@@ -200,12 +205,12 @@ static ds__cpu_proxy *ds__cpu_proxy_create(void) {
     return p;
 }
 
-/* Gives the proxy of a lane. A proxy of a closed registry is used again, unless it is watched or
-   has ever failed. The mutex is held. */
-static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy **out) {
+/* Gives the proxy of a progress counter. A proxy of a closed registry is used again, unless it is
+   watched or has ever failed. The mutex is held. */
+static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t counter, ds__cpu_proxy **out) {
     ds__cpu_proxy *p = ds__cpu.proxies;
     ds__cpu_proxy *spare = NULL;
-    for (; p && (p->serial != b->serial || p->lane != lane); p = p->all)
+    for (; p && (p->serial != b->serial || p->counter != counter); p = p->all)
         if (!p->is_watched && !p->stream.had_failure && !ds__registry_of(p->serial))
             spare = p;
     *out = p;
@@ -216,7 +221,7 @@ static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy 
         return ds__registry_short();
     p->registry = b;
     p->serial = b->serial;
-    p->lane = lane;
+    p->counter = counter;
     p->base = atomic_load(&p->stream.done); /* numbers continue, so that old tokens stay valid */
     p->wanted = 0;
     *out = p;

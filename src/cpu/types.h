@@ -42,7 +42,7 @@
 #include "../base/driver.h"
 #include "../api/cpu.h"
 #include "../base/operation.h"
-#include "../base/ipc_board.h"
+#include "../base/ipc_registry.h"
 
 enum {
     DS__CPU_FREE,
@@ -112,7 +112,7 @@ enum {
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
 typedef struct ds__cpu_stream ds__cpu_stream;
-typedef struct ds__cpu_lane ds__cpu_lane;
+typedef struct ds__cpu_progress ds__cpu_progress;
 typedef struct ds__cpu_proxy ds__cpu_proxy;
 
 /* A block of queue memory. Operations follow one another; after a DS__OP_JUMP they continue in
@@ -227,7 +227,7 @@ struct ds__cpu_stream {
     struct ds__cpu_launch *launch; /* of a lane of an executable: the launch that it runs */
     uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
     /* lanes that show its progress to other processes; under the registries' mutex */
-    ds__cpu_lane *shared;
+    ds__cpu_progress *shared;
     struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
 };
 
@@ -358,7 +358,7 @@ static struct {
     ds__cpu_stamp *free_stamps;
     ds__cpu_failure *failures;
     /* for events that processes share; under the registries' mutex */
-    ds__cpu_lane *lanes;
+    ds__cpu_progress *progress;
     ds__cpu_proxy *proxies;
     ds__cpu_proxy *watched;
     ds__os_thread watcher;
@@ -435,9 +435,10 @@ static void ds__cpu_wake_worker(void);
 static void ds__cpu_wake_monitor(void);
 
 /* cpu/shared_event.h */
-static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out);
-static void ds__cpu_lane_unused(const ds__cpu_lane *l);
-static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed);
+static ds_result ds__cpu_progress_for(ds__cpu_stream *s, const ds__cpu_event *e,
+                                      ds__cpu_progress **out);
+static void ds__cpu_progress_unused(const ds__cpu_progress *l);
+static void ds__cpu_progress_pass(ds__cpu_progress *l, uint64_t number, int failed);
 
 /* cpu/stream.h */
 static void ds__cpu_recycle(ds__cpu_stream *s);

@@ -7,8 +7,8 @@
 
    Invariants: a watched proxy holds one user of its registry and one waiter of its page
    (ds__registry_page) until it has passed `wanted`. Proxies of one registry are adjacent in the
-   list `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
-   death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
+   list `watched`. The watcher reads a bell before the progress counters, so that no change is
+   missed. Since a death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
    Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
    lock. The watcher sleeps without it. ds__os_thread_start runs under it in ds__cpu_watch_for. The
    check for open captures is made before it is taken.
@@ -22,29 +22,29 @@
 #include "event.h"
 #include "shared_event.h"
 
-/* Looks at the lanes of all watched proxies, and lists the bells of their registries for the sleep.
-   Proxies that have passed their number are watched no more. Returns the number of bells. The mutex
-   is held. */
-static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
+/* Looks at the progress counters of all watched proxies, and lists the bells of their registries
+   for the sleep. Proxies that have passed their number are watched no more. Returns the number of
+   bells. The mutex is held. */
+static unsigned ds__cpu_watch_progress(ds__sleep *list, unsigned room) {
     unsigned count = 0;
     uint32_t bell = 0;
     const ds__registry *last = NULL;
     for (ds__cpu_proxy **next = &ds__cpu.watched; *next;) {
         ds__cpu_proxy *p = *next;
-        /* read before the lane, so that no change after it is missed */
+        /* read before the progress counter, so that no change after it is missed */
         if (p->registry != last)
-            bell = atomic_load(&p->registry->sheet->bell);
+            bell = atomic_load(&p->registry->page->bell);
         ds__cpu_mirror(p, p->wanted);
         if (atomic_load(&p->stream.done) >= p->wanted) {
             *next = p->next_watched;
             p->is_watched = 0;
-            atomic_fetch_sub(&p->registry->sheet->waiters, 1);
+            atomic_fetch_sub(&p->registry->page->waiters, 1);
             ds__registry_close(p->registry);
             continue;
         }
         if (p->registry != last && count < room)
             list[count++] =
-                (ds__sleep){ bell, (uintptr_t)&p->registry->sheet->bell, 2 /* of 32 bits */, 0 };
+                (ds__sleep){ bell, (uintptr_t)&p->registry->page->bell, 2 /* of 32 bits */, 0 };
         last = p->registry;
         next = &p->next_watched;
     }
@@ -62,7 +62,7 @@ static void *ds__cpu_watcher_main(void *unused) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
         if (atomic_load(&ds__cpu.watch_quit))
             break;
-        unsigned count = ds__cpu_watch_lanes(list + 1, 32);
+        unsigned count = ds__cpu_watch_progress(list + 1, 32);
         ds__registries_unlock();
         /* the death of a process rings no bell */
         if (word != seen || !nap)
@@ -101,7 +101,7 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     if (!p->is_watched) {
         p->is_watched = 1;
         p->registry->users++;
-        atomic_fetch_add(&p->registry->sheet->waiters, 1);
+        atomic_fetch_add(&p->registry->page->waiters, 1);
         ds__cpu_proxy **at = &ds__cpu.watched; /* before other proxies of the registry */
         while (*at && (*at)->registry != p->registry)
             at = &(*at)->next_watched;
@@ -135,18 +135,18 @@ static void ds__cpu_watcher_end(void) {
 
 /* Translates the word of an event in a registry into a token of this process. The mutex is held. */
 static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_token *out) {
-    uint32_t lane = (uint32_t)(word >> 40) - 1;
+    uint32_t counter = (uint32_t)(word >> 40) - 1;
     out->stream = NULL;
     out->upto = 0;
     if (word == 0)
         return DS_OK;
-    if (lane >= atomic_load(&b->sheet->lanes))
+    if (counter >= atomic_load(&b->page->progress_count))
         return ds__fail(DS_ERR_INVALID_HANDLE, "the shared memory of process %d is damaged",
                         b->pid);
     /* this process has recorded the event, through another handle */
-    if (atomic_load(&b->sheet->lane[lane].who) >> 24 == b->me) {
-        ds__cpu_lane *l = ds__cpu.lanes;
-        while (l && (l->serial != b->serial || l->index != lane))
+    if (atomic_load(&b->page->progress[counter].who) >> 24 == b->me) {
+        ds__cpu_progress *l = ds__cpu.progress;
+        while (l && (l->serial != b->serial || l->index != counter))
             l = l->all;
         if (!l)
             return DS_OK;
@@ -155,11 +155,11 @@ static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_toke
         return DS_OK;
     }
     ds__cpu_proxy *p;
-    ds_result r = ds__cpu_proxy_of(b, lane, &p);
+    ds_result r = ds__cpu_proxy_of(b, counter, &p);
     if (r < 0)
         return r;
     out->stream = &p->stream;
-    out->upto = p->base + ds__cpu_whole(word, atomic_load(&b->sheet->lane[lane].done));
+    out->upto = p->base + ds__cpu_whole(word, atomic_load(&b->page->progress[counter].done));
     return DS_OK;
 }
 
@@ -193,7 +193,7 @@ static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_
 static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
     ds_result r;
     ds__cpu_token t = { NULL, 0 };
-    ds__mark *m = &e->registry->sheet->mark[e->mark];
+    ds__mark *m = &e->registry->page->mark[e->mark];
     ds__registries_lock();
     uint64_t word = atomic_load(&m->word);
     if (atomic_load(&m->generation) == e->generation)
@@ -214,13 +214,13 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
 static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto) {
     ds__registries_lock();
     uint64_t word =
-        (uint64_t)(ds__cpu_lane_of(s, e->registry)->index + 1) << 40 | (upto & 0xffffffffff);
+        (uint64_t)(ds__cpu_progress_of(s, e->registry)->index + 1) << 40 | (upto & 0xffffffffff);
     ds__spinlock_lock(&e->lock);
     e->word = word;
     e->stream = s;
     e->upto = upto;
     ds__spinlock_unlock(&e->lock);
-    ds__mark *m = &e->registry->sheet->mark[e->mark];
+    ds__mark *m = &e->registry->page->mark[e->mark];
     if (atomic_load(&m->generation) == e->generation)
         atomic_store(&m->word, word);
     ds__registries_unlock();
@@ -290,7 +290,7 @@ static ds_result ds__cpu_event_share(ds__cpu_event *e) {
         r = ds__registry_event_add(b, &e->mark);
     if (r == DS_OK) {
         e->registry = b;
-        e->generation = atomic_load(&b->sheet->mark[e->mark].generation);
+        e->generation = atomic_load(&b->page->mark[e->mark].generation);
     }
     ds__registries_unlock();
     return r;

@@ -1,14 +1,14 @@
 /* cuda/call.h - scopes, errors and capture modes of CUDA calls.
 
-   Wraps the calls into CUDA. ds__cuda_scope_begin opens a scope with a current device, ds__cuda_scope_end
-   closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of cudart, DS__DR an
-   entry point of the driver library; both report the error of a failed call. DS__RT_CODE and
-   DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change the thread's
-   capture mode around calls that an open capture could forbid.
+   Wraps the calls into CUDA. ds__cuda_scope_begin opens a scope with a current device,
+   ds__cuda_scope_end closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of
+   cudart, DS__DR an entry point of the driver library; both report the error of a failed call.
+   DS__RT_CODE and DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change
+   the thread's capture mode around calls that an open capture could forbid.
 
-   Invariants: A successful ds__cuda_scope_begin needs one ds__cuda_scope_end; a failed one needs none.
-   ds__cuda_scope_end makes the former device current again. An error that was pending in the thread
-   before the scope stays its last error. ds__cuda_scope_begin marks the device as used.
+   Invariants: A successful ds__cuda_scope_begin needs one ds__cuda_scope_end; a failed one needs
+   none. ds__cuda_scope_end makes the former device current again. An error that was pending in the
+   thread before the scope stays its last error. ds__cuda_scope_begin marks the device as used.
    Locks: The successful path takes none. Codes 900 to 908 take the capture lock
    (ds__cuda_capture_failed) unless the thread holds it (ds__tls.capture_locked). ds__cuda_fail may
    invoke the user's log function under the locks of the caller.

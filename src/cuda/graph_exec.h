@@ -411,7 +411,7 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
    may outlive the driver. After a second without progress, the keeps that are left are therefore
    ended here. */
 static void ds__cuda_end_keeps(void) {
-    int quiet = 0;
+    int stalled = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
         uint64_t count = 0;
         ds__spinlock_lock(&ds__cuda.host_lock);
@@ -419,8 +419,8 @@ static void ds__cuda_end_keeps(void) {
         ds__cuda_keep *take = NULL;
         for (const ds__cuda_keep *i = k; i; i = i->next)
             count++;
-        quiet |= count == last && ds__now_ns() - begin > 1000000000u;
-        for (ds__cuda_keep *i = k; i && quiet && !take; i = i->next) {
+        stalled |= count == last && ds__now_ns() - begin > 1000000000u;
+        for (ds__cuda_keep *i = k; i && stalled && !take; i = i->next) {
             int pending = DS__CUDA_PENDING;
             if (atomic_compare_exchange_strong(&i->state, &pending, DS__CUDA_TAKEN))
                 take = i;

@@ -9,7 +9,7 @@
    ds__cuda.releases counts the threads that have found no capture and wait for whole devices.
    Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
    ds__cuda.lock in turn; it waits under none of them. The other entries take none.
-   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode, so open
+   Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode, so open
    captures do not matter. memory_wait blocks the caller. */
 #ifndef DS__CUDA_HOST_MEMORY_H
 #define DS__CUDA_HOST_MEMORY_H

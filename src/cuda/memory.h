@@ -9,7 +9,7 @@
    ds__cuda.near and never change.
    Locks: none.
    Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
-   Allocations for the allocator (ds__tls.quiet) run in relaxed capture mode; other allocations do
+   Allocations for the allocator (ds__tls.relaxed) run in relaxed capture mode; other allocations do
    not, as with cudaMalloc. */
 #ifndef DS__CUDA_MEMORY_H
 #define DS__CUDA_MEMORY_H
@@ -20,7 +20,7 @@
 /* Relaxes the capture mode for a call of the allocator, which may run beside an open capture. Like
    ds__cuda_relax. */
 static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
-    return ds__tls.quiet ? ds__cuda_relax(scope, mode) : 0;
+    return ds__tls.relaxed ? ds__cuda_relax(scope, mode) : 0;
 }
 
 /* Adds the free memory of the device to an error. Inside of a scope. */

@@ -7,7 +7,7 @@
    Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
    (ds__cuda_import_result). No work uses the memory when it is closed or released.
    Locks: none.
-   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode. */
+   Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode. */
 #ifndef DS__CUDA_SHARE_H
 #define DS__CUDA_SHARE_H
 

@@ -2,7 +2,7 @@
 
    Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
    futexes, address space, shared memory, byte locks of files and signal masks. The main users
-   are the CPU driver and the shared-memory registry (base/ipc_board.h).
+   are the CPU driver and the shared-memory registry (base/ipc_registry.h).
 
    Invariants: sizes and alignments of reserved address space are multiples of a page. A shared
    memory object (ds__os_memfd) has no name in the file system and never changes its size.

@@ -48,15 +48,15 @@ static ds__extent ds__slice_span(const ds_plan_desc *w, size_t bytes, size_t j, 
 static uint32_t ds__dstep_add(ds__draft *d, ds__dstep step, const ds_plan_location *from,
                               uint32_t count) {
     size_t most = d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS;
-    step.from = (uint32_t)d->spots;
+    step.from = (uint32_t)d->locations;
     step.from_count = count;
     step.after = DS__NONE;
 
     for (uint32_t i = 0; i < count; i++) {
-        ds_plan_location *spot = DS__ADD(d, spot);
-        if (!spot)
+        ds_plan_location *location = DS__ADD(d, location);
+        if (!location)
             return DS__NONE;
-        *spot = from[i];
+        *location = from[i];
     }
 
     ds__dstep *s = d->steps < most ? DS__ADD(d, step) : NULL;
@@ -221,8 +221,8 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
 typedef struct ds__sum {
     const ds__held *in;
     int count;
-    int depth;              /* twice that of a copy, since a copy may have two legs */
-    ds_plan_location *spot; /* room for `count` places */
+    int depth;                  /* twice that of a copy, since a copy may have two legs */
+    ds_plan_location *location; /* room for `count` places */
 } ds__sum;
 
 /* Adds a sum of the inputs, in their order, to the rank and ring of `to`. Returns `to` with the
@@ -230,7 +230,7 @@ typedef struct ds__sum {
 static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *sum, ds__held to) {
     int rank = to.at.rank;
     for (int i = 0; i < sum->count; i++)
-        sum->spot[i] = sum->in[i].at;
+        sum->location[i] = sum->in[i].at;
     ds__dstep one = {
         .key = ds__emit_step_key(d, c, sum->depth, rank, rank, rank),
         .to = to.at,
@@ -238,7 +238,7 @@ static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *su
         .rank = rank,
         .source = -1,
     };
-    to.step = ds__dstep_add(d, one, sum->spot, (uint32_t)sum->count);
+    to.step = ds__dstep_add(d, one, sum->location, (uint32_t)sum->count);
     for (int i = 0; i < sum->count && !d->failed; i++) {
         ds__schedule_step_after(d, to.step, sum->in[i].step);
         ds__ring_read(d, sum->in[i].ring, c->slots, c->q, to.step);
@@ -291,26 +291,26 @@ static ds__held ds__held_place(ds__draft *d, const ds__piece *c, int v, int outp
 
 /* Parts of a piece on their way up a tree. */
 typedef struct ds__rise {
-    ds__held *sent;         /* by each node to its parent */
-    ds__held *in;           /* inputs of a sum */
-    ds_plan_location *spot; /* places of these inputs */
-    int *low;               /* lowest ranks of these inputs */
-    int *lowest;            /* of each node: the lowest rank in its part of the tree */
+    ds__held *sent;             /* by each node to its parent */
+    ds__held *in;               /* inputs of a sum */
+    ds_plan_location *location; /* places of these inputs */
+    int *low;                   /* lowest ranks of these inputs */
+    int *lowest;                /* of each node: the lowest rank in its part of the tree */
 } ds__rise;
 
 static int ds__rise_init(ds__rise *r, size_t n) {
     r->sent = ds__host_alloc(n * sizeof *r->sent);
     r->in = ds__host_alloc(n * sizeof *r->in);
-    r->spot = ds__host_alloc(n * sizeof *r->spot);
+    r->location = ds__host_alloc(n * sizeof *r->location);
     r->low = ds__host_alloc(2 * n * sizeof *r->low);
     r->lowest = r->low ? r->low + n : NULL;
-    return r->sent && r->in && r->spot && r->low;
+    return r->sent && r->in && r->location && r->low;
 }
 
 static void ds__rise_deinit(ds__rise *r) {
     ds__host_free(r->sent);
     ds__host_free(r->in);
-    ds__host_free(r->spot);
+    ds__host_free(r->location);
     ds__host_free(r->low);
 }
 
@@ -359,7 +359,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
         r.lowest[v] = r.low[0];
         if (k > 1) {
             int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v);
-            ds__sum sum = { r.in, k, 2 * depth, r.spot };
+            ds__sum sum = { r.in, k, 2 * depth, r.location };
             result = ds__emit_sum(d, c, &sum, ds__held_place(d, c, v, wanted, 0));
         }
         if (tree[v] < 0 || d->failed)

@@ -41,7 +41,7 @@ typedef struct ds__grid {
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
     int count;    /* of these inputs */
     int rings;    /* of the rank that sums */
-    ds_plan_location *spot;
+    ds_plan_location *location;
     size_t begin; /* of the piece */
     size_t bytes; /* of the piece */
 } ds__grid;
@@ -112,7 +112,7 @@ static void ds__grid_fetch(ds__grid *g, ds__held from, size_t skip, size_t bytes
 
 /* Sums the inputs that were fetched. */
 static ds__held ds__grid_sum(ds__grid *g, size_t bytes, ds__held to) {
-    ds__sum sum = { g->in, g->count, 2 * g->depth + 1, g->spot };
+    ds__sum sum = { g->in, g->count, 2 * g->depth + 1, g->location };
     g->c.bytes = bytes;
     return ds__emit_sum(g->d, &g->c, &sum, to);
 }
@@ -448,8 +448,8 @@ static int ds__grid_init(ds__grid *g, ds__draft *d) {
     g->sum = ds__host_alloc(2 * n * spans * sizeof *g->sum);
     g->got = ds__host_alloc(n * spans * (size_t)g->most * sizeof *g->got);
     g->in = ds__host_alloc(n * sizeof *g->in);
-    g->spot = ds__host_alloc(n * sizeof *g->spot);
-    if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->spot)
+    g->location = ds__host_alloc(n * sizeof *g->location);
+    if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->location)
         return 0;
 
     int turn = ds__grid_rooted(w) ? d->t->seat[w->root] + 1 : 0;
@@ -467,7 +467,7 @@ static void ds__grid_deinit(ds__grid *g) {
     ds__host_free(g->sum);
     ds__host_free(g->got);
     ds__host_free(g->in);
-    ds__host_free(g->spot);
+    ds__host_free(g->location);
 }
 
 /* Emits piece q. */

@@ -32,22 +32,22 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     size_t ranks = (size_t)d->p + 1;
     size_t lanes = ranks * DS__PLAN_LANES;
     ds_plan_step *step = ds__host_alloc((d->steps + 1) * sizeof *step);
-    ds_plan_location *spot = ds__host_alloc((d->spots + 1) * sizeof *spot);
+    ds_plan_location *location = ds__host_alloc((d->locations + 1) * sizeof *location);
     /* last: plus 1 */
     uint32_t *before = ds__host_alloc((d->links + 1) * sizeof *before);
     uint32_t *last = ds__host_alloc(lanes * sizeof *last);
     uint32_t count = 0;
     size_t *scratch = ds__host_alloc(ranks * sizeof *scratch);
     n->step = step;
-    n->spot = spot;
+    n->location = location;
     n->before = before;
     n->scratch = scratch;
-    if (!step || !spot || !before || !last || !scratch) {
+    if (!step || !location || !before || !last || !scratch) {
         ds__host_free(last);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps);
     }
-    if (d->spots)
-        memcpy(spot, d->spot, d->spots * sizeof *spot);
+    if (d->locations)
+        memcpy(location, d->location, d->locations * sizeof *location);
     memcpy(scratch, d->scratch, ranks * sizeof *scratch);
     for (uint32_t i = 0; i < d->steps; i++) {
         const ds__dstep *s = &d->step[i];
@@ -90,7 +90,7 @@ static void ds__planned_free(ds__planned *o) {
         return;
     ds_allocator allocator = o->allocator; /* `o` is freed too */
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.step);
-    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.spot);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.location);
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.before);
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.scratch);
     ds__release_to(&allocator, o);
@@ -258,31 +258,32 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
     DS__REQUIRE(plan, "plan is NULL");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     const ds__planned *o = (const ds__planned *)plan;
-    ds__text_writer pen = { write_fn, user, 0, 0 };
+    ds__text_writer writer = { write_fn, user, 0, 0 };
     size_t copies = 0;
     for (size_t i = 0; i < plan->steps; i++)
         copies += plan->step[i].from_count == 1;
-    ds__text_writer_print(&pen, "%s of %zu bytes over %d ranks",
+    ds__text_writer_print(&writer, "%s of %zu bytes over %d ranks",
                           ds__collective_names[plan->desc.what], plan->desc.bytes, plan->ranks);
     if (plan->desc.what <= DS_REDUCE)
-        ds__text_writer_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
+        ds__text_writer_print(&writer, ", root %s", t->node[t->rank[plan->desc.root]].name);
     ds__text_writer_print(
-        &pen,
+        &writer,
         ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n",
         plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s", plan->pieces,
         plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes,
         plan->lanes == 1 ? "" : "s");
     ds__text_writer_print(
-        &pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n", (double)plan->predicted_ns / 1e3,
-        (double)plan->bound_ns / 1e3,
+        &writer, "predicted %.1f us, bound %.1f us: %.1f %% of it\n",
+        (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
         plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns : 100.0);
     for (int i = 0; i < DS__ALGO_NAMES; i++)
         if (o->best[i].ns)
-            ds__text_writer_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
+            ds__text_writer_print(&writer, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
                                   ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
                                   o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
                                   o->best[i].pieces == 1 ? "" : "s");
-    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+    return writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
+                          : DS_OK;
 }
 
 #endif

@@ -5,7 +5,7 @@
    (ds__planned) and the list of all plans. plan/search_large.h decides which algorithms are
    tried.
 
-   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, spots, links
+   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, locations, links
    and scratch sizes. Both passes must try the same algorithms in the same order, because `turn`
    is the index of their times. `time[0]` is the best prediction, `time[1]` the time of the
    busiest wire.
@@ -60,9 +60,9 @@ static void ds__search_keep(ds__search *s) {
     d->step = other.step;
     d->step_room = other.step_room;
     d->steps = 0;
-    d->spot = other.spot;
-    d->spot_room = other.spot_room;
-    d->spots = 0;
+    d->location = other.location;
+    d->location_room = other.location_room;
+    d->locations = 0;
     d->link = other.link;
     d->link_room = other.link_room;
     d->links = 0;

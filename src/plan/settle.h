@@ -227,7 +227,8 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
 
 /* Gives each step a lane, in the chosen order. The virtual clock serves the step that is ready
    first, and a served step holds its wires, engine or memory from then on. If needed, a step waits
-   for one more step: it is then ready after the earlier steps of the same wires, engine or memory. Returns 0 if memory is exhausted. */
+   for one more step: it is then ready after the earlier steps of the same wires, engine or memory.
+   Returns 0 if memory is exhausted. */
 static int ds__settle_plan(ds__draft *d) {
     int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
     ds__settling x;

@@ -42,7 +42,7 @@ static ptrdiff_t ds__tree_add(ds__draft *d, int root) {
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
         size_t full = d->tree_room;
-        int *grown = ds__array_grow(&d->tree, full, &d->tree_room, sizeof *d->tree);
+        int *grown = ds__array_add(&d->tree, full, &d->tree_room, sizeof *d->tree);
         if (!grown)
             d->failed = 1;
     }

@@ -106,12 +106,12 @@ typedef struct ds__draft {
     int *tree; /* parents, p + 1 of each */
     ds__flow *flow;
     ds__dstep *step;
-    ds_plan_location *spot;
+    ds_plan_location *location;
     ds__dlink *link;
     uint32_t *head;
     ds__ring *ring;
-    size_t trees, flows, steps, spots, links, heads, rings, tree_room, flow_room, step_room,
-        spot_room, link_room, head_room, ring_room;
+    size_t trees, flows, steps, locations, links, heads, rings, tree_room, flow_room, step_room,
+        location_room, link_room, head_room, ring_room;
     size_t *scratch;
     int *place; /* rings of a flow: 5 for each rank */
     int64_t end;
@@ -157,7 +157,7 @@ typedef struct ds__planned {
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
-    void *at = d->failed ? NULL : ds__array_grow(array, *count, room, size);
+    void *at = d->failed ? NULL : ds__array_add(array, *count, room, size);
     if (!at)
         d->failed = 1;
     else
@@ -166,14 +166,14 @@ static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *roo
 }
 
 static void ds__draft_clear(ds__draft *d) {
-    d->steps = d->spots = d->links = d->heads = d->rings = 0;
+    d->steps = d->locations = d->links = d->heads = d->rings = 0;
 }
 
 static void ds__draft_end(ds__draft *d) {
     ds__host_free(d->tree);
     ds__host_free(d->flow);
     ds__host_free(d->step);
-    ds__host_free(d->spot);
+    ds__host_free(d->location);
     ds__host_free(d->link);
     ds__host_free(d->head);
     ds__host_free(d->ring);

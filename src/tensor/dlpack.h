@@ -28,7 +28,8 @@ static ds_result ds__dlpack_import(const ds_tensor *t, int kind, void *managed, 
     ds__storage *storage = r == DS_OK ? ds__storage_create(kind, managed, NULL) : NULL;
     if (!storage)
         return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
-    /* A second user, so that a failure of ds__tensor_create does not invoke the caller's deleter. */
+    /* A second user, so that a failure of ds__tensor_create does not invoke the caller's deleter.
+       */
     atomic_fetch_add(&storage->users, 1);
     r = ds__tensor_create(&d, storage, flags, out);
     if (r < 0)

@@ -1,7 +1,7 @@
 /* topology/types.h - nodes, links and routes of a topology.
 
    Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
-   (ds__troute). ds__route_of finds a route; ds__array_grow grows an array.
+   (ds__troute). ds__route_of finds a route; ds__array_add grows an array.
 
    Policy:
    1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
@@ -105,7 +105,7 @@ static const struct {
 
 /* Adds a zeroed element to an array, which may move. Returns the element; if memory is exhausted,
    reports the error and returns NULL. */
-static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size) {
+static void *ds__array_add(void *array, size_t count, size_t *room, size_t size) {
     void *at;
     memcpy(&at, array, sizeof at);
     if (count == *room) {

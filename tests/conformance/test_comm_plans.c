@@ -466,7 +466,8 @@ static void reduce_in_place(const ds_topology *t, const ds_device *at) {
                 size_t read = 0;
                 for (size_t i = 0; i < c.o.plan->steps; i++)
                     for (uint32_t k = 0; k < c.o.plan->step[i].from_count; k++) {
-                        const ds_plan_location *from = &c.o.plan->spot[c.o.plan->step[i].from + k];
+                        const ds_plan_location *from =
+                            &c.o.plan->location[c.o.plan->step[i].from + k];
                         read += from->buffer == DS_PLAN_INPUT && from->rank == 0
                                     ? c.o.plan->step[i].bytes
                                     : 0;

@@ -390,7 +390,7 @@ AT(ds_plan, predicted_ns, 120);
 AT(ds_plan, bound_ns, 128);
 AT(ds_plan, steps, 136);
 AT(ds_plan, step, 144);
-AT(ds_plan, spot, 152);
+AT(ds_plan, location, 152);
 AT(ds_plan, before, 160);
 AT(ds_plan, scratch, 168);
 

@@ -444,7 +444,7 @@ static void test_each_hint_has_its_case(void **state) {
     hint_of(&s, "100.00 MiB was freed during the call");
     s.pool_pending = 100 * MIB;
     hint_of(&s, "100.00 MiB are freed but in use by other streams; synchronize");
-    s.quiet = 1; /* but nothing that would go back is enough, or what there is is enough */
+    s.capturing = 1; /* but nothing that would go back is enough, or what there is is enough */
     s.back = s.pool_back = 40 * MIB;
     hint_of(&s, "was freed during the call");
     s.awaited = s.pool_awaited = 60 * MIB;
@@ -460,7 +460,7 @@ static void test_each_hint_has_its_case(void **state) {
     s.limit = s.pool_limit = 0;
     s.free = 100 * MIB;
     hint_of(&s, "was freed during the call");
-    s.quiet = 0;
+    s.capturing = 0;
     s.pool_limit = 90 * MIB;
     hint_of(&s, "larger than the pool's limit of 90.00 MiB");
     s.limit = 80 * MIB;

@@ -107,9 +107,9 @@ static int overlap(const ds_plan_location *a, const ds_plan_location *b, size_t 
 static int meet(const ds_plan *p, const ds_plan_step *s, const ds_plan_step *o) {
     int yes = overlap(&s->to, &o->to, s->bytes, o->bytes);
     for (uint32_t k = 0; k < o->from_count; k++)
-        yes |= overlap(&s->to, &p->spot[o->from + k], s->bytes, o->bytes);
+        yes |= overlap(&s->to, &p->location[o->from + k], s->bytes, o->bytes);
     for (uint32_t k = 0; k < s->from_count; k++)
-        yes |= overlap(&o->to, &p->spot[s->from + k], o->bytes, s->bytes);
+        yes |= overlap(&o->to, &p->location[s->from + k], o->bytes, s->bytes);
     return yes;
 }
 
@@ -129,14 +129,14 @@ static int check_steps(checker *c) {
         if (s->rank < 0 || s->rank >= p->ranks || s->lane < 0 || s->lane >= p->lanes)
             return wrong(c, "no such lane", i);
         for (uint32_t k = 0; k <= s->from_count; k++) {
-            const ds_plan_location *spot = k ? &p->spot[s->from + k - 1] : &s->to;
-            if (spot->rank < 0 || spot->rank > p->ranks || spot->buffer < 0 || spot->buffer > 2 ||
-                spot->offset % c->item || s->bytes % c->item ||
-                spot->offset + s->bytes > room_of(p, spot->buffer, spot->rank))
+            const ds_plan_location *location = k ? &p->location[s->from + k - 1] : &s->to;
+            if (location->rank < 0 || location->rank > p->ranks || location->buffer < 0 ||
+                location->buffer > 2 || location->offset % c->item || s->bytes % c->item ||
+                location->offset + s->bytes > room_of(p, location->buffer, location->rank))
                 return wrong(c, "outside of its memory", i);
-            if (k && s->from_count > 1 && (spot->rank != s->rank || s->to.rank != s->rank))
+            if (k && s->from_count > 1 && (location->rank != s->rank || s->to.rank != s->rank))
                 return wrong(c, "a sum of what is elsewhere", i);
-            if (k && overlap(spot, &s->to, s->bytes, s->bytes))
+            if (k && overlap(location, &s->to, s->bytes, s->bytes))
                 return wrong(c, "writes what it reads", i);
         }
         if (!s->from_count || s->to.buffer == DS_PLAN_INPUT)
@@ -160,11 +160,11 @@ static int check_steps(checker *c) {
                 return wrong(c, "touches what another one does, in no order", i);
         }
         for (size_t e = 0; e < s->bytes / c->item; e++) {
-            value sum = at(c, &p->spot[s->from])[e];
+            value sum = at(c, &p->location[s->from])[e];
             if (!sum.ranks)
                 return wrong(c, "reads what nobody wrote", i);
             for (uint32_t k = 1; k < s->from_count; k++) {
-                value one = at(c, &p->spot[s->from + k])[e];
+                value one = at(c, &p->location[s->from + k])[e];
                 if (one.element != sum.element || one.ranks & sum.ranks || !one.ranks)
                     return wrong(c, "sums what does not belong together", i);
                 sum.listed &= one.ranks == sum.ranks + 1 && (sum.ranks & (sum.ranks + 1)) == 0 &&
@@ -757,29 +757,29 @@ static void test_the_checker_catches_changed_plans(void **state) {
                 char why[200];
                 ds_plan other = *p;
                 ds_plan_step *step = calloc(p->steps, sizeof *step);
-                ds_plan_location *spot = calloc(p->steps * 9, sizeof *spot);
-                uint32_t spots = p->step[p->steps - 1].from + p->step[p->steps - 1].from_count;
+                ds_plan_location *location = calloc(p->steps * 9, sizeof *location);
+                uint32_t locations = p->step[p->steps - 1].from + p->step[p->steps - 1].from_count;
                 for (size_t k = 0; k < p->steps; k++)
-                    if (p->step[k].from + p->step[k].from_count > spots)
-                        spots = p->step[k].from + p->step[k].from_count;
+                    if (p->step[k].from + p->step[k].from_count > locations)
+                        locations = p->step[k].from + p->step[k].from_count;
                 memcpy(step, p->step, p->steps * sizeof *step);
-                memcpy(spot, p->spot, spots * sizeof *spot);
+                memcpy(location, p->location, locations * sizeof *location);
                 other.step = step;
-                other.spot = spot;
+                other.location = location;
                 if (kind == 0)
                     step[i].bytes -= 4;
                 if (kind == 1)
                     step[i].to.offset += 4;
                 if (kind == 2)
-                    spot[step[i].from].offset += 4;
+                    location[step[i].from].offset += 4;
                 if (kind == 3)
-                    spot[step[i].from].rank = (spot[step[i].from].rank + 1) % 8;
+                    location[step[i].from].rank = (location[step[i].from].rank + 1) % 8;
                 int needed = 0; /* others it comes after only to keep the turns */
                 for (uint32_t k = 0; k < step[i].after_count; k++)
                     needed |= meet(p, &p->step[i], &p->step[p->before[p->step[i].after + k]]);
                 if (kind == 4 && !needed) {
                     free(step);
-                    free(spot);
+                    free(location);
                     continue;
                 }
                 if (kind == 4)
@@ -787,7 +787,7 @@ static void test_the_checker_catches_changed_plans(void **state) {
                 tried[kind]++;
                 caught[kind] += !check(&other, why);
                 free(step);
-                free(spot);
+                free(location);
             }
     }
     for (int kind = 0; kind < 4; kind++)

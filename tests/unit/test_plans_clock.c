@@ -96,7 +96,7 @@ static int64_t run(const ds_plan *p) {
     ok(ds_cpu_get_clock(&begin));
     for (size_t i = 0; i < p->steps; i++) {
         const ds_plan_step *s = &p->step[i];
-        const ds_plan_location *from = &p->spot[s->from];
+        const ds_plan_location *from = &p->location[s->from];
         ds_stream on = lane[s->lane * p->ranks + s->rank];
         for (uint32_t k = 0; k < s->after_count; k++)
             ok(ds_stream_wait_event(on, done[p->before[s->after + k]]));

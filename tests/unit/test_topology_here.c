@@ -486,7 +486,7 @@ static void test_measures_are_lines_of_pairs_and_the_nvlink_rate(void **state) {
 static void add_measure(ds__measured m) {
     ds__spinlock_lock(&ds__c.lock);
     ds__measured *one =
-        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+        ds__array_add(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     assert_non_null(one);
     *one = m;
     ds__measure_count++;

@@ -1,11 +1,11 @@
-/* base/ipc_board.h - shared-memory registries of several processes.
+/* base/ipc_registry.h - shared-memory registries of several processes.
 
    A process that shares events or memory has a shared-memory registry (ds__registry): a page
    (ds__registry_page) of shared memory that other processes open. The page has the process's
-   interprocess events (marks), the progress of the streams that record them (lanes), and its
-   exported memory with its users (export slots: ds__export_slot). ds__registry_own creates the
-   process's own registry, ds__registry_open opens that of another process, and ds__registry_close
-   closes it.
+   interprocess events (marks), the progress of the streams that record them (progress counters),
+   and its exported memory with its users (export slots: ds__export_slot). ds__registry_own creates
+   the process's own registry, ds__registry_open opens that of another process, and
+   ds__registry_close closes it.
 
    Policy:
    1. The page lives as long as one process has it open.
@@ -22,43 +22,44 @@
    6. The bytes of a handle come from outside. They name a place of a registry and its
       generation; sizes, offsets and handles of drivers are read there.
 
-   Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
-   another process stays open while it has users or pending operations, and while its owner lives
-   if this process has a lane in it. Else each opening would take new lanes. A mark's generation
-   is odd while it has an event. It rises when the event ends, and exported handles are stale.
+   Invariants: number 1 in a registry is its owner's. Progress counters are never returned. A
+   registry of another process stays open while it has users or pending operations, and while its
+   owner lives if this process has a progress counter in it. Else each opening would take new
+   progress counters. A mark's generation is odd while it has an event. It rises when the event
+   ends, and exported handles are stale.
    Locks: ds__registries.mutex guards the list and the process's own fields. ds__registries_deinit
    takes it; functions that change the list or a registry expect it. The fork handlers hold it
    across fork. alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an
    event's lock under it.
    Threads: any thread, and the watcher thread of the CPU driver. Other processes and the CPU
    driver's workers change atomic fields of the page without the mutex. */
-#ifndef DS__BASE_IPC_BOARD_H
-#define DS__BASE_IPC_BOARD_H
+#ifndef DS__BASE_IPC_REGISTRY_H
+#define DS__BASE_IPC_REGISTRY_H
 
 #include "error.h"
 #include "state.h"
 
 enum {
     DS__MARKS = 1 << 16,
-    DS__LANES = 1 << 18,
-    DS__STAKES = 1 << 14,
+    DS__PROGRESS_COUNTERS = 1 << 18,
+    DS__EXPORT_SLOTS = 1 << 14,
     DS__LEASES = 62,
-    DS__BOARD_LAYOUT = 2
+    DS__REGISTRY_LAYOUT = 2
 };
 
-/* The progress of one stream that records events of this board. Operations up to `done` are
+/* The progress of one stream that records events of this registry. Operations up to `done` are
    finished; those from failed_from to failed_upto have failed. */
-typedef struct ds__lane {
+typedef struct ds__progress {
     _Atomic uint64_t done;
     _Atomic uint64_t failed_from;
     _Atomic uint64_t failed_upto;
     _Atomic uint64_t who; /* number << 24 | process id */
-} ds__lane;
+} ds__progress;
 
 /* An event. */
 typedef struct ds__mark {
-    /* the latest record: lane + 1 (24 bits) and the number of the operation (lowest 40 bits); 0:
-       none */
+    /* the latest record: progress counter + 1 (24 bits) and the number of the operation (lowest 40
+       bits); 0: none */
     _Atomic uint64_t word;
     _Atomic uint32_t generation;
     uint32_t next; /* the owner's: index + 1, in the list of free ones */
@@ -87,36 +88,36 @@ typedef struct ds__export_slot {
 typedef struct ds__registry_page {
     uint64_t cookie;
     uint32_t layout;
-    _Atomic uint32_t lanes;   /* given out */
-    _Atomic uint32_t waiters; /* threads that sleep on the bell */
-    _Atomic uint32_t bell;    /* changed after `done` of a lane */
-    _Atomic uint64_t peers;   /* numbers given out; 1 is the owner's */
-    int32_t pid;              /* the owner's */
+    _Atomic uint32_t progress_count; /* given out */
+    _Atomic uint32_t waiters;        /* threads that sleep on the bell */
+    _Atomic uint32_t bell;           /* changed after `done` of a progress counter */
+    _Atomic uint64_t peers;          /* numbers given out; 1 is the owner's */
+    int32_t pid;                     /* the owner's */
     uint32_t zero;
-    _Atomic uint32_t marks;  /* given out so far */
-    _Atomic uint32_t stakes; /* given out so far */
+    _Atomic uint32_t marks; /* given out so far */
+    _Atomic uint32_t slots; /* given out so far */
     char pad[4096 - 48];
     ds__mark mark[DS__MARKS];
-    ds__lane lane[DS__LANES];
-    ds__export_slot stake[DS__STAKES];
+    ds__progress progress[DS__PROGRESS_COUNTERS];
+    ds__export_slot slot[DS__EXPORT_SLOTS];
 } ds__registry_page;
 
-/* A board that this process has open. */
+/* A registry that this process has open. */
 typedef struct ds__registry {
     struct ds__registry *next;
-    ds__registry_page *sheet;
-    uint64_t serial; /* unique among the boards of this process */
+    ds__registry_page *page;
+    uint64_t serial; /* unique among the registries of this process */
     uint64_t cookie;
     uint64_t me;
     int pid;
     int fd;
-    int owner_fd;        /* of a board of another process: its number there */
-    int has_lane;        /* this process has one */
-    int users;           /* of a board of another process */
+    int owner_fd;        /* of a registry of another process: its number there */
+    int has_progress;    /* this process has one */
+    int users;           /* of a registry of another process */
     _Atomic int pending; /* operations that will write to it */
-    /* the process's own board only: */
-    uint32_t free_mark;  /* index + 1 of the first free one */
-    uint32_t free_stake; /* index + 1 of the first free one */
+    /* the process's own registry only: */
+    uint32_t free_mark; /* index + 1 of the first free one */
+    uint32_t free_slot; /* index + 1 of the first free one */
 } ds__registry;
 
 static struct {
@@ -165,8 +166,8 @@ static void ds__registries_forked(void) {
 }
 
 static void ds__registry_destroy(ds__registry *b) {
-    if (b->sheet)
-        ds__os_unmap(b->sheet, sizeof *b->sheet);
+    if (b->page)
+        ds__os_unmap(b->page, sizeof *b->page);
     if (b->fd >= 0)
         ds__os_close(b->fd);
     ds__host_free(b);
@@ -179,12 +180,12 @@ static ds__registry *ds__registry_create(int fd) {
         ds__registries.atfork =
             ds__os_at_fork(ds__registries_lock, ds__registries_unlock, ds__registries_forked) == 0;
     if (b && ds__registries.atfork)
-        b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
-    if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
-        ds__os_unmap(b->sheet, sizeof *b->sheet);
-        b->sheet = NULL;
+        b->page = ds__os_memfd_map(fd, sizeof *b->page);
+    if (b && b->page && !ds__os_keep_from_child(b->page, sizeof *b->page)) {
+        ds__os_unmap(b->page, sizeof *b->page);
+        b->page = NULL;
     }
-    if (!b || !b->sheet) {
+    if (!b || !b->page) {
         ds__host_free(b);
         ds__os_close(fd);
         return NULL;
@@ -198,7 +199,7 @@ static ds_result ds__registry_short(void) {
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the shared-memory registry");
 }
 
-/* Returns the board of this process, which the first call creates. The mutex is held. */
+/* Returns the registry of this process, which the first call creates. The mutex is held. */
 DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
     uint64_t cookie = ds__os_cookie();
     *out = ds__registries.own;
@@ -216,16 +217,16 @@ DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
     }
     if (!b)
         return ds__registry_short();
-    b->cookie = b->sheet->cookie = cookie;
+    b->cookie = b->page->cookie = cookie;
     b->me = 1;
-    b->pid = b->sheet->pid = (int)ds__os_process_id();
-    b->sheet->layout = DS__BOARD_LAYOUT;
-    atomic_store(&b->sheet->peers, 1);
+    b->pid = b->page->pid = (int)ds__os_process_id();
+    b->page->layout = DS__REGISTRY_LAYOUT;
+    atomic_store(&b->page->peers, 1);
     *out = ds__registries.own = b;
     return DS_OK;
 }
 
-/* Returns 1 if the process with this number on the board is alive. */
+/* Returns 1 if the process with this number on the registry is alive. */
 static int ds__registry_alive(const ds__registry *b, uint64_t number) {
     return number == b->me || ds__os_byte_held(b->fd, number);
 }
@@ -245,11 +246,11 @@ static ds_result ds__peer_fail(int pid) {
                     strerror(errno));
 }
 
-/* Closes boards of other processes that are not used any more. The mutex is held. */
+/* Closes registries of other processes that are not used any more. The mutex is held. */
 static void ds__registries_tidy(void) {
     for (ds__registry **p = &ds__registries.others; *p;) {
         ds__registry *b = *p;
-        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__registry_alive(b, 1))) {
+        if (b->users || atomic_load(&b->pending) || (b->has_progress && ds__registry_alive(b, 1))) {
             p = &b->next;
             continue;
         }
@@ -258,20 +259,20 @@ static void ds__registries_tidy(void) {
     }
 }
 
-/* Checks the board that another process exports, and takes a number on it, whose file lock says
+/* Checks the registry that another process exports, and takes a number on it, whose file lock says
    that this process lives. */
 static ds_result ds__registry_register(ds__registry *b) {
     int pid = b->pid;
-    if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
+    if (b->page->cookie != b->cookie || b->page->layout != DS__REGISTRY_LAYOUT)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "process %d has an incompatible version of devstream; use the same version "
                         "in both processes",
                         pid);
-    if (b->sheet->pid != pid)
+    if (b->page->pid != pid)
         return ds__fail(DS_ERR_INVALID_VALUE,
                         "the handle names process %d, but the events and memory are of process %d",
-                        pid, b->sheet->pid);
-    b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1;
+                        pid, b->page->pid);
+    b->me = atomic_fetch_add(&b->page->peers, 1) + 1;
     if (!ds__os_hold_byte(b->fd, b->me))
         return ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
     return DS_OK;
@@ -300,7 +301,7 @@ static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registr
     return DS_OK;
 }
 
-/* Opens the board of the process that exported a handle. That process must be alive. The caller
+/* Opens the registry of the process that exported a handle. That process must be alive. The caller
    ends with ds__registry_close. The mutex is held. */
 DS__SEAM static ds_result ds__registry_open(int pid, int fd, uint64_t cookie, ds__registry **out) {
     ds_result r = DS_OK;
@@ -333,8 +334,8 @@ DS__SEAM static void ds__registry_close(ds__registry *b) {
     ds__registries_tidy();
 }
 
-/* Returns the board with this serial, or NULL if this process does not have it open. The mutex is
-   held. */
+/* Returns the registry with this serial, or NULL if this process does not have it open. The mutex
+   is held. */
 DS__SEAM static ds__registry *ds__registry_of(uint64_t serial) {
     ds__registry *b = ds__registries.own;
     if (b && b->serial == serial)
@@ -344,40 +345,41 @@ DS__SEAM static ds__registry *ds__registry_of(uint64_t serial) {
     return b;
 }
 
-/* Takes a lane of the board for this process. The mutex is held. */
-DS__SEAM static ds_result ds__registry_lane(ds__registry *b, uint32_t *out) {
-    ds__registry_page *s = b->sheet;
-    uint32_t i = atomic_load(&s->lanes);
+/* Takes a progress counter of the registry for this process. The mutex is held. */
+DS__SEAM static ds_result ds__registry_progress_add(ds__registry *b, uint32_t *out) {
+    ds__registry_page *s = b->page;
+    uint32_t i = atomic_load(&s->progress_count);
     do {
-        if (i >= DS__LANES)
+        if (i >= DS__PROGRESS_COUNTERS)
             return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                            "%d streams have recorded events of process %d, the maximum", DS__LANES,
-                            b->pid);
-    } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
-    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, lane) + i * sizeof *s->lane,
-                              sizeof *s->lane))
+                            "%d streams have recorded events of process %d, the maximum",
+                            DS__PROGRESS_COUNTERS, b->pid);
+    } while (!atomic_compare_exchange_weak(&s->progress_count, &i, i + 1));
+    if (!ds__os_memfd_reserve(b->fd,
+                              offsetof(ds__registry_page, progress) + i * sizeof *s->progress,
+                              sizeof *s->progress))
         return ds__registry_short();
-    atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
-    b->has_lane = 1;
+    atomic_store(&s->progress[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
+    b->has_progress = 1;
     *out = i;
     return DS_OK;
 }
 
-/* Takes an event slot on the board of this process. The mutex is held. */
+/* Takes an event slot on the registry of this process. The mutex is held. */
 DS__SEAM static ds_result ds__registry_event_add(ds__registry *b, uint32_t *out) {
-    uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
+    uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->page->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "the process has %d interprocess events, the maximum; destroy some",
                         DS__MARKS);
-    ds__mark *m = &b->sheet->mark[i];
+    ds__mark *m = &b->page->mark[i];
     if (b->free_mark) {
         b->free_mark = m->next;
     } else {
         if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, mark) + i * sizeof *m,
                                   sizeof *m))
             return ds__registry_short();
-        atomic_fetch_add(&b->sheet->marks, 1);
+        atomic_fetch_add(&b->page->marks, 1);
     }
     atomic_fetch_add(&m->generation, 1);
     *out = i;
@@ -386,13 +388,13 @@ DS__SEAM static ds_result ds__registry_event_add(ds__registry *b, uint32_t *out)
 
 /* Returns 1 if the slot has the event of this generation. */
 DS__SEAM static int ds__registry_has_event(const ds__registry *b, uint32_t i, uint32_t generation) {
-    return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
-           atomic_load(&b->sheet->mark[i].generation) == generation;
+    return i < DS__MARKS && i < atomic_load(&b->page->marks) && (generation & 1) &&
+           atomic_load(&b->page->mark[i].generation) == generation;
 }
 
 /* Frees an event slot; exported handles of the event become invalid. The mutex is held. */
 DS__SEAM static void ds__registry_event_remove(ds__registry *b, uint32_t i) {
-    ds__mark *m = &b->sheet->mark[i];
+    ds__mark *m = &b->page->mark[i];
     atomic_fetch_add(&m->generation, 1);
     atomic_store(&m->word, 0);
     m->next = b->free_mark;

@@ -46,7 +46,7 @@ static void test_a_stream_takes_one_lane_for_all_its_imports(void **state) {
     ok(ds_event_import(ds_cpu(0), &h, &e));
 
     assert_non_null(ds__registries.others);
-    assert_int_equal(atomic_load(&ds__registries.others->sheet->lanes), 1);
+    assert_int_equal(atomic_load(&ds__registries.others->page->progress_count), 1);
     ok(ds_event_destroy(e));
     close(here[1]);
     assert_int_equal(waitpid(child, &status, 0), child);
