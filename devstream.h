@@ -185,13 +185,14 @@ extern "C" {
     X(DS_ERR_FORKED, -15, \
       "devstream was used before fork; the child process must not call devstream") \
     X(DS_ERR_CROSS_DRIVER, -16, "objects of different drivers cannot be used together") \
-    X(DS_ERR_DRIVER, -17, "a call of the vendor's library failed; ds_error_get_last() has its code") \
+    X(DS_ERR_DRIVER, -17, \
+      "a call of the vendor's library failed; ds_error_get_last() has its code") \
     X(DS_ERR_SYSTEM, -18, "a system call failed; ds_error_get_last() has the reason") \
     X(DS_ERR_CAPTURE_UNSUPPORTED, -19, \
       "not allowed while a stream captures; ds_error_get_last() names the capture and the rule") \
     X(DS_ERR_CAPTURE_INVALIDATED, -20, \
-      "an earlier call, named by ds_error_get_last(), invalidated the capture; end the capture and " \
-      "begin again") \
+      "an earlier call, named by ds_error_get_last(), invalidated the capture; end the capture " \
+      "and begin again") \
     X(DS_ERR_CAPTURE_MERGE, -21, "the call would merge two captures") \
     X(DS_ERR_CAPTURE_UNMATCHED, -22, \
       "the capture was begun on another stream; end the capture on that stream") \
@@ -2983,7 +2984,7 @@ static inline double ds__double_sqrt(double x) {
 
    Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
    futexes, address space, shared memory, byte locks of files and signal masks. The main users
-   are the CPU driver and the shared-memory registry (base/ipc_board.h).
+   are the CPU driver and the shared-memory registry (base/ipc_registry.h).
 
    Invariants: sizes and alignments of reserved address space are multiples of a page. A shared
    memory object (ds__os_memfd) has no name in the file system and never changes its size.
@@ -3484,28 +3485,28 @@ DS__SEAM static void ds__os_set_float_state(uint64_t state) {
 
 /* os/lock.h - spin lock.
 
-   Provides ds__lock, a lock for critical sections of a few dozen instructions. A waiter spins
+   Provides ds__spinlock, a lock for critical sections of a few dozen instructions. A waiter spins
    64 times and then yields the processor before each further attempt.
 
    Invariants: a zeroed lock is free and needs no other initialisation. The lock is not
    recursive, and waiters get it in no particular order.
-   Locks: each ds__lock is one. Its holder must not sleep, wait for a driver or run user code.
+   Locks: each ds__spinlock is one. Its holder must not sleep, wait for a driver or run user code.
    Threads: any. Writes of one holder are visible to the next holder. */
 
 /* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may
    be off the processor. */
-typedef struct ds__lock {
+typedef struct ds__spinlock {
     _Atomic uint32_t taken;
-} ds__lock;
+} ds__spinlock;
 
-static inline int ds__lock_try(ds__lock *lock) {
+static inline int ds__spinlock_try(ds__spinlock *lock) {
     return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
 
 /* Waits for the lock: spins first, then yields. */
-static void ds__lock_slow(ds__lock *lock) {
+static void ds__spinlock_slow(ds__spinlock *lock) {
     for (int spins = 0;; spins++) {
-        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__lock_try(lock))
+        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__spinlock_try(lock))
             return;
         if (spins < 64)
             ds__processor_pause();
@@ -3514,12 +3515,12 @@ static void ds__lock_slow(ds__lock *lock) {
     }
 }
 
-static inline void ds__lock_take(ds__lock *lock) {
-    if (DS__UNLIKELY(!ds__lock_try(lock)))
-        ds__lock_slow(lock);
+static inline void ds__spinlock_lock(ds__spinlock *lock) {
+    if (DS__UNLIKELY(!ds__spinlock_try(lock)))
+        ds__spinlock_slow(lock);
 }
 
-static inline void ds__lock_give(ds__lock *lock) {
+static inline void ds__spinlock_unlock(ds__spinlock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 
@@ -3527,7 +3528,7 @@ static inline void ds__lock_give(ds__lock *lock) {
 
    Wraps the threads of POSIX: ds__mutex and ds__condition for sections that may sleep,
    ds__os_thread for the threads of the library, ds__os_thread_key for data whose function runs
-   when a thread ends, and ds__os_at_fork. Short critical sections use ds__lock (lock.h).
+   when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock (lock.h).
 
    Invariants: a mutex is not recursive. One that is static begins as DS__MUTEX_INIT, another with
    ds__mutex_init. Functions that can fail return 0 or the system's error number.
@@ -3652,7 +3653,7 @@ __attribute__((cold, noinline)) static void ds__nvtx_initialize(void) {
     ds__mutex_unlock(&ds__nvtx.lock);
 }
 
-static inline void ds__nvtx_start(void) {
+static inline void ds__nvtx_init(void) {
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__nvtx.ready, memory_order_acquire)))
         ds__nvtx_initialize();
 }
@@ -3694,7 +3695,7 @@ static inline int ds__nvtx_plain(const ds_range_desc *d) {
 
 static inline void ds__nvtx_mark(void *domain, const ds_range_desc *d) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (ds__nvtx_plain(d))
         nvtxMarkA(d->text);
     else {
@@ -3709,7 +3710,7 @@ static inline void ds__nvtx_mark(void *domain, const ds_range_desc *d) {
 
 static inline void ds__nvtx_push(void *domain, const ds_range_desc *d) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (ds__nvtx_plain(d))
         nvtxRangePushA(d->text);
     else {
@@ -3724,7 +3725,7 @@ static inline void ds__nvtx_push(void *domain, const ds_range_desc *d) {
 
 static inline void ds__nvtx_pop(void *domain) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (domain)
         nvtxDomainRangePop((nvtxDomainHandle_t)domain);
     else
@@ -3737,7 +3738,7 @@ static inline void ds__nvtx_pop(void *domain) {
 /* Returns NVTX's number of the range. */
 static inline uint64_t ds__nvtx_range_start(void *domain, const ds_range_desc *d) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (ds__nvtx_plain(d))
         return nvtxRangeStartA(d->text);
     nvtxEventAttributes_t a = ds__nvtx_attributes(d);
@@ -3763,7 +3764,7 @@ static inline void ds__nvtx_range_end(void *domain, uint64_t range) {
 
 static inline void *ds__nvtx_domain_create(const char *name) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     return nvtxDomainCreateA(name);
 #else
     (void)name;
@@ -3782,7 +3783,7 @@ static inline void ds__nvtx_domain_destroy(void *domain) {
 /* Names the calling thread. */
 static inline void ds__nvtx_name_thread(const char *label) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     nvtxNameOsThreadA(ds__os_thread_id(), label);
 #else
     (void)label;
@@ -3800,7 +3801,7 @@ static inline int ds__nvtx_names_cuda(void) {
 /* Names a stream of CUDA. */
 static inline void ds__nvtx_name_stream(void *native, const char *label) {
 #ifdef DS__NVTX_CUDA
-    ds__nvtx_start();
+    ds__nvtx_init();
     nvtxNameCudaStreamA((cudaStream_t)native, label);
 #else
     (void)native;
@@ -3810,7 +3811,7 @@ static inline void ds__nvtx_name_stream(void *native, const char *label) {
 
 static inline void ds__nvtx_name_device(int index, const char *label) {
 #ifdef DS__NVTX_CUDA
-    ds__nvtx_start();
+    ds__nvtx_init();
     nvtxNameCudaDeviceA(index, label);
 #else
     (void)index;
@@ -4059,7 +4060,7 @@ typedef struct ds__tls_block {
     int nested;        /* CPU driver: streams being run inside of one another */
     /* the allocator maps or releases memory, which no open capture forbids (torch makes the thread
        relaxed meanwhile) */
-    int quiet;
+    int relaxed;
     ds_capture_mode mode; /* of ds_capture_exchange_mode */
     uint64_t number;      /* of the thread, once asked for */
     int capture_locked;   /* 1: the thread has the capture lock */
@@ -4259,7 +4260,7 @@ DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count,
                                       size_t *room) {
     if (more <= *room - count)
         return 1;
-    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
+    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 4;
     void *bigger = wanted <= SIZE_MAX / 4 / element ? ds__host_alloc(wanted * element) : NULL;
     if (!bigger)
         return 0;
@@ -4359,7 +4360,7 @@ typedef struct ds__kept_error {
     char text[sizeof ds__tls.error];
 } ds__kept_error;
 
-DS__SEAM static void ds__error_keep(ds__kept_error *to) {
+DS__SEAM static void ds__error_save(ds__kept_error *to) {
     to->code = ds__tls.code;
     memcpy(to->text, ds__tls.error, sizeof to->text);
 }
@@ -4515,11 +4516,12 @@ typedef struct ds__table {
     const char *what; /* "stream" */
     size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
-    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_free later */
+    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_slot_free
+       later */
     void (*defer_fn)(void *object);
     /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
     int (*batched_fn)(const void *object);
-    ds__lock lock;
+    ds__spinlock lock;
     uint32_t generation; /* the generation of unused slots; differs after each shutdown */
     uint32_t used;
     uint32_t free_head;
@@ -4557,7 +4559,7 @@ static void ds__table_grow(ds__table *t, uint32_t c) {
 }
 
 /* Takes a free slot; NULL: no memory. The table's lock is held. */
-static ds__slot *ds__table_take(ds__table *t) {
+static ds__slot *ds__table_slot_alloc(ds__table *t) {
     ds__slot *slot = NULL;
     if (t->free_head) {
         slot = ds__slot_at(t, t->free_head - 1);
@@ -4577,9 +4579,9 @@ static ds__slot *ds__table_take(ds__table *t) {
 /* Returns a slot for a new object, alive with one reference. No other thread reaches the object
    before it has the handle. NULL: no memory. */
 static void *ds__table_add(ds__table *t) {
-    ds__lock_take(&t->lock);
-    ds__slot *slot = ds__table_take(t);
-    ds__lock_give(&t->lock);
+    ds__spinlock_lock(&t->lock);
+    ds__slot *slot = ds__table_slot_alloc(t);
+    ds__spinlock_unlock(&t->lock);
     if (!slot)
         return NULL;
 
@@ -4598,8 +4600,8 @@ static void *ds__table_add(ds__table *t) {
 
    Protects an object from being freed while a call uses it, and frees destroyed objects. ds__pin
    sets a hazard pointer and returns the object of a handle, ds__unpin clears it. ds__ref and
-   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__slot_retire retires an
-   object without references, and ds__table_reclaim reclaims retired objects.
+   ds__unref count longer uses. ds__table_invalidate makes a handle stale, ds__slot_retire retires
+   an object without references, and ds__table_reclaim reclaims retired objects.
 
    Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
    reclaims passes ds__barrier_run first and then reads all hazard pointers. An object is freed, or
@@ -4608,8 +4610,8 @@ static void *ds__table_add(ds__table *t) {
    ds__callers.count is the number of threads that have a state and have not ended.
    Locks: ds__slot_retire and ds__table_reclaim take the table's lock, for list operations only.
    ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may
-   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_free must
-   hold no lock that these take.
+   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_slot_free
+   must hold no lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */
@@ -4632,7 +4634,7 @@ typedef struct ds__caller {
 } ds__caller;
 
 static struct {
-    ds__lock lock;     /* of the list */
+    ds__spinlock lock; /* of the list */
     ds__caller *list;  /* of all threads that have a state */
     _Atomic int count; /* those that live */
     /* called when the last thread ends; may only wake a thread */
@@ -4663,11 +4665,11 @@ DS__SEAM static ds_device ds__thread_device(void) {
 /* Returns 1 if a thread has pinned the object. */
 static int ds__is_pinned(const void *object) {
     int found = 0;
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     for (ds__caller *t = ds__callers.list; t && !found; t = t->next)
         for (int i = 0; i < DS__PINS && !found; i++)
             found = atomic_load_explicit(&t->pins.at[i], memory_order_acquire) == object;
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     return found;
 }
 
@@ -4749,10 +4751,10 @@ static void ds__slot_retire(ds__table *t, ds__slot *slot, uint64_t word) {
         if (!atomic_compare_exchange_weak(&slot->word, &word,
                                           DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0)))
             continue;
-        ds__lock_take(&t->lock);
+        ds__spinlock_lock(&t->lock);
         slot->next = t->zombies;
         t->zombies = slot->index + 1;
-        ds__lock_give(&t->lock);
+        ds__spinlock_unlock(&t->lock);
         ds__count_dead(share);
         return;
     }
@@ -4770,7 +4772,7 @@ static void ds__unref(ds__table *t, void *object) {
 
 /* Makes the handle stale and drops the reference of the handle. The caller has a pin, or is the
    owner. Returns 0 if the handle was stale. */
-static int ds__table_kill(ds__table *t, void *object) {
+static int ds__table_invalidate(ds__table *t, void *object) {
     ds__slot *slot = object;
     uint64_t word = atomic_load(&slot->word);
     while (DS__STATE(word) == DS__ALIVE) {
@@ -4784,22 +4786,22 @@ static int ds__table_kill(ds__table *t, void *object) {
 }
 
 /* Frees an object that no call, reference or pending work uses, and its slot. */
-static void ds__table_free(ds__table *t, ds__slot *slot) {
+static void ds__table_slot_free(ds__table *t, ds__slot *slot) {
     t->free_fn(slot);
     uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
     atomic_store(&slot->word, DS__WORD(DS__GENERATION(word), DS__FREE, 0));
-    ds__lock_take(&t->lock);
+    ds__spinlock_lock(&t->lock);
     slot->next = t->free_head;
     t->free_head = slot->index + 1;
-    ds__lock_give(&t->lock);
+    ds__spinlock_unlock(&t->lock);
 }
 
 /* Frees or defers the retired objects that no thread pins. */
 static void ds__table_reclaim(ds__table *t) {
-    ds__lock_take(&t->lock);
+    ds__spinlock_lock(&t->lock);
     uint32_t list = t->zombies;
     t->zombies = 0;
-    ds__lock_give(&t->lock);
+    ds__spinlock_unlock(&t->lock);
     if (list)
         ds__barrier_run();
     while (list) {
@@ -4807,17 +4809,17 @@ static void ds__table_reclaim(ds__table *t) {
         list = slot->next;
         /* pins are tested first: a thread with a pin may turn it into a reference */
         if (ds__is_pinned(slot) || DS__REFS(atomic_load(&slot->word)) != 0) {
-            ds__lock_take(&t->lock);
+            ds__spinlock_lock(&t->lock);
             slot->next = t->zombies;
             t->zombies = slot->index + 1;
-            ds__lock_give(&t->lock);
+            ds__spinlock_unlock(&t->lock);
             continue;
         }
         int share = ds__reclaim_share(t, slot);
         if (t->defer_fn)
             t->defer_fn(slot);
         else
-            ds__table_free(t, slot);
+            ds__table_slot_free(t, slot);
         ds__count_dead(-share);
     }
 }
@@ -4884,7 +4886,7 @@ typedef struct ds__stream {
 typedef struct ds__event {
     ds__slot slot;
     _Atomic(void *) native; /* the driver's event, made at the first record */
-    ds__lock bind;          /* of its device, until that is settled */
+    ds__spinlock bind;      /* of its device, until that is settled */
     /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
     _Atomic int settled;
     int claims; /* calls that are about to settle it */
@@ -4920,7 +4922,7 @@ typedef struct ds__kernel {
 
 typedef struct ds__graph {
     ds__slot slot;
-    ds__lock lock;
+    ds__spinlock lock;
     ds__body *body;
     _Atomic int capturing; /* captures that make it */
     char *label;
@@ -4929,7 +4931,7 @@ typedef struct ds__graph {
 
 typedef struct ds__exec {
     ds__slot slot;
-    ds__lock lock;
+    ds__spinlock lock;
     const ds__driver *driver;
     ds__body *body; /* what later launches do */
     void *native;
@@ -5092,7 +5094,7 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
 /* base/module.h - modules above the core, and what they are told.
 
    Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
-   and shutdown. A module enters itself at its first use (ds__module_start). Each has a pointer of
+   and shutdown. A module enters itself at its first use (ds__module_add). Each has a pointer of
    its own in every thread (ds__caller), stream (ds__stream) and device (ds__module_device).
 
    Invariants: the number of a module is a constant. Shutdown runs from the last number to the
@@ -5118,7 +5120,7 @@ DS__SEAM static _Atomic(void *) *ds__module_device(int module, int backend, int 
 }
 
 /* Adds a module to the list, unless it is there. */
-DS__SEAM static void ds__module_start(int number, const ds__module *module) {
+DS__SEAM static void ds__module_add(int number, const ds__module *module) {
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
         atomic_store(&ds__modules[number], module);
 }
@@ -5424,23 +5426,23 @@ static struct {
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;
-    ds__lock capture_lock;
+    ds__spinlock capture_lock;
     ds__capture *captures; /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
     /* held while a capture begins, and by code that needs to know that none is open; never held
        over a wait */
     ds__mutex begin;
-    ds_stream *legacy;      /* per device ordinal, made at first use */
-    _Atomic int sync_debug; /* a ds_sync_debug_mode */
-    ds__lock label_lock;    /* of the labels of streams and devices, which can be replaced */
-    char (*label)[64];      /* of each device ordinal */
+    ds_stream *legacy;       /* per device ordinal, made at first use */
+    _Atomic int sync_debug;  /* a ds_sync_debug_mode */
+    ds__spinlock label_lock; /* of the labels of streams and devices, which can be replaced */
+    char (*label)[64];       /* of each device ordinal */
     /* known memory: readers take no lock and check `range_version` */
-    ds__lock range_lock;
+    ds__spinlock range_lock;
     _Atomic(ds__ranges *) ranges;
     _Atomic size_t range_count;
     _Atomic uint32_t range_version; /* odd while it is changed */
-    ds__lock mapping_lock;
+    ds__spinlock mapping_lock;
     ds__mapping *mappings; /* the mappings in reserved address space, by address */
     size_t mapping_count;
     size_t mapping_room;
@@ -5552,8 +5554,8 @@ DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void 
 
    The core keeps a shadow graph (ds__body) of every graph: nodes with copies of their arguments,
    their dependencies, and the objects that the graph keeps alive. The CPU driver runs the shadow
-   graph itself; the CUDA driver keeps a CUDA graph beside it, node for node. ds__node_make,
-   ds__body_append and ds__body_copy build shadow graphs, ds__body_free ends one.
+   graph itself; the CUDA driver keeps a CUDA graph beside it, node for node. ds__node_create,
+   ds__body_append and ds__body_copy build shadow graphs, ds__body_destroy ends one.
 
    Invariants: a node holds its kernel or event by a reference. A user's object (ds__object: a
    host function's argument, an attached object) counts its owners: graphs, executables and
@@ -5562,9 +5564,9 @@ DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void 
    a launch_fn.
    Locks: functions that read or change a body expect the lock of its graph or executable; while
    a capture adds to the graph, also ds__g.capture_lock. Dropping a reference takes the lock of
-   the object table. ds__object_drop, ds__node_free and ds__body_free run the user's destructor
-   with the last owner; where that can happen, they must be called without a lock.
-   Threads: any thread; ds__object_keep and ds__object_drop also run on threads of the
+   the object table. ds__object_unref, ds__node_destroy and ds__body_destroy run the user's
+   destructor with the last owner; where that can happen, they must be called without a lock.
+   Threads: any thread; ds__object_ref and ds__object_unref also run on threads of the
    library. */
 
 /* Called at each launch of an executable that has the object: before the launch with DS_NOT_READY,
@@ -5590,7 +5592,7 @@ struct ds__node {
     char *label;
     uint32_t *deps; /* indices of the nodes that it starts after */
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     ds__object *payload; /* a host function's argument */
     ds__body *child;
     void *native; /* the driver's */
@@ -5602,7 +5604,7 @@ struct ds__body {
     uint32_t serial; /* number of the graph, which its node handles carry */
     uint32_t origin; /* number of the graph that it was copied from */
     uint32_t count;
-    uint32_t room;
+    size_t room;
     ds__node **node;
     ds__object **object;
     size_t object_count;
@@ -5616,7 +5618,7 @@ static const char *const ds__node_names[] = { "empty",      "kernel",        "co
                                               "event wait", "child graph",   "native" };
 
 /* Returns an object with one owner. NULL: no memory, and the sentence is set. */
-static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
+static ds__object *ds__object_create(void *user, ds_host_fn dtor_fn) {
     ds__object *o = ds__host_alloc(sizeof *o);
     if (!o) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object");
@@ -5628,7 +5630,7 @@ static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
     return o;
 }
 
-static ds__object *ds__object_keep(ds__object *o) {
+static ds__object *ds__object_ref(ds__object *o) {
     if (o)
         atomic_fetch_add(&o->owners, 1);
     return o;
@@ -5636,7 +5638,7 @@ static ds__object *ds__object_keep(ds__object *o) {
 
 /* Drops a reference; the last one runs the destructor. Any thread, also of the library; NULL is
    allowed. */
-static void ds__object_drop(ds__object *o) {
+static void ds__object_unref(ds__object *o) {
     if (!o || atomic_fetch_sub(&o->owners, 1) != 1)
         return;
     int outer = ds__tls.in_callback;
@@ -5648,10 +5650,10 @@ static void ds__object_drop(ds__object *o) {
 }
 
 static ds__body *ds__body_copy(const ds__body *from, int with_serial);
-static void ds__body_free(ds__body *b);
+static void ds__body_destroy(ds__body *b);
 
 /* Frees a node and drops its references. A destructor of the user may run. NULL is allowed. */
-static void ds__node_free(ds__node *n) {
+static void ds__node_destroy(ds__node *n) {
     if (!n)
         return;
     if (n->kind == DS_NODE_KERNEL) {
@@ -5662,9 +5664,9 @@ static void ds__node_free(ds__node *n) {
     }
     if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object)
         ds__unref(&ds__g.events, n->op.u.event.object);
-    ds__object_drop(n->payload);
+    ds__object_unref(n->payload);
     if (n->child)
-        ds__body_free(n->child);
+        ds__body_destroy(n->child);
     ds__host_free(n->label);
     ds__host_free(n->deps);
     ds__host_free(n);
@@ -5675,7 +5677,7 @@ static void ds__node_free(ds__node *n) {
 static void ds__node_discard(ds__node *n) {
     if (n && n->payload)
         n->payload->dtor_fn = NULL;
-    ds__node_free(n);
+    ds__node_destroy(n);
 }
 
 static ds__node *ds__no_node(ds__node *n) {
@@ -5707,7 +5709,7 @@ static int ds__node_take_host(ds__node *n, const ds__op *op) {
     n->op.u.host.dtor_fn = NULL;
     if (!op->u.host.dtor_fn)
         return 1;
-    n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+    n->payload = ds__object_create(op->u.host.user, op->u.host.dtor_fn);
     return n->payload != NULL;
 }
 
@@ -5735,7 +5737,7 @@ static ds_node_kind ds__node_kind_of(int op_kind) {
 
 /* Makes a node of an operation. The node copies the memory of the operation, and keeps its kernel
    or event. Returns NULL if there is no memory, and the sentence is set. */
-static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
+static ds__node *ds__node_create(const ds__op *op, ds_device device, int priority) {
     ds__node *n = ds__host_alloc(sizeof *n);
     if (!n)
         return ds__no_node(n);
@@ -5771,7 +5773,7 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
         break;
     }
     if (!taken) {
-        ds__node_free(n);
+        ds__node_destroy(n);
         return NULL;
     }
     return n;
@@ -5783,41 +5785,29 @@ static ds__node *ds__node_copy(const ds__node *from) {
     ds__op op = from->op;
     if (from->kind == DS_NODE_CHILD)
         op.u.graph.body = from->child;
-    ds__node *n = ds__node_make(&op, from->device, from->priority);
+    ds__node *n = ds__node_create(&op, from->device, from->priority);
     if (!n)
         return NULL;
     n->kind = from->kind;
     n->enabled = from->enabled;
-    n->payload = ds__object_keep(from->payload);
+    n->payload = ds__object_ref(from->payload);
     if (from->label)
         n->label = ds__copy_text(from->label, 255);
     if (from->label && !n->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node");
-        ds__node_free(n);
+        ds__node_destroy(n);
         return NULL;
     }
     return n;
 }
 
-/* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
-   there is no memory, and the sentence is set. */
-static int ds__array_make_room(void *list, size_t element, uint32_t count, uint32_t *room) {
-    void *old;
-    if (count < *room)
+/* Makes room for one more element in an array of a graph. Returns 0 if there is no memory, and the
+   sentence is set. */
+static int ds__graph_array_reserve(void *array, size_t element, size_t count, size_t *room) {
+    if (ds__array_reserve(array, element, count, 1, room))
         return 1;
-    memcpy(&old, list, sizeof old);
-    uint32_t wanted = *room ? 2 * *room : 4;
-    void *more = ds__host_alloc(wanted * element);
-    if (!more) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        return 0;
-    }
-    if (count)
-        memcpy(more, old, count * element);
-    ds__host_free(old);
-    memcpy(list, &more, sizeof more);
-    *room = wanted;
-    return 1;
+    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    return 0;
 }
 
 static int ds__node_depends(const ds__node *n, uint32_t on) {
@@ -5831,7 +5821,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
-    if (!ds__array_make_room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+    if (!ds__graph_array_reserve(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
         return 0;
     n->deps[n->dep_count++] = on;
     return 1;
@@ -5847,7 +5837,7 @@ static uint32_t ds__next_serial(void) {
 }
 
 /* Returns an empty body. NULL: no memory, and the sentence is set. */
-static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
+static ds__body *ds__body_create(const ds__driver *driver, ds_device device) {
     ds__body *b = ds__host_alloc(sizeof *b);
     if (!b) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
@@ -5859,13 +5849,13 @@ static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
     return b;
 }
 
-static void ds__body_free(ds__body *b) {
+static void ds__body_destroy(ds__body *b) {
     if (b->native)
         b->driver->graph_destroy(b);
     for (uint32_t i = 0; i < b->count; i++)
-        ds__node_free(b->node[i]);
+        ds__node_destroy(b->node[i]);
     for (size_t i = 0; i < b->object_count; i++)
-        ds__object_drop(b->object[i]);
+        ds__object_unref(b->object[i]);
     ds__host_free(b->node);
     ds__host_free(b->object);
     ds__host_free(b);
@@ -5880,9 +5870,10 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
         n->deps = ds__copy_bytes(deps, count * sizeof *deps);
         if (!n->deps)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        n->dep_count = n->dep_room = (uint32_t)count;
+        n->dep_room = count;
+        n->dep_count = (uint32_t)count;
     }
-    if (!ds__array_make_room(&b->node, sizeof *b->node, b->count, &b->room))
+    if (!ds__graph_array_reserve(&b->node, sizeof *b->node, b->count, &b->room))
         return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
@@ -5891,12 +5882,10 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
 }
 
 /* Adds an object to the body, which becomes an owner of it. */
-static ds_result ds__body_keep(ds__body *b, ds__object *o) {
-    uint32_t room = (uint32_t)b->object_room;
-    if (!ds__array_make_room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+static ds_result ds__body_object_add(ds__body *b, ds__object *o) {
+    if (!ds__graph_array_reserve(&b->object, sizeof *b->object, b->object_count, &b->object_room))
         return DS_ERR_OUT_OF_MEMORY;
-    b->object_room = room;
-    b->object[b->object_count++] = ds__object_keep(o);
+    b->object[b->object_count++] = ds__object_ref(o);
     if (o->launch_fn)
         b->hooked = 1;
     return DS_OK;
@@ -5905,7 +5894,7 @@ static ds_result ds__body_keep(ds__body *b, ds__object *o) {
 /* Copies nodes, dependencies and kept objects, but nothing of the driver. with_serial: the nodes of
    the copy have the same handles. */
 static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
-    ds__body *b = ds__body_new(from->driver, from->device);
+    ds__body *b = ds__body_create(from->driver, from->device);
     if (!b)
         return NULL;
     if (with_serial)
@@ -5917,13 +5906,13 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
         r = n ? ds__body_append(b, n, from->node[i]->deps, from->node[i]->dep_count)
               : DS_ERR_OUT_OF_MEMORY;
         if (r < 0)
-            ds__node_free(n);
+            ds__node_destroy(n);
     }
     for (size_t i = 0; i < from->object_count && r == DS_OK; i++)
-        r = ds__body_keep(b, from->object[i]);
+        r = ds__body_object_add(b, from->object[i]);
     if (r == DS_OK)
         return b;
-    ds__body_free(b);
+    ds__body_destroy(b);
     return NULL;
 }
 
@@ -6067,7 +6056,7 @@ static int ds__captures_open(void) {
    (cudaThreadExchangeStreamCaptureMode). The lock is held. */
 static int ds__capture_forbids(const ds__capture *c) {
     ds_capture_mode mine = ds__tls.mode;
-    if (ds__tls.quiet || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED)
+    if (ds__tls.relaxed || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED)
         return 0;
     return c->thread == ds__thread_number() ||
            (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);
@@ -6079,7 +6068,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
         return DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         if (c->driver->type != driver->type || !ds__capture_forbids(c))
             continue;
@@ -6089,7 +6078,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
         else
             ds__capture_spoil(c, rule);
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -6121,7 +6110,7 @@ DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
     ds__ref(g);
     /* first: while `capturing` is not 0, no other thread can destroy the graph */
     if (failed && !c->into)
-        ds__table_kill(&ds__g.graphs, g);
+        ds__table_invalidate(&ds__g.graphs, g);
     atomic_fetch_sub(&g->capturing, 1);
     ds__unref(&ds__g.graphs, g);
     ds__host_free(c);
@@ -6131,7 +6120,7 @@ DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
 
    Records for both drivers which parts of reserved address space have memory behind them. A
    driver adds a mapping (ds__mapping_add) before it maps memory and takes the mapping out
-   (ds__mapping_take) before it unmaps it. So mappings that overlap are refused.
+   (ds__mapping_remove) before it unmaps it. So mappings that overlap are refused.
    ds__mapping_check finds ranges that do not end at the bounds of mappings, since cuMemUnmap
    takes whole mappings only.
 
@@ -6155,31 +6144,16 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
-/* Makes room for one more mapping. Returns 0 if there is no memory. The lock is held. */
-static int ds__mapping_grow(void) {
-    if (ds__g.mapping_count < ds__g.mapping_room)
-        return 1;
-    size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-    ds__mapping *more = ds__host_alloc(room * sizeof *more);
-    if (!more)
-        return 0;
-    if (ds__g.mapping_count)
-        memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-    ds__host_free(ds__g.mappings);
-    ds__g.mappings = more;
-    ds__g.mapping_room = room;
-    return 1;
-}
-
 /* Adds a mapping. Refuses one that overlaps a known mapping. */
 DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     ds_result r = DS_OK;
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
     if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    else if (!ds__mapping_grow())
+    else if (!ds__array_reserve(&ds__g.mappings, sizeof *ds__g.mappings, ds__g.mapping_count, 1,
+                                &ds__g.mapping_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
@@ -6187,15 +6161,15 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
         ds__g.mappings[i].at = at;
         ds__g.mappings[i].size = size;
     }
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     if (r == DS_ERR_INVALID_VALUE)
         return ds__fail(r, "%zu bytes at %p overlap mapped memory", size, ptr);
     return r == DS_OK ? r : ds__fail(r, "no memory to keep track of %zu mapped bytes", size);
 }
 
 /* Removes the first mapping that begins in [at, end). Returns 0 if there is none. */
-DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *out) {
-    ds__lock_take(&ds__g.mapping_lock);
+DS__SEAM static int ds__mapping_remove(uintptr_t at, uintptr_t end, ds__mapping *out) {
+    ds__spinlock_lock(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
     int found = i < ds__g.mapping_count && ds__g.mappings[i].at >= at && ds__g.mappings[i].at < end;
     if (found) {
@@ -6204,18 +6178,18 @@ DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *o
                 (--ds__g.mapping_count - i) * sizeof *ds__g.mappings);
         atomic_store_explicit(&ds__g.mapping_taken, 1, memory_order_relaxed);
     }
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     return found;
 }
 
 /* Returns 1 if all of the range is mapped. */
 DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
     uintptr_t end = at + size;
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     for (size_t i = ds__mapping_after(at);
          at < end && i < ds__g.mapping_count && ds__g.mappings[i].at <= at; i++)
         at = ds__g.mappings[i].at + ds__g.mappings[i].size;
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     return at >= end;
 }
 
@@ -6223,11 +6197,11 @@ DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
 DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     uintptr_t end = at + size;
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     for (size_t i = ds__mapping_after(at);
          at < end && i < ds__g.mapping_count && ds__g.mappings[i].at == at; i++)
         at += ds__g.mappings[i].size;
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     return at == end && size ? DS_OK
                              : ds__fail(DS_ERR_INVALID_VALUE,
                                         "%zu bytes at %p are not a mapped range", size, ptr);
@@ -6292,14 +6266,14 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
         ds__os_thread_join(thread[--started]);
 }
 
-/* base/ipc_board.h - shared-memory registries of several processes.
+/* base/ipc_registry.h - shared-memory registries of several processes.
 
    A process that shares events or memory has a shared-memory registry (ds__registry): a page
    (ds__registry_page) of shared memory that other processes open. The page has the process's
-   interprocess events (marks), the progress of the streams that record them (lanes), and its
-   exported memory with its users (export slots: ds__export_slot). ds__registry_own creates the
-   process's own registry, ds__registry_open opens that of another process, and ds__registry_close
-   closes it.
+   interprocess events (marks), the progress of the streams that record them (progress counters),
+   and its exported memory with its users (export slots: ds__export_slot). ds__registry_own creates
+   the process's own registry, ds__registry_open opens that of another process, and
+   ds__registry_close closes it.
 
    Policy:
    1. The page lives as long as one process has it open.
@@ -6316,11 +6290,12 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
    6. The bytes of a handle come from outside. They name a place of a registry and its
       generation; sizes, offsets and handles of drivers are read there.
 
-   Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
-   another process stays open while it has users or pending operations, and while its owner lives
-   if this process has a lane in it. Else each opening would take new lanes. A mark's generation
-   is odd while it has an event. It rises when the event ends, and exported handles are stale.
-   Locks: ds__registries.mutex guards the list and the process's own fields. ds__registries_end
+   Invariants: number 1 in a registry is its owner's. Progress counters are never returned. A
+   registry of another process stays open while it has users or pending operations, and while its
+   owner lives if this process has a progress counter in it. Else each opening would take new
+   progress counters. A mark's generation is odd while it has an event. It rises when the event
+   ends, and exported handles are stale.
+   Locks: ds__registries.mutex guards the list and the process's own fields. ds__registries_deinit
    takes it; functions that change the list or a registry expect it. The fork handlers hold it
    across fork. alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an
    event's lock under it.
@@ -6329,25 +6304,25 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
 
 enum {
     DS__MARKS = 1 << 16,
-    DS__LANES = 1 << 18,
-    DS__STAKES = 1 << 14,
+    DS__PROGRESS_COUNTERS = 1 << 18,
+    DS__EXPORT_SLOTS = 1 << 14,
     DS__LEASES = 62,
-    DS__BOARD_LAYOUT = 2
+    DS__REGISTRY_LAYOUT = 2
 };
 
-/* The progress of one stream that records events of this board. Operations up to `done` are
+/* The progress of one stream that records events of this registry. Operations up to `done` are
    finished; those from failed_from to failed_upto have failed. */
-typedef struct ds__lane {
+typedef struct ds__progress {
     _Atomic uint64_t done;
     _Atomic uint64_t failed_from;
     _Atomic uint64_t failed_upto;
     _Atomic uint64_t who; /* number << 24 | process id */
-} ds__lane;
+} ds__progress;
 
 /* An event. */
 typedef struct ds__mark {
-    /* the latest record: lane + 1 (24 bits) and the number of the operation (lowest 40 bits); 0:
-       none */
+    /* the latest record: progress counter + 1 (24 bits) and the number of the operation (lowest 40
+       bits); 0: none */
     _Atomic uint64_t word;
     _Atomic uint32_t generation;
     uint32_t next; /* the owner's: index + 1, in the list of free ones */
@@ -6376,36 +6351,36 @@ typedef struct ds__export_slot {
 typedef struct ds__registry_page {
     uint64_t cookie;
     uint32_t layout;
-    _Atomic uint32_t lanes;   /* given out */
-    _Atomic uint32_t waiters; /* threads that sleep on the bell */
-    _Atomic uint32_t bell;    /* changed after `done` of a lane */
-    _Atomic uint64_t peers;   /* numbers given out; 1 is the owner's */
-    int32_t pid;              /* the owner's */
+    _Atomic uint32_t progress_count; /* given out */
+    _Atomic uint32_t waiters;        /* threads that sleep on the bell */
+    _Atomic uint32_t bell;           /* changed after `done` of a progress counter */
+    _Atomic uint64_t peers;          /* numbers given out; 1 is the owner's */
+    int32_t pid;                     /* the owner's */
     uint32_t zero;
-    _Atomic uint32_t marks;  /* given out so far */
-    _Atomic uint32_t stakes; /* given out so far */
+    _Atomic uint32_t marks; /* given out so far */
+    _Atomic uint32_t slots; /* given out so far */
     char pad[4096 - 48];
     ds__mark mark[DS__MARKS];
-    ds__lane lane[DS__LANES];
-    ds__export_slot stake[DS__STAKES];
+    ds__progress progress[DS__PROGRESS_COUNTERS];
+    ds__export_slot slot[DS__EXPORT_SLOTS];
 } ds__registry_page;
 
-/* A board that this process has open. */
+/* A registry that this process has open. */
 typedef struct ds__registry {
     struct ds__registry *next;
-    ds__registry_page *sheet;
-    uint64_t serial; /* unique among the boards of this process */
+    ds__registry_page *page;
+    uint64_t serial; /* unique among the registries of this process */
     uint64_t cookie;
     uint64_t me;
     int pid;
     int fd;
-    int owner_fd;        /* of a board of another process: its number there */
-    int has_lane;        /* this process has one */
-    int users;           /* of a board of another process */
+    int owner_fd;        /* of a registry of another process: its number there */
+    int has_progress;    /* this process has one */
+    int users;           /* of a registry of another process */
     _Atomic int pending; /* operations that will write to it */
-    /* the process's own board only: */
-    uint32_t free_mark;  /* index + 1 of the first free one */
-    uint32_t free_stake; /* index + 1 of the first free one */
+    /* the process's own registry only: */
+    uint32_t free_mark; /* index + 1 of the first free one */
+    uint32_t free_slot; /* index + 1 of the first free one */
 } ds__registry;
 
 static struct {
@@ -6453,27 +6428,27 @@ static void ds__registries_forked(void) {
     ds__registries_unlock();
 }
 
-static void ds__registry_free(ds__registry *b) {
-    if (b->sheet)
-        ds__os_unmap(b->sheet, sizeof *b->sheet);
+static void ds__registry_destroy(ds__registry *b) {
+    if (b->page)
+        ds__os_unmap(b->page, sizeof *b->page);
     if (b->fd >= 0)
         ds__os_close(b->fd);
     ds__host_free(b);
 }
 
 /* The mutex is held. */
-static ds__registry *ds__registry_new(int fd) {
+static ds__registry *ds__registry_create(int fd) {
     ds__registry *b = ds__host_alloc(sizeof *b);
     if (b && !ds__registries.atfork)
         ds__registries.atfork =
             ds__os_at_fork(ds__registries_lock, ds__registries_unlock, ds__registries_forked) == 0;
     if (b && ds__registries.atfork)
-        b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
-    if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
-        ds__os_unmap(b->sheet, sizeof *b->sheet);
-        b->sheet = NULL;
+        b->page = ds__os_memfd_map(fd, sizeof *b->page);
+    if (b && b->page && !ds__os_keep_from_child(b->page, sizeof *b->page)) {
+        ds__os_unmap(b->page, sizeof *b->page);
+        b->page = NULL;
     }
-    if (!b || !b->sheet) {
+    if (!b || !b->page) {
         ds__host_free(b);
         ds__os_close(fd);
         return NULL;
@@ -6487,7 +6462,7 @@ static ds_result ds__registry_short(void) {
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the shared-memory registry");
 }
 
-/* Returns the board of this process, which the first call creates. The mutex is held. */
+/* Returns the registry of this process, which the first call creates. The mutex is held. */
 DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
     uint64_t cookie = ds__os_cookie();
     *out = ds__registries.own;
@@ -6498,23 +6473,23 @@ DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
         return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
                         strerror(errno));
     int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__registry_page, mark));
-    ds__registry *b = ds__registry_new(fd);
+    ds__registry *b = ds__registry_create(fd);
     if (b && (!reserved || !ds__os_hold_byte(fd, 1))) {
-        ds__registry_free(b);
+        ds__registry_destroy(b);
         b = NULL;
     }
     if (!b)
         return ds__registry_short();
-    b->cookie = b->sheet->cookie = cookie;
+    b->cookie = b->page->cookie = cookie;
     b->me = 1;
-    b->pid = b->sheet->pid = (int)ds__os_process_id();
-    b->sheet->layout = DS__BOARD_LAYOUT;
-    atomic_store(&b->sheet->peers, 1);
+    b->pid = b->page->pid = (int)ds__os_process_id();
+    b->page->layout = DS__REGISTRY_LAYOUT;
+    atomic_store(&b->page->peers, 1);
     *out = ds__registries.own = b;
     return DS_OK;
 }
 
-/* Returns 1 if the process with this number on the board is alive. */
+/* Returns 1 if the process with this number on the registry is alive. */
 static int ds__registry_alive(const ds__registry *b, uint64_t number) {
     return number == b->me || ds__os_byte_held(b->fd, number);
 }
@@ -6534,33 +6509,33 @@ static ds_result ds__peer_fail(int pid) {
                     strerror(errno));
 }
 
-/* Closes boards of other processes that are not used any more. The mutex is held. */
+/* Closes registries of other processes that are not used any more. The mutex is held. */
 static void ds__registries_tidy(void) {
     for (ds__registry **p = &ds__registries.others; *p;) {
         ds__registry *b = *p;
-        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__registry_alive(b, 1))) {
+        if (b->users || atomic_load(&b->pending) || (b->has_progress && ds__registry_alive(b, 1))) {
             p = &b->next;
             continue;
         }
         *p = b->next;
-        ds__registry_free(b);
+        ds__registry_destroy(b);
     }
 }
 
-/* Checks the board that another process exports, and takes a number on it, whose file lock says
+/* Checks the registry that another process exports, and takes a number on it, whose file lock says
    that this process lives. */
-static ds_result ds__registry_enter(ds__registry *b) {
+static ds_result ds__registry_register(ds__registry *b) {
     int pid = b->pid;
-    if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
+    if (b->page->cookie != b->cookie || b->page->layout != DS__REGISTRY_LAYOUT)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "process %d has an incompatible version of devstream; use the same version "
                         "in both processes",
                         pid);
-    if (b->sheet->pid != pid)
+    if (b->page->pid != pid)
         return ds__fail(DS_ERR_INVALID_VALUE,
                         "the handle names process %d, but the events and memory are of process %d",
-                        pid, b->sheet->pid);
-    b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1;
+                        pid, b->page->pid);
+    b->me = atomic_fetch_add(&b->page->peers, 1) + 1;
     if (!ds__os_hold_byte(b->fd, b->me))
         return ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
     return DS_OK;
@@ -6570,7 +6545,7 @@ static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registr
     int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__registry_page));
     if (got < 0)
         return ds__peer_fail(pid);
-    ds__registry *b = ds__registry_new(got);
+    ds__registry *b = ds__registry_create(got);
     if (!b)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to map the shared memory of process %d",
                         pid);
@@ -6578,9 +6553,9 @@ static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registr
     b->pid = pid;
     b->owner_fd = fd;
     b->cookie = cookie;
-    ds_result r = ds__registry_enter(b);
+    ds_result r = ds__registry_register(b);
     if (r < 0) {
-        ds__registry_free(b);
+        ds__registry_destroy(b);
         return r;
     }
     b->next = ds__registries.others;
@@ -6589,7 +6564,7 @@ static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registr
     return DS_OK;
 }
 
-/* Opens the board of the process that exported a handle. That process must be alive. The caller
+/* Opens the registry of the process that exported a handle. That process must be alive. The caller
    ends with ds__registry_close. The mutex is held. */
 DS__SEAM static ds_result ds__registry_open(int pid, int fd, uint64_t cookie, ds__registry **out) {
     ds_result r = DS_OK;
@@ -6622,8 +6597,8 @@ DS__SEAM static void ds__registry_close(ds__registry *b) {
     ds__registries_tidy();
 }
 
-/* Returns the board with this serial, or NULL if this process does not have it open. The mutex is
-   held. */
+/* Returns the registry with this serial, or NULL if this process does not have it open. The mutex
+   is held. */
 DS__SEAM static ds__registry *ds__registry_of(uint64_t serial) {
     ds__registry *b = ds__registries.own;
     if (b && b->serial == serial)
@@ -6633,40 +6608,41 @@ DS__SEAM static ds__registry *ds__registry_of(uint64_t serial) {
     return b;
 }
 
-/* Takes a lane of the board for this process. The mutex is held. */
-DS__SEAM static ds_result ds__registry_lane(ds__registry *b, uint32_t *out) {
-    ds__registry_page *s = b->sheet;
-    uint32_t i = atomic_load(&s->lanes);
+/* Takes a progress counter of the registry for this process. The mutex is held. */
+DS__SEAM static ds_result ds__registry_progress_add(ds__registry *b, uint32_t *out) {
+    ds__registry_page *s = b->page;
+    uint32_t i = atomic_load(&s->progress_count);
     do {
-        if (i >= DS__LANES)
+        if (i >= DS__PROGRESS_COUNTERS)
             return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                            "%d streams have recorded events of process %d, the maximum", DS__LANES,
-                            b->pid);
-    } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
-    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, lane) + i * sizeof *s->lane,
-                              sizeof *s->lane))
+                            "%d streams have recorded events of process %d, the maximum",
+                            DS__PROGRESS_COUNTERS, b->pid);
+    } while (!atomic_compare_exchange_weak(&s->progress_count, &i, i + 1));
+    if (!ds__os_memfd_reserve(b->fd,
+                              offsetof(ds__registry_page, progress) + i * sizeof *s->progress,
+                              sizeof *s->progress))
         return ds__registry_short();
-    atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
-    b->has_lane = 1;
+    atomic_store(&s->progress[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
+    b->has_progress = 1;
     *out = i;
     return DS_OK;
 }
 
-/* Takes an event slot on the board of this process. The mutex is held. */
+/* Takes an event slot on the registry of this process. The mutex is held. */
 DS__SEAM static ds_result ds__registry_event_add(ds__registry *b, uint32_t *out) {
-    uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
+    uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->page->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "the process has %d interprocess events, the maximum; destroy some",
                         DS__MARKS);
-    ds__mark *m = &b->sheet->mark[i];
+    ds__mark *m = &b->page->mark[i];
     if (b->free_mark) {
         b->free_mark = m->next;
     } else {
         if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, mark) + i * sizeof *m,
                                   sizeof *m))
             return ds__registry_short();
-        atomic_fetch_add(&b->sheet->marks, 1);
+        atomic_fetch_add(&b->page->marks, 1);
     }
     atomic_fetch_add(&m->generation, 1);
     *out = i;
@@ -6675,13 +6651,13 @@ DS__SEAM static ds_result ds__registry_event_add(ds__registry *b, uint32_t *out)
 
 /* Returns 1 if the slot has the event of this generation. */
 DS__SEAM static int ds__registry_has_event(const ds__registry *b, uint32_t i, uint32_t generation) {
-    return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
-           atomic_load(&b->sheet->mark[i].generation) == generation;
+    return i < DS__MARKS && i < atomic_load(&b->page->marks) && (generation & 1) &&
+           atomic_load(&b->page->mark[i].generation) == generation;
 }
 
 /* Frees an event slot; exported handles of the event become invalid. The mutex is held. */
 DS__SEAM static void ds__registry_event_remove(ds__registry *b, uint32_t i) {
-    ds__mark *m = &b->sheet->mark[i];
+    ds__mark *m = &b->page->mark[i];
     atomic_fetch_add(&m->generation, 1);
     atomic_store(&m->word, 0);
     m->next = b->free_mark;
@@ -6689,15 +6665,15 @@ DS__SEAM static void ds__registry_event_remove(ds__registry *b, uint32_t i) {
 }
 
 /* At shutdown, when all operations are over. */
-static void ds__registries_end(void) {
+static void ds__registries_deinit(void) {
     ds__registries_lock();
     while (ds__registries.others) {
         ds__registry *b = ds__registries.others;
         ds__registries.others = b->next;
-        ds__registry_free(b);
+        ds__registry_destroy(b);
     }
     if (ds__registries.own)
-        ds__registry_free(ds__registries.own);
+        ds__registry_destroy(ds__registries.own);
     ds__registries.own = NULL;
     ds__registries_unlock();
 }
@@ -6848,7 +6824,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
     uintptr_t base = (uintptr_t)ptr;
     uintptr_t end = base + size;
     ds_result result = DS_OK;
-    ds__lock_take(&ds__g.range_lock);
+    ds__spinlock_lock(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
     size_t count = atomic_load(&ds__g.range_count);
     size_t i = r ? ds__range_after(r, count, base) : 0;
@@ -6869,7 +6845,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
         atomic_store(&ds__g.range_count, count + 1);
         atomic_fetch_add(&ds__g.range_version, 1);
     }
-    ds__lock_give(&ds__g.range_lock);
+    ds__spinlock_unlock(&ds__g.range_lock);
     return result;
 }
 
@@ -6878,7 +6854,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
 static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     uintptr_t base = (uintptr_t)ptr;
     int found = 0;
-    ds__lock_take(&ds__g.range_lock);
+    ds__spinlock_lock(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
     size_t count = atomic_load(&ds__g.range_count);
     size_t i = r ? ds__range_after(r, count, base) : 0;
@@ -6891,7 +6867,7 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
         atomic_store(&ds__g.range_count, count - 1);
         atomic_fetch_add(&ds__g.range_version, 1);
     }
-    ds__lock_give(&ds__g.range_lock);
+    ds__spinlock_unlock(&ds__g.range_lock);
     return found;
 }
 
@@ -7031,7 +7007,7 @@ enum {
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
 typedef struct ds__cpu_stream ds__cpu_stream;
-typedef struct ds__cpu_lane ds__cpu_lane;
+typedef struct ds__cpu_progress ds__cpu_progress;
 typedef struct ds__cpu_proxy ds__cpu_proxy;
 
 /* A block of queue memory. Operations follow one another; after a DS__OP_JUMP they continue in
@@ -7089,7 +7065,7 @@ typedef struct ds__cpu_job {
    polls (second), the worker while waiting hosts poll (third), rare changes (fourth), threads that
    park or wake streams (the rest). */
 struct ds__cpu_stream {
-    ds__lock put_lock;
+    ds__spinlock put_lock;
     uint32_t tail_at;
     ds__cpu_block *tail;
     /* of a blocking stream: the number of the legacy stream for which it waits already */
@@ -7122,7 +7098,7 @@ struct ds__cpu_stream {
     _Atomic int watch;
     char pad3[64 - 48];
 
-    ds__lock wait_lock;
+    ds__spinlock wait_lock;
     ds__cpu_waiter *waiters;
     ds__cpu_waiter as_waiter;    /* used while the stream is parked */
     _Atomic uint32_t park_count; /* odd while park_on and park_upto are written */
@@ -7146,7 +7122,7 @@ struct ds__cpu_stream {
     struct ds__cpu_launch *launch; /* of a lane of an executable: the launch that it runs */
     uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
     /* lanes that show its progress to other processes; under the registries' mutex */
-    ds__cpu_lane *shared;
+    ds__cpu_progress *shared;
     struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
 };
 
@@ -7163,7 +7139,7 @@ typedef struct ds__cpu_virtual {
 } ds__cpu_virtual;
 
 typedef struct ds__cpu_device {
-    ds__lock lock; /* of the list */
+    ds__spinlock lock; /* of the list */
     ds__cpu_stream *streams;
     ds__cpu_stream *legacy;
     /* blocking streams that capture; under the core's capture lock */
@@ -7171,7 +7147,7 @@ typedef struct ds__cpu_device {
     /* 1: the legacy stream exists, and blocking streams must be ordered with it */
     _Atomic int legacy_used;
     /* orders the legacy stream's submissions against those of blocking streams */
-    ds__lock legacy_lock;
+    ds__spinlock legacy_lock;
     _Atomic(ds__cpu_failure *) failure;
     size_t limit;
     _Atomic size_t used;
@@ -7185,7 +7161,7 @@ typedef struct ds__cpu_stamp {
 } ds__cpu_stamp;
 
 typedef struct ds__cpu_event {
-    ds__lock lock;
+    ds__spinlock lock;
     unsigned flags;
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
@@ -7233,7 +7209,7 @@ static struct {
     int workers_started;
     char pad3[64]; /* the fields above are only read after the start */
     /* ready streams */
-    ds__lock lock; /* ready lists, host list, jobs, counts of threads */
+    ds__spinlock lock; /* ready lists, host list, jobs, counts of threads */
     ds__cpu_stream *ready_head[DS__CPU_LEVELS];
     ds__cpu_stream *ready_tail[DS__CPU_LEVELS];
     ds__cpu_stream *host_head;
@@ -7265,19 +7241,19 @@ static struct {
     int monitor_started;
     _Atomic uint32_t monitor_word; /* 0: asleep or about to be */
     /* memory */
-    ds__lock block_lock;
+    ds__spinlock block_lock;
     ds__cpu_block *free_blocks;
-    ds__lock raw_lock;
+    ds__spinlock raw_lock;
     void **raw; /* all memory of the pools below */
     _Atomic size_t queue_bytes;
-    ds__lock object_lock;
+    ds__spinlock object_lock;
     ds__cpu_stream *free_streams;
     _Atomic int stream_count;
     ds__cpu_event *free_events;
     ds__cpu_stamp *free_stamps;
     ds__cpu_failure *failures;
     /* for events that processes share; under the registries' mutex */
-    ds__cpu_lane *lanes;
+    ds__cpu_progress *progress;
     ds__cpu_proxy *proxies;
     ds__cpu_proxy *watched;
     ds__os_thread watcher;
@@ -7354,9 +7330,10 @@ static void ds__cpu_wake_worker(void);
 static void ds__cpu_wake_monitor(void);
 
 /* cpu/shared_event.h */
-static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out);
-static void ds__cpu_lane_unused(const ds__cpu_lane *l);
-static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed);
+static ds_result ds__cpu_progress_for(ds__cpu_stream *s, const ds__cpu_event *e,
+                                      ds__cpu_progress **out);
+static void ds__cpu_progress_unused(const ds__cpu_progress *l);
+static void ds__cpu_progress_pass(ds__cpu_progress *l, uint64_t number, int failed);
 
 /* cpu/stream.h */
 static void ds__cpu_recycle(ds__cpu_stream *s);
@@ -7380,7 +7357,7 @@ static void *ds__cpu_host_main(void *unused);
    set, all numbers from `failed_from` on have failed. Ranges that failed before a reset are in
    `past`. A failure object lives until the driver stops; without memory, ds__cpu_no_memory takes
    its place.
-   Locks: ds__cpu_failure_new takes `object_lock`. The other functions take and expect none.
+   Locks: ds__cpu_failure_create takes `object_lock`. The other functions take and expect none.
    Threads: any thread may ask. Only the owner of a stream calls ds__cpu_fail_stream; for a lane
    that has not started this is the owner of the launching stream, for a proxy the holder of the
    registries' mutex. */
@@ -7389,7 +7366,7 @@ static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
                                              "out of memory while recording a failure" };
 
 /* Returns a new failure; without memory, ds__cpu_no_memory. */
-__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(
+__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_create(
     ds_result code, const char *format, ...) {
     ds__cpu_failure *f = ds__host_alloc(sizeof *f);
     if (!f)
@@ -7399,17 +7376,17 @@ __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_ne
     vsnprintf(f->text, sizeof f->text, format, args);
     va_end(args);
     f->code = code;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     f->next = ds__cpu.failures;
     ds__cpu.failures = f;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     return f;
 }
 
 /* Makes a failure of the device. Returns it, or the failure that the device already has. */
 static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
     ds__cpu_device *d = &ds__cpu.device[device];
-    ds__cpu_failure *f = ds__cpu_failure_new(DS_ERR_FAILED, "%s", text);
+    ds__cpu_failure *f = ds__cpu_failure_create(DS_ERR_FAILED, "%s", text);
     ds__cpu_failure *none = NULL;
     return atomic_compare_exchange_strong(&d->failure, &none, f) ? f : none;
 }
@@ -7451,8 +7428,8 @@ static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t 
    operation of a block that has a successor. An operation is complete before `submitted` counts
    it. If there is no memory, ds__cpu_put enqueues nothing, or only a clock note. Memory of
    ds__cpu_raw is zeroed, aligned to 64 bytes, and freed only when the driver stops.
-   Locks: ds__cpu_put and ds__cpu_room expect the stream's put lock. ds__cpu_block_take and
-   ds__cpu_block_give take `block_lock`, ds__cpu_raw takes `raw_lock`. The program's allocator
+   Locks: ds__cpu_put and ds__cpu_room expect the stream's put lock. ds__cpu_block_alloc and
+   ds__cpu_block_free take `block_lock`, ds__cpu_raw takes `raw_lock`. The program's allocator
    may run under the put lock and `block_lock`.
    Threads: submitting threads, one at a time for each stream, while the owner of the stream
    takes operations from the other end. ds__cpu_stays_failed must not run twice at once for a
@@ -7464,10 +7441,10 @@ static void *ds__cpu_raw(size_t size) {
     void **raw = ds__host_alloc(size + 128);
     if (!raw)
         return NULL;
-    ds__lock_take(&ds__cpu.raw_lock);
+    ds__spinlock_lock(&ds__cpu.raw_lock);
     raw[0] = ds__cpu.raw;
     ds__cpu.raw = raw;
-    ds__lock_give(&ds__cpu.raw_lock);
+    ds__spinlock_unlock(&ds__cpu.raw_lock);
     return (void *)(((uintptr_t)raw + 64 + 63) & ~(uintptr_t)63);
 }
 
@@ -7489,8 +7466,8 @@ static void ds__cpu_stays_failed(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t
     atomic_store(&s->past, p);
 }
 
-static ds__cpu_block *ds__cpu_block_take(void) {
-    ds__lock_take(&ds__cpu.block_lock);
+static ds__cpu_block *ds__cpu_block_alloc(void) {
+    ds__spinlock_lock(&ds__cpu.block_lock);
     if (!ds__cpu.free_blocks) {
         ds__cpu_block *slab = ds__cpu_raw(DS__CPU_SLAB_BLOCKS * sizeof *slab);
         for (int i = 0; slab && i < DS__CPU_SLAB_BLOCKS; i++) {
@@ -7504,17 +7481,17 @@ static ds__cpu_block *ds__cpu_block_take(void) {
     ds__cpu_block *b = ds__cpu.free_blocks;
     if (b)
         ds__cpu.free_blocks = b->next;
-    ds__lock_give(&ds__cpu.block_lock);
+    ds__spinlock_unlock(&ds__cpu.block_lock);
     return b;
 }
 
-static void ds__cpu_block_give(ds__cpu_block *b) {
+static void ds__cpu_block_free(ds__cpu_block *b) {
     if (!b)
         return;
-    ds__lock_take(&ds__cpu.block_lock);
+    ds__spinlock_lock(&ds__cpu.block_lock);
     b->next = ds__cpu.free_blocks;
     ds__cpu.free_blocks = b;
-    ds__lock_give(&ds__cpu.block_lock);
+    ds__spinlock_unlock(&ds__cpu.block_lock);
 }
 
 /* Offset of a kernel's arguments in a queued operation. */
@@ -7550,7 +7527,7 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     if (DS__UNLIKELY(!b || s->tail_at + bytes + 16 > sizeof b->data)) {
         ds__cpu_block *fresh = atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel);
         if (!fresh)
-            fresh = ds__cpu_block_take();
+            fresh = ds__cpu_block_alloc();
         if (!fresh)
             return NULL;
         fresh->next = NULL;
@@ -7629,7 +7606,7 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
    Invariants: the heap is ordered by virtual time, then by creation of the streams. Its root is
    ready_head[0], and `ready_mask` is 1 exactly if the heap holds a stream. A stream in the heap
    has a `virt` and is `queued`.
-   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_take expect the pool's lock. The
+   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_pop expect the pool's lock. The
    other functions take none.
    Threads: any thread may make a stream ready. Only the one worker takes a stream from the heap. */
 
@@ -7669,7 +7646,7 @@ static void ds__cpu_heap_add(ds__cpu_stream *s) {
     atomic_store(&ds__cpu.ready_mask, 1);
 }
 
-static ds__cpu_stream *ds__cpu_heap_take(void) {
+static ds__cpu_stream *ds__cpu_heap_pop(void) {
     ds__cpu_stream *first = ds__cpu.ready_head[0];
     ds__cpu_stream *pairs = NULL;
     ds__cpu_stream *rest = NULL;
@@ -7778,9 +7755,9 @@ static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
 /* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one is about to
    look at the ready streams. */
 static void ds__cpu_push_ready(ds__cpu_stream *s) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     ds__cpu_link_ready(s);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
@@ -7795,10 +7772,10 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
     if (atomic_load(&ds__cpu.ready_mask) == 0)
         return NULL;
     ds__cpu_stream *s = NULL;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     uint32_t mask = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
     if (DS__UNLIKELY(mask && ds__cpu.fabric)) {
-        s = ds__cpu_heap_take();
+        s = ds__cpu_heap_pop();
     } else if (mask) {
         s = ds__cpu.ready_head[__builtin_ctz(mask)];
         if (ds__cpu.seed) {
@@ -7810,19 +7787,19 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
     }
     if (s)
         atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return s;
 }
 
 /* Takes this stream, if it is ready; the caller becomes its owner. Returns 0 if it is not ready. */
 static int ds__cpu_take_ready(ds__cpu_stream *s) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     int mine = s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
     if (mine) {
         ds__cpu_unlink_ready(s);
         atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return mine;
 }
 
@@ -7841,17 +7818,17 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
         /* An empty stream frees its block, so that ten thousand idle streams take little memory.
            The memory of a lane belongs to a plan. */
-        if (s->kind != DS__STREAM_LANE && ds__lock_try(&s->put_lock)) {
+        if (s->kind != DS__STREAM_LANE && ds__spinlock_try(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
                 atomic_load_explicit(&s->done, memory_order_relaxed)) {
                 b = s->head;
                 s->head = s->tail = NULL;
             }
-            ds__lock_give(&s->put_lock);
+            ds__spinlock_unlock(&s->put_lock);
             if (b) {
-                ds__cpu_block_give(b);
-                ds__cpu_block_give(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
+                ds__cpu_block_free(b);
+                ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
             }
         }
         atomic_store(&s->state, DS__CPU_IDLE);
@@ -7878,7 +7855,7 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
 /* Makes all streams of the list ready at once, so that the most urgent one is taken first. */
 static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     int count = 0;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     while (woken) {
         ds__cpu_stream *s = woken->parked;
         woken = woken->next;
@@ -7886,7 +7863,7 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
         ds__cpu_link_ready(s);
         count++;
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
@@ -7902,7 +7879,7 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
    ready. */
 __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
     ds__cpu_waiter *woken = NULL;
-    ds__lock_take(&s->wait_lock);
+    ds__spinlock_lock(&s->wait_lock);
     uint64_t done = atomic_load_explicit(&s->done, memory_order_acquire);
     for (ds__cpu_waiter **p = &s->waiters; *p;) {
         ds__cpu_waiter *w = *p;
@@ -7925,7 +7902,7 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
     }
     if (!s->waiters)
         atomic_store(&s->waiting, 0);
-    ds__lock_give(&s->wait_lock);
+    ds__spinlock_unlock(&s->wait_lock);
     if (woken)
         ds__cpu_push_woken(woken);
 }
@@ -7970,12 +7947,12 @@ static int ds__cpu_park(ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
     atomic_store_explicit(&s->park_on, on, memory_order_relaxed);
     atomic_store_explicit(&s->park_upto, upto, memory_order_relaxed);
     atomic_fetch_add(&s->park_count, 1);
-    ds__lock_take(&on->wait_lock);
+    ds__spinlock_lock(&on->wait_lock);
     int parked = ds__cpu_enlist(on, &s->as_waiter);
     /* before the lock is released: no thread can make the stream ready before that */
     if (parked)
         atomic_store(&s->state, DS__CPU_PARKED);
-    ds__lock_give(&on->wait_lock);
+    ds__spinlock_unlock(&on->wait_lock);
     return parked;
 }
 
@@ -8075,7 +8052,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
 
 /* Takes a job without pieces left out of the list, so that no further thread joins it. */
 static void ds__cpu_job_unlink(ds__cpu_job *job) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     atomic_store_explicit(&job->stream->job, NULL, memory_order_relaxed);
     if (job->prev_job)
         job->prev_job->next_job = job->next_job;
@@ -8084,7 +8061,7 @@ static void ds__cpu_job_unlink(ds__cpu_job *job) {
     if (job->next_job)
         job->next_job->prev_job = job->prev_job;
     atomic_fetch_sub(&ds__cpu.job_count, 1);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
 }
 
 /* Runs at most `limit` pieces. Waiting host threads take pieces from the front and workers from the
@@ -8109,7 +8086,7 @@ static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t lim
 /* Joins the job of stream s, if s has not passed `upto`, or with s NULL any job. Returns 0 if there
    is no such job with pieces left. */
 static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     ds__cpu_job *job = s ? atomic_load_explicit(&s->job, memory_order_relaxed) : ds__cpu.jobs;
     /* the job is that of a later operation then */
     if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto)
@@ -8118,7 +8095,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
         job = s ? NULL : job->next_job;
     if (job)
         atomic_fetch_add_explicit(&job->users, 1, memory_order_relaxed);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (!job)
         return 0;
     int outer = ds__tls.in_callback;
@@ -8131,11 +8108,11 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     ds__cpu_job_work(job, w != NULL, w != NULL && moves, SIZE_MAX);
     ds__cpu_long(w, 0);
     ds__tls.in_callback = outer;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     uint32_t users = atomic_load_explicit(&job->users, memory_order_relaxed) - 1;
     int wake = users == 0 && job->owner_sleeps;
     atomic_store_explicit(&job->users, users, memory_order_release);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     /* the job may not exist any more; only its address is used */
     if (wake)
         ds__futex_wake(&job->users, 1);
@@ -8161,9 +8138,9 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
     }
     int was_long = w && w->is_long;
     ds__cpu_long(w, 1);
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     job->owner_sleeps = 1;
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     uint32_t users;
     while ((users = atomic_load_explicit(&job->users, memory_order_acquire)) != 0)
         ds__futex_wait(&job->users, users, DS__FOREVER);
@@ -8176,7 +8153,7 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
 static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *job,
                             int call_workers) {
     job->stream = s;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     job->prev_job = NULL;
     job->next_job = ds__cpu.jobs;
     if (job->next_job)
@@ -8184,7 +8161,7 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
     ds__cpu.jobs = job;
     atomic_fetch_add(&ds__cpu.job_count, 1);
     atomic_store_explicit(&s->job, job, memory_order_release);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     /* During the first two pieces, a waiting host thread or an awake worker can join. Then sleeping
        workers are woken, but no more threads than processors: a piece of one thread too many would
        wait for a time slice. */
@@ -8505,10 +8482,10 @@ static void ds__cpu_host_spawn(void) {
 static ds_result ds__cpu_host_ready(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__cpu.host_threads, memory_order_relaxed) > 0))
         return DS_OK;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     if (atomic_load(&ds__cpu.host_threads) == 0)
         ds__cpu_host_spawn();
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return atomic_load(&ds__cpu.host_threads) > 0
                ? DS_OK
                : ds__fail(DS_ERR_OUT_OF_MEMORY, "no thread for host functions could be started");
@@ -8518,7 +8495,7 @@ static ds_result ds__cpu_host_ready(void) {
    not own the stream any more then. */
 static void ds__cpu_to_host(ds__cpu_stream *s) {
     atomic_fetch_add(&ds__cpu.host_busy, 1);
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     atomic_store(&s->state, DS__CPU_AT_HOST);
     s->next = NULL;
     if (ds__cpu.host_tail)
@@ -8528,7 +8505,7 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
     ds__cpu.host_tail = s;
     int idle = ds__cpu.host_idle;
     int alone = ds__cpu.host_head == s;
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (idle) {
         atomic_fetch_add(&ds__cpu.host_word, 1);
         ds__futex_wake(&ds__cpu.host_word, 1);
@@ -8753,13 +8730,13 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
    concurrently. */
 
 /* Drops a reference to a stamp, which may be NULL. The last one returns it to the pool. */
-static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
+static void ds__cpu_stamp_unref(ds__cpu_stamp *stamp) {
     if (!stamp || atomic_fetch_sub_explicit(&stamp->refs, 1, memory_order_acq_rel) != 1)
         return;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     stamp->next = ds__cpu.free_stamps;
     ds__cpu.free_stamps = stamp;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
 }
 
 /* Returns the next operation in the queue. At the end of a block, the head moves to the next block,
@@ -8774,7 +8751,7 @@ static ds__op *ds__cpu_head(ds__cpu_stream *s) {
         s->head_at = 0;
         if (!atomic_compare_exchange_strong_explicit(&s->spare, &none, old, memory_order_acq_rel,
                                                      memory_order_relaxed))
-            ds__cpu_block_give(old);
+            ds__cpu_block_free(old);
         op = (ds__op *)(void *)s->head->data;
     }
     return op;
@@ -8865,7 +8842,7 @@ static void ds__cpu_record_step(ds__cpu_stream *s, const ds__op *op, int failed)
     ds__cpu_stamp *stamp = op->u.own.ptr;
     if (!failed)
         atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
-    ds__cpu_stamp_give(stamp);
+    ds__cpu_stamp_unref(stamp);
 }
 
 /* Runs an operation that is neither a kernel nor a copy or fill. */
@@ -8881,7 +8858,7 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
     case DS__CPU_OP_SHARED_RECORD:
-        ds__cpu_lane_pass(op->u.own.ptr, number, failed);
+        ds__cpu_progress_pass(op->u.own.ptr, number, failed);
         break;
     case DS__OP_GRAPH:
         return ds__cpu_launch_step(w, s, op, number, who);
@@ -9146,7 +9123,7 @@ static void ds__cpu_await_hosts(void) {
    time; it sleeps if no thread waits for work (ds__cpu_held), or if nothing more can run. */
 static void ds__cpu_virtual_main(ds__cpu_worker *w) {
     for (;;) {
-        /* read before `quit`: ds__cpu_stop sets `quit`, then changes the word */
+        /* read before `quit`: ds__cpu_deinit sets `quit`, then changes the word */
         uint32_t word = atomic_load(&ds__cpu.wake_word);
         if (atomic_load(&ds__cpu.quit))
             return;
@@ -9250,18 +9227,18 @@ static void *ds__cpu_worker_main(void *arg) {
 static void *ds__cpu_host_main(void *unused) {
     ds__os_library_thread();
     ds__tls.in_callback = 1;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     for (;;) {
         ds__cpu_stream *s = ds__cpu.host_head;
         if (!s) {
-            /* read before `quit`: ds__cpu_stop sets `quit`, then changes the word */
+            /* read before `quit`: ds__cpu_deinit sets `quit`, then changes the word */
             uint32_t word = atomic_load(&ds__cpu.host_word);
             if (atomic_load(&ds__cpu.quit))
                 break;
             ds__cpu.host_idle++;
-            ds__lock_give(&ds__cpu.lock);
+            ds__spinlock_unlock(&ds__cpu.lock);
             ds__futex_wait(&ds__cpu.host_word, word, DS__FOREVER);
-            ds__lock_take(&ds__cpu.lock);
+            ds__spinlock_lock(&ds__cpu.lock);
             ds__cpu.host_idle--;
             continue;
         }
@@ -9269,7 +9246,7 @@ static void *ds__cpu_host_main(void *unused) {
         if (!s->next)
             ds__cpu.host_tail = NULL;
         ds__cpu.host_progress++;
-        ds__lock_give(&ds__cpu.lock);
+        ds__spinlock_unlock(&ds__cpu.lock);
         atomic_store(&s->state, DS__CPU_RUNNING);
         uint64_t done = 0;
         int result;
@@ -9287,9 +9264,9 @@ static void *ds__cpu_host_main(void *unused) {
         atomic_fetch_sub(&ds__cpu.host_busy, 1);
         if (ds__cpu.fabric)
             ds__cpu_wake_worker();
-        ds__lock_take(&ds__cpu.lock);
+        ds__spinlock_lock(&ds__cpu.lock);
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     (void)unused;
     return NULL;
 }
@@ -9318,14 +9295,14 @@ static int ds__cpu_watch_held(void) {
    idle, and none has taken a stream since the last tick. Returns 1 if a stream waits. */
 static int ds__cpu_watch_hosts(uint64_t *host_progress) {
     int busy = 0;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     if (ds__cpu.host_head) {
         busy = 1;
         if (ds__cpu.host_idle == 0 && *host_progress == ds__cpu.host_progress)
             ds__cpu_host_spawn();
         *host_progress = ds__cpu.host_progress;
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return busy;
 }
 
@@ -9501,11 +9478,11 @@ static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, u
 
 /* Lists a waiter with the stream. Returns 0 if the number is passed already. */
 static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
-    ds__lock_take(&s->wait_lock);
+    ds__spinlock_lock(&s->wait_lock);
     int listed = ds__cpu_enlist(s, me);
     if (ds__cpu.fabric)
         atomic_fetch_add(&ds__cpu.wanted, listed);
-    ds__lock_give(&s->wait_lock);
+    ds__spinlock_unlock(&s->wait_lock);
     if (ds__cpu.fabric && listed)
         ds__cpu_wake_worker();
     return listed;
@@ -9515,7 +9492,7 @@ static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
    because the number was passed in this moment. */
 static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
     int listed = 0;
-    ds__lock_take(&s->wait_lock);
+    ds__spinlock_lock(&s->wait_lock);
     for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
         if (*p == me) {
             *p = me->next;
@@ -9524,7 +9501,7 @@ static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
         }
     if (ds__cpu.fabric && listed)
         atomic_fetch_sub(&ds__cpu.wanted, 1);
-    ds__lock_give(&s->wait_lock);
+    ds__spinlock_unlock(&s->wait_lock);
     return listed;
 }
 
@@ -9636,7 +9613,7 @@ static ds_result ds__cpu_report(const ds__cpu_failure *f) {
 static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     ds__cpu_device *d = &ds__cpu.device[legacy->device];
     ds_result r = DS_OK;
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     for (ds__cpu_stream *b = d->streams; b && r == DS_OK; b = b->all_next) {
         if (b == legacy || !(b->flags & DS_STREAM_BLOCKING))
             continue;
@@ -9650,7 +9627,7 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
         if (r == DS_OK)
             b->seen_by_legacy = tail;
     }
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     return r;
 }
 
@@ -9674,19 +9651,19 @@ static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
    the device's legacy lock is then held too, and was taken first. */
 static int ds__cpu_put_begin(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
-    ds__lock_take(&s->put_lock);
+    ds__spinlock_lock(&s->put_lock);
     if (DS__LIKELY(!(s->flags & DS_STREAM_BLOCKING)) || !atomic_load(&d->legacy_used))
         return 0;
-    ds__lock_give(&s->put_lock);
-    ds__lock_take(&d->legacy_lock);
-    ds__lock_take(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
+    ds__spinlock_lock(&d->legacy_lock);
+    ds__spinlock_lock(&s->put_lock);
     return 1;
 }
 
 static void ds__cpu_put_end(ds__cpu_stream *s, int with_legacy) {
-    ds__lock_give(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
     if (with_legacy)
-        ds__lock_give(&ds__cpu.device[s->device].legacy_lock);
+        ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
 }
 
 /* Orders the next operation of the stream with the legacy stream. Both locks are held. */
@@ -9761,7 +9738,7 @@ static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
 /* Runs a small copy or fill on the caller's thread, if nothing is pending on the stream. Returns 0
    if it did not run; it must be enqueued then. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__lock_try(&s->put_lock))
+    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__spinlock_try(&s->put_lock))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
     int mine = ds__cpu_take_drained(s, number);
@@ -9775,7 +9752,7 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
         atomic_store(&s->submitted, number + 1);
         ds__cpu_pass(s, number + 1);
     }
-    ds__lock_give(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
     if (!mine)
         return 0;
     ds__cpu_go_idle(s);
@@ -9831,7 +9808,7 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
    is held. Returns 0, without the lock, if another thread holds the lock, or if the stream has
    pending work, has failed, captures, or must be ordered with the legacy stream. */
 static int ds__cpu_hold(ds__cpu_stream *s) {
-    if (ds__cpu_watched(s) || !ds__lock_try(&s->put_lock))
+    if (ds__cpu_watched(s) || !ds__spinlock_try(&s->put_lock))
         return 0;
     int idle = atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
                    atomic_load_explicit(&s->done, memory_order_acquire) &&
@@ -9839,7 +9816,7 @@ static int ds__cpu_hold(ds__cpu_stream *s) {
                !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) &&
                !ds__cpu_stream_failure(s);
     if (!idle)
-        ds__lock_give(&s->put_lock);
+        ds__spinlock_unlock(&s->put_lock);
     return idle;
 }
 
@@ -9859,7 +9836,7 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
         atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
     }
     while (held)
-        ds__lock_give(&((ds__cpu_stream *)streams[--held])->put_lock);
+        ds__spinlock_unlock(&((ds__cpu_stream *)streams[--held])->put_lock);
     return DS_OK;
 }
 
@@ -9937,11 +9914,11 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
         ds_result r = ds__cpu_event_look(e, 1);
         if (DS__UNLIKELY(r < 0))
             return r;
-        ds__lock_take(&e->lock);
+        ds__spinlock_lock(&e->lock);
         ds__cpu_stream *on = e->stream;
         uint64_t upto = e->upto;
         uint64_t capture = e->capture;
-        ds__lock_give(&e->lock);
+        ds__spinlock_unlock(&e->lock);
         if (DS__LIKELY(!capture)) {
             if (!on)
                 return DS_OK;
@@ -9967,15 +9944,15 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
 
 /* cpu/stream.h - stream objects: creation, destruction, wrapping.
 
-   Creates streams from a pool (ds__cpu_stream_make), destroys them (ds__cpu_stream_destroy), and
+   Creates streams from a pool (ds__cpu_stream_add), destroys them (ds__cpu_stream_destroy), and
    recycles them when they are drained (ds__cpu_recycle). Wraps and unwraps native streams, which
    are the stream objects themselves.
 
    Invariants: a stream is in the list of its device from its creation until it is recycled. It
    is recycled once, after `closing` was set and all its work was passed. A stream that ever
-   failed is not used again, because events may still ask about its numbers. ds__cpu_stream_make
+   failed is not used again, because events may still ask about its numbers. ds__cpu_stream_add
    returns a legacy stream only after the submissions that began without it have ended.
-   Locks: ds__cpu_stream_make takes `object_lock`, the capture lock and the device's lock one
+   Locks: ds__cpu_stream_add takes `object_lock`, the capture lock and the device's lock one
    after another; for a legacy stream it takes put locks under the device's lock.
    ds__cpu_stream_destroy takes the put lock. ds__cpu_recycle takes the put lock, the device's
    lock and `object_lock`, one after another.
@@ -9992,8 +9969,8 @@ static int ds__cpu_clamp(int priority) {
 
 /* Takes a stream object from the pool; with a fabric, the object has a virtual time. NULL: no
    memory. */
-static ds__cpu_stream *ds__cpu_stream_take(void) {
-    ds__lock_take(&ds__cpu.object_lock);
+static ds__cpu_stream *ds__cpu_stream_alloc(void) {
+    ds__spinlock_lock(&ds__cpu.object_lock);
     if (!ds__cpu.free_streams) {
         ds__cpu_stream *slab = ds__cpu_raw(16 * sizeof *slab);
         for (int i = 0; slab && i < 16; i++) {
@@ -10008,7 +9985,7 @@ static ds__cpu_stream *ds__cpu_stream_take(void) {
         s = NULL;
     if (s)
         ds__cpu.free_streams = s->next;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     return s;
 }
 
@@ -10036,10 +10013,10 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
 
 /* Makes the stream the legacy stream of its device. Blocking streams may capture already. */
 static void ds__cpu_legacy_set(ds__cpu_device *d, ds__cpu_stream *s) {
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     d->legacy = s;
     atomic_store(&s->watch, d->capturing);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 /* Makes blocking streams observe the legacy stream. Submissions that have not seen the flag end
@@ -10047,15 +10024,15 @@ static void ds__cpu_legacy_set(ds__cpu_device *d, ds__cpu_stream *s) {
 static void ds__cpu_legacy_announce(ds__cpu_device *d) {
     atomic_store(&d->legacy_used, 1);
     for (ds__cpu_stream *b = d->streams; b; b = b->all_next) {
-        ds__lock_take(&b->put_lock);
-        ds__lock_give(&b->put_lock);
+        ds__spinlock_lock(&b->put_lock);
+        ds__spinlock_unlock(&b->put_lock);
     }
 }
 
 /* Creates a stream and lists it with its device. NULL: no memory. */
-static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags, int priority) {
+static ds__cpu_stream *ds__cpu_stream_add(int device, int kind, unsigned flags, int priority) {
     ds__cpu_device *d = &ds__cpu.device[device];
-    ds__cpu_stream *s = ds__cpu_stream_take();
+    ds__cpu_stream *s = ds__cpu_stream_alloc();
     if (!s)
         return NULL;
     ds__cpu_stream_init(s, device, kind, flags, priority);
@@ -10064,7 +10041,7 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     if (kind == DS__STREAM_LEGACY)
         ds__cpu_legacy_set(d, s);
 
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     s->all_prev = NULL;
     s->all_next = d->streams;
     if (d->streams)
@@ -10072,14 +10049,14 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     d->streams = s;
     if (kind == DS__STREAM_LEGACY)
         ds__cpu_legacy_announce(d);
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     return s;
 }
 
 static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int *priority,
                                        void **out) {
     *priority = ds__cpu_clamp(*priority);
-    *out = ds__cpu_stream_make(device, kind, flags, *priority);
+    *out = ds__cpu_stream_add(device, kind, flags, *priority);
     return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
 }
 
@@ -10090,29 +10067,29 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
     /* ds__cpu_stream_destroy, which holds this lock, may have set `closing` but not yet tried the
        state: it must not find the state of the object's next stream */
-    ds__lock_take(&s->put_lock);
+    ds__spinlock_lock(&s->put_lock);
     ds__cpu_block *b = s->head; /* a lane has none */
     s->head = s->tail = NULL;
-    ds__lock_give(&s->put_lock);
-    ds__cpu_block_give(b);
-    ds__cpu_block_give(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
-    ds__lock_take(&d->lock);
+    ds__spinlock_unlock(&s->put_lock);
+    ds__cpu_block_free(b);
+    ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
+    ds__spinlock_lock(&d->lock);
     if (s->all_prev)
         s->all_prev->all_next = s->all_next;
     else
         d->streams = s->all_next;
     if (s->all_next)
         s->all_next->all_prev = s->all_prev;
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     atomic_store(&s->state, DS__CPU_FREE);
     if (s->kind != DS__STREAM_LANE)
         atomic_fetch_sub(&ds__cpu.stream_count, 1);
     if (s->had_failure)
         return;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     s->next = ds__cpu.free_streams;
     ds__cpu.free_streams = s;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
 }
 
 /* Destroys a stream; its pending work still runs, and then the object is recycled. */
@@ -10121,19 +10098,19 @@ static void ds__cpu_stream_destroy(void *stream) {
     if (ds__cpu_watched(s) && s->kind != DS__STREAM_LEGACY)
         ds__cpu_destroy_captured(s);
     uint32_t idle = DS__CPU_IDLE;
-    ds__lock_take(&s->put_lock); /* no operation is enqueued after this */
+    ds__spinlock_lock(&s->put_lock); /* no operation is enqueued after this */
     atomic_store(&s->closing, 1);
     int mine = atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING);
-    ds__lock_give(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
     if (mine)
         ds__cpu_go_idle(s);
 }
 
 static void ds__cpu_stream_unwrap(void *stream) {
     ds__cpu_stream *s = stream;
-    ds__lock_take(&ds__cpu.device[s->device].lock);
+    ds__spinlock_lock(&ds__cpu.device[s->device].lock);
     s->floating = 1;
-    ds__lock_give(&ds__cpu.device[s->device].lock);
+    ds__spinlock_unlock(&ds__cpu.device[s->device].lock);
 }
 
 /* Returns the stream object that `native` is. own: the caller becomes its owner, which requires
@@ -10142,7 +10119,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
                                      int *out_priority, void **out) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds_result r = DS_ERR_INVALID_VALUE;
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
         if (s != native || s->kind == DS__STREAM_LANE || atomic_load(&s->closing))
             continue;
@@ -10157,7 +10134,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
         *out = s;
         r = DS_OK;
     }
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     if (r == DS_ERR_ILLEGAL_STATE)
         return ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner");
     return r == DS_OK ? r : ds__fail(r, "%p is not a stream of cpu:%d", native, device);
@@ -10229,7 +10206,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
     size_t count = 0;
     for (;;) {
         count = 0;
-        ds__lock_take(&d->lock);
+        ds__spinlock_lock(&d->lock);
         for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
             uint64_t tail = atomic_load(&s->submitted);
             if ((with_legacy && !ds__cpu_is_with_legacy(s)) ||
@@ -10241,7 +10218,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
             }
             count++;
         }
-        ds__lock_give(&d->lock);
+        ds__spinlock_unlock(&d->lock);
         if (count <= room)
             break;
         ds__host_free(list);
@@ -10328,7 +10305,7 @@ static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
 
    Implements the event entries of the driver. ds__cpu_submit_record records an event,
    ds__cpu_event_token returns the token that it stands for, and ds__cpu_token_state the result
-   of a token. ds__cpu_stamp_take allocates the time stamp of a timed record.
+   of a token. ds__cpu_stamp_create allocates the time stamp of a timed record.
 
    Invariants: an event without a stream and without a capture is unrecorded, and counts as
    complete. An event with `capture` set has no stream: it stands for nodes. A stamp has two
@@ -10348,7 +10325,7 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     (void)device;
     if (*out)
         return DS_OK;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     if (!ds__cpu.free_events) {
         ds__cpu_event *slab = ds__cpu_raw(64 * sizeof *slab);
         for (int i = 0; slab && i < 64; i++) {
@@ -10359,7 +10336,7 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     ds__cpu_event *e = ds__cpu.free_events;
     if (e)
         ds__cpu.free_events = e->next;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     *out = e;
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
@@ -10377,21 +10354,21 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
 static void ds__cpu_event_destroy(void *event) {
     ds__cpu_event *e = event;
     ds__cpu_event_unshare(e);
-    ds__cpu_stamp_give(e->stamp);
+    ds__cpu_stamp_unref(e->stamp);
     ds__host_free(e->deps);
     e->stamp = NULL;
     e->deps = NULL;
     e->capture = 0;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     e->next = ds__cpu.free_events;
     ds__cpu.free_events = e;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
 }
 
 /* Takes a stamp from the pool, with a reference for the event and one for the queue. NULL: no
    memory. */
-static ds__cpu_stamp *ds__cpu_stamp_take(void) {
-    ds__lock_take(&ds__cpu.object_lock);
+static ds__cpu_stamp *ds__cpu_stamp_create(void) {
+    ds__spinlock_lock(&ds__cpu.object_lock);
     if (!ds__cpu.free_stamps) {
         ds__cpu_stamp *slab = ds__cpu_raw(64 * sizeof *slab);
         for (int i = 0; slab && i < 64; i++) {
@@ -10402,7 +10379,7 @@ static ds__cpu_stamp *ds__cpu_stamp_take(void) {
     ds__cpu_stamp *stamp = ds__cpu.free_stamps;
     if (stamp)
         ds__cpu.free_stamps = stamp->next;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     if (stamp) {
         atomic_store_explicit(&stamp->refs, 2, memory_order_relaxed);
         atomic_store_explicit(&stamp->ns, 0, memory_order_relaxed);
@@ -10415,13 +10392,13 @@ static ds__cpu_stamp *ds__cpu_stamp_take(void) {
 static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto,
                               ds__cpu_stamp *stamp) {
     uint32_t *deps = NULL;
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     int captured = e->capture != 0;
     /* the nodes of an event change only under the capture lock, which comes first */
     if (DS__UNLIKELY(captured)) {
-        ds__lock_give(&e->lock);
-        ds__lock_take(&ds__g.capture_lock);
-        ds__lock_take(&e->lock);
+        ds__spinlock_unlock(&e->lock);
+        ds__spinlock_lock(&ds__g.capture_lock);
+        ds__spinlock_lock(&e->lock);
         deps = e->deps;
         e->deps = NULL;
         e->capture = 0;
@@ -10430,26 +10407,26 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     e->stream = s;
     e->upto = upto;
     e->stamp = stamp;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     if (DS__UNLIKELY(captured))
-        ds__lock_give(&ds__g.capture_lock);
-    ds__cpu_stamp_give(old);
+        ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__cpu_stamp_unref(old);
     ds__host_free(deps);
 }
 
 /* Enqueues the record of an event that processes share; *out_upto is its number. */
 static ds_result ds__cpu_put_shared_record(ds__cpu_stream *s, const ds__op *op,
                                            uint64_t *out_upto) {
-    ds__cpu_lane *lane = NULL;
+    ds__cpu_progress *progress = NULL;
     ds__op record = *op;
-    ds_result r = ds__cpu_lane_for(s, op->u.event.event, &lane);
+    ds_result r = ds__cpu_progress_for(s, op->u.event.event, &progress);
     if (r < 0)
         return r;
     record.kind = DS__CPU_OP_SHARED_RECORD;
-    record.u.own.ptr = lane;
+    record.u.own.ptr = progress;
     r = ds__cpu_enqueue(s, &record, out_upto);
     if (r < 0)
-        ds__cpu_lane_unused(lane);
+        ds__cpu_progress_unused(progress);
     return r;
 }
 
@@ -10461,7 +10438,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     uint64_t upto;
     ds_result r;
     if (e->flags & DS_EVENT_TIMING) {
-        stamp = ds__cpu_stamp_take();
+        stamp = ds__cpu_stamp_create();
         if (!stamp)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
         ds__op record = *op;
@@ -10469,14 +10446,14 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         record.u.own.ptr = stamp;
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0)
-            ds__cpu_stamp_give(stamp);
+            ds__cpu_stamp_unref(stamp);
     } else if (DS__UNLIKELY(e->registry != NULL)) {
         r = ds__cpu_put_shared_record(s, op, &upto);
     } else {
         r = ds__cpu_mark(s, &upto);
     }
     if (r < 0) {
-        ds__cpu_stamp_give(stamp);
+        ds__cpu_stamp_unref(stamp);
         return r;
     }
     ds__cpu_event_set(e, s, upto, stamp);
@@ -10488,11 +10465,11 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
 /* Returns the token that the event stands for. An event of a capture has none; the query or wait
    invalidates that capture. */
 static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t capture = e->capture;
     out->stream = e->stream;
     out->upto = e->upto;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     return DS__LIKELY(!capture)
                ? DS_OK
                : ds__cpu_captured(
@@ -10543,11 +10520,11 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
     ds__cpu_event *e[2] = { start, end };
     uint64_t ns[2];
     for (int i = 0; i < 2; i++) {
-        ds__lock_take(&e[i]->lock);
+        ds__spinlock_lock(&e[i]->lock);
         ds__cpu_token t = { e[i]->stream, e[i]->upto };
         uint64_t capture = e[i]->capture;
         ns[i] = e[i]->stamp ? atomic_load_explicit(&e[i]->stamp->ns, memory_order_acquire) : 0;
-        ds__lock_give(&e[i]->lock);
+        ds__spinlock_unlock(&e[i]->lock);
         if (capture)
             return ds__cpu_captured(capture, 0,
                                     "an event that was recorded in a capture has no time");
@@ -10565,43 +10542,45 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
     return DS_OK;
 }
 
-/* cpu/shared_event.h - events shared between processes: lanes and proxies.
+/* cpu/shared_event.h - events shared between processes: progress counters and proxies.
 
-   Publishes how far the streams of this process have come (ds__cpu_lane_for, ds__cpu_lane_pass).
-   Mirrors the progress of streams of other processes (ds__cpu_proxy_of, ds__cpu_mirror).
-   cpu/event.h and cpu/watcher.h use both.
+   Publishes how far the streams of this process have come (ds__cpu_progress_for,
+   ds__cpu_progress_pass). Mirrors the progress of streams of other processes (ds__cpu_proxy_of,
+   ds__cpu_mirror). cpu/event.h and cpu/watcher.h use both.
 
    Policy:
    1. The latest record of such an event is in the shared-memory registry (ds__registry) of the
-      event's owner. It consists of a lane and a number. They mean all work up to that number of
-      a stream in some process.
-   2. A record is an operation of its own. It writes to the lane how far its stream has come.
-   3. A foreign lane has a stream object in this process, its proxy, which only counts. A stream
-      that waits for a foreign record is therefore parked as usual. A token of a proxy stays
-      valid.
-   4. The watcher is a thread that the first such wait starts. It looks at the lanes that are
-      waited for and sleeps on the bells of their registries.
-   5. If the process of a lane has ended, the operations after the last one passed count as
-      failed.
+      event's owner. It consists of a progress counter and a number. They mean all work up to that
+      number of a stream in some process.
+   2. A record is an operation of its own. It writes to the progress counter how far its stream has
+      come.
+   3. A foreign progress counter has a stream object in this process, its proxy, which only counts.
+      A stream that waits for a foreign record is therefore parked as usual. A token of a proxy
+      stays valid.
+   4. The watcher is a thread that the first such wait starts. It looks at the progress counters
+      that are waited for and sleeps on the bells of their registries.
+   5. If the process of a progress counter has ended, the operations after the last one passed count
+      as failed.
 
-   Invariants: numbers of a proxy never decrease, also when the proxy is reused for another lane.
-   A registry stays open while operations that write to it are pending (`pending`).
-   Locks: the mutex of the shared-memory registries guards lanes, proxies and the `done` of
-   proxies. ds__cpu_lane_for takes it, ds__cpu_lane_pass and ds__cpu_lane_unused do without it,
-   and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's lock under
-   it.
-   Threads: caller's threads and the watcher. ds__cpu_lane_pass runs on the owner of the stream. */
+   Invariants: numbers of a proxy never decrease, also when the proxy is reused for another progress
+   counter. A registry stays open while operations that write to it are pending (`pending`).
+   Locks: the mutex of the shared-memory registries guards progress counters, proxies and the `done`
+   of proxies. ds__cpu_progress_for takes it, ds__cpu_progress_pass and ds__cpu_progress_unused do
+   without it, and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's
+   lock under it.
+   Threads: caller's threads and the watcher. ds__cpu_progress_pass runs on the owner of the stream.
+   */
 
-/* The lane of a stream in a registry. */
-struct ds__cpu_lane {
-    struct ds__cpu_lane *next; /* in the list of the stream */
-    struct ds__cpu_lane *all;  /* in the list of all lanes */
-    ds__registry *registry;    /* valid while a registry with this serial is open */
+/* The progress counter of a stream in a registry. */
+struct ds__cpu_progress {
+    struct ds__cpu_progress *next; /* in the list of the stream */
+    struct ds__cpu_progress *all;  /* in the list of all progress counters */
+    ds__registry *registry;        /* valid while a registry with this serial is open */
     uint64_t serial;
     ds__cpu_stream *stream;
-    ds__lane *at;
+    ds__progress *at;
     uint32_t index;
-    int failing; /* 1: the last number written to the lane has failed */
+    int failing; /* 1: the last number written to the progress counter has failed */
 };
 
 struct ds__cpu_proxy {
@@ -10610,9 +10589,9 @@ struct ds__cpu_proxy {
     struct ds__cpu_proxy *next_watched;
     ds__registry *registry;
     uint64_t serial;
-    uint64_t base;   /* added to the lane's numbers */
+    uint64_t base;   /* added to the progress counter's numbers */
     uint64_t wanted; /* the highest number for which this process waits */
-    uint32_t lane;
+    uint32_t counter;
     int is_watched;
 };
 
@@ -10623,22 +10602,23 @@ static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
     return near + (uint64_t)((int64_t)((low - near) << 24) >> 24);
 }
 
-/* Returns the lane of a stream in a registry, or NULL. The mutex is held. */
-static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry *b) {
-    ds__cpu_lane *l = s->shared;
+/* Returns the progress counter of a stream in a registry, or NULL. The mutex is held. */
+static ds__cpu_progress *ds__cpu_progress_of(const ds__cpu_stream *s, const ds__registry *b) {
+    ds__cpu_progress *l = s->shared;
     while (l && l->serial != b->serial)
         l = l->next;
     return l;
 }
 
-/* Gives the stream a lane in the registry. The mutex is held. */
-static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_lane **out) {
+/* Gives the stream a progress counter in the registry. The mutex is held. */
+static ds_result ds__cpu_progress_create(ds__cpu_stream *s, ds__registry *b,
+                                         ds__cpu_progress **out) {
     uint32_t index = 0;
-    ds_result r = ds__registry_lane(b, &index);
+    ds_result r = ds__registry_progress_add(b, &index);
     if (r < 0)
         return r;
-    ds__cpu_lane *l = s->shared;
-    /* the object of a lane in a closed registry can be used again */
+    ds__cpu_progress *l = s->shared;
+    /* the object of a progress counter in a closed registry can be used again */
     while (l && ds__registry_of(l->serial))
         l = l->next;
     if (!l) {
@@ -10647,43 +10627,44 @@ static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_l
             return ds__registry_short();
         l->stream = s;
         l->next = s->shared;
-        l->all = ds__cpu.lanes;
-        s->shared = ds__cpu.lanes = l;
+        l->all = ds__cpu.progress;
+        s->shared = ds__cpu.progress = l;
     }
     l->registry = b;
     l->serial = b->serial;
     l->index = index;
-    l->at = &b->sheet->lane[index];
+    l->at = &b->page->progress[index];
     l->failing = 0;
     atomic_store(&l->at->done, atomic_load(&s->done));
     *out = l;
     return DS_OK;
 }
 
-/* Gives the lane for a record of the event on the stream, and counts the record as pending.
-   ds__cpu_lane_pass or ds__cpu_lane_unused must follow. */
-static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out) {
+/* Gives the progress counter for a record of the event on the stream, and counts the record as
+   pending. ds__cpu_progress_pass or ds__cpu_progress_unused must follow. */
+static ds_result ds__cpu_progress_for(ds__cpu_stream *s, const ds__cpu_event *e,
+                                      ds__cpu_progress **out) {
     ds_result r = DS_OK;
     ds__registries_lock();
-    *out = ds__cpu_lane_of(s, e->registry);
+    *out = ds__cpu_progress_of(s, e->registry);
     if (!*out)
-        r = ds__cpu_lane_make(s, e->registry, out);
+        r = ds__cpu_progress_create(s, e->registry, out);
     if (r == DS_OK)
         atomic_fetch_add(&e->registry->pending, 1);
     ds__registries_unlock();
     return r;
 }
 
-/* Undoes the count of ds__cpu_lane_for; the lane may be NULL. */
-static void ds__cpu_lane_unused(const ds__cpu_lane *l) {
+/* Undoes the count of ds__cpu_progress_for; the progress counter may be NULL. */
+static void ds__cpu_progress_unused(const ds__cpu_progress *l) {
     if (l)
         atomic_fetch_sub(&l->registry->pending, 1);
 }
 
-/* Writes to the lane that the stream has come to a record, and rings the bell if another process
-   waits. */
-static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
-    ds__registry_page *sheet = l->registry->sheet;
+/* Writes to the progress counter that the stream has come to a record, and rings the bell if
+   another process waits. */
+static void ds__cpu_progress_pass(ds__cpu_progress *l, uint64_t number, int failed) {
+    ds__registry_page *page = l->registry->page;
     if (failed) {
         if (!l->failing)
             atomic_store(&l->at->failed_from, number);
@@ -10691,16 +10672,17 @@ static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
     }
     l->failing = failed;
     atomic_store(&l->at->done, number);
-    if (atomic_load(&sheet->waiters)) {
-        atomic_fetch_add(&sheet->bell, 1);
-        ds__futex_wake_shared(&sheet->bell);
+    if (atomic_load(&page->waiters)) {
+        atomic_fetch_add(&page->bell, 1);
+        ds__futex_wake_shared(&page->bell);
     }
     atomic_fetch_sub(&l->registry->pending, 1); /* the registry may be closed after this */
 }
 
-/* Takes over the numbers of the lane that have failed, if there are any. The mutex is held. */
+/* Takes over the numbers of the progress counter that have failed, if there are any. The mutex is
+   held. */
 static void ds__cpu_mirror_failed(ds__cpu_proxy *p) {
-    ds__lane *at = &p->registry->sheet->lane[p->lane];
+    ds__progress *at = &p->registry->page->progress[p->counter];
     uint64_t failed_upto = p->base + atomic_load(&at->failed_upto);
     if (failed_upto == p->base)
         return;
@@ -10714,16 +10696,16 @@ static void ds__cpu_mirror_failed(ds__cpu_proxy *p) {
     }
     ds__cpu_failure *f =
         past ? past->failure
-             : ds__cpu_failure_new(DS_ERR_FAILED,
-                                   "an operation before the event's record failed in process %d",
-                                   (int)(atomic_load(&at->who) & 0xffffff));
+             : ds__cpu_failure_create(DS_ERR_FAILED,
+                                      "an operation before the event's record failed in process %d",
+                                      (int)(atomic_load(&at->who) & 0xffffff));
     ds__cpu_stays_failed(&p->stream, f, failed_from, failed_upto);
 }
 
-/* Takes over the progress of the lane. If its process has ended before it passed `upto`, the
-   numbers after the last one passed fail. The mutex is held. */
+/* Takes over the progress of the progress counter. If its process has ended before it passed
+   `upto`, the numbers after the last one passed fail. The mutex is held. */
 static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
-    ds__lane *at = &p->registry->sheet->lane[p->lane];
+    ds__progress *at = &p->registry->page->progress[p->counter];
     if (atomic_load(&p->stream.failure))
         return;
     uint64_t who = atomic_load(&at->who);
@@ -10737,7 +10719,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
     if (who && done < upto) {
         ds__cpu_fail_stream(
             &p->stream,
-            ds__cpu_failure_new(
+            ds__cpu_failure_create(
                 DS_ERR_PEER_DIED,
                 "process %d, which recorded the event, ended before it reached the record",
                 (int)(who & 0xffffff)),
@@ -10748,7 +10730,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
         ds__cpu_pass(&p->stream, done);
 }
 
-/* Returns a new proxy, which has no lane yet, or NULL. The mutex is held. */
+/* Returns a new proxy, which has no progress counter yet, or NULL. The mutex is held. */
 static ds__cpu_proxy *ds__cpu_proxy_create(void) {
     ds__cpu_proxy *p = ds__cpu_raw(sizeof *p);
     if (!p)
@@ -10760,12 +10742,12 @@ static ds__cpu_proxy *ds__cpu_proxy_create(void) {
     return p;
 }
 
-/* Gives the proxy of a lane. A proxy of a closed registry is used again, unless it is watched or
-   has ever failed. The mutex is held. */
-static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy **out) {
+/* Gives the proxy of a progress counter. A proxy of a closed registry is used again, unless it is
+   watched or has ever failed. The mutex is held. */
+static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t counter, ds__cpu_proxy **out) {
     ds__cpu_proxy *p = ds__cpu.proxies;
     ds__cpu_proxy *spare = NULL;
-    for (; p && (p->serial != b->serial || p->lane != lane); p = p->all)
+    for (; p && (p->serial != b->serial || p->counter != counter); p = p->all)
         if (!p->is_watched && !p->stream.had_failure && !ds__registry_of(p->serial))
             spare = p;
     *out = p;
@@ -10776,7 +10758,7 @@ static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy 
         return ds__registry_short();
     p->registry = b;
     p->serial = b->serial;
-    p->lane = lane;
+    p->counter = counter;
     p->base = atomic_load(&p->stream.done); /* numbers continue, so that old tokens stay valid */
     p->wanted = 0;
     *out = p;
@@ -10792,37 +10774,37 @@ static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy 
 
    Invariants: a watched proxy holds one user of its registry and one waiter of its page
    (ds__registry_page) until it has passed `wanted`. Proxies of one registry are adjacent in the
-   list `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
-   death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
+   list `watched`. The watcher reads a bell before the progress counters, so that no change is
+   missed. Since a death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
    Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
    lock. The watcher sleeps without it. ds__os_thread_start runs under it in ds__cpu_watch_for. The
    check for open captures is made before it is taken.
    Threads: one watcher, which the first wait starts and ds__cpu_watcher_end joins after all work
    is done. Caller's threads, any number at once. */
 
-/* Looks at the lanes of all watched proxies, and lists the bells of their registries for the sleep.
-   Proxies that have passed their number are watched no more. Returns the number of bells. The mutex
-   is held. */
-static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
+/* Looks at the progress counters of all watched proxies, and lists the bells of their registries
+   for the sleep. Proxies that have passed their number are watched no more. Returns the number of
+   bells. The mutex is held. */
+static unsigned ds__cpu_watch_progress(ds__sleep *list, unsigned room) {
     unsigned count = 0;
     uint32_t bell = 0;
     const ds__registry *last = NULL;
     for (ds__cpu_proxy **next = &ds__cpu.watched; *next;) {
         ds__cpu_proxy *p = *next;
-        /* read before the lane, so that no change after it is missed */
+        /* read before the progress counter, so that no change after it is missed */
         if (p->registry != last)
-            bell = atomic_load(&p->registry->sheet->bell);
+            bell = atomic_load(&p->registry->page->bell);
         ds__cpu_mirror(p, p->wanted);
         if (atomic_load(&p->stream.done) >= p->wanted) {
             *next = p->next_watched;
             p->is_watched = 0;
-            atomic_fetch_sub(&p->registry->sheet->waiters, 1);
+            atomic_fetch_sub(&p->registry->page->waiters, 1);
             ds__registry_close(p->registry);
             continue;
         }
         if (p->registry != last && count < room)
             list[count++] =
-                (ds__sleep){ bell, (uintptr_t)&p->registry->sheet->bell, 2 /* of 32 bits */, 0 };
+                (ds__sleep){ bell, (uintptr_t)&p->registry->page->bell, 2 /* of 32 bits */, 0 };
         last = p->registry;
         next = &p->next_watched;
     }
@@ -10840,7 +10822,7 @@ static void *ds__cpu_watcher_main(void *unused) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
         if (atomic_load(&ds__cpu.watch_quit))
             break;
-        unsigned count = ds__cpu_watch_lanes(list + 1, 32);
+        unsigned count = ds__cpu_watch_progress(list + 1, 32);
         ds__registries_unlock();
         /* the death of a process rings no bell */
         if (word != seen || !nap)
@@ -10879,7 +10861,7 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     if (!p->is_watched) {
         p->is_watched = 1;
         p->registry->users++;
-        atomic_fetch_add(&p->registry->sheet->waiters, 1);
+        atomic_fetch_add(&p->registry->page->waiters, 1);
         ds__cpu_proxy **at = &ds__cpu.watched; /* before other proxies of the registry */
         while (*at && (*at)->registry != p->registry)
             at = &(*at)->next_watched;
@@ -10913,18 +10895,18 @@ static void ds__cpu_watcher_end(void) {
 
 /* Translates the word of an event in a registry into a token of this process. The mutex is held. */
 static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_token *out) {
-    uint32_t lane = (uint32_t)(word >> 40) - 1;
+    uint32_t counter = (uint32_t)(word >> 40) - 1;
     out->stream = NULL;
     out->upto = 0;
     if (word == 0)
         return DS_OK;
-    if (lane >= atomic_load(&b->sheet->lanes))
+    if (counter >= atomic_load(&b->page->progress_count))
         return ds__fail(DS_ERR_INVALID_HANDLE, "the shared memory of process %d is damaged",
                         b->pid);
     /* this process has recorded the event, through another handle */
-    if (atomic_load(&b->sheet->lane[lane].who) >> 24 == b->me) {
-        ds__cpu_lane *l = ds__cpu.lanes;
-        while (l && (l->serial != b->serial || l->index != lane))
+    if (atomic_load(&b->page->progress[counter].who) >> 24 == b->me) {
+        ds__cpu_progress *l = ds__cpu.progress;
+        while (l && (l->serial != b->serial || l->index != counter))
             l = l->all;
         if (!l)
             return DS_OK;
@@ -10933,28 +10915,28 @@ static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_toke
         return DS_OK;
     }
     ds__cpu_proxy *p;
-    ds_result r = ds__cpu_proxy_of(b, lane, &p);
+    ds_result r = ds__cpu_proxy_of(b, counter, &p);
     if (r < 0)
         return r;
     out->stream = &p->stream;
-    out->upto = p->base + ds__cpu_whole(word, atomic_load(&b->sheet->lane[lane].done));
+    out->upto = p->base + ds__cpu_whole(word, atomic_load(&b->page->progress[counter].done));
     return DS_OK;
 }
 
 /* Brings the event up to date with this word of the registry, unless another thread records it
    meanwhile; *out is the event's token. The mutex is held. */
 static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_token *out) {
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t before = e->word;
     out->stream = e->stream;
     out->upto = e->upto;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     if (before == word)
         return DS_OK;
     ds_result r = ds__cpu_word_token(e->registry, word, out);
     if (r < 0)
         return r;
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     if (e->word == before && !e->capture) {
         e->word = word;
         e->stream = out->stream;
@@ -10962,7 +10944,7 @@ static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_
     }
     out->stream = e->stream;
     out->upto = e->upto;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     return DS_OK;
 }
 
@@ -10971,7 +10953,7 @@ static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_
 static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
     ds_result r;
     ds__cpu_token t = { NULL, 0 };
-    ds__mark *m = &e->registry->sheet->mark[e->mark];
+    ds__mark *m = &e->registry->page->mark[e->mark];
     ds__registries_lock();
     uint64_t word = atomic_load(&m->word);
     if (atomic_load(&m->generation) == e->generation)
@@ -10992,13 +10974,13 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
 static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto) {
     ds__registries_lock();
     uint64_t word =
-        (uint64_t)(ds__cpu_lane_of(s, e->registry)->index + 1) << 40 | (upto & 0xffffffffff);
-    ds__lock_take(&e->lock);
+        (uint64_t)(ds__cpu_progress_of(s, e->registry)->index + 1) << 40 | (upto & 0xffffffffff);
+    ds__spinlock_lock(&e->lock);
     e->word = word;
     e->stream = s;
     e->upto = upto;
-    ds__lock_give(&e->lock);
-    ds__mark *m = &e->registry->sheet->mark[e->mark];
+    ds__spinlock_unlock(&e->lock);
+    ds__mark *m = &e->registry->page->mark[e->mark];
     if (atomic_load(&m->generation) == e->generation)
         atomic_store(&m->word, word);
     ds__registries_unlock();
@@ -11068,7 +11050,7 @@ static ds_result ds__cpu_event_share(ds__cpu_event *e) {
         r = ds__registry_event_add(b, &e->mark);
     if (r == DS_OK) {
         e->registry = b;
-        e->generation = atomic_load(&b->sheet->mark[e->mark].generation);
+        e->generation = atomic_load(&b->page->mark[e->mark].generation);
     }
     ds__registries_unlock();
     return r;
@@ -11180,9 +11162,9 @@ static void ds__cpu_end_capture(ds__capture *c) {
 }
 
 static void ds__cpu_capture_abandon(ds__capture *c) {
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__cpu_end_capture(c);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint32_t *deps,
@@ -11195,7 +11177,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "the legacy stream cannot capture; use another stream");
     ds_result r = DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     if (s->capture) {
         r = ds__capture_fail(DS_ERR_ILLEGAL_STATE, s->capture, 0, "the stream already captures");
     } else if (!ds__cpu_depend(s, deps, (uint32_t)count, 1)) {
@@ -11205,7 +11187,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
         ds__capture_list(c);
         ds__cpu_join_capture(s, c);
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -11260,10 +11242,10 @@ static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capt
 
 static ds_result ds__cpu_capture_end(void *stream, ds__capture **out) {
     ds__cpu_stream *s = stream;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds_result r = s->capture ? ds__cpu_end_checked(s, s->capture, out)
                              : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -11293,7 +11275,7 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
     ds_result r = DS_OK;
     if (!ds__cpu_watched(s))
         return DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     const ds__capture *c = s->capture;
     if (s->kind == DS__STREAM_LEGACY) {
         r = ds__cpu_legacy_used(s->device, 0);
@@ -11307,7 +11289,7 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
             out->dependency_count = s->dep_count;
         }
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -11325,14 +11307,14 @@ static ds_result ds__cpu_capture_dependencies(void *stream, ds_graph_node *out, 
                                               size_t *out_count) {
     const ds__cpu_stream *s = stream;
     ds__capture *c;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds_result r = ds__cpu_active(s, &c);
     if (r == DS_OK) {
         *out_count = s->dep_count;
         for (uint32_t i = 0; i < s->dep_count && i < room; i++)
             out[i].id = (uint64_t)c->body->serial << 32 | (s->deps[i] + 1u);
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -11343,7 +11325,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     uint32_t *list = ds__host_alloc((count + 1) * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds_result r = ds__cpu_active(s, &c);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         list[i] = (uint32_t)nodes[i].id - 1;
@@ -11353,7 +11335,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     }
     if (r == DS_OK && !ds__cpu_depend(s, list, (uint32_t)count, set))
         r = DS_ERR_OUT_OF_MEMORY;
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     ds__host_free(list);
     return r;
 }
@@ -11395,7 +11377,7 @@ static ds_result ds__cpu_unsafe_wait(int device) {
         ds__cpu_unsafe("a device cannot be synchronized in this thread while the capture is open");
     if (DS__LIKELY(ds__captures_open() == 0))
         return r;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         int member = 0;
         if (c->driver->type != DS_DEVICE_CPU)
@@ -11412,7 +11394,7 @@ static ds_result ds__cpu_unsafe_wait(int device) {
             ds__capture_spoil(c,
                               "a device cannot be synchronized while one of its streams captures");
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -11420,14 +11402,14 @@ static ds_result ds__cpu_unsafe_wait(int device) {
    capture is over by now. */
 static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
     ds_result r = DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     if (s->kind == DS__STREAM_LEGACY)
         r = ds__cpu_legacy_used(s->device, 1);
     else if (s->capture && s->capture->status == DS_CAPTURE_ACTIVE)
         r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, s->capture, 1, rule);
     else if (s->capture)
         r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -11435,7 +11417,7 @@ static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
    capture becomes invalid. */
 static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule) {
     ds_result r;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__capture *c = ds__capture_find(&ds__cpu_driver, capture);
     if (c)
         r = ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, spoils && c->status == DS_CAPTURE_ACTIVE,
@@ -11444,7 +11426,7 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
         r = ds__fail(DS_ERR_CAPTURED_EVENT,
                      "the event was recorded in capture #%llu, which has ended; record it again",
                      (unsigned long long)capture);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -11452,7 +11434,7 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
    is held. */
 static ds_result ds__cpu_capture_node(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
     ds_device device = { DS_DEVICE_CPU, s->device };
-    ds__node *n = ds__node_make(op, device, s->level + 1 - DS__CPU_LEVELS);
+    ds__node *n = ds__node_create(op, device, s->level + 1 - DS__CPU_LEVELS);
     ds_result r = n ? ds__body_append(c->body, n, s->deps, s->dep_count) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0) {
         ds__node_discard(n);
@@ -11480,10 +11462,10 @@ static ds_result ds__cpu_capture_wait(ds__cpu_stream *s, ds__capture *c, ds__cap
 }
 
 static ds_result ds__cpu_capture_wait_event(ds__cpu_stream *s, ds__capture *c, ds__cpu_event *e) {
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t id = e->capture;
     int recorded = e->stream != NULL;
-    ds__lock_give(&e->lock); /* the nodes of an event change only under the capture lock */
+    ds__spinlock_unlock(&e->lock); /* the nodes of an event change only under the capture lock */
     if (!id)
         return recorded ? ds__capture_fail(DS_ERR_CAPTURE_ISOLATION, c, 1,
                                            "the event was recorded outside of the capture; "
@@ -11517,7 +11499,7 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (s->dep_count)
         memcpy(deps, s->deps, s->dep_count * sizeof *deps);
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     ds__cpu_stamp *stamp = e->stamp;
     uint32_t *old = e->deps;
     e->capture = c->id;
@@ -11525,8 +11507,8 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
     e->dep_count = s->dep_count;
     e->stream = NULL;
     e->stamp = NULL;
-    ds__lock_give(&e->lock);
-    ds__cpu_stamp_give(stamp);
+    ds__spinlock_unlock(&e->lock);
+    ds__cpu_stamp_unref(stamp);
     ds__host_free(old);
     return DS_OK;
 }
@@ -11595,7 +11577,7 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
         *out = ds__cpu_event_look(op->u.event.event, 0);
     if (*out < 0)
         return 1;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     if (s->kind == DS__STREAM_LEGACY) {
         *out = ds__cpu_legacy_used(s->device, 1);
         handled = *out < 0;
@@ -11607,7 +11589,7 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
         *out = DS__CHANGED;
     else
         *out = ds__cpu_capture_op(s, s->capture, op);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return handled;
 }
 
@@ -11631,14 +11613,14 @@ static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t 
 /* Makes a stream wait for an event that had been recorded in a capture. Returns 0 if the event has
    been recorded outside of captures meanwhile; *out is the result otherwise. */
 static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out) {
-    ds__lock_take(&ds__g.capture_lock);
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t id = e->capture;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     ds__capture *c = id ? ds__capture_find(&ds__cpu_driver, id) : NULL;
     if (c)
         *out = ds__cpu_fork(s, c, e->deps, e->dep_count);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     if (id && !c)
         *out = ds__cpu_captured(id, 0, "");
     return id != 0;
@@ -11647,7 +11629,7 @@ static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *ou
 /* Makes a stream wait for another one with `watch` set. Returns 0 if that one does not capture any
    more; *out is the result otherwise. */
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out) {
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__capture *c = other->capture;
     int handled = 1;
     if (other->kind == DS__STREAM_LEGACY) {
@@ -11657,7 +11639,7 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
         *out = ds__cpu_fork(s, c, other->deps, other->dep_count);
     else
         handled = 0;
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return handled;
 }
 
@@ -11679,7 +11661,7 @@ static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
    if the stream was not joined. */
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__capture *c = s->capture;
     if (c && c->origin == s) {
         ds__cpu_end_capture(c);
@@ -11698,7 +11680,7 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         }
         ds__cpu_leave_capture(s);
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     if (over)
         ds__capture_over(over, 1);
 }
@@ -11744,7 +11726,7 @@ typedef struct ds__cpu_flat {
     const ds__node *node;
     uint32_t *deps;
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     uint32_t lane;
     uint32_t number;
     uint32_t level;
@@ -11766,10 +11748,10 @@ typedef struct ds__cpu_exec {
     int dirty; /* 1: the shadow graph has changed since the plan was made */
     int hosts; /* 1: there are host functions */
     uint32_t flats;
-    uint32_t flat_room;
+    size_t flat_room;
     uint32_t lanes;
     uint32_t entries;
-    uint32_t entry_room;
+    size_t entry_room;
     ds__cpu_flat *flat;
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
@@ -11792,7 +11774,7 @@ typedef struct ds__cpu_launch {
     int started;
     ds__cpu_stamp **stamp; /* of record nodes; NULL for events without timing */
     /* of record nodes; NULL for events that processes do not share */
-    ds__cpu_lane **shared;
+    ds__cpu_progress **shared;
     ds__cpu_token *token; /* tokens for which the wait nodes wait */
 } ds__cpu_launch;
 
@@ -11804,7 +11786,7 @@ static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t 
 /* Adds a dependency of a flat node on another one. Returns 0 if there is no memory. */
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
-    if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
+    if (!ds__graph_array_reserve(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
         return 0;
     f->deps[f->dep_count++] = on;
     return 1;
@@ -11816,7 +11798,7 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+        if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
             return 0;
         memset(&x->flat[x->flats], 0, sizeof *x->flat);
         x->flat[x->flats++].node = b->node[i];
@@ -11827,7 +11809,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         uint32_t begin = own;
         if (n->child && n->child->count) {
             begin = x->flats;
-            if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+            if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
             memset(&x->flat[x->flats++], 0, sizeof *x->flat);
         }
@@ -11893,7 +11875,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
 /* Appends an entry to a lane. Returns 0 if there is no memory. */
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
-    if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
+    if (!ds__graph_array_reserve(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
     x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
     x->operations[lane]++;
@@ -11984,14 +11966,14 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
         const ds__cpu_flat *f = &x->flat[i];
         if (x->lane[f->lane])
             continue;
-        ds__cpu_stream *lane = ds__cpu_stream_make(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
-                                                   (int)f->level + 1 - DS__CPU_LEVELS);
+        ds__cpu_stream *lane = ds__cpu_stream_add(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
+                                                  (int)f->level + 1 - DS__CPU_LEVELS);
         x->lane[f->lane] = lane;
         if (!lane)
             return 0;
         x->base[f->lane] = atomic_load(&lane->submitted);
     }
-    x->gate = ds__cpu_stream_make(x->body->device.index, DS__STREAM_LANE, 0, 0);
+    x->gate = ds__cpu_stream_add(x->body->device.index, DS__STREAM_LANE, 0, 0);
     if (!x->gate)
         return 0;
     /* the thread that has emptied the object's former stream may still look at the state once */
@@ -12007,7 +11989,7 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
 /* cpu/graph.h - executables and their plans.
 
    Creates an executable from the nodes of a graph (ds__cpu_graph_instantiate), writes its plan
-   (ds__cpu_plan_make), and frees both. The core keeps the shadow graph (ds__body), so entries
+   (ds__cpu_plan_build), and frees both. The core keeps the shadow graph (ds__body), so entries
    that change a graph do nothing. A change of an executable drops its plan.
 
    Invariants: a plan does not change once it is made. It lives until the executable and all
@@ -12022,11 +12004,11 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
 
 /* Drops a reference to a plan, which may be NULL. The last one frees the plan, and drops the
    payloads of its nodes. */
-static void ds__cpu_plan_drop(ds__cpu_plan *p) {
+static void ds__cpu_plan_unref(ds__cpu_plan *p) {
     if (!p || atomic_fetch_sub(&p->users, 1) != 1)
         return;
     for (size_t i = 0; i < p->objects; i++)
-        ds__object_drop(p->object[i]);
+        ds__object_unref(p->object[i]);
     for (uint32_t i = 0; i < p->lanes; i++)
         ds__host_free(p->block[i]);
     ds__host_free(p->object);
@@ -12083,10 +12065,10 @@ static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     size_t n = 0;
     for (size_t i = 0; i < b->object_count; i++, n++)
         if (out)
-            out[n] = ds__object_keep(b->object[i]);
+            out[n] = ds__object_ref(b->object[i]);
     for (uint32_t i = 0; i < b->count; i++) {
         if (b->node[i]->payload && out)
-            out[n] = ds__object_keep(b->node[i]->payload);
+            out[n] = ds__object_ref(b->node[i]->payload);
         n += b->node[i]->payload != NULL;
         if (b->node[i]->child)
             n += ds__cpu_objects_of(b->node[i]->child, out ? out + n : NULL);
@@ -12165,7 +12147,7 @@ static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
 
 /* Makes the plan of the executable anew; pending launches keep the old one. After a failure, the
    executable still has the old plan. */
-static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
+static ds_result ds__cpu_plan_build(ds__cpu_exec *x) {
     uint32_t flats = 0;
     ds__cpu_plan *p = ds__host_alloc(sizeof *p + x->lanes * sizeof p->block[0]);
     size_t *at = ds__host_alloc((x->lanes + 1u) * sizeof *at);
@@ -12175,11 +12157,11 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     int done = p && at && ds__cpu_plan_write(x, p, at);
     ds__host_free(at);
     if (!done) {
-        ds__cpu_plan_drop(p);
+        ds__cpu_plan_unref(p);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                         (unsigned)x->flats);
     }
-    ds__cpu_plan_drop(x->plan);
+    ds__cpu_plan_unref(x->plan);
     x->plan = p;
     x->dirty = 0;
     return DS_OK;
@@ -12187,7 +12169,7 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
 
 /* Drops a reference to an executable. The last one frees it, and destroys its lanes and its
    gate. */
-static void ds__cpu_exec_drop(ds__cpu_exec *x) {
+static void ds__cpu_exec_unref(ds__cpu_exec *x) {
     if (atomic_fetch_sub(&x->users, 1) != 1)
         return;
     for (uint32_t i = 0; x->lane && i < x->lanes; i++)
@@ -12199,7 +12181,7 @@ static void ds__cpu_exec_drop(ds__cpu_exec *x) {
         atomic_store(&x->gate->state, DS__CPU_IDLE);
         ds__cpu_stream_destroy(x->gate);
     }
-    ds__cpu_plan_drop(x->plan);
+    ds__cpu_plan_unref(x->plan);
     for (uint32_t i = 0; i < x->flats; i++)
         ds__host_free(x->flat[i].deps);
     ds__host_free(x->flat);
@@ -12211,7 +12193,7 @@ static void ds__cpu_exec_drop(ds__cpu_exec *x) {
 }
 
 static void ds__cpu_exec_destroy(void *exec) {
-    ds__cpu_exec_drop(exec);
+    ds__cpu_exec_unref(exec);
 }
 
 static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
@@ -12228,9 +12210,9 @@ static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsi
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                      (unsigned)copy->count);
     if (r == DS_OK)
-        r = ds__cpu_plan_make(x);
+        r = ds__cpu_plan_build(x);
     if (r < 0) {
-        ds__cpu_exec_drop(x);
+        ds__cpu_exec_unref(x);
         return r;
     }
     *out = x;
@@ -12284,7 +12266,7 @@ static void ds__cpu_graph_destroy(ds__body *body) {
 /* Drops the plan, which keeps payloads alive, at once; pending launches keep it. The core changes
    the shadow graph after the entry has returned, and the next launch makes a plan. */
 static ds_result ds__cpu_exec_changed(ds__cpu_exec *x) {
-    ds__cpu_plan_drop(x->plan);
+    ds__cpu_plan_unref(x->plan);
     x->plan = NULL;
     x->dirty = 1;
     return DS_OK;
@@ -12327,16 +12309,16 @@ static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
    of the stream or lane; lanes run concurrently. */
 
 /* Frees a launch, and drops its references to the executable, the plan and the stamps. */
-static void ds__cpu_launch_drop(ds__cpu_launch *run) {
+static void ds__cpu_launch_destroy(ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
-        ds__cpu_stamp_give(run->stamp[i]);
-    ds__cpu_plan_drop(run->plan);
+        ds__cpu_stamp_unref(run->stamp[i]);
+    ds__cpu_plan_unref(run->plan);
     ds__host_free(run->stamp);
     ds__host_free(run->shared);
     ds__host_free(run->token);
     ds__host_free(run);
-    ds__cpu_exec_drop(x);
+    ds__cpu_exec_unref(x);
 }
 
 /* Returns the flat node that an entry runs if it is an event node, else NULL. */
@@ -12354,7 +12336,7 @@ static ds_result ds__cpu_launch_add_record(ds__cpu_launch *run, const ds__cpu_fl
     const ds__cpu_exec *x = run->exec;
     ds__cpu_event *e = f->node->op.u.event.event;
     if (e->flags & DS_EVENT_TIMING) {
-        run->stamp[record] = ds__cpu_stamp_take();
+        run->stamp[record] = ds__cpu_stamp_create();
         if (!run->stamp[record])
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
     }
@@ -12364,7 +12346,7 @@ static ds_result ds__cpu_launch_add_record(ds__cpu_launch *run, const ds__cpu_fl
         run->shared = ds__host_alloc(x->records * sizeof *run->shared);
     if (!run->shared)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    return ds__cpu_lane_for(x->lane[f->lane], e, &run->shared[record]);
+    return ds__cpu_progress_for(x->lane[f->lane], e, &run->shared[record]);
 }
 
 /* Notes the token of the event at the time of the launch as that of wait number `wait`. */
@@ -12372,10 +12354,10 @@ static ds_result ds__cpu_launch_add_wait(ds__cpu_launch *run, ds__cpu_event *e, 
     ds_result r = ds__cpu_event_look(e, 1);
     if (r < 0)
         return r;
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t capture = e->capture;
     ds__cpu_token t = { e->stream, e->upto };
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     if (capture)
         return ds__cpu_captured(capture, 0,
                                 "the executable waits for an event that was recorded in a capture");
@@ -12453,10 +12435,10 @@ static ds__cpu_launch *ds__cpu_launch_create(ds__cpu_exec *x) {
 static void ds__cpu_launch_cancel(ds__cpu_launch *run) {
     const ds__cpu_exec *x = run->exec;
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
-        ds__cpu_stamp_give(run->stamp[i]);
+        ds__cpu_stamp_unref(run->stamp[i]);
     for (uint32_t i = 0; run->shared && i < x->records; i++)
-        ds__cpu_lane_unused(run->shared[i]);
-    ds__cpu_launch_drop(run);
+        ds__cpu_progress_unused(run->shared[i]);
+    ds__cpu_launch_destroy(run);
 }
 
 /* Enqueues a launch. The core's lock of the executable is held. */
@@ -12464,7 +12446,7 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
     if (r == DS_OK && x->dirty)
-        r = ds__cpu_plan_make(x);
+        r = ds__cpu_plan_build(x);
     if (r < 0)
         return r;
     ds__cpu_launch *run = ds__cpu_launch_create(x);
@@ -12500,7 +12482,7 @@ fail:
 /* Makes the plan of an executable that has changed. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_upload(const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
-    return x->dirty ? ds__cpu_plan_make(x) : DS_OK;
+    return x->dirty ? ds__cpu_plan_build(x) : DS_OK;
 }
 
 /* Starts a lane. No thread runs the lane, or a thread that has emptied it will see the new
@@ -12604,7 +12586,7 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
     if (s->virt)
         atomic_store(&x->gate->virt->end, s->virt->time);
     ds__cpu_pass(x->gate, turn + 1);
-    ds__cpu_launch_drop(run);
+    ds__cpu_launch_destroy(run);
     return DS__CPU_EMPTY;
 }
 
@@ -12619,7 +12601,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
         if (stamp && !failed)
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         if (run->shared && run->shared[op->u.wait.upto])
-            ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
+            ds__cpu_progress_pass(run->shared[op->u.wait.upto], number, failed);
         return DS__CPU_EMPTY; /* the launch drops the reference to the stamp */
     }
     if (op->kind == DS__CPU_OP_NODE_WAIT)
@@ -12655,7 +12637,7 @@ enum {
    meanwhile: the system cannot give its addresses to the program. A large one goes back to the
    system at once, and its addresses are usually unmapped then. */
 static struct {
-    ds__lock lock;
+    ds__spinlock lock;
     atomic_uint count; /* of all times */
 
     struct {
@@ -12667,7 +12649,7 @@ static struct {
 
 /* Remembers freed memory; keep: it is freed later, else the caller returns it to the system. */
 static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
-    ds__lock_take(&ds__cpu_freed.lock);
+    ds__spinlock_lock(&ds__cpu_freed.lock);
     unsigned i = atomic_load_explicit(&ds__cpu_freed.count, memory_order_relaxed);
     atomic_store_explicit(&ds__cpu_freed.count, i + 1, memory_order_relaxed);
     i %= DS__CPU_FREED;
@@ -12675,12 +12657,12 @@ static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
     atomic_store_explicit(&ds__cpu_freed.at[i].base, (uintptr_t)at, memory_order_relaxed);
     atomic_store_explicit(&ds__cpu_freed.at[i].end, (uintptr_t)at + size, memory_order_relaxed);
     ds__cpu_freed.at[i].kept = keep ? at : NULL;
-    ds__lock_give(&ds__cpu_freed.lock);
+    ds__spinlock_unlock(&ds__cpu_freed.lock);
     ds__os_aligned_free(over);
 }
 
 /* Frees memory of ds__cpu_memory. A sanitizer keeps freed memory itself. */
-static void ds__cpu_memory_give(void *at, size_t size) {
+static void ds__cpu_memory_free(void *at, size_t size) {
 #ifdef DS__SANITIZED
     int keep = 0;
 #else
@@ -12719,12 +12701,12 @@ static unsigned ds__cpu_freed_find(unsigned i, uintptr_t address) {
 static int ds__cpu_is_freed(uintptr_t address) {
     int found = 0;
     int kept = 0;
-    ds__lock_take(&ds__cpu_freed.lock);
+    ds__spinlock_lock(&ds__cpu_freed.lock);
     for (unsigned i = 0; (i = ds__cpu_freed_find(i, address)) < DS__CPU_FREED && !kept; i++) {
         found = 1;
         kept = ds__cpu_freed.at[i].kept != NULL;
     }
-    ds__lock_give(&ds__cpu_freed.lock);
+    ds__spinlock_unlock(&ds__cpu_freed.lock);
     return found && (kept || !ds__os_is_mapped(address));
 }
 
@@ -12751,7 +12733,7 @@ static int ds__cpu_is_dry(size_t size) {
 }
 
 /* Allocates memory of a device. NULL: no memory. */
-static void *ds__cpu_device_memory_take(size_t size) {
+static void *ds__cpu_device_memory_alloc(size_t size) {
     if (DS__LIKELY(!ds__cpu_is_dry(size)))
         return ds__cpu_memory(size);
     if (size > SIZE_MAX - DS__CPU_DRY_BYTES)
@@ -12764,9 +12746,9 @@ static void *ds__cpu_device_memory_take(size_t size) {
     return NULL;
 }
 
-static void ds__cpu_device_memory_give(void *at, size_t size) {
+static void ds__cpu_device_memory_free(void *at, size_t size) {
     if (DS__LIKELY(!ds__cpu_is_dry(size))) {
-        ds__cpu_memory_give(at, size);
+        ds__cpu_memory_free(at, size);
     } else {
         ds__cpu_remember_freed(at, size, 0);
         ds__os_unreserve(at, (size + 4095) & ~(size_t)4095);
@@ -12774,7 +12756,7 @@ static void ds__cpu_device_memory_give(void *at, size_t size) {
 }
 
 /* Counts the bytes as used, unless they exceed the device's limit. */
-static ds_result ds__cpu_take(int device, size_t size) {
+static ds_result ds__cpu_memory_count(int device, size_t size) {
     ds__cpu_device *d = &ds__cpu.device[device];
     size_t used = atomic_load(&d->used);
     do {
@@ -12786,7 +12768,7 @@ static ds_result ds__cpu_take(int device, size_t size) {
     return DS_OK;
 }
 
-/* Undoes ds__cpu_take, and reports that the system has no memory. */
+/* Undoes ds__cpu_memory_count, and reports that the system has no memory. */
 static ds_result ds__cpu_short(int device, size_t size) {
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot allocate %zu bytes for cpu:%d", size,
@@ -12797,10 +12779,10 @@ static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
     ds_result r =
         ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
     if (r == DS_OK)
-        r = ds__cpu_take(device, size);
+        r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
-    *out = ds__cpu_device_memory_take(size);
+    *out = ds__cpu_device_memory_alloc(size);
     return *out ? DS_OK : ds__cpu_short(device, size);
 }
 
@@ -12835,13 +12817,13 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
     ds_result r = ds__mapping_add(at, size);
     if (r < 0)
         return r;
-    r = ds__cpu_take(device, size);
+    r = ds__cpu_memory_count(device, size);
     if (r == DS_OK && !ds__os_commit(at, size)) {
         ds__os_decommit(at, size); /* a part may be committed */
         r = ds__cpu_short(device, size);
     }
     if (r < 0)
-        (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+        (void)ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m);
     return r;
 }
 
@@ -12850,7 +12832,7 @@ static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
     ds_result r = ds__mapping_check(at, size);
     if (r < 0)
         return r;
-    while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
+    while (ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m)) {
     }
     ds__os_decommit(at, size);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
@@ -12868,10 +12850,10 @@ static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void
         return ds__cpu_report(f);
     if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r))
         return r;
-    r = ds__cpu_take(device, size);
+    r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
-    *out = ds__cpu_device_memory_take(size);
+    *out = ds__cpu_device_memory_alloc(size);
     if (!*out)
         return ds__cpu_short(device, size);
     atomic_fetch_add(&ds__cpu.device[device].async_used, size);
@@ -12896,7 +12878,7 @@ static void ds__cpu_async_over(const ds__op *op) {
     ds__cpu_device *d = &ds__cpu.device[op->u.own.number];
     atomic_fetch_sub(&d->async_used, op->u.own.size);
     atomic_fetch_sub(&d->used, op->u.own.size);
-    ds__cpu_device_memory_give(op->u.own.ptr, op->u.own.size);
+    ds__cpu_device_memory_free(op->u.own.ptr, op->u.own.size);
 }
 
 static ds_result ds__cpu_async_trim(int device, size_t keep) {
@@ -12951,7 +12933,7 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     ds_result r =
         ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
     if (r == DS_OK)
-        r = ds__cpu_take(device, size);
+        r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
     uint64_t cookie = ds__os_cookie();
@@ -13044,7 +13026,7 @@ static void ds__cpu_share_close(int device, void *base, size_t size) {
    it is called. Registered memory is not freed. ds__cpu_drain needs no memory and cannot fail.
    Locks: ds__cpu_unsafe takes the core's capture lock while a capture is open. ds__cpu_drain
    takes a device's lock to find an unfinished stream. The waits hold no lock of the driver.
-   Threads: caller's threads. ds__cpu_drain runs during ds_shutdown and in ds__cpu_stop. */
+   Threads: caller's threads. ds__cpu_drain runs during ds_shutdown and in ds__cpu_deinit. */
 
 static ds_result ds__cpu_host_alloc(size_t size, void **out) {
     ds_result r = ds__cpu_unsafe(
@@ -13086,9 +13068,9 @@ static ds_result ds__cpu_memory_release(ds_memory_kind kind, int device, void *p
     if (kind == DS_MEMORY_DEVICE)
         atomic_fetch_sub(&ds__cpu.device[device].used, size);
     if (kind == DS_MEMORY_DEVICE)
-        ds__cpu_device_memory_give(ptr, size);
+        ds__cpu_device_memory_free(ptr, size);
     else if (kind != DS_MEMORY_REGISTERED)
-        ds__cpu_memory_give(ptr, size);
+        ds__cpu_memory_free(ptr, size);
     return DS_OK;
 }
 
@@ -13099,13 +13081,13 @@ static void ds__cpu_drain(void) {
         do {
             t.stream = NULL;
             t.upto = 0;
-            ds__lock_take(&ds__cpu.device[i].lock);
+            ds__spinlock_lock(&ds__cpu.device[i].lock);
             for (ds__cpu_stream *s = ds__cpu.device[i].streams; s && !t.stream; s = s->all_next)
                 if (atomic_load(&s->done) < atomic_load(&s->submitted)) {
                     t.stream = s;
                     t.upto = atomic_load(&s->submitted);
                 }
-            ds__lock_give(&ds__cpu.device[i].lock);
+            ds__spinlock_unlock(&ds__cpu.device[i].lock);
             if (t.stream)
                 ds__cpu_wait(t.stream, t.upto, DS__FOREVER, 0);
         } while (t.stream);
@@ -13195,13 +13177,13 @@ static ds_result ds__cpu_device_reset(int device) {
     if (r < 0)
         return r;
     atomic_store(&d->failure, NULL);
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
         ds__cpu_failure *f = atomic_load(&s->failure);
         if (f)
             ds__cpu_forgive(s);
     }
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     return DS_OK;
 }
 
@@ -13403,15 +13385,15 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
 
 /* cpu/driver.h - driver table, start and stop of the CPU driver.
 
-   Defines the table ds__cpu_driver, starts the driver (ds__cpu_start) and stops it
-   (ds__cpu_stop). ds__cpu_passed tells the core whether all work that was pending at a mark is
+   Defines the table ds__cpu_driver, starts the driver (ds__cpu_init) and stops it
+   (ds__cpu_deinit). ds__cpu_passed tells the core whether all work that was pending at a mark is
    over. Implements ds_cpu_get_stats and ds_cpu_get_clock.
 
    Invariants: the options, limits and counts that threads read are set before the first thread
-   starts. If ds__cpu_start fails, its threads have ended and its memory is freed. ds__cpu_stop
+   starts. If ds__cpu_init fails, its threads have ended and its memory is freed. ds__cpu_deinit
    waits for all work, ends all threads, and then frees queues, streams, events and failures.
    Locks: probe, start and stop are called under the core's initialisation mutex (`ds__g.mutex`).
-   ds__cpu_stop waits for work and joins threads under it, so host functions may run meanwhile.
+   ds__cpu_deinit waits for work and joins threads under it, so host functions may run meanwhile.
    ds__cpu_passed takes the lock of one device after another, and ds_cpu_get_stats the pool's
    lock.
    Threads: start and stop run on one thread, without other calls. The rest runs on caller's
@@ -13429,7 +13411,7 @@ static void ds__cpu_probe(ds_backend_info *out) {
              ds__os_processors() == 1 ? "" : "s");
 }
 
-static void ds__cpu_stop(void);
+static void ds__cpu_deinit(void);
 
 /* Sets the options of the driver, from the kept ones and from the environment. Returns the number
    of workers to start. */
@@ -13456,7 +13438,7 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
 }
 
 /* Allocates the tables of devices and workers, of peer access, and of the virtual clock. Returns 0
-   if there is no memory; ds__cpu_stop frees the tables that were allocated. */
+   if there is no memory; ds__cpu_deinit frees the tables that were allocated. */
 static int ds__cpu_tables_alloc(const ds_cpu_desc *desc, int workers) {
     size_t n = (size_t)ds__cpu.devices;
     size_t links = desc->fabric ? desc->fabric->links : 0;
@@ -13492,7 +13474,7 @@ static void ds__cpu_limits_set(const ds_cpu_desc *desc) {
 
 /* Starts the workers and the monitor. The values that they read must be set before. All workers
    count as awake, so that no submission misses one that is still starting. Returns 0, or the
-   system's error; ds__cpu_stop then ends the threads that were started. */
+   system's error; ds__cpu_deinit then ends the threads that were started. */
 static int ds__cpu_threads_start(int workers) {
     int error = 0;
     ds__cpu.workers = workers;
@@ -13512,27 +13494,27 @@ static int ds__cpu_threads_start(int workers) {
 }
 
 /* Returns with all threads started, or without any thread and memory. */
-static ds_result ds__cpu_start(void) {
+static ds_result ds__cpu_init(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     memset(&ds__cpu, 0, sizeof ds__cpu);
     int workers = ds__cpu_options_apply(desc);
     int complete = ds__cpu_tables_alloc(desc, workers);
     ds__cpu.started = 1;
     if (!complete) {
-        ds__cpu_stop();
+        ds__cpu_deinit();
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
     }
     ds__cpu_limits_set(desc);
     int error = ds__cpu_threads_start(workers);
     if (error) {
-        ds__cpu_stop();
+        ds__cpu_deinit();
         return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
     }
     return DS_OK;
 }
 
 /* Waits for all work, ends all threads, and frees all memory of the driver. */
-static void ds__cpu_stop(void) {
+static void ds__cpu_deinit(void) {
     atomic_store(&ds__callers.gone_fn, (void (*)(void))0);
     if (ds__cpu.workers_started && ds__cpu.device)
         ds__cpu_drain();
@@ -13637,9 +13619,9 @@ static void ds__cpu_stats(ds_cpu_stats *out) {
     out->inline_operations = atomic_load(&ds__cpu.inlined);
     out->helped = atomic_load(&ds__cpu.helped);
     out->workers = ds__cpu.workers;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     out->host_threads = ds__cpu.host_threads;
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     out->streams = atomic_load(&ds__cpu.stream_count);
     out->queue_bytes = atomic_load(&ds__cpu.queue_bytes);
 }
@@ -13650,7 +13632,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_check,
                                            ds__cpu_configure,
                                            ds__cpu_probe,
-                                           ds__cpu_start,
+                                           ds__cpu_init,
                                            ds__cpu_architectures,
                                            ds__cpu_device_used,
                                            ds__cpu_spreads,
@@ -13658,7 +13640,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_clock_ns,
                                            ds__cpu_stats,
                                            ds__cpu_drain,
-                                           ds__cpu_stop,
+                                           ds__cpu_deinit,
                                            ds__cpu_stream_destroy,
                                            ds__cpu_stream_unwrap,
                                            ds__cpu_stream_hide,
@@ -13850,7 +13832,7 @@ typedef struct ds__cuda_stream {
     /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
     uint64_t thread;       /* of a per-thread stream: the number of its thread */
-    ds__lock lock;         /* of `mark`, between its record and the wait for it */
+    ds__spinlock lock;     /* of `mark`, between its record and the wait for it */
     cudaEvent_t mark;      /* event for waits of other streams; created for the first one */
     ds__mutex staging;     /* held while the pieces of a copy are enqueued */
     ds__cuda_stage *stage; /* created for the first staged copy */
@@ -13932,10 +13914,10 @@ static struct {
     ds__mutex mutex;
     /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
-    ds__lock lock;            /* of the list of streams */
+    ds__spinlock lock;        /* of the list of streams */
     ds__cuda_stream *streams; /* all except for the legacy streams */
     /* of the next three lists; no call of cudart is made under it */
-    ds__lock host_lock;
+    ds__spinlock host_lock;
     ds__cuda_host *hosts;
     ds__cuda_stage *stages; /* buffers without users */
     ds__cuda_keep *keeps;   /* keeps that CUDA has not ended yet */
@@ -13987,19 +13969,19 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all);
 static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
 
 /* cuda/staging.h */
-static void ds__cuda_stage_drop(ds__cuda_stage *stage);
+static void ds__cuda_stage_unref(ds__cuda_stage *stage);
 
 /* cuda/call.h - scopes, errors and capture modes of CUDA calls.
 
-   Wraps the calls into CUDA. ds__cuda_enter opens a scope with a current device, ds__cuda_leave
-   closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of cudart, DS__DR an
-   entry point of the driver library; both report the error of a failed call. DS__RT_CODE and
-   DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change the thread's
-   capture mode around calls that an open capture could forbid.
+   Wraps the calls into CUDA. ds__cuda_scope_begin opens a scope with a current device,
+   ds__cuda_scope_end closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of
+   cudart, DS__DR an entry point of the driver library; both report the error of a failed call.
+   DS__RT_CODE and DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change
+   the thread's capture mode around calls that an open capture could forbid.
 
-   Invariants: A successful ds__cuda_enter needs one ds__cuda_leave; a failed one needs none.
-   ds__cuda_leave makes the former device current again. An error that was pending in the thread
-   before the scope stays its last error. ds__cuda_enter marks the device as used.
+   Invariants: A successful ds__cuda_scope_begin needs one ds__cuda_scope_end; a failed one needs
+   none. ds__cuda_scope_end makes the former device current again. An error that was pending in the
+   thread before the scope stays its last error. ds__cuda_scope_begin marks the device as used.
    Locks: The successful path takes none. Codes 900 to 908 take the capture lock
    (ds__cuda_capture_failed) unless the thread holds it (ds__tls.capture_locked). ds__cuda_fail may
    invoke the user's log function under the locks of the caller.
@@ -14010,13 +13992,13 @@ static void ds__cuda_stage_drop(ds__cuda_stage *stage);
 /* Takes the capture lock, and counts that the thread holds it: ds__cuda_capture_failed takes it
    otherwise. */
 static void ds__cuda_lock(void) {
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__tls.capture_locked++;
 }
 
 static void ds__cuda_unlock(void) {
     ds__tls.capture_locked--;
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 /* CUDA's codes with devstream's results. After a code of DS_ERR_FAILED, this process cannot use the
@@ -14216,9 +14198,9 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
     return DS_OK;
 }
 
-/* Opens a scope with the device current until ds__cuda_leave. A failed call needs no
-   ds__cuda_leave. */
-static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
+/* Opens a scope with the device current until ds__cuda_scope_end. A failed call needs no
+   ds__cuda_scope_end. */
+static inline ds_result ds__cuda_scope_begin(ds__cuda_scope *scope, int device) {
     int now = -1;
     ds__cuda_anywhere(scope, device);
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)))
@@ -14233,7 +14215,7 @@ static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
 }
 
 /* Closes a scope: the former device is current again. */
-static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
+static inline void ds__cuda_scope_end(const ds__cuda_scope *scope) {
     void *context;
     if (DS__UNLIKELY(scope->pushed))
         (void)ds__cuda.cuCtxPopCurrent(&context);
@@ -14241,7 +14223,7 @@ static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
 
 /* Opens a scope for clean-up, which proceeds even if the device cannot be made current. */
 static void ds__cuda_enter_or_not(ds__cuda_scope *scope, int device) {
-    if (ds__cuda_enter(scope, device) < 0 && ds__cuda_enter(scope, device) < 0)
+    if (ds__cuda_scope_begin(scope, device) < 0 && ds__cuda_scope_begin(scope, device) < 0)
         ds__cuda_anywhere(scope, device);
 }
 
@@ -14264,7 +14246,7 @@ static inline ds_result ds__cuda_mine(const ds__cuda_stream *s) {
 static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream *s) {
     ds_result r = ds__cuda_mine(s);
     if (DS__LIKELY(r == DS_OK))
-        r = ds__cuda_enter(scope, s->device);
+        r = ds__cuda_scope_begin(scope, s->device);
     if (DS__LIKELY(r == DS_OK))
         scope->capture = atomic_load_explicit(&s->capture, memory_order_relaxed);
     return r;
@@ -14273,7 +14255,7 @@ static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream
 /* cuda/device.h - start-up and devices.
 
    Finds the CUDA devices and the entry points of the driver library (ds__cuda_probe) and starts the
-   driver (ds__cuda_start). Implements the device entries: properties, memory, links, speed, peer
+   driver (ds__cuda_init). Implements the device entries: properties, memory, links, speed, peer
    access, priorities and synchronisation. Reset is not supported.
 
    Invariants: ds__cuda_probe creates no context. Peer access is asked for once for each ordered
@@ -14372,7 +14354,7 @@ static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, i
     return DS__RT(scope, cudaDeviceGetAttribute, (out, attribute, device));
 }
 
-static ds_result ds__cuda_start(void) {
+static ds_result ds__cuda_init(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda.side[i] = NULL;
@@ -14441,14 +14423,14 @@ static ds_result ds__cuda_device_speed(int device, int *out_engines, double *out
 
 static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *out_total) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
     r = DS__RT(scope, cudaMemGetInfo, (out_free, out_total));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -14458,7 +14440,7 @@ static int ds__cuda_device_used(int device) {
 
 static ds_result ds__cuda_device_synchronize(int device) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     /* before the wait, which then covers all launches of these modules */
@@ -14476,7 +14458,7 @@ static ds_result ds__cuda_device_synchronize(int device) {
         }
         ds__mutex_unlock(&ds__cuda.mutex);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -14510,13 +14492,13 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
     if (!known) {
         ds__cuda_scope scope;
         int can = 0;
-        ds_result r = ds__cuda_enter(&scope, device);
+        ds_result r = ds__cuda_scope_begin(&scope, device);
         if (r < 0)
             return r;
         r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
         if (r == DS_OK && can)
             r = ds__cuda_enable_peer(&scope, peer, &can);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
         if (r < 0)
             return r;
         known = can ? 2 : 1;
@@ -14528,11 +14510,11 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
 
 static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_greatest) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaDeviceGetStreamPriorityRange, (out_least, out_greatest));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -14794,19 +14776,19 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
-    ds_result r = ds__cuda_enter(&scope, legacy->device);
+    ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
         if (ds__cuda_with_legacy(s, legacy))
             DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -14829,7 +14811,7 @@ static cudaError_t ds__cuda_mark(const ds__cuda_scope *scope, cudaEvent_t *event
 }
 
 static void ds__cuda_unlock_for_events(void) {
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     ds__cuda_unlock();
 }
 
@@ -14843,7 +14825,7 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
     for (;;) {
         size_t count = 2; /* the legacy stream and `ended` */
         ds__cuda_lock();
-        ds__lock_take(&ds__cuda.lock);
+        ds__spinlock_lock(&ds__cuda.lock);
         for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
             count++;
         if (count <= room)
@@ -14899,7 +14881,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
     cudaEvent_t *events = NULL;
     size_t count = 0;
-    ds_result r = ds__cuda_enter(&scope, legacy->device);
+    ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
     /* first the legacy stream: beside a capture of a blocking stream its query is refused, while a
@@ -14915,7 +14897,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     if (r == DS_OK)
         r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
     r = ds__cuda_await_marks(&scope, r, events, count);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -14933,7 +14915,7 @@ static ds_result ds__cuda_stream_query(void *stream) {
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -14972,7 +14954,7 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -15001,20 +14983,20 @@ static void ds__cuda_link_stream(ds__cuda_stream *s) {
 }
 
 static void ds__cuda_list_stream(ds__cuda_stream *s) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     ds__cuda_link_stream(s);
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
 }
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     if (s->previous)
         s->previous->next = s->next;
     else if (ds__cuda.streams == s)
         ds__cuda.streams = s->next;
     if (s->next)
         s->next->previous = s->previous;
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
 }
 
 /* Creates a stream on the device that is current; *priority becomes the one in effect. */
@@ -15067,10 +15049,10 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     s->blocking = (flags & DS_STREAM_BLOCKING) != 0;
     ds_result r = DS_OK;
     if (kind == DS__STREAM_NEW) {
-        r = ds__cuda_enter(&scope, device);
+        r = ds__cuda_scope_begin(&scope, device);
         if (r == DS_OK) {
             r = ds__cuda_make_stream(&scope, flags, priority, &s->handle);
-            ds__cuda_leave(&scope);
+            ds__cuda_scope_end(&scope);
         }
     } else {
         *priority = 0;
@@ -15089,10 +15071,10 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
 /* Returns 1 if another stream object has the handle. */
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next)
         found |= o != s && !o->hidden && o->handle == s->handle && o->device == s->device;
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     return found;
 }
 
@@ -15108,7 +15090,7 @@ static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
    owner. Returns 0 if there is no such object. */
 static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     ds__cuda_stream *o;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (o = ds__cuda.streams; o; o = o->next)
         if (o->given && o->handle == s->handle && o->device == s->device)
             break;
@@ -15116,7 +15098,7 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
         o->owned = 1;
         o->given = 0;
     }
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     return o != NULL;
 }
 
@@ -15176,9 +15158,9 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     if (DS__UNLIKELY(owned && ds__captures_open()))
         ds__cuda_find_spoilt(
             &scope, "a stream that was forked into the capture was destroyed before it was joined");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (s->stage)
-        ds__cuda_stage_drop(s->stage);
+        ds__cuda_stage_unref(s->stage);
     ds__cuda_free_stream(s);
 }
 
@@ -15196,11 +15178,11 @@ static void ds__cuda_stream_destroy(void *stream) {
 
 /* Takes the handle away from the object. given: the caller becomes its owner. */
 static void ds__cuda_hide(ds__cuda_stream *s, int given) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     s->owned = s->blocking = 0;
     s->hidden = 1;
     s->given = given;
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
 }
 
 static void ds__cuda_stream_unwrap(void *stream) {
@@ -15217,18 +15199,18 @@ static void ds__cuda_stream_hide(void *stream) {
         return;
     ds__cuda_enter_or_not(&scope, s->device);
     ds__cuda_stop_capture(&scope, s, 0);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 /* Adds a wrapper to the list, unless it is the second owner of its handle. */
 static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     int taken = 0;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next)
         taken |= o->owned && o->handle == s->handle && o->device == s->device;
     if (!taken)
         ds__cuda_link_stream(s);
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner") : DS_OK;
 }
 
@@ -15258,14 +15240,14 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
     ds__cuda_stream *s = ds__cuda_new_stream(native, device, DS__STREAM_NEW);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         r = DS__RT(scope, cudaStreamGetFlags, (s->handle, &flags));
         if (r == DS_OK)
             r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
         if (r == DS_OK)
             r = ds__cuda_check_device(&scope, s);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
     s->owned = own;
@@ -15332,10 +15314,10 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
     ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         r = ds__cuda_make_event(&scope, flags, &event);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0) {
         ds__host_free(e);
@@ -15354,7 +15336,7 @@ static void ds__cuda_event_destroy(void *event) {
         ds__cuda_event *older = e->older;
         ds__cuda_enter_or_not(&scope, e->device);
         (void)DS__RT_CODE(scope, cudaEventDestroy, (e->event));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
         ds__host_free(e);
         e = older;
     }
@@ -15365,7 +15347,7 @@ static ds_result ds__cuda_event_query(void *event) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
-    ds_result r = ds__cuda_enter(&scope, e->device);
+    ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
@@ -15373,7 +15355,7 @@ static ds_result ds__cuda_event_query(void *event) {
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuEventQuery");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -15382,12 +15364,12 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     ds__cuda_scope scope;
     if (timeout_ns != DS__FOREVER)
         return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
-    ds_result r = ds__cuda_enter(&scope, e->device);
+    ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     r = DS__RT(scope, cudaEventSynchronize, (e->event));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -15397,7 +15379,7 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     float ms = 0;
-    ds_result r = ds__cuda_enter(&scope, a->device);
+    ds_result r = ds__cuda_scope_begin(&scope, a->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
@@ -15409,7 +15391,7 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     /* "not ready": an event was recorded again in this moment */
     r = code == cudaErrorNotReady ? DS_NOT_READY
                                   : ds__cuda_check(&scope, code, "cudaEventElapsedTime");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         *out_ms = (double)ms;
     return r;
@@ -15431,11 +15413,11 @@ static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
     const ds__cuda_event *e = event;
     cudaIpcEventHandle_t handle;
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, e->device);
+    ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaIpcGetEventHandle, (&handle, e->event));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         memcpy(out, &handle, sizeof handle);
     return r;
@@ -15449,11 +15431,11 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         cudaError_t code = DS__RT_CODE(scope, cudaIpcOpenEventHandle, (&event, handle));
         r = ds__cuda_import_result(&scope, code, "cudaIpcOpenEventHandle");
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0) {
         ds__host_free(e);
@@ -15482,14 +15464,14 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
    (ds__tls.in_callback). */
 
 static void ds__cuda_unlist_host(ds__cuda_host *h) {
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     if (h->previous)
         h->previous->next = h->next;
     else
         ds__cuda.hosts = h->next;
     if (h->next)
         h->next->previous = h->previous;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
 }
 
 /* Invokes the function unless it failed, a callback in any case, and the destructor. The caller
@@ -15532,13 +15514,13 @@ static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_strea
                                ds__cuda_host *h) {
     h->device = s->device;
     atomic_fetch_add(&ds__cuda.host_count, 1);
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     h->previous = NULL;
     h->next = ds__cuda.hosts;
     if (h->next)
         h->next->previous = h;
     ds__cuda.hosts = h;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
     ds_result r = DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_host_main, h, 0));
     if (r < 0) {
         ds__cuda_unlist_host(h);
@@ -15582,7 +15564,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op
         else if (r == DS_OK)
             r = op->flags & DS__OP_BLOCKS ? ds__cuda_refuse_pageable(&scope)
                                           : ds__cuda_host_in_capture(&scope, s, op);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0 || capturing)
         ds__host_free(h);
@@ -15769,11 +15751,11 @@ static ds_result ds__cuda_stage_create(const ds__cuda_scope *scope, ds__cuda_sta
 static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     if (!s->stage) {
         ds_result r = DS_OK;
-        ds__lock_take(&ds__cuda.host_lock);
+        ds__spinlock_lock(&ds__cuda.host_lock);
         ds__cuda_stage *stage = ds__cuda.stages;
         if (stage)
             ds__cuda.stages = stage->next;
-        ds__lock_give(&ds__cuda.host_lock);
+        ds__spinlock_unlock(&ds__cuda.host_lock);
         if (!stage)
             r = ds__cuda_stage_create(scope, &stage);
         if (r < 0)
@@ -15787,21 +15769,21 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
 
 /* Drops a user of a buffer. The last one keeps it for another stream: a host function, which may
    not call cudart, cannot free it. */
-static void ds__cuda_stage_drop(ds__cuda_stage *stage) {
+static void ds__cuda_stage_unref(ds__cuda_stage *stage) {
     if (atomic_fetch_sub(&stage->users, 1) != 1)
         return;
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     stage->next = ds__cuda.stages;
     ds__cuda.stages = stage;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
 }
 
 /* Drops a user of a copy. The last one frees the copy, which may have no buffer yet. */
-static void ds__cuda_staged_drop(ds__cuda_staged *w) {
+static void ds__cuda_staged_unref(ds__cuda_staged *w) {
     if (atomic_fetch_sub(&w->users, 1) != 1)
         return;
     if (w->stage)
-        ds__cuda_stage_drop(w->stage);
+        ds__cuda_stage_unref(w->stage);
     ds__host_free(w);
 }
 
@@ -15819,7 +15801,7 @@ static void ds__cuda_piece_run(void *user) {
 }
 
 static void ds__cuda_piece_end(void *user) {
-    ds__cuda_staged_drop(((ds__cuda_piece *)user)->whole);
+    ds__cuda_staged_unref(((ds__cuda_piece *)user)->whole);
 }
 
 static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
@@ -15830,7 +15812,7 @@ static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda
     atomic_fetch_add(&p->whole->users, 1);
     ds_result r = ds__cuda_post(scope, s, &p->host);
     if (r < 0)
-        ds__cuda_staged_drop(p->whole);
+        ds__cuda_staged_unref(p->whole);
     return r;
 }
 
@@ -15926,9 +15908,9 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     ds_result r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
         r = ds__cuda_stage_copy(&scope, s, w, op, wide, rows);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
-    ds__cuda_staged_drop(w);
+    ds__cuda_staged_unref(w);
     return r;
 }
 
@@ -15967,7 +15949,7 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
     if (!scope.capture)
         scope.capture = capture;
     r = DS__RT(scope, cudaStreamWaitEvent, (s->handle, event, 0));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -15988,9 +15970,9 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
     if (r < 0)
         return r;
     uint64_t capture = scope.capture;
-    ds__lock_take(&other->lock); /* no error is reported under it, see ds__cuda_mark */
+    ds__spinlock_lock(&other->lock); /* no error is reported under it, see ds__cuda_mark */
     cudaError_t code = ds__cuda_mark(&scope, &other->mark, other->handle, &call);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (code == cudaSuccess)
         r = ds__cuda_on(&scope, s);
     if (code == cudaSuccess && r == DS_OK) {
@@ -15998,9 +15980,9 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
             scope.capture = capture;
         call = "cudaStreamWaitEvent";
         code = DS__RT_CODE(scope, cudaStreamWaitEvent, (s->handle, other->mark, 0));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
-    ds__lock_give(&other->lock);
+    ds__spinlock_unlock(&other->lock);
     return r == DS_OK ? ds__cuda_check(&scope, code, call) : r;
 }
 
@@ -16016,7 +15998,7 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
     if (r < 0)
         return r;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0)
         return r;
     if (capturing) /* the stream would have to live as long as the unknown capture */
@@ -16044,7 +16026,7 @@ static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
         return r;
     r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(op->places >> DS__OP_DST & 255u),
                       ds__cuda_where(op->places >> DS__OP_SRC & 255u));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -16093,7 +16075,7 @@ static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
         else
             DS__DR(scope, r, cuMemsetD2D32Async, (address, pitch, value, width, height, s->handle));
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -16136,7 +16118,7 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     ds__cuda_scope scope;
     if (device < 0)
         device = 0;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     ds__mutex_lock(&ds__cuda.mutex);
@@ -16147,7 +16129,7 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
         r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
     if (r == DS_OK)
         r = DS__RT(scope, cudaStreamSynchronize, (ds__cuda.side[device]));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -16330,11 +16312,11 @@ __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *
 
 static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     r = ds__cuda_ready(&scope, kernel);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -16560,7 +16542,7 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     } else if (r == DS_OK) {
         r = ds__cuda_launch_items(&scope, s, op, params, &first, &count);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -16609,7 +16591,7 @@ typedef struct ds__cuda_own {
 typedef struct ds__cuda_owns {
     ds__cuda_own *at;
     uint32_t count;
-    uint32_t room;
+    size_t room;
 } ds__cuda_owns;
 
 typedef struct ds__cuda_graph {
@@ -16658,15 +16640,15 @@ typedef struct ds__cuda_task {
 
 static void ds__cuda_task_end(void *user) {
     ds__cuda_task *h = user;
-    ds__object_drop(h->payload);
+    ds__object_unref(h->payload);
     ds__host_free(h);
 }
 
 /* Returns a new task for a host node, or for a copy or fill of host memory. NULL: no memory, which
    is reported. */
-static ds__object *ds__cuda_task_new(const ds__node *n) {
+static ds__object *ds__cuda_task_create(const ds__node *n) {
     ds__cuda_task *h = ds__host_alloc(sizeof *h);
-    ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
+    ds__object *o = h ? ds__object_create(h, ds__cuda_task_end) : NULL;
     if (!o) {
         ds__host_free(h);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
@@ -16674,7 +16656,7 @@ static ds__object *ds__cuda_task_new(const ds__node *n) {
     }
     atomic_store(&h->fn, n->kind == DS_NODE_HOST ? n->op.u.host.fn : ds__cuda_host_work);
     h->user = n->kind == DS_NODE_HOST ? n->op.u.host.user : &h->op;
-    h->payload = ds__object_keep(n->payload);
+    h->payload = ds__object_ref(n->payload);
     h->op = n->op;
     return o;
 }
@@ -16696,19 +16678,19 @@ static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
 /* Makes room for one more entry. Returns 0 if there is no memory, which is reported. */
 static int ds__cuda_own_room(ds__cuda_owns *list) {
-    return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
+    return ds__graph_array_reserve(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
 /* Keeps an object for a node, or under a tag. Returns 0 if there is no memory. */
-static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
+static int ds__cuda_own_add(ds__cuda_owns *list, uint32_t node, ds__object *o) {
     if (!ds__cuda_own_room(list))
         return 0;
-    list->at[list->count++] = (ds__cuda_own){ node, ds__object_keep(o) };
+    list->at[list->count++] = (ds__cuda_own){ node, ds__object_ref(o) };
     return 1;
 }
 
 /* Drops the objects that are kept for a node or under a tag. */
-static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
+static void ds__cuda_own_remove(ds__cuda_owns *list, uint32_t node) {
     uint32_t kept = 0;
     uint32_t count = list->count;
     for (uint32_t i = 0; i < count; i++) {
@@ -16716,7 +16698,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
         if (own.node != node)
             list->at[kept++] = own;
         else
-            ds__object_drop(own.object);
+            ds__object_unref(own.object);
     }
     list->count = kept;
 }
@@ -16724,7 +16706,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
 /* Drops all objects, and frees the list. */
 static void ds__cuda_own_end(ds__cuda_owns *list) {
     for (uint32_t i = 0; i < list->count; i++)
-        ds__object_drop(list->at[i].object);
+        ds__object_unref(list->at[i].object);
     ds__host_free(list->at);
     memset(list, 0, sizeof *list);
 }
@@ -16733,8 +16715,8 @@ static void ds__cuda_own_end(ds__cuda_owns *list) {
    list. Returns 0 if there is no memory. */
 static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint32_t node) {
     for (uint32_t i = 0; i < from->count; i++)
-        if (!ds__cuda_own_keep(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node,
-                               from->at[i].object))
+        if (!ds__cuda_own_add(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node,
+                              from->at[i].object))
             return 0;
     return 1;
 }
@@ -16743,7 +16725,7 @@ static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint3
    there is no memory. */
 static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t node) {
     for (size_t i = 0; i < b->object_count; i++)
-        if (!ds__cuda_own_keep(to, node, b->object[i]))
+        if (!ds__cuda_own_add(to, node, b->object[i]))
             return 0;
     for (uint32_t i = 0; i < b->count; i++)
         if (b->node[i]->child &&
@@ -16887,10 +16869,10 @@ static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c)
     if (o->per_thread && o->thread != ds__cuda_this_thread())
         return 0;
     /* the handle of a per-thread stream means that of the current device */
-    if (o->per_thread && ds__cuda_enter(&there, o->device) < 0)
+    if (o->per_thread && ds__cuda_scope_begin(&there, o->device) < 0)
         return 0;
     cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (o->handle, &status));
-    ds__cuda_leave(&there);
+    ds__cuda_scope_end(&there);
     return code == cudaSuccess && status == cudaStreamCaptureStatusInvalidated;
 }
 
@@ -17070,11 +17052,11 @@ static ds_result ds__cuda_wait_streams(void) {
         ds__cuda_scope scope;
         if (!atomic_load(&ds__cuda.used[i]))
             continue;
-        r = ds__cuda_enter(&scope, i);
+        r = ds__cuda_scope_begin(&scope, i);
         if (r < 0)
             return r;
         r = ds__cuda_wait_streams_of(&scope);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
         if (r == DS_ERR_FAILED)
             r = DS_OK;
     }
@@ -17177,14 +17159,14 @@ static ds_result ds__cuda_append_unknown(ds__body *b, cudaGraphNode_t native) {
     ds__op op;
     memset(&op, 0, sizeof op);
     op.kind = DS__OP_NOTHING;
-    ds__node *n = ds__node_make(&op, b->device, 0);
+    ds__node *n = ds__node_create(&op, b->device, 0);
     if (n) {
         n->kind = DS_NODE_NATIVE;
         n->native = native;
     }
     ds_result r = n ? ds__body_append(b, n, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0)
-        ds__node_free(n);
+        ds__node_destroy(n);
     return r;
 }
 
@@ -17424,7 +17406,7 @@ static ds_result ds__cuda_add_host(const ds__cuda_scope *scope, ds__cuda_graph *
                                    cudaGraphNode_t *out) {
     struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    ds__object *task = ds__cuda_task_new(n);
+    ds__object *task = ds__cuda_task_create(n);
     if (!task || !ds__cuda_own_room(&g->owns))
         goto fail;
     host.userData = task->user;
@@ -17435,7 +17417,7 @@ static ds_result ds__cuda_add_host(const ds__cuda_scope *scope, ds__cuda_graph *
     return DS_OK;
 
 fail:
-    ds__object_drop(task);
+    ds__object_unref(task);
     return r;
 }
 
@@ -17448,7 +17430,7 @@ static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph 
         r = DS__RT(*scope, cudaGraphAddChildGraphNode,
                    (out, to->graph, to->after, to->count, child->graph));
     if (r < 0)
-        ds__cuda_own_drop(&g->owns, index);
+        ds__cuda_own_remove(&g->owns, index);
     return r;
 }
 
@@ -17502,11 +17484,11 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
                         "a graph cannot copy between devices of different drivers");
     ds_result r = n->child && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
     if (r == DS_OK)
-        r = ds__cuda_enter(&scope, n->device.index);
+        r = ds__cuda_scope_begin(&scope, n->device.index);
     if (r < 0)
         return r;
     r = ds__cuda_add_native(&scope, g, n, index, &to, out);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17543,22 +17525,22 @@ static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
     if (g->graph) {
         ds__cuda_enter_or_not(&scope, device);
         ds__cuda_drop_graph(&scope, g->graph);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     ds__cuda_own_end(&g->owns);
     ds__host_free(g);
 }
 
 /* Makes an empty native graph. */
-static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
+static ds_result ds__cuda_graph_create_empty(int device, ds__cuda_graph **out) {
     ds__cuda_scope scope;
     ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     if (!g)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         r = DS__RT(scope, cudaGraphCreate, (&g->graph, 0));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0)
         ds__host_free(g);
@@ -17571,14 +17553,14 @@ static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
 static ds_result ds__cuda_connect_later(const ds__body *b, const ds__cuda_graph *g,
                                         const cudaGraphNode_t *nodes) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < b->count; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
             if (b->node[i]->deps[k] > i)
                 r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17588,7 +17570,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
                                 cudaGraphNode_t *nodes, ds__cuda_graph **out) {
     cudaGraphNode_t *after = nodes + b->count;
     ds__cuda_graph *g = NULL;
-    ds_result r = ds__cuda_graph_make(b->device.index, &g);
+    ds_result r = ds__cuda_graph_create_empty(b->device.index, &g);
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
@@ -17642,7 +17624,7 @@ static ds_result ds__cuda_child_native(ds__body *child) {
 
 static ds_result ds__cuda_graph_create(ds__body *b) {
     ds__cuda_graph *g = NULL;
-    ds_result r = ds__cuda_graph_make(b->device.index, &g);
+    ds_result r = ds__cuda_graph_create_empty(b->device.index, &g);
     b->native = g;
     return r;
 }
@@ -17660,12 +17642,12 @@ static ds_result ds__cuda_usable(const ds__body *b) {
     if (DS__LIKELY(!g->capture))
         return g->graph ? DS_OK
                         : ds__fail(DS_ERR_ILLEGAL_STATE, "the capture into the graph failed");
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     if (g->capture->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(&scope, g->capture))
         g->capture->status = DS_CAPTURE_INVALIDATED;
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return g->capture->status == DS_CAPTURE_ACTIVE
                ? DS_OK
                : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, g->capture, 0, "");
@@ -17677,18 +17659,18 @@ static ds_result ds__cuda_read_before_last(ds__body *b) {
     ds__cuda_scope scope;
     ds__node *n = b->node[b->count - 1];
     uint32_t before = b->count - 1;
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     b->count = before;
     r = ds__cuda_read_nodes(&scope, b);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         r = ds__body_append(b, n, NULL, 0);
     if (r == DS_OK)
         return r;
     while (b->count > before)
-        ds__node_free(b->node[--b->count]);
+        ds__node_destroy(b->node[--b->count]);
     b->node[b->count++] = n;
     return r;
 }
@@ -17729,11 +17711,11 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
         ends[i] = ds__cuda_native(b->node[(uint32_t)from[i].id - 1]);
         ends[count + i] = ds__cuda_native(b->node[(uint32_t)to[i].id - 1]);
     }
-    r = ds__cuda_enter(&scope, b->device.index);
+    r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r == DS_OK) {
         r = ds__cuda_connect(&scope, ((ds__cuda_graph *)b->native)->graph, ends, ends + count,
                              count);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     ds__host_free(ends);
     return r;
@@ -17768,10 +17750,10 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     if (r == DS_OK && !ds__cuda_own_copy(&g->owns, &old->owns, DS__CUDA_NOWHERE))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
-        r = ds__cuda_enter(&scope, from->device.index);
+        r = ds__cuda_scope_begin(&scope, from->device.index);
     if (r == DS_OK) {
         r = ds__cuda_clone(&scope, old->graph, nodes, from->count, &g->graph, nodes + from->count);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     for (uint32_t i = 0; i < from->count && r == DS_OK; i++)
         to->node[i]->native = nodes[from->count + i];
@@ -17817,7 +17799,7 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
     struct cudaHostNodeParams host = { ds__cuda_host_node, task };
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     switch (ds__cuda_type(n)) {
@@ -17852,7 +17834,7 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
     default:
         break;
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17877,9 +17859,9 @@ static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNod
         return ds__cuda_set_child(scope, node, n->child, owns, tag);
     if (type != cudaGraphNodeTypeHost)
         return ds__cuda_set(n, device, NULL, node, NULL);
-    ds__object *task = ds__cuda_task_new(n);
+    ds__object *task = ds__cuda_task_create(n);
     if (!task || !ds__cuda_own_room(owns)) {
-        ds__object_drop(task);
+        ds__object_unref(task);
         return DS_ERR_OUT_OF_MEMORY;
     }
     owns->at[owns->count++] = (ds__cuda_own){ tag, task };
@@ -17975,7 +17957,7 @@ static ds_result ds__cuda_set_in_place(ds__body *b, uint32_t index, const ds__no
     const ds__node *old = b->node[index];
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     cudaGraphNode_t node = ds__cuda_native(old);
@@ -17989,12 +17971,12 @@ static ds_result ds__cuda_set_in_place(ds__body *b, uint32_t index, const ds__no
     if (r < 0 && priority)
         DS_IGNORE(ds__cuda_set_priority(&scope, node, old->priority));
     if (r == DS_OK && owns.count) {
-        ds__cuda_own_drop(&g->owns, index);
+        ds__cuda_own_remove(&g->owns, index);
         g->owns.at[g->owns.count++] = owns.at[0];
         owns.count = 0;
     }
     ds__cuda_own_end(&owns);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -18020,7 +18002,7 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
 
 /* cuda/graph_keep.h - lifetime of the objects that executables need.
 
-   Makes a CUDA user object that owns all kept objects of an executable (ds__cuda_keep_make), and
+   Makes a CUDA user object that owns all kept objects of an executable (ds__cuda_keep_create), and
    moves it into a graph before instantiation (ds__cuda_retain). ds__cuda_exec_end destroys an
    executable.
 
@@ -18035,7 +18017,7 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
    thread. */
 
 /* Takes a keep out of the list. host_lock is held. */
-static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
+static void ds__cuda_keep_unlist(ds__cuda_keep *k) {
     if (k->previous)
         k->previous->next = k->next;
     else
@@ -18052,18 +18034,18 @@ static void CUDART_CB ds__cuda_keep_end(void *user) {
     if (!atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN))
         return;
     for (uint32_t i = 0; i < k->count; i++)
-        ds__object_drop(k->object[i]);
-    ds__lock_take(&ds__cuda.host_lock);
-    ds__cuda_unlist_keep(k);
+        ds__object_unref(k->object[i]);
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    ds__cuda_keep_unlist(k);
     /* under the lock: the driver may stop after its release, and the program's allocator may
        change */
     ds__host_free(k);
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
 }
 
 /* Makes a user object that owns all objects of the list. An empty list makes none: *out is NULL. */
-static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_owns *owns,
-                                    cudaUserObject_t *out) {
+static ds_result ds__cuda_keep_create(const ds__cuda_scope *scope, const ds__cuda_owns *owns,
+                                      cudaUserObject_t *out) {
     *out = NULL;
     if (!owns->count)
         return DS_OK;
@@ -18071,13 +18053,13 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
     if (!k)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     for (; k->count < owns->count; k->count++)
-        k->object[k->count] = ds__object_keep(owns->at[k->count].object);
-    ds__lock_take(&ds__cuda.host_lock);
+        k->object[k->count] = ds__object_ref(owns->at[k->count].object);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     k->next = ds__cuda.keeps;
     if (k->next)
         k->next->previous = k;
     ds__cuda.keeps = k;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
     ds_result r = DS__RT(*scope, cudaUserObjectCreate,
                          (out, k, ds__cuda_keep_end, 1, cudaUserObjectNoDestructorSync));
     if (r < 0) {
@@ -18088,21 +18070,21 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
 }
 
 /* Releases a user object, which may be NULL. */
-static void ds__cuda_keep_drop(const ds__cuda_scope *scope, cudaUserObject_t object) {
+static void ds__cuda_keep_unref(const ds__cuda_scope *scope, cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
         code = DS__RT_CODE(*scope, cudaUserObjectRelease, (object, 1));
 }
 
-/* Makes a user object, as ds__cuda_keep_make, and moves it into the graph. */
+/* Makes a user object, as ds__cuda_keep_create, and moves it into the graph. */
 static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph,
                                  const ds__cuda_owns *owns, cudaUserObject_t *out) {
-    ds_result r = ds__cuda_keep_make(scope, owns, out);
+    ds_result r = ds__cuda_keep_create(scope, owns, out);
     if (r < 0 || !*out)
         return r;
     r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, *out, 1, cudaGraphUserObjectMove));
     if (r < 0) {
-        ds__cuda_keep_drop(scope, *out);
+        ds__cuda_keep_unref(scope, *out);
         *out = NULL;
     }
     return r;
@@ -18126,7 +18108,7 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
     if (x->now != x->kept)
         ds__cuda_drop_graph(&scope, x->now);
     ds__cuda_drop_graph(&scope, x->kept);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (x->now_node != x->kept_node)
         ds__host_free(x->now_node);
     ds__host_free(x->kept_node);
@@ -18134,7 +18116,7 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
     ds__host_free(x->on);
     ds__cuda_own_end(&x->owns);
     if (x->held)
-        ds__body_free(x->held);
+        ds__body_destroy(x->held);
     ds__host_free(x);
 }
 
@@ -18175,7 +18157,7 @@ static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
         ds__node *copy = ds__node_copy(n);
         r = copy ? ds__body_append(held, copy, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
         if (r < 0)
-            ds__node_free(copy);
+            ds__node_destroy(copy);
     }
     return r;
 }
@@ -18195,7 +18177,7 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     const ds__cuda_graph *g = b->native;
     ds__cuda_scope scope;
     cudaUserObject_t object;
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
     r = ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
@@ -18214,7 +18196,7 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
             x->exec = NULL;
         ds__cuda_unretain(&scope, from, object);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -18238,7 +18220,7 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                      (unsigned)b->count);
     if (r == DS_OK) {
-        x->held = ds__body_new(b->driver, b->device);
+        x->held = ds__body_create(b->driver, b->device);
         r = x->held ? ds__cuda_hold(x->held, b) : DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK)
@@ -18338,7 +18320,7 @@ static ds_result ds__cuda_update_to(ds__cuda_exec *x, const ds__body *b, ds__cud
                                     ds__cuda_mismatch *out) {
     ds__cuda_scope scope;
     cudaGraph_t clone = NULL;
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
     if (x->kept)
@@ -18352,7 +18334,7 @@ static ds_result ds__cuda_update_to(ds__cuda_exec *x, const ds__body *b, ds__cud
         r = ds__cuda_become(&scope, x, next, out);
     if (r < 0)
         ds__cuda_drop_graph(&scope, clone);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -18384,7 +18366,7 @@ static ds_result ds__cuda_change_next(const ds__cuda_scope *scope, const ds__cud
     cudaGraphNode_t node = next->nodes[index];
     ds_result r = DS_OK;
     if (fresh) {
-        ds__cuda_own_drop(&next->owns, index);
+        ds__cuda_own_remove(&next->owns, index);
         r = ds__cuda_set_in_graph(scope, node, fresh, x->on[index], &next->owns, index);
         if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&next->owns, fresh->child, index))
             r = DS_ERR_OUT_OF_MEMORY;
@@ -18412,7 +18394,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     next.nodes = ds__host_alloc((x->count + 1u) * sizeof *next.nodes);
     if (!next.nodes)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0) {
         ds__host_free(next.nodes);
         return r;
@@ -18428,7 +18410,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     if (r < 0)
         ds__cuda_drop_graph(&scope, next.graph);
     ds__host_free(next.nodes);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     ds__cuda_own_end(&next.owns);
     return r;
 }
@@ -18475,14 +18457,14 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
         return DS_OK;
     if (!x->kept)
         return ds__cuda_unnamed(index);
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaGraphNodeGetType, (x->kept_node[index], &type));
     if (r == DS_OK && type != cudaGraphNodeTypeHost)
         r = DS__RT(scope, cudaGraphNodeSetEnabled,
                    (x->exec, x->kept_node[index], (unsigned)enabled));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0)
         return r;
     if (enabled)
@@ -18502,7 +18484,7 @@ static ds_result ds__cuda_launch_graph(const ds__cuda_stream *s, const ds__cuda_
     if (DS__UNLIKELY(r < 0))
         return r;
     r = DS__RT(scope, cudaGraphLaunch, (x->exec, s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -18518,7 +18500,7 @@ static ds_result ds__cuda_upload(const ds__cuda_stream *s, const ds__cuda_exec *
                      "an upload cannot be captured; the capture continues");
     if (r == DS_OK)
         r = DS__RT(scope, cudaGraphUpload, (x->exec, s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -18529,13 +18511,13 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
         ds__object *o = k->object[i];
         ds__cuda_task *h = o->dtor_fn == ds__cuda_task_end ? o->user : NULL;
         if (!h) {
-            ds__object_drop(o);
+            ds__object_unref(o);
             continue;
         }
         ds__object *payload = h->payload;
         atomic_store(&h->fn, NULL);
         h->payload = NULL;
-        ds__object_drop(payload);
+        ds__object_unref(payload);
     }
 }
 
@@ -18544,28 +18526,28 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
    may outlive the driver. After a second without progress, the keeps that are left are therefore
    ended here. */
 static void ds__cuda_end_keeps(void) {
-    int quiet = 0;
+    int stalled = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
         uint64_t count = 0;
-        ds__lock_take(&ds__cuda.host_lock);
+        ds__spinlock_lock(&ds__cuda.host_lock);
         ds__cuda_keep *k = ds__cuda.keeps;
         ds__cuda_keep *take = NULL;
         for (const ds__cuda_keep *i = k; i; i = i->next)
             count++;
-        quiet |= count == last && ds__now_ns() - begin > 1000000000u;
-        for (ds__cuda_keep *i = k; i && quiet && !take; i = i->next) {
+        stalled |= count == last && ds__now_ns() - begin > 1000000000u;
+        for (ds__cuda_keep *i = k; i && stalled && !take; i = i->next) {
             int pending = DS__CUDA_PENDING;
             if (atomic_compare_exchange_strong(&i->state, &pending, DS__CUDA_TAKEN))
                 take = i;
         }
-        ds__lock_give(&ds__cuda.host_lock);
+        ds__spinlock_unlock(&ds__cuda.host_lock);
         if (!k)
             return;
         if (take) {
             ds__cuda_keep_empty(take);
-            ds__lock_take(&ds__cuda.host_lock);
-            ds__cuda_unlist_keep(take);
-            ds__lock_give(&ds__cuda.host_lock);
+            ds__spinlock_lock(&ds__cuda.host_lock);
+            ds__cuda_keep_unlist(take);
+            ds__spinlock_unlock(&ds__cuda.host_lock);
             take->next = ds__cuda.left; /* only this thread uses the driver now */
             ds__cuda.left = take;
         } else {
@@ -18601,7 +18583,7 @@ static ds_result ds__cuda_record(const ds__cuda_stream *s, ds__cuda_event *e) {
     r = DS__RT(scope, cudaEventRecord, (e->event, s->handle));
     if (DS__UNLIKELY(r == DS_OK && atomic_load_explicit(&e->capture, memory_order_relaxed)))
         atomic_store(&e->capture, 0);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -18623,7 +18605,7 @@ static ds_result ds__cuda_external(const ds__cuda_stream *s, ds__cuda_event *e, 
                 ? DS__RT(scope, cudaEventRecordWithFlags,
                          (e->event, s->handle, cudaEventRecordExternal))
                 : DS__RT(scope, cudaStreamWaitEvent, (s->handle, e->event, cudaEventWaitExternal));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0 || capturing)
         return r;
     return record ? ds__cuda_record(s, e) : ds__cuda_wait(s, e);
@@ -18712,7 +18694,7 @@ static ds_result ds__cuda_launch_task(const ds__cuda_scope *scope, const ds__cud
     if (r < 0) {
         if (task->payload)
             task->payload->dtor_fn = NULL; /* before the release, which may drop the payload */
-        ds__cuda_keep_drop(scope, object);
+        ds__cuda_keep_unref(scope, object);
         return r;
     }
     r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, object, 1, cudaGraphUserObjectMove));
@@ -18737,23 +18719,23 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
     n.op.u.host.user = op->u.host.user;
     ds_result r = ds__cuda_look_at(scope, s, &now);
     if (r == DS_OK && op->u.host.dtor_fn) {
-        n.payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+        n.payload = ds__object_create(op->u.host.user, op->u.host.dtor_fn);
         if (!n.payload)
             r = DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK) {
-        task = ds__cuda_task_new(&n);
-        if (!task || !ds__cuda_own_keep(&owns, DS__CUDA_NOWHERE, task))
+        task = ds__cuda_task_create(&n);
+        if (!task || !ds__cuda_own_add(&owns, DS__CUDA_NOWHERE, task))
             r = DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK)
-        r = ds__cuda_keep_make(scope, &owns, &object);
+        r = ds__cuda_keep_create(scope, &owns, &object);
     if (r == DS_OK)
         r = ds__cuda_launch_task(scope, s, task->user, now.graph, object);
     if (r < 0 && n.payload)
         n.payload->dtor_fn = NULL;
-    ds__object_drop(n.payload);
-    ds__object_drop(task);
+    ds__object_unref(n.payload);
+    ds__object_unref(task);
     ds__cuda_own_end(&owns);
     return r;
 }
@@ -18787,7 +18769,7 @@ static void ds__cuda_replace_unknown(ds__body *b, uint32_t index, ds__node *n) {
     n->dep_room = old->dep_room;
     old->deps = NULL;
     b->node[index] = n;
-    ds__node_free(old);
+    ds__node_destroy(old);
 }
 
 /* Enters the node of an operation, the stream's last one, into the shadow graph. Its work is that
@@ -18807,12 +18789,12 @@ static uint32_t ds__cuda_note(const ds__cuda_scope *scope, const ds__cuda_stream
         index = ds__cuda_enter_last(scope, b, now.after[0], op && op->kind != DS__OP_GRAPH);
     if (index != UINT32_MAX && index >= known && b->node[index]->kind == DS_NODE_NATIVE) {
         if (!made && op)
-            made = ds__node_make(op, ds_cuda(s->device), s->priority);
+            made = ds__node_create(op, ds_cuda(s->device), s->priority);
         if (made)
             ds__cuda_replace_unknown(b, index, made);
         made = NULL;
     }
-    ds__node_free(made);
+    ds__node_destroy(made);
     memcpy(ds__tls.error, before, sizeof before);
     return index;
 }
@@ -18821,7 +18803,7 @@ static uint32_t ds__cuda_note(const ds__cuda_scope *scope, const ds__cuda_stream
    error, there is no node, and they are dropped. */
 static void ds__cuda_own_settle(ds__cuda_owns *list, uint32_t index, ds_result r) {
     if (r < 0)
-        ds__cuda_own_drop(list, DS__CUDA_NEW);
+        ds__cuda_own_remove(list, DS__CUDA_NEW);
     for (uint32_t i = list->count; i-- > 0 && list->at[i].node == DS__CUDA_NEW;)
         list->at[i].node = index == UINT32_MAX ? DS__CUDA_NOWHERE : index;
 }
@@ -18831,19 +18813,19 @@ static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_str
                                        ds__capture *c, const ds__op *op) {
     ds__cuda_graph *g = c->body->native;
     uint32_t index = UINT32_MAX;
-    ds__node *n = ds__node_make(op, ds_cuda(s->device), s->priority);
+    ds__node *n = ds__node_create(op, ds_cuda(s->device), s->priority);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
-    ds__object *task = ds__cuda_task_new(n);
+    ds__object *task = ds__cuda_task_create(n);
     ds_result r =
-        task && ds__cuda_own_keep(&g->owns, DS__CUDA_NEW, task) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+        task && ds__cuda_own_add(&g->owns, DS__CUDA_NEW, task) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task->user));
     if (r == DS_OK)
         index = ds__cuda_note(scope, s, c, op, n);
     else
         ds__node_discard(n);
-    ds__object_drop(task);
+    ds__object_unref(task);
     ds__cuda_own_settle(&g->owns, index, r);
     return r;
 }
@@ -18921,7 +18903,7 @@ static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
     if (r < 0)
         return r;
     r = ds__cuda_move(&scope, s->handle, op, DS__CUDA_ASK, DS__CUDA_ASK);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -19071,7 +19053,7 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
         if (r == DS_OK && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM))
             ds__cuda_note_joined(&scope, s);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -19208,7 +19190,7 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
     for (size_t i = 0; i < count; i++)
         after[i] = ds__cuda_native(c->body->node[deps[i]]);
     r = ds__cuda_begin_listed(&scope, s, c, after, count, o);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0)
         goto fail;
     ds__host_free(after);
@@ -19309,7 +19291,7 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
         atomic_store(&s->capture, 0);
     }
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     ds__cuda_end_siblings(streams);
     return r;
 }
@@ -19358,7 +19340,7 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
         }
     }
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -19419,7 +19401,7 @@ static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out,
     if (r == DS_OK)
         r = ds__cuda_list_after(&scope, &now, c->body, out, room, out_count);
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -19460,7 +19442,7 @@ static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *node
     if (r == DS_OK)
         r = ds__cuda_update_after(&scope, s, c->body, nodes, count, set);
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -19499,7 +19481,7 @@ static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
    it. Returns 0 if devstream does not own it. The stream's objects stay, without a handle. */
 static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_origin *o) {
     int owned = 0;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
         owned |= s->owned && s->handle == o->handle && s->device == o->device;
     for (ds__cuda_stream *s = ds__cuda.streams; s && owned; s = s->next)
@@ -19508,7 +19490,7 @@ static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_orig
             s->hidden = 1;
             s->blocking = s->owned = 0;
         }
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     if (owned)
         (void)DS__RT_CODE(*scope, cudaStreamDestroy, (o->handle));
     return owned;
@@ -19532,7 +19514,7 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     int ended = ds__cuda_try_end(&scope, c) || ds__cuda_drop_origin(&scope, o);
     ds__cuda_stream *streams = ds__cuda_give_up(c, ended);
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (!ended)
         ds__log_warn(
             "capture #%llu remains open in CUDA: only the thread that began it can end it, "
@@ -19578,13 +19560,13 @@ static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
    ds__cuda.near and never change.
    Locks: none.
    Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
-   Allocations for the allocator (ds__tls.quiet) run in relaxed capture mode; other allocations do
+   Allocations for the allocator (ds__tls.relaxed) run in relaxed capture mode; other allocations do
    not, as with cudaMalloc. */
 
 /* Relaxes the capture mode for a call of the allocator, which may run beside an open capture. Like
    ds__cuda_relax. */
 static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
-    return ds__tls.quiet ? ds__cuda_relax(scope, mode) : 0;
+    return ds__tls.relaxed ? ds__cuda_relax(scope, mode) : 0;
 }
 
 /* Adds the free memory of the device to an error. Inside of a scope. */
@@ -19603,7 +19585,7 @@ __attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope 
 
 static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -19612,7 +19594,7 @@ static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     ds__cuda_unrelax(&scope, relaxed, mode);
     if (r == DS_ERR_OUT_OF_MEMORY)
         ds__cuda_short(&scope, size);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -19692,7 +19674,7 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
     ds__cuda_scope scope;
     unsigned long long at = 0;
     size_t page = 0;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -19706,7 +19688,7 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
             ds__fail_append(r, "; %zu bytes of address space were requested", size);
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     *out_page = page;
     *out = (void *)(uintptr_t)at;
     return r;
@@ -19722,7 +19704,7 @@ static void ds__cuda_space_release(int device, void *at, size_t size) {
     DS__DR_CODE(scope, code, cuMemAddressFree, ((uintptr_t)at, (size + page - 1) / page * page));
     (void)code;
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 /* Creates memory and maps it. The handle is released at once, so that the memory ends with its
@@ -19766,7 +19748,7 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
     ds_result r = ds__mapping_add(at, size);
     if (r < 0)
         return r;
-    r = ds__cuda_enter(&scope, device);
+    r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         enum cudaStreamCaptureMode mode;
         int relaxed = ds__cuda_relax(&scope, &mode);
@@ -19774,10 +19756,10 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
         ds__cuda_unrelax(&scope, relaxed, mode);
         if (r == DS_ERR_OUT_OF_MEMORY)
             ds__cuda_short(&scope, size);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0)
-        (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+        (void)ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m);
     return r;
 }
 
@@ -19793,14 +19775,14 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     ds__cuda_enter_or_not(&scope, device);
     int relaxed = ds__cuda_relax(&scope, &mode);
     int code;
-    while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
+    while (ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m)) {
         DS__DR_CODE(scope, code, cuMemUnmap, (m.at, m.size));
         /* only for the log */
         if (code)
             DS_IGNORE(ds__cuda_fail(&scope, "cuMemUnmap", code));
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return DS_OK;
 }
 
@@ -19808,7 +19790,7 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
 
    Implements the driver's own allocator (async_alloc, async_free, async_trim, async_info) over the
    default memory pool of each device. ds__cuda_pool sets the pool up at its first use,
-   ds__cuda_pool_end restores it.
+   ds__cuda_pool_deinit restores it.
 
    Invariants: ds__cuda.pool holds a pool only after its set-up: reuse is allowed, other devices
    have access, and freed memory is kept. The former release threshold is stored and set again at
@@ -19816,12 +19798,12 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
    Locks: ds__cuda_pool takes ds__cuda.mutex across the driver calls of the set-up.
    ds__cuda_not_captured takes the capture lock, after the mutex is released, and calls CUDA under
    it. Allocation and free themselves run without a lock.
-   Threads: any. ds__cuda_pool_end runs while the driver stops. */
+   Threads: any. ds__cuda_pool_deinit runs while the driver stops. */
 
 /* Sets up the device's default pool as PyTorch does: the pool keeps freed memory, which any stream
    may use again. Stores the former threshold. The mutex is held, so that this happens once. Inside
    of a scope. */
-static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *out) {
+static ds_result ds__cuda_pool_init(const ds__cuda_scope *scope, cudaMemPool_t *out) {
     static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies,
                                                   cudaMemPoolReuseAllowOpportunistic,
                                                   cudaMemPoolReuseAllowInternalDependencies };
@@ -19863,7 +19845,7 @@ static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) 
     ds__mutex_lock(&ds__cuda.mutex);
     *out = atomic_load(&ds__cuda.pool[scope->device]);
     if (!*out) {
-        r = ds__cuda_pool_make(scope, out);
+        r = ds__cuda_pool_init(scope, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
     }
@@ -19904,7 +19886,7 @@ static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, voi
         r = DS__RT(scope, cudaMallocAsync, (out, size, s->handle));
     if (r == DS_ERR_OUT_OF_MEMORY)
         ds__cuda_short(&scope, size);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -19920,14 +19902,14 @@ static ds_result ds__cuda_async_free(int device, void *stream, void *ptr, size_t
     r = ds__cuda_not_captured(&scope, s);
     if (r == DS_OK)
         r = DS__RT(scope, cudaFreeAsync, (ptr, s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
 static ds_result ds__cuda_async_trim(int device, size_t keep) {
     ds__cuda_scope scope;
     cudaMemPool_t pool;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -19936,7 +19918,7 @@ static ds_result ds__cuda_async_trim(int device, size_t keep) {
     if (r == DS_OK)
         r = DS__RT(scope, cudaMemPoolTrimTo, (pool, keep));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -19945,7 +19927,7 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
     cudaMemPool_t pool;
     unsigned long long reserved = 0;
     unsigned long long used = 0;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     r = ds__cuda_pool(&scope, &pool);
@@ -19954,7 +19936,7 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
                    (pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
     if (r == DS_OK)
         r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrUsedMemCurrent, &used));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     *out_reserved = (size_t)reserved;
     *out_used = (size_t)used;
     return r;
@@ -19962,7 +19944,7 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
 
 /* Restores the threshold of the device's pool, and frees the memory that it keeps. Inside of a
    scope. */
-static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
+static void ds__cuda_pool_deinit(const ds__cuda_scope *scope, int device) {
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
     if (!pool)
         return;
@@ -19980,7 +19962,7 @@ static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
    Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
    (ds__cuda_import_result). No work uses the memory when it is closed or released.
    Locks: none.
-   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode. */
+   Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode. */
 
 static ds_result ds__cuda_share_alloc(int device, size_t size, void **out) {
     return ds__cuda_memory_alloc(device, size, out);
@@ -19990,14 +19972,14 @@ static ds_result ds__cuda_share_export(int device, void *base, size_t size, unsi
     cudaIpcMemHandle_t handle;
     ds__cuda_scope scope;
     (void)size;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaIpcGetMemHandle, (&handle, base));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         memcpy(out, &handle, sizeof handle);
     return r;
@@ -20009,7 +19991,7 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
     ds__cuda_scope scope;
     (void)size;
     memcpy(&handle, bytes, sizeof handle);
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -20018,7 +20000,7 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
         DS__RT_CODE(scope, cudaIpcOpenMemHandle, (out, handle, cudaIpcMemLazyEnablePeerAccess));
     r = ds__cuda_import_result(&scope, code, "cudaIpcOpenMemHandle");
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -20030,7 +20012,7 @@ static void ds__cuda_share_close(int device, void *base, size_t size) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 static void ds__cuda_share_release(int device, void *base, size_t size) {
@@ -20041,7 +20023,7 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     (void)DS__RT_CODE(scope, cudaFree, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 /* cuda/host_memory.h - pinned memory, release of memory, pointer queries.
@@ -20055,7 +20037,7 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
    ds__cuda.releases counts the threads that have found no capture and wait for whole devices.
    Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
    ds__cuda.lock in turn; it waits under none of them. The other entries take none.
-   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode, so open
+   Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode, so open
    captures do not matter. memory_wait blocks the caller. */
 
 /* Opens a scope for pinned memory on the thread's current device. If that is not a GPU, takes a
@@ -20068,7 +20050,7 @@ static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     else
         while (device + 1 < ds__cuda.devices && !atomic_load(&ds__cuda.used[device]))
             device++;
-    return ds__cuda_enter(scope, device);
+    return ds__cuda_scope_begin(scope, device);
 }
 
 static ds_result ds__cuda_host_alloc(size_t size, void **out) {
@@ -20080,7 +20062,7 @@ static ds_result ds__cuda_host_alloc(size_t size, void **out) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -20093,7 +20075,7 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaHostRegister, (ptr, size, cudaHostRegisterPortable));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -20148,7 +20130,7 @@ static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *
     int relaxed = ds__cuda_quiet(&scope, &mode);
     ds_result r = ds__cuda_free(&scope, kind, ptr);
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
@@ -20163,7 +20145,7 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaPointerGetAttributes, (&a, ptr));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0 || a.type == cudaMemoryTypeUnregistered)
         return r;
     if (a.type == cudaMemoryTypeHost) {
@@ -20175,11 +20157,11 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     int code;
     out->kind = DS_MEMORY_DEVICE;
     out->device = ds_cuda(a.device);
-    r = ds__cuda_enter(&scope, a.device);
+    r = ds__cuda_scope_begin(&scope, a.device);
     if (r < 0)
         return r;
     DS__DR_CODE(scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (code == 0) {
         out->base = (void *)(uintptr_t)base;
         out->size = size;
@@ -20190,14 +20172,14 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
 /* cuda/driver.h - driver table, drain and stop.
 
    Includes all rooms of the CUDA driver and fills its table (ds__cuda_driver). ds__cuda_drain waits
-   for all work, host functions included. ds__cuda_stop frees the driver's own streams, pools,
+   for all work, host functions included. ds__cuda_deinit frees the driver's own streams, pools,
    modules and staging buffers.
 
    Invariants: After ds__cuda_drain, no host function is enqueued or running. If a device failed and
    CUDA runs no host function for 0.1 s, ds__cuda_drain runs the pending ones of that device with
    the failure. Their records stay allocated, because CUDA may still invoke them.
    Locks: The core holds its initialisation mutex. ds__cuda_drain takes `host_lock` only to choose a
-   host function; it runs user code after it has released that lock. ds__cuda_stop takes
+   host function; it runs user code after it has released that lock. ds__cuda_deinit takes
    ds__cuda.mutex to take the modules out of their list.
    Threads: drain runs on the thread that calls ds_shutdown; stop runs there, or where an
    initialisation failed. No other thread is in an entry of the driver then, but CUDA's threads may
@@ -20212,7 +20194,7 @@ static int ds__cuda_passed(void **mark) {
 /* Takes a host function that a failed device has not begun to run, for the caller to run. NULL:
    there is none. failed: by device. */
 static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     ds__cuda_host *h = ds__cuda.hosts;
     for (; h; h = h->next) {
         int pending = DS__CUDA_PENDING;
@@ -20220,7 +20202,7 @@ static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
             atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN))
             break;
     }
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
     return h;
 }
 
@@ -20230,13 +20212,13 @@ static int ds__cuda_settle(int device) {
     cudaError_t code = cudaErrorUnknown;
     for (int tries = 0; tries < 3 && code != cudaSuccess && !ds__cuda_is_sticky((int)code);
          tries++) {
-        if (ds__cuda_enter(&scope, device) < 0)
+        if (ds__cuda_scope_begin(&scope, device) < 0)
             continue;
         code = DS__RT_CODE(scope, cudaDeviceSynchronize, ());
         /* a capture that this thread cannot end is open: waits for the other streams */
         if (code == cudaErrorStreamCaptureUnsupported && ds__cuda_wait_streams_of(&scope) == DS_OK)
             code = cudaSuccess;
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     return code != cudaSuccess;
 }
@@ -20269,7 +20251,7 @@ static void ds__cuda_drain(void) {
 }
 
 /* Frees the driver's own objects in CUDA, and unloads all modules. */
-static void ds__cuda_stop(void) {
+static void ds__cuda_deinit(void) {
     ds__cuda_scope scope;
     ds__nvml_end();
     ds__cuda_end_keeps();
@@ -20283,9 +20265,9 @@ static void ds__cuda_stop(void) {
             (void)DS__RT_CODE(scope, cudaStreamDestroy, (atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
-        ds__cuda_pool_end(&scope, i);
+        ds__cuda_pool_deinit(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     ds__cuda_anywhere(&scope, -1);
     while (ds__cuda.stages) {
@@ -20324,7 +20306,7 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_take_options,
                                             ds__cuda_take_options,
                                             ds__cuda_probe,
-                                            ds__cuda_start,
+                                            ds__cuda_init,
                                             ds__cuda_architectures,
                                             ds__cuda_device_used,
                                             ds__cuda_spreads,
@@ -20332,7 +20314,7 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_clock_ns,
                                             ds__cuda_stats,
                                             ds__cuda_drain,
-                                            ds__cuda_stop,
+                                            ds__cuda_deinit,
                                             ds__cuda_stream_destroy,
                                             ds__cuda_stream_unwrap,
                                             ds__cuda_stream_hide,
@@ -20391,22 +20373,22 @@ static const struct ds__backend {
 /* Functions that rooms call although a later room defines them. */
 
 /* core/event.h */
-static void ds__event_free(void *object);
+static void ds__event_destroy(void *object);
 static int ds__event_batched(const void *object);
 
 /* core/graph.h */
-static void ds__graph_free(void *object);
-static void ds__exec_free(void *object);
+static void ds__graph_destroy(void *object);
+static void ds__exec_destroy(void *object);
 
 /* core/kernel.h */
-static void ds__kernel_free(void *object);
+static void ds__kernel_destroy(void *object);
 static void ds__kernel_defer(void *object);
 static void ds__kernel_collect(void);
 
 /* core/stream.h */
-static void ds__stream_free(void *object);
+static void ds__stream_destroy(void *object);
 static int ds__stream_batched(const void *object);
-static void ds__stream_drop(ds_stream handle);
+static void ds__stream_unref(ds_stream handle);
 
 /* core/sync_debug.h */
 static ds_result ds__sync_debug_read(const char *text);
@@ -20483,8 +20465,8 @@ static const char *ds__dtype_name(ds_dtype dtype, char *out);
 static ds__stream *ds__stream_pin(ds_stream handle);
 static inline void ds__stream_unpin(ds__stream *s);
 /* Creates a stream of a resolved device; kind: DS__STREAM_*. */
-static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
-                                const char *label, ds_stream *out);
+static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
+                                   const char *label, ds_stream *out);
 /* Ends a stream of the library's own; a zero handle is allowed. */
 static void ds__stream_end(ds_stream handle);
 /* Returns the legacy stream of a device. */
@@ -20494,7 +20476,7 @@ static ds_result ds__stream_current(ds_device device, ds_stream *out);
 /* Waits for all work of a stream. Returns DS_NOT_READY if the time is over first. */
 static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns);
 /* Returns an operation of the running call; kind: DS__OP_* | flags << 8. */
-static ds__op ds__op_make(int kind);
+static ds__op ds__op_init(int kind);
 /* Enqueues an operation. */
 static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op);
 /* Makes a stream wait for the work that another stream has now. */
@@ -20502,7 +20484,7 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out);
+static ds_result ds__event_create(unsigned flags, const char *label, ds_event *out);
 /* Finds an event and keeps it until ds__event_unpin; NULL: the handle is not valid. */
 static ds__event *ds__event_pin(ds_event handle);
 static inline void ds__event_unpin(ds__event *e);
@@ -20537,7 +20519,7 @@ typedef struct ds__attachment {
 } ds__attachment;
 
 /* Finds or makes the attachment of the capture of a stream. *out NULL: the stream does not
-   capture. The caller drops *out (ds__object_drop), since another thread may end the capture and
+   capture. The caller drops *out (ds__object_unref), since another thread may end the capture and
    destroy its graph meanwhile. */
 static ds_result ds__capture_attachment(ds__stream *s, const ds__attachment *a, ds__object **out);
 
@@ -20570,7 +20552,7 @@ static ds_result ds__async_free(ds__stream *s, void *ptr);
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
 /* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
    that end the same memory one is refused. */
-static ds_result ds__memory_end(void *ptr, int kind, const char *what);
+static ds_result ds__memory_deinit(void *ptr, int kind, const char *what);
 
 /* ---- copies and kernels ---------------------------------------------------------------------- */
 
@@ -20607,7 +20589,7 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
    driver. Returns 0 for all other copies. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out);
-static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
+static ds_result ds__kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /* Runs the destructor of a payload if the call was refused; returns the result. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
@@ -20817,7 +20799,7 @@ static ds_result ds__start_drivers(unsigned layers) {
         ds__kept_error before;
         if (!ds__g.backend[b].available)
             continue;
-        ds__error_keep(&before);
+        ds__error_save(&before);
         r = backends[b].driver->start();
         if (r == DS_OK)
             ds__g.driver[b] = backends[b].driver;
@@ -20872,20 +20854,21 @@ static ds_result ds__start_config(unsigned *out_layers) {
 static void ds__start_tables(void) {
     ds__g.streams = (ds__table){ .what = "stream",
                                  .element = sizeof(ds__stream),
-                                 .free_fn = ds__stream_free,
+                                 .free_fn = ds__stream_destroy,
                                  .batched_fn = ds__stream_batched };
     ds__g.events = (ds__table){ .what = "event",
                                 .element = sizeof(ds__event),
-                                .free_fn = ds__event_free,
+                                .free_fn = ds__event_destroy,
                                 .batched_fn = ds__event_batched };
     ds__g.kernels = (ds__table){ .what = "kernel",
                                  .element = sizeof(ds__kernel),
-                                 .free_fn = ds__kernel_free,
+                                 .free_fn = ds__kernel_destroy,
                                  .defer_fn = ds__kernel_defer };
     ds__g.graphs =
-        (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_free };
-    ds__g.execs =
-        (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
+        (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_destroy };
+    ds__g.execs = (ds__table){ .what = "executable",
+                               .element = sizeof(ds__exec),
+                               .free_fn = ds__exec_destroy };
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
         ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
 }
@@ -21107,7 +21090,7 @@ static int ds__device_ordinal(ds_device d) {
    the thread gets a new state. */
 static void ds__thread_ends(void *thread) {
     ds__tls_forget(&ds__tls);
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     /* unless a shutdown has freed the state */
     ds__caller *t = ds__callers.list;
     while (t && t != thread)
@@ -21119,21 +21102,21 @@ static void ds__thread_ends(void *thread) {
     void (*gone_fn)(void) = t && atomic_fetch_sub(&ds__callers.count, 1) == 1
                                 ? atomic_load(&ds__callers.gone_fn)
                                 : NULL;
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     if (gone_fn)
         gone_fn();
 }
 
 /* Frees the state of an ended thread and drops its references to streams. */
-static void ds__thread_free(ds__thread *t) {
+static void ds__thread_destroy(ds__thread *t) {
     for (int i = 0; i < ds__device_ordinal_count(); i++) {
-        ds__stream_drop(t->current[i]);
+        ds__stream_unref(t->current[i]);
         ds__stream_end(t->own[i]);
     }
     for (size_t i = 0; i < t->frames; i++) {
-        ds__stream_drop(t->frame[i].entry);
-        ds__stream_drop(t->frame[i].previous);
-        ds__stream_drop(t->frame[i].pushed);
+        ds__stream_unref(t->frame[i].entry);
+        ds__stream_unref(t->frame[i].previous);
+        ds__stream_unref(t->frame[i].pushed);
     }
     ds__host_free(t->current);
     ds__host_free(t->own);
@@ -21145,7 +21128,7 @@ static void ds__thread_free(ds__thread *t) {
 /* Frees the states of ended threads, and the streams that only they used. */
 static void ds__reclaim_threads(void) {
     ds__caller *ended = NULL;
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     for (ds__caller **p = &ds__callers.list; *p;) {
         ds__caller *t = *p;
         if (!atomic_load(&t->ended)) {
@@ -21157,7 +21140,7 @@ static void ds__reclaim_threads(void) {
         ended = t;
         ds__count_dead(-DS__RECLAIM_BATCH);
     }
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     while (ended) {
         ds__thread *t = (ds__thread *)(void *)ended;
         ended = t->caller.next;
@@ -21165,7 +21148,7 @@ static void ds__reclaim_threads(void) {
             if (t->own[i].id)
                 ds__modules_stream_end(
                     (void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
-        ds__thread_free(t);
+        ds__thread_destroy(t);
     }
 }
 
@@ -21213,11 +21196,11 @@ static ds__thread *ds__thread_state(void) {
         return NULL;
     }
     t->caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     t->caller.next = ds__callers.list;
     ds__callers.list = &t->caller;
     atomic_fetch_add(&ds__callers.count, 1);
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     tls->thread = t;
     tls->epoch = ds__g.epoch;
     return t;
@@ -21467,7 +21450,7 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
 
    Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_set_hook).
    ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
-   ds__ranges_end ends all domains at shutdown.
+   ds__ranges_deinit ends all domains at shutdown.
 
    Invariants: a range handle is its generation and its index + 1 in ds__notes.open. A closed
    place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
@@ -21477,7 +21460,7 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
    ds__notes.hook_lock until no thread is inside of the former hook. ds__tell_stream_label and
    ds__tell_device_label invoke the hook, so their callers hold no lock.
    Threads: any. Inside of user code that devstream runs, ds_range_set_hook is refused.
-   ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
+   ds__ranges_deinit takes no lock and expects that no other thread uses domains or their ranges. */
 
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     ds_site site = ds__site_take(&ds__tls);
@@ -21746,7 +21729,7 @@ static void ds__tell_device_label(ds_device device, const char *label) {
 }
 
 /* At shutdown: domains end, with the ranges in them. */
-static void ds__ranges_end(void) {
+static void ds__ranges_deinit(void) {
     for (uint32_t i = 0; i < atomic_load(&ds__notes.used); i++) {
         ds__open_range *o = &ds__notes.open[i];
         uint64_t word = atomic_load(&o->word);
@@ -22085,9 +22068,9 @@ DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
 __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
                                                                         ds_result r) {
     char name[16 + sizeof *ds__g.label];
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(name, sizeof name, "%s", ds__g.label[ds__device_ordinal(device)]);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return name[0] ? ds__fail_append(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index,
                                      name)
                    : r;
@@ -22221,19 +22204,19 @@ DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     DS__ENTER("ds_device_get_label");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "%s", ds__g.label[ds__device_ordinal(device)]);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return DS_OK;
 }
 
 DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     DS__ENTER("ds_device_set_label");
     DS__RESOLVE(device);
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(ds__g.label[ds__device_ordinal(device)], sizeof *ds__g.label, "%s",
              label ? label : "");
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     ds__tell_device_label(device, label ? label : "");
     return DS_OK;
 }
@@ -22302,19 +22285,19 @@ DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz
 
 /* core/stream.h - streams: creation, owners, destruction.
 
-   Creates, retains and destroys streams (ds__stream_new, ds_stream_destroy), and looks up stream
-   handles under a hazard pointer (ds__stream_pin). ds__stream_free releases the native stream
+   Creates, retains and destroys streams (ds__stream_create, ds_stream_destroy), and looks up stream
+   handles under a hazard pointer (ds__stream_pin). ds__stream_destroy releases the native stream
    once no call and no reference uses the object.
 
    Invariants: a stream with owners has a valid handle; the destroy call of the last owner makes
    it stale. Default streams cannot be retained or destroyed. A borrowed or unwrapped native
    stream is forgotten, not destroyed. A wrapper of a default stream (s->base) has no native
    stream of its own and holds a reference to the default stream.
-   Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
+   Locks: none. ds__stream_create reclaims and, for a label, invokes the range hook;
    ds_stream_destroy calls the modules (ds__modules_stream_end), which take their own locks. If the
-   caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
-   Threads: any. ds__stream_free runs in ds__retired_reclaim or in ds_shutdown, and runs the user's
-   release function there. */
+   caller of ds__stream_create holds a lock, ds__tls.upper_locked must be set.
+   Threads: any. ds__stream_destroy runs in ds__retired_reclaim or in ds_shutdown, and runs the
+   user's release function there. */
 
 __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
@@ -22330,10 +22313,10 @@ static inline void ds__stream_unpin(ds__stream *s) {
 
 /* Frees a stream without references. The native stream lives on if it is borrowed or was given
    away; else it is destroyed. Calls the release function of a wrapper. */
-static void ds__stream_free(void *object) {
+static void ds__stream_destroy(void *object) {
     ds__stream *s = object;
     if (s->base.id) {
-        ds__stream_drop(s->base);
+        ds__stream_unref(s->base);
     } else if (s->native) {
         if (s->borrowed || atomic_load(&s->unwrapped))
             s->driver->stream_forget(s->native);
@@ -22356,14 +22339,14 @@ static int ds__stream_batched(const void *object) {
 /* Makes the handle stale. A wrapper's native stream and release function are the program's, which
    expects them back soon. The end of a stream in a capture changes the capture, and the legacy
    stream counts a blocking stream until its end. */
-static void ds__stream_kill(ds__stream *s) {
+static void ds__stream_invalidate(ds__stream *s) {
     s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open() ||
                 (s->flags & DS_STREAM_BLOCKING);
-    ds__table_kill(&ds__g.streams, s);
+    ds__table_invalidate(&ds__g.streams, s);
 }
 
 /* Drops the reference of a current-stream slot; a zero handle is allowed. */
-static void ds__stream_drop(ds_stream handle) {
+static void ds__stream_unref(ds_stream handle) {
     if (handle.id)
         ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
@@ -22372,7 +22355,7 @@ static void ds__stream_drop(ds_stream handle) {
    allowed. */
 static void ds__stream_end(ds_stream handle) {
     if (handle.id)
-        ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+        ds__table_invalidate(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
 /* Returns a new stream object without a native stream. NULL: no memory, and the sentence is set. */
@@ -22392,7 +22375,7 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
         s->label = ds__copy_text(label, 255);
     if (label && !s->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-        ds__table_kill(&ds__g.streams, s);
+        ds__table_invalidate(&ds__g.streams, s);
         return NULL;
     }
     return s;
@@ -22404,8 +22387,8 @@ static void ds__stream_discard(ds__stream *s) {
     ds__stream_end(h);
 }
 
-static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
-                                const char *label, ds_stream *out) {
+static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
+                                   const char *label, ds_stream *out) {
     ds__stream *s = ds__stream_add(device, label);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
@@ -22451,7 +22434,7 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     if (device.index < 0)
         device.index = device.type == now.type ? now.index : 0;
     DS__RESOLVE(device);
-    return ds__stream_new(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
+    return ds__stream_create(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
 }
 
 DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
@@ -22494,7 +22477,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
             ds__modules_stream_end(s);
             if (s->borrowed && !s->base.id)
                 s->driver->stream_hide(s->native);
-            ds__stream_kill(s);
+            ds__stream_invalidate(s);
         }
     }
     ds__stream_unpin(s);
@@ -22516,9 +22499,9 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
 
 __attribute__((cold, noinline)) static ds_result ds__stream_error_named(const ds__stream *s,
                                                                         ds_result r) {
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     r = ds__name_object(r, "stream", s->label);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return r;
 }
 
@@ -22530,10 +22513,10 @@ static inline ds_result ds__stream_error(const ds__stream *s, ds_result r) {
 __attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__stream *s,
                                                                       const char *what) {
     char label[260] = "";
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     if (s->label)
         snprintf(label, sizeof label, " \"%s\"", s->label);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return ds__sync_tell("%s%s of %s:%d", what, label, ds__type_name(s->device.type),
                          s->device.index);
 }
@@ -22610,7 +22593,7 @@ DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns
 
    Invariants: there is at most one legacy stream for each device, and one per-thread stream for
    each thread and device. Both are created at first use. A legacy stream lives until
-   ds_shutdown; a per-thread stream lives until ds__thread_free frees its thread's state.
+   ds_shutdown; a per-thread stream lives until ds__thread_destroy frees its thread's state.
    Locks: ds__stream_legacy_get holds ds__g.mutex, also over the driver's stream_create. Nothing is
    reclaimed under the mutex (ds__tls.upper_locked), because ds__stream_legacy_get may be called
    under locks that reclaiming takes.
@@ -22625,7 +22608,7 @@ static ds_result ds__stream_legacy_get(ds_device device, ds_stream *out) {
        taken */
     ds__tls.upper_locked++;
     if (!slot->id)
-        r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
+        r = ds__stream_create(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
     ds__tls.upper_locked--;
     if (r == DS_OK)
         *out = *slot;
@@ -22639,7 +22622,7 @@ static ds_result ds__per_thread(ds_device device, ds_stream *out) {
         return DS_ERR_OUT_OF_MEMORY;
     ds_stream *slot = &t->own[ds__device_ordinal(device)];
     ds_result r =
-        slot->id ? DS_OK : ds__stream_new(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
+        slot->id ? DS_OK : ds__stream_create(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
     if (r == DS_OK)
         *out = *slot;
     return r;
@@ -22723,8 +22706,8 @@ static ds_result ds__stream_wrap(const ds_stream_native *native, ds_ownership ow
     return DS_OK;
 }
 
-static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership,
-                              ds_stream *out, void (*release_fn)(void *), void *user) {
+static ds_result ds__wrap_create(const ds_stream_native *native, ds_ownership ownership,
+                                 ds_stream *out, void (*release_fn)(void *), void *user) {
     DS__REQUIRE(native && out, "%s is NULL", native ? "out" : "native");
     DS__REQUIRE(native->version == 0, "ds_stream_native.version is %d; 0 is supported",
                 native->version);
@@ -22752,7 +22735,7 @@ DSDEF ds_result(ds_stream_wrap)(const ds_stream_native *native, ds_ownership own
         out->id = 0;
     ds_result r = ds__api_enter("ds_stream_wrap");
     if (r == DS_OK)
-        r = ds__wrap_new(native, ownership, out, release_fn, user);
+        r = ds__wrap_create(native, ownership, out, release_fn, user);
     return ds__refuse_payload(r, user, release_fn);
 }
 
@@ -22813,7 +22796,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);
-        ds__stream_kill(s);
+        ds__stream_invalidate(s);
     }
     ds__stream_unpin(s);
     ds__retired_reclaim(); /* the release function of a wrapper runs now */
@@ -22912,9 +22895,9 @@ DSDEF ds_result(ds_stream_get_label)(ds_stream stream, char *out, size_t size) {
     ds__stream *s = ds__stream_pin_to_read("ds_stream_get_label", stream, out && size, &r);
     if (!s)
         return r;
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "%s", s->label ? s->label : "");
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     ds__stream_unpin(s);
     return r;
 }
@@ -22929,10 +22912,10 @@ DSDEF ds_result(ds_stream_set_label)(ds_stream stream, const char *label) {
         ds__stream_unpin(s);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
     }
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     char *former = s->label;
     s->label = copy;
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     ds__host_free(former);
     ds__tell_stream_label(s, label);
     ds__stream_unpin(s);
@@ -23040,12 +23023,12 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
         return r;
     if (out_previous)
         *out_previous = previous;
-    ds__stream_drop(previous);
+    ds__stream_unref(previous);
     return DS_OK;
 }
 
 /* Adds a reference to a stream in a slot of the thread; a zero handle is allowed. */
-static ds_stream ds__stream_keep(ds_stream handle) {
+static ds_stream ds__stream_ref(ds_stream handle) {
     if (handle.id)
         ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
     return handle;
@@ -23065,7 +23048,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
         if (r == DS_OK)
             r = ds__wait_stream(stream, before);
     }
-    f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
+    f->entry = ds__stream_ref(entry); /* before the slot gives its reference away */
     if (r == DS_OK)
         r = ds__current_set(t, s, f->flags, &f->previous);
     if (r == DS_OK) {
@@ -23075,7 +23058,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
     }
     ds__stream_unpin(s);
     if (r < 0)
-        ds__stream_drop(f->entry);
+        ds__stream_unref(f->entry);
     return r;
 }
 
@@ -23098,7 +23081,7 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
         if (r < 0)
             return r;
     } else {
-        f->entry = ds__stream_keep(entry);
+        f->entry = ds__stream_ref(entry);
     }
     t->frames++;
     return DS_OK;
@@ -23107,7 +23090,7 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
 /* Puts a stream back into a slot, which takes the caller's reference. */
 static void ds__current_restore(ds__thread *t, ds_device device, ds_stream stream) {
     ds_stream *slot = &t->current[ds__device_ordinal(device)];
-    ds__stream_drop(*slot);
+    ds__stream_unref(*slot);
     *slot = stream;
 }
 
@@ -23134,7 +23117,7 @@ static ds_result ds__stream_pop(void) {
         if (r == DS_OK)
             r = ds__wait_stream(back, f.pushed);
     }
-    ds__stream_drop(f.pushed);
+    ds__stream_unref(f.pushed);
     return r;
 }
 
@@ -23163,17 +23146,17 @@ DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
 
 /* core/submit.h - stream work: operations and their way to the driver.
 
-   Makes an operation with the call site of the current call (ds__op_make) and hands an operation
+   Makes an operation with the call site of the current call (ds__op_init) and hands an operation
    to the stream's driver (ds__stream_submit). All stream work of the core goes through
    ds__stream_submit.
 
-   Invariants: ds__op_make leaves the union `u` uninitialised. ds__stream_submit may return a
+   Invariants: ds__op_init leaves the union `u` uninitialised. ds__stream_submit may return a
    positive result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
    Locks: none. The driver's submit may block if the operation touches pageable memory.
    Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
    references until ds__stream_submit returns. */
 
-static ds__op ds__op_make(int kind) { /* and flags << 8 */
+static ds__op ds__op_init(int kind) { /* and flags << 8 */
     ds__op op;
     op.kind = (uint8_t)kind;
     op.flags = (uint8_t)(kind >> 8);
@@ -23202,7 +23185,7 @@ static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op) {
    record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
    ds__g.begin and after the lock of a graph or executable.
    Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
-   pointers protect the event and the stream. ds__event_free runs in ds__retired_reclaim or in
+   pointers protect the event and the stream. ds__event_destroy runs in ds__retired_reclaim or in
    ds_shutdown. */
 
 static ds__event *ds__event_pin(ds_event handle) {
@@ -23217,7 +23200,7 @@ static inline void ds__event_unpin(ds__event *e) {
     ds__unpin(&ds__g.events, e);
 }
 
-static void ds__event_free(void *object) {
+static void ds__event_destroy(void *object) {
     ds__event *e = object;
     void *native = atomic_load(&e->native);
     if (native)
@@ -23232,7 +23215,7 @@ static int ds__event_batched(const void *object) {
 }
 
 /* Creates an event that is bound to no device. */
-static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {
+static ds_result ds__event_create(unsigned flags, const char *label, ds_event *out) {
     DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
                                      DS_EVENT_INTERPROCESS)) == 0,
                 "unknown flags %#x", flags);
@@ -23258,7 +23241,7 @@ DSDEF ds_result(ds_event_create)(unsigned flags, const char *label, ds_event *ou
         out->id = 0;
     DS__ENTER("ds_event_create");
     DS__REQUIRE(out, "out is NULL");
-    return ds__event_new(flags, label, out);
+    return ds__event_create(flags, label, out);
 }
 
 DSDEF ds_result(ds_event_destroy)(ds_event event) {
@@ -23266,7 +23249,7 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
     ds__event *e = ds__event_pin(event);
     if (!e)
         return DS_ERR_INVALID_HANDLE;
-    int killed = ds__table_kill(&ds__g.events, e);
+    int killed = ds__table_invalidate(&ds__g.events, e);
     ds__event_unpin(e);
     ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
@@ -23302,23 +23285,23 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
    until ds__event_settle. */
 static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device,
                                  int any) {
-    ds__lock_take(&e->bind);
+    ds__spinlock_lock(&e->bind);
     ds_result r = ds__event_bind(e, driver, device, any);
     e->claims += r == DS_OK;
-    ds__lock_give(&e->bind);
+    ds__spinlock_unlock(&e->bind);
     return r;
 }
 
 /* Ends ds__event_claim. succeeded: the event stays on its device for good. Else it is unbound,
    unless another call has settled or claimed it. */
 static void ds__event_settle(ds__event *e, int succeeded) {
-    ds__lock_take(&e->bind);
+    ds__spinlock_lock(&e->bind);
     e->claims--;
     if (succeeded)
         atomic_store(&e->settled, 1);
     else if (!e->claims && !atomic_load(&e->settled))
         atomic_store(&e->device, -1);
-    ds__lock_give(&e->bind);
+    ds__spinlock_unlock(&e->bind);
 }
 
 /* The first record that succeeds binds the event to its device. */
@@ -23327,7 +23310,7 @@ static inline ds_result ds__event_record_on(ds__event *e, ds__stream *s, int kin
                 atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
     ds_result r = DS__UNLIKELY(first) ? ds__event_claim(e, s->driver, s->device, 0) : DS_OK;
     if (DS__LIKELY(r == DS_OK)) {
-        ds__op op = ds__op_make(kind);
+        ds__op op = ds__op_init(kind);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
         r = ds__stream_submit(s, &op);
@@ -23385,12 +23368,12 @@ DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_eve
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds_event handle = { 0 };
-    ds_result r = ds__event_new(flags, NULL, &handle);
+    ds_result r = ds__event_create(flags, NULL, &handle);
     if (r == DS_OK) {
         ds__event *e = ds__event_pin(handle);
         r = e ? ds__event_record_on(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
         if (r < 0 && e)
-            ds__table_kill(&ds__g.events, e);
+            ds__table_invalidate(&ds__g.events, e);
         if (e)
             ds__event_unpin(e);
         if (r == DS_OK)
@@ -23402,11 +23385,11 @@ DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_eve
 
 /* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_get_id. */
 static const char *ds__stream_text(const ds__stream *s, char *out, size_t size) {
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "stream %llu%s%.100s%s of %s:%d", (unsigned long long)s->id,
              s->label ? " \"" : "", s->label ? s->label : "", s->label ? "\"" : "",
              ds__type_name(s->device.type), s->device.index);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return out;
 }
 
@@ -23457,7 +23440,7 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     if (s && r == DS_OK && native && device >= 0) {
-        ds__op op = ds__op_make(kind);
+        ds__op op = ds__op_init(kind);
         op.u.event.event = native;
         op.u.event.object = e;
         if ((int)(device >> 32) != s->device.type) {
@@ -23496,7 +23479,7 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
     if (o && o->device.type != s->device.type) {
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the streams belong to different drivers");
     } else if (o) {
-        ds__op op = ds__op_make(DS__OP_WAIT_STREAM);
+        ds__op op = ds__op_init(DS__OP_WAIT_STREAM);
         op.u.wait.stream = o->native;
         op.u.wait.upto = 0;
         r = s->driver->submit(s->native, &op);
@@ -23684,7 +23667,7 @@ static ds_result ds__event_open(ds_device device, const unsigned char *handle, d
     ds_result r = ds__driver_of(device)->event_import(device.index, handle, &native);
     if (r < 0)
         return r;
-    r = ds__event_new(DS_EVENT_INTERPROCESS, NULL, &made);
+    r = ds__event_create(DS_EVENT_INTERPROCESS, NULL, &made);
     ds__event *e = r == DS_OK ? ds__event_pin(made) : NULL;
     if (!e) {
         ds__driver_of(device)->event_destroy(native);
@@ -23713,7 +23696,7 @@ DSDEF ds_result(ds_event_import)(ds_device device, const ds_ipc_event_handle *ha
 /* core/memory.h - memory: look-up, entry into the table, release.
 
    Answers what is known of a pointer (ds__memory_table_find, ds__pointer_find), enters new memory
-   into the memory table (ds__memory_made), and waits for and releases memory (ds__memory_end).
+   into the memory table (ds__memory_made), and waits for and releases memory (ds__memory_deinit).
    ds__memory_end_all releases the remaining memory at shutdown.
 
    Invariants: memory leaves the table before its release waits, so only one of two concurrent
@@ -23772,7 +23755,7 @@ static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
 /* Waits for the work that may use the memory, then releases it. The table does not have the pointer
    meanwhile, so of two threads that end the same memory one is refused. If the wait fails, nothing
    is released and the table has the pointer again. */
-static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
+static ds_result ds__memory_deinit(void *ptr, int kind, const char *what) {
     ds__found f;
     if (!ds__range_remove(ptr, kind, &f)) {
         DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held,
@@ -23786,15 +23769,15 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
 
 /* Releases a reservation and unmaps the mappings in it. */
 static void ds__space_end(const ds__driver *driver, int device, void *at, size_t size) {
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     for (size_t i; (i = ds__mapping_after((uintptr_t)at)) < ds__g.mapping_count &&
                    ds__g.mappings[i].at < (uintptr_t)at + size;) {
         ds__mapping m = ds__g.mappings[i];
-        ds__lock_give(&ds__g.mapping_lock);
+        ds__spinlock_unlock(&ds__g.mapping_lock);
         DS_IGNORE(driver->space_unmap(device, (void *)m.at, m.size));
-        ds__lock_take(&ds__g.mapping_lock);
+        ds__spinlock_lock(&ds__g.mapping_lock);
     }
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     driver->space_release(device, at, size);
 }
 
@@ -23882,12 +23865,12 @@ DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) 
 /* Allocates device memory like ds_device_alloc. */
 DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void **out) {
     *out = NULL;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = ds__driver_of(device)->memory_alloc(device.index, size, out);
     if (r == DS_OK)
         r = ds__memory_made(*out, size, DS_MEMORY_DEVICE | DS__HELD_SEGMENT, ds__backend_of(device),
                             device.index, out);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -23899,11 +23882,11 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     *out = NULL;
     if (!ds__g.driver[b])
         return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = ds__g.driver[b]->host_alloc(size, out);
     if (r == DS_OK)
         r = ds__memory_made(*out, size, DS_MEMORY_PINNED | DS__HELD_SEGMENT, b, 0, out);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -23916,13 +23899,13 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f),
                 "%p is not the start of a segment", ptr);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
     if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
         ds__log_warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     return r;
 }
 
@@ -23974,14 +23957,14 @@ DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
 DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
     *out = NULL;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = driver->share_alloc(device.index, size, out);
     if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SHARED,
                                     ds__backend_of(device), device.index) != DS_OK) {
         driver->share_release(device.index, *out, size);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -23994,14 +23977,14 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     (void)size;
     DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f),
                 "%p is not the start of a shareable segment", ptr);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
     if (r < 0)
         DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_SHARED, f.backend,
                                 f.device));
     else
         ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     return idle ? r : ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
@@ -24010,14 +23993,14 @@ DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsign
                                                   size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
     *out = NULL;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = driver->share_import(device.index, handle, size, out);
     if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_IMPORTED,
                                     ds__backend_of(device), device.index) != DS_OK) {
         driver->share_close(device.index, *out, size);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -24027,9 +24010,9 @@ DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
     ds__found f;
     if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, &f))
         return;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds__driver_of(device)->share_close(device.index, ptr, f.end - f.base);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
 }
 
 /* core/user_memory.h - memory of the user: allocation, registration, queries.
@@ -24099,7 +24082,7 @@ DSDEF ds_result(ds_device_free)(void *ptr) {
     DS__ENTER("ds_device_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_DEVICE) : DS_OK;
     return ptr && r == DS_OK
-               ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc")
+               ? ds__memory_deinit(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc")
                : r;
 }
 
@@ -24120,7 +24103,7 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
     DS__ENTER("ds_pinned_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_PINNED) : DS_OK;
     return ptr && r == DS_OK
-               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_pinned_alloc")
+               ? ds__memory_deinit(ptr, DS_MEMORY_PINNED, "an allocation of ds_pinned_alloc")
                : r;
 }
 
@@ -24147,7 +24130,7 @@ DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
 DSDEF ds_result(ds_pinned_unregister)(void *ptr) {
     DS__ENTER("ds_pinned_unregister");
     ds_result r = ds__sync_watch_free(ptr, DS_MEMORY_REGISTERED);
-    return r < 0 ? r : ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
+    return r < 0 ? r : ds__memory_deinit(ptr, DS_MEMORY_REGISTERED, "a registered range");
 }
 
 DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {
@@ -24291,7 +24274,7 @@ static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item,
 /* Enqueues a copy of a GPU's memory on a stream of the CPU driver. Waits for it if an operand is
    pageable. */
 static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
-    ds__op op = ds__op_make(DS__OP_KERNEL);
+    ds__op op = ds__op_init(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__copy_kernel;
     op.u.kernel.items = 1;
     op.u.kernel.args_size = sizeof *copy;
@@ -24406,7 +24389,7 @@ static inline ds_result ds__sync_watch_blocking(ds__stream *s, const ds__op *op)
 }
 
 static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
-    ds__op op = ds__op_make(DS__OP_COPY);
+    ds__op op = ds__op_init(DS__OP_COPY);
     ds_result r = ds__copy_op(s->driver, &op, copy);
     if (r == DS_OK)
         r = ds__sync_watch_blocking(s, &op);
@@ -24440,7 +24423,7 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
         return 0;
     if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE)
         return 0;
-    ds__op op = ds__op_make(DS__OP_COPY);
+    ds__op op = ds__op_init(DS__OP_COPY);
     op.places = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
     op.u.copy.dst = dst;
     op.u.copy.src = src;
@@ -24589,7 +24572,7 @@ static ds_result ds__fill_rows(ds_stream stream, const ds__fill_request *fill) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__op op = ds__op_make(DS__OP_FILL);
+    ds__op op = ds__op_init(DS__OP_FILL);
     ds_result r = ds__fill_op(s->driver, &op, fill);
     if (r == DS_OK)
         r = ds__sync_watch_blocking(s, &op);
@@ -24642,7 +24625,7 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__op op = ds__op_make(kind);
+    ds__op op = ds__op_init(kind);
     op.u.host.fn = fn;
     op.u.host.callback = callback;
     op.u.host.user = user;
@@ -24660,7 +24643,7 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
         return r;
     ds__kept_error refusal; /* the destructor may make calls that fail */
     int outer = ds__tls.in_callback;
-    ds__error_keep(&refusal);
+    ds__error_save(&refusal);
     ds__tls.in_callback = 1;
     dtor_fn(user);
     ds__tls.in_callback = outer;
@@ -24686,7 +24669,7 @@ DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, voi
 
 /* core/kernel.h - kernels: creation, loading, launches.
 
-   Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
+   Creates kernels from descriptions (ds__kernel_check, ds__kernel_create), loads them on devices,
    launches them on streams (ds__kernel_launch), and destroys them.
 
    Destroyed kernels: launches hold no reference. A destroyed kernel is freed only after all work
@@ -24705,13 +24688,13 @@ DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, voi
 
 /* Destroyed kernels: lists of slots, as index + 1. */
 static struct {
-    _Atomic uint32_t fresh; /* no mark has been noted for these */
-    ds__lock collecting;    /* guards the rest */
-    uint32_t waiting;       /* for the work of `mark` */
-    void *mark;             /* the drivers' note of pending work; NULL: none */
+    _Atomic uint32_t fresh;  /* no mark has been noted for these */
+    ds__spinlock collecting; /* guards the rest */
+    uint32_t waiting;        /* for the work of `mark` */
+    void *mark;              /* the drivers' note of pending work; NULL: none */
 } ds__kernel_state;
 
-static void ds__kernel_free(void *object) {
+static void ds__kernel_destroy(void *object) {
     ds__kernel *k = object;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b])
@@ -24741,7 +24724,7 @@ static int ds__kernel_work_over(void) {
 /* Frees the deferred kernels that no pending work uses. */
 static void ds__kernel_collect(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed) == 0) ||
-        !ds__lock_try(&ds__kernel_state.collecting))
+        !ds__spinlock_try(&ds__kernel_state.collecting))
         return;
     for (;;) {
         if (!ds__kernel_state.waiting)
@@ -24751,11 +24734,11 @@ static void ds__kernel_collect(void) {
         while (ds__kernel_state.waiting) {
             ds__slot *slot = ds__slot_at(&ds__g.kernels, ds__kernel_state.waiting - 1);
             ds__kernel_state.waiting = slot->next;
-            ds__table_free(&ds__g.kernels, slot);
+            ds__table_slot_free(&ds__g.kernels, slot);
             atomic_fetch_sub(&ds__g.deferred_kernels, 1);
         }
     }
-    ds__lock_give(&ds__kernel_state.collecting);
+    ds__spinlock_unlock(&ds__kernel_state.collecting);
 }
 
 /* At shutdown, after all work: frees all deferred kernels. */
@@ -24825,7 +24808,7 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     return DS_OK;
 }
 
-static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
+static ds_result ds__kernel_create(const ds_kernel_desc *desc, ds_kernel *out) {
     out->id = 0;
     ds_result r = ds__kernel_check(desc);
     if (r < 0)
@@ -24844,7 +24827,7 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     if (desc->param_count)
         k->params = ds__host_alloc(desc->param_count * sizeof *k->params);
     if (!k->name || (desc->param_count && !k->params)) {
-        ds__table_kill(&ds__g.kernels, k);
+        ds__table_invalidate(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     }
     for (size_t i = 0; i < desc->param_count; i++) {
@@ -24863,7 +24846,7 @@ DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
     ds__retired_reclaim();
-    return ds__kernel_new(desc, out);
+    return ds__kernel_create(desc, out);
 }
 
 DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {
@@ -24882,7 +24865,7 @@ DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
-    int killed = ds__table_kill(&ds__g.kernels, k);
+    int killed = ds__table_invalidate(&ds__g.kernels, k);
     ds__unpin(&ds__g.kernels, k);
     ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
@@ -24907,7 +24890,7 @@ static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid
                      "kernel %s has %zu bytes of arguments; the call passes %zu at %p", k->name,
                      k->args_size, args_size, args);
     } else if (items) {
-        ds__op op = ds__op_make(DS__OP_KERNEL);
+        ds__op op = ds__op_init(DS__OP_KERNEL);
         op.u.kernel.kernel = k;
         op.u.kernel.items = items;
         op.u.kernel.args_size = args_size;
@@ -24968,69 +24951,69 @@ DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, co
 
 /* core/graph.h - graphs and executables: look-up, locks, creation, clones.
 
-   Looks up and locks graphs and executables (ds__graph_take, ds__exec_take), converts node
+   Looks up and locks graphs and executables (ds__graph_lock, ds__exec_lock), converts node
    handles to indices (ds__node_index), and creates, clones and destroys graphs. The nodes are in
    base/graph_body.h.
 
    Invariants: a taken graph or executable has a hazard pointer and is locked until
-   ds__graph_give or ds__exec_give. A body belongs to one graph, executable or child node. A node
-   handle is the serial of its body and the index + 1. While g->capturing is not 0, a change of
+   ds__graph_unlock or ds__exec_unlock. A body belongs to one graph, executable or child node. A
+   node handle is the serial of its body and the index + 1. While g->capturing is not 0, a change of
    the nodes also needs the capture lock (ds__graph_share).
    Locks: an executable's lock, then a graph's lock, then ds__g.capture_lock. Two graph locks are
    never held together. The driver's graph_clone runs under the graph's lock. The user's
    destructors do not: ds__retired_reclaim runs before a lock is taken or after it is given back.
-   Threads: any; calls with the same graph run one after the other. ds__graph_free and
-   ds__exec_free run in ds__retired_reclaim or in ds_shutdown. */
+   Threads: any; calls with the same graph run one after the other. ds__graph_destroy and
+   ds__exec_destroy run in ds__retired_reclaim or in ds_shutdown. */
 
-static void ds__graph_free(void *object) {
+static void ds__graph_destroy(void *object) {
     ds__graph *g = object;
     if (g->body)
-        ds__body_free(g->body);
+        ds__body_destroy(g->body);
     ds__host_free(g->label);
 }
 
-static void ds__exec_free(void *object) {
+static void ds__exec_destroy(void *object) {
     ds__exec *x = object;
     if (x->native)
         x->driver->exec_destroy(x->native);
     if (x->body)
-        ds__body_free(x->body);
+        ds__body_destroy(x->body);
     ds__host_free(x->label);
 }
 
 /* Pins and locks a graph. NULL: the handle is not valid, and the sentence is set. */
-static ds__graph *ds__graph_take(ds_graph handle) {
+static ds__graph *ds__graph_lock(ds_graph handle) {
     ds__graph *g = ds__pin(&ds__g.graphs, handle.id);
     if (!g) {
         ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the graph was destroyed or never existed"
                                                   : "no graph was given (the handle is zero)");
         return NULL;
     }
-    ds__lock_take(&g->lock);
+    ds__spinlock_lock(&g->lock);
     return g;
 }
 
-static ds_result ds__graph_give(ds__graph *g, ds_result r) {
-    ds__lock_give(&g->lock);
+static ds_result ds__graph_unlock(ds__graph *g, ds_result r) {
+    ds__spinlock_unlock(&g->lock);
     r = ds__name_object(r, "graph", g->label);
     ds__unpin(&ds__g.graphs, g);
     return r;
 }
 
 /* Pins and locks an executable. NULL: the handle is not valid, and the sentence is set. */
-static ds__exec *ds__exec_take(ds_graph_exec handle) {
+static ds__exec *ds__exec_lock(ds_graph_exec handle) {
     ds__exec *x = ds__pin(&ds__g.execs, handle.id);
     if (DS__UNLIKELY(!x)) {
         ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the executable was destroyed or never existed"
                                                   : "no executable was given (the handle is zero)");
         return NULL;
     }
-    ds__lock_take(&x->lock);
+    ds__spinlock_lock(&x->lock);
     return x;
 }
 
-static ds_result ds__exec_give(ds__exec *x, ds_result r) {
-    ds__lock_give(&x->lock);
+static ds_result ds__exec_unlock(ds__exec *x, ds_result r) {
+    ds__spinlock_unlock(&x->lock);
     if (DS__UNLIKELY(r < 0))
         ds__name_object(r, "executable", x->label);
     ds__unpin(&ds__g.execs, x);
@@ -25043,7 +25026,7 @@ static int ds__graph_share(ds__graph *g) {
     int shared = atomic_load(&g->capturing) != 0;
     if (!shared)
         return 0;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     return ++ds__tls.capture_locked;
 }
 
@@ -25051,13 +25034,13 @@ static void ds__graph_unshare(int shared) {
     if (!shared)
         return;
     ds__tls.capture_locked--;
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 /* Reports that a capture adds to the graph, and returns the code. */
 static ds_result ds__being_captured(const ds__graph *g) {
     ds_result r = DS_ERR_ILLEGAL_STATE;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__capture *c = ds__g.captures;
     while (c && c->body != g->body)
         c = c->next;
@@ -25065,7 +25048,7 @@ static ds_result ds__being_captured(const ds__graph *g) {
         ds__capture_fail(r, c, 0, "a capture adds nodes to the graph; end the capture first");
     else
         ds__fail(r, "a capture into the graph is beginning or ending; try again");
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -25088,7 +25071,7 @@ static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t 
 static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     ds__graph *g = ds__table_add(&ds__g.graphs);
     if (!g) {
-        ds__body_free(body);
+        ds__body_destroy(body);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return NULL;
     }
@@ -25098,7 +25081,7 @@ static ds__graph *ds__graph_add(ds__body *body, const char *label) {
         g->label = ds__copy_text(label, 255);
     if (label && !g->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-        ds__table_kill(&ds__g.graphs, g);
+        ds__table_invalidate(&ds__g.graphs, g);
         return NULL;
     }
     return g;
@@ -25116,12 +25099,12 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds__retired_reclaim();
-    ds__body *b = ds__body_new(ds__driver_of(device), device);
+    ds__body *b = ds__body_create(ds__driver_of(device), device);
     if (!b)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = b->driver->graph_create(b);
     if (r < 0) {
-        ds__body_free(b);
+        ds__body_destroy(b);
         return r;
     }
     ds__graph *g = ds__graph_add(b, desc->label);
@@ -25133,15 +25116,15 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
 
 DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
     DS__ENTER("ds_graph_destroy");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (atomic_load(&g->capturing))
         r = ds__being_captured(g);
-    else if (!ds__table_kill(&ds__g.graphs, g))
+    else if (!ds__table_invalidate(&ds__g.graphs, g))
         r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
-    r = ds__graph_give(g, r);
+    r = ds__graph_unlock(g, r);
     ds__retired_reclaim();
     return r;
 }
@@ -25151,7 +25134,7 @@ static ds_result ds__body_clone(ds__body *from, ds__body **out) {
     ds__body *to = ds__body_copy(from, 0);
     ds_result r = to ? from->driver->graph_clone(from, to) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0 && to)
-        ds__body_free(to);
+        ds__body_destroy(to);
     *out = r < 0 ? NULL : to;
     return r;
 }
@@ -25162,7 +25145,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
     DS__ENTER("ds_graph_clone");
     DS__REQUIRE(out, "out is NULL");
     ds__retired_reclaim(); /* never under a lock: the user's destructors may run */
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
@@ -25176,7 +25159,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
         out->id = ds__handle_of(&clone->slot);
     else if (r == DS_OK)
         r = DS_ERR_OUT_OF_MEMORY;
-    return ds__graph_give(g, r);
+    return ds__graph_unlock(g, r);
 }
 
 DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_graph_node *out) {
@@ -25184,7 +25167,7 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
         out->id = 0;
     DS__ENTER("ds_graph_find_in_clone");
     DS__REQUIRE(out, "out is NULL");
-    ds__graph *g = ds__graph_take(clone);
+    ds__graph *g = ds__graph_lock(clone);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     uint32_t index = (uint32_t)node.id - 1;
@@ -25193,7 +25176,7 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
         r = ds__fail(DS_ERR_INVALID_VALUE, "the graph is not a clone of the node's graph");
     else
         *out = ds__node_handle(g->body, index);
-    return ds__graph_give(g, r);
+    return ds__graph_unlock(g, r);
 }
 
 /* core/graph_add.h - graphs: nodes by hand, edges, list of nodes.
@@ -25225,7 +25208,7 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
 }
 
 /* The functions ds__desc_KIND check one kind of description and fill its operation, which refers to
-   memory of the description; ds__node_make takes copies. The caller unpins *pinned after that. */
+   memory of the description; ds__node_create takes copies. The caller unpins *pinned after that. */
 static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
                                  ds_device *device, void **pinned) {
     const ds_kernel_node *k = &d->u.kernel;
@@ -25284,11 +25267,11 @@ static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
     *out = NULL;
     if (!d || d->kind != DS_NODE_CHILD)
         return DS_OK;
-    ds__graph *g = ds__graph_take(d->u.child);
+    ds__graph *g = ds__graph_lock(d->u.child);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    return ds__graph_give(g, atomic_load(&g->capturing) ? ds__being_captured(g)
-                                                        : ds__body_clone(g->body, out));
+    return ds__graph_unlock(g, atomic_load(&g->capturing) ? ds__being_captured(g)
+                                                          : ds__body_clone(g->body, out));
 }
 
 /* Discards a node that was not added. The caller gets its child graph back and frees it without a
@@ -25401,7 +25384,7 @@ static ds_result ds__desc_fill_op(const ds__body *b, const ds_node_desc *d, ds__
 /* Makes a node of the operation, with the label of the description. */
 static ds_result ds__desc_make_node(const ds_node_desc *d, const ds__op *op, ds_device device,
                                     ds__body **child, ds__node **out) {
-    ds__node *n = ds__node_make(op, device, d->priority);
+    ds__node *n = ds__node_create(op, device, d->priority);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     if (n->child)
@@ -25430,7 +25413,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     if (r < 0)
         return r;
 
-    ds__op op = ds__op_make(kinds[d->kind]);
+    ds__op op = ds__op_init(kinds[d->kind]);
     ds_device device = b->device;
     void *pinned = NULL;
     memset(&op.u, 0, sizeof op.u);
@@ -25516,13 +25499,13 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
     if (r == DS_OK) {
-        ds__graph *g = ds__graph_take(graph);
+        ds__graph *g = ds__graph_lock(graph);
         r = DS_ERR_INVALID_HANDLE;
         if (g)
-            r = ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node));
+            r = ds__graph_unlock(g, ds__graph_append(g, desc, &child, dependencies, count, &node));
     }
     if (child)
-        ds__body_free(child);
+        ds__body_destroy(child);
     if (r == DS_OK && out)
         *out = node;
     return ds__desc_refuse_payload(r, desc);
@@ -25580,13 +25563,13 @@ DSDEF ds_result(ds_graph_add_edges)(ds_graph graph, const ds_graph_node *from,
                                     const ds_graph_node *to, size_t count) {
     DS__ENTER("ds_graph_add_edges");
     DS__REQUIRE((from && to) || !count, "%s is NULL", from ? "to" : "from");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     int shared = ds__graph_share(g);
     ds_result r = ds__edges_add(g->body, from, to, count);
     ds__graph_unshare(shared);
-    return ds__graph_give(g, r);
+    return ds__graph_unlock(g, r);
 }
 
 DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t room,
@@ -25595,15 +25578,15 @@ DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t r
         *out_count = 0;
     DS__ENTER("ds_graph_get_nodes");
     DS__REQUIRE(out_count && (out || !room), "%s is NULL", out_count ? "out" : "out_count");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     *out_count = g->body->count;
     for (uint32_t i = 0; i < g->body->count && i < room; i++)
         out[i] = ds__node_handle(g->body, i);
-    ds__lock_give(&ds__g.capture_lock);
-    return ds__graph_give(g, DS_OK);
+    ds__spinlock_unlock(&ds__g.capture_lock);
+    return ds__graph_unlock(g, DS_OK);
 }
 
 /* core/graph_edit.h - graphs: reading and replacing nodes, comparison, attachment.
@@ -25628,18 +25611,18 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
         *out_count = 0;
     DS__ENTER("ds_graph_get_edges");
     DS__REQUIRE(out_count && ((out_from && out_to) || !room), "the output pointer is NULL");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     for (uint32_t i = 0; i < g->body->count; i++)
         for (uint32_t k = 0; k < g->body->node[i]->dep_count; k++, ++*out_count)
             if (*out_count < room) {
                 out_from[*out_count] = ds__node_handle(g->body, g->body->node[i]->deps[k]);
                 out_to[*out_count] = ds__node_handle(g->body, i);
             }
-    ds__lock_give(&ds__g.capture_lock);
-    return ds__graph_give(g, DS_OK);
+    ds__spinlock_unlock(&ds__g.capture_lock);
+    return ds__graph_unlock(g, DS_OK);
 }
 
 /* Fills the description of a node; its pointers are those of the node. */
@@ -25697,11 +25680,11 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
         memset(out_site, 0, sizeof *out_site);
     DS__ENTER("ds_graph_get_node");
     DS__REQUIRE(out, "out is NULL");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds_result r = ds__node_index(g->body, node, &i);
     if (r == DS_OK) {
         ds__node_describe(g->body->node[i], out);
@@ -25710,8 +25693,8 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
             out_site->line = (int)g->body->node[i]->op.line;
         }
     }
-    ds__lock_give(&ds__g.capture_lock);
-    return ds__graph_give(g, r);
+    ds__spinlock_unlock(&ds__g.capture_lock);
+    return ds__graph_unlock(g, r);
 }
 
 /* Replaces a node and keeps its dependencies. Returns the former node, which the caller owns. */
@@ -25824,7 +25807,7 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
     ds_result r = ds__api_enter("ds_graph_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
-    ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
+    ds__graph *g = r == DS_OK ? ds__graph_lock(graph) : NULL;
     if (g) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
@@ -25843,23 +25826,23 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
         ds__graph_unshare(shared);
         if (r < 0)
             ds__node_refuse(fresh, &child);
-        r = ds__graph_give(g, r);
-        ds__node_free(old);
+        r = ds__graph_unlock(g, r);
+        ds__node_destroy(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
     if (child)
-        ds__body_free(child);
+        ds__body_destroy(child);
     return ds__desc_refuse_payload(r, desc);
 }
 
 static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn) {
     DS__REQUIRE(dtor_fn, "dtor_fn is NULL");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__object *o = ds__object_new(user, dtor_fn);
-    ds_result r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
+    ds__object *o = ds__object_create(user, dtor_fn);
+    ds_result r = o ? ds__body_object_add(g->body, o) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         r = g->body->driver->graph_attach(g->body, o);
         if (r < 0) {
@@ -25869,8 +25852,8 @@ static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn
     }
     if (r < 0 && o)
         o->dtor_fn = NULL;
-    ds__object_drop(o);
-    return ds__graph_give(g, r);
+    ds__object_unref(o);
+    return ds__graph_unlock(g, r);
 }
 
 DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {
@@ -26016,20 +25999,20 @@ static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn
                                      void *user) {
     /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
     DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags);
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__text_writer pen = { write_fn, user, 0, flags };
-    ds__text_writer_print(&pen, "digraph \"");
-    ds__text_writer_quote(&pen, g->label ? g->label : "graph");
-    ds__text_writer_print(&pen, "\" {\n");
+    ds__text_writer writer = { write_fn, user, 0, flags };
+    ds__text_writer_print(&writer, "digraph \"");
+    ds__text_writer_quote(&writer, g->label ? g->label : "graph");
+    ds__text_writer_print(&writer, "\" {\n");
     int shared = ds__graph_share(g);
-    ds__dot_body(&pen, g->body, "");
+    ds__dot_body(&writer, g->body, "");
     ds__graph_unshare(shared);
-    ds__text_writer_print(&pen, "}\n");
-    return ds__graph_give(
-        g,
-        pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
+    ds__text_writer_print(&writer, "}\n");
+    return ds__graph_unlock(
+        g, writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
+                          : DS_OK);
 }
 
 DSDEF ds_result(ds_graph_write_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn,
@@ -26075,7 +26058,7 @@ static ds_result ds__exec_upload(ds__exec *x, ds_stream stream) {
         r = ds__fail(DS_ERR_CROSS_DRIVER,
                      "the executable and the stream belong to different drivers");
     } else {
-        ds__op op = ds__op_make(DS__OP_UPLOAD);
+        ds__op op = ds__op_init(DS__OP_UPLOAD);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
         r = ds__stream_submit(s, &op);
@@ -26108,7 +26091,7 @@ static ds_result ds__exec_instantiate(ds__graph *g, const ds_graph_exec_desc *de
     if (r == DS_OK)
         out->id = ds__handle_of(&x->slot);
     else
-        ds__table_kill(&ds__g.execs, x);
+        ds__table_invalidate(&ds__g.execs, x);
     return r;
 }
 
@@ -26129,14 +26112,14 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
         "unknown flags %#x", desc->flags);
     ds__retired_reclaim();
-    ds__graph *g = ds__graph_take(graph);
-    return g ? ds__graph_give(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
+    ds__graph *g = ds__graph_lock(graph);
+    return g ? ds__graph_unlock(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
 }
 
 DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     DS__ENTER("ds_graph_upload");
-    ds__exec *x = ds__exec_take(exec);
-    return x ? ds__exec_give(x, ds__exec_upload(x, stream)) : DS_ERR_INVALID_HANDLE;
+    ds__exec *x = ds__exec_lock(exec);
+    return x ? ds__exec_unlock(x, ds__exec_upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
 /* Calls the launch_fn of the objects, each once: an object that several graphs within the body have
@@ -26219,18 +26202,19 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
         ds__stream_pin(stream);
         return DS_ERR_INVALID_HANDLE;
     }
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (DS__UNLIKELY(!x)) {
         r = DS_ERR_INVALID_HANDLE;
     } else if (DS__UNLIKELY(s->driver->type != x->driver->type)) {
-        r = ds__exec_give(x, ds__fail(DS_ERR_CROSS_DRIVER,
-                                      "the executable and the stream belong to different drivers"));
+        r = ds__exec_unlock(x,
+                            ds__fail(DS_ERR_CROSS_DRIVER,
+                                     "the executable and the stream belong to different drivers"));
     } else {
-        ds__op op = ds__op_make(DS__OP_GRAPH);
+        ds__op op = ds__op_init(DS__OP_GRAPH);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__stream_submit(s, &op)
-                                                          : ds__launch_hooked(s, &op));
+        r = ds__exec_unlock(x, DS__LIKELY(!x->body->hooked) ? ds__stream_submit(s, &op)
+                                                            : ds__launch_hooked(s, &op));
     }
     if (ds__observer_is_set())
         ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
@@ -26244,11 +26228,11 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
 
 DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     DS__ENTER("ds_graph_exec_destroy");
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
-    int killed = ds__table_kill(&ds__g.execs, x);
-    ds_result r = ds__exec_give(
+    int killed = ds__table_invalidate(&ds__g.execs, x);
+    ds_result r = ds__exec_unlock(
         x,
         killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
     ds__retired_reclaim();
@@ -26302,7 +26286,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
             }
             x->body->node = fresh->node;
             fresh->node = nodes;
-            uint32_t room = x->body->room;
+            size_t room = x->body->room;
             x->body->room = fresh->room;
             fresh->room = room;
             ds__object **objects = x->body->object;
@@ -26340,15 +26324,15 @@ DSDEF ds_result(ds_graph_exec_update)(ds_graph_exec exec, ds_graph graph,
     memset(out, 0, sizeof *out);
     DS__ENTER("ds_graph_exec_update");
     out->reason = DS_GRAPH_UPDATE_ERROR;
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     ds__body *old = NULL;
-    ds_result r = g ? ds__graph_give(g, ds__exec_update(x, g, out, &old)) : DS_ERR_INVALID_HANDLE;
-    r = ds__exec_give(x, r);
+    ds_result r = g ? ds__graph_unlock(g, ds__exec_update(x, g, out, &old)) : DS_ERR_INVALID_HANDLE;
+    r = ds__exec_unlock(x, r);
     if (old)
-        ds__body_free(old);
+        ds__body_destroy(old);
     return r;
 }
 
@@ -26374,7 +26358,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
     ds_result r = ds__api_enter("ds_graph_exec_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
-    ds__exec *x = r == DS_OK ? ds__exec_take(exec) : NULL;
+    ds__exec *x = r == DS_OK ? ds__exec_lock(exec) : NULL;
     if (x) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
@@ -26386,20 +26370,20 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
             if (r < 0)
                 ds__node_refuse(fresh, &child);
         }
-        r = ds__exec_give(x, r);
-        ds__node_free(old);
+        r = ds__exec_unlock(x, r);
+        ds__node_destroy(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
     if (child)
-        ds__body_free(child);
+        ds__body_destroy(child);
     return ds__desc_refuse_payload(r, desc);
 }
 
 DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_node node,
                                                 int enabled) {
     DS__ENTER("ds_graph_exec_set_node_enabled");
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
@@ -26414,7 +26398,7 @@ DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_nod
         r = x->driver->exec_enable(x->native, i, enabled != 0);
     if (r == DS_OK)
         x->body->node[i]->enabled = enabled != 0;
-    return ds__exec_give(x, r);
+    return ds__exec_unlock(x, r);
 }
 
 DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
@@ -26422,14 +26406,14 @@ DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_nod
         *out = 0;
     DS__ENTER("ds_graph_exec_get_node_enabled");
     DS__REQUIRE(out, "out is NULL");
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
     ds_result r = ds__node_index(x->body, node, &i);
     if (r == DS_OK)
         *out = x->body->node[i]->enabled;
-    return ds__exec_give(x, r);
+    return ds__exec_unlock(x, r);
 }
 
 /* Replaces a pointer at a place that may be unaligned; returns the number of replaced pointers.
@@ -26511,7 +26495,7 @@ typedef struct ds__replacement {
 } ds__replacement;
 
 /* Makes the changed copy of a node and checks it; of a node without such pointers, nothing. */
-static ds_result ds__replacement_make(ds__replacement *w, ds__body *b, uint32_t i) {
+static ds_result ds__replacement_create(ds__replacement *w, ds__body *b, uint32_t i) {
     char text[160];
     if (!ds__replace_node(b->node[i], w->old_pointers, w->new_pointers, w->count, 1))
         return DS_OK;
@@ -26560,7 +26544,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
     w.fresh = fresh;
 
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
-        r = ds__replacement_make(&w, b, i);
+        r = ds__replacement_create(&w, b, i);
     if (r == DS_OK)
         r = ds__replacement_set(x, fresh);
 
@@ -26568,7 +26552,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
     for (uint32_t i = 0; i < b->count; i++) {
         if (!fresh[i])
             continue;
-        ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
+        ds__node_destroy(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
     ds__host_free(fresh);
     if (r == DS_OK)
@@ -26587,11 +26571,11 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
                 old_pointers ? "new_pointers" : "old_pointers");
     for (size_t i = 0; i < count; i++)
         DS__REQUIRE(old_pointers[i] && new_pointers[i], "pointer pair %zu contains NULL", i);
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
     ds_result r =
-        ds__exec_give(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
+        ds__exec_unlock(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
     if (out_replaced)
         *out_replaced = places;
     return r;
@@ -26616,8 +26600,8 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
 
 /* Begins a capture of the stream into the graph, after the nodes. into: the graph is the user's and
    is locked. */
-static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
-                                   size_t count, ds_capture_mode mode, int into) {
+static ds_result ds__capture_begin_into(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
+                                        size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
     uint32_t *deps = ds__host_alloc((count + 1) * sizeof *deps);
     ds__capture *c = ds__host_alloc(sizeof *c);
@@ -26653,11 +26637,11 @@ static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__body *b = ds__body_new(s->driver, s->device);
+    ds__body *b = ds__body_create(s->driver, s->device);
     ds__graph *g = b ? ds__graph_add(b, NULL) : NULL;
-    ds_result r = g ? ds__capture_start(s, g, NULL, 0, mode, 0) : DS_ERR_OUT_OF_MEMORY;
+    ds_result r = g ? ds__capture_begin_into(s, g, NULL, 0, mode, 0) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0 && g)
-        ds__table_kill(&ds__g.graphs, g);
+        ds__table_invalidate(&ds__g.graphs, g);
     ds__stream_unpin(s);
     return r;
 }
@@ -26677,7 +26661,7 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     ds_result r = g ? DS_OK : DS_ERR_INVALID_HANDLE;
     if (g) {
         if (g->body->driver->type != s->driver->type)
@@ -26689,8 +26673,8 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
             r = ds__fail(DS_ERR_INVALID_HANDLE,
                          "the graph was destroyed"); /* while this call waited for its lock */
         else
-            r = ds__capture_start(s, g, dependencies, count, mode, 1);
-        r = ds__graph_give(g, r);
+            r = ds__capture_begin_into(s, g, dependencies, count, mode, 1);
+        r = ds__graph_unlock(g, r);
     }
     ds__stream_unpin(s);
     return r;
@@ -26817,7 +26801,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     /* otherwise the sentence of the call that failed in the function stays */
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
-    ds__error_keep(&reason);
+    ds__error_save(&reason);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {
         *out = graph;
@@ -26825,10 +26809,10 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     }
     ds__error_restore(&reason);
     if (end == DS_OK) {
-        ds__graph *g = ds__graph_take(graph);
+        ds__graph *g = ds__graph_lock(graph);
         if (g) {
-            ds__table_kill(&ds__g.graphs, g);
-            DS_IGNORE(ds__graph_give(g, DS_OK));
+            ds__table_invalidate(&ds__g.graphs, g);
+            DS_IGNORE(ds__graph_unlock(g, DS_OK));
         }
         ds__retired_reclaim();
     }
@@ -26846,7 +26830,7 @@ static ds_result ds__capture_take_graph(ds__stream *s, ds_capture_info *info, ds
         ds_result r = s->driver->capture_query(s->native, info);
         if (r < 0 || info->status != DS_CAPTURE_ACTIVE || !info->graph.id)
             return r;
-        *out = ds__graph_take(info->graph);
+        *out = ds__graph_lock(info->graph);
     }
     return *out ? DS_OK : DS_ERR_INVALID_HANDLE;
 }
@@ -26859,7 +26843,7 @@ static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64
     ds_result r = a->make_fn(capture, a->user, &made);
     if (r != DS_OK)
         return r;
-    ds__object *o = ds__object_new(made, a->release_fn);
+    ds__object *o = ds__object_create(made, a->release_fn);
     if (!o) {
         a->release_fn(made);
         return DS_ERR_OUT_OF_MEMORY;
@@ -26868,7 +26852,7 @@ static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64
     o->launch_fn = a->launch_fn;
     o->key = a->key;
     o->capture = capture;
-    r = ds__body_keep(b, o);
+    r = ds__body_object_add(b, o);
     if (r < 0)
         return r;
     r = b->driver->graph_attach(b, o);
@@ -26894,15 +26878,15 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s,
 
     for (size_t i = 0; i < g->body->object_count && !o; i++)
         if (g->body->object[i]->key == a->key && g->body->object[i]->capture == info.id)
-            o = ds__object_keep(g->body->object[i]);
+            o = ds__object_ref(g->body->object[i]);
     if (!o)
         r = ds__attachment_add(g->body, a, info.id, &o);
-    r = ds__graph_give(g, r);
+    r = ds__graph_unlock(g, r);
 
     if (r == DS_OK)
         *out = o;
     else
-        ds__object_drop(o);
+        ds__object_unref(o);
     return r;
 }
 
@@ -27168,14 +27152,14 @@ static void ds__shutdown_adopt_thread(ds__tls_block *tls) {
 /* Frees the states of all threads. */
 static void ds__shutdown_threads(void) {
     for (;;) {
-        ds__lock_take(&ds__callers.lock);
+        ds__spinlock_lock(&ds__callers.lock);
         ds__caller *t = ds__callers.list;
         if (t)
             ds__callers.list = t->next;
-        ds__lock_give(&ds__callers.lock);
+        ds__spinlock_unlock(&ds__callers.lock);
         if (!t)
             break;
-        ds__thread_free((ds__thread *)(void *)t);
+        ds__thread_destroy((ds__thread *)(void *)t);
     }
 }
 
@@ -27196,7 +27180,7 @@ static void ds__shutdown_drivers(void) {
             ds__g.driver[b]->stop();
         ds__g.driver[b] = NULL;
     }
-    ds__registries_end();
+    ds__registries_deinit();
     ds__host_free(ds__g.legacy);
     ds__host_free(ds__g.label);
     ds__g.legacy = NULL;
@@ -27241,7 +27225,7 @@ DSDEF ds_result(ds_shutdown)(void) {
     ds_result r = DS_OK;
     if (atomic_load(&ds__g.state) == DS__READY)
         r = ds__shutdown_all(tls);
-    ds__ranges_end();
+    ds__ranges_deinit();
     ds__drop_desc();
     ds__mutex_unlock(&ds__g.mutex);
     return r;

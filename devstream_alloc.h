@@ -1250,7 +1250,7 @@ static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream);
 static ds_result ds__pinned_operand(void *ptr, ds_stream stream);
 
 /* Destroys an event of the library's own; a zero handle is allowed. */
-static void ds__event_drop(ds_event event);
+static void ds__use_event_destroy(ds_event event);
 
 /* State of the current call while a function of the program runs. */
 typedef struct ds__outside {
@@ -1262,8 +1262,8 @@ typedef struct ds__outside {
 
 /* Called before and after a function of the program. Calls in the function report their own
    errors. */
-static ds__outside ds__resource_leave(void);
-static void ds__resource_return(ds__outside o);
+static ds__outside ds__outside_begin(void);
+static void ds__outside_end(ds__outside o);
 
 /* alloc/types.h - types and policy of the caching allocator.
 
@@ -1297,7 +1297,7 @@ static void ds__resource_return(ds__outside o);
        synchronised.
 
    Invariants: The blocks of a segment fill its address space without gaps, in the order of
-   addresses. Sizes of blocks are multiples of 512 (DS__UNIT). A quiet block is in no bin: it is
+   addresses. Sizes of blocks are multiples of 512 (DS__UNIT). A claimed block is in no bin: it is
    parked, or one thread works on it without the lock. A segment's `arena` is NULL if its
    description is not in use.
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
@@ -1364,7 +1364,7 @@ struct ds__mem_block {
             uint8_t lent;
             /* 1: the block is in no bin, because it is parked, or a thread works on it without the
                lock */
-            uint8_t quiet;
+            uint8_t claimed;
         };
 
         uint32_t flags; /* the four members above as one number */
@@ -1378,9 +1378,9 @@ struct ds__mem_block {
 };
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define DS__FLAGS(state, quiet) ((uint32_t)(state) | (uint32_t)(quiet) << 24)
+#define DS__FLAGS(state, claimed) ((uint32_t)(state) | (uint32_t)(claimed) << 24)
 #else
-#define DS__FLAGS(state, quiet) ((uint32_t)(state) << 24 | (uint32_t)(quiet))
+#define DS__FLAGS(state, claimed) ((uint32_t)(state) << 24 | (uint32_t)(claimed))
 #endif
 enum {
     DS__FLAGS_LIVE = DS__FLAGS(DS_BLOCK_LIVE, 0),
@@ -1511,7 +1511,7 @@ typedef struct ds__domain {
 #define DS__ALIASES 3 /* further handles that an arena stores */
 
 struct ds__arena {
-    ds__lock lock;
+    ds__spinlock lock;
     _Atomic uint8_t orphan; /* 1: the stream has ended */
     uint8_t exact;          /* 1: counts in the domains' tallies; 0: in its own */
     /* 1: the pool has poison, guards or debug from 2 on */
@@ -1632,7 +1632,7 @@ struct ds__mem_dev {
     ds__domain stats;  /* of all pools */
     _Atomic size_t reserved;
     _Atomic size_t limit; /* 0: none */
-    ds__lock history_lock;
+    ds__spinlock history_lock;
     ds__history_event *history;
     size_t history_room; /* entries */
     size_t history_at;   /* index of the next entry */
@@ -1844,20 +1844,18 @@ DS__SEAM static size_t ds__config_reserve_size(const ds_mem_config *c, size_t to
     return (pages ? pages : 1) * page;
 }
 
-/* alloc/config_text.h - allocator options as text.
+/* alloc/config_token.h - tokens and numbers of allocator options.
 
-   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
-   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
-   lists the options. The text is read token by token (ds__config_token_next): a token is one of , :
-   [ ] or a word. White space is ignored everywhere, even inside a word.
+   Splits an option text into tokens (ds__config_token_next): a token is one of , : [ ] or a word.
+   White space is ignored everywhere, even inside a word. ds__config_number_parse and
+   ds__config_real_parse read the number in a word. ds__config_refuse reports an error at a place of
+   the text.
 
-   Invariants: On an error the configuration is unchanged, and the error shows the character, the
-   token and the text in front. As in PyTorch, each text first resets max_split_size,
-   garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
-   first. Numbers do not depend on the program's locale.
-   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
-   program's log function may be called under these locks.
-   Threads: any. ds_mem_config_parse does not initialise the library. */
+   Invariants: an error shows the character's number, the text from there on and the text before.
+   Numbers do not depend on the program's locale.
+   Locks: takes none. ds__config_refuse may call the program's log function, under the locks that
+   the callers of config_text.h hold.
+   Threads: any. */
 
 typedef struct ds__config_text {
     const char *text;
@@ -2019,6 +2017,19 @@ static size_t ds__config_real_parse(const char *word, double *out) {
     *out = places < 0 ? value * scale : value / scale;
     return i;
 }
+
+/* alloc/config_text.h - allocator options as text.
+
+   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
+   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
+   lists the options. config_token.h splits the text into tokens.
+
+   Invariants: On an error the configuration is unchanged. As in PyTorch, each text first resets
+   max_split_size, garbage_collection_threshold and roundup_power2_divisions. The option `preset`
+   must be the first.
+   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
+   program's log function may be called under these locks.
+   Threads: any. ds_mem_config_parse does not initialise the library. */
 
 /* Reads a multiple of the device's memory such as 0.5, or bytes such as 40G. */
 static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
@@ -2629,10 +2640,10 @@ static inline void ds__block_list_out(ds__mem_block **head, const ds__mem_block 
    when wrapped streams come and go. */
 static ds_stream ds__arena_stream(ds__arena *a) {
     ds_stream stream = { 0 };
-    ds__lock_take(&a->lock);
+    ds__spinlock_lock(&a->lock);
     if (!a->orphan)
         stream = a->stream;
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return stream;
 }
 
@@ -2669,7 +2680,7 @@ static ds__stream *ds__direct_giver(ds__mem_dev *dev) {
     ds_stream made = { 0 };
     uint64_t none = 0;
     if (!atomic_load(&dev->giver) &&
-        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
+        ds__stream_create(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
         !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
         ds__stream_end(made); /* another thread was faster */
     return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
@@ -2723,11 +2734,11 @@ static void ds__mem_dev_unlock(ds__mem_dev *dev) {
 }
 
 static void ds__arena_lock(ds__arena *a) {
-    ds__lock_take(&a->lock);
+    ds__spinlock_lock(&a->lock);
 }
 
 static void ds__arena_unlock(ds__arena *a) {
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
 }
 
 /* Holds back new captures until ds__let_captures: between the check for captures and work that
@@ -2764,8 +2775,8 @@ DSDEF void(ds_mem_label_pop)(void) {
 
    Holds the settings of the history and the list of observers (ds__history_state).
    ds__history_apply tells a device which events to report. ds__mem_history_join lets a new device
-   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_enter
-   and ds__callback_guard_leave surround calls of user code that must not call devstream.
+   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_begin
+   and ds__callback_guard_end surround calls of user code that must not call devstream.
 
    Invariants: An event is recorded on a device only if its bit in dev->watch is set. DS__WATCHED
    is set there while observers exist. After ds__history_apply has returned, no event of the old
@@ -2833,14 +2844,14 @@ typedef struct ds__callback_guard {
     ds_site site;
 } ds__callback_guard;
 
-static ds__callback_guard ds__callback_guard_enter(void) {
+static ds__callback_guard ds__callback_guard_begin(void) {
     ds__callback_guard g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
     ds__tls.mute = 0; /* a refused call sets its error */
     return g;
 }
 
-static void ds__callback_guard_leave(ds__callback_guard g) {
+static void ds__callback_guard_end(ds__callback_guard g) {
     ds__tls.mute = g.mute;
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
@@ -2858,10 +2869,10 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
                            .label = e->label,
                            .pool = { e->pool } };
     ds__mutex_lock(&ds__history_state.watch);
-    ds__callback_guard g = ds__callback_guard_enter();
+    ds__callback_guard g = ds__callback_guard_begin();
     for (size_t i = 0; i < ds__history_state.watcher_count; i++)
         ds__history_state.watchers[i].fn(dev->device, &event, ds__history_state.watchers[i].user);
-    ds__callback_guard_leave(g);
+    ds__callback_guard_end(g);
     ds__mutex_unlock(&ds__history_state.watch);
 }
 
@@ -2872,20 +2883,20 @@ static void ds__history_apply(ds__mem_dev *dev) {
     unsigned watch = (ds__history_state.on && dev->history_room ? ds__history_state.actions : 0) |
                      (ds__history_state.watcher_count || ds__observer_is_set() ? DS__WATCHED : 0);
     ds__mutex_unlock(&ds__history_state.watch);
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     atomic_store(&dev->watch, watch);
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
 }
 
 /* Replaces the ring of a device, and returns the old one. */
 static ds__history_event *ds__history_swap(ds__mem_dev *dev, ds__history_event *ring, size_t room) {
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     ds__history_event *old = dev->history;
     dev->history = ring;
     dev->history_room = room;
     dev->history_at = 0;
     atomic_store_explicit(&dev->history_count, 0, memory_order_relaxed);
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
     return old;
 }
 
@@ -2953,10 +2964,10 @@ static void ds__mem_note(ds__mem_dev *dev, const ds__history_event *event) {
         return;
     ds__history_event e = *event;
     e.time_ns = ds__os_ticks();
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << e.action)
         ds__ring_in(dev, &e);
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
     if (DS__LIKELY(!(watch & DS__WATCHED)))
         return;
     e.time_ns = ds__ticks_ns(e.time_ns);
@@ -3038,14 +3049,14 @@ static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) 
     }
     ds__history_event e = ds__block_event(a, DS_ACTION_FREE_REQUESTED, b);
     e.time_ns = ds__os_ticks();
-    ds__lock_take(&a->dev->history_lock);
+    ds__spinlock_lock(&a->dev->history_lock);
     /* no event enters the ring after ds_mem_history_stop has returned */
     if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {
         ds__ring_in(a->dev, &e);
         e.action = DS_ACTION_FREE_COMPLETED;
         ds__ring_in(a->dev, &e);
     }
-    ds__lock_give(&a->dev->history_lock);
+    ds__spinlock_unlock(&a->dev->history_lock);
 }
 
 /* alloc/counters.h - counters and peaks.
@@ -3560,7 +3571,7 @@ static int ds__address_granules_set(ds__segment *seg, char *at, size_t size, int
    best_fit_by_address is off. ds__too_large applies max_split_size and max_non_split_rounding to
    plain segments; ds__segment_is_growing tells which segments grow.
 
-   Invariants: A block is in a bin exactly if its state is free and it is not quiet. The bit of a
+   Invariants: A block is in a bin exactly if its state is free and it is not claimed. The bit of a
    bin is set exactly if the bin holds a block. A bit of the summary is set exactly if its word
    of the map is not 0. `free_bytes` is the sum of the blocks in bins. Blocks in front of an
    unmapped block are in the last bin (DS__EDGE), which is used last.
@@ -3587,9 +3598,9 @@ static inline unsigned ds__bin_of(const ds__mem_block *b) {
                                                                         : ds__bin_of_size(b->size);
 }
 
-/* Returns whether a neighbour, which may be NULL, is in a bin: it is free and not quiet. */
+/* Returns whether a neighbour, which may be NULL, is in a bin: it is free and not claimed. */
 static inline int ds__block_is_binned(const ds__mem_block *b) {
-    return b && b->state == DS_BLOCK_FREE && !b->quiet;
+    return b && b->state == DS_BLOCK_FREE && !b->claimed;
 }
 
 /* Puts a free block into its bin: at its place by size and address, or in front. */
@@ -3721,9 +3732,9 @@ static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t siz
    block of an address and locks its arena.
 
    Invariants: The blocks of a segment cover its address space without gaps. Two neighbours are
-   never both free and not quiet. Each live block is in the granule table of its segment; a
-   crowded granule may have a sub-table (ds__sub_table). A parked block is free and quiet, and stays
-   in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
+   never both free and not claimed. Each live block is in the granule table of its segment; a
+   crowded granule may have a sub-table (ds__sub_table). A parked block is free and claimed, and
+   stays in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
    object.
    Locks: Functions that change a block expect the arena's lock. ds__find_live takes that lock
    and keeps it if a block was found. New descriptions take the registry lock and may call the
@@ -3731,7 +3742,7 @@ static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t siz
    Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 
 /* Returns an unused description of a block, or NULL without host memory. */
-static ds__mem_block *ds__mem_block_new(ds__arena *a) {
+static ds__mem_block *ds__mem_block_create(ds__arena *a) {
     ds__mem_block *b = a->spare_blocks;
     if (DS__UNLIKELY(!b)) {
         enum { MANY = 64 };
@@ -3750,7 +3761,7 @@ static ds__mem_block *ds__mem_block_new(ds__arena *a) {
 }
 
 /* Returns a description to the arena's stock. */
-static inline void ds__mem_block_drop(ds__arena *a, ds__mem_block *b) {
+static inline void ds__mem_block_destroy(ds__arena *a, ds__mem_block *b) {
     b->seg = NULL;
     b->list_next = a->spare_blocks;
     a->spare_blocks = b;
@@ -3759,7 +3770,7 @@ static inline void ds__mem_block_drop(ds__arena *a, ds__mem_block *b) {
 /* Cuts a block, which is in no list, behind `size` bytes. Returns the rest, which has the state
    of the block, or NULL without host memory. */
 static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_t size) {
-    ds__mem_block *rest = ds__mem_block_new(a);
+    ds__mem_block *rest = ds__mem_block_create(a);
     if (DS__UNLIKELY(!rest))
         return NULL;
     rest->bin = 0;
@@ -3769,7 +3780,7 @@ static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_
     rest->seg = b->seg;
     rest->state = b->state;
     rest->uses = NULL;
-    rest->exported = rest->lent = rest->quiet = rest->oversize = rest->stale = 0;
+    rest->exported = rest->lent = rest->claimed = rest->oversize = rest->stale = 0;
     rest->prev = b;
     rest->next = b->next;
     if (b->next)
@@ -3786,7 +3797,7 @@ static inline void ds__block_absorb_next(ds__arena *a, ds__mem_block *b) {
     b->next = next->next;
     if (b->next)
         b->next->prev = b;
-    ds__mem_block_drop(a, next);
+    ds__mem_block_destroy(a, next);
 }
 
 /* Returns whether a segment has other blocks beside this one. */
@@ -3912,7 +3923,7 @@ static inline ds__mem_block *ds__merge_in(ds__arena *a, ds__mem_block *b) {
 /* Merges a block that was parked with its free neighbours. Free bytes do not include parked
    blocks. */
 static void ds__block_unpark(ds__arena *a, ds__mem_block *b) {
-    b->quiet = 0;
+    b->claimed = 0;
     ds__live_out(b);
     (void)ds__merge_in(a, b);
 }
@@ -3986,10 +3997,10 @@ static inline int ds__block_may_split(const ds__mem_pool *p, const ds__mem_block
 static inline int ds__block_spare_ensure(ds__arena *a) {
     if (DS__LIKELY(a->spare_blocks != NULL))
         return 1;
-    ds__mem_block *spare = ds__mem_block_new(a);
+    ds__mem_block *spare = ds__mem_block_create(a);
     if (!spare)
         return 0;
-    ds__mem_block_drop(a, spare);
+    ds__mem_block_destroy(a, spare);
     return 1;
 }
 
@@ -4188,7 +4199,7 @@ static void ds__count_end(ds__arena *a, int all) {
 /* alloc/pool.h - devices and pools: creation, look-up, policies.
 
    Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
-   reuses pools (ds__mem_pool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
+   reuses pools (ds__mem_pool_create). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
    enters the functions for stream end and shutdown. ds__mem_pool_apply sets a pool's configuration
    and derives the flags of the pool and its arenas. ds__mem_pool_of returns the pool of a handle.
    ds__pool_policy returns the configuration to code without a lock. ds__mem_pool_own and
@@ -4225,7 +4236,7 @@ static void ds__arena_apply(ds__arena *a) {
 
 /* Makes an arena without a stream and links it into the pool's list. Returns NULL without host
    memory. The device is locked, or no other thread knows the pool. */
-static ds__arena *ds__arena_new(ds__mem_pool *p) {
+static ds__arena *ds__arena_create(ds__mem_pool *p) {
     ds__arena *a = ds__kept_alloc(sizeof *a);
     if (!a)
         return NULL;
@@ -4250,7 +4261,7 @@ typedef struct ds__mem_policy {
 /* Returns the stored copy of a policy, which is the same one for equal policies. Limits are not
    part of it, because they change on their own. Without host memory returns NULL and sets the
    error. */
-static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
+static const ds_mem_config *ds__policy_intern(const ds_mem_config *config) {
     ds_mem_config c;
     memcpy(&c, config, sizeof c); /* different padding only costs a further copy */
     c.limit = 0;
@@ -4289,7 +4300,7 @@ static size_t ds__config_split_above(const ds_mem_config *c) {
    arenas of the pool, or no other thread knows the pool. Without host memory returns 0 and sets the
    error. */
 static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
-    const ds_mem_config *policy = ds__policy_keep(config);
+    const ds_mem_config *policy = ds__policy_intern(config);
     if (!policy)
         return 0;
     int sorts = config->best_fit_by_address && !p->config.best_fit_by_address;
@@ -4374,7 +4385,7 @@ static ds_result ds__mem_setup(void) {
                             " (in the environment's DEVSTREAM_ALLOC_CONF)");
         ds__memory_state.configured = ds__memory_state.conf_result == DS_OK;
         ds__mem_closing(0);
-        ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
+        ds__module_add(DS__MODULE_ALLOC, &ds__mem_module);
     }
     ds_result r = ds__memory_state.conf_result;
     ds__mutex_unlock(&ds__memory_state.lock);
@@ -4382,7 +4393,8 @@ static ds_result ds__mem_setup(void) {
 }
 
 /* Makes the record of a device with `total` bytes of memory. Returns NULL without host memory. */
-static ds__mem_dev *ds__mem_dev_new(ds_device device, size_t total, const ds_mem_config *config) {
+static ds__mem_dev *ds__mem_dev_create(ds_device device, size_t total,
+                                       const ds_mem_config *config) {
     ds__mem_dev *dev = ds__kept_alloc(sizeof *dev);
     if (!dev)
         return NULL;
@@ -4397,11 +4409,12 @@ static ds__mem_dev *ds__mem_dev_new(ds_device device, size_t total, const ds_mem
 
 /* Makes the record of a device and publishes it. On failure returns NULL and sets the error.
    ds__memory_state.lock is held. */
-static ds__mem_dev *ds__mem_device_new(ds_device device) {
+static ds__mem_dev *ds__mem_device_create(ds_device device) {
     ds_device_properties properties;
     if (ds__driver_of(device)->device_properties(device.index, &properties) < 0)
         return NULL;
-    ds__mem_dev *dev = ds__mem_dev_new(device, properties.total_memory, &ds__memory_state.config);
+    ds__mem_dev *dev =
+        ds__mem_dev_create(device, properties.total_memory, &ds__memory_state.config);
     if (!dev) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         return NULL;
@@ -4425,7 +4438,7 @@ static ds__mem_dev *ds__mem_device(ds_device device) {
     ds__mutex_lock(&ds__memory_state.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev)
-        dev = ds__mem_device_new(device);
+        dev = ds__mem_device_create(device);
     ds__mutex_unlock(&ds__memory_state.lock);
     return dev;
 }
@@ -4520,7 +4533,7 @@ static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *c
         if (empty)
             found = p;
     }
-    if (found && !ds__policy_keep(config))
+    if (found && !ds__policy_intern(config))
         found = NULL;
     if (found) {
         ds__counter_fold(dev); /* the device keeps the counts of the pool */
@@ -4559,8 +4572,8 @@ static ds__mem_pool *ds__mem_pool_add(ds__mem_dev *dev, const ds_mem_config *con
 /* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
    the device and the configuration are not used. Without host memory returns NULL and sets the
    error. */
-static ds__mem_pool *ds__mem_pool_new(ds__mem_dev *dev, const ds_mem_config *config,
-                                      const ds_pool_desc *desc, uint64_t capture) {
+static ds__mem_pool *ds__mem_pool_create(ds__mem_dev *dev, const ds_mem_config *config,
+                                         const ds_pool_desc *desc, uint64_t capture) {
     char *label = desc->label ? ds__copy_text(desc->label, 255) : NULL;
     ds__mem_pool *p = NULL;
     if (label || !desc->label) {
@@ -4592,29 +4605,29 @@ static void ds__mem_pool_disown(ds__mem_pool *p) {
 
 /* alloc/stream_use.h - uses of blocks by other streams, and their events.
 
-   Manages stream uses (ds__stream_use). ds__stream_use_new takes one with an event from the arena's
-   stock, and ds__stream_uses_drop returns a list of them. ds__uses_done tells whether uses are
-   done; ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
-   stream. ds__use_claim decides which thread records the event of a use. ds__record_uses records
-   the events that are missing at a free.
+   Manages stream uses (ds__stream_use). ds__stream_use_create takes one with an event from the
+   arena's stock, and ds__stream_uses_destroy returns a list of them. ds__uses_done tells whether
+   uses are done; ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture
+   of a stream. ds__use_claim decides which thread records the event of a use. ds__record_uses
+   records the events that are missing at a free.
 
    Invariants: `recorded` is 1 if the event is recorded or not needed any more, and
    DS__RECORDING while one thread records it. An event stays with the device of its first
    record. Only a thread for which ds__use_claim returned 1 records the event of a use. A use
    inside a capture counts as done once no capture is open, because the graph
    orders it. A query that fails for another reason than failed work does not count as done.
-   Locks: ds__stream_uses_drop expects the arena's lock. The others may call the driver and expect
-   no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
+   Locks: ds__stream_uses_destroy expects the arena's lock. The others may call the driver and
+   expect no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
    ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
    ds__record_uses do so themselves.
    Threads: any. ds__uses_awaited and ds__device_wait block the host. */
 
 /* Destroys an event of the allocator; a zero handle is allowed. */
-static void ds__event_drop(ds_event event) {
+static void ds__use_event_destroy(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
     if (!e)
         return;
-    ds__table_kill(&ds__g.events, e);
+    ds__table_invalidate(&ds__g.events, e);
     ds__event_unpin(e);
 }
 
@@ -4629,7 +4642,7 @@ static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) 
     }
     /* an event stays with the device of its first record */
     if (u->event.id && u->device != ds__device_key(device)) {
-        ds__event_drop(u->event);
+        ds__use_event_destroy(u->event);
         u->event.id = 0;
     }
     u->next = NULL;
@@ -4638,14 +4651,14 @@ static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) 
     u->capture = 0;
     u->device = ds__device_key(device);
     /* the description is lost until shutdown */
-    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0)
+    if (!u->event.id && ds__event_create(0, NULL, &u->event) < 0)
         u = NULL;
     return u;
 }
 
 /* Returns a use from the arena's stock, or a new one. Without host memory returns NULL and sets the
    error. The arena is not locked. */
-static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
+static ds__stream_use *ds__stream_use_create(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
     ds__stream_use *u = a->spare_uses;
     if (u)
@@ -4656,7 +4669,7 @@ static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
 
 /* Returns a list of uses to the arena's stock. Their events stay and are recorded again. The arena
    is locked. */
-static void ds__stream_uses_drop(ds__arena *a, ds__stream_use *u) {
+static void ds__stream_uses_destroy(ds__arena *a, ds__stream_use *u) {
     while (u) {
         ds__stream_use *next = u->next;
         u->next = a->spare_uses;
@@ -4974,7 +4987,7 @@ static int ds__arena_take_over(ds__arena *a, const ds__stream *s, ds_stream hand
         ds__arena_assign(a, s, handle, identity);
     }
     ds__arena_unlock(a);
-    ds__event_drop(end);
+    ds__use_event_destroy(end);
     return empty;
 }
 
@@ -4992,7 +5005,7 @@ static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle)
         if (ds__arena_take_over(a, s, handle, identity))
             return a;
 
-    ds__arena *a = ds__arena_new(p);
+    ds__arena *a = ds__arena_create(p);
     if (a)
         ds__arena_assign(a, s, handle, identity);
     else
@@ -5076,9 +5089,9 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
    The device is locked. */
 static void ds__arena_orphan(ds__arena *a, ds__stream *s, ds_stream handle) {
     ds_event end = { 0 };
-    if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK &&
+    if (!ds__capture_of(s) && ds__event_create(0, NULL, &end) == DS_OK &&
         ds__record_end(end, s, handle) < 0) {
-        ds__event_drop(end);
+        ds__use_event_destroy(end);
         end.id = 0;
     }
     ds__arena_lock(a);
@@ -5111,25 +5124,25 @@ static void ds__mem_stream_gone(ds__stream *s) {
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__owner o = ds__owner_of(a);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     /* `grow` may be held, so ds__retired_reclaim must not run destructors of the program */
     ds__tls.upper_locked++;
     if (o.orphan && o.end.id) {
         r = ds__event_sync(o.end, DS__FOREVER);
     } else { /* a wait for the stream would invalidate a capture that begins on it meanwhile */
-        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
+        ds__stream_use *u = ds__stream_use_create(a, a->dev->device);
         r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
             r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);
-        ds__stream_uses_drop(a, u);
+        ds__stream_uses_destroy(a, u);
         ds__arena_unlock(a);
     }
     /* the stream has ended without an event, or is another thread's per-thread stream */
     if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
         r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
     ds__tls.upper_locked--;
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
@@ -5207,7 +5220,7 @@ static void ds__callback_clear(ds__callback_list *list) {
    because a capture must contain the program's work only, nor in a pool that a graph uses, because
    its launches write to the pool's memory at any time. A block with `stale` set must be poisoned
    before it is free.
-   Locks: expects no lock; the block is quiet and in no list. New captures are held back
+   Locks: expects no lock; the block is claimed and in no list. New captures are held back
    (ds__g.begin) around the fills.
    Threads: caller's threads. With `wait`, ds__poison_late blocks the host. */
 
@@ -5269,9 +5282,9 @@ static int ds__poison_late(ds__arena *a, ds__mem_block *b, int wait) {
    takes a fitting block and makes a stream wait for its uses.
 
    Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
-   A block is quiet while a thread examines it without the lock; other threads leave quiet blocks
-   alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on before
-   the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
+   A block is claimed while a thread examines it without the lock; other threads leave claimed
+   blocks alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on
+   before the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
    stream's own capture, or, without a capture, outside of captures.
    Locks: ds__pending_in, ds__pending_out, ds__pending_complete, ds__block_over and ds__uses_within
    expect the arena's lock. ds__take_oldest expects that lock, gives it up meanwhile and returns
@@ -5296,8 +5309,8 @@ static void ds__pending_in(ds__arena *a, ds__mem_block *b) {
 }
 
 /* Returns the descriptions of a block's uses to the stock. The arena is locked. */
-static void ds__block_uses_drop(ds__arena *a, ds__mem_block *b) {
-    ds__stream_uses_drop(a, b->uses);
+static void ds__block_uses_destroy(ds__arena *a, ds__mem_block *b) {
+    ds__stream_uses_destroy(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
 }
@@ -5307,7 +5320,7 @@ static void ds__block_uses_drop(ds__arena *a, ds__mem_block *b) {
 static void ds__pending_done(ds__arena *a, ds__mem_block *b) {
     ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__block_uses_drop(a, b);
+    ds__block_uses_destroy(a, b);
 }
 
 /* Makes a block, whose free is complete now, a free block. The arena is locked and ready. */
@@ -5319,7 +5332,7 @@ static void ds__pending_complete(ds__arena *a, ds__mem_block *b) {
 /* Frees a live block that no stream uses any more. The arena is locked and ready. */
 static void ds__block_over(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    ds__block_uses_drop(a, b);
+    ds__block_uses_destroy(a, b);
     b->guarded = 0;
     b->stale = 0;
     if (b->oversize) {
@@ -5351,21 +5364,21 @@ __attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
 
 #define DS__POLLS 64 /* pending blocks that are examined at a time */
 
-/* Marks up to `most` pending blocks as quiet, the oldest first, and returns their number. The arena
-   is not locked. */
+/* Marks up to `most` pending blocks as claimed, the oldest first, and returns their number. The
+   arena is not locked. */
 static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block **list, size_t most) {
     size_t n = 0;
     ds__arena_lock(a);
     for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
-        if (!b->quiet) {
-            b->quiet = 1;
+        if (!b->claimed) {
+            b->claimed = 1;
             list[n++] = b;
         }
     ds__arena_unlock(a);
     return n;
 }
 
-/* Ends `count` quiet blocks whose uses are done. The arena is not locked. */
+/* Ends `count` claimed blocks whose uses are done. The arena is not locked. */
 static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], size_t count) {
     ds__arena_lock(a);
     for (size_t i = 0; i < count; i++) {
@@ -5375,7 +5388,7 @@ static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], 
             ds__arena_lock_ready(a, b->seg->kind);
         }
         ds__pending_out(a, b);
-        b->quiet = 0;
+        b->claimed = 0;
         ds__pending_complete(a, b);
     }
     ds__arena_unlock(a);
@@ -5397,7 +5410,7 @@ static size_t ds__pending_poll(ds__arena *a, int wait) {
                 continue;
             }
             ds__arena_lock(a);
-            b->quiet = 0;
+            b->claimed = 0;
             ds__arena_unlock(a);
         }
         if (ready == 0)
@@ -5437,13 +5450,13 @@ static int ds__uses_within(const ds__stream_use *u, uint64_t capture) {
 __attribute__((noinline)) static ds__mem_block *ds__take_oldest(ds__arena *a, int kind, size_t size,
                                                                 size_t asked) {
     ds__mem_block *b = a->pending;
-    if (b->quiet || b->seg->kind != kind || b->size < size)
+    if (b->claimed || b->seg->kind != kind || b->size < size)
         return NULL;
-    b->quiet = 1;
+    b->claimed = 1;
     ds__arena_unlock(a);
     int done = ds__uses_done(b->uses) && !b->stale;
     ds__arena_lock(a);
-    b->quiet = 0;
+    b->claimed = 0;
     if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked))
         return NULL;
     ds__pending_out(a, b);
@@ -5468,13 +5481,13 @@ static inline int ds__pending_suits(const ds__arena *a, const ds__mem_block *b,
                                     const ds__pending_wanted *q) {
     if (b->seg->kind != q->kind || b->size < q->size || b->size > q->most)
         return 0;
-    if (b->quiet || b->exported)
+    if (b->claimed || b->exported)
         return 0;
     return !(a->pool->oversize && !ds__segment_is_growing(b->seg) &&
              ds__too_large(a->pool, b->size, q->size));
 }
 
-/* Returns the smallest suitable pending block whose uses the stream may wait for, quiet, or NULL.
+/* Returns the smallest suitable pending block whose uses the stream may wait for, claimed, or NULL.
    The arena is not locked. */
 static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
     ds__mem_block *best = NULL;
@@ -5486,7 +5499,7 @@ static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_want
             best = b;
     }
     if (best)
-        best->quiet = 1;
+        best->claimed = 1;
     ds__arena_unlock(a);
     return best;
 }
@@ -5520,7 +5533,7 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
     if (r == DS_OK)
         all = ds__count_begin(a, q->kind, q->out_whole ? (int64_t)best->size : 0,
                               q->out_whole ? (int64_t)q->asked : 0);
-    best->quiet = 0; /* not earlier: ds__count_begin may unlock the arena */
+    best->claimed = 0; /* not earlier: ds__count_begin may unlock the arena */
     if (r == DS_OK) {
         ds__pending_out(a, best);
         if (q->out_whole)
@@ -5536,18 +5549,18 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
 
    Gives captures their memory. A capture has one pool: a pool of its own, made at the first
    allocation (ds__capture_pool_of), or a pool named before (ds_capture_set_pool). The graph of the
-   capture owns the pool. ds__capture_keep keeps a pool that a request names for as long as the
+   capture owns the pool. ds__capture_pool_ref keeps a pool that a request names for as long as the
    graph.
 
    Invariants: `graphs` counts the captures and graphs that use free memory of a pool. While the
    count is not 0, no memory of the pool is given back. Each attachment to a graph is also one
    owner of the pool. A capture has one attachment for its pool (key: the device) and one for
    each pool that requests name (key: the pool). After ds__memory_state.closing is set,
-   ds__capture_pool_release does nothing: ds_shutdown ends pools before graphs.
-   Locks: ds__capture_pool_make runs under the graph's lock (core/capture.h) and takes
-   ds__memory_state.lock, then all locks of the device. ds__capture_pool_release takes
+   ds__capture_pool_unref does nothing: ds_shutdown ends pools before graphs.
+   Locks: ds__capture_pool_create runs under the graph's lock (core/capture.h) and takes
+   ds__memory_state.lock, then all locks of the device. ds__capture_pool_unref takes
    ds__memory_state.leaving only. ds__is_capturing calls the driver.
-   Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
+   Threads: caller's threads. ds__capture_pool_unref runs on any thread, also on a thread of
    CUDA's, and calls neither the driver nor a public function. */
 
 /* The pool that a capture shall use; NULL: a new pool of the device. */
@@ -5557,13 +5570,13 @@ typedef struct ds__capture_wish {
 } ds__capture_wish;
 
 /* Makes or takes the pool of a capture, for ds__capture_attachment. */
-static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
+static ds_result ds__capture_pool_create(uint64_t capture, void *user, void **out) {
     ds__capture_wish *wish = user;
     ds__mem_pool *p = wish->pool;
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        p = ds__mem_pool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture);
+        p = ds__mem_pool_create(wish->dev, &c, &(ds_pool_desc){ 0 }, capture);
         if (!p)
             return DS_ERR_OUT_OF_MEMORY;
     } else {
@@ -5576,7 +5589,7 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
 
 /* Releases the pool after the last graph of a capture was destroyed. Runs on any thread and must
    not call devstream, so a later flush gives the memory of the pool back. */
-static void ds__capture_pool_release(void *user) {
+static void ds__capture_pool_unref(void *user) {
     ds__mem_pool *p = user;
     ds__mutex_lock(&ds__memory_state.leaving);
     int closing = ds__memory_state.closing; /* 1: ds_shutdown frees the pools */
@@ -5598,18 +5611,18 @@ static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__cap
                                          ds__object **out) {
     return ds__capture_attachment(s,
                                   &(ds__attachment){ .key = key,
-                                                     .make_fn = ds__capture_pool_make,
+                                                     .make_fn = ds__capture_pool_create,
                                                      .user = wish,
-                                                     .release_fn = ds__capture_pool_release },
+                                                     .release_fn = ds__capture_pool_unref },
                                   out);
 }
 
 /* Keeps a pool that a request names for as long as the graph of the stream's capture. */
-static ds_result ds__capture_keep(ds__stream *s, ds__mem_pool *p) {
+static ds_result ds__capture_pool_ref(ds__stream *s, ds__mem_pool *p) {
     ds__capture_wish wish = { p->dev, p };
     ds__object *kept;
     ds_result r = ds__capture_pool_attach(s, p, &wish, &kept);
-    ds__object_drop(kept);
+    ds__object_unref(kept);
     return r;
 }
 
@@ -5622,7 +5635,7 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mem_pool **out) {
         return ds__mem_error();
     ds_result r = ds__capture_pool_attach(s, dev, &wish, &kept);
     *out = kept ? kept->user : NULL;
-    ds__object_drop(kept);
+    ds__object_unref(kept);
     return r;
 }
 
@@ -5644,7 +5657,7 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     else if (r == DS_OK && kept->user != p)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has already allocated memory");
-    ds__object_drop(kept);
+    ds__object_unref(kept);
     ds__stream_unpin(s);
     return r;
 }
@@ -5715,8 +5728,8 @@ static struct {
     _Atomic int polls;
     _Atomic int debug;
     _Atomic unsigned threads;
-    ds__lock count;
-    ds__lock clock_lock;
+    ds__spinlock count;
+    ds__spinlock clock_lock;
     ds__clock made;
     ds__clock ended;
 } ds__host = { .lock = DS__MUTEX_INIT };
@@ -5749,7 +5762,7 @@ static void ds__pinned_configure(const ds_mem_config *config, const char *text) 
 
 /* Makes an arena of pinned memory. Returns NULL without host memory. ds__host.lock is held. */
 static ds__arena *ds__host_arena(ds__mem_dev *dev) {
-    ds__arena *a = ds__arena_new(&dev->main);
+    ds__arena *a = ds__arena_create(&dev->main);
     if (!a)
         return NULL;
     a->stream_id = UINT64_MAX;
@@ -5773,12 +5786,13 @@ static ds_result ds__mem_asked(ds_device device, ds__mem_dev **out) {
 
 /* Makes the device record of pinned memory with both arenas, and publishes it. Returns NULL without
    host memory. ds__host.lock is held. */
-static ds__mem_dev *ds__pinned_device_new(void) {
+static ds__mem_dev *ds__pinned_device_create(void) {
     ds_mem_config c = (ds_mem_config_default)();
     c.single_pool = 1; /* segments have the size of the request */
     c.segment_growth = 0;
     c.expandable_segments = 0;
-    ds__mem_dev *dev = ds__mem_dev_new((ds_device){ .type = DS_DEVICE_HOST }, ds__os_memory(), &c);
+    ds__mem_dev *dev =
+        ds__mem_dev_create((ds_device){ .type = DS_DEVICE_HOST }, ds__os_memory(), &c);
     if (!dev)
         return NULL;
     atomic_store(&dev->limit, atomic_load(&ds__host.limit));
@@ -5806,7 +5820,7 @@ static ds__mem_dev *ds__pinned_device(void) {
     }
     dev = ds__pinned_used();
     if (!dev)
-        dev = ds__pinned_device_new();
+        dev = ds__pinned_device_create();
     ds__mutex_unlock(&ds__host.lock);
     if (!dev)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
@@ -5830,14 +5844,14 @@ static ds__mem_dev *ds__pinned_device(void) {
 /* Adds the time of a driver call that began at `since`. */
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
-    ds__lock_take(&ds__host.clock_lock);
+    ds__spinlock_lock(&ds__host.clock_lock);
     if (!c->min || ns < c->min)
         c->min = ns ? ns : 1;
     if (ns > c->max)
         c->max = ns;
     c->total += ns;
     c->count++;
-    ds__lock_give(&ds__host.clock_lock);
+    ds__spinlock_unlock(&ds__host.clock_lock);
 }
 
 /* Allocates ordinary memory, touches its pages, and registers it with the driver. */
@@ -5855,9 +5869,9 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
     if (r < 0)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     else {
-        ds__tls.quiet++;
+        ds__tls.relaxed++;
         r = ds__g.driver[b]->host_register(ptr, size);
-        ds__tls.quiet--;
+        ds__tls.relaxed--;
         if (r < 0)
             (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
     }
@@ -5903,7 +5917,7 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
    and the automatic checks of a policy with `debug` (ds__pool_check).
 
    Invariants: The check changes nothing, except that parked blocks are merged. If a thread
-   works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
+   works on a claimed block of the device, incomplete sums are not compared. If dev->moving counts
    a call in progress, or changes, the limits are not compared.
    Locks: stops the device (ds__mem_lock_all), and takes the registry's lock under that. The
    caller must hold none of these locks. The driver is not called.
@@ -5927,7 +5941,7 @@ typedef struct ds__validate_seen {
     size_t seen_holes;
     size_t seen_pending;
     size_t free_bytes;
-    size_t held; /* quiet blocks: a thread works on each, so sums are incomplete */
+    size_t held; /* claimed blocks: a thread works on each, so sums are incomplete */
 } ds__validate_seen;
 
 /* Checks one bin and the blocks in its list. */
@@ -5976,14 +5990,14 @@ static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) 
     size_t pending = 0;
     size_t deferred = 0;
     for (const ds__mem_block *b = a->pending; b; b = b->list_next) {
-        /* a thread that handles a quiet block changes its uses and its poison without the lock */
-        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
+        /* a thread that handles a claimed block changes its uses and its poison without the lock */
+        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->claimed || b->uses || b->stale),
                   "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         n->listed_pending++;
     }
     for (const ds__mem_block *b = a->deferred; b; b = b->list_next, deferred++)
-        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
+        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->claimed && b->seg && b->seg->direct &&
                       (b->list_next || b == a->deferred_last),
                   "%p does not belong to the deferred blocks", (void *)b->ptr);
     DS__SOUND(deferred == a->deferred_count && !a->deferred == !a->deferred_last,
@@ -5998,7 +6012,7 @@ static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) 
 static ds_result ds__validate_free(const ds__mem_block *b, const ds__mem_block *before,
                                    ds__validate_seen *n) {
     const ds__segment *s = b->seg;
-    DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
+    DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->claimed,
               "two free blocks at %p are not merged", (void *)b->ptr);
     n->free_bytes += b->size;
     n->seen_free++;
@@ -6029,7 +6043,7 @@ static ds_result ds__validate_active(const ds__mem_block *b, ds__validate_seen *
     return DS_OK;
 }
 
-/* Checks a block that is not quiet, behind `before`, and counts it. */
+/* Checks a block that is not claimed, behind `before`, and counts it. */
 static ds_result ds__validate_block(const ds__mem_block *b, const ds__mem_block *before,
                                     ds__validate_seen *n) {
     const ds__segment *s = b->seg;
@@ -6064,7 +6078,7 @@ static ds_result ds__validate_segment(const ds__arena *a, const ds__segment *s,
         at += b->size;
         if (b->state != DS_BLOCK_UNMAPPED)
             mapped += b->size;
-        if (b->quiet) {
+        if (b->claimed) {
             n->held++;
             continue;
         }
@@ -6380,7 +6394,7 @@ typedef struct ds__export_hold {
     ds_device device;
     char *base;
     size_t size;
-    uint32_t stake;      /* the export slot, from the first export on */
+    uint32_t slot;       /* the export slot, from the first export on */
     uint32_t generation; /* of the export slot; 0 before the first export */
     int over;            /* 1: the allocator has given the segment back */
 } ds__export_hold;
@@ -6390,7 +6404,7 @@ typedef struct ds__ipc_export {
     struct ds__ipc_export *next; /* in a bucket, in `limbo`, or in `over` */
     ds__mem_block *block;
     char *ptr;
-    uint32_t stake; /* the export slot */
+    uint32_t slot; /* the export slot */
     uint32_t generation;
     ds_event event; /* 0: DS__SENT_EVENTS other records have an event */
 } ds__ipc_export;
@@ -6399,10 +6413,10 @@ typedef struct ds__ipc_export {
 typedef struct ds__guest {
     struct ds__guest *next;
     ds_device device;
-    ds__registry *board;
+    ds__registry *registry;
     char *base;
     size_t size;
-    uint32_t stake;
+    uint32_t slot;
     uint32_t generation;
     uint32_t lease;
     size_t blocks; /* records of imports in the segment */
@@ -6414,7 +6428,7 @@ typedef struct ds__got {
     ds__guest *guest;
     char *ptr;
     size_t size;
-    uint32_t stake;
+    uint32_t slot;
     uint32_t generation;
     int open; /* imports that were not closed */
     uint32_t lease;
@@ -6424,7 +6438,7 @@ typedef struct ds__got {
 
 static struct {
     ds__mutex mutex;
-    ds__lock lock;         /* guards `limbo`, `over` and `bucket` */
+    ds__spinlock lock;     /* guards `limbo`, `over` and `bucket` */
     ds__ipc_export *limbo; /* freed blocks with leases */
     ds__ipc_export *over;  /* records of freed blocks without leases */
     ds__ipc_export *bucket[DS__SENT_BUCKETS];
@@ -6446,7 +6460,7 @@ typedef struct ds__ipc_memory {
     uint8_t zero[2];
     int32_t pid;
     int32_t fd;
-    uint32_t stake;
+    uint32_t slot;
     uint32_t generation;
     uint32_t zero_too;
     uint64_t cookie;
@@ -6460,34 +6474,35 @@ enum { DS__PARCEL_VERSION = 2 };
 
    Manages export slots (ds__export_slot) in the shared-memory registry (ds__registry) and leases of
    slots. A slot stands for one exported block or segment, a lease for one process that uses it.
-   The exporter calls ds__export_slot_new, ds__export_slot_close, ds__export_slot_leased and
-   ds__export_slot_end; importers call ds__lease_take and ds__lease_drop.
+   The exporter calls ds__export_slot_create, ds__export_slot_close, ds__export_slot_leased and
+   ds__export_slot_end; importers call ds__lease_ref and ds__lease_unref.
 
    Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
    after it was closed and had no lease, and then has a new generation. An importer enters its
    lease before it checks the word; the exporter closes the slot before it looks at leases. A
    lease of an ended process may be removed or replaced by any process.
-   Locks: ds__export_slot_new and ds__export_slot_end expect the registries' mutex
+   Locks: ds__export_slot_create and ds__export_slot_end expect the registries' mutex
    (ds__registries.mutex). The other functions use atomic operations only and may run under
-   spinlocks, with two exceptions. ds__lease_take, and ds__export_slot_leased with `look`, ask the
+   spinlocks, with two exceptions. ds__lease_ref, and ds__export_slot_leased with `look`, ask the
    kernel for file locks.
-   Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
+   Threads: any thread. Other processes change leases at the same time. ds__lease_unref also runs
    on driver threads. */
 
 /* Takes an export slot of the process's registry, with its content for importers. The registries'
    mutex is held. */
-static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_facts *facts,
-                                     uint32_t *out, uint32_t *out_generation) {
-    uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
-    if (i >= DS__STAKES)
+static ds_result ds__export_slot_create(ds__registry *b, const ds__export_slot_facts *facts,
+                                        uint32_t *out, uint32_t *out_generation) {
+    uint32_t i = b->free_slot ? b->free_slot - 1 : atomic_load(&b->page->slots);
+    if (i >= DS__EXPORT_SLOTS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                        "the process has exported %d blocks and segments, the maximum", DS__STAKES);
-    ds__export_slot *s = &b->sheet->stake[i];
-    if (b->free_stake)
-        b->free_stake = (uint32_t)s->next;
-    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, stake) + i * sizeof *s,
+                        "the process has exported %d blocks and segments, the maximum",
+                        DS__EXPORT_SLOTS);
+    ds__export_slot *s = &b->page->slot[i];
+    if (b->free_slot)
+        b->free_slot = (uint32_t)s->next;
+    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, slot) + i * sizeof *s,
                                   sizeof *s))
-        atomic_fetch_add(&b->sheet->stakes, 1);
+        atomic_fetch_add(&b->page->slots, 1);
     else
         return ds__registry_short();
     memcpy(&s->facts, facts, sizeof s->facts);
@@ -6500,15 +6515,15 @@ static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_fact
 
 /* Gives an export slot without leases back. The registries' mutex is held. */
 static void ds__export_slot_end(ds__registry *b, uint32_t i) {
-    ds__export_slot *s = &b->sheet->stake[i];
+    ds__export_slot *s = &b->page->slot[i];
     atomic_fetch_and(&s->word, ~(uint64_t)1);
-    s->next = b->free_stake;
-    b->free_stake = i + 1;
+    s->next = b->free_slot;
+    b->free_slot = i + 1;
 }
 
 /* Closes an export slot: no process can take a lease from now on. */
 static void ds__export_slot_close(uint32_t i) {
-    atomic_fetch_and(&ds__registries.own->sheet->stake[i].word, ~(uint64_t)1);
+    atomic_fetch_and(&ds__registries.own->page->slot[i].word, ~(uint64_t)1);
 }
 
 /* Returns the number of the process that has a lease. A lease is number << 24 | process id, as in a
@@ -6521,7 +6536,7 @@ static uint64_t ds__lease_number(uint64_t lease) {
    of processes that have ended. */
 static int ds__export_slot_leased(uint32_t i, int look) {
     ds__registry *b = ds__registries.own;
-    ds__export_slot *s = &b->sheet->stake[i];
+    ds__export_slot *s = &b->page->slot[i];
     int leased = 0;
     for (int k = 0; k < DS__LEASES; k++) {
         uint64_t who = atomic_load(&s->lease[k]);
@@ -6534,13 +6549,12 @@ static int ds__export_slot_leased(uint32_t i, int look) {
 }
 
 /* Takes a lease of another process's export slot; if none is free, takes over the lease of an ended
-   process. The content of the slot stays until ds__lease_drop. No slot has generation 0. */
-static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t generation,
-                                uint32_t *out) {
-    DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
-                "the handle names export slot %u, and process %d has %u", stake, b->pid,
-                atomic_load(&b->sheet->stakes));
-    ds__export_slot *s = &b->sheet->stake[stake];
+   process. The content of the slot stays until ds__lease_unref. No slot has generation 0. */
+static ds_result ds__lease_ref(ds__registry *b, uint32_t slot, uint32_t generation, uint32_t *out) {
+    DS__REQUIRE(slot < DS__EXPORT_SLOTS && slot < atomic_load(&b->page->slots),
+                "the handle names export slot %u, and process %d has %u", slot, b->pid,
+                atomic_load(&b->page->slots));
+    ds__export_slot *s = &b->page->slot[slot];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
@@ -6559,8 +6573,8 @@ static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t genera
     return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, the maximum", DS__LEASES);
 }
 
-static void ds__lease_drop(const ds__registry *b, uint32_t stake, uint32_t lease) {
-    atomic_store(&b->sheet->stake[stake].lease[lease], 0);
+static void ds__lease_unref(const ds__registry *b, uint32_t slot, uint32_t lease) {
+    atomic_store(&b->page->slot[slot].lease[lease], 0);
 }
 
 /* alloc/ipc_records.h - sharing between processes: records of segments, exports and imports.
@@ -6600,12 +6614,12 @@ static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
 /* Moves the record of a freed block to `limbo` or `over`. Returns 1 if other processes still have
    leases of the block. The arena is locked. */
 static int ds__share_hold(ds__mem_block *b) {
-    ds__lock_take(&ds__share.lock);
+    ds__spinlock_lock(&ds__share.lock);
     ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
     int leased = 0;
     if (s) {
-        ds__export_slot_close(s->stake);
-        leased = ds__export_slot_leased(s->stake, 0);
+        ds__export_slot_close(s->slot);
+        leased = ds__export_slot_leased(s->slot, 0);
         ds__ipc_export **list = leased ? &ds__share.limbo : &ds__share.over;
         s->next = *list;
         *list = s;
@@ -6614,18 +6628,18 @@ static int ds__share_hold(ds__mem_block *b) {
         else
             b->exported = 0;
     }
-    ds__lock_give(&ds__share.lock);
+    ds__spinlock_unlock(&ds__share.lock);
     return leased;
 }
 
 /* Gives the event and the export slot of a block without leases back. ds__share.mutex is held. */
 static void ds__ipc_export_clear(ds__ipc_export *s) {
     if (s->event.id) {
-        ds__event_drop(s->event);
+        ds__use_event_destroy(s->event);
         ds__share.events--;
     }
     ds__registries_lock();
-    ds__export_slot_end(ds__registries.own, s->stake);
+    ds__export_slot_end(ds__registries.own, s->slot);
     ds__registries_unlock();
 }
 
@@ -6646,7 +6660,7 @@ static void ds__export_hold_end(ds__export_hold *h, int stays) {
         DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size, 1));
     if (h->generation && !stays) {
         ds__registries_lock();
-        ds__export_slot_end(ds__registries.own, h->stake);
+        ds__export_slot_end(ds__registries.own, h->slot);
         ds__registries_unlock();
     }
     ds__host_free(h);
@@ -6657,7 +6671,7 @@ static void ds__export_hold_end(ds__export_hold *h, int stays) {
 static void ds__export_holds_collect(void) {
     for (ds__export_hold **p = &ds__share.hoards; *p;) {
         ds__export_hold *h = *p;
-        int leased = h->over && h->generation && ds__export_slot_leased(h->stake, 1);
+        int leased = h->over && h->generation && ds__export_slot_leased(h->slot, 1);
         /* memory of a CPU device can be freed: other processes keep their mapping */
         int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
         if (stays)
@@ -6698,10 +6712,10 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
    processes have it open. */
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = ds__observer_notify_wait(ds__driver_of(device)->memory_wait(device.index),
                                            (ds_stream){ 0 }, (ds_event){ 0 }, device);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
         ds__mutex_unlock(&ds__share.mutex);
@@ -6711,7 +6725,7 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
         if (h->base == ptr) {
             h->over = 1;
             if (h->generation)
-                ds__export_slot_close(h->stake);
+                ds__export_slot_close(h->slot);
         }
     ds__export_holds_collect();
     ds__mutex_unlock(&ds__share.mutex);
@@ -6733,9 +6747,9 @@ static void ds__guest_end(ds__guest *q) {
         p = &(*p)->next;
     *p = q->next;
     ds__shared_segment_close(q->device, q->base);
-    ds__lease_drop(q->board, q->stake, q->lease);
+    ds__lease_unref(q->registry, q->slot, q->lease);
     ds__registries_lock();
-    ds__registry_close(q->board);
+    ds__registry_close(q->registry);
     ds__registries_unlock();
     ds__host_free(q);
 }
@@ -6750,7 +6764,7 @@ static void ds__got_collect(int all) {
             continue;
         }
         if (!atomic_load(&g->gone))
-            ds__lease_drop(g->guest->board, g->stake, g->lease);
+            ds__lease_unref(g->guest->registry, g->slot, g->lease);
         *p = g->next;
         if (--g->guest->blocks == 0)
             ds__guest_end(g->guest);
@@ -6779,11 +6793,11 @@ static void ds__got_collect(int all) {
 static ds__ipc_export *ds__share_sort(void) {
     ds__ipc_export *ready = NULL;
     ds__got_collect(0);
-    ds__lock_take(&ds__share.lock);
+    ds__spinlock_lock(&ds__share.lock);
     ds__ipc_export *over = ds__share.over;
     ds__ipc_export *limbo = ds__share.limbo;
     ds__share.over = ds__share.limbo = NULL;
-    ds__lock_give(&ds__share.lock);
+    ds__spinlock_unlock(&ds__share.lock);
     while (over) {
         ds__ipc_export *s = over;
         over = s->next;
@@ -6792,17 +6806,17 @@ static ds__ipc_export *ds__share_sort(void) {
     while (limbo) {
         ds__ipc_export *s = limbo;
         limbo = s->next;
-        if (!ds__export_slot_leased(s->stake, 1)) {
+        if (!ds__export_slot_leased(s->slot, 1)) {
             ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
             s->next = ready;
             ready = s;
             continue;
         }
-        ds__lock_take(&ds__share.lock);
+        ds__spinlock_lock(&ds__share.lock);
         s->next = ds__share.limbo;
         ds__share.limbo = s;
-        ds__lock_give(&ds__share.lock);
+        ds__spinlock_unlock(&ds__share.lock);
     }
     ds__export_holds_collect();
     ds__share.looked_ns = ds__now_ns();
@@ -6858,7 +6872,7 @@ DSDEF ds_result(ds_mem_ipc_collect)(void) {
 }
 
 /* Ends all records of a list. ds__share.mutex is held. */
-static void ds__ipc_exports_end(ds__ipc_export **list) {
+static void ds__ipc_exports_deinit(ds__ipc_export **list) {
     while (*list) {
         ds__ipc_export *s = *list;
         *list = s->next;
@@ -6872,9 +6886,9 @@ static void ds__share_shutdown(void) {
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
-        ds__ipc_exports_end(&ds__share.bucket[i]);
-    ds__ipc_exports_end(&ds__share.limbo);
-    ds__ipc_exports_end(&ds__share.over);
+        ds__ipc_exports_deinit(&ds__share.bucket[i]);
+    ds__ipc_exports_deinit(&ds__share.limbo);
+    ds__ipc_exports_deinit(&ds__share.over);
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
     ds__mutex_unlock(&ds__share.mutex);
@@ -6882,17 +6896,17 @@ static void ds__share_shutdown(void) {
 
 /* alloc/segment.h - descriptions of segments, and limits.
 
-   Makes and removes the description of a segment (ds__segment_new, ds__segment_drop), and its first
-   and last block (ds__segment_first_new, ds__segment_retire).
-   ds__segment_reserve and ds__segment_unreserve keep the reserved bytes within the limits of the
-   device and the pool. Growing segments, plain segments and blocks without a cache use these
-   functions. ds__async_has and ds__async_surplus return the bytes of the driver's own pool.
+   Makes and removes the description of a segment (ds__segment_create, ds__segment_destroy), and its
+   first and last block (ds__segment_first_create, ds__segment_retire). ds__segment_reserve and
+   ds__segment_unreserve keep the reserved bytes within the limits of the device and the pool.
+   Growing segments, plain segments and blocks without a cache use these functions. ds__async_has
+   and ds__async_surplus return the bytes of the driver's own pool.
 
    Invariants: ds__memory_state.sorted has every segment in the order of base addresses. Reserved
    bytes may exceed the bytes of the segments only while dev->moving counts a call between
    ds__move_begin and ds__move_end. A dropped description is used again as a description of a
    segment only.
-   Locks: ds__segment_new takes the registry's lock. ds__segment_drop takes the arena's lock,
+   Locks: ds__segment_create takes the registry's lock. ds__segment_destroy takes the arena's lock,
    releases it, and then takes the registry's. The functions that enter, remove or count a
    segment expect the arena's lock. ds__segment_reserve may ask the driver for the size of its pool,
    so it expects no spinning lock.
@@ -7003,7 +7017,7 @@ static void ds__segment_sorted_out(const ds__segment *s) {
 
 /* Takes an unused description of a segment, or makes one. Returns NULL without host memory. The
    registry is locked. */
-static ds__segment *ds__segment_description_take(void) {
+static ds__segment *ds__segment_description_create(void) {
     ds__segment *s = ds__memory_state.free_segments;
     if (!s)
         return ds__kept_alloc_unlocked(sizeof *s);
@@ -7011,7 +7025,7 @@ static ds__segment *ds__segment_description_take(void) {
     return s;
 }
 
-static void ds__segment_description_drop(ds__segment *s) {
+static void ds__segment_description_destroy(ds__segment *s) {
     s->next = ds__memory_state.free_segments;
     ds__memory_state.free_segments = s;
 }
@@ -7033,14 +7047,14 @@ static int ds__segment_tables_set(ds__segment *s) {
 
 /* Makes a description of a segment, which is in no list of the arena and has no blocks. `page`: 0
    for plain segments. Returns NULL without host memory, and the error is set. */
-static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
-                                    size_t page) {
+static ds__segment *ds__segment_create(ds__arena *a, int kind, int source, char *base, size_t size,
+                                       size_t page) {
     int dense = kind == DS__SMALL || ds__pool_policy(a->pool)->single_pool;
     ds__mutex_lock(&ds__memory_state.registry);
     ds__segment *s = NULL;
     if (ds__array_reserve(&ds__memory_state.sorted, sizeof *ds__memory_state.sorted,
                           ds__memory_state.sorted_count, 1, &ds__memory_state.sorted_room))
-        s = ds__segment_description_take();
+        s = ds__segment_description_create();
     if (s) {
         s->base = base;
         s->size = size;
@@ -7058,7 +7072,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
             ds__segment_sorted_in(s);
             atomic_store_explicit(&s->arena, a, memory_order_release);
         } else {
-            ds__segment_description_drop(s);
+            ds__segment_description_destroy(s);
             s = NULL;
         }
     }
@@ -7070,7 +7084,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
 
 /* Ends a segment that is in no list of its arena: no address leads to it any more. Its description
    is used again for other segments. Takes the arena's lock and the registry's. */
-static void ds__segment_drop(ds__segment *s) {
+static void ds__segment_destroy(ds__segment *s) {
     ds__arena *a = atomic_load(&s->arena);
     ds__mem_block **granule = s->granule;
     ds__arena_lock(a);
@@ -7088,7 +7102,7 @@ static void ds__segment_drop(ds__segment *s) {
     ds__segment_sorted_out(s);
     if (!s->page)
         ds__address_granules_set(s, s->base, s->size, 0);
-    ds__segment_description_drop(s);
+    ds__segment_description_destroy(s);
     ds__mutex_unlock(&ds__memory_state.registry);
     ds__host_free(granule);
 }
@@ -7126,8 +7140,8 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
 
 /* Makes a block of the whole address space of a new segment, and links the segment into the arena's
    list. Returns NULL without host memory, and nothing has changed. The arena is locked. */
-static ds__mem_block *ds__segment_first_new(ds__arena *a, ds__segment *s) {
-    ds__mem_block *b = ds__mem_block_new(a);
+static ds__mem_block *ds__segment_first_create(ds__arena *a, ds__segment *s) {
+    ds__mem_block *b = ds__mem_block_create(a);
     if (!b)
         return NULL;
     memset(b, 0, sizeof *b);
@@ -7140,10 +7154,11 @@ static ds__mem_block *ds__segment_first_new(ds__arena *a, ds__segment *s) {
 }
 
 /* Takes a segment whose memory is the driver's again, and its only block, out of the arena.
-   ds__segment_drop and ds__segment_unreserve must follow without the lock. The arena is locked. */
+   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is locked.
+   */
 static void ds__segment_retire(ds__arena *a, ds__segment *s) {
     ds__segment_out(a, s);
-    ds__mem_block_drop(a, s->first);
+    ds__mem_block_destroy(a, s->first);
     s->first = NULL;
     ds__count_reserved(a, s->kind, -(int64_t)s->size);
     ds__count_segment(a, s, -1);
@@ -7225,9 +7240,9 @@ static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *ou
 /* alloc/resource.h - resources: records, numbers, calls of upstreams.
 
    Defines the record of a resource (ds__res) and the table of all records (ds__rs).
-   ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
+   ds__res_ref returns the record of a number and keeps it alive until ds__res_unref.
    ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
-   own functions. ds__resource_leave and ds__resource_return surround user code.
+   own functions. ds__outside_begin and ds__outside_end surround user code.
 
    Policy:
    1. Every resource made by devstream has a number, and its `user` member is that number. A
@@ -7304,9 +7319,9 @@ static struct {
    */
 static const ds_resource ds__res_made;
 
-/* Returns the record of a number, which stays until ds__res_leave; *out_live: its `live` before. If
+/* Returns the record of a number, which stays until ds__res_unref; *out_live: its `live` before. If
    there is none, returns NULL and sets the error. */
-static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
+static ds__res *ds__res_ref(const void *user, int64_t *out_live) {
     uint64_t id = (uint64_t)(uintptr_t)user;
     uint32_t i = (uint32_t)id;
     ds__mutex_lock(&ds__rs.lock);
@@ -7323,8 +7338,8 @@ static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     return r;
 }
 
-/* Ends ds__res_enter: lowers `live` by 1, or by 2 after a free. */
-static void ds__res_leave(ds__res *r, int64_t by) {
+/* Ends ds__res_ref: lowers `live` by 1, or by 2 after a free. */
+static void ds__res_unref(ds__res *r, int64_t by) {
     ds__mutex_lock(&ds__rs.lock);
     r->live -= by;
     ds__mutex_unlock(&ds__rs.lock);
@@ -7363,7 +7378,7 @@ static ds_capture_mode ds__mode_exchange(ds_capture_mode mode) {
 
 /* Prepares the thread for a function of the program. Calls in the function report their own errors,
    and are not affected by open captures. */
-static ds__outside ds__resource_leave(void) {
+static ds__outside ds__outside_begin(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, ds__tls.mode, ds__tls.mute };
     o.mode = ds__mode_exchange(DS_CAPTURE_RELAXED);
     ds__tls.code = DS_OK;
@@ -7371,8 +7386,8 @@ static ds__outside ds__resource_leave(void) {
     return o;
 }
 
-/* Ends ds__resource_leave. */
-static void ds__resource_return(ds__outside o) {
+/* Ends ds__outside_begin. */
+static void ds__outside_end(ds__outside o) {
     (void)ds__mode_exchange(o.mode);
     ds__tls.mute = o.mute;
     if (o.mute && ds__tls.code < 0)
@@ -7387,9 +7402,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     *out = NULL;
     if (up->alloc_fn == ds__res_made.alloc_fn)
         return up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__outside o = ds__resource_leave();
+    ds__outside o = ds__outside_begin();
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__resource_return(o);
+    ds__outside_end(o);
     r = ds__res_said(r, "alloc_fn");
     if (r == DS_OK && !*out)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's alloc_fn returned NULL");
@@ -7402,9 +7417,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
     if (up->free_fn == ds__res_made.free_fn)
         return up->free_fn(up->user, ptr, size, stream);
-    ds__outside o = ds__resource_leave();
+    ds__outside o = ds__outside_begin();
     ds_result r = up->free_fn(up->user, ptr, size, stream);
-    ds__resource_return(o);
+    ds__outside_end(o);
     return ds__res_said(r, "free_fn");
 }
 
@@ -7451,9 +7466,9 @@ static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
             ds__log_warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
     } else {
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        ds__resource_return(o);
+        ds__outside_end(o);
     }
     ds__memory_thread.inside = inside.outer;
 }
@@ -7468,9 +7483,9 @@ static ds_result ds__upstream_call(ds__arena *a, size_t size, void **out) {
     if (a->pool->upstream.alloc_fn) {
         r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         *out = a->pool->alloc_fn((ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        ds__resource_return(o);
+        ds__outside_end(o);
     }
     ds__memory_thread.inside = inside.outer;
     ds__memory_thread.upstream_empty = !*out;
@@ -7596,9 +7611,9 @@ static ds_result ds__plain_take(ds__arena *a, size_t size, int *out_source, void
 /* Makes a segment with one free block of memory from the source. Without host memory, the memory
    goes back. No spinning lock is held. */
 static ds_result ds__plain_publish(ds__arena *a, int kind, int source, void *base, size_t size) {
-    ds__segment *s = ds__segment_new(a, kind, source, base, size, 0);
+    ds__segment *s = ds__segment_create(a, kind, source, base, size, 0);
     ds__arena_lock(a);
-    ds__mem_block *b = s ? ds__segment_first_new(a, s) : NULL;
+    ds__mem_block *b = s ? ds__segment_first_create(a, s) : NULL;
     if (b) {
         b->asked = ds__arena_count_request(a);
         ds__count_reserved(a, kind, (int64_t)size);
@@ -7612,7 +7627,7 @@ static ds_result ds__plain_publish(ds__arena *a, int kind, int source, void *bas
         return DS_OK;
 
     if (s)
-        ds__segment_drop(s);
+        ds__segment_destroy(s);
     ds__segment whole = { .base = base, .size = size, .source = (uint8_t)source };
     DS_IGNORE(ds__source_free(a, &whole));
     ds__segment_unreserve(a, size);
@@ -7655,7 +7670,7 @@ static int ds__segment_is_done(ds__arena *a, const ds__segment *s) {
     return ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM;
 }
 
-/* Gives a plain segment back. Its only block is free, quiet, and in no list. `giving` and `grow`
+/* Gives a plain segment back. Its only block is free, claimed, and in no list. `giving` and `grow`
    are held, except for pinned memory, and no spinning lock. If the segment cannot be given back,
    its block returns to its bin. */
 static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
@@ -7671,14 +7686,14 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
 
     ds__arena_lock(a);
     if (r < 0) {
-        s->first->quiet = 0;
+        s->first->claimed = 0;
         ds__bin_in(a, s->first, a->pool->config.best_fit_by_address);
         ds__arena_unlock(a);
         return r;
     }
     ds__segment_retire(a, s);
     ds__arena_unlock(a);
-    ds__segment_drop(s);
+    ds__segment_destroy(s);
     ds__segment_unreserve(a, size);
     return DS_OK;
 }
@@ -7691,15 +7706,15 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
    segment.
 
    Invariants: A hole is an unmapped block of whole pages. The holes of each kind form a list in
-   the order of ds__block_is_earlier; neighbouring holes are merged, and quiet holes are not in the
-   list. `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
-   quiet block.
+   the order of ds__block_is_earlier; neighbouring holes are merged, and claimed holes are not in
+   the list. `mapped` is the sum of the segment's blocks that are not holes, unless a thread works
+   on a claimed block.
    Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
    They release the arena's lock while they call the driver, and take the registry's lock alone.
    ds__hole_in and ds__hole_out expect the arena's lock. Errors are muted by the caller
    (ds__tls.mute).
    Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
-   arena meanwhile; the block in work is quiet. */
+   arena meanwhile; the block in work is claimed. */
 
 /* Takes a hole out of its list. The arena is locked. */
 static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
@@ -7708,7 +7723,7 @@ static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
 
 /* Returns whether a neighbour, which may be NULL, is a hole in the list. */
 static int ds__hole_is_listed(const ds__mem_block *b) {
-    return b && b->state == DS_BLOCK_UNMAPPED && !b->quiet;
+    return b && b->state == DS_BLOCK_UNMAPPED && !b->claimed;
 }
 
 /* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
@@ -7771,9 +7786,10 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     size_t page = (asked + least - 1) / least * least;
     reserve = reserve / page * page; /* whole pages; the rest stays unused */
     ds__move_begin(dev);
-    ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
+    ds__segment *s =
+        reserve ? ds__segment_create(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
     ds__arena_lock(a);
-    ds__mem_block *b = s ? ds__segment_first_new(a, s) : NULL;
+    ds__mem_block *b = s ? ds__segment_first_create(a, s) : NULL;
     if (b) {
         s->native = asked;
         ds__hole_in(a, b);
@@ -7784,7 +7800,7 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
 
     ds__arena_unlock(a);
     if (s)
-        ds__segment_drop(s);
+        ds__segment_destroy(s);
     ds__move_end(dev);
     ds__space_release(dev->device, base, reserve);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
@@ -7844,11 +7860,11 @@ static ds__mem_block *ds__hole_for(ds__arena *a, int kind, size_t size) {
    without host memory, and none is taken. The arena is locked. */
 static int ds__spares_take(ds__arena *a, ds__mem_block **spares, int count) {
     for (int i = 0; i < count; i++) {
-        spares[i] = ds__mem_block_new(a);
+        spares[i] = ds__mem_block_create(a);
         if (spares[i])
             continue;
         while (i-- > 0)
-            ds__mem_block_drop(a, spares[i]);
+            ds__mem_block_destroy(a, spares[i]);
         return 0;
     }
     return 1;
@@ -7868,25 +7884,25 @@ static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     if (!ds__spares_take(a, &spare, 1))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
     ds__hole_out(a, h);
-    h->quiet = 1;
+    h->claimed = 1;
     if (prev) {
         ds__bin_out(a, prev);
-        prev->quiet = 1;
+        prev->claimed = 1;
     }
     ds__arena_unlock(a);
 
     ds_result r = ds__segment_map(a, s, h->ptr, need);
 
     ds__arena_lock(a);
-    ds__mem_block_drop(a, spare);
+    ds__mem_block_destroy(a, spare);
     /* its neighbours may have been freed meanwhile */
     if (prev) {
-        prev->quiet = 0;
+        prev->claimed = 0;
         (void)ds__merge_in(a, prev);
     }
     if (r == DS_OK && need < h->size)
         ds__hole_in(a, ds__block_cut(a, h, need));
-    h->quiet = 0; /* not earlier, or the rest would be merged with it */
+    h->claimed = 0; /* not earlier, or the rest would be merged with it */
     if (r < 0) {
         ds__hole_in(a, h);
         return r;
@@ -7915,9 +7931,9 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Unmaps the whole pages of a free block that is quiet and in no bin, at most `most` bytes rounded
-   up. All work on the block is done. Returns the bytes; 0: the block is in its bin again. `grow` is
-   held, and no spinning lock. */
+/* Unmaps the whole pages of a free block that is claimed and in no bin, at most `most` bytes
+   rounded up. All work on the block is done. Returns the bytes; 0: the block is in its bin again.
+   `grow` is held, and no spinning lock. */
 static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__segment *s = b->seg;
     ds__mem_block *spares[2];
@@ -7940,9 +7956,9 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
 
     ds__arena_lock(a);
     for (int i = 0; spare && i < 2; i++)
-        ds__mem_block_drop(a, spares[i]);
+        ds__mem_block_destroy(a, spares[i]);
     if (!done) {
-        b->quiet = 0;
+        b->claimed = 0;
         (void)ds__merge_in(a, b);
         ds__arena_unlock(a);
         return 0;
@@ -7950,12 +7966,12 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     size_t front = (size_t)(s->base + from - b->ptr);
     ds__mem_block *hole = front ? ds__block_cut(a, b, front) : b;
     ds__mem_block *rest = hole->size > done ? ds__block_cut(a, hole, done) : NULL;
-    hole->quiet = 0;
+    hole->claimed = 0;
     ds__hole_in(a, hole);
     if (rest)
         (void)ds__merge_in(a, rest);
     if (front) { /* after the hole, on which its bin depends */
-        b->quiet = 0;
+        b->claimed = 0;
         (void)ds__merge_in(a, b);
     }
     s->mapped -= done;
@@ -7976,7 +7992,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
    direct_alloc.h states the policy.
 
    Invariants: A block here is pending. A block is in its arena's list of deferred blocks, or in
-   no list and quiet while a thread tries the block. dev->deferred counts deferred blocks. A
+   no list and claimed while a thread tries the block. dev->deferred counts deferred blocks. A
    segment is marked as leaving before the driver gets the memory, because the driver may give
    the address out at once. ds__direct_again does nothing while a capture is open.
    Locks: No function expects a lock; each takes the arena's lock for short steps.
@@ -8038,7 +8054,7 @@ static ds_result ds__direct_end_await(ds__arena *a, ds_stream giver, ds_event en
 
 /* Gives a block of the driver's pool back in the order of its stream, or behind the end of the
    stream if the stream has ended. Returns 1 on success. */
-static int ds__direct_give(ds__arena *a, ds__mem_block *b, int wait) {
+static int ds__direct_release(ds__arena *a, ds__mem_block *b, int wait) {
     ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
         ds_result r = ds__direct_put(s, b, wait);
@@ -8068,7 +8084,7 @@ static int ds__direct_own_add(ds__arena *a, ds__mem_block *b, ds_stream stream) 
     for (const ds__stream_use *u = b->uses; u; u = u->next)
         if (u->stream.id == stream.id)
             return 1;
-    ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
+    ds__stream_use *u = ds__stream_use_create(a, a->dev->device);
     if (!u)
         return 0;
     ds__arena_lock(a);
@@ -8111,14 +8127,14 @@ static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     /* an open capture could refuse the query */
     if (plain && (wait == DS__WAIT_NONE || ds__captures_open()))
         return 0;
-    ds__tls.quiet += plain;
+    ds__tls.relaxed += plain;
     done = !plain || (wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses));
-    ds__tls.quiet -= plain;
+    ds__tls.relaxed -= plain;
     if (!done)
         return 0;
     ds__segment_leaves(b->seg, 1);
     done = plain ? ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK
-                 : ds__direct_give(a, b, wait == DS__WAIT_ALL);
+                 : ds__direct_release(a, b, wait == DS__WAIT_ALL);
     if (!done)
         ds__segment_leaves(b->seg, 0);
     return done;
@@ -8130,11 +8146,11 @@ static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
     size_t size = s->size;
     ds__arena_lock_ready(a, s->kind);
     ds__pending_done(a, b);
-    b->quiet = b->stale = 0;
+    b->claimed = b->stale = 0;
     ds__segment_retire(a, s);
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
-    ds__segment_drop(s);
+    ds__segment_destroy(s);
     /* both without a step between, in which the limit would count the bytes twice */
     if (async)
         atomic_fetch_sub(&a->dev->async_bytes, size);
@@ -8144,7 +8160,7 @@ static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
 /* Appends a block to the arena's deferred blocks. */
 static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
-    b->quiet = 0;
+    b->claimed = 0;
     b->list_next = NULL;
     if (a->deferred_last)
         a->deferred_last->list_next = b;
@@ -8156,7 +8172,7 @@ static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     atomic_fetch_add(&a->dev->deferred, 1);
 }
 
-/* Takes the first of the arena's deferred blocks and makes it quiet, or returns NULL. */
+/* Takes the first of the arena's deferred blocks and makes it claimed, or returns NULL. */
 static ds__mem_block *ds__direct_next(ds__arena *a) {
     ds__arena_lock(a);
     ds__mem_block *b = a->deferred;
@@ -8165,7 +8181,7 @@ static ds__mem_block *ds__direct_next(ds__arena *a) {
         if (!a->deferred)
             a->deferred_last = NULL;
         a->deferred_count--;
-        b->quiet = 1;
+        b->claimed = 1;
     }
     ds__arena_unlock(a);
     if (b)
@@ -8206,8 +8222,8 @@ static size_t ds__direct_again(ds__mem_dev *dev, int wait) {
     return done;
 }
 
-/* Frees a block of a backend without a cache, now or later. The block is pending, quiet, and in no
-   list. No lock is held. */
+/* Frees a block of a backend without a cache, now or later. The block is pending, claimed, and in
+   no list. No lock is held. */
 static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
     (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
     ds__tls.mute++;
@@ -8237,7 +8253,7 @@ static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
    not. ds__is_whole, ds__segment_age and ds__give_whole expect the arena's lock; the other
    functions expect no spinning lock.
    Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
-   block in work is quiet. */
+   block in work is claimed. */
 
 /* One call of ds__arena_trim. */
 typedef struct ds__trim {
@@ -8259,7 +8275,7 @@ static int ds__trim_suits(const ds__mem_block *b, size_t least) {
     return from + s->page <= (size_t)(b->ptr + b->size - s->base);
 }
 
-/* Takes the first suitable block out of a bin and makes it quiet, or returns NULL. The arena is
+/* Takes the first suitable block out of a bin and makes it claimed, or returns NULL. The arena is
    locked. */
 static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
     ds__mem_block *found = t->a->bins[kind].head[bin];
@@ -8267,12 +8283,12 @@ static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
         found = found->list_next;
     if (found) {
         ds__bin_out(t->a, found);
-        found->quiet = 1;
+        found->claimed = 1;
     }
     return found;
 }
 
-/* Gives back a quiet block that is in no bin, or a part of it. `giving` and `grow` are held, the
+/* Gives back a claimed block that is in no bin, or a part of it. `giving` and `grow` are held, the
    arena is not locked. */
 static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
     ds__arena *a = t->a;
@@ -8294,7 +8310,7 @@ static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
         return;
     }
     ds__arena_lock(a);
-    b->quiet = 0;
+    b->claimed = 0;
     (void)ds__merge_in(a, b);
     ds__arena_unlock(a);
     t->stays = 1;
@@ -8387,10 +8403,10 @@ static void ds__direct_drain(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
         (void)ds__arena_drain(a);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     if (giver.id)
         DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
 }
 
 /* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or
@@ -8411,7 +8427,7 @@ static void ds__async_give(ds__mem_dev *dev, size_t keep) {
 static int ds__is_whole(const ds__segment *s) {
     const ds__mem_block *b = s->first;
     return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
-           !b->quiet;
+           !b->claimed;
 }
 
 /* Gives a whole segment back. Returns the bytes, or 0 if the segment stays. `giving` and `grow` are
@@ -8419,7 +8435,7 @@ static int ds__is_whole(const ds__segment *s) {
 static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     ds__bin_out(a, s->first);
-    s->first->quiet = 1;
+    s->first->claimed = 1;
     ds__arena_unlock(a);
     ds_result r = ds__segment_return(a, s);
     ds__arena_lock(a);
@@ -8688,9 +8704,9 @@ static int ds__reuse_is_possible(ds__reuse *x) {
 }
 
 /* Returns the description of the use to the arena's stock. */
-static void ds__reuse_use_drop(ds__reuse *x) {
+static void ds__reuse_use_destroy(ds__reuse *x) {
     ds__arena_lock(x->from);
-    ds__stream_uses_drop(x->from, x->use);
+    ds__stream_uses_destroy(x->from, x->use);
     ds__arena_unlock(x->from);
 }
 
@@ -8702,7 +8718,7 @@ static int ds__reuse_reserve(ds__reuse *x) {
     other.a = x->from;
     other.fresh = 0;
     /* first, so that host memory cannot be short after a block was taken */
-    x->use = ds__stream_use_new(x->from, q->a->dev->device);
+    x->use = ds__stream_use_create(x->from, q->a->dev->device);
     if (!x->use)
         return 0;
 
@@ -8715,7 +8731,7 @@ static int ds__reuse_reserve(ds__reuse *x) {
                                       .asked = q->asked,
                                       .out_whole = &other.block };
         if (q->aligned || !ds__take_pending(x->from, &wanted)) {
-            ds__reuse_use_drop(x);
+            ds__reuse_use_destroy(x);
             return 0;
         }
     }
@@ -8772,7 +8788,7 @@ static void ds__reuse_roll_back(ds__reuse *x) {
         ds__reuse_pending_restore(x);
         return;
     }
-    ds__reuse_use_drop(x);
+    ds__reuse_use_destroy(x);
     ds__block_end(x->from, x->block);
 }
 
@@ -8786,7 +8802,7 @@ static void ds__reuse_publish(ds__reuse *x) {
 
     ds__arena_lock(from);
     if (x->own) {
-        ds__stream_uses_drop(from, u);
+        ds__stream_uses_destroy(from, u);
     } else {
         x->block->lent = 1;
         u->next = x->block->uses;
@@ -8910,7 +8926,7 @@ static int ds__align_wanted(ds__wanted *q, size_t align, size_t size) {
    Invariants: A guard is a fill in stream order, and made only where ds__may_write permits it. A
    guard begins directly behind the requested bytes, rounded up to 4, and is checked only where
    one was filled (`guarded`). The policy may have changed since, or a capture was open then.
-   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc
+   Locks: expects no spinning lock; the freed block is claimed and in no list. ds__watched_alloc
    holds back new captures (ds__g.begin) around its fill. ds__watched_free may block the host
    until the uses of the block and the work of its stream are done.
    Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
@@ -8998,7 +9014,7 @@ static void ds__watched_poison(ds__arena *a, ds__mem_block *b) {
         (void)ds__poison_late(a, b, 0);
 }
 
-/* Does the extra work of a free in a watched pool. The block is quiet and in no list; no lock is
+/* Does the extra work of a free in a watched pool. The block is claimed and in no list; no lock is
    held. */
 static void ds__watched_free(ds__arena *a, ds__mem_block *b) {
     size_t guard = b->guarded;
@@ -9175,9 +9191,9 @@ typedef struct ds__oom_facts {
     const ds__arena *arena; /* of the request */
     int kind;
     int aligned;
-    int quiet;    /* 1: a capture is open */
-    size_t total; /* of the device */
-    size_t free;  /* of the device; 0 if the device does not tell */
+    int capturing; /* 1: a capture is open */
+    size_t total;  /* of the device */
+    size_t free;   /* of the device; 0 if the device does not tell */
     size_t
         outside;  /* used on the device, but not by the allocator; 0 if the device does not tell */
     int known;    /* 1: the device tells its free memory */
@@ -9264,7 +9280,7 @@ static size_t *ds__oom_place_of(ds__oom_facts *s, const ds__arena *a, const ds__
 
 /* Notes the size of a block of the request's pool if it is the largest free one for its reason. */
 static void ds__oom_place(ds__oom_facts *s, ds__arena *a, const ds__mem_block *b) {
-    if (b->state != DS_BLOCK_FREE || b->quiet)
+    if (b->state != DS_BLOCK_FREE || b->claimed)
         return;
     size_t *at = ds__oom_place_of(s, a, b);
     if (b->size <= *at)
@@ -9431,7 +9447,7 @@ static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
    */
 static int ds__oom_hint_capture(ds__oom_facts *s) {
     const ds_mem_config *c = ds__pool_policy(s->pool);
-    if (!s->quiet || ds__oom_fits(s, 0, 0))
+    if (!s->capturing || ds__oom_fits(s, 0, 0))
         return 0;
     if (s->back && ds__oom_fits(s, s->back, s->pool_back))
         return snprintf(s->hint, sizeof s->hint,
@@ -9504,7 +9520,7 @@ static int ds__oom_hint_block(ds__oom_facts *s) {
 static int ds__oom_hint_cached(ds__oom_facts *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
-    if (s->pool_pending >= s->size && !s->quiet)
+    if (s->pool_pending >= s->size && !s->capturing)
         return snprintf(out, room,
                         "%s are freed but in use by other streams; synchronize those, or call "
                         "ds_mem_record_use right after their last use",
@@ -9726,12 +9742,12 @@ static void ds__oom_facts_set(ds__oom_facts *s, const ds__wanted *q, size_t segm
     s->size = q->size;
     s->kind = q->kind;
     s->aligned = q->aligned;
-    s->quiet = ds__captures_open() != 0;
+    s->capturing = ds__captures_open() != 0;
     /* a growing segment maps the request's own pages only */
     int grows = ds__pool_policy(s->pool)->expandable_segments && s->dev->has_space > 0;
     s->segment = segment > s->wanted && !grows ? segment : s->wanted;
     ds__oom_collect(s);
-    s->apart = s->quiet && s->owner && !ds__can_await(q, ds__owner_of(s->owner));
+    s->apart = s->capturing && s->owner && !ds__can_await(q, ds__owner_of(s->owner));
 }
 
 /* Returns how many of `most` characters ds__fail can store behind the call site and the name of the
@@ -9779,7 +9795,7 @@ DSDEF const char *(ds_mem_get_last_report)(void) {
 
    Invariants: A block with uses, with poison to write, or with users in other processes becomes
    pending. All other blocks from a cache become free at once. While ds__free_slow works without
-   the lock, its block is pending, quiet and in no list, and already counted as freed. A use
+   the lock, its block is pending, claimed and in no list, and already counted as freed. A use
    without a recorded event gets an event at the free. If its stream is in another capture, the
    use gets the event after that capture.
    Locks: ds_mem_free takes the arena's lock, and gives that lock up for events, guards and
@@ -9789,11 +9805,11 @@ DSDEF const char *(ds_mem_get_last_report)(void) {
    it.
    Threads: any caller's thread, in any order to the streams' work. */
 
-/* Makes a live block pending, quiet and in no list, and counts the free. The arena is locked and
+/* Makes a live block pending, claimed and in no list, and counts the free. The arena is locked and
    ready. */
 static void ds__free_begin(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    b->quiet = 1;
+    b->claimed = 1;
     b->state = DS_BLOCK_PENDING;
     ds__count_pending(a, b->seg->kind, (int64_t)b->size);
     if (b->oversize) {
@@ -9844,7 +9860,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_b
     ds__free_uses_record(b);
 
     ds__arena_lock_ready(a, kind);
-    b->quiet = 0;
+    b->claimed = 0;
     int held = b->exported && ds__share_hold(b); /* until ds__mem_return */
     if (!held && (b->uses || b->stale))
         ds__pending_in(a, b);
@@ -9871,7 +9887,7 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_
         if (watch)
             ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
         ds__pending_in(a, b);
-        ds__lock_give(&a->lock);
+        ds__spinlock_unlock(&a->lock);
         return DS_OK;
     }
     if (DS__UNLIKELY(watch))
@@ -9883,7 +9899,7 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_
         ds__live_out(b);
         (void)ds__merge_in(a, b);
     }
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return DS_OK;
 }
 
@@ -9904,7 +9920,7 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
         return ds__free_other(a, b, kind, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
     ds__block_park(a, b, kind);
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return DS_OK;
 }
 
@@ -9976,20 +9992,20 @@ static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
         ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)
             return freed;
-        ds__callback_guard g = ds__callback_guard_enter();
+        ds__callback_guard g = ds__callback_guard_begin();
         ds__tls.in_callback = g.outer;
         ds__memory_thread.in_shortage = 1;
         freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
         ds__memory_thread.in_shortage = 0;
-        ds__callback_guard_leave(g);
+        ds__callback_guard_end(g);
     }
 }
 
 /* Steps 1 to 4: searches memory that the allocator has. 1: q->block is found. */
-static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet) {
+static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int no_query) {
     ds__arena *a = q->a;
     ds__mem_pool *p = a->pool;
-    if (!quiet && ds__pending_poll(a, 0) && ds__request_try(q))
+    if (!no_query && ds__pending_poll(a, 0) && ds__request_try(q))
         return 1;
 
     int behind = c->reuse != DS_REUSE_NEVER ||
@@ -10021,7 +10037,7 @@ static ds_result ds__fallback_grow(ds__wanted *q) {
 /* Steps 6 to 10: searches other pools and streams, and returns cached memory to the driver in
    order to grow. Returns the last result of growing, `r` if nothing grew. Sets q->block if a
    block was found. */
-static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int quiet,
+static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int no_query,
                                       ds_result r) {
     ds__arena *a = q->a;
     ds__mem_pool *p = a->pool;
@@ -10036,7 +10052,7 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
     if (c->reuse != DS_REUSE_NEVER && ds__reuse_from_any(q, p, 0))
         return DS_OK;
 
-    if (!quiet) {
+    if (!no_query) {
         (void)ds__mem_flush(dev, NULL, 0);
         if (p != &dev->main)
             (void)ds__mem_flush(dev, p, 0);
@@ -10060,11 +10076,11 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
 static ds_result ds__fallback_serve(ds__wanted *q) {
     ds__arena *a = q->a;
     const ds_mem_config *c = ds__pool_policy(a->pool);
-    int quiet = ds__captures_open() != 0; /* 1: events must not be queried */
+    int no_query = ds__captures_open() != 0; /* 1: events must not be queried */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (ds__is_inside(a->pool))
         return ds__inside_fail();
-    if (ds__fallback_cached(q, c, quiet))
+    if (ds__fallback_cached(q, c, no_query))
         return DS_OK;
 
     for (int round = 0; round < 2; round++) {
@@ -10077,13 +10093,13 @@ static ds_result ds__fallback_serve(ds__wanted *q) {
         }
         if (r < 0 && !ds__is_shortage(r))
             return r;
-        r = ds__fallback_release(q, c, quiet, r);
+        r = ds__fallback_release(q, c, no_query, r);
         if (q->block)
             return DS_OK;
 
         if (round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
-        if (!quiet && c->poll_on_alloc)
+        if (!no_query && c->poll_on_alloc)
             (void)ds__pending_poll(a, 0);
         if (ds__request_try(q))
             return DS_OK;
@@ -10114,9 +10130,9 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         ds__callback c = ds__callback_get(&ds__memory_state.oom, i);
         if (!c.fn)
             return;
-        ds__callback_guard g = ds__callback_guard_enter();
+        ds__callback_guard g = ds__callback_guard_begin();
         ((ds_mem_oom_fn)c.fn)(dev->device, needed, limit ? limit : total, avail, c.user);
-        ds__callback_guard_leave(g);
+        ds__callback_guard_end(g);
     }
 }
 
@@ -10155,7 +10171,7 @@ static ds_result ds__ask_slow(ds__wanted *q) {
 /* alloc/direct_alloc.h - allocation without a cache.
 
    Allocates blocks for the backends DS_MEM_DRIVER_POOL and DS_MEM_UNCACHED (ds__direct_alloc).
-   ds__direct_take reserves the bytes under the limits and calls the driver. direct_free.h
+   ds__direct_reserve reserves the bytes under the limits and calls the driver. direct_free.h
    implements the frees.
 
    Policy: Without a cache every block is a segment, from the driver's own pool or plain memory.
@@ -10180,7 +10196,7 @@ static ds_result ds__ask_slow(ds__wanted *q) {
    the counters need room. Observers may be invoked under these locks.
    Threads: any caller's thread. Near a limit the host may wait. */
 
-/* Returns memory of ds__direct_take that became no block. */
+/* Returns memory of ds__direct_reserve that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {
     DS_IGNORE(async ? ds__async_free(q->s, base)
                     : ds__segment_free(q->a->dev->device, base, q->size, 0));
@@ -10190,7 +10206,7 @@ static void ds__direct_untake(ds__wanted *q, int async, void *base) {
 }
 
 /* Reserves the bytes of a request and takes them from the driver. No lock is held. */
-static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
+static ds_result ds__direct_reserve(ds__wanted *q, int async, void **out) {
     ds__mem_dev *dev = q->a->dev;
     size_t limit = atomic_load(&dev->limit);
     size_t cached = 0;
@@ -10225,12 +10241,12 @@ static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     ds__tls.mute++;
     for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
-        r = ds__direct_take(q, async, out);
+        r = ds__direct_reserve(q, async, out);
         if (ds__is_shortage(r) && !ds__captures_open()) {
             (void)ds__mem_flush(a->dev, NULL, 0);
             ds__async_give(a->dev, 0);
             DS__COUNT_CALL(a, retries, 1);
-            r = ds__direct_take(q, async, out);
+            r = ds__direct_reserve(q, async, out);
         }
         if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
@@ -10265,23 +10281,23 @@ static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, con
 
 /* Makes a segment with one live block of the memory at `base`; q->block becomes the block. Returns
    0 without host memory, and the arena is as before. No lock is held. */
-static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
-                            void *base) {
+static int ds__direct_add(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
+                          void *base) {
     ds__arena *a = q->a;
     int source = c->backend == DS_MEM_DRIVER_POOL ? DS__FROM_ASYNC : DS__FROM_DRIVER;
-    ds__segment *seg = ds__segment_new(a, q->kind, source, base, q->size, 0);
+    ds__segment *seg = ds__segment_create(a, q->kind, source, base, q->size, 0);
     if (!seg)
         return 0;
 
     ds__arena_lock(a);
     int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-    ds__mem_block *b = ds__segment_first_new(a, seg);
+    ds__mem_block *b = ds__segment_first_create(a, seg);
     if (b)
         ds__direct_publish(q, request, c, b);
     ds__count_end(a, all);
     q->block = b;
     if (!b)
-        ds__segment_drop(seg);
+        ds__segment_destroy(seg);
     return b != NULL;
 }
 
@@ -10326,7 +10342,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     if (r < 0)
         return ds__direct_refuse(q, c, r);
 
-    if (!ds__direct_enter(q, request, c, base)) {
+    if (!ds__direct_add(q, request, c, base)) {
         ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
@@ -10391,7 +10407,7 @@ static ds__mem_pool *ds__pool_named(ds__stream *s, ds_pool pool) {
                  ds__type_name(s->device.type), s->device.index);
         return NULL;
     }
-    if (ds__captures_open() && ds__capture_keep(s, p) < 0)
+    if (ds__captures_open() && ds__capture_pool_ref(s, p) < 0)
         return NULL;
     return p;
 }
@@ -10505,7 +10521,7 @@ __attribute__((always_inline)) static inline ds__mem_block *ds__alloc_fast(ds__a
                                                                            size_t size,
                                                                            ds_stream stream) {
     ds__mem_block *b = NULL;
-    ds__lock_take(&a->lock);
+    ds__spinlock_lock(&a->lock);
     size_t rounded = ds__request_round_for_pool(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
     if (DS__LIKELY(!a->slow && ds__slot_is(ds__memory_thread.slot, stream.id) &&
@@ -10518,7 +10534,7 @@ __attribute__((always_inline)) static inline ds__mem_block *ds__alloc_fast(ds__a
         if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b)
             ds__note_block(a, DS_ACTION_ALLOC, b);
     }
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return b;
 }
 
@@ -10710,7 +10726,7 @@ static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
         if (!n->now)
             atomic_fetch_add(&a->dev->late_uses, 1);
     } else if (fresh) {
-        ds__stream_uses_drop(a, fresh);
+        ds__stream_uses_destroy(a, fresh);
     }
     ds__arena_unlock(a);
 
@@ -10952,7 +10968,7 @@ static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) 
     if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "backend cannot be changed while blocks are allocated");
-    return ds__policy_keep(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    return ds__policy_intern(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
 /* Sets the policy of a device after ds__mem_may_set. The pools follow the level of the device's
@@ -11205,7 +11221,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
     if (by_config && (!d.limit || by_config < d.limit))
         d.limit = by_config;
-    ds__mem_pool *p = ds__mem_pool_new(dev, &c, &d, 0);
+    ds__mem_pool *p = ds__mem_pool_create(dev, &c, &d, 0);
     if (!p)
         return DS_ERR_OUT_OF_MEMORY;
     out->id = p->id;
@@ -11380,7 +11396,7 @@ static const char *ds__block_unsettled_reason(const ds__mem_block *b) {
         return "is used by other processes";
     if (b->state == DS_BLOCK_LIVE && b->uses)
         return "was used on other streams";
-    return b->quiet ? "is being freed by another thread" : NULL;
+    return b->claimed ? "is being freed by another thread" : NULL;
 }
 
 /* Returns whether a block can be saved or restored; if not, sets the error. All is locked. */
@@ -11503,7 +11519,7 @@ static int ds__rewind_spares(ds__arena *a, const ds__rewind *q) {
         if (!v->there && atomic_load(&v->seg->arena) == a)
             needed += 2;
     while (needed) {
-        ds__mem_block *b = ds__mem_block_new(a);
+        ds__mem_block *b = ds__mem_block_create(a);
         if (!b)
             break;
         b->list_next = taken;
@@ -11513,7 +11529,7 @@ static int ds__rewind_spares(ds__arena *a, const ds__rewind *q) {
     while (taken) {
         ds__mem_block *b = taken;
         taken = b->list_next;
-        ds__mem_block_drop(a, b);
+        ds__mem_block_destroy(a, b);
     }
     return !needed;
 }
@@ -12115,9 +12131,9 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
         return r;
     ds__tls.fn = "ds_mem_write_summary";
     ds__tls.site = site;
-    ds__text_writer pen = { write_fn, user, 0, 0 };
-    ds__report_table_write(&pen, device.index, &stats, abbreviated);
-    return ds__text_writer_result(&pen);
+    ds__text_writer writer = { write_fn, user, 0, 0 };
+    ds__report_table_write(&writer, device.index, &stats, abbreviated);
+    return ds__text_writer_result(&writer);
 }
 
 /* alloc/ipc_sharers.h - report of the processes that share memory of a device.
@@ -12175,7 +12191,7 @@ static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_expor
         if (!a || a->dev->device.index != device.index || a->dev->device.type != device.type)
             continue;
         for (int k = 0; k < DS__LEASES; k++) {
-            uint64_t lease = atomic_load(&ds__registries.own->sheet->stake[s->stake].lease[k]);
+            uint64_t lease = atomic_load(&ds__registries.own->page->slot[s->slot].lease[k]);
             if (lease)
                 ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
                                s->block->size);
@@ -12190,11 +12206,11 @@ static void ds__share_list(ds_device device, ds__text_writer *p) {
         return;
     ds__mutex_lock(&ds__share.mutex);
     if (ds__registries.own) {
-        ds__lock_take(&ds__share.lock); /* meanwhile, no block of these lists is reused */
+        ds__spinlock_lock(&ds__share.lock); /* meanwhile, no block of these lists is reused */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
             ds__sharers_of(l, device, ds__share.bucket[i]);
         ds__sharers_of(l, device, ds__share.limbo);
-        ds__lock_give(&ds__share.lock);
+        ds__spinlock_unlock(&ds__share.lock);
     }
     for (size_t i = 0; i < l->count; i++)
         if (!ds__registry_alive(ds__registries.own, l->at[i].number))
@@ -12202,7 +12218,7 @@ static void ds__share_list(ds_device device, ds__text_writer *p) {
     for (const ds__got *g = ds__share.got; g; g = g->next)
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
             g->guest->device.type == device.type)
-            ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
+            ds__sharer_add(l, 0, (unsigned)g->guest->registry->pid, g->size);
     ds__mutex_unlock(&ds__share.mutex);
     for (size_t i = 0; i < l->count; i++) {
         for (size_t k = i + 1; k < l->count; k++)
@@ -12232,23 +12248,23 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
     DS__ENTER("ds_mem_write_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
-    ds__text_writer pen = { write_fn, user, 0, 0 };
+    ds__text_writer writer = { write_fn, user, 0, 0 };
     ds__processes processes;
-    ds__text_writer_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU",
+    ds__text_writer_print(&writer, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU",
                           device.index);
     ds_result r = ds__driver_of(device)->device_processes(device.index, &processes);
     if (r < 0)
         return r;
     if (processes.unknown[0])
-        ds__text_writer_print(&pen, "processes are unknown: %s\n", processes.unknown);
+        ds__text_writer_print(&writer, "processes are unknown: %s\n", processes.unknown);
     else if (!processes.count)
-        ds__text_writer_print(&pen, "no processes are running\n");
+        ds__text_writer_print(&writer, "no processes are running\n");
     for (size_t i = 0; i < processes.count; i++)
-        ds__sharer_write(&pen, processes.list[i].id, processes.list[i].bytes);
+        ds__sharer_write(&writer, processes.list[i].id, processes.list[i].bytes);
     ds__host_free(processes.list);
     if (device.type == DS_DEVICE_CPU) /* the CPU driver lists this process only */
-        ds__share_list(device, &pen);
-    return r == DS_OK ? ds__text_writer_result(&pen) : r;
+        ds__share_list(device, &writer);
+    return r == DS_OK ? ds__text_writer_result(&writer) : r;
 }
 
 /* alloc/history.h - history of allocator events.
@@ -12274,7 +12290,7 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
 #define DS__ACTIONS 10u
 
 /* Frees the annotations of a device that a ring of `room` entries has lost after `count` events. */
-static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
+static void ds__remarks_free(int backend, int index, uint64_t count, size_t room) {
     ds__config_remark **first = &ds__history_state.remarks[backend][index].first;
     while (*first && count - (*first)->until >= room) {
         ds__config_remark *old = *first;
@@ -12314,7 +12330,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
         DS__EACH_MDEVICE(dev) {
             ring[ds__b][ds__i] =
                 ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
-            ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
+            ds__remarks_free(ds__b, ds__i, UINT64_MAX, 0);
             ds__history_apply(dev);
         }
     }
@@ -12407,7 +12423,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
                                             .line = (uint32_t)ds__tls.site.line,
                                             .action = DS_ACTION_ANNOTATION });
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
-    ds__remarks_drop(b, i, m->until, dev->history_room);
+    ds__remarks_free(b, i, m->until, dev->history_room);
     if (ds__history_state.remarks[b][i].first)
         ds__history_state.remarks[b][i].last->next = m;
     else
@@ -12474,7 +12490,7 @@ DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
 static void ds__snapshot_shutdown(void) {
     DS__EACH_MDEVICE(dev) {
         ds__host_free(ds__history_swap(dev, NULL, 0));
-        ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
+        ds__remarks_free(ds__b, ds__i, UINT64_MAX, 0);
     }
     ds__host_free(ds__history_state.watchers);
     ds__history_state.watchers = NULL;
@@ -12819,13 +12835,13 @@ static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mem_dev *dev) {
         s->broken = 1;
         return;
     }
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     n = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     d->seen = n;
     d->count = n < have ? (size_t)n : have;
     for (size_t i = 0; i < d->count; i++)
         d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
     ds__snap_times(d);
 }
 
@@ -13086,10 +13102,10 @@ typedef struct ds__item_writer {
 
 /* Passes the buffer to the writer, unless the writer has stopped. */
 static void ds__item_writer_flush(ds__item_writer *k) {
-    ds__callback_guard g = ds__callback_guard_enter();
+    ds__callback_guard g = ds__callback_guard_begin();
     if (k->size && !k->out.stopped)
         k->out.stopped = k->out.write_fn(k->buffer, k->size, k->out.user);
-    ds__callback_guard_leave(g);
+    ds__callback_guard_end(g);
     k->size = 0;
 }
 
@@ -14169,14 +14185,14 @@ static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user
             for (ds__segment *i = a->segments; i; i = i->next)
                 sorted[n++] = i;
     qsort(sorted, n, sizeof *sorted, ds__segment_order);
-    ds__callback_guard g = ds__callback_guard_enter();
+    ds__callback_guard g = ds__callback_guard_begin();
     for (size_t i = 0; i < n; i++)
         for (ds__mem_block *b = sorted[i]->first; b; b = b->next) {
             ds_mem_block block;
             ds__block_describe(atomic_load(&sorted[i]->arena), b, &block);
             fn(&block, user);
         }
-    ds__callback_guard_leave(g);
+    ds__callback_guard_end(g);
     ds__host_free(sorted);
     return DS_OK;
 }
@@ -14201,7 +14217,7 @@ DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, voi
    ds__pinned_poll frees the pending blocks whose uses are done; ds__pinned_flush also returns
    cached segments to the driver. ds__pinned_short reports a shortage.
 
-   Invariants: A pending block is quiet while a thread queries its uses. The graphs of a capture
+   Invariants: A pending block is claimed while a thread queries its uses. The graphs of a capture
    and every use that names the ds__hold own it; the last owner frees it. While a capture is
    open, the fallback chain queries no event and returns no segment.
    Locks: ds__host_lock takes the arena's lock, then ds__host.count; ds__pinned_settle and
@@ -14212,13 +14228,13 @@ DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, voi
    the last graph, possibly CUDA's callback thread. It takes no lock and makes no driver call. */
 
 /* Removes an owner. The last one frees the object. */
-static void ds__hold_drop(ds__hold *h) {
+static void ds__hold_unref(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
         ds__host_free(h);
 }
 
 /* Makes the object of a capture, for ds__capture_attachment. */
-static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
+static ds_result ds__hold_create(uint64_t capture, void *user, void **out) {
     ds__hold *h = ds__host_alloc(sizeof *h);
     (void)capture;
     (void)user;
@@ -14233,23 +14249,23 @@ static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
 static void ds__hold_release(void *user) {
     ds__hold *h = user;
     atomic_store(&h->gone, 1);
-    ds__hold_drop(h);
+    ds__hold_unref(h);
 }
 
 /* Locks the arena and the counts of pinned memory. */
 static void ds__host_lock(ds__arena *a) {
     ds__arena_lock(a);
-    ds__lock_take(&ds__host.count);
+    ds__spinlock_lock(&ds__host.count);
 }
 
 static void ds__host_unlock(ds__arena *a) {
-    ds__lock_give(&ds__host.count);
+    ds__spinlock_unlock(&ds__host.count);
     ds__arena_unlock(a);
 }
 
 /* Makes a block, which is in no list and counted as freed, a free block. If the whole segment is
-   free and too large for the cache, returns the segment with its block quiet; the caller must give
-   it back. Otherwise returns NULL. The arena and the counts are locked. */
+   free and too large for the cache, returns the segment with its block claimed; the caller must
+   give it back. Otherwise returns NULL. The arena and the counts are locked. */
 static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
     size_t size = b->size;
     if (ds__observer_is_set())
@@ -14259,7 +14275,7 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
         ds__is_split(b) || ds__captures_open())
         return NULL;
     ds__bin_out(a, b);
-    b->quiet = 1;
+    b->claimed = 1;
     return b->seg;
 }
 
@@ -14283,10 +14299,10 @@ static int ds__pinned_done(const ds__stream_use *u) {
 /* Ends the uses of a block. The arena is locked. */
 static void ds__pinned_uses_end(ds__arena *a, ds__mem_block *b) {
     for (ds__stream_use *u = b->uses; u; u = u->next) {
-        ds__hold_drop(u->hold);
+        ds__hold_unref(u->hold);
         u->hold = NULL;
     }
-    ds__block_uses_drop(a, b);
+    ds__block_uses_destroy(a, b);
 }
 
 /* Pending blocks that ds__pinned_poll examines together. */
@@ -14315,7 +14331,7 @@ static size_t ds__pinned_batch_end(ds__arena *a, const ds__pinned_batch *x) {
     ds__host_lock(a);
     for (size_t i = 0; i < x->count; i++) {
         ds__mem_block *b = x->list[i];
-        b->quiet = 0;
+        b->claimed = 0;
         ds__pending_out(a, b);
         if (!x->done[i]) {
             ds__pending_in(a, b);
@@ -14589,7 +14605,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     }
     DS__REQUIRE(b, "%p is not the start of a live pinned block", ptr);
     ds__segment *over = NULL;
-    ds__lock_take(&ds__host.count);
+    ds__spinlock_lock(&ds__host.count);
     if (ds__observer_is_set())
         ds__observe_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__live_out(b);
@@ -14640,7 +14656,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
     if (noted)
         return DS_OK;
     ds__arena *stock = a;
-    ds__stream_use *fresh = ds__stream_use_new(stock, stock->dev->device);
+    ds__stream_use *fresh = ds__stream_use_create(stock, stock->dev->device);
     if (!fresh)
         return DS_ERR_OUT_OF_MEMORY;
 
@@ -14652,7 +14668,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
         ds__arena_unlock(a);
     if (noted) {
         ds__arena_lock(stock);
-        ds__stream_uses_drop(stock, fresh);
+        ds__stream_uses_destroy(stock, fresh);
         ds__arena_unlock(stock);
     }
     return b ? DS_OK : ds__pinned_not_live(ptr);
@@ -14679,7 +14695,7 @@ static ds_result ds__pinned_capture_use(void *ptr, ds_stream stream, int *out_ca
         return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__capture_attachment(s,
                                          &(ds__attachment){ .key = &ds__host,
-                                                            .make_fn = ds__hold_make,
+                                                            .make_fn = ds__hold_create,
                                                             .release_fn = ds__hold_release },
                                          &kept);
     ds__stream_unpin(s);
@@ -14687,7 +14703,7 @@ static ds_result ds__pinned_capture_use(void *ptr, ds_stream stream, int *out_ca
         return r;
     *out_captured = 1;
     r = ds__pinned_hold(ptr, kept->user);
-    ds__object_drop(kept);
+    ds__object_unref(kept);
     return r;
 }
 
@@ -14773,10 +14789,10 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
         out->active_bytes = s.active_bytes[DS_STAT_ALL];
         out->num_host_alloc = s.num_device_alloc;
         out->num_host_free = s.num_device_free;
-        ds__lock_take(&ds__host.clock_lock);
+        ds__spinlock_lock(&ds__host.clock_lock);
         out->host_alloc_time = ds__pinned_duration_of(&ds__host.made);
         out->host_free_time = ds__pinned_duration_of(&ds__host.ended);
-        ds__lock_give(&ds__host.clock_lock);
+        ds__spinlock_unlock(&ds__host.clock_lock);
     }
     return DS_OK;
 }
@@ -14787,9 +14803,9 @@ DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 1);
-    ds__lock_take(&ds__host.clock_lock);
+    ds__spinlock_lock(&ds__host.clock_lock);
     ds__host.made.max = ds__host.made.min = ds__host.ended.max = ds__host.ended.min = 0;
-    ds__lock_give(&ds__host.clock_lock);
+    ds__spinlock_unlock(&ds__host.clock_lock);
     return DS_OK;
 }
 
@@ -14799,9 +14815,9 @@ DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 0);
-    ds__lock_take(&ds__host.clock_lock);
+    ds__spinlock_lock(&ds__host.clock_lock);
     ds__host.made.total = ds__host.made.count = ds__host.ended.total = ds__host.ended.count = 0;
-    ds__lock_give(&ds__host.clock_lock);
+    ds__spinlock_unlock(&ds__host.clock_lock);
     return DS_OK;
 }
 
@@ -14936,9 +14952,9 @@ static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment,
         if (result == DS_OK)
             return result;
         memcpy(why, ds__tls.aside, sizeof why);
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         int more = ds__is_shortage(result) && r->failure_fn(size, r->user) == 1;
-        ds__resource_return(o);
+        ds__outside_end(o);
         if (more)
             continue;
         memcpy(ds__tls.mute ? ds__tls.aside : ds__tls.error, why, sizeof why);
@@ -15007,7 +15023,7 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
     ds_result result = DS_OK;
     switch (r->kind) {
     case DS__RES_DEVICE:
-        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
+        return ds__memory_deinit(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
     case DS__RES_POOL:
         /* does nothing for the block's own stream */
         if (stream.id)
@@ -15048,26 +15064,26 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
 static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
                                void **out) {
     *out = NULL;
-    ds__res *r = ds__res_enter(user, NULL);
+    ds__res *r = ds__res_ref(user, NULL);
     if (!r)
         return DS_ERR_INVALID_HANDLE;
     ds_result result = ds__res_alloc_from(r, size, alignment, stream, out);
     if (result < 0) {
         *out = NULL;
-        ds__res_leave(r, 1);
+        ds__res_unref(r, 1);
     }
     return result;
 }
 
 static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream) {
     int64_t live;
-    ds__res *r = ds__res_enter(user, &live);
+    ds__res *r = ds__res_ref(user, &live);
     if (!r)
         return DS_ERR_INVALID_HANDLE;
     ds_result result =
         live > 0 ? ds__res_free_to(r, ptr, size, stream)
                  : ds__fail(DS_ERR_INVALID_VALUE, "ptr was not allocated by the resource");
-    ds__res_leave(r, result == DS_OK ? 2 : 1);
+    ds__res_unref(r, result == DS_OK ? 2 : 1);
     return result;
 }
 
@@ -15076,7 +15092,7 @@ static const ds_resource ds__res_made = { ds__res_alloc, ds__res_free, NULL };
 /* alloc/resource_api.h - public functions of resources.
 
    Implements the functions of api/resource.h: makes, uses, measures and destroys resources.
-   ds__res_new enters a record in the table, and ds_resource_destroy removes it.
+   ds__res_create enters a record in the table, and ds_resource_destroy removes it.
    ds__resource_shutdown reports and frees the records that are left.
 
    Invariants: An adaptor counts in `standing` of its upstream's record from creation to
@@ -15131,7 +15147,7 @@ static int ds__res_table_in(ds__res *r) {
 }
 
 /* Makes a record like `what`, with its upstream, and the resource of the record. */
-static ds_result ds__res_new(const ds__res *what, ds_resource *out) {
+static ds_result ds__res_create(const ds__res *what, ds_resource *out) {
     ds_result result = ds__mem_setup();
     if (result < 0)
         return result;
@@ -15139,7 +15155,7 @@ static ds_result ds__res_new(const ds__res *what, ds_resource *out) {
     if (!r)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
     int adapts = what->up.alloc_fn == ds__res_alloc;
-    ds__res *up = adapts ? ds__res_enter(what->up.user, NULL) : NULL;
+    ds__res *up = adapts ? ds__res_ref(what->up.user, NULL) : NULL;
     if (adapts && !up) {
         ds__host_free(r);
         return DS_ERR_INVALID_HANDLE;
@@ -15172,7 +15188,7 @@ static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_res
     if (r < 0)
         return r;
     what->up = *upstream;
-    return ds__res_new(what, out);
+    return ds__res_create(what, out);
 }
 
 /* Begins a function that makes a resource: `what` is its record. */
@@ -15187,7 +15203,7 @@ DSDEF ds_result(ds_resource_create_device)(ds_device device, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_device", DS__RES_DEVICE);
     DS__RESOLVE(device);
     what.device = device;
-    return ds__res_new(&what, out);
+    return ds__res_create(&what, out);
 }
 
 DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
@@ -15195,12 +15211,12 @@ DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
     if (pool.id && !ds__mem_pool_of(pool))
         return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
-    return ds__res_new(&what, out);
+    return ds__res_create(&what, out);
 }
 
 DSDEF ds_result(ds_resource_create_driver_pool)(ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_driver_pool", DS__RES_DRIVER);
-    return ds__res_new(&what, out);
+    return ds__res_create(&what, out);
 }
 
 DSDEF ds_result(ds_resource_create_functions)(ds_resource_alloc_fn alloc_fn,
@@ -15295,7 +15311,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
     if (result < 0)
         return result;
     int made = resource->alloc_fn == ds__res_alloc;
-    ds__res *r = made ? ds__res_enter(resource->user, NULL) : NULL;
+    ds__res *r = made ? ds__res_ref(resource->user, NULL) : NULL;
     if (made && !r)
         return DS_ERR_INVALID_HANDLE;
     if (made && r->kind == DS__RES_STATISTICS) {
@@ -15307,7 +15323,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
                           "the resource was not created by ds_resource_create_stats");
     }
     if (made)
-        ds__res_leave(r, 1);
+        ds__res_unref(r, 1);
     return result;
 }
 
@@ -15332,7 +15348,7 @@ DSDEF ds_result(ds_resource_pop_stats)(const ds_resource *resource, ds_resource_
 }
 
 /* Frees a record that is not in the table. */
-static void ds__res_end(ds__res *r) {
+static void ds__res_destroy(ds__res *r) {
     for (int i = 0; i < 64; i++)
         while (r->moved[i]) {
             ds__moved *next = r->moved[i]->next;
@@ -15361,7 +15377,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
     if (result < 0)
         return result;
     if (resource->alloc_fn == ds__res_alloc) {
-        ds__res *r = ds__res_enter(resource->user, NULL);
+        ds__res *r = ds__res_ref(resource->user, NULL);
         if (!r)
             return DS_ERR_INVALID_HANDLE;
         ds__mutex_lock(&ds__rs.lock);
@@ -15377,7 +15393,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
         if (standing)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
                             "adaptors that use this resource: %d; destroy them first", standing);
-        ds__res_end(r);
+        ds__res_destroy(r);
     }
     memset(resource, 0, sizeof *resource);
     return DS_OK;
@@ -15391,7 +15407,7 @@ static void ds__resource_shutdown(void) {
             continue;
         ds__log_warn("resource created at %s:%d was not destroyed",
                      r->made.file ? r->made.file : "?", r->made.line);
-        ds__res_end(r);
+        ds__res_destroy(r);
     }
     ds__host_free(ds__rs.at);
     ds__rs.at = NULL;
@@ -15426,7 +15442,7 @@ static ds_result ds__export_hold_export(ds__export_hold *h) {
     ds__registries_lock();
     r = ds__registry_own(&b);
     if (r == DS_OK)
-        r = ds__export_slot_new(b, &facts, &h->stake, &h->generation);
+        r = ds__export_slot_create(b, &facts, &h->slot, &h->generation);
     ds__registries_unlock();
     return r;
 }
@@ -15475,8 +15491,8 @@ typedef struct ds__exported {
 
 /* Makes a record for a block of an exported segment, with an export slot and an event.
    ds__share.mutex is held. */
-static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold *h,
-                                    ds__ipc_export **out) {
+static ds_result ds__ipc_export_create(const ds__exported *x, const ds__export_hold *h,
+                                       ds__ipc_export **out) {
     ds__ipc_export *s = ds__host_alloc(sizeof *s);
     if (!s)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
@@ -15484,17 +15500,17 @@ static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold
     s->ptr = x->start;
     ds__export_slot_facts facts = { .size = x->size,
                                     .offset = (uint64_t)(x->start - x->base),
-                                    .segment = h->stake,
+                                    .segment = h->slot,
                                     .segment_generation = h->generation };
     ds__registries_lock();
-    ds_result r = ds__export_slot_new(ds__registries.own, &facts, &s->stake, &s->generation);
+    ds_result r = ds__export_slot_create(ds__registries.own, &facts, &s->slot, &s->generation);
     ds__registries_unlock();
     if (r < 0) {
         ds__host_free(s);
         return r;
     }
     if (ds__share.events < DS__SENT_EVENTS) {
-        r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event);
+        r = ds__event_create(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event);
         if (r < 0) {
             ds__ipc_export_end(s);
             return r;
@@ -15508,7 +15524,7 @@ static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold
 /* Enters the record's event in the export slot for importers, after the event was recorded for the
    first time. ds__share.mutex is held. */
 static ds_result ds__ipc_export_event(const ds__ipc_export *s) {
-    ds__export_slot_facts *facts = &ds__registries.own->sheet->stake[s->stake].facts;
+    ds__export_slot_facts *facts = &ds__registries.own->page->slot[s->slot].facts;
     unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
@@ -15551,11 +15567,11 @@ static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     int same = b == x->block;
     if (same && fresh) {
         b->exported = 1;
-        ds__lock_take(&ds__share.lock);
+        ds__spinlock_lock(&ds__share.lock);
         ds__ipc_export **bucket = ds__ipc_export_bucket(x->start);
         fresh->next = *bucket;
         *bucket = fresh;
-        ds__lock_give(&ds__share.lock);
+        ds__spinlock_unlock(&ds__share.lock);
     }
     if (b)
         ds__arena_unlock(a);
@@ -15576,11 +15592,11 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     ds_result r = ds__export_hold_export(h);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__share.lock);
+    ds__spinlock_lock(&ds__share.lock);
     s = ds__ipc_export_find(x->start, 0);
-    ds__lock_give(&ds__share.lock);
+    ds__spinlock_unlock(&ds__share.lock);
     if (!s) {
-        r = ds__ipc_export_new(x, h, &fresh);
+        r = ds__ipc_export_create(x, h, &fresh);
         s = fresh;
     }
     if (r == DS_OK)
@@ -15600,7 +15616,7 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     p->pid = ds__registries.own->pid;
     p->fd = ds__registries.own->fd;
     p->cookie = ds__registries.own->cookie;
-    p->stake = s->stake;
+    p->slot = s->slot;
     p->generation = s->generation;
     return DS_OK;
 }
@@ -15641,7 +15657,7 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
 /* alloc/ipc_import.h - importing blocks of other processes.
 
    Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
-   process, ds__got_new takes the lease of a block, and ds__ipc_memory_wait makes the stream wait
+   process, ds__got_create takes the lease of a block, and ds__ipc_memory_wait makes the stream wait
    for the exporter's work.
 
    Invariants: A block that is imported several times on a device has one record (ds__got) and
@@ -15662,13 +15678,13 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     (void)status;
     if (atomic_fetch_sub(&g->left, 1) != 1)
         return;
-    ds__lease_drop(g->guest->board, g->stake, g->lease);
+    ds__lease_unref(g->guest->registry, g->slot, g->lease);
     atomic_store(&g->gone, 1); /* now other threads may free the record */
 }
 
 /* Opens the memory of a segment, whose lease is taken. ds__share.mutex is held. */
 static ds_result ds__guest_open(ds__guest *q) {
-    const ds__export_slot_facts *facts = &q->board->sheet->stake[q->stake].facts;
+    const ds__export_slot_facts *facts = &q->registry->page->slot[q->slot].facts;
     void *base = NULL;
     if (facts->device_type != (uint32_t)q->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -15684,7 +15700,7 @@ static ds_result ds__guest_open(ds__guest *q) {
 static ds__guest *ds__guest_find(ds_device device, const ds__export_slot_facts *block,
                                  const ds__registry *b) {
     ds__guest *q = ds__share.guests;
-    while (q && (q->board != b || q->stake != block->segment ||
+    while (q && (q->registry != b || q->slot != block->segment ||
                  q->generation != block->segment_generation || q->device.index != device.index ||
                  q->device.type != device.type))
         q = q->next;
@@ -15703,14 +15719,14 @@ static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *blo
     if (!q)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     q->device = device;
-    q->board = b;
-    q->stake = block->segment;
+    q->registry = b;
+    q->slot = block->segment;
     q->generation = block->segment_generation;
-    ds_result r = ds__lease_take(b, q->stake, q->generation, &q->lease);
+    ds_result r = ds__lease_ref(b, q->slot, q->generation, &q->lease);
     if (r == DS_OK) {
         r = ds__guest_open(q);
         if (r < 0)
-            ds__lease_drop(b, q->stake, q->lease);
+            ds__lease_unref(b, q->slot, q->lease);
     }
     if (r < 0) {
         ds__host_free(q);
@@ -15731,7 +15747,7 @@ static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *blo
 static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const ds__registry *b) {
     for (ds__got *g = ds__share.got; g; g = g->next) {
         int left = atomic_load(&g->left);
-        if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation)
+        if (g->guest->registry != b || g->slot != p->slot || g->generation != p->generation)
             continue;
         if (g->guest->device.type != device.type || g->guest->device.index != device.index)
             continue;
@@ -15753,14 +15769,14 @@ static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
 
 /* Makes a record of an import: takes the lease of the block, and opens its segment. ds__share.mutex
    is held. */
-static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__registry *b,
-                             ds__got **out) {
+static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__registry *b,
+                                ds__got **out) {
     uint32_t lease;
     ds__guest *q = NULL;
-    ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
+    ds_result r = ds__lease_ref(b, p->slot, p->generation, &lease);
     if (r < 0)
         return r;
-    const ds__export_slot_facts *facts = &b->sheet->stake[p->stake].facts;
+    const ds__export_slot_facts *facts = &b->page->slot[p->slot].facts;
     ds__got *g = NULL;
     r = ds__inner_check(p, (size_t)facts->size);
     if (r == DS_OK) {
@@ -15772,14 +15788,14 @@ static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__regi
         r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
         ds__host_free(g);
-        ds__lease_drop(b, p->stake, lease);
+        ds__lease_unref(b, p->slot, lease);
         return r;
     }
     q->blocks++;
     g->guest = q;
     g->ptr = q->base + facts->offset;
     g->size = (size_t)facts->size;
-    g->stake = p->stake;
+    g->slot = p->slot;
     g->generation = p->generation;
     g->lease = lease;
     g->open = 1;
@@ -15792,14 +15808,14 @@ static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__regi
 
 /* Makes the stream wait for the work that the exporter had enqueued before the export. */
 static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
-    const ds__export_slot_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
+    const ds__export_slot_facts *facts = &g->guest->registry->page->slot[g->slot].facts;
     ds_event event = { 0 };
     if (!atomic_load(&facts->has_event))
         return DS_OK;
     ds_result r = ds__event_open(g->guest->device, facts->handle, &event);
     if (r == DS_OK)
         r = ds__wait_event(stream, event, DS__OP_WAIT);
-    ds__event_drop(event);
+    ds__use_event_destroy(event);
     return r;
 }
 
@@ -15814,7 +15830,7 @@ static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_
         return r;
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
-        r = ds__got_new(device, p, b, &g);
+        r = ds__got_create(device, p, b, &g);
     else
         r = ds__inner_check(p, g->size);
     if (r == DS_OK)
@@ -15839,7 +15855,7 @@ static ds_result ds__ipc_memory_check(const ds__ipc_memory *p, ds_device device)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the handle has version %d; versions up to %d are supported", p->version,
                         DS__PARCEL_VERSION);
-    DS__REQUIRE(p->stake < DS__STAKES && !memcmp(p->zero, none.zero, sizeof p->zero) &&
+    DS__REQUIRE(p->slot < DS__EXPORT_SLOTS && !memcmp(p->zero, none.zero, sizeof p->zero) &&
                     !p->zero_too && !memcmp(p->rest, none.rest, sizeof p->rest),
                 "the handle was not written by ds_mem_export");
     if (p->type != device.type)
@@ -15891,7 +15907,7 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
 /* Enqueues the callback that ends the import. *out_wait: 1 if the stream has failed, so the caller
    must wait for the stream and call ds__got_passed. ds__share.mutex is held. */
 static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
-    ds__op op = ds__op_make(DS__OP_CALLBACK);
+    ds__op op = ds__op_init(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
     op.u.host.callback = ds__got_passed;
     op.u.host.user = g;
@@ -15939,7 +15955,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
 /* alloc/leaks.h - report of leaks at shutdown.
 
    Reports the blocks of a device that were not freed, grouped by owner, as warnings
-   (ds__tell_leaks). ds__mem_end calls ds__tell_leaks for each device and for pinned memory.
+   (ds__tell_leaks). ds__mem_deinit calls ds__tell_leaks for each device and for pinned memory.
 
    Invariants: Blocks in the own pool of a capture belong to a graph and are not leaks. At most
    100 owners are reported, those with the most bytes first.
@@ -15975,7 +15991,7 @@ static void ds__tell_leaks(ds__mem_dev *dev) {
 /* alloc/shutdown.h - the allocator's part of ds_shutdown.
 
    ds__mem_shutdown frees all memory of the allocator and resets its state, so that a later call
-   starts it anew. ds__mem_end reports the blocks of a device that were not freed, then frees
+   starts it anew. ds__mem_deinit reports the blocks of a device that were not freed, then frees
    its segments, events and mutexes. It serves the devices and, by ds__pinned_shutdown, pinned
    memory. ds__mem_module has the functions that the core calls.
 
@@ -15987,7 +16003,7 @@ static void ds__tell_leaks(ds__mem_dev *dev) {
    graphs that release their pools. No lock of the allocator is held while drivers and the upstreams
    of pools (user code) free segments.
    Threads: the thread of ds_shutdown, after all work has ended. CUDA's callback thread may run
-   ds__capture_pool_release at the same time; ds__memory_state.closing keeps it away from pools. */
+   ds__capture_pool_unref at the same time; ds__memory_state.closing keeps it away from pools. */
 
 /* Frees the memory of a segment, its granule table, and the events of its blocks. */
 static void ds__segment_shutdown(ds__arena *a, ds__segment *s) {
@@ -15997,7 +16013,7 @@ static void ds__segment_shutdown(ds__arena *a, ds__segment *s) {
         DS_IGNORE(ds__source_free(a, s));
     for (ds__mem_block *b = s->first; b; b = b->next)
         for (ds__stream_use *u = b->uses; u; u = u->next)
-            ds__event_drop(u->event);
+            ds__use_event_destroy(u->event);
     ds__host_free(s->granule);
 }
 
@@ -16006,14 +16022,14 @@ static void ds__arena_shutdown(ds__arena *a) {
     for (ds__segment *s = a->segments; s; s = s->next)
         ds__segment_shutdown(a, s);
     for (ds__stream_use *u = a->spare_uses; u; u = u->next)
-        ds__event_drop(u->event);
-    ds__event_drop(a->end);
+        ds__use_event_destroy(u->event);
+    ds__use_event_destroy(a->end);
     ds__mutex_destroy(&a->grow);
     ds__mutex_destroy(&a->giving);
 }
 
 /* Reports the blocks of a device that were not freed, then frees all memory of the device. */
-static void ds__mem_end(ds__mem_dev *dev) {
+static void ds__mem_deinit(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     ds__tell_leaks(dev);
     ds__stream_end(giver);
@@ -16032,11 +16048,11 @@ static void ds__pinned_shutdown(void) {
         for (ds__segment *s = a->segments; s; s = s->next)
             for (ds__mem_block *b = s->first; b; b = b->next)
                 for (ds__stream_use *u = b->uses; u; u = u->next) {
-                    ds__hold_drop(u->hold);
+                    ds__hold_unref(u->hold);
                     u->hold = NULL;
                 }
     if (dev)
-        ds__mem_end(dev);
+        ds__mem_deinit(dev);
     atomic_store(&ds__host.dev, NULL);
     atomic_store(&ds__host.limit, 0);
     ds__host.configured = 0;
@@ -16055,7 +16071,7 @@ static void ds__mem_shutdown(void) {
             ds__mem_dev *dev = ds__mem_device_at(backend, i);
             if (!dev)
                 continue;
-            ds__mem_end(dev);
+            ds__mem_deinit(dev);
             atomic_store(ds__module_device(DS__MODULE_ALLOC, backend, i), NULL);
         }
     ds__resource_shutdown();

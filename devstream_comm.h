@@ -585,7 +585,7 @@ typedef struct ds_plan_step {
     int lane;            /**< lane of the rank */
     ds_plan_location to; /**< location written */
     size_t bytes;        /**< bytes written */
-    uint32_t from;       /**< locations read: index of the first in ds_plan.spot */
+    uint32_t from;       /**< locations read: index of the first in ds_plan.location */
     /** 1: a copy; more: a sum of so many operands in this order, all on the step's own rank */
     uint32_t from_count;
     /** steps of other lanes to wait for: index of the first in ds_plan.before */
@@ -607,10 +607,10 @@ typedef struct ds_plan {
     /** estimated bound: S over the narrowest cut of the links, plus ceil(log2 p) times the shortest
         latency (all_reduce: twice that) */
     int64_t bound_ns;
-    size_t steps;                 /**< number of steps */
-    const ds_plan_step *step;     /**< steps in the order of their begin */
-    const ds_plan_location *spot; /**< locations read by the steps */
-    const uint32_t *before;       /**< indices of steps to wait for */
+    size_t steps;                     /**< number of steps */
+    const ds_plan_step *step;         /**< steps in the order of their begin */
+    const ds_plan_location *location; /**< locations read by the steps */
+    const uint32_t *before;           /**< indices of steps to wait for */
     const size_t *scratch; /**< bytes of scratch memory of each rank and, last, of the host */
 } ds_plan;
 
@@ -973,15 +973,15 @@ typedef struct ds__tensor {
 
 static struct {
     _Atomic int ready;
-    ds__lock lock; /* protects the members below */
+    ds__spinlock lock; /* protects the members below */
     ds__tensor *bucket[DS__TENSOR_BUCKETS];
     ds__storage *waiting;
     _Atomic int waits;
 } ds__c;
 
-static void ds__tensors_end(void);
+static void ds__tensors_deinit(void);
 
-static const ds__module ds__tensor_module = { .shutdown = ds__tensors_end };
+static const ds__module ds__tensor_module = { .shutdown = ds__tensors_deinit };
 
 /* Prepares the allocator and the tensor module; without effect after the first call. */
 static ds_result ds__tensor_setup(void) {
@@ -990,10 +990,10 @@ static ds_result ds__tensor_setup(void) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    ds__lock_take(&ds__c.lock);
-    ds__module_start(DS__MODULE_TENSOR, &ds__tensor_module);
+    ds__spinlock_lock(&ds__c.lock);
+    ds__module_add(DS__MODULE_TENSOR, &ds__tensor_module);
     atomic_store_explicit(&ds__c.ready, 1, memory_order_release);
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return DS_OK;
 }
 
@@ -1254,7 +1254,7 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
 
 /* tensor/storage.h - storages, the memory that tensors share.
 
-   Creates storages (ds__storage_new) and drops uses of them (ds__storage_drop). The last drop
+   Creates storages (ds__storage_create) and drops uses of them (ds__storage_unref). The last drop
    frees memory of the allocator, or invokes the release function or deleter of foreign memory.
    ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
 
@@ -1263,7 +1263,7 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
    the thread that drops the last use, also after ds_shutdown.
    Locks: takes ds__c.lock to change the waiting list. Memory is freed and foreign functions are
    invoked without it.
-   Threads: ds__storage_drop may run on any thread, also inside a host function. There it queues
+   Threads: ds__storage_unref may run on any thread, also inside a host function. There it queues
    memory of the allocator, and ds__storages_catch_up does nothing. */
 
 /* Returns 1 if the memory of this epoch is still valid: no ds_shutdown has ended it. */
@@ -1272,7 +1272,7 @@ static int ds__of_now(uint32_t epoch) {
            epoch == ds__g.epoch;
 }
 
-static ds__storage *ds__storage_new(int kind, void *ptr, void (*release_fn)(void *)) {
+static ds__storage *ds__storage_create(int kind, void *ptr, void (*release_fn)(void *)) {
     ds__storage *s = calloc(1, sizeof *s);
     if (!s) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
@@ -1310,26 +1310,26 @@ static void ds__storage_release(const ds__storage *s) {
 
 /* Removes a user; the last one frees the memory. NULL is allowed. In a host function, memory of the
    allocator is only queued for ds__storages_catch_up. */
-static ds_result ds__storage_drop(ds__storage *s) {
+static ds_result ds__storage_unref(ds__storage *s) {
     ds_result r = DS_OK;
     if (!s || atomic_fetch_sub(&s->users, 1) != 1)
         return r;
     int now = ds__of_now(s->epoch);
     if (s->kind == DS__OF_ALLOCATOR || s->kind == DS__OF_PINNED) {
         if (now && ds__tls.in_callback) {
-            ds__lock_take(&ds__c.lock);
+            ds__spinlock_lock(&ds__c.lock);
             s->next = ds__c.waiting;
             ds__c.waiting = s;
             atomic_store(&ds__c.waits, 1);
-            ds__lock_give(&ds__c.lock);
+            ds__spinlock_unlock(&ds__c.lock);
             return r;
         }
         if (now)
             r = ds__storage_free_memory(s->kind, s->ptr);
     } else if (now && !ds__tls.in_callback) {
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         ds__storage_release(s);
-        ds__resource_return(o);
+        ds__outside_end(o);
     } else {
         ds__storage_release(s);
     }
@@ -1342,15 +1342,15 @@ static void ds__storages_catch_up(void) {
     if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) ||
         ds__tls.in_callback)
         return;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__storage *s = ds__c.waiting;
     ds__c.waiting = NULL;
     atomic_store(&ds__c.waits, 0);
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     while (s) {
         ds__storage *next = s->next;
         atomic_store(&s->users, 1);
-        DS_IGNORE(ds__storage_drop(s));
+        DS_IGNORE(ds__storage_unref(s));
         s = next;
     }
 }
@@ -1359,11 +1359,11 @@ static void ds__storages_catch_up(void) {
 
    Implements allocation, wrapping, freeing and queries of tensors (ds_tensor_alloc,
    ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms this room creates objects
-   (ds__tensor_new) and adds users to their storages (ds__tensor_share).
+   (ds__tensor_create) and adds users to their storages (ds__tensor_share).
 
-   Invariants: an object is in the table from ds__tensor_new until ds_tensor_free or
+   Invariants: an object is in the table from ds__tensor_create until ds_tensor_free or
    ds_shutdown. Its `data` is the address of the first element, or NULL if the tensor is empty;
-   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_new takes over one use
+   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_create takes over one use
    of the storage, and drops that use on failure.
    Locks: takes ds__c.lock for the table; ds__tensor_place expects that lock. Memory is allocated
    and freed and release functions are invoked without the lock.
@@ -1387,26 +1387,26 @@ static ds__tensor **ds__tensor_place(const void *t) {
 }
 
 static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out_flags) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     const ds__tensor *o = *ds__tensor_place(t);
     if (out)
         *out = o ? o->storage : NULL;
     if (out && *out)
         atomic_fetch_add(&(*out)->users, 1);
     *out_flags = o ? o->flags : 0;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return o != NULL;
 }
 
 /* Creates an object with the description `d`. Takes over one use of the storage, also on failure.
    */
-static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigned flags,
-                                ds_tensor **out) {
+static ds_result ds__tensor_create(const ds__dims *d, ds__storage *storage, unsigned flags,
+                                   ds_tensor **out) {
     size_t n = (size_t)d->ndim;
     ds__storages_catch_up();
     ds__tensor *o = ds__host_alloc(sizeof *o + 2 * n * sizeof(int64_t));
     if (!o) {
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
     }
     o->t = (ds_tensor){
@@ -1419,18 +1419,18 @@ static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigne
     o->storage = storage;
     o->flags = flags;
     o->made = ds__tls.site;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__tensor **at = ds__tensor_place(o);
     o->next = NULL;
     *at = o;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     *out = &o->t;
     return DS_OK;
 }
 
 /* Allocates memory for `d` on the stream, or pinned memory if the stream is zero, and creates the
    object. Sets the address and the device of `d`. */
-static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out) {
+static ds_result ds__tensor_alloc(ds__dims *d, ds_stream stream, ds_tensor **out) {
     int kind = stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED;
     ds__storage *storage = NULL;
     void *ptr = NULL;
@@ -1452,14 +1452,14 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     if (r < 0)
         return r;
     if (ptr) {
-        storage = ds__storage_new(kind, ptr, NULL);
+        storage = ds__storage_create(kind, ptr, NULL);
         if (!storage) {
             DS_IGNORE(ds__storage_free_memory(kind, ptr));
             return DS_ERR_OUT_OF_MEMORY;
         }
     }
     d->first = ptr;
-    return ds__tensor_new(d, storage, 0, out);
+    return ds__tensor_create(d, storage, 0, out);
 }
 
 #define DS__TENSOR_BEGIN(name)                \
@@ -1527,7 +1527,7 @@ DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape,
         ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r == DS_OK && !stream.id)
         r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given (the handle is zero)");
-    return r < 0 ? r : ds__tensor_make(&d, stream, out);
+    return r < 0 ? r : ds__tensor_alloc(&d, stream, out);
 }
 
 DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t *shape,
@@ -1536,13 +1536,13 @@ DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t 
     DS__TENSOR_BEGIN("ds_tensor_alloc_pinned");
     ds_result r =
         ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
-    return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
+    return r < 0 ? r : ds__tensor_alloc(&d, (ds_stream){ 0 }, out);
 }
 
 static ds_result ds__tensor_like(const ds__dims *like, ds_stream stream, ds_tensor **out) {
     ds__dims d = *like;
     ds__dense_like(like, d.strides);
-    return ds__tensor_make(&d, stream, out);
+    return ds__tensor_alloc(&d, stream, out);
 }
 
 DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, ds_tensor **out) {
@@ -1570,15 +1570,15 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (r < 0)
         return ds__refuse_payload(r, user, release_fn);
     r = ds__wrap_read(tensor, flags, out, &d);
-    ds__storage *storage = r == DS_OK ? ds__storage_new(DS__OF_OTHERS, user, release_fn) : NULL;
+    ds__storage *storage = r == DS_OK ? ds__storage_create(DS__OF_OTHERS, user, release_fn) : NULL;
     if (storage)
-        return ds__tensor_new(&d, storage, flags, out);
+        return ds__tensor_create(&d, storage, flags, out);
     if (release_fn) {
         ds__kept_error refusal; /* calls inside the release function may fail */
-        ds__error_keep(&refusal);
-        ds__outside o = ds__resource_leave();
+        ds__error_save(&refusal);
+        ds__outside o = ds__outside_begin();
         release_fn(user);
-        ds__resource_return(o);
+        ds__outside_end(o);
         ds__error_restore(&refusal);
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
@@ -1588,14 +1588,14 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     DS__ENTER("ds_tensor_free");
     if (!tensor)
         return DS_OK;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__tensor **at = ds__tensor_place(tensor);
     ds__tensor *o = *at;
     if (o)
         *at = o->next;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
-    ds_result r = ds__storage_drop(o->storage);
+    ds_result r = ds__storage_unref(o->storage);
     ds__host_free(o);
     ds__storages_catch_up();
     return r;
@@ -1620,7 +1620,7 @@ DSDEF ds_result(ds_tensor_get_flags)(const ds_tensor *tensor, unsigned *out) {
    description has no storage, so the caller must keep the memory. A function changes first,
    shape, strides, count and types of its ds__dims; low, high, item and bytes keep the values of
    the base.
-   Locks: holds none; ds__tensor_share and ds__tensor_new take ds__c.lock.
+   Locks: holds none; ds__tensor_share and ds__tensor_create take ds__c.lock.
    Threads: threads of the caller. The base must not be freed during the call. */
 
 static ds_result ds__dim_resolve(int *dim, int ndim) {
@@ -1642,7 +1642,7 @@ static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_te
     ds__storage *storage;
     unsigned flags;
     (void)ds__tensor_share(base, &storage, &flags);
-    return ds__tensor_new(d, storage, flags, out);
+    return ds__tensor_create(d, storage, flags, out);
 }
 
 /* A stride that leads to no element may have any value, so the product could overflow. */
@@ -1900,13 +1900,13 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
 
    Imports managed tensors of other libraries and exports objects as managed tensors, in the
    plain and the versioned form. Also frees all tensors that are left at shutdown
-   (ds__tensors_end).
+   (ds__tensors_deinit).
 
    Invariants: if an import fails, the managed tensor still belongs to the caller. An exported
    managed tensor (ds__handed) holds one use of the storage until its deleter is called. It is
    allocated with malloc and has copies of shape and strides, so it remains valid after
    ds_shutdown. A read-only tensor is exported in the versioned form only.
-   Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_end takes no lock for
+   Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_deinit takes no lock for
    the table; ds_shutdown calls it with ds__g.mutex held, and foreign deleters run inside.
    Threads: imports and exports run on threads of the caller. The deleters of exported tensors
    may run on any thread, also inside a host function, and do not change ds_error_get_last. */
@@ -1915,16 +1915,17 @@ static ds_result ds__dlpack_import(const ds_tensor *t, int kind, void *managed, 
                                    ds_tensor **out) {
     ds__dims d;
     ds_result r = ds__tensor_read(t, ds__name_of("the managed tensor", DS__NO_LIST), &d);
-    ds__storage *storage = r == DS_OK ? ds__storage_new(kind, managed, NULL) : NULL;
+    ds__storage *storage = r == DS_OK ? ds__storage_create(kind, managed, NULL) : NULL;
     if (!storage)
         return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
-    /* A second user, so that a failure of ds__tensor_new does not invoke the caller's deleter. */
+    /* A second user, so that a failure of ds__tensor_create does not invoke the caller's deleter.
+       */
     atomic_fetch_add(&storage->users, 1);
-    r = ds__tensor_new(&d, storage, flags, out);
+    r = ds__tensor_create(&d, storage, flags, out);
     if (r < 0)
         free(storage);
     else
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
     return r;
 }
 
@@ -1960,12 +1961,12 @@ typedef struct ds__handed {
 
 static void ds__handed_end(ds__handed *e) {
     ds__tls.mute++; /* the caller of a deleter does not expect an error of devstream */
-    DS_IGNORE(ds__storage_drop(e->storage));
+    DS_IGNORE(ds__storage_unref(e->storage));
     ds__tls.mute--;
     free(e);
 }
 
-static void ds__handed_delete(ds_managed_tensor *self) {
+static void ds__handed_destroy(ds_managed_tensor *self) {
     ds__handed_end(self->manager_ctx);
 }
 
@@ -1975,22 +1976,22 @@ static void ds__handed_delete_versioned(ds_managed_tensor_versioned *self) {
 
 /* Allocates a managed tensor, which holds a use of the tensor's storage, and copies the description
    to it. */
-static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__handed **out,
-                                unsigned *out_flags) {
+static ds_result ds__handed_create(const ds_tensor *tensor, int versioned, ds__handed **out,
+                                   unsigned *out_flags) {
     DS__REQUIRE(tensor, "the tensor is NULL");
     ds__storage *storage;
     int known = ds__tensor_share(tensor, &storage, out_flags);
     DS__REQUIRE(known, "%p is not a tensor of devstream; create one by ds_tensor_wrap",
                 (const void *)tensor);
     if (!versioned && *out_flags & DS_TENSOR_READ_ONLY) {
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the tensor is read-only; use ds_tensor_export_versioned");
     }
     size_t n = (size_t)tensor->ndim;
     ds__handed *e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t));
     if (!e) {
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
     }
     ds_tensor *t = versioned ? &e->u.versioned.tensor : &e->u.plain.tensor;
@@ -2010,11 +2011,11 @@ DSDEF ds_result(ds_tensor_export)(const ds_tensor *tensor, ds_managed_tensor **o
     unsigned flags;
     ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export");
-    ds_result r = ds__handed_new(tensor, 0, &e, &flags);
+    ds_result r = ds__handed_create(tensor, 0, &e, &flags);
     if (r < 0)
         return r;
     e->u.plain.manager_ctx = e;
-    e->u.plain.deleter = ds__handed_delete;
+    e->u.plain.deleter = ds__handed_destroy;
     *out = &e->u.plain;
     return DS_OK;
 }
@@ -2024,7 +2025,7 @@ DSDEF ds_result(ds_tensor_export_versioned)(const ds_tensor *tensor,
     unsigned flags;
     ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export_versioned");
-    ds_result r = ds__handed_new(tensor, 1, &e, &flags);
+    ds_result r = ds__handed_create(tensor, 1, &e, &flags);
     if (r < 0)
         return r;
     e->u.versioned.version = (ds_dlpack_version){ DS_DLPACK_MAJOR, DS_DLPACK_MINOR };
@@ -2037,7 +2038,7 @@ DSDEF ds_result(ds_tensor_export_versioned)(const ds_tensor *tensor,
 
 /* Called by ds_shutdown. Warns of tensors that were not freed. Foreign memory is released now; the
    allocator frees its own memory later. */
-static void ds__tensors_end(void) {
+static void ds__tensors_deinit(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
@@ -2047,7 +2048,7 @@ static void ds__tensors_end(void) {
             if (o->storage && o->storage->kind <= DS__OF_PINNED)
                 o->storage->epoch--;
             ds__tls.in_callback++;
-            DS_IGNORE(ds__storage_drop(o->storage));
+            DS_IGNORE(ds__storage_unref(o->storage));
             ds__tls.in_callback--;
             ds__host_free(o);
         }
@@ -2124,8 +2125,8 @@ typedef struct ds__comm_masks {
     uint64_t sign; /* floats: the highest bit; else 0 */
     /* bits to invert so that numbers compare like unsigned ones; for the minimum all others, too */
     uint64_t flip;
-    /* floats: added to a number without its sign, the sum reaches the highest bit if and only if the
-       number is NaN; else 0 */
+    /* floats: added to a number without its sign, the sum reaches the highest bit if and only if
+       the number is NaN; else 0 */
     uint64_t room;
     uint64_t quiet; /* floats: the NaN that is written; else 0 */
     uint32_t shift; /* bits - 1 */
@@ -2408,8 +2409,9 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);                      \
     }
 
-/* Maximum and minimum of integers, f16 and bf16: the numbers become signed keys, and the largest key
-   is the result. The key of NaN is larger than all others. S is a signed type, U an unsigned one. */
+/* Maximum and minimum of integers, f16 and bf16: the numbers become signed keys, and the largest
+   key is the result. The key of NaN is larger than all others. S is a signed type, U an unsigned
+   one. */
 typedef struct ds__comm_order {
     uint64_t fold;     /* bits to invert in a negative f16 or bf16 */
     uint64_t flip;     /* bits to invert in every number afterwards */
@@ -2454,9 +2456,9 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         U more = (U)((x) > (a));                   \
         a = (S)(((U)(x)&more) | ((U)(a) & ~more)); \
     }
-/* Maximum of floats of type V, whose bits are a U; for the minimum all signs are inverted. +0 and -0
-   compare as equal: if the maximum is a zero, it is -0 only if all zeros are negative. `all` has the
-   bits that are set in all numbers; for zeros that is the sign. */
+/* Maximum of floats of type V, whose bits are a U; for the minimum all signs are inverted. +0 and
+   -0 compare as equal: if the maximum is a zero, it is -0 only if all zeros are negative. `all` has
+   the bits that are set in all numbers; for zeros that is the sign. */
 #define DS__COMM_LARGER_REAL(V, U, from, a, all, nan)           \
     {                                                           \
         U bits = *(const U *)(const void *)(from) ^ flip, more; \
@@ -3299,8 +3301,8 @@ static const ds__comm_run_fn ds__comm_runs_32[][DS__COMM_F64 + 1] = {
    Locks: takes none, but may run under the locks of the driver's run_together.
    Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 
-/* Reduces whole blocks. around: 1 to write around the caches. vector: bytes of the vectors to use, 16
-   or 32. */
+/* Reduces whole blocks. around: 1 to write around the caches. vector: bytes of the vectors to use,
+   16 or 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                    size_t bytes, int around, int vector) {
 #if DS__VECTOR_HAS_32
@@ -3315,7 +3317,8 @@ static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, con
 }
 
 /* Reduces numbers first to end - 1 of f16 or bf16 if the first input or the result is f32, as in
-   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block. */
+   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block.
+   */
 static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end,
                                  int vector) {
     enum { NUMBERS = 256 };
@@ -4137,7 +4140,7 @@ static const char ds__ptx_comm_pack[] =
    ds__comm_launch run the CPU form at once.
    Locks: ds__comm_made.mutex is held while a kernel is created, and the lock of the kernel table
    is taken under that mutex. No driver call runs under the mutex.
-   Threads: caller's threads, several at the same time. ds__comm_kernels_end runs in ds_shutdown
+   Threads: caller's threads, several at the same time. ds__comm_kernels_deinit runs in ds_shutdown
    only. */
 
 enum {
@@ -4261,7 +4264,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     out->id = atomic_load(&ds__comm_made.id[which]);
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
-        r = ds__kernel_new(&desc, out);
+        r = ds__kernel_create(&desc, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }
@@ -4270,13 +4273,13 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
 }
 
 /* Destroys the kernels. Called by ds_shutdown, when no launch is pending. */
-static void ds__comm_kernels_end(void) {
+static void ds__comm_kernels_deinit(void) {
     for (int i = 0; i < DS__COMM_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__comm_made.id[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
         if (!k)
             continue;
-        ds__table_kill(&ds__g.kernels, k);
+        ds__table_invalidate(&ds__g.kernels, k);
         ds__unpin(&ds__g.kernels, k);
     }
 }
@@ -4326,7 +4329,8 @@ static const unsigned char ds__comm_complex_products[5] = { 0, 0, 0, 1 + DS__COM
                                                             1 + DS__COMM_C128 };
 
 /* Returns the kind of a data type's numbers, and their count per element; -1: the reduction is not
-   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average. */
+   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average.
+   */
 static int ds__comm_kind(ds_dtype dtype, uint32_t *op, uint32_t divisor, uint64_t *per_element) {
     int complex = dtype.code == DS_CODE_COMPLEX;
     *per_element = complex && *op != DS__COMM_PRODUCT ? 2 : 1;
@@ -4362,8 +4366,8 @@ static int ds__comm_which(uint32_t kind, uint32_t op, uint32_t wide) {
     return kind == DS__COMM_F32 ? DS__COMM_REAL32 : DS__COMM_REAL64;
 }
 
-/* With these compiler options, the compiler may reorder sums and assume that there is no NaN, so the
-   results would not be bit-identical. */
+/* With these compiler options, the compiler may reorder sums and assume that there is no NaN, so
+   the results would not be bit-identical. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
     defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__COMM_EXACT = 0 };
@@ -4397,11 +4401,11 @@ enum { DS__COMM_EXACT = 1 };
    5. If the steps are small and no lane has pending work, the calling thread runs the steps
       (inline_bytes and run_together of the driver). Nothing is enqueued then.
 
-   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
+   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and locations are
    named by index. A step waits only for earlier steps of the list. A temporary region has no
    address until ds__work_run allocates its memory.
    Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
-   driver call runs under that lock. ds_shutdown works without the lock. ds__side_take reads the
+   driver call runs under that lock. ds_shutdown works without the lock. ds__side_ref reads the
    handle of a stream without the lock after marking the stream as taken.
    Threads: several threads may run collectives at the same time. A ds__work lies on the stack of
    the calling thread and is used by that thread only. */
@@ -4484,7 +4488,7 @@ typedef struct ds__cstep {
     size_t src_pitch;        /* copy: bytes */
     ds__reduction reduction; /* reduction */
     uint32_t strided;        /* strided copy: index of its form */
-    uint32_t first;          /* reduction: index of the first input in the spots */
+    uint32_t first;          /* reduction: index of the first input in the locations */
     uint32_t count;          /* reduction: number of inputs */
 } ds__cstep;
 
@@ -4508,11 +4512,11 @@ typedef struct ds__work {
     ds__region *region;
     ds__cstep *step;
     ds__link *link;
-    ds__location *spot;
+    ds__location *location;
     ds__strided *strided;
     const void **in; /* addresses of the inputs of the reduction that is being launched */
-    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
-        spot_room, strideds, strided_room;
+    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, locations,
+        location_room, strideds, strided_room;
     ds_result r;        /* the first failure */
     size_t most;        /* largest number of inputs of a reduction */
     size_t temporaries; /* number of temporary regions */
@@ -4527,7 +4531,7 @@ typedef struct ds__work {
     ds__clane lane_first[8];
     ds__region region_first[12];
     ds__cstep step_first[8];
-    ds__location spot_first[8];
+    ds__location location_first[8];
     const void *in_first[8];
     _Alignas(16) char first[16 << 10];
 } ds__work;
@@ -4867,7 +4871,7 @@ static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
 /* topology/types.h - nodes, links and routes of a topology.
 
    Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
-   (ds__troute). ds__route_of finds a route; ds__array_grow grows an array.
+   (ds__troute). ds__route_of finds a route; ds__array_add grows an array.
 
    Policy:
    1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
@@ -4879,7 +4883,7 @@ static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
       faster side makes the copies of a pair.
 
    Invariants: node 0 is the host. The table of routes has devices + 1 rows and columns, and the
-   last of both is the host. A topology does not change after ds__routes_make.
+   last of both is the host. A topology does not change after ds__routes_build.
    Locks: none.
    Threads: a topology under construction belongs to one thread. Later, any number of threads may
    read it, but none may free it at the same time. */
@@ -4965,24 +4969,14 @@ static const struct {
 
 /* Adds a zeroed element to an array, which may move. Returns the element; if memory is exhausted,
    reports the error and returns NULL. */
-static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size) {
-    void *at;
-    memcpy(&at, array, sizeof at);
-    if (count == *room) {
-        size_t n = *room ? 2 * *room : 16;
-        void *fresh = n < UINT32_MAX ? ds__host_alloc(n * size) : NULL;
-        if (!fresh) {
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n);
-            return NULL;
-        }
-        if (at)
-            memcpy(fresh, at, count * size);
-        ds__host_free(at);
-        memcpy(array, &fresh, sizeof fresh);
-        at = fresh;
-        *room = n;
+static void *ds__array_add(void *array, size_t count, size_t *room, size_t size) {
+    char *at;
+    if (count >= UINT32_MAX || !ds__array_reserve(array, size, count, 1, room)) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", count + 1);
+        return NULL;
     }
-    return (char *)at + count * size;
+    memcpy(&at, array, sizeof at);
+    return at + count * size;
 }
 
 /* Returns the route from one rank to another; rank `devices` is the host. */
@@ -4995,7 +4989,7 @@ static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
 
 /* topology/route.h - routes and groups of devices.
 
-   ds__routes_make computes the table of routes, the groups and the islands, as the last step of
+   ds__routes_build computes the table of routes, the groups and the islands, as the last step of
    a construction. ds__route_ways_find finds the paths from one node; ds__groups_find assigns the
    devices to groups.
 
@@ -5003,7 +4997,7 @@ static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
    of a pair, the last line counts. A route has room for one wire more than there are switches and
    sockets, and for two measured ones. A measured rate below that of the links adds a wire to one
    route. A measured rate of both directions at once adds one wire to two routes. Every device
-   reaches every other directly or through the host, or ds__routes_make fails.
+   reaches every other directly or through the host, or ds__routes_build fails.
    Locks: none.
    Threads: the thread that constructs the topology. */
 
@@ -5122,7 +5116,7 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
 
 /* Adds a wire at the end of a route. Returns 0 if memory is exhausted. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
-    double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+    double *w = ds__array_add(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
     if (!w)
         return 0;
     *w = rate;
@@ -5221,7 +5215,7 @@ static int ds__route_most(const ds_topology *t) {
 }
 
 /* Makes the routes in the form that the virtual clock of the CPU driver takes. */
-static ds_result ds__ways_make(ds_topology *t) {
+static ds_result ds__ways_build(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     t->way = ds__host_alloc(n * n * sizeof *t->way);
     if (!t->way)
@@ -5234,7 +5228,7 @@ static ds_result ds__ways_make(ds_topology *t) {
 }
 
 /* Assigns the devices to the groups of all levels. Returns 0 if memory is exhausted. */
-static int ds__groups_make(ds_topology *t) {
+static int ds__groups_build(ds_topology *t) {
     for (int level = 0; level < 3; level++) {
         t->group[level] = ds__host_alloc(((size_t)t->devices + 1) * sizeof **t->group);
         if (!t->group[level])
@@ -5245,7 +5239,7 @@ static int ds__groups_make(ds_topology *t) {
 }
 
 /* Numbers the switches' groups and the members of each. Returns 0 if memory is exhausted. */
-static int ds__islands_make(ds_topology *t) {
+static int ds__islands_build(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     int islands = 0;
     t->island = ds__host_alloc(2 * n * sizeof *t->island);
@@ -5263,8 +5257,8 @@ static int ds__islands_make(ds_topology *t) {
 }
 
 /* Lists the wires of a path between two nodes in `hop`. Returns the route. */
-static ds__troute ds__route_make(const ds_topology *t, const ds__way *way, int from, int to,
-                                 int *hop) {
+static ds__troute ds__route_build(const ds_topology *t, const ds__way *way, int from, int to,
+                                  int *hop) {
     ds__troute r = { t->latency_ns, 1, 0, hop, way[to].rate, 0, -1 };
     if (from == to || way[to].link < 0)
         return r;
@@ -5288,8 +5282,8 @@ static void ds__routes_from(ds_topology *t, int row, int most, ds__way *way) {
     ds__route_ways_find(t, from, way);
     for (int k = 0; k <= p; k++) {
         ds__troute *r = ds__route_of(t, row, k);
-        *r = ds__route_make(t, way, from, k < p ? t->rank[k] : 0,
-                            t->hop + (r - t->route) * (ptrdiff_t)most);
+        *r = ds__route_build(t, way, from, k < p ? t->rank[k] : 0,
+                             t->hop + (r - t->route) * (ptrdiff_t)most);
     }
 }
 
@@ -5309,13 +5303,13 @@ static ds_result ds__routes_check(const ds_topology *t) {
 
 /* Makes the table of routes and the groups of a topology whose nodes, links and peer lines are
    complete. */
-static ds_result ds__routes_make(ds_topology *t) {
+static ds_result ds__routes_build(ds_topology *t) {
     size_t p = (size_t)t->devices + 1;
     int most = ds__route_most(t);
     ds__way *way = ds__host_alloc((size_t)t->nodes * sizeof *way);
     t->route = ds__host_alloc(p * p * sizeof *t->route);
     t->hop = ds__host_alloc(p * p * (size_t)most * sizeof *t->hop);
-    if (!way || !t->route || !t->hop || !ds__groups_make(t) || !ds__islands_make(t)) {
+    if (!way || !t->route || !t->hop || !ds__groups_build(t) || !ds__islands_build(t)) {
         ds__host_free(way);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     }
@@ -5325,12 +5319,12 @@ static ds_result ds__routes_make(ds_topology *t) {
     if (ds__routes_peers(t) < 0)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__routes_check(t);
-    return r == DS_OK ? ds__ways_make(t) : r;
+    return r == DS_OK ? ds__ways_build(t) : r;
 }
 
 /* topology/build.h - construction and release of topologies.
 
-   ds__topology_new creates a topology with the host as its only node. ds__tnode_add,
+   ds__topology_create creates a topology with the host as its only node. ds__tnode_add,
    ds__tlink_add and ds__tpeer_add extend it for parse.h and here.h. Also implements
    ds_topology_destroy and ds_topology_get_size.
 
@@ -5358,7 +5352,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is already used", name);
     DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "the topology has more than %d nodes",
                 DS__TOPOLOGY_MAX);
-    ds__tnode *n = ds__array_grow(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
+    ds__tnode *n = ds__array_add(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     strcpy(n->name, name);
@@ -5372,7 +5366,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
 /* Adds a link and its wires: one for each direction, or one for both. */
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
-    ds__tlink *l = ds__array_grow(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
+    ds__tlink *l = ds__array_add(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
     if (!l)
         return DS_ERR_OUT_OF_MEMORY;
     *l = link;
@@ -5381,7 +5375,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
         l->wire[i] = l->wire[0];
         if (i && l->half)
             continue;
-        double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+        double *w = ds__array_add(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
         if (!w)
             return DS_ERR_OUT_OF_MEMORY;
         *w = l->rate[i];
@@ -5391,7 +5385,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
 }
 
 static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
-    struct ds__tpeer *one = ds__array_grow(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
+    struct ds__tpeer *one = ds__array_add(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
     if (!one)
         return DS_ERR_OUT_OF_MEMORY;
     *one = peer;
@@ -5400,7 +5394,7 @@ static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
 }
 
 /* Returns a topology with the host only, or NULL if memory is exhausted. */
-static ds_topology *ds__topology_new(void) {
+static ds_topology *ds__topology_create(void) {
     static _Atomic uint64_t ids;
     ds_topology *t = ds__host_alloc(sizeof *t);
     if (t)
@@ -5820,12 +5814,12 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     if (r == DS_OK && !t->devices)
         r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: the topology has no devices", w->number);
     ds__host_free(w);
-    return r == DS_OK ? ds__routes_make(t) : r;
+    return r == DS_OK ? ds__routes_build(t) : r;
 }
 
 /* Creates a topology of a text. */
 static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
-    ds_topology *t = ds__topology_new();
+    ds_topology *t = ds__topology_create();
     ds_result r = t ? ds__topology_parse(text, t) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         *out = t;
@@ -5900,72 +5894,72 @@ static const char *ds__topology_rank_name(const ds_topology *t, int rank) {
 }
 
 /* Writes rate and latency of each pair; * for pairs that do not access each other. */
-static void ds__topology_matrix(const ds_topology *t, ds__text_writer *pen) {
-    ds__text_writer_print(pen, "%-10s", "GB/s us");
+static void ds__topology_matrix(const ds_topology *t, ds__text_writer *writer) {
+    ds__text_writer_print(writer, "%-10s", "GB/s us");
     for (int k = 0; k <= t->devices; k++)
-        ds__text_writer_print(pen, " %11.11s", ds__topology_rank_name(t, k));
-    ds__text_writer_print(pen, "\n");
+        ds__text_writer_print(writer, " %11.11s", ds__topology_rank_name(t, k));
+    ds__text_writer_print(writer, "\n");
     for (int i = 0; i <= t->devices; i++) {
-        ds__text_writer_print(pen, "%-10.10s", ds__topology_rank_name(t, i));
+        ds__text_writer_print(writer, "%-10.10s", ds__topology_rank_name(t, i));
         for (int k = 0; k <= t->devices; k++) {
             const ds__troute *r = ds__route_of(t, i, k);
             if (i == k)
-                ds__text_writer_print(pen, " %11s", "-");
+                ds__text_writer_print(writer, " %11s", "-");
             else if (!r->direct && i < t->devices && k < t->devices)
-                ds__text_writer_print(pen, " %11s", "*");
+                ds__text_writer_print(writer, " %11s", "*");
             else
-                ds__text_writer_print(pen, " %6.1f %4.1f", r->rate / 1e9,
+                ds__text_writer_print(writer, " %6.1f %4.1f", r->rate / 1e9,
                                       (double)r->latency_ns / 1e3);
         }
-        ds__text_writer_print(pen, "\n");
+        ds__text_writer_print(writer, "\n");
     }
 }
 
 /* Writes a graph for dot. The host is left out if it has no link. */
-static void ds__topology_dot(const ds_topology *t, ds__text_writer *pen) {
+static void ds__topology_dot(const ds_topology *t, ds__text_writer *writer) {
     static const char *const shapes[] = { "box", "ellipse", "hexagon", "cylinder" };
-    ds__text_writer_print(pen, "graph \"topology\" {\n");
+    ds__text_writer_print(writer, "graph \"topology\" {\n");
     for (int i = 0; i < t->nodes; i++) {
         int linked = 0;
         for (int l = 0; l < t->links; l++)
             linked |= t->link[l].a == i || t->link[l].b == i;
         if (!linked && t->node[i].kind == DS__NODE_HOST)
             continue;
-        ds__text_writer_print(pen, "\"");
-        ds__text_writer_quote(pen, t->node[i].name);
-        ds__text_writer_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
+        ds__text_writer_print(writer, "\"");
+        ds__text_writer_quote(writer, t->node[i].name);
+        ds__text_writer_print(writer, "\" [shape=%s];\n", shapes[t->node[i].kind]);
     }
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__text_writer_print(pen, "\"");
-        ds__text_writer_quote(pen, t->node[k->a].name);
-        ds__text_writer_print(pen, "\" -- \"");
-        ds__text_writer_quote(pen, t->node[k->b].name);
-        ds__text_writer_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
+        ds__text_writer_print(writer, "\"");
+        ds__text_writer_quote(writer, t->node[k->a].name);
+        ds__text_writer_print(writer, "\" -- \"");
+        ds__text_writer_quote(writer, t->node[k->b].name);
+        ds__text_writer_print(writer, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
                               k->rate[0] / 1e9);
     }
-    ds__text_writer_print(pen, "}\n");
+    ds__text_writer_print(writer, "}\n");
 }
 
 /* Writes a peer line. A line that holds for both directions is written once. */
-static void ds__topology_peer(const ds_topology *t, ds__text_writer *pen,
+static void ds__topology_peer(const ds_topology *t, ds__text_writer *writer,
                               const struct ds__tpeer *e) {
     const char *from = ds__topology_rank_name(t, e->from);
     const char *to = ds__topology_rank_name(t, e->to);
     const char *word = e->what == '1' ? "on" : "off";
     switch (e->what) {
     case 'u':
-        ds__text_writer_print(pen, "peer %s %s push %.0fB/s\n", from, to, e->rate);
+        ds__text_writer_print(writer, "peer %s %s push %.0fB/s\n", from, to, e->rate);
         return;
     case 'd':
-        ds__text_writer_print(pen, "peer %s %s pull %.0fB/s\n", from, to, e->rate);
+        ds__text_writer_print(writer, "peer %s %s pull %.0fB/s\n", from, to, e->rate);
         return;
     case 'l':
-        ds__text_writer_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
+        ds__text_writer_print(writer, "peer %s %s latency %.0fns\n", from, to, e->rate);
         return;
     case 'b':
         if (e->from < e->to)
-            ds__text_writer_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
+            ds__text_writer_print(writer, "peer %s %s both %.0fB/s\n", from, to, e->rate);
         return;
     case 'k':
         word = ds__link_kinds[e->kind].word;
@@ -5974,24 +5968,25 @@ static void ds__topology_peer(const ds_topology *t, ds__text_writer *pen,
         break;
     }
     if (e->from < e->to)
-        ds__text_writer_print(pen, "peer %s %s %s\n", from, to, word);
+        ds__text_writer_print(writer, "peer %s %s %s\n", from, to, word);
 }
 
 /* Writes the form that ds_topology_create_of_text reads. */
-static void ds__topology_text(const ds_topology *t, ds__text_writer *pen) {
+static void ds__topology_text(const ds_topology *t, ds__text_writer *writer) {
     static const char *const kinds[] = { "device", "switch", "socket" };
-    ds__text_writer_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
+    ds__text_writer_print(writer, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
                           t->engines, (long long)t->start_ns, (long long)t->latency_ns, t->memory);
     for (int i = 1; i < t->nodes; i++)
-        ds__text_writer_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
+        ds__text_writer_print(writer, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__text_writer_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
-                              t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0],
-                              k->rate[1], (long long)k->latency, k->half ? " half" : "");
+        ds__text_writer_print(writer, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n",
+                              t->node[k->a].name, t->node[k->b].name, ds__link_kinds[k->kind].word,
+                              k->rate[0], k->rate[1], (long long)k->latency,
+                              k->half ? " half" : "");
     }
     for (int i = 0; i < t->peers; i++)
-        ds__topology_peer(t, pen, &t->peer[i]);
+        ds__topology_peer(t, writer, &t->peer[i]);
 }
 
 DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_format format,
@@ -6003,9 +5998,10 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     DS__REQUIRE(topology && write_fn, "%s is NULL", topology ? "write_fn" : "topology");
     DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0],
                 "format is %d; use a DS_TOPOLOGY_* format", (int)format);
-    ds__text_writer pen = { write_fn, user, 0, 0 };
-    forms[format](topology, &pen);
-    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+    ds__text_writer writer = { write_fn, user, 0, 0 };
+    forms[format](topology, &writer);
+    return writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
+                          : DS_OK;
 }
 
 DSDEF ds_result(ds_topology_get_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
@@ -6232,7 +6228,7 @@ static size_t ds__measure_count, ds__measure_room;
 /* Looks up a pair in either direction. Returns 1 if the pair was measured. */
 static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
     int found = 0;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     for (size_t i = 0; i < ds__measure_count && !found; i++)
         for (int back = 0; back < 2 && !found; back++) {
             const ds__measured *m = &ds__measures[i];
@@ -6246,7 +6242,7 @@ static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
                                    { m->least_ns[back], m->least_ns[!back] } };
             found = 1;
         }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return found;
 }
 
@@ -6296,15 +6292,15 @@ typedef struct ds__probes {
 
 /* Adds measured values to the table. */
 static ds_result ds__measured_add(const ds__measured *m) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__measured *one =
-        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+        ds__array_add(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     if (one) {
         *one = *m;
         ds__measure_count++;
-        ds__module_start(DS__MODULE_TOPOLOGY, &ds__topology_module);
+        ds__module_add(DS__MODULE_TOPOLOGY, &ds__topology_module);
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
@@ -6709,7 +6705,7 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
     for (int i = 0; i < (int)count && r == DS_OK; i++)
         for (int k = i + 1; k < (int)count && r == DS_OK; k++)
             r = ds__here_pair(t, device, i, k, flags);
-    return r == DS_OK ? ds__routes_make(t) : r;
+    return r == DS_OK ? ds__routes_build(t) : r;
 }
 
 /* Resolves the devices of a list. Returns an error if the host is among them, or devices of two
@@ -6737,7 +6733,7 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
     DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2,
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
-    ds_topology *t = ds__topology_new();
+    ds_topology *t = ds__topology_create();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
     t->device = ds__host_alloc(count * sizeof *t->device);
@@ -6857,12 +6853,12 @@ typedef struct ds__draft {
     int *tree; /* parents, p + 1 of each */
     ds__flow *flow;
     ds__dstep *step;
-    ds_plan_location *spot;
+    ds_plan_location *location;
     ds__dlink *link;
     uint32_t *head;
     ds__ring *ring;
-    size_t trees, flows, steps, spots, links, heads, rings, tree_room, flow_room, step_room,
-        spot_room, link_room, head_room, ring_room;
+    size_t trees, flows, steps, locations, links, heads, rings, tree_room, flow_room, step_room,
+        location_room, link_room, head_room, ring_room;
     size_t *scratch;
     int *place; /* rings of a flow: 5 for each rank */
     int64_t end;
@@ -6908,7 +6904,7 @@ typedef struct ds__planned {
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
-    void *at = d->failed ? NULL : ds__array_grow(array, *count, room, size);
+    void *at = d->failed ? NULL : ds__array_add(array, *count, room, size);
     if (!at)
         d->failed = 1;
     else
@@ -6917,14 +6913,14 @@ static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *roo
 }
 
 static void ds__draft_clear(ds__draft *d) {
-    d->steps = d->spots = d->links = d->heads = d->rings = 0;
+    d->steps = d->locations = d->links = d->heads = d->rings = 0;
 }
 
 static void ds__draft_end(ds__draft *d) {
     ds__host_free(d->tree);
     ds__host_free(d->flow);
     ds__host_free(d->step);
-    ds__host_free(d->spot);
+    ds__host_free(d->location);
     ds__host_free(d->link);
     ds__host_free(d->head);
     ds__host_free(d->ring);
@@ -6964,7 +6960,7 @@ static inline int ds__due_before(const ds__due *a, const ds__due *b) {
 }
 
 static int ds__due_put(ds__dues *h, int64_t at, uint32_t rank, uint32_t id) {
-    if (!ds__array_grow(&h->due, h->dues, &h->due_room, sizeof *h->due))
+    if (!ds__array_add(&h->due, h->dues, &h->due_room, sizeof *h->due))
         return 0;
     size_t i = h->dues++;
     ds__due one = { at, rank, id };
@@ -7258,7 +7254,7 @@ typedef struct ds__arrangement {
     ds__dues freed; /* what is free again, by the first step that waits for it */
 } ds__arrangement;
 
-/* Returns 1 if a step copies between groups of many ranks. Its wires would hardly ever be free all
+/* Returns 1 if a step copies between groups of many ranks. Its wires would rarely be free all
    at once, so it may reserve them. */
 static int ds__step_is_far(const ds__draft *d, const ds__dstep *s) {
     if (d->p <= DS__PLAN_LARGE || d->run || s->source < 0 || s->source >= d->p ||
@@ -7288,7 +7284,7 @@ static int ds__step_waits(ds__arrangement *x, uint32_t i, size_t own, int kept) 
         if (!w->busy[r->wire[k]])
             continue;
         int far = ds__step_is_far(d, s);
-        /* its wires would hardly ever be free all at once: nobody else begins on them */
+        /* no other step may begin on its wires, which would rarely be free all at once */
         if (far && !kept) {
             for (size_t m = 0; m < hops; m++)
                 w->kept[r->wire[m]] = i + 1;
@@ -7369,7 +7365,7 @@ static int ds__arrange_begin(ds__arrangement *x, int64_t now) {
     while (x->freed.dues) {
         uint32_t id = ds__due_take(&x->freed).id;
         int ok = 1;
-        /* whatever else waits */
+        /* a step that reserved the wire comes before all others */
         if (w->kept[id]) {
             ok = ds__begin_step(x, w->kept[id] - 1, now);
         } else if (w->head[id] && !ds__arrange_is_busy(x, id)) {
@@ -7443,13 +7439,12 @@ static void ds__schedule_step_after(ds__draft *d, uint32_t step, uint32_t before
 
    Gives each step a lane, and if needed one more step to wait for. With them the virtual clock
    serves the steps in the chosen order where possible. ds__settle_plan does this after
-   ds__schedule_arrange or after a modulo schedule. ds__lanes_in_turn does it for the estimated
-   candidates of many ranks.
+   ds__schedule_arrange or after a modulo schedule.
 
    Invariants: the steps stand in the chosen order, and each waits only for earlier ones.
    `ready`, `start` and `done` follow the rule of the virtual clock; ds__cost_predict computes the
-   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, in
-   ds__settle_plan with few ranks less than DS__PLAN_FEW_LANES.
+   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, with few
+   ranks less than DS__PLAN_FEW_LANES.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -7463,7 +7458,6 @@ typedef struct ds__settling {
     int64_t *engine;  /* of each rank: when its engines are free */
     int64_t *free_at; /* of wires, engines (unused) and memories */
     uint32_t *last;   /* of the same: the last step that used it, plus 1 */
-    uint32_t *used;   /* of each rank: how many lanes have steps */
     ds__due *ended;   /* steps that have a lane, by the time at which they are done */
     size_t count;
 } ds__settling;
@@ -7494,8 +7488,7 @@ static int ds__settling_init(ds__settling *x, ds__draft *d) {
     x->lane = ds__host_alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
     x->engine = ds__host_alloc((x->ranks * x->engines + n) * sizeof *x->engine);
     x->free_at = x->engine ? x->engine + x->ranks * x->engines : NULL;
-    x->last = ds__host_alloc((n + x->ranks) * sizeof *x->last);
-    x->used = x->last ? x->last + n : NULL;
+    x->last = ds__host_alloc(n * sizeof *x->last);
     x->ended = ds__host_alloc((d->steps + 1) * sizeof *x->ended);
     d->lanes = 0;
     return x->lane && x->engine && x->last && x->ended;
@@ -7637,30 +7630,34 @@ static int ds__settle_later(const ds__settling *x, const ds__placing *o, int lan
     return later;
 }
 
-/* Makes a step that is ready too early wait for one more step, if that delays it only a little. */
+/* Makes a step that is ready too early wait for one more step. With few ranks only if the step is
+   delayed little; with many ranks always, since a step out of turn delays thousands of others. */
 static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lanes) {
     ds__dstep *s = o->s;
     const ds__troute *r = o->r;
     const ds__due *ended = x->ended;
+    int large = x->d->p > DS__PLAN_LARGE;
     int64_t patience = x->d->t->start_ns / 4 + (r ? ds__cost_ns((double)s->bytes, r->rate) / 2 : 0);
-    size_t low = ds__settling_after(x, o->earliest);
+    int in_turn = large && ds__placing_turn(x, o, s->lane) > o->before;
+    size_t low = ds__settling_after(x, o->earliest - in_turn);
     int later = -1;
-    if (low && ended[low - 1].at == o->earliest && (low == x->count || ended[low].at > o->start))
+    if (!in_turn && low && ended[low - 1].at == o->earliest &&
+        (low == x->count || ended[low].at > o->start))
         later = ds__settle_later(x, o, lanes);
     if (later >= 0) {
         s->lane = later;
         low--;
     }
-    if (low < x->count && ended[low].at <= o->start + patience) {
+    if (low < x->count && (large || ended[low].at <= o->start + patience)) {
         ds__schedule_step_after(x->d, o->i, ended[low].id);
         s->ready = ended[low].at > o->lane[s->lane] ? ended[low].at : o->lane[s->lane];
     }
 }
 
-/* The virtual clock serves the step that is ready first, whatever the chosen order is. A step that
-   is served holds all it needs from then on. So the steps are gone through in the chosen order,
-   with the times that they get. Each takes a lane. If needed it waits for one more step, so that
-   it is ready after the earlier steps that use the same. Returns 0 if memory is exhausted. */
+/* Gives each step a lane, in the chosen order. The virtual clock serves the step that is ready
+   first, and a served step holds its wires, engine or memory from then on. If needed, a step waits
+   for one more step: it is then ready after the earlier steps of the same wires, engine or memory.
+   Returns 0 if memory is exhausted. */
 static int ds__settle_plan(ds__draft *d) {
     int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
     ds__settling x;
@@ -7671,64 +7668,6 @@ static int ds__settle_plan(ds__draft *d) {
         ds__settle_lane(&x, &o, lanes);
         if (ds__placing_early(&o, o.s->ready, ds__placing_turn(&x, &o, o.s->lane)))
             ds__settle_wait(&x, &o, lanes);
-        ds__placing_run(&x, &o);
-    }
-    ds__settling_deinit(&x);
-    return ok && !d->failed;
-}
-
-/* Returns a lane that is free when the step can start, the latest one; with `in_turn` only lanes
-   in which it is not ready too early. -1: there is none. */
-static int ds__lane_free(const ds__settling *x, const ds__placing *o, int in_turn) {
-    const int64_t *l = o->lane;
-    int used = (int)x->used[o->s->rank];
-    int best = -1;
-    for (int k = 0; k < DS__PLAN_LANES; k++) {
-        int64_t ready = l[k] > o->input ? l[k] : o->input;
-        if (l[k] > o->start || (k >= used && best >= 0 && l[best]))
-            continue;
-        if (in_turn && ds__placing_early(o, ready, ds__placing_turn(x, o, k)))
-            continue;
-        if (best < 0 || l[k] > l[best])
-            best = k;
-    }
-    return best;
-}
-
-/* Gives the step a lane in which it is not ready too early, if there is one; else any that is
-   free; else the one that is free first. */
-static void ds__lane_choose(ds__settling *x, const ds__placing *o) {
-    ds__dstep *s = o->s;
-    uint32_t *used = &x->used[s->rank];
-    s->lane = ds__lane_free(x, o, 1);
-    if (s->lane < 0)
-        s->lane = ds__lane_free(x, o, 0);
-    for (int k = 0, none = s->lane < 0; none && k < DS__PLAN_LANES; k++)
-        if (k == 0 || o->lane[k] < o->lane[s->lane])
-            s->lane = k;
-    if (s->lane >= (int)*used)
-        *used = (uint32_t)s->lane + 1;
-    s->ready = o->lane[s->lane] > o->input ? o->lane[s->lane] : o->input;
-}
-
-/* For many ranks, where one step that begins out of its turn delays thousands. Start and end of
-   each step are computed anew in the order of the list, so the rule of ds__settle_plan holds for
-   the times that come out. Returns 0 if memory is exhausted. */
-static int ds__lanes_in_turn(ds__draft *d) {
-    ds__settling x;
-    int ok = ds__settling_init(&x, d);
-    for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
-        ds__placing o;
-        ds__placing_init(&x, &o, i);
-        ds__lane_choose(&x, &o);
-        int64_t turn = ds__placing_turn(&x, &o, o.s->lane);
-        if (ds__placing_early(&o, o.s->ready, turn)) {
-            size_t low = ds__settling_after(&x, o.earliest - (turn > o.before));
-            if (low < x.count) {
-                ds__schedule_step_after(d, i, x.ended[low].id);
-                o.s->ready = x.ended[low].at;
-            }
-        }
         ds__placing_run(&x, &o);
     }
     ds__settling_deinit(&x);
@@ -7779,15 +7718,15 @@ static ds__extent ds__slice_span(const ds_plan_desc *w, size_t bytes, size_t j, 
 static uint32_t ds__dstep_add(ds__draft *d, ds__dstep step, const ds_plan_location *from,
                               uint32_t count) {
     size_t most = d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS;
-    step.from = (uint32_t)d->spots;
+    step.from = (uint32_t)d->locations;
     step.from_count = count;
     step.after = DS__NONE;
 
     for (uint32_t i = 0; i < count; i++) {
-        ds_plan_location *spot = DS__ADD(d, spot);
-        if (!spot)
+        ds_plan_location *location = DS__ADD(d, location);
+        if (!location)
             return DS__NONE;
-        *spot = from[i];
+        *location = from[i];
     }
 
     ds__dstep *s = d->steps < most ? DS__ADD(d, step) : NULL;
@@ -7952,8 +7891,8 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
 typedef struct ds__sum {
     const ds__held *in;
     int count;
-    int depth;              /* twice that of a copy, since a copy may have two legs */
-    ds_plan_location *spot; /* room for `count` places */
+    int depth;                  /* twice that of a copy, since a copy may have two legs */
+    ds_plan_location *location; /* room for `count` places */
 } ds__sum;
 
 /* Adds a sum of the inputs, in their order, to the rank and ring of `to`. Returns `to` with the
@@ -7961,7 +7900,7 @@ typedef struct ds__sum {
 static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *sum, ds__held to) {
     int rank = to.at.rank;
     for (int i = 0; i < sum->count; i++)
-        sum->spot[i] = sum->in[i].at;
+        sum->location[i] = sum->in[i].at;
     ds__dstep one = {
         .key = ds__emit_step_key(d, c, sum->depth, rank, rank, rank),
         .to = to.at,
@@ -7969,7 +7908,7 @@ static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *su
         .rank = rank,
         .source = -1,
     };
-    to.step = ds__dstep_add(d, one, sum->spot, (uint32_t)sum->count);
+    to.step = ds__dstep_add(d, one, sum->location, (uint32_t)sum->count);
     for (int i = 0; i < sum->count && !d->failed; i++) {
         ds__schedule_step_after(d, to.step, sum->in[i].step);
         ds__ring_read(d, sum->in[i].ring, c->slots, c->q, to.step);
@@ -8022,26 +7961,26 @@ static ds__held ds__held_place(ds__draft *d, const ds__piece *c, int v, int outp
 
 /* Parts of a piece on their way up a tree. */
 typedef struct ds__rise {
-    ds__held *sent;         /* by each node to its parent */
-    ds__held *in;           /* inputs of a sum */
-    ds_plan_location *spot; /* places of these inputs */
-    int *low;               /* lowest ranks of these inputs */
-    int *lowest;            /* of each node: the lowest rank in its part of the tree */
+    ds__held *sent;             /* by each node to its parent */
+    ds__held *in;               /* inputs of a sum */
+    ds_plan_location *location; /* places of these inputs */
+    int *low;                   /* lowest ranks of these inputs */
+    int *lowest;                /* of each node: the lowest rank in its part of the tree */
 } ds__rise;
 
 static int ds__rise_init(ds__rise *r, size_t n) {
     r->sent = ds__host_alloc(n * sizeof *r->sent);
     r->in = ds__host_alloc(n * sizeof *r->in);
-    r->spot = ds__host_alloc(n * sizeof *r->spot);
+    r->location = ds__host_alloc(n * sizeof *r->location);
     r->low = ds__host_alloc(2 * n * sizeof *r->low);
     r->lowest = r->low ? r->low + n : NULL;
-    return r->sent && r->in && r->spot && r->low;
+    return r->sent && r->in && r->location && r->low;
 }
 
 static void ds__rise_deinit(ds__rise *r) {
     ds__host_free(r->sent);
     ds__host_free(r->in);
-    ds__host_free(r->spot);
+    ds__host_free(r->location);
     ds__host_free(r->low);
 }
 
@@ -8090,7 +8029,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
         r.lowest[v] = r.low[0];
         if (k > 1) {
             int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v);
-            ds__sum sum = { r.in, k, 2 * depth, r.spot };
+            ds__sum sum = { r.in, k, 2 * depth, r.location };
             result = ds__emit_sum(d, c, &sum, ds__held_place(d, c, v, wanted, 0));
         }
         if (tree[v] < 0 || d->failed)
@@ -8222,7 +8161,7 @@ typedef struct ds__grid {
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
     int count;    /* of these inputs */
     int rings;    /* of the rank that sums */
-    ds_plan_location *spot;
+    ds_plan_location *location;
     size_t begin; /* of the piece */
     size_t bytes; /* of the piece */
 } ds__grid;
@@ -8293,7 +8232,7 @@ static void ds__grid_fetch(ds__grid *g, ds__held from, size_t skip, size_t bytes
 
 /* Sums the inputs that were fetched. */
 static ds__held ds__grid_sum(ds__grid *g, size_t bytes, ds__held to) {
-    ds__sum sum = { g->in, g->count, 2 * g->depth + 1, g->spot };
+    ds__sum sum = { g->in, g->count, 2 * g->depth + 1, g->location };
     g->c.bytes = bytes;
     return ds__emit_sum(g->d, &g->c, &sum, to);
 }
@@ -8629,8 +8568,8 @@ static int ds__grid_init(ds__grid *g, ds__draft *d) {
     g->sum = ds__host_alloc(2 * n * spans * sizeof *g->sum);
     g->got = ds__host_alloc(n * spans * (size_t)g->most * sizeof *g->got);
     g->in = ds__host_alloc(n * sizeof *g->in);
-    g->spot = ds__host_alloc(n * sizeof *g->spot);
-    if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->spot)
+    g->location = ds__host_alloc(n * sizeof *g->location);
+    if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->location)
         return 0;
 
     int turn = ds__grid_rooted(w) ? d->t->seat[w->root] + 1 : 0;
@@ -8648,7 +8587,7 @@ static void ds__grid_deinit(ds__grid *g) {
     ds__host_free(g->sum);
     ds__host_free(g->got);
     ds__host_free(g->in);
-    ds__host_free(g->spot);
+    ds__host_free(g->location);
 }
 
 /* Emits piece q. */
@@ -8789,7 +8728,7 @@ static int ds__pieces_emit(ds__draft *d, size_t pieces, int wave) {
 
 /* plan/cycle.h - rounds on a circle.
 
-   Makes a modulo schedule of the pieces (ds__cycle_make), for few ranks. A round has one piece
+   Makes a modulo schedule of the pieces (ds__cycle_build), for few ranks. A round has one piece
    of each flow, and all rounds are alike. The steps of one round are put on a circle. Its
    length is the time of the busiest wire, engine or memory, or somewhat more. Rounds follow
    each other at this distance, and no step waits for a wire, engine or memory. Several orders
@@ -8802,12 +8741,13 @@ static int ds__pieces_emit(ds__draft *d, size_t pieces, int wave) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
+/* A part of the circle in which a wire, an engine or a memory is in use. */
 typedef struct ds__arc {
     int64_t from;
     int64_t ns;
 } ds__arc;
 
-/* what one of them does in a round */
+/* A wire, an engine or a memory, with its arcs of a round. */
 typedef struct ds__orbit {
     ds__arc *arc;
     size_t arcs;
@@ -8822,25 +8762,30 @@ typedef struct ds__cycle {
     ds__arc *arc;
     int64_t *start; /* of each step */
     int64_t *best;  /* of each step: its start in the best order */
-    int64_t *held;  /* of each step: how long it holds its engine or memory */
-    int64_t *tail;  /* of each step: from its begin until all that comes of it is done */
+    int64_t *held;  /* of each step: the time for which it holds its engine or memory */
+    int64_t *tail; /* of each step: from its begin to the end of the last step that depends on it */
     uint32_t *need;
     uint32_t *ready;
-    size_t work;  /* steps that were put down */
-    double *rank; /* the order of the steps */
+    size_t work;      /* steps that were put on a circle */
+    size_t work_most; /* the search ends after so many */
+    int64_t enough;   /* the result must take less than this */
+    size_t copies;    /* of a round */
+    double *rank;     /* the order of the steps */
     double *rank_best;
     uint64_t seed;
     int64_t turn; /* of the best order: time from round to round */
     int64_t end;  /* of the best order: time of one round */
-    int64_t grid[3];
+    int64_t grid; /* the longest arc of the busiest wires */
     size_t pieces;
 } ds__cycle;
 
+/* Returns a random number. */
 static uint32_t ds__cycle_any(ds__cycle *r) {
     r->seed = r->seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(r->seed >> 33);
 }
 
+/* Returns the size of the largest of k pieces of a step, as ds__pieces_emit cuts them. */
 static size_t ds__cycle_bytes(const ds__cycle *r, size_t i, size_t k) {
     size_t item = r->d->want->item ? r->d->want->item : 1;
     size_t unit = item < 64 && 64 % item == 0 ? 64 : item;
@@ -8849,8 +8794,7 @@ static size_t ds__cycle_bytes(const ds__cycle *r, size_t i, size_t k) {
     return k < 2 || !units ? bytes : (units + k - 1) / k * unit + bytes % unit;
 }
 
-/* The first time from t on at which so many nanoseconds of the circle are free; -1: there is
-   none. */
+/* Returns the first time from t on at which so many nanoseconds of the circle are free, or -1. */
 static int64_t ds__orbit_find(const ds__orbit *o, int64_t t, int64_t ns, int64_t turn) {
     int64_t first = t;
     for (size_t i = 0, free = 0; free < o->arcs; i = i + 1 < o->arcs ? i + 1 : 0) {
@@ -8868,56 +8812,109 @@ static int64_t ds__orbit_find(const ds__orbit *o, int64_t t, int64_t ns, int64_t
     return t;
 }
 
-static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64_t grid) {
-    const ds__draft *d = r->d;
-    const ds_topology *t = d->t;
-    const ds__dstep *s = &d->step[i];
-    const ds__troute *route = ds__step_route(d, s);
-    double bytes = (double)ds__cycle_bytes(r, i, k);
-    int64_t begin = r->start[i];
-    int64_t before;
-    int64_t limit = begin + 2 * turn;
-    int64_t rest = r->held[i] % turn;
-    size_t engines = route ? (size_t)t->engines : 1;
-    size_t own = r->wires + (route ? (size_t)s->rank * engines
-                                   : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
-    size_t e = 0;
-    size_t whole = (size_t)(r->held[i] / turn); /* engines that do nothing else */
-    do {
-        before = begin = (begin + grid - 1) / grid * grid;
-        for (size_t h = 0; route && h < route->hops; h++)
-            if ((begin = ds__orbit_find(&r->orbit[route->wire[h]], begin,
-                                        ds__cost_ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
-                return 0;
-        int64_t first = -1;
-        for (size_t n = 0; n < engines; n++) {
-            int64_t one = rest ? ds__orbit_find(&r->orbit[own + n], begin, rest, turn) : begin;
-            if (one >= 0 && (first < 0 || one < first)) {
-                first = one;
-                e = n;
-            }
+/* Returns the index of the orbit of a step's memory, or of its rank's first engine. */
+static size_t ds__cycle_own(const ds__cycle *r, const ds__dstep *s, const ds__troute *route) {
+    size_t engines = (size_t)r->d->t->engines;
+    if (route)
+        return r->wires + (size_t)s->rank * engines;
+    return r->wires + ((size_t)r->d->p + 1) * engines + (size_t)s->rank;
+}
+
+/* A step that is put on the circle. */
+typedef struct ds__lap {
+    const ds_topology *t;
+    const ds__troute *route; /* NULL: a sum */
+    ds__orbit *own;          /* its rank's engines, or its memory */
+    size_t engines;          /* number of entries of `own` */
+    size_t whole;            /* engines that are held for all of the circle */
+    int64_t rest;            /* time for which one more engine is held */
+    size_t engine;           /* index of that engine */
+    double bytes;
+    int64_t turn;
+} ds__lap;
+
+/* Returns the nanoseconds for which the step uses the wire of a hop. */
+static int64_t ds__lap_wire_ns(const ds__lap *l, size_t hop) {
+    return ds__cost_ns(l->bytes, l->t->wire[l->route->wire[hop]]);
+}
+
+/* Returns a time from `begin` on at which the last wire is free, after looking at each wire once.
+   Returns -1 if a wire is never free. */
+static int64_t ds__lap_wires_find(const ds__cycle *r, const ds__lap *l, int64_t begin) {
+    for (size_t h = 0; l->route && h < l->route->hops && begin >= 0; h++)
+        begin = ds__orbit_find(&r->orbit[l->route->wire[h]], begin, ds__lap_wire_ns(l, h), l->turn);
+    return begin;
+}
+
+/* Chooses the engine that is free first. Returns the time from `begin` on at which it is free, or
+   -1. */
+static int64_t ds__lap_engine_find(ds__lap *l, int64_t begin) {
+    int64_t first = -1;
+    for (size_t n = 0; n < l->engines; n++) {
+        int64_t one = l->rest ? ds__orbit_find(&l->own[n], begin, l->rest, l->turn) : begin;
+        if (one >= 0 && (first < 0 || one < first)) {
+            first = one;
+            l->engine = n;
         }
-        if ((begin = first) < 0 || begin > limit)
-            return 0;
-    } while (begin != before);
-    r->start[i] = begin;
-    for (size_t n = 0; n < engines && whole; n++) {
-        ds__orbit *o = &r->orbit[own + n];
-        if (o->arcs || (n == e && rest))
+    }
+    return first;
+}
+
+/* Adds the step's arcs. Returns 0 if fewer engines than it needs are idle for all of the circle. */
+static int ds__lap_occupy(ds__cycle *r, const ds__lap *l, int64_t begin) {
+    size_t whole = l->whole;
+    int64_t from = begin % l->turn;
+    for (size_t n = 0; n < l->engines && whole; n++) {
+        ds__orbit *o = &l->own[n];
+        if (o->arcs || (n == l->engine && l->rest))
             continue;
-        o->arc[o->arcs++] = (ds__arc){ 0, turn };
+        o->arc[o->arcs++] = (ds__arc){ 0, l->turn };
         whole--;
     }
-    for (size_t h = 0; route && h < route->hops; h++) {
-        ds__orbit *o = &r->orbit[route->wire[h]];
-        o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__cost_ns(bytes, t->wire[route->wire[h]]) };
+    for (size_t h = 0; l->route && h < l->route->hops; h++) {
+        ds__orbit *o = &r->orbit[l->route->wire[h]];
+        o->arc[o->arcs++] = (ds__arc){ from, ds__lap_wire_ns(l, h) };
     }
-    if (rest)
-        r->orbit[own + e].arc[r->orbit[own + e].arcs++] = (ds__arc){ begin % turn, rest };
+    if (l->rest) {
+        ds__orbit *o = &l->own[l->engine];
+        o->arc[o->arcs++] = (ds__arc){ from, l->rest };
+    }
     return !whole;
 }
 
-/* One round in the order of the ranks; gives its end, or -1. */
+/* Puts a step of k pieces on the circle, at the first multiple of `grid` from its start on at which
+   its wires and an engine or the memory are free. Returns 0 if there is none in two rounds. */
+static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64_t grid) {
+    const ds__dstep *s = &r->d->step[i];
+    int64_t begin = r->start[i];
+    int64_t before;
+    int64_t limit = begin + 2 * turn;
+    ds__lap l = {
+        .t = r->d->t,
+        .route = ds__step_route(r->d, s),
+        .engines = 1,
+        .whole = (size_t)(r->held[i] / turn),
+        .rest = r->held[i] % turn,
+        .bytes = (double)ds__cycle_bytes(r, i, k),
+        .turn = turn,
+    };
+    l.own = &r->orbit[ds__cycle_own(r, s, l.route)];
+    if (l.route)
+        l.engines = (size_t)l.t->engines;
+    do {
+        begin = (begin + grid - 1) / grid * grid;
+        before = begin;
+        begin = ds__lap_wires_find(r, &l, begin);
+        if (begin >= 0)
+            begin = ds__lap_engine_find(&l, begin);
+        if (begin < 0 || begin > limit)
+            return 0;
+    } while (begin != before);
+    r->start[i] = begin;
+    return ds__lap_occupy(r, &l, begin);
+}
+
+/* Puts one round on the circle in the order of `rank`. Returns its end, or -1. */
 static int64_t ds__cycle_try(ds__cycle *r, size_t k, int64_t turn, int64_t grid) {
     ds__draft *d = r->d;
     size_t n = 0;
@@ -8955,55 +8952,58 @@ static int64_t ds__cycle_try(ds__cycle *r, size_t k, int64_t turn, int64_t grid)
     return done == r->steps ? end : -1;
 }
 
-static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
-    const ds__draft *d = r->d;
-    const ds_topology *t = d->t;
-    int64_t most = 1;
-    for (size_t i = 0; i < r->lines; i++)
-        r->orbit[i].arcs = 0;
-    /* load of a line */
-    for (size_t i = 0; i < r->lines; i++)
-        r->start[i] = 0;
-    for (uint32_t i = 0; i < r->steps; i++) {
-        const ds__dstep *s = &d->step[i];
-        const ds__troute *route = ds__step_route(d, s);
-        double bytes = (double)ds__cycle_bytes(r, i, k);
-        r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
-                           : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
-        size_t own = r->wires + (route ? (size_t)s->rank * (size_t)t->engines
-                                       : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
-        if (!route && r->held[i] > most)
-            most = r->held[i];
-        r->start[own] += r->held[i];
-        int64_t load = r->start[own] / (route ? t->engines : 1);
-        if (load > most)
-            most = load;
-        for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__cost_ns(bytes, t->wire[route->wire[h]]);
-            load = r->start[route->wire[h]] += ns;
-            if (load > most)
-                most = load;
-        }
+/* Computes the step's `held`, and adds its load to that of its orbits, which are in r->start.
+   Returns the largest load among them. */
+static int64_t ds__cycle_load(ds__cycle *r, uint32_t i, size_t k) {
+    const ds_topology *t = r->d->t;
+    const ds__dstep *s = &r->d->step[i];
+    const ds__troute *route = ds__step_route(r->d, s);
+    double bytes = (double)ds__cycle_bytes(r, i, k);
+    int64_t *own = &r->start[ds__cycle_own(r, s, route)];
+    r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
+                       : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
+    *own += r->held[i];
+    int64_t most = *own / (route ? t->engines : 1);
+    for (size_t h = 0; route && h < route->hops; h++) {
+        int64_t *wire = &r->start[route->wire[h]];
+        *wire += ds__cost_ns(bytes, t->wire[route->wire[h]]);
+        if (*wire > most)
+            most = *wire;
     }
-    r->grid[0] = 1;
-    r->grid[1] = most;
-    /* the busiest wires are full only if what is on them stands side by side */
-    for (uint32_t i = 0; i < r->steps; i++) {
-        const ds__troute *route = ds__step_route(d, &d->step[i]);
-        for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
-            if (r->start[route->wire[h]] < most - most / 16)
-                continue;
-            if (ns > r->grid[0])
-                r->grid[0] = ns;
-            if (ns < r->grid[1])
-                r->grid[1] = ns;
-        }
-    }
-    r->grid[2] = 1;
     return most;
 }
 
+/* Finds the longest arc of the busiest wires, whose load is about `most`. */
+static void ds__cycle_grid_find(ds__cycle *r, size_t k, int64_t most) {
+    const ds_topology *t = r->d->t;
+    r->grid = 1;
+    for (uint32_t i = 0; i < r->steps; i++) {
+        const ds__troute *route = ds__step_route(r->d, &r->d->step[i]);
+        for (size_t h = 0; route && h < route->hops; h++) {
+            int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
+            if (r->start[route->wire[h]] >= most - most / 16 && ns > r->grid)
+                r->grid = ns;
+        }
+    }
+}
+
+/* Returns the time of the busiest wire, engine or memory in a round of k pieces. */
+static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
+    int64_t most = 1;
+    for (size_t i = 0; i < r->lines; i++) {
+        r->orbit[i].arcs = 0;
+        r->start[i] = 0;
+    }
+    for (uint32_t i = 0; i < r->steps; i++) {
+        int64_t load = ds__cycle_load(r, i, k);
+        if (load > most)
+            most = load;
+    }
+    ds__cycle_grid_find(r, k, most);
+    return most;
+}
+
+/* The order is the best so far. */
 static void ds__cycle_keep(ds__cycle *r, size_t k, int64_t turn, int64_t end) {
     r->pieces = k;
     r->turn = turn;
@@ -9012,29 +9012,37 @@ static void ds__cycle_keep(ds__cycle *r, size_t k, int64_t turn, int64_t end) {
     memcpy(r->rank_best, r->rank, r->steps * sizeof *r->rank);
 }
 
+/* Returns the time of all rounds in the best order. */
 static int64_t ds__cycle_time(const ds__cycle *r) {
     return r->pieces ? r->end + (int64_t)(r->pieces - 1) * r->turn : INT64_MAX;
 }
 
-/* One order with so many pieces, on circles that are longer and longer. */
-static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path) {
-    for (int fine = 0; fine < 3; fine++)
-        for (int more = 0; more <= 32 && (!fine || r->grid[fine] < r->grid[fine - 1]);
-             more = more ? 2 * more : 1) {
-            int64_t g = r->grid[fine];
-            int64_t turn = (least + least * more / 64 + g - 1) / g * g;
-            if (path + (int64_t)(k - 1) * turn >= ds__cycle_time(r))
-                break;
-            int64_t end = ds__cycle_try(r, k, turn, g);
-            if (end < 0)
-                continue;
-            if (end + (int64_t)(k - 1) * turn < ds__cycle_time(r))
-                ds__cycle_keep(r, k, turn, end);
-            break;
-        }
+/* Tries the order of `rank` with k pieces on longer and longer circles, and keeps the fastest
+   result. Steps start at multiples of `grid`. */
+static void ds__cycle_order_on(ds__cycle *r, size_t k, int64_t least, int64_t path, int64_t grid) {
+    for (int more = 0; more <= 32; more = more ? 2 * more : 1) {
+        int64_t turn = (least + least * more / 64 + grid - 1) / grid * grid;
+        if (path + (int64_t)(k - 1) * turn >= ds__cycle_time(r))
+            return;
+        int64_t end = ds__cycle_try(r, k, turn, grid);
+        if (end < 0)
+            continue;
+        if (end + (int64_t)(k - 1) * turn < ds__cycle_time(r))
+            ds__cycle_keep(r, k, turn, end);
+        return;
+    }
 }
 
-/* How long the longest way through a round takes; tail: from each step on. */
+/* Tries the order of `rank` with k pieces: at multiples of the longest arc, since the busiest wires
+   are full only if their arcs are adjacent, and at any time. `least` and `path`: the results of
+   ds__cycle_least and ds__cycle_path. */
+static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path) {
+    ds__cycle_order_on(r, k, least, path, r->grid);
+    if (r->grid > 1)
+        ds__cycle_order_on(r, k, least, path, 1);
+}
+
+/* Returns the time of the longest chain of dependent steps of a round, and sets `tail`. */
 static int64_t ds__cycle_path(ds__cycle *r) {
     const ds__draft *d = r->d;
     int64_t most = 0;
@@ -9051,16 +9059,41 @@ static int64_t ds__cycle_path(ds__cycle *r) {
     return most;
 }
 
-static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
-    const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines;
-    size_t ranks = (size_t)d->p + 1;
+/* Gives each orbit room for the arcs of all steps that use it. Returns 0 if memory is exhausted. */
+static int ds__cycle_arcs_init(ds__cycle *r) {
+    const ds__draft *d = r->d;
     size_t arcs = 0;
+    for (uint32_t i = 0; i < d->steps; i++) {
+        const ds__troute *route = ds__step_route(d, &d->step[i]);
+        size_t own = ds__cycle_own(r, &d->step[i], route);
+        size_t engines = route ? (size_t)d->t->engines : 1;
+        for (size_t h = 0; route && h < route->hops; h++)
+            r->orbit[route->wire[h]].arcs++;
+        for (size_t e = 0; e < engines; e++)
+            r->orbit[own + e].arcs++;
+    }
+    for (size_t i = 0; i < r->lines; i++)
+        arcs += r->orbit[i].arcs;
+    r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc);
+    if (!r->arc)
+        return 0;
+    arcs = 0;
+    for (size_t i = 0; i < r->lines; i++) {
+        r->orbit[i].arc = r->arc + arcs;
+        arcs += r->orbit[i].arcs;
+    }
+    return 1;
+}
+
+/* Prepares a search for the steps of the draft, which are one round. The memory of `r` is zero.
+   Returns 0 if memory is exhausted. */
+static int ds__cycle_init(ds__cycle *r, ds__draft *d) {
+    size_t ranks = (size_t)d->p + 1;
     r->d = d;
     r->seed = 1;
     r->steps = d->steps;
-    r->wires = (size_t)t->wires;
-    r->lines = r->wires + ranks * engines + ranks;
+    r->wires = (size_t)d->t->wires;
+    r->lines = r->wires + ranks * (size_t)d->t->engines + ranks;
     size_t n = r->steps > r->lines ? r->steps : r->lines;
     r->orbit = ds__host_alloc(r->lines * sizeof *r->orbit);
     r->start = ds__host_alloc(4 * n * sizeof *r->start);
@@ -9073,30 +9106,10 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
     r->tail = r->held + n;
     r->rank_best = r->rank + n;
     r->ready = r->need + n;
-    for (int fill = 0; fill < 2; fill++) { /* count, then place */
-        for (uint32_t i = 0; !fill && i < d->steps; i++) {
-            const ds__troute *route = ds__step_route(d, &d->step[i]);
-            for (size_t h = 0; route && h < route->hops; h++)
-                r->orbit[route->wire[h]].arcs++;
-            for (size_t e = 0; e < (route ? engines : 1); e++)
-                r->orbit[r->wires + (route ? (size_t)d->step[i].rank * engines + e
-                                           : ranks * engines + (size_t)d->step[i].rank)]
-                    .arcs++;
-        }
-        for (size_t i = 0; i < r->lines && !fill; i++)
-            arcs += r->orbit[i].arcs;
-        if (!fill && !(r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc)))
-            return 0;
-        arcs = 0;
-        for (size_t i = 0; i < r->lines && fill; i++) {
-            r->orbit[i].arc = r->arc + arcs;
-            arcs += r->orbit[i].arcs;
-        }
-    }
-    return 1;
+    return ds__cycle_arcs_init(r);
 }
 
-static void ds__cycle_end(ds__cycle *r) {
+static void ds__cycle_deinit(ds__cycle *r) {
     ds__host_free(r->orbit);
     ds__host_free(r->start);
     ds__host_free(r->rank);
@@ -9104,95 +9117,135 @@ static void ds__cycle_end(ds__cycle *r) {
     ds__host_free(r->arc);
 }
 
-/* The best of some orders and numbers of pieces for the flows of the draft, predicted to the
-   end. 0: there is none that takes less than `enough`. */
-static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t most) {
+enum { DS__CYCLE_BY_KEY, DS__CYCLE_BY_TAIL, DS__CYCLE_AS_MADE, DS__CYCLE_ORDERS };
+
+/* Sets `rank` to one of the orders that are tried first. */
+static void ds__cycle_rank_set(ds__cycle *r, int order) {
+    for (uint32_t i = 0; i < r->steps; i++) {
+        if (order == DS__CYCLE_BY_KEY)
+            r->rank[i] = (double)r->d->step[i].key;
+        else if (order == DS__CYCLE_BY_TAIL)
+            r->rank[i] = -(double)r->tail[i];
+        else
+            r->rank[i] = (double)i;
+    }
+}
+
+/* Tries an order with all numbers of pieces; if there is a best number, only with those near
+   it. */
+static void ds__cycle_try_counts(ds__cycle *r, int order) {
     static const size_t counts[] = { 2,  3,  4,  5,  6,  8,   10,  12,  14,  16,  20,  24,  28,  32,
                                      40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024 };
-    ds__cycle r;
+    const ds__draft *d = r->d;
+    for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r->work < r->work_most; n++) {
+        size_t k = counts[n];
+        if (r->copies * k > DS__PLAN_STEPS / 2 || d->want->bytes / ((size_t)d->ways * k) < 1024)
+            break;
+        if (order && (k < r->pieces / 2 || k > r->pieces * 2))
+            continue;
+        int64_t least = ds__cycle_least(r, k);
+        int64_t path = ds__cycle_path(r);
+        int64_t fastest = path + (int64_t)(k - 1) * least;
+        if (fastest >= ds__cycle_time(r) || fastest >= r->enough)
+            continue;
+        ds__cycle_rank_set(r, order);
+        ds__cycle_order(r, k, least, path);
+    }
+}
+
+/* Changes the best order at random until it is as fast as possible or the work is used up. */
+static void ds__cycle_improve(ds__cycle *r) {
+    int64_t least = ds__cycle_least(r, r->pieces);
+    int64_t path = ds__cycle_path(r);
+    int64_t fastest = path + (int64_t)(r->pieces - 1) * least;
+    while (r->work < r->work_most && ds__cycle_time(r) > fastest) {
+        memcpy(r->rank, r->rank_best, r->steps * sizeof *r->rank);
+        for (int i = 0; i < 3; i++) {
+            double x = r->rank[ds__cycle_any(r) % r->steps];
+            r->rank[ds__cycle_any(r) % r->steps] = x;
+        }
+        ds__cycle_order(r, r->pieces, least, path);
+    }
+}
+
+/* Returns the longest time in the best order from the end of a copy or sum to the end of a step
+   that depends on it. */
+static int64_t ds__cycle_life(const ds__cycle *r) {
+    const ds__draft *d = r->d;
+    int64_t longest = 0;
+    for (uint32_t i = 0; i < r->steps; i++) {
+        const ds__troute *route = ds__step_route(d, &d->step[i]);
+        int64_t done = r->best[i] + r->held[i] + (route ? route->latency_ns : 0);
+        for (uint32_t k = d->step[i].after; k != DS__NONE; k = d->link[k].next)
+            if (done - r->best[d->link[k].step] > longest)
+                longest = done - r->best[d->link[k].step];
+    }
+    return longest;
+}
+
+/* Makes all pieces, with rings that are as long as the best order needs. Returns 0 if they are too
+   long, or if memory or steps are exhausted. */
+static int ds__cycle_emit(const ds__cycle *r) {
+    ds__draft *d = r->d;
+    size_t slots = d->slots;
+    d->slots = (size_t)(ds__cycle_life(r) / r->turn) + 3;
+    int ok = d->slots <= 64 && ds__pieces_emit(d, r->pieces, 0);
+    d->slots = slots;
+    return ok;
+}
+
+/* Gives the steps of all pieces their times of the schedule. */
+static void ds__cycle_times_set(const ds__cycle *r) {
+    ds__draft *d = r->d;
+    size_t first = 0; /* of the flow, in a round */
+    for (size_t f = 0; f < d->flows; f++) {
+        const ds__flow *w = &d->flow[f];
+        size_t end = f + 1 < d->flows ? d->flow[f + 1].first : d->steps;
+        for (size_t i = w->first; i < end; i++) {
+            ds__dstep *s = &d->step[i];
+            const ds__troute *route = ds__step_route(d, s);
+            s->start = r->best[first + (i - w->first) % w->each] +
+                       (int64_t)((i - w->first) / w->each) * r->turn;
+            int64_t ns = route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
+                                     route->latency_ns
+                               : ds__memory_ns(d, s);
+            s->done = s->start + ns;
+            s->key = (uint64_t)s->start;
+        }
+        first += w->each;
+    }
+}
+
+/* Finds the best of some orders and numbers of pieces for the flows of the draft, and predicts it.
+   `copies`: those of a piece; `work`: the steps that may be put on circles. Returns 0 if no result
+   takes less than `enough`. */
+static int ds__cycle_build(ds__draft *d, int64_t enough, size_t copies, size_t work) {
+    ds__cycle r = { .copies = copies, .work_most = work, .enough = enough };
     int ok = 0;
-    memset(&r, 0, sizeof r);
     if (!ds__pieces_emit(d, 1, 0))
         return 0;
     size_t links = d->links;
-    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_begin(&r, d)) {
-        int64_t least = 0;
-        for (int order = 0; order < 3; order++)
-            for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r.work < most; n++) {
-                size_t k = counts[n];
-                if (copies * k > DS__PLAN_STEPS / 2 ||
-                    d->want->bytes / ((size_t)d->ways * k) < 1024)
-                    break;
-                if (order && (k < r.pieces / 2 || k > r.pieces * 2))
-                    continue;
-                least = ds__cycle_least(&r, k);
-                int64_t path = ds__cycle_path(&r);
-                if (path + (int64_t)(k - 1) * least >=
-                    (ds__cycle_time(&r) < enough ? ds__cycle_time(&r) : enough))
-                    continue;
-                for (uint32_t i = 0; i < r.steps; i++)
-                    r.rank[i] = order == 0   ? (double)d->step[i].key
-                                : order == 1 ? -(double)r.tail[i]
-                                             : (double)i;
-                ds__cycle_order(&r, k, least, path);
-            }
-        if (r.pieces && ds__cycle_time(&r) < enough + enough / 8) {
-            least = ds__cycle_least(&r, r.pieces);
-            int64_t path = ds__cycle_path(&r);
-            while (r.work < most && ds__cycle_time(&r) > path + (int64_t)(r.pieces - 1) * least) {
-                memcpy(r.rank, r.rank_best, r.steps * sizeof *r.rank);
-                for (int i = 0; i < 3; i++) {
-                    double x = r.rank[ds__cycle_any(&r) % r.steps];
-                    r.rank[ds__cycle_any(&r) % r.steps] = x;
-                }
-                ds__cycle_order(&r, r.pieces, least, path);
-            }
-        }
+    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_init(&r, d)) {
+        for (int order = 0; order < DS__CYCLE_ORDERS; order++)
+            ds__cycle_try_counts(&r, order);
+        if (r.pieces && ds__cycle_time(&r) < enough + enough / 8)
+            ds__cycle_improve(&r);
         ok = r.pieces && ds__cycle_time(&r) < enough;
     }
     d->links = links;
-    if (ok) { /* how long what is written lives, in rounds */
-        int64_t longest = 0;
-        for (uint32_t i = 0; i < r.steps; i++)
-            for (uint32_t k = d->step[i].after; k != DS__NONE; k = d->link[k].next) {
-                const ds__troute *route = ds__step_route(d, &d->step[i]);
-                int64_t life = r.best[i] + r.held[i] + (route ? route->latency_ns : 0) -
-                               r.best[d->link[k].step];
-                if (life > longest)
-                    longest = life;
-            }
-        size_t slots = d->slots;
-        d->slots = (size_t)(longest / r.turn) + 3;
-        ok = d->slots <= 64 && ds__pieces_emit(d, r.pieces, 0);
-        d->slots = slots;
-        size_t first = 0;
-        for (size_t f = 0; ok && f < d->flows; f++) {
-            const ds__flow *w = &d->flow[f];
-            size_t end = f + 1 < d->flows ? d->flow[f + 1].first : d->steps;
-            for (size_t i = w->first; i < end; i++) {
-                ds__dstep *s = &d->step[i];
-                const ds__troute *route = ds__step_route(d, s);
-                s->start = r.best[first + (i - w->first) % w->each] +
-                           (int64_t)((i - w->first) / w->each) * r.turn;
-                s->done = s->start +
-                          (route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
-                                       route->latency_ns
-                                 : ds__memory_ns(d, s));
-                s->key = (uint64_t)s->start;
-            }
-            first += w->each;
-        }
-        ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
-    }
-    ds__cycle_end(&r);
+    ok = ok && ds__cycle_emit(&r);
+    if (ok)
+        ds__cycle_times_set(&r);
+    ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
+    ds__cycle_deinit(&r);
     return ok;
 }
 
 /* plan/tree.h - trees of copies.
 
    Describes an algorithm (ds__algo) and makes trees from it: chains, heaps of any arity, stars,
-   and trees that go from group to group (ds__tree_make). ds__tree_new adds an empty tree to a
-   draft, ds__tree_line_make sorts the ranks by their distance from the root.
+   and trees that go from group to group (ds__tree_build). ds__tree_add adds an empty tree to a
+   draft, ds__tree_line_build sorts the ranks by their distance from the root.
 
    Invariants: a tree has an entry for each rank and a last one for the host. An entry is the
    parent, DS__ALONE for the root, or DS__APART for a node outside the tree. A tree is named by
@@ -9206,18 +9259,14 @@ enum { DS__WITH_TREES, DS__WITH_MESH, DS__WITH_HOST, DS__WITH_WIRES, DS__WITH_GR
 
 enum { DS__ROOTED, DS__BY_OWNERS, DS__IN_LIST, DS__ONE_SHOT };
 
-enum {
-    DS__GROUPS_CHAIN,
-    DS__GROUPS_SPREAD,
-    DS__GROUPS_STAR,
-    /* each rank of the root's group copies to one of each other group */
-    DS__GROUPS_TWINS
-};
+/* Copies between groups: from group to group; from the root's group to all others; from each rank
+   of the root's group to one of each other group. */
+enum { DS__GROUPS_CHAIN, DS__GROUPS_STAR, DS__GROUPS_TWINS };
 
 typedef struct ds__algo {
     const char *name;
     int with; /* DS__WITH_* */
-    int mode; /* DS__ROOTED...: who sums */
+    int mode; /* DS__ROOTED...: which ranks sum */
     int level;
     int ways;
     int arity; /* copies that each node makes */
@@ -9226,12 +9275,12 @@ typedef struct ds__algo {
     int shape; /* DS__GROUPS_*: from group to group */
 } ds__algo;
 
-static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
+static ptrdiff_t ds__tree_add(ds__draft *d, int root) {
     ptrdiff_t at = (ptrdiff_t)d->trees;
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
         size_t full = d->tree_room;
-        int *grown = ds__array_grow(&d->tree, full, &d->tree_room, sizeof *d->tree);
+        int *grown = ds__array_add(&d->tree, full, &d->tree_room, sizeof *d->tree);
         if (!grown)
             d->failed = 1;
     }
@@ -9245,7 +9294,7 @@ static void ds__tree_groups_of(const ds_topology *t, int level, int *group) {
 }
 
 /* The ranks, those of a switch and of a side together, the root and those near to it first. */
-static void ds__tree_line_make(const ds__draft *d, int root, int *line) {
+static void ds__tree_line_build(const ds__draft *d, int root, int *line) {
     int near[DS__TOPOLOGY_MAX];
     int side[DS__TOPOLOGY_MAX];
     int n = d->p;
@@ -9311,35 +9360,21 @@ static int ds__tree_entry(const ds__tree_maker *m, int n) {
     return (way + m->shift) % n;
 }
 
-/* Returns the group that copies to group g. */
-static int ds__tree_via(const ds__tree_maker *m, int g) {
-    if (m->a->shape == DS__GROUPS_CHAIN)
-        return g - 1;
-    if (m->a->shape == DS__GROUPS_STAR)
-        return 0;
-    int via = 1 + (m->j + m->shift) % (m->groups - 1);
-    return via == g ? 0 : via;
-}
-
-/* Returns the rank of group `via` that copies to group g. */
-static int ds__tree_parent(const ds__tree_maker *m, int g, int via) {
+/* Returns the rank that copies to group g: the entry of the group before, or of the root's. */
+static int ds__tree_parent(const ds__tree_maker *m, int g) {
+    int via = m->a->shape == DS__GROUPS_CHAIN ? g - 1 : 0;
     const ds__tree_group *o = &m->group[via];
     int lead = via == 0 && !m->alone;
-    int e = via > g ? ds__tree_entry(m, o->size - lead) : o->entry;
-    return m->line[o->first + lead + e];
+    return m->line[o->first + lead + o->entry];
 }
 
 /* Returns how many copies to other groups the entry of group g makes. */
-static int ds__tree_skip(const ds__tree_maker *m, int g, int via) {
-    int shape = m->a->shape;
-    if (g == 0) {
-        if (m->groups == 1)
-            return 0;
-        return shape == DS__GROUPS_STAR ? m->groups - 1 : 1;
-    }
-    if (shape == DS__GROUPS_CHAIN)
+static int ds__tree_skip(const ds__tree_maker *m, int g) {
+    if (m->a->shape == DS__GROUPS_CHAIN)
         return g + 1 < m->groups;
-    return shape == DS__GROUPS_SPREAD && via == 0 ? m->groups - 2 : 0;
+    if (g || m->groups == 1)
+        return 0;
+    return m->a->shape == DS__GROUPS_STAR ? m->groups - 1 : 1;
 }
 
 /* Adds the members of group g to the tree. */
@@ -9348,7 +9383,6 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
     int lead = g == 0 && !m->alone;
     int n = o->size - lead;
     int *member = m->line + o->first + lead;
-    int via = 0;
     int parent = m->root;
     o->entry = g == 0 && m->alone ? 0 : ds__tree_entry(m, n);
     if (g && m->a->shape == DS__GROUPS_TWINS) {
@@ -9356,20 +9390,18 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
             m->tree[member[i]] = m->line[i % m->group[0].size];
         return;
     }
-    if (g) {
-        via = ds__tree_via(m, g);
-        parent = ds__tree_parent(m, g, via);
-    } else if (m->alone) {
+    if (g)
+        parent = ds__tree_parent(m, g);
+    else if (m->alone)
         parent = DS__ALONE;
-    }
-    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
+    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g));
 }
 
 /* Returns the j-th tree from a root; -1 if memory is exhausted. */
-static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j) {
+static ptrdiff_t ds__tree_build(ds__draft *d, const ds__algo *a, int root, int j) {
     int group[DS__TOPOLOGY_MAX];
     ds__tree_maker m;
-    ptrdiff_t at = ds__tree_new(d, root);
+    ptrdiff_t at = ds__tree_add(d, root);
     if (d->failed)
         return -1;
     int *tree = d->tree + at;
@@ -9381,7 +9413,7 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
     }
 
     ds__tree_groups_of(d->t, a->level, group);
-    ds__tree_line_make(d, root, m.line);
+    ds__tree_line_build(d, root, m.line);
     m.groups = 0;
     for (int i = 0; i < d->p; i++) {
         if (i == 0 || group[m.line[i]] != group[m.line[i - 1]])
@@ -9404,7 +9436,7 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
 /* plan/mesh.h - trees on a mesh of direct links.
 
    Makes as many trees from a root as possible on devices that are joined by links of their own
-   (ds__mesh_make, ds__mesh_trees). The number of trees is that of the links through the
+   (ds__mesh_init, ds__mesh_trees). The number of trees is that of the links through the
    narrowest cut (Edmonds). The construction follows Lovasz's proof: an edge is taken if the
    remaining edges still reach every node often enough. Edges that trees of other roots have
    used less come first. ds__in_order tells whether a tree may be used for sums.
@@ -9417,12 +9449,14 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
 
 #define DS__MESH 16
 
+/* The direct links between devices. */
 typedef struct ds__mesh {
     int p;
-    int cap[DS__MESH][DS__MESH];
-    int used[DS__MESH][DS__MESH];
+    int cap[DS__MESH][DS__MESH];  /* rate in units */
+    int used[DS__MESH][DS__MESH]; /* number of trees, of all roots */
 } ds__mesh;
 
+/* Returns the maximum flow between two ranks, or `enough` if the flow is larger. */
 static int ds__mesh_flow(const ds__mesh *m, int from, int to, int enough) {
     int cap[DS__MESH][DS__MESH];
     int back[DS__MESH];
@@ -9454,6 +9488,7 @@ static int ds__mesh_flow(const ds__mesh *m, int from, int to, int enough) {
     return flow;
 }
 
+/* Returns the narrowest cut between the root and another rank, or `enough` if the cut is wider. */
 static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
     for (int v = 0; v < m->p; v++)
         if (v != root)
@@ -9461,89 +9496,127 @@ static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
     return enough;
 }
 
-/* Links as whole numbers of units, so that there are not more than so many trees; 0: it is no
-   mesh. */
-static int ds__mesh_make(const ds_topology *t, ds__mesh *m, int most) {
-    double least = 1e300;
+/* Returns the rate of a direct link from i to k in bytes per second, or 0. */
+static double ds__mesh_link_rate(const ds_topology *t, int i, int k) {
+    const ds__troute *r = ds__route_of(t, i, k);
+    return i != k && r->direct && r->hops == 1 ? r->rate : 0;
+}
+
+/* Sets the links' rates in units of so many bytes per second. Returns the narrowest cut of all
+   roots. */
+static int ds__mesh_unit_set(ds__mesh *m, const ds_topology *t, double unit) {
+    int cut = INT32_MAX;
+    for (int i = 0; i < m->p; i++)
+        for (int k = 0; k < m->p; k++) {
+            int units = (int)(ds__mesh_link_rate(t, i, k) / unit + 1e-6);
+            m->cap[i][k] = units > 1000 ? 1000 : units;
+        }
+    for (int i = 0; i < m->p; i++) {
+        int c = ds__mesh_cut(m, i, 1000);
+        if (c < cut)
+            cut = c;
+    }
+    return cut;
+}
+
+/* Makes the mesh of a topology, in units that allow at most so many trees of a root. Returns the
+   number of trees; 0: the links are no mesh. */
+static int ds__mesh_init(const ds_topology *t, ds__mesh *m, int most) {
+    double unit = 1e300;
     memset(m, 0, sizeof *m);
     m->p = t->devices;
     if (m->p > DS__MESH || m->p < 2)
         return 0;
-    for (int pass = 0; pass < 8; pass++) {
-        int cut = INT32_MAX;
-        for (int i = 0; i < m->p; i++)
-            for (int k = 0; k < m->p; k++) {
-                const ds__troute *r = ds__route_of(t, i, k);
-                m->cap[i][k] = 0;
-                if (i == k || !r->direct || r->hops != 1)
-                    continue;
-                if (pass == 0 && r->rate < least)
-                    least = r->rate;
-                if (pass)
-                    m->cap[i][k] =
-                        (int)(r->rate / least + 1e-6) > 1000 ? 1000 : (int)(r->rate / least + 1e-6);
-            }
-        if (pass == 0)
-            continue;
-        for (int i = 0; i < m->p; i++) {
-            int c = ds__mesh_cut(m, i, 1000);
-            if (c < cut)
-                cut = c;
+    for (int i = 0; i < m->p; i++)
+        for (int k = 0; k < m->p; k++) {
+            double rate = ds__mesh_link_rate(t, i, k);
+            if (rate > 0 && rate < unit)
+                unit = rate;
         }
-        if (!cut)
-            return 0;
+    for (int tries = 0; tries < 7; tries++) {
+        int cut = ds__mesh_unit_set(m, t, unit);
         if (cut <= most)
             return cut;
-        least *=
-            (double)(cut + most) / (2.0 * most) > 1.1 ? (double)(cut + most) / (2.0 * most) : 1.1;
+        double coarser = (double)(cut + most) / (2.0 * most);
+        unit *= coarser > 1.1 ? coarser : 1.1;
     }
     return 0;
 }
 
+/* A tree on a mesh that is being made. */
+typedef struct ds__mesh_growth {
+    ds__mesh *mesh;
+    ds__mesh left; /* links that no tree of the root uses */
+    int *tree;
+    int depth[DS__MESH];
+    char tried[DS__MESH][DS__MESH]; /* 1: without this link, later trees lack links */
+} ds__mesh_growth;
+
+/* Returns 1 if the link from u to v is better for the tree than another one: nearer to the root, or
+   used by fewer trees in relation to its rate. */
+static int ds__mesh_link_is_better(const ds__mesh_growth *g, int u, int v, int other_u,
+                                   int other_v) {
+    const ds__mesh *m = g->mesh;
+    if (g->depth[u] != g->depth[other_u])
+        return g->depth[u] < g->depth[other_u];
+    return m->used[u][v] * m->cap[other_u][other_v] < m->used[other_u][other_v] * m->cap[u][v];
+}
+
+/* Finds the best link from the tree to a rank outside that was not tried. Returns 0 if there is
+   none. */
+static int ds__mesh_link_find(const ds__mesh_growth *g, int *from, int *to) {
+    int found = 0;
+    for (int u = 0; u < g->mesh->p; u++)
+        for (int v = 0; v < g->mesh->p; v++) {
+            if (g->tree[u] == DS__APART || g->tree[v] != DS__APART || g->left.cap[u][v] < 1 ||
+                g->tried[u][v])
+                continue;
+            if (found && !ds__mesh_link_is_better(g, u, v, *from, *to))
+                continue;
+            *from = u;
+            *to = v;
+            found = 1;
+        }
+    return found;
+}
+
+/* Adds one rank to the tree of a root, so that `more` trees remain possible. Returns 0 if no link
+   allows that. */
+static int ds__mesh_tree_grow(ds__mesh_growth *g, int root, int more) {
+    int u = 0;
+    int v = 0;
+    memset(g->tried, 0, sizeof g->tried);
+    while (ds__mesh_link_find(g, &u, &v)) {
+        g->tried[u][v] = 1;
+        g->left.cap[u][v]--;
+        if (ds__mesh_cut(&g->left, root, more) >= more) {
+            g->tree[v] = u;
+            g->depth[v] = g->depth[u] + 1;
+            g->mesh->used[u][v]++;
+            return 1;
+        }
+        g->left.cap[u][v]++;
+    }
+    return 0;
+}
+
+/* Makes `count` trees from a root that together use no link more often than it has units. Returns 0
+   if it cannot, or if memory is exhausted. */
 static int ds__mesh_trees(ds__draft *d, ds__mesh *m, int root, int count, ptrdiff_t *out) {
-    ds__mesh left = *m;
+    ds__mesh_growth g = { .mesh = m, .left = *m };
     for (int j = 0; j < count; j++) {
-        int depth[DS__MESH] = { 0 };
-        out[j] = ds__tree_new(d, root);
+        out[j] = ds__tree_add(d, root);
         if (d->failed)
             return 0;
-        int *tree = d->tree + out[j];
-        for (int n = 1; n < m->p; n++) {
-            char tried[DS__MESH][DS__MESH] = { { 0 } };
-            for (;;) {
-                int bu = -1;
-                int bv = -1;
-                for (int u = 0; u < m->p; u++)
-                    for (int v = 0; v < m->p; v++) {
-                        if (tree[u] == DS__APART || tree[v] != DS__APART || left.cap[u][v] < 1 ||
-                            tried[u][v])
-                            continue;
-                        if (bu < 0 || depth[u] < depth[bu] ||
-                            (depth[u] == depth[bu] &&
-                             m->used[u][v] * m->cap[bu][bv] < m->used[bu][bv] * m->cap[u][v])) {
-                            bu = u;
-                            bv = v;
-                        }
-                    }
-                if (bu < 0)
-                    return 0;
-                tried[bu][bv] = 1;
-                left.cap[bu][bv]--;
-                if (ds__mesh_cut(&left, root, count - j - 1) >= count - j - 1) {
-                    tree[bv] = bu;
-                    depth[bv] = depth[bu] + 1;
-                    m->used[bu][bv]++;
-                    break;
-                }
-                left.cap[bu][bv]++;
-            }
-        }
+        g.tree = d->tree + out[j];
+        for (int n = 1; n < m->p; n++)
+            if (!ds__mesh_tree_grow(&g, root, count - j - 1))
+                return 0;
     }
     return 1;
 }
 
-/* What may be summed in this tree: 1 when the order of the sums is as good as the order of the
-   list. */
+/* Returns 1 if the requested order permits the sums of a tree. */
 static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     const int *tree = d->tree + at;
     int n = d->p + 1;
@@ -9555,7 +9628,7 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     int children = 0;
     for (int v = 0; v < n; v++)
         children += tree[v] == d->p;
-    /* the host sums nothing */
+    /* the host cannot sum */
     if (children > 1)
         return 0;
     if (d->want->order == DS_ORDER_ANY)
@@ -9581,8 +9654,8 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
                 high[v] = high[u];
             size[v] += size[u];
         }
-        /* A sum on the way is that of the first ranks: so it comes first where it goes, and no
-           other does. */
+        /* A sum below the root must be that of the first ranks. It is then the first operand of
+           its parent, and the only sum among the operands. */
         if (items > 1 && tree[v] >= 0 &&
             (low[v] != 0 || high[v] + 1 != size[v] || d->want->order == DS_ORDER_AT_ONCE))
             return 0;
@@ -9624,7 +9697,7 @@ static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int ba
         return -1;
     while (d->tree[tree + root] >= 0)
         root = d->tree[tree + root];
-    ptrdiff_t at = ds__tree_new(d, backwards ? to : root);
+    ptrdiff_t at = ds__tree_add(d, backwards ? to : root);
     for (int v = to; !d->failed && v != root; v = d->tree[tree + v]) {
         if (backwards)
             d->tree[at + d->tree[tree + v]] = v;
@@ -9636,7 +9709,7 @@ static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int ba
 
 /* Returns a tree of the owner and one more rank that it copies to, if that is another. */
 static ptrdiff_t ds__tree_of_two(ds__draft *d, int owner, int to) {
-    ptrdiff_t at = ds__tree_new(d, owner);
+    ptrdiff_t at = ds__tree_add(d, owner);
     if (!d->failed && owner != to)
         d->tree[at + to] = owner;
     return at;
@@ -9662,7 +9735,7 @@ static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split
     int group[DS__TOPOLOGY_MAX];
     int before = -1;
     ds__tree_groups_of(d->t, a->level, group);
-    ptrdiff_t at = ds__tree_new(d, -1);
+    ptrdiff_t at = ds__tree_add(d, -1);
     for (int i = 0; i < d->p && !d->failed;) {
         int n = a->level ? ds__list_run(d, group, i, split) : 1;
         int lead = i + j % n;
@@ -9712,7 +9785,7 @@ static ptrdiff_t ds__leads_to_root(ds__draft *d, int owner) {
     const int *seat = d->t->seat;
     int root = d->want->root;
     int via = owner;
-    ptrdiff_t down = ds__tree_new(d, owner);
+    ptrdiff_t down = ds__tree_add(d, owner);
     for (int i = 0; i < d->p && island[owner] != island[root]; i++)
         if (island[i] == island[root] && seat[i] == seat[owner])
             via = i;
@@ -9745,7 +9818,7 @@ static int ds__leads_add(ds__draft *d, const ds__leads *o, int j) {
 
     if (w->what == DS_ALL_REDUCE) {
         flow.dest = -1;
-        flow.down = ds__tree_make(d, &star, flow.owner, 0);
+        flow.down = ds__tree_build(d, &star, flow.owner, 0);
     } else if (w->what == DS_REDUCE) {
         flow.dest = w->root;
         flow.down = ds__leads_to_root(d, flow.owner);
@@ -9961,7 +10034,7 @@ static void ds__wants_add(ds__wants *o, ds__draft *d, int root) {
     for (int to = first; to < end; to++)
         for (int side = 0; side < o->sides; side++) {
             int up = o->what == DS_GATHER || (sums && !side);
-            ptrdiff_t tree = ds__tree_new(d, root);
+            ptrdiff_t tree = ds__tree_add(d, root);
             o->want[o->count++] = (ds__want){ root, to, up, ds__wants_bytes(o, d), tree };
         }
 }
@@ -10061,7 +10134,7 @@ static ds__flow ds__want_flow(const ds__wants *o, ds__draft *d, const ds__want *
         f.in = begin; /* 0 in reduce */
         f.dest = n->root;
         f.up = n->tree;
-        f.down = ds__tree_new(d, n->root);
+        f.down = ds__tree_add(d, n->root);
         break;
     case DS_SCATTER:
         f.in = begin;
@@ -10122,11 +10195,11 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
 
 /* plan/flows.h - flows of an algorithm.
 
-   Turns a collective and an algorithm into flows (ds__flows_make), for trees, meshes, packed trees
+   Turns a collective and an algorithm into flows (ds__flows_build), for trees, meshes, packed trees
    and copies through the host. Grids are only checked here, since they have no flows.
    ds__flows_load gives the time of the busiest wire and the number of copies of one piece.
 
-   Invariants: ds__flows_make discards the trees and flows of the draft first. It returns 0 if the
+   Invariants: ds__flows_build discards the trees and flows of the draft first. It returns 0 if the
    algorithm does not fit or if memory is exhausted, and sets `failed` only in the second case.
    Every tree of sums satisfies ds__in_order. ds__flows_load counts one tree of a flow in each
    direction.
@@ -10154,7 +10227,7 @@ static ptrdiff_t ds__flow_list_down(const ds__flow_maker *m, int owner, int j) {
     if (m->what != DS_ALL_REDUCE)
         return ds__tree_of_two(d, owner, d->want->root);
     if (a->level == 0) { /* back the way it came */
-        ptrdiff_t down = ds__tree_new(d, owner);
+        ptrdiff_t down = ds__tree_add(d, owner);
         for (int v = 0; v < owner && !d->failed; v++)
             d->tree[down + v] = v + 1;
         return down;
@@ -10168,7 +10241,7 @@ static ptrdiff_t ds__flow_list_down(const ds__flow_maker *m, int owner, int j) {
         .own = 1,
         .shape = a->shape,
     };
-    return ds__tree_make(d, &back, owner, j);
+    return ds__tree_build(d, &back, owner, j);
 }
 
 /* Adds sums in the order of the list, for reduce and all_reduce. */
@@ -10198,8 +10271,8 @@ static int ds__flow_owners_add(ds__draft *d) {
         if (i == w->root && p > 1)
             continue;
         ds__flow flow = { .owner = i, .dest = w->root };
-        flow.up = ds__tree_make(d, &ds__flow_star, i, 0);
-        flow.down = ds__flow_path_find(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
+        flow.up = ds__tree_build(d, &ds__flow_star, i, 0);
+        flow.down = ds__flow_path_find(d, ds__tree_build(d, &ds__flow_star, i, 0), w->root, 0);
         ds__flow_add(d, ds__slice_span(w, w->bytes, k, n), flow);
         k++;
     }
@@ -10220,7 +10293,7 @@ static int ds__flow_groups_add(const ds__flow_maker *m, int root, int j, ds__ext
 
     ds__flow flow = { .in = begin, .out = all ? begin : 0, .dest = all ? -1 : root };
     flow.up = ds__list_tree(d, m->a, turn, 1, &flow.owner);
-    flow.down = all ? ds__tree_make(d, m->a, flow.owner, j) : ds__tree_new(d, flow.owner);
+    flow.down = all ? ds__tree_build(d, m->a, flow.owner, j) : ds__tree_add(d, flow.owner);
     if (d->failed || !ds__in_order(d, flow.up))
         return 0;
     if (m->what == DS_REDUCE_SCATTER && flow.owner != root)
@@ -10250,19 +10323,10 @@ static void ds__flow_path_add(const ds__flow_maker *m, int root, int j, ptrdiff_
     ds__flow_add(d, part, flow);
 }
 
-/* Adds a part for each rank: those that are far away first. */
+/* Adds the flows of a scatter, gather or all_to_all: a path for each rank. */
 static void ds__flow_paths_add(const ds__flow_maker *m, int root, int j, ptrdiff_t tree) {
-    ds__draft *d = m->d;
-    int deepest = 0;
-    for (int v = 0; v < d->p; v++) {
-        int depth = ds__emit_tree_depth(d->tree + tree, v);
-        if (depth > deepest)
-            deepest = depth;
-    }
-    for (int depth = deepest; depth >= 0; depth--)
-        for (int v = 0; v < d->p && !d->failed; v++)
-            if (ds__emit_tree_depth(d->tree + tree, v) == depth)
-                ds__flow_path_add(m, root, j, tree, v);
+    for (int v = 0; v < m->d->p && !m->d->failed; v++)
+        ds__flow_path_add(m, root, j, tree, v);
 }
 
 /* Returns the flow of a tree: up, down or both ways. `begin` is where the root's block begins. */
@@ -10275,7 +10339,7 @@ static ds__flow ds__flow_of_tree(const ds__flow_maker *m, int root, ptrdiff_t tr
         flow.in = m->what == DS_REDUCE_SCATTER ? begin : 0;
         flow.dest = root;
         flow.up = tree;
-        flow.down = ds__tree_new(d, root);
+        flow.down = ds__tree_add(d, root);
     } else if (m->what == DS_ALL_REDUCE) {
         flow.in = begin;
         flow.out = begin;
@@ -10309,7 +10373,7 @@ static int ds__flow_tree_add(const ds__flow_maker *m, int root, int j, ptrdiff_t
             .dest = -1,
             .down = tree,
         };
-        flow.up = ds__tree_make(d, &ds__flow_star, root, 0);
+        flow.up = ds__tree_build(d, &ds__flow_star, root, 0);
         ds__flow_add(d, part, flow);
         return 1;
     }
@@ -10338,7 +10402,7 @@ static int ds__flow_root_add(ds__flow_maker *m, int root) {
         block.end = ds__emit_block_of(w, (size_t)root + 1, p);
     }
     for (int j = 0; j < m->ways && !d->failed; j++) {
-        ptrdiff_t t = meshed ? tree[j] : ds__tree_make(d, m->a, root, j);
+        ptrdiff_t t = meshed ? tree[j] : ds__tree_build(d, m->a, root, j);
         if (d->failed || !ds__flow_tree_add(m, root, j, t, block))
             return 0;
     }
@@ -10360,7 +10424,7 @@ static int ds__flow_roots_add(ds__flow_maker *m) {
 /* Counts the trees of a mesh, which are the ways. Returns 0 if the links are no mesh. */
 static int ds__flow_mesh_init(ds__flow_maker *m) {
     ds__draft *d = m->d;
-    m->cut = ds__mesh_make(d->t, &m->mesh, m->each ? 6 : DS__MESH);
+    m->cut = ds__mesh_init(d->t, &m->mesh, m->each ? 6 : DS__MESH);
     if (!m->cut)
         return 0;
     d->ways = m->cut;
@@ -10388,7 +10452,7 @@ static int ds__flow_trees_add(ds__flow_maker *m) {
 }
 
 /* Makes the flows of the draft. Returns 1 for flows, 0 if this algorithm does not fit here. */
-static int ds__flows_make(ds__draft *d, const ds__algo *a) {
+static int ds__flows_build(ds__draft *d, const ds__algo *a) {
     int what = (int)d->want->what;
     ds__flow_maker m = { .d = d, .a = a, .what = what, .ways = a->ways };
     m.sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
@@ -10469,7 +10533,7 @@ static int64_t ds__flows_load(const ds__draft *d, double *load, size_t *copies) 
    Locks: none.
    Threads: the thread that makes the plan. */
 
-/* Max-flow on the links, by Dinic's algorithm; devices and the host pass on what comes. */
+/* A flow network of the links (Dinic's algorithm). Devices and the host forward data. */
 typedef struct ds__net {
     int nodes;
     int edges;
@@ -10481,6 +10545,7 @@ typedef struct ds__net {
     double *cap;
 } ds__net;
 
+/* Adds an edge and its reverse, which has no capacity. */
 static void ds__net_edge(ds__net *n, int a, int b, double cap) {
     for (int i = 0; i < 2; i++) {
         n->to[n->edges] = i ? a : b;
@@ -10490,6 +10555,8 @@ static void ds__net_edge(ds__net *n, int a, int b, double cap) {
     }
 }
 
+/* Pushes at most `most` bytes along one path of rising levels. Returns the bytes that reached the
+   sink. */
 static double ds__net_push(ds__net *n, int v, int sink, double most) {
     if (v == sink)
         return most;
@@ -10508,6 +10575,8 @@ static double ds__net_push(ds__net *n, int v, int sink, double most) {
     return 0;
 }
 
+/* Returns the maximum flow. Afterwards the nodes on the source's side of a narrowest cut have a
+   level of 0 or more, and all others -1. */
 static double ds__net_flow(ds__net *n, int source, int sink) {
     double sum = 0;
     double got;
@@ -10533,62 +10602,97 @@ static double ds__net_flow(ds__net *n, int source, int sink) {
     }
 }
 
-/* Seconds until every rank v has got need[v] bytes from those ranks of which from[] is set, at
-   the least; back: until they have sent it. Some cut is the narrowest (Dinkelbach). */
-static double ds__cut_time(const ds_topology *t, const char *from, const double *need, int back) {
+/* Data that must move: each rank v outside of `from` needs need[v] bytes from ranks inside. */
+typedef struct ds__demand {
+    double *need;
+    char *from; /* of each rank: 1 if it has the data */
+    int back;   /* 1: the bytes move the other way, from the ranks outside to those inside */
+} ds__demand;
+
+/* Allocates a network for the topology, with a source and a sink. Returns 0 if memory is
+   exhausted. */
+static int ds__net_init(ds__net *n, const ds_topology *t) {
+    size_t most = 4 * (size_t)t->links + 4 * (size_t)t->devices + 8;
+    size_t nodes = (size_t)t->nodes + 2;
+    memset(n, 0, sizeof *n);
+    n->nodes = t->nodes + 2;
+    n->head = ds__host_alloc((nodes * 4 + 2 * most) * sizeof *n->head);
+    n->cap = ds__host_alloc(most * sizeof *n->cap);
+    if (!n->head || !n->cap)
+        return 0;
+    n->level = n->head + nodes;
+    n->at = n->level + nodes;
+    n->next = n->at + 2 * nodes;
+    n->to = n->next + most;
+    return 1;
+}
+
+static void ds__net_deinit(ds__net *n) {
+    ds__host_free(n->head);
+    ds__host_free(n->cap);
+}
+
+/* Makes the edges: links carry as much as in `time` seconds, and each rank's demand flows into the
+   sink. */
+static void ds__net_fill(ds__net *n, const ds_topology *t, const ds__demand *w, double time) {
     int source = t->nodes;
     int sink = source + 1;
-    int most = 4 * t->links + 4 * t->devices + 8;
-    ds__net n = { t->nodes + 2, 0, NULL, NULL, NULL, NULL, NULL, NULL };
+    n->edges = 0;
+    for (int i = 0; i < n->nodes; i++)
+        n->head[i] = -1;
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *k = &t->link[l];
+        ds__net_edge(n, k->a, k->b, k->rate[w->back] * time);
+        ds__net_edge(n, k->b, k->a, k->rate[!w->back] * time);
+    }
+    for (int i = 0; i < t->devices; i++) {
+        if (w->from[i])
+            ds__net_edge(n, source, t->rank[i], 1e30);
+        else
+            ds__net_edge(n, t->rank[i], sink, w->need[i]);
+    }
+}
+
+/* Returns the seconds that the cut takes which the last ds__net_flow found; 0: no link crosses the
+   cut. */
+static double ds__net_cut_time(const ds__net *n, const ds_topology *t, const ds__demand *w) {
+    double out = 0;  /* bytes that must leave the side of the source */
+    double rate = 0; /* bytes that leave it in a second */
+    for (int i = 0; i < t->devices; i++)
+        out += !w->from[i] && n->level[t->rank[i]] < 0 ? w->need[i] : 0;
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *k = &t->link[l];
+        if (n->level[k->a] >= 0 && n->level[k->b] < 0)
+            rate += k->rate[w->back];
+        if (n->level[k->b] >= 0 && n->level[k->a] < 0)
+            rate += k->rate[!w->back];
+    }
+    return rate > 0 ? out / rate : 0;
+}
+
+/* Returns the least number of seconds in which the links can move a demand: that of the narrowest
+   cut (Dinkelbach). Returns 0 if memory is exhausted. */
+static double ds__demand_time(const ds_topology *t, const ds__demand *w) {
+    ds__net n;
     double total = 0;
     double time = 0;
-    int *space = ds__host_alloc(((size_t)n.nodes * 4 + 2 * (size_t)most) * sizeof *space);
-    n.cap = ds__host_alloc((size_t)most * sizeof *n.cap);
+    int ok = ds__net_init(&n, t);
     for (int i = 0; i < t->devices; i++)
-        total += from[i] ? 0 : need[i];
-    for (int round = 0; space && n.cap && total > 0 && round < 64; round++) {
-        n.head = space;
-        n.level = n.head + n.nodes;
-        n.at = n.level + n.nodes;
-        n.next = n.at + 2 * n.nodes;
-        n.to = n.next + most;
-        n.edges = 0;
-        for (int i = 0; i < n.nodes; i++)
-            n.head[i] = -1;
-        for (int l = 0; l < t->links; l++)
-            for (int side = 0; side < 2; side++) {
-                const ds__tlink *k = &t->link[l];
-                ds__net_edge(&n, side ? k->b : k->a, side ? k->a : k->b,
-                             k->rate[side ^ back] * time);
-            }
-        for (int i = 0; i < t->devices; i++)
-            if (from[i])
-                ds__net_edge(&n, source, t->rank[i], 1e30);
-            else
-                ds__net_edge(&n, t->rank[i], sink, need[i]);
-        if (ds__net_flow(&n, source, sink) > total * (1 - 1e-9) - 1)
+        total += w->from[i] ? 0 : w->need[i];
+    for (int round = 0; ok && total > 0 && round < 64; round++) {
+        ds__net_fill(&n, t, w, time);
+        if (ds__net_flow(&n, t->nodes, t->nodes + 1) > total * (1 - 1e-9) - 1)
             break;
-        double out = 0;  /* bytes that must leave the side of the source */
-        double rate = 0; /* bytes that leave it in a second */
-        for (int i = 0; i < t->devices; i++)
-            out += !from[i] && n.level[t->rank[i]] < 0 ? need[i] : 0;
-        for (int l = 0; l < t->links; l++) {
-            const ds__tlink *k = &t->link[l];
-            if (n.level[k->a] >= 0 && n.level[k->b] < 0)
-                rate += k->rate[back];
-            if (n.level[k->b] >= 0 && n.level[k->a] < 0)
-                rate += k->rate[!back];
-        }
-        if (rate <= 0 || out / rate <= time)
+        double longer = ds__net_cut_time(&n, t, w);
+        if (longer <= time)
             break;
-        time = out / rate;
+        time = longer;
     }
-    ds__host_free(space);
-    ds__host_free(n.cap);
+    ds__net_deinit(&n);
     return time;
 }
 
-/* of a dependent step: the shortest latency. What it holds an engine for besides is not counted */
+/* Returns the shortest latency of a copy, without the time for which it holds an engine. */
 static int64_t ds__bound_latency(const ds_topology *t) {
     int64_t least = INT64_MAX;
     for (int i = 0; i < t->devices; i++)
@@ -10598,104 +10702,144 @@ static int64_t ds__bound_latency(const ds_topology *t) {
     return least == INT64_MAX ? 0 : least;
 }
 
-/* For each rank the first one that has the same links to the same nodes: what holds for one
-   holds for both. */
-static void ds__bound_alike_find(const ds_topology *t, int *as) {
-    for (int i = 0; i < t->devices; i++)
-        for (as[i] = 0; as[i] < i; as[i]++) {
-            int same = as[as[i]] == as[i];
-            int ours = 0;
-            int theirs = 0;
-            for (int l = 0; same && l < t->links; l++) {
-                const ds__tlink *k = &t->link[l];
-                int end = k->a == t->rank[i] ? 0 : k->b == t->rank[i] ? 1 : -1;
-                int matches = 0;
-                theirs += k->a == t->rank[as[i]] || k->b == t->rank[as[i]];
-                if (end < 0)
-                    continue;
-                ours++;
-                /* as many such links as it has, in both directions */
-                for (int m = 0; m < t->links; m++) {
-                    const ds__tlink *o = &t->link[m];
-                    int other = end ? k->a : k->b;
-                    for (int side = 0; side < 2; side++) {
-                        if ((side ? o->a : o->b) != other || o->rate[side] != k->rate[end] ||
-                            o->rate[!side] != k->rate[!end])
-                            continue;
-                        int at = side ? o->b : o->a;
-                        matches += (at == t->rank[i]) - (at == t->rank[as[i]]);
-                    }
-                }
-                same = matches == 0;
-            }
-            if (same && ours == theirs)
-                break;
+/* Returns how many links with this link's rates rank i has more than rank j to the node `other`.
+   `end`: the side of the link that is a rank's. */
+static int ds__bound_link_surplus(const ds_topology *t, const ds__tlink *like, int end, int i,
+                                  int j) {
+    int other = end ? like->a : like->b;
+    int surplus = 0;
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *o = &t->link[l];
+        for (int side = 0; side < 2; side++) {
+            int at = side ? o->b : o->a;
+            if ((side ? o->a : o->b) != other || o->rate[side] != like->rate[end] ||
+                o->rate[!side] != like->rate[!end])
+                continue;
+            surplus += (at == t->rank[i]) - (at == t->rank[j]);
         }
+    }
+    return surplus;
 }
 
+/* Returns 1 if ranks i and j have the same links to the same nodes. */
+static int ds__bound_is_alike(const ds_topology *t, int i, int j) {
+    int links = 0; /* of i, less those of j */
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *k = &t->link[l];
+        int first = k->a == t->rank[i];
+        links -= k->a == t->rank[j] || k->b == t->rank[j];
+        if (!first && k->b != t->rank[i])
+            continue;
+        links++;
+        if (ds__bound_link_surplus(t, k, !first, i, j))
+            return 0;
+    }
+    return links == 0;
+}
+
+/* Finds for each rank the first one with the same links: a time that holds for one holds for
+   both. */
+static void ds__bound_alike_find(const ds_topology *t, int *as) {
+    for (int i = 0; i < t->devices; i++)
+        for (as[i] = 0; as[i] < i; as[i]++)
+            if (as[as[i]] == as[i] && ds__bound_is_alike(t, i, as[i]))
+                break;
+}
+
+/* A bound that is being computed. */
+typedef struct ds__bound {
+    const ds_topology *t;
+    const ds_plan_desc *w;
+    ds__demand move;
+    int as[DS__TOPOLOGY_MAX]; /* see ds__bound_alike_find */
+} ds__bound;
+
+static inline double ds__bound_longer(double a, double b) {
+    return b > a ? b : a;
+}
+
+/* Returns the seconds in which all bytes can move between rank `from` and the farthest other rank.
+   Of several ranks with the same links only one is computed. */
+static double ds__bound_whole_time(ds__bound *b, int from) {
+    double most = 0;
+    for (int k = 0; k < b->t->devices; k++) {
+        int first = 0;
+        while (first < k && (first == from || b->as[first] != b->as[k]))
+            first++;
+        if (k == from || first < k)
+            continue;
+        memset(b->move.need, 0, (size_t)b->t->devices * sizeof *b->move.need);
+        b->move.need[k] = (double)b->w->bytes;
+        most = ds__bound_longer(most, ds__demand_time(b->t, &b->move));
+    }
+    return most;
+}
+
+/* Returns the seconds in which rank i can exchange its data with all others; `second`: in the
+   second half of an all_reduce. */
+static double ds__bound_rank_time(ds__bound *b, int i, int second) {
+    int what = (int)b->w->what;
+    int p = b->t->devices;
+    memset(b->move.from, 0, (size_t)p);
+    b->move.from[i] = 1;
+    /* Into each rank: all_gather. Out of each rank: reduce_scatter, all_to_all. */
+    if (what <= DS_REDUCE)
+        b->move.back = what == DS_REDUCE || what == DS_GATHER;
+    else
+        b->move.back = what == DS_ALL_GATHER || second;
+    if (what == DS_BROADCAST || what == DS_REDUCE)
+        return ds__bound_whole_time(b, i);
+    for (int k = 0; k < p; k++)
+        b->move.need[k] = (double)b->w->bytes / p;
+    return ds__demand_time(b->t, &b->move);
+}
+
+/* Returns the seconds in which each group can send its blocks of an all_to_all to all others. */
+static double ds__bound_groups_time(ds__bound *b, int level) {
+    double most = 0;
+    int p = b->t->devices;
+    int group[DS__TOPOLOGY_MAX];
+    ds__tree_groups_of(b->t, level, group);
+    b->move.back = 0;
+    for (int g = 0; g < p; g++) {
+        int n = 0;
+        int first = 0;
+        while (group[first] != group[g])
+            first++;
+        if (first < g)
+            continue;
+        for (int i = 0; i < p; i++) {
+            b->move.from[i] = group[i] == group[g];
+            n += b->move.from[i];
+        }
+        for (int i = 0; i < p; i++)
+            b->move.need[i] = (double)b->w->bytes / p * n;
+        most = ds__bound_longer(most, ds__demand_time(b->t, &b->move));
+    }
+    return most;
+}
+
+/* Returns the bound of a collective in nanoseconds. `need` and `from` have room for an entry of
+   each rank. */
 static int64_t ds__bound_compute(const ds_topology *t, const ds_plan_desc *w, double *need,
                                  char *from) {
+    ds__bound b = { .t = t, .w = w, .move = { need, from, 0 } };
     double worst = 0;
-    double S = (double)w->bytes;
-    int p = t->devices;
     int rounds = 0;
-    int sums = w->what == DS_REDUCE || w->what == DS_GATHER;
-    int as[DS__TOPOLOGY_MAX];
-    ds__bound_alike_find(t, as);
-    while (1 << rounds < p)
+    int halves = w->what == DS_ALL_REDUCE ? 2 : 1;
+    ds__bound_alike_find(t, b.as);
+    while (1 << rounds < t->devices)
         rounds++;
-    for (int both = 0; both < (w->what == DS_ALL_REDUCE ? 2 : 1); both++) {
+    for (int half = 0; half < halves; half++) {
         double most = 0;
-        for (int i = 0; i < p; i++) {
-            int rooted = w->what <= DS_REDUCE;
-            if (rooted ? i != w->root : as[i] != i)
-                continue;
-            /* into each rank (all_gather), or out of each (reduce_scatter, all_to_all) */
-            int back = rooted ? sums : w->what == DS_ALL_GATHER || both;
-            memset(from, 0, (size_t)p);
-            from[i] = 1;
-            int whole = w->what == DS_BROADCAST || w->what == DS_REDUCE;
-            for (int k = 0; k < p; k++) {
-                need[k] = whole ? 0 : S / p;
-                int first = 0; /* of those like it, besides the root */
-                while (first < k && (first == i || as[first] != as[k]))
-                    first++;
-                if (!whole || k == i || first < k)
-                    continue;
-                memset(need, 0, (size_t)p * sizeof *need);
-                need[k] = S;
-                double one = ds__cut_time(t, from, need, back);
-                if (one > most)
-                    most = one;
-            }
-            double time = whole ? 0 : ds__cut_time(t, from, need, back);
-            if (time > most)
-                most = time;
-        }
-        /* and from each group to the others */
-        for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++) {
-            int group[DS__TOPOLOGY_MAX];
-            ds__tree_groups_of(t, level, group);
-            for (int g = 0; g < p; g++) {
-                int n = 0;
-                int first = 0;
-                while (group[first] != group[g])
-                    first++;
-                if (first < g)
-                    continue;
-                for (int i = 0; i < p; i++)
-                    n += from[i] = group[i] == group[g];
-                for (int i = 0; i < p; i++)
-                    need[i] = S / p * n;
-                double time = ds__cut_time(t, from, need, 0);
-                if (time > most)
-                    most = time;
-            }
-        }
+        for (int i = 0; i < t->devices; i++)
+            if (w->what <= DS_REDUCE ? i == w->root : b.as[i] == i)
+                most = ds__bound_longer(most, ds__bound_rank_time(&b, i, half));
+        for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++)
+            most = ds__bound_longer(most, ds__bound_groups_time(&b, level));
         worst += most;
     }
-    return (int64_t)(worst * 1e9) +
-           rounds * ds__bound_latency(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
+    return (int64_t)(worst * 1e9) + rounds * ds__bound_latency(t) * halves;
 }
 
 /* plan/search.h - trying one algorithm.
@@ -10705,7 +10849,7 @@ static int64_t ds__bound_compute(const ds_topology *t, const ds_plan_desc *w, do
    (ds__planned) and the list of all plans. plan/search_large.h decides which algorithms are
    tried.
 
-   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, spots, links
+   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, locations, links
    and scratch sizes. Both passes must try the same algorithms in the same order, because `turn`
    is the index of their times. `time[0]` is the best prediction, `time[1]` the time of the
    busiest wire.
@@ -10748,9 +10892,9 @@ static void ds__search_keep(ds__search *s) {
     d->step = other.step;
     d->step_room = other.step_room;
     d->steps = 0;
-    d->spot = other.spot;
-    d->spot_room = other.spot_room;
-    d->spots = 0;
+    d->location = other.location;
+    d->location_room = other.location_room;
+    d->locations = 0;
     d->link = other.link;
     d->link_room = other.link_room;
     d->links = 0;
@@ -10887,7 +11031,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
         return 1;
     if (asked && strcmp(asked, a->name) != 0)
         return 1;
-    if (!ds__flows_make(d, a))
+    if (!ds__flows_build(d, a))
         return !d->failed;
     if (ds__search_is_slow(s, id, &copies))
         return 1;
@@ -10896,7 +11040,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
     if (state != DS__SEARCH_DONE)
         return state == DS__SEARCH_SPENT;
     if (!d->want->pieces && d->p <= DS__MESH &&
-        ds__cycle_make(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
+        ds__cycle_build(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
         ds__search_note(s, id);
     return !d->failed;
 }
@@ -11221,7 +11365,7 @@ static void ds__guess_choose(const ds__draft *d, const ds__loads *o, ds__algo a,
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     ds__draft *d = &s->now;
     ds__loads o;
-    if (!ds__flows_make(d, &a))
+    if (!ds__flows_build(d, &a))
         return !d->failed;
     if (!ds__loads_init(&o, d)) {
         d->failed = 1;
@@ -11257,8 +11401,8 @@ static int ds__guess_compare(const void *a, const void *b) {
 static int ds__search_this(ds__search *s, const ds__guess *g) {
     ds__draft *d = &s->now;
     int id = ds__algo_at(g->algo.name);
-    if (!ds__flows_make(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
-        !ds__schedule_arrange(d) || !ds__lanes_in_turn(d) || !ds__cost_predict(d))
+    if (!ds__flows_build(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
+        !ds__schedule_arrange(d) || !ds__settle_plan(d) || !ds__cost_predict(d))
         return 0;
     s->work += g->copies * g->pieces;
     ds__search_best(s, id);
@@ -11280,137 +11424,256 @@ static int ds__search_this(ds__search *s, const ds__guess *g) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
-static int ds__search_large(ds__search *s) {
-    enum { ALL = 1 << 20 };
+#define DS__ALL_RANKS (1 << 20) /* an arity that no rank's children reach */
 
+/* The collective and the topology of a search for many ranks. */
+typedef struct ds__guesser {
+    ds__search *s;
+    ds__guesses all;
+    ds_collective what;
+    int order;
+    int n;      /* size of the largest group */
+    int level;  /* 1: there are several groups */
+    int sums;   /* 1: the collective sums */
+    int rooted; /* 1: scatter or gather */
+    int trees;  /* 1: data, or sums in any order, can take any trees */
+} ds__guesser;
+
+static void ds__guesser_init(ds__guesser *g, ds__search *s) {
+    const ds_plan_desc *w = s->now.want;
+    memset(g, 0, sizeof *g);
+    g->s = s;
+    g->what = w->what;
+    g->order = (int)w->order;
+    g->n = s->now.largest;
+    g->level = g->n < s->now.p;
+    g->sums = g->what == DS_REDUCE || g->what == DS_ALL_REDUCE || g->what == DS_REDUCE_SCATTER;
+    g->rooted = g->what == DS_SCATTER || g->what == DS_GATHER;
+    g->trees = g->what == DS_BROADCAST ||
+               (g->order == DS_ORDER_ANY && g->sums && g->what != DS_REDUCE_SCATTER);
+}
+
+/* Estimates one algorithm. Returns 0 if memory or the limit of steps is exhausted. */
+static int ds__guesser_add(ds__guesser *g, ds__algo a) {
+    return ds__guess_add(g->s, &g->all, a);
+}
+
+/* Estimates direct copies, and sums that continue in the order of the list. */
+static int ds__guesser_lists(ds__guesser *g) {
+    ds__algo direct = { .name = "direct", .ways = 1, .arity = DS__ALL_RANKS, .own = 1 };
+    int ok = ds__guesser_add(g, direct);
+    for (int split = 1; split <= 6 && g->sums && g->n / split > 1; split++) {
+        ds__algo list = {
+            .name = "islands", .mode = DS__IN_LIST, .level = 1, .ways = g->n, .arity = split
+        };
+        ok = ok && ds__guesser_add(g, list);
+    }
+    return ok;
+}
+
+/* Estimates one tree for all data, from group to group. */
+static int ds__guesser_islands(ds__guesser *g) {
+    ds__algo a = { .name = "islands",
+                   .level = 1,
+                   .ways = 1,
+                   .arity = DS__ALL_RANKS,
+                   .own = 1,
+                   .shape = g->rooted ? DS__GROUPS_TWINS : DS__GROUPS_CHAIN };
+    return !g->level || g->what == DS_ALL_TO_ALL || ds__guesser_add(g, a);
+}
+
+/* Estimates several trees at once, each for a part of the data. */
+static int ds__guesser_spreads(ds__guesser *g) {
     static const struct {
         int ways;
         int arity;
-    } spreads[] = { { 2, 2 },   { 3, 3 },  { 4, 4 },   { 6, 6 },  { 8, 8 },     { 12, 6 },
-                    { 16, 16 }, { 24, 8 }, { 24, 24 }, { 36, 9 }, { 1000, ALL } };
+    } spreads[] = { { 2, 2 },
+                    { 3, 3 },
+                    { 4, 4 },
+                    { 6, 6 },
+                    { 8, 8 },
+                    { 12, 6 },
+                    { 16, 16 },
+                    { 24, 8 },
+                    { 24, 24 },
+                    { 36, 9 },
+                    { 1000, DS__ALL_RANKS } };
 
-    const int n = s->now.largest;
-    const int what = (int)s->now.want->what;
-    const int order = (int)s->now.want->order;
-    const int level = n < s->now.p;
-    int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
-    int trees = what == DS_BROADCAST ||
-                (order == DS_ORDER_ANY && (what == DS_REDUCE || what == DS_ALL_REDUCE));
-    ds__guesses all = { .count = 0 };
-    size_t most = sums && order == DS_ORDER_ANY ? DS__PLAN_WORK / 4 * 3 : DS__PLAN_WORK;
     int ok = 1;
-    int seen[2] = { 0, 0 }; /* flows, grids: the best guess of each is looked at */
-#define DS__GUESS(when, ...) \
-    (ok = ok && (!(when) || ds__guess_add(s, &all, (ds__algo){ __VA_ARGS__ })))
-    DS__GUESS(1, "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, ALL, 1, 0);
-    DS__GUESS(what == DS_ALL_REDUCE, "direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, ALL, 1, 0);
-    for (int split = 1; split <= 6 && sums; split++)
-        DS__GUESS(n / split > 1, "islands", DS__WITH_TREES, DS__IN_LIST, 1, n, split, 0, 0);
-    DS__GUESS(level && what != DS_ALL_TO_ALL && what != DS_SCATTER && what != DS_GATHER, "islands",
-              DS__WITH_TREES, DS__ROOTED, 1, 1, ALL, 1, DS__GROUPS_CHAIN);
-    DS__GUESS(level && (what == DS_SCATTER || what == DS_GATHER), "islands", DS__WITH_TREES,
-              DS__ROOTED, 1, 1, ALL, 1, DS__GROUPS_TWINS);
-    DS__GUESS(what == DS_SCATTER || what == DS_GATHER || trees, "binomial", DS__WITH_TREES,
-              DS__ROOTED, 0, 1, 2, 1, 0);
-    for (size_t i = 0; trees && i < sizeof spreads / sizeof spreads[0]; i++) {
-        int ways = spreads[i].ways < n - 1 ? spreads[i].ways : n - 1;
-        DS__GUESS(ways > 1 && (!level || spreads[i].arity < ALL), level ? "islands" : "spread",
-                  DS__WITH_TREES, DS__ROOTED, level, ways, spreads[i].arity, 0, 0);
+    for (size_t i = 0; g->trees && i < sizeof spreads / sizeof spreads[0]; i++) {
+        ds__algo a = { .name = g->level ? "islands" : "spread",
+                       .level = g->level,
+                       .ways = spreads[i].ways < g->n - 1 ? spreads[i].ways : g->n - 1,
+                       .arity = spreads[i].arity };
+        if (a.ways > 1 && (!g->level || a.arity < DS__ALL_RANKS))
+            ok = ok && ds__guesser_add(g, a);
     }
-    /* large copies get into each other's way */
-    int leads = n - (what == DS_BROADCAST || what == DS_REDUCE);
-    int longest = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER ? leads / 2 : 6;
-    for (int run = 2; run <= longest; run++)
-        DS__GUESS(leads % run < 4 && run + leads / run <= leads / 2, level ? "islands" : "spread",
-                  DS__WITH_GRID, DS__ROOTED, 1, leads / run * run, run, 0, 0);
-#undef DS__GUESS
-    qsort(all.guess, (size_t)all.count, sizeof *all.guess, ds__guess_compare);
-    for (int i = 0; ok && i < all.count; i++) {
-        const ds__guess *g = &all.guess[i];
-        int grid = g->algo.with == DS__WITH_GRID;
-        if (s->best.name && ((seen[grid] && s->work + g->copies * g->pieces > most) ||
-                             s->best.end <= g->ns / 20 * (seen[grid] ? 18 : 17)))
+    return ok;
+}
+
+/* Estimates grids. Longer rows than six are tried only for collectives of small copies, since
+   large copies delay each other. */
+static int ds__guesser_grids(ds__guesser *g) {
+    int leads = g->n - (g->what == DS_BROADCAST || g->what == DS_REDUCE);
+    int small = g->what == DS_ALL_GATHER || g->what == DS_REDUCE_SCATTER;
+    int longest = small ? leads / 2 : 6;
+    int ok = 1;
+    for (int run = 2; run <= longest; run++) {
+        ds__algo a = { .name = g->level ? "islands" : "spread",
+                       .with = DS__WITH_GRID,
+                       .level = 1,
+                       .ways = leads / run * run,
+                       .arity = run };
+        if (leads % run < 4 && run + leads / run <= leads / 2)
+            ok = ok && ds__guesser_add(g, a);
+    }
+    return ok;
+}
+
+/* Predicts the best estimates: the best of flows and the best of grids in any case, the others
+   while there is work left and they are not far from the best plan. */
+static int ds__guesser_predict(ds__guesser *g) {
+    ds__search *s = g->s;
+    size_t most = g->sums && g->order == DS_ORDER_ANY ? DS__PLAN_WORK / 4 * 3 : DS__PLAN_WORK;
+    int seen[2] = { 0, 0 }; /* flows, grids: 1 after the first prediction */
+    qsort(g->all.guess, (size_t)g->all.count, sizeof *g->all.guess, ds__guess_compare);
+    for (int i = 0; i < g->all.count; i++) {
+        const ds__guess *one = &g->all.guess[i];
+        int grid = one->algo.with == DS__WITH_GRID;
+        int spent = seen[grid] && s->work + one->copies * one->pieces > most;
+        if (s->best.name && (spent || s->best.end <= one->ns / 20 * (seen[grid] ? 18 : 17)))
             continue;
         seen[grid] = 1;
-        ok = ds__search_this(s, g);
+        if (!ds__search_this(s, one))
+            return 0;
     }
-    return ok;
+    return 1;
 }
 
-static int ds__search_all(ds__search *s) {
-    static const int few[] = { 2, 3, 4, 6, 8, 12, 16, 32 };
-    static const int packed[] = { 1, 2, 3, 5, 7, 13, 26, 62 };
-    int p = s->now.p;
-    int all = 1 << 20;
-    int ok = 1;
-    if (p > DS__PLAN_LARGE && !s->now.want->algorithm)
-        return ds__search_large(s);
-    s->turn = -1;
-#define DS__TRY(name, with, mode, level, ways, arity, own, shape) \
-    (ok = ok && ds__search_one(s, &(ds__algo){ name, with, mode, level, ways, arity, own, shape }))
-    DS__TRY("direct", DS__WITH_TREES, DS__ROOTED, 0, 1, all, 1, 0);
-    DS__TRY("direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, all, 1, 0);
-    DS__TRY("spread", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, all, 1, 0);
-    DS__TRY("chain", DS__WITH_TREES, DS__IN_LIST, 0, 1, 1, 1, 0);
-    for (int level = 1; level <= 2; level++) {
-        int group[DS__TOPOLOGY_MAX];
-        int groups = 0;
-        int largest = 0;
-        ds__tree_groups_of(s->now.t, level, group);
-        for (int i = 0; i < p; i++) {
-            int n = 0;
-            int new_one = 1;
-            for (int k = 0; k < p; k++) {
-                n += group[k] == group[i];
-                new_one &= k >= i || group[k] != group[i];
-            }
-            groups += new_one;
-            if (n > largest)
-                largest = n;
-        }
-        if (groups < 2 || largest < 2)
-            continue;
-        for (int shape = DS__GROUPS_CHAIN; shape <= DS__GROUPS_STAR; shape++) {
-            if (groups == 2 && shape != DS__GROUPS_CHAIN)
-                continue;
-            DS__TRY("islands", DS__WITH_TREES, DS__BY_OWNERS, level, 1, all, 1, shape);
-            DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, 1, all, 1, shape);
-            for (int w = 1; w <= DS__PLAN_WAYS && w <= largest; w++) {
-                if (w != largest && w != largest - 1 && (w & (w - 1)))
-                    continue;
-                /* with many ranks the arity is the number of parts of a group */
-                DS__TRY("islands", DS__WITH_TREES, DS__IN_LIST, level, w,
-                        p > DS__PLAN_LARGE ? w : all, 1, shape);
-                DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, w, w >= largest - 1 ? all : w,
-                        0, shape);
-            }
-        }
-    }
-    for (size_t i = 0; i < sizeof few / sizeof few[0] && few[i] < p - 1; i++)
-        DS__TRY("spread", DS__WITH_TREES, DS__ROOTED, 0, few[i], few[i], 0, 0);
-    if (p > 2 && p - 1 <= DS__PLAN_WAYS)
-        DS__TRY("spread", DS__WITH_TREES, DS__ROOTED, 0, p - 1, p - 1, 0, 0);
-    for (int mode = DS__ROOTED; mode <= DS__BY_OWNERS; mode++) {
-        DS__TRY("trees", DS__WITH_MESH, mode, 0, 1, 1, 1, 0);
-        DS__TRY("chain", DS__WITH_TREES, mode, 0, 1, 1, 1, 0);
-        DS__TRY("binomial", DS__WITH_TREES, mode, 0, 1, 2, 1, 0);
-        DS__TRY("binomial", DS__WITH_TREES, mode, 0, 1, 3, 1, 0);
-    }
-    DS__TRY("staged", DS__WITH_HOST, DS__ROOTED, 0, 1, 1, 1, 0);
-    for (size_t i = 0;
-         i < sizeof packed / sizeof packed[0] &&
-         (packed[i] < 8 || s->now.want->what == DS_BROADCAST || s->now.want->what == DS_REDUCE);
-         i++)
-        DS__TRY("trees", DS__WITH_WIRES, DS__ROOTED, 0, packed[i], 1, 1, 0);
-    return ok;
-#undef DS__TRY
+/* Searches for a plan of many ranks. */
+static int ds__search_large(ds__search *s) {
+    ds__guesser g;
+    ds__guesser_init(&g, s);
+    return ds__guesser_lists(&g) && ds__guesser_islands(&g) && ds__guesser_spreads(&g) &&
+           ds__guesser_grids(&g) && ds__guesser_predict(&g);
 }
 
-static int ds__search_twice(ds__search *s) {
-    if (!ds__search_all(s))
+/* Tries algorithms one after the other. */
+static int ds__search_each(ds__search *s, const ds__algo *a, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!ds__search_one(s, &a[i]))
+            return 0;
+    return 1;
+}
+
+/* Tries copies from group to group in one shape, with data and sums divided among several
+   members of a group. */
+static int ds__search_shape(ds__search *s, int level, int shape, int largest) {
+    ds__algo owners = {
+        "islands", DS__WITH_TREES, DS__BY_OWNERS, level, 1, DS__ALL_RANKS, 1, shape
+    };
+    ds__algo one = { "islands", DS__WITH_TREES, DS__ROOTED, level, 1, DS__ALL_RANKS, 1, shape };
+    if (!ds__search_one(s, &owners) || !ds__search_one(s, &one))
         return 0;
-    if (s->now.p > DS__MESH || s->now.want->pieces || !s->best.name)
+    for (int ways = 1; ways <= DS__PLAN_WAYS && ways <= largest; ways++) {
+        int all = ways >= largest - 1;
+        if (!all && (ways & (ways - 1)))
+            continue;
+        /* for many ranks the arity is the number of parts of a group */
+        int parts = s->now.p > DS__PLAN_LARGE ? ways : DS__ALL_RANKS;
+        int arity = all ? DS__ALL_RANKS : ways;
+        ds__algo list = { "islands", DS__WITH_TREES, DS__IN_LIST, level, ways, parts, 1, shape };
+        ds__algo spread = { "islands", DS__WITH_TREES, DS__ROOTED, level, ways, arity, 0, shape };
+        if (!ds__search_one(s, &list) || !ds__search_one(s, &spread))
+            return 0;
+    }
+    return 1;
+}
+
+/* Tries copies from group to group, if there are several groups of more than one rank. */
+static int ds__search_islands(ds__search *s, int level) {
+    int size[DS__TOPOLOGY_MAX] = { 0 }; /* of each group, at its first rank */
+    int group[DS__TOPOLOGY_MAX];
+    int groups = 0;
+    int largest = 0;
+    ds__tree_groups_of(s->now.t, level, group);
+    for (int i = 0; i < s->now.p; i++) {
+        int first = 0;
+        while (group[first] != group[i])
+            first++;
+        groups += first == i;
+        size[first]++;
+        if (size[first] > largest)
+            largest = size[first];
+    }
+    if (groups < 2 || largest < 2)
         return 1;
+
+    int last = groups == 2 ? DS__GROUPS_CHAIN : DS__GROUPS_STAR; /* two groups have one shape */
+    for (int shape = DS__GROUPS_CHAIN; shape <= last; shape++)
+        if (!ds__search_shape(s, level, shape, largest))
+            return 0;
+    return 1;
+}
+
+/* Tries trees in which each rank forwards one of several parts. */
+static int ds__search_spreads(ds__search *s) {
+    static const int few[] = { 2, 3, 4, 6, 8, 12, 16, 32 };
+    int most = s->now.p - 1;
+    ds__algo a = { .name = "spread" };
+    for (size_t i = 0; i < sizeof few / sizeof few[0] && few[i] < most; i++) {
+        a.ways = few[i];
+        a.arity = few[i];
+        if (!ds__search_one(s, &a))
+            return 0;
+    }
+    a.ways = most;
+    a.arity = most;
+    return most < 2 || most > DS__PLAN_WAYS || ds__search_one(s, &a);
+}
+
+/* Tries trees over the wires with the least load. */
+static int ds__search_packed(ds__search *s) {
+    static const int packed[] = { 1, 2, 3, 5, 7, 13, 26, 62 };
+    int what = (int)s->now.want->what;
+    int single = what == DS_BROADCAST || what == DS_REDUCE;
+    for (size_t i = 0; i < sizeof packed / sizeof packed[0] && (packed[i] < 8 || single); i++) {
+        ds__algo a = { "trees", DS__WITH_WIRES, DS__ROOTED, 0, packed[i], 1, 1, 0 };
+        if (!ds__search_one(s, &a))
+            return 0;
+    }
+    return 1;
+}
+
+/* Searches for a plan once: all algorithms, or those that the first pass left. */
+static int ds__search_all(ds__search *s) {
+    enum { ALL = DS__ALL_RANKS };
+
+    static const ds__algo simple[] = {
+        { "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, ALL, 1, 0 },
+        { "direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, ALL, 1, 0 },
+        { "spread", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, ALL, 1, 0 },
+        { "chain", DS__WITH_TREES, DS__IN_LIST, 0, 1, 1, 1, 0 },
+    };
+    static const ds__algo trees[] = {
+        { "trees", DS__WITH_MESH, DS__ROOTED, 0, 1, 1, 1, 0 },
+        { "chain", DS__WITH_TREES, DS__ROOTED, 0, 1, 1, 1, 0 },
+        { "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 2, 1, 0 },
+        { "trees", DS__WITH_MESH, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
+        { "chain", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
+        { "staged", DS__WITH_HOST, DS__ROOTED, 0, 1, 1, 1, 0 },
+    };
+    if (s->now.p > DS__PLAN_LARGE && !s->now.want->algorithm)
+        return ds__search_large(s);
+
+    s->turn = -1;
+    return ds__search_each(s, simple, sizeof simple / sizeof simple[0]) &&
+           ds__search_islands(s, 1) && ds__search_islands(s, 2) && ds__search_spreads(s) &&
+           ds__search_each(s, trees, sizeof trees / sizeof trees[0]) && ds__search_packed(s);
+}
+
+/* Sets the limits of `near` for the second pass: a few of the best times of the first one. */
+static void ds__search_near_set(ds__search *s) {
     for (int what = 0; what < 2; what++) {
         int64_t time[DS__TRIES];
         int n = 0;
@@ -11425,6 +11688,16 @@ static int ds__search_twice(ds__search *s) {
     }
     if (s->near[0] > s->best.end * 2)
         s->near[0] = s->best.end * 2;
+}
+
+/* Searches for a plan; few ranks: a second pass tries the algorithms near the best in more
+   pieces. */
+static int ds__search_twice(ds__search *s) {
+    if (!ds__search_all(s))
+        return 0;
+    if (s->now.p > DS__MESH || s->now.want->pieces || !s->best.name)
+        return 1;
+    ds__search_near_set(s);
     s->pass = 1;
     return ds__search_all(s);
 }
@@ -11445,29 +11718,29 @@ static int ds__search_twice(ds__search *s) {
    Threads: threads of the caller. Two threads may build the same plan at once; the later one is
    freed and both get the first. */
 
-/* What is left of a draft when nobody changes it any more: one block of memory. A step comes
-   after the last of each lane only. */
+/* Copies a draft into the arrays of a plan. Of the steps that a step waits for, only the last one
+   of each lane is kept. On failure the error is set. */
 static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     ds_plan *n = &o->plan;
     size_t ranks = (size_t)d->p + 1;
     size_t lanes = ranks * DS__PLAN_LANES;
     ds_plan_step *step = ds__host_alloc((d->steps + 1) * sizeof *step);
-    ds_plan_location *spot = ds__host_alloc((d->spots + 1) * sizeof *spot);
+    ds_plan_location *location = ds__host_alloc((d->locations + 1) * sizeof *location);
     /* last: plus 1 */
     uint32_t *before = ds__host_alloc((d->links + 1) * sizeof *before);
     uint32_t *last = ds__host_alloc(lanes * sizeof *last);
     uint32_t count = 0;
     size_t *scratch = ds__host_alloc(ranks * sizeof *scratch);
     n->step = step;
-    n->spot = spot;
+    n->location = location;
     n->before = before;
     n->scratch = scratch;
-    if (!step || !spot || !before || !last || !scratch) {
+    if (!step || !location || !before || !last || !scratch) {
         ds__host_free(last);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps);
     }
-    if (d->spots)
-        memcpy(spot, d->spot, d->spots * sizeof *spot);
+    if (d->locations)
+        memcpy(location, d->location, d->locations * sizeof *location);
     memcpy(scratch, d->scratch, ranks * sizeof *scratch);
     for (uint32_t i = 0; i < d->steps; i++) {
         const ds__dstep *s = &d->step[i];
@@ -11504,20 +11777,22 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     return DS_OK;
 }
 
+/* Frees a plan, or NULL. */
 static void ds__planned_free(ds__planned *o) {
     if (!o)
         return;
     ds_allocator allocator = o->allocator; /* `o` is freed too */
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.step);
-    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.spot);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.location);
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.before);
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.scratch);
     ds__release_to(&allocator, o);
 }
 
+/* Frees all plans of a topology. */
 static void ds__plans_forget(const ds_topology *t) {
     ds__planned *gone = NULL;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     for (ds__planned **at = &ds__planned_list; *at;) {
         ds__planned *o = *at;
         if (o->topology != t->id) {
@@ -11528,7 +11803,7 @@ static void ds__plans_forget(const ds_topology *t) {
         o->next = gone;
         gone = o;
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     while (gone) {
         ds__planned *next = gone->next;
         ds__planned_free(gone);
@@ -11536,7 +11811,8 @@ static void ds__plans_forget(const ds_topology *t) {
     }
 }
 
-static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w) { /* locked */
+/* Returns the kept plan of an equal request, or NULL. ds__c.lock is held. */
+static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w) {
     for (ds__planned *o = ds__planned_list; o; o = o->next)
         if (o->topology == t->id && o->asked.what == w->what && o->asked.bytes == w->bytes &&
             o->asked.root == w->root && o->asked.item == w->item && o->asked.order == w->order &&
@@ -11546,56 +11822,77 @@ static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w
     return NULL;
 }
 
-static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds__planned **out) {
-    ds__search s;
+/* Prepares a search. Returns 0 if memory is exhausted. */
+static int ds__search_init(ds__search *s, const ds_topology *t, const ds_plan_desc *w) {
     size_t n = (size_t)t->devices + 1;
-    memset(&s, 0, sizeof s);
-    s.now.t = t;
-    s.now.want = w;
-    s.now.p = t->devices;
+    memset(s, 0, sizeof *s);
+    s->now.t = t;
+    s->now.want = w;
+    s->now.p = t->devices;
     for (int i = 0; i < t->devices; i++)
-        if (t->seat[i] >= s.now.largest)
-            s.now.largest = t->seat[i] + 1;
-    s.now.slots = DS__PLAN_SLOTS;
-    s.load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s.load);
-    s.now.scratch = ds__host_alloc(n * sizeof *s.now.scratch);
-    s.best.scratch = ds__host_alloc(n * sizeof *s.best.scratch);
-    s.now.place = ds__host_alloc(DS__PLACES * n * sizeof *s.now.place);
-    s.out = ds__host_alloc(sizeof *s.out);
-    if (s.out)
-        s.out->allocator = ds__allocator;
+        if (t->seat[i] >= s->now.largest)
+            s->now.largest = t->seat[i] + 1;
+    s->now.slots = DS__PLAN_SLOTS;
+    s->load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s->load);
+    s->now.scratch = ds__host_alloc(n * sizeof *s->now.scratch);
+    s->best.scratch = ds__host_alloc(n * sizeof *s->best.scratch);
+    s->now.place = ds__host_alloc(DS__PLACES * n * sizeof *s->now.place);
+    s->out = ds__host_alloc(sizeof *s->out);
+    if (s->out)
+        s->out->allocator = ds__allocator;
+    return s->load && s->now.scratch && s->best.scratch && s->now.place && s->out;
+}
+
+static void ds__search_deinit(ds__search *s) {
+    ds__host_free(s->load);
+    ds__draft_end(&s->now);
+    ds__draft_end(&s->best);
+}
+
+/* Computes the bound of the search. Returns 0 if memory is exhausted. */
+static int ds__search_bound_set(ds__search *s) {
+    size_t n = (size_t)s->now.p + 1;
+    const ds_plan_desc *w = s->now.want;
     double *need = ds__host_alloc(n * sizeof *need);
     char *from = ds__host_alloc(n);
-    ds_result r = DS_OK;
-    int64_t bound = need && from ? ds__bound_compute(t, w, need, from) : 0;
-    s.enough = w->pieces || w->algorithm ? 0 : bound;
-    s.now.bound = bound;
-    if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from ||
-        !ds__search_twice(&s))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
-    if (r == DS_OK && !s.best.name && w->bytes)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not support %s on this topology%s",
-                     w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
-                     w->order == DS_ORDER_ANY ? "" : ", or not in the given order");
-    if (r == DS_OK) {
-        s.out->plan.desc = s.out->asked = *w;
-        s.out->plan.desc.algorithm = s.best.name ? s.best.name : "direct";
-        snprintf(s.out->algorithm, sizeof s.out->algorithm, "%s", w->algorithm ? w->algorithm : "");
-        s.out->asked.algorithm = NULL;
-        s.out->topology = t->id;
-        s.out->plan.bound_ns = bound;
-        s.best.p = t->devices;
-        r = ds__plan_fill(&s.best, s.out);
-    }
-    ds__host_free(s.load);
+    int ok = need && from;
+    if (ok)
+        s->now.bound = ds__bound_compute(s->now.t, w, need, from);
+    s->enough = w->pieces || w->algorithm ? 0 : s->now.bound;
     ds__host_free(need);
     ds__host_free(from);
-    ds__draft_end(&s.now);
-    ds__draft_end(&s.best);
+    return ok;
+}
+
+/* Makes the public plan of the best draft. */
+static ds_result ds__search_finish(ds__search *s) {
+    const ds_plan_desc *w = s->now.want;
+    ds__planned *o = s->out;
+    if (!s->best.name && w->bytes)
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s does not support %s on this topology%s",
+                        w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
+                        w->order == DS_ORDER_ANY ? "" : ", or not in the given order");
+    o->plan.desc = o->asked = *w;
+    o->plan.desc.algorithm = s->best.name ? s->best.name : "direct";
+    snprintf(o->algorithm, sizeof o->algorithm, "%s", w->algorithm ? w->algorithm : "");
+    o->asked.algorithm = NULL;
+    o->topology = s->now.t->id;
+    o->plan.bound_ns = s->now.bound;
+    s->best.p = s->now.p;
+    return ds__plan_fill(&s->best, o);
+}
+
+/* Makes a new plan. On failure the error is set. */
+static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds__planned **out) {
+    ds__search s;
+    int ok = ds__search_init(&s, t, w) && ds__search_bound_set(&s) && ds__search_twice(&s);
+    ds_result r =
+        ok ? ds__search_finish(&s) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
     if (r == DS_OK)
         *out = s.out;
     else
         ds__planned_free(s.out);
+    ds__search_deinit(&s);
     return r;
 }
 
@@ -11624,22 +11921,23 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
     DS__REQUIRE(desc->what != DS_ALL_TO_ALL ||
                     desc->bytes / (desc->item ? desc->item : 1) % (size_t)t->devices == 0,
                 "%zu bytes cannot be split into %d equal blocks", desc->bytes, t->devices);
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__planned *o = ds__planned_find(t, desc);
     ds__planned *fresh = NULL;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds_result r = o ? DS_OK : ds__plan_build(t, desc, &fresh);
     if (r < 0)
         return r;
     if (fresh) {
-        ds__lock_take(&ds__c.lock);
-        if (!(o = ds__planned_find(t, desc))) { /* nobody was faster */
+        ds__spinlock_lock(&ds__c.lock);
+        o = ds__planned_find(t, desc);
+        if (!o) { /* no other thread made the plan meanwhile */
             fresh->next = ds__planned_list;
             ds__planned_list = o = fresh;
             atomic_store(&ds__topology_gone_fn, ds__plans_forget);
             fresh = NULL;
         }
-        ds__lock_give(&ds__c.lock);
+        ds__spinlock_unlock(&ds__c.lock);
         ds__planned_free(fresh);
     }
     *out = &o->plan;
@@ -11649,38 +11947,41 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
 DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
                                void *user) {
     DS__ENTER("ds_plan_write");
-    DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
+    DS__REQUIRE(t, "topology is NULL");
+    DS__REQUIRE(plan, "plan is NULL");
+    DS__REQUIRE(write_fn, "write_fn is NULL");
     const ds__planned *o = (const ds__planned *)plan;
-    ds__text_writer pen = { write_fn, user, 0, 0 };
+    ds__text_writer writer = { write_fn, user, 0, 0 };
     size_t copies = 0;
     for (size_t i = 0; i < plan->steps; i++)
         copies += plan->step[i].from_count == 1;
-    ds__text_writer_print(&pen, "%s of %zu bytes over %d ranks",
+    ds__text_writer_print(&writer, "%s of %zu bytes over %d ranks",
                           ds__collective_names[plan->desc.what], plan->desc.bytes, plan->ranks);
     if (plan->desc.what <= DS_REDUCE)
-        ds__text_writer_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
+        ds__text_writer_print(&writer, ", root %s", t->node[t->rank[plan->desc.root]].name);
     ds__text_writer_print(
-        &pen,
+        &writer,
         ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n",
         plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s", plan->pieces,
         plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes,
         plan->lanes == 1 ? "" : "s");
     ds__text_writer_print(
-        &pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n", (double)plan->predicted_ns / 1e3,
-        (double)plan->bound_ns / 1e3,
+        &writer, "predicted %.1f us, bound %.1f us: %.1f %% of it\n",
+        (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
         plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns : 100.0);
     for (int i = 0; i < DS__ALGO_NAMES; i++)
         if (o->best[i].ns)
-            ds__text_writer_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
+            ds__text_writer_print(&writer, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
                                   ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
                                   o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
                                   o->best[i].pieces == 1 ? "" : "s");
-    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+    return writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
+                          : DS_OK;
 }
 
 /* comm/step.h - participants and the list of steps.
 
-   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
+   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_alloc
    returns memory that lasts until ds__work_end (join.h). ds__participant_open checks a tensor and
    finds its lane and region. ds__step_add appends a step, and ds__come_after makes the next step
    of a lane wait for an earlier step.
@@ -11690,7 +11991,7 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
    reference for the others, because a thread has eight hazard pointers. After out-of-memory,
    w->r holds the first failure, and functions that return an index return DS__NO_INDEX
    (ds__step_temporary_add: 0).
-   Locks: expects no lock. ds__side_give and the look-up of a tensor take ds__c.lock for a few
+   Locks: expects no lock. ds__side_unref and the look-up of a tensor take ds__c.lock for a few
    instructions. No driver call runs under a lock of this room.
    Threads: caller's threads, each with its own ds__work. */
 
@@ -11701,13 +12002,13 @@ static void ds__work_begin(ds__work *w, const ds_comm_options *options) {
     w->lane = w->lane_first;
     w->region = w->region_first;
     w->step = w->step_first;
-    w->spot = w->spot_first;
+    w->location = w->location_first;
     w->link = NULL;
     w->strided = NULL;
     w->in = w->in_first;
-    w->lane_room = w->step_room = w->spot_room = 8;
+    w->lane_room = w->step_room = w->location_room = 8;
     w->region_room = 12;
-    w->lanes = w->regions = w->steps = w->links = w->link_room = w->spots = w->strideds =
+    w->lanes = w->regions = w->steps = w->links = w->link_room = w->locations = w->strideds =
         w->strided_room = w->most = w->temporaries = 0;
     w->forked = 0;
     w->progress = DS__WORK_LISTED;
@@ -11718,7 +12019,7 @@ static void ds__work_begin(ds__work *w, const ds_comm_options *options) {
 }
 
 /* Returns memory until ds__work_end, not initialised. NULL: out of memory, also in w->r. */
-static void *ds__work_take(ds__work *w, size_t count, size_t size) {
+static void *ds__work_alloc(ds__work *w, size_t count, size_t size) {
     size_t bytes;
     if (!__builtin_mul_overflow(count, size, &bytes) && bytes < PTRDIFF_MAX / 2) {
         bytes = (bytes + 15) & ~(size_t)15;
@@ -11751,7 +12052,7 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
                                                    size_t *room, size_t size) {
     void *at;
     size_t n = *room ? 2 * *room : 8;
-    void *fresh = ds__work_take(w, n < UINT32_MAX ? n : SIZE_MAX, size);
+    void *fresh = ds__work_alloc(w, n < UINT32_MAX ? n : SIZE_MAX, size);
     if (!fresh)
         return 0;
     memcpy(&at, array, sizeof at);
@@ -11769,11 +12070,11 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
          ? &(w)->what[(w)->what##s++]                                                           \
          : NULL)
 
-/* Returns a stream of ds__side_take to the table. */
-static void ds__side_give(ds_device device, int number) {
-    ds__lock_take(&ds__c.lock);
+/* Returns a stream of ds__side_ref to the table. */
+static void ds__side_unref(ds_device device, int number) {
+    ds__spinlock_lock(&ds__c.lock);
     ds__sides_of[ds__backend_of(device)][device.index]->taken[number] = 0;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
 }
 
 static int ds__same_device(ds_device a, ds_device b) {
@@ -11812,7 +12113,7 @@ static inline ds_result ds__lane_check(const ds__work *w, const ds__stream *s, d
 }
 
 /* Appends a lane and returns its index; DS__NO_INDEX: out of memory. Takes over the pin of the
-   stream. side: the number of a stream of ds__side_take plus 1, or 0. */
+   stream. side: the number of a stream of ds__side_ref plus 1, or 0. */
 static inline uint32_t ds__lane_add(ds__work *w, ds__stream *s, ds_stream stream, int side) {
     ds__clane *lane = DS__MORE(w, lane);
     int pinned = lane && !side && w->lanes <= DS__PINS / 2 - 1;
@@ -11970,7 +12271,8 @@ static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location 
     return (uint32_t)w->steps - 1;
 }
 
-/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes. */
+/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes.
+   */
 static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, ds__location src,
                                   size_t bytes) {
     uint32_t i = w->r < 0 || !bytes ? DS__NO_INDEX : ds__step_add(w, DS__STEP_COPY, lane, dst, src);
@@ -11981,8 +12283,8 @@ static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, 
     return i;
 }
 
-/* Appends a reduction of the inputs at w->spot[first] and all later spots. Returns the step;
-   DS__NO_INDEX: out of memory. */
+/* Appends a reduction of the inputs at w->location[first] and all later locations. Returns the
+   step; DS__NO_INDEX: out of memory. */
 static uint32_t ds__step_reduce_add(ds__work *w, uint32_t lane, ds__location dst, uint32_t first,
                                     ds__reduction reduction, size_t elements) {
     uint32_t i = ds__step_add(w, DS__STEP_REDUCE, lane, dst, (ds__location){ 0, 0 });
@@ -11990,7 +12292,7 @@ static uint32_t ds__step_reduce_add(ds__work *w, uint32_t lane, ds__location dst
         return i;
     w->step[i].reduction = reduction;
     w->step[i].first = first;
-    w->step[i].count = (uint32_t)w->spots - first;
+    w->step[i].count = (uint32_t)w->locations - first;
     w->step[i].width = elements;
     if (w->step[i].count > w->most)
         w->most = w->step[i].count;
@@ -12009,8 +12311,8 @@ static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
     w->step[step].watched = 1;
 }
 
-/* Returns 1 if kernels of a lane can use the region. On a virtual clock, kernels occupy no links, so
-   memory of other devices must be copied. */
+/* Returns 1 if kernels of a lane can use the region. On a virtual clock, kernels occupy no links,
+   so memory of other devices must be copied. */
 static int ds__step_reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
@@ -12257,7 +12559,7 @@ static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_strea
                              &(ds__comm_copy){ k->item, k->ndim, k->shape, k->dst, k->src });
     }
     for (uint32_t i = 0; i < s->count; i++)
-        w->in[i] = ds__location_at(w, w->spot[s->first + i]);
+        w->in[i] = ds__location_at(w, w->location[s->first + i]);
     return ds__comm_reduce(stream, s->reduction, dst, w->in, s->count, s->width);
 }
 
@@ -12300,8 +12602,8 @@ static void ds__steps_now(void *user) {
     }
 }
 
-/* Returns 1 if neither of the step's devices can access the other one, so that the copy goes through
-   the host. */
+/* Returns 1 if neither of the step's devices can access the other one, so that the copy goes
+   through the host. */
 static int ds__step_stages(const ds__work *w, const ds__cstep *s) {
     ds_device to = w->region[s->dst.region].device;
     ds_device from = w->region[s->src.region].device;
@@ -12347,7 +12649,7 @@ static ds_result ds__spread_run(const ds__work *w) {
                           .bytes = w->step[0].width };
     for (size_t i = 0; i < w->steps; i++)
         a.dst[i] = ds__location_at(w, w->step[i].dst);
-    ds__op op = ds__op_make(DS__OP_KERNEL);
+    ds__op op = ds__op_init(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__spread_kernel;
     op.u.kernel.items = (a.bytes + DS__SPREAD_ITEM - 1) / DS__SPREAD_ITEM;
     op.u.kernel.args_size = sizeof a;
@@ -12356,8 +12658,8 @@ static ds_result ds__spread_run(const ds__work *w) {
     return ds__stream_submit(s, &op);
 }
 
-/* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no copy
-   goes through the host. */
+/* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no
+   copy goes through the host. */
 static int ds__steps_small(const ds__work *w) {
     const size_t most = w->lane[0].s->driver->inline_bytes;
     size_t all = 0;
@@ -12418,17 +12720,17 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
    records uses of memory with the allocator, and frees the temporary memory. ds__join_streams
    makes all lanes wait for each other.
    ds__fork_capture extends a stream capture to all lanes. ds__work_end closes a ds__work.
-   ds__event_take and ds__event_give keep a stock of events for each device.
+   ds__join_event_create and ds__join_event_destroy keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
    a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
    first failure is reported. An event returns to the stock as soon as its waits are enqueued,
    because a wait keeps the record of that moment.
-   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone. No driver call
-   runs under it.
-   Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
-   and takes no lock. */
+   Locks: ds__join_event_create and ds__join_event_destroy take ds__c.lock for the stock alone. No
+   driver call runs under it.
+   Threads: caller's threads, each with its own ds__work. ds__join_events_deinit runs in ds_shutdown
+   only and takes no lock. */
 
 /* The lane of the last step waits for all other lanes with steps, then all lanes wait for that
    lane: often no other lane has steps. all: as if each lane had steps. */
@@ -12488,7 +12790,7 @@ __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
 }
 
 /* Closes a ds__work: joins lanes that a failed call has forked into a capture, and releases all
-   lanes and the memory of ds__work_take. */
+   lanes and the memory of ds__work_alloc. */
 static void ds__work_end(ds__work *w) {
     if (DS__UNLIKELY(w->forked))
         ds__fork_undo(w);
@@ -12498,7 +12800,7 @@ static void ds__work_end(ds__work *w) {
         else
             ds__unref(&ds__g.streams, w->lane[i].s);
         if (w->lane[i].side)
-            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
+            ds__side_unref(w->lane[i].device, w->lane[i].side - 1);
     }
     while (w->chunks) {
         void **chunk = w->chunks;
@@ -12511,7 +12813,7 @@ static void ds__work_end(ds__work *w) {
 static ds_result ds__begin_lanes(ds__work *w) {
     ds_result r = DS_OK;
     size_t n = w->lanes;
-    unsigned char *touches = ds__work_take(w, n, n);
+    unsigned char *touches = ds__work_alloc(w, n, n);
     if (!touches)
         return w->r;
     memset(touches, 0, n * n);
@@ -12521,7 +12823,7 @@ static ds_result ds__begin_lanes(ds__work *w) {
         if (s->kind != DS__STEP_REDUCE)
             touches[s->lane * n + w->region[s->src.region].lane] = 1;
         for (uint32_t k = 0; k < s->count; k++)
-            touches[s->lane * n + w->region[w->spot[s->first + k].region].lane] = 1;
+            touches[s->lane * n + w->region[w->location[s->first + k].region].lane] = 1;
     }
     for (size_t i = 0; i < n * n && r == DS_OK; i++)
         if (touches[i] && i / n != i % n)
@@ -12551,34 +12853,34 @@ static ds_result ds__note_uses(const ds__work *w) {
 }
 
 /* Takes an event of a device from the stock, or creates one. */
-static ds_result ds__event_take(ds_device device, ds_event *out) {
+static ds_result ds__join_event_create(ds_device device, ds_event *out) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     *out = e->count ? e->at[--e->count] : (ds_event){ 0 };
-    ds__lock_give(&ds__c.lock);
-    return out->id ? DS_OK : ds__event_new(0, NULL, out);
+    ds__spinlock_unlock(&ds__c.lock);
+    return out->id ? DS_OK : ds__event_create(0, NULL, out);
 }
 
 /* Returns an event to the stock, or destroys it if the stock is full. A zero handle is allowed. */
-static void ds__event_give(ds_device device, ds_event event) {
+static void ds__join_event_destroy(ds_device device, ds_event event) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     if (!event.id)
         return;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     int kept = e->count < DS__SPARE_EVENTS;
     if (kept)
         e->at[e->count++] = event;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     if (!kept)
-        ds__event_drop(event);
+        ds__use_event_destroy(event);
 }
 
 /* Destroys the stocks. Called by ds_shutdown. */
-static void ds__events_end(void) {
+static void ds__join_events_deinit(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++)
             while (ds__spares[b][i].count)
-                ds__event_drop(ds__spares[b][i].at[--ds__spares[b][i].count]);
+                ds__use_event_destroy(ds__spares[b][i].at[--ds__spares[b][i].count]);
 }
 
 /* In sync debug mode, warns or fails if the collective makes the host wait. */
@@ -12595,7 +12897,7 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
 
 /* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
-    ds__seen_operand *list = ds__work_take(w, w->regions, sizeof *list);
+    ds__seen_operand *list = ds__work_alloc(w, w->regions, sizeof *list);
     size_t n = 0;
     for (size_t i = 0; list && i < w->regions; i++) {
         const ds__region *g = &w->region[i];
@@ -12607,7 +12909,7 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
             o.writes |= s->dst.region == i;
             o.reads |= s->kind != DS__STEP_REDUCE && s->src.region == i;
             for (uint32_t j = 0; j < s->count; j++)
-                o.reads |= w->spot[s->first + j].region == i;
+                o.reads |= w->location[s->first + j].region == i;
         }
         list[n++] = o;
     }
@@ -12624,7 +12926,7 @@ static ds_result ds__work_prepare(ds__work *w) {
             return r;
     }
     if (w->most > sizeof w->in_first / sizeof *w->in_first) {
-        w->in = ds__work_take(w, w->most, sizeof *w->in);
+        w->in = ds__work_alloc(w, w->most, sizeof *w->in);
         if (!w->in)
             return w->r;
     }
@@ -12683,7 +12985,7 @@ static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s) {
     w->progress = DS__WORK_STARTED;
     if (!s->watched)
         return DS_OK;
-    r = ds__event_take(l->device, &s->done);
+    r = ds__join_event_create(l->device, &s->done);
     return r < 0 ? r : ds__event_record(s->done, l->stream, DS__OP_RECORD);
 }
 
@@ -12741,7 +13043,7 @@ static ds_result ds__work_steps(ds__work *w) {
     ds_result end = ds__work_finish(w);
     ds__tls.mute -= r < 0;
     for (size_t i = 0; i < w->steps && w->progress != DS__WORK_RAN; i++)
-        ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
+        ds__join_event_destroy(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__tls.unwatched--;
     if (r == DS_OK)
         r = end;
@@ -12765,12 +13067,12 @@ static ds_result ds__work_run(ds__work *w) {
 /* comm/result.h - checks, options and results of collectives.
 
    Compares participants with each other (ds__same_dtype, ds__same_shape,
-   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_make,
-   ds__results_drop), and checks the options. DS__COMM_BEGIN opens a public function; DS__COMM_READY
-   does the same without DS__ENTER.
+   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_create,
+   ds__results_destroy), and checks the options. DS__COMM_BEGIN opens a public function;
+   DS__COMM_READY does the same without DS__ENTER.
 
    Invariants: an overlap is found only between tensors without gaps; other overlaps are the
-   caller's responsibility. ds__results_drop sets every result to NULL. DS__COMM_READY expects a
+   caller's responsibility. ds__results_destroy sets every result to NULL. DS__COMM_READY expects a
    variable `options` in the calling function and replaces NULL by the default options. While a
    capture is open, ds__results_lanes finds the lanes of all results before the first result is
    allocated.
@@ -12883,8 +13185,8 @@ static ds_result ds__destination_lane(ds__work *w, const ds__destination *to, ui
 }
 
 /* Creates a tensor like `like` at a destination, and opens it as a participant. */
-static ds_result ds__result_make(ds__work *w, const ds__dims *like, const ds__destination *to,
-                                 ds__participant *p, ds_tensor **out) {
+static ds_result ds__result_create(ds__work *w, const ds__dims *like, const ds__destination *to,
+                                   ds__participant *p, ds_tensor **out) {
     ds_stream stream = { 0 };
     uint32_t lane;
     ds_result r = ds__destination_lane(w, to, &lane);
@@ -12906,7 +13208,7 @@ static int ds__result_is_alias(const ds__work *w, ds_device device, const ds__pa
 }
 
 /* Frees results of a failed call, and sets them to NULL. */
-static void ds__results_drop(ds_tensor **out, size_t count) {
+static void ds__results_destroy(ds_tensor **out, size_t count) {
     ds__tls.mute++;
     for (size_t i = 0; i < count; i++) {
         if (out[i]) {
@@ -12951,11 +13253,11 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
 
 /* Returns uninitialised participants until ds__work_end; NULL: out of memory, also in w->r. */
 static ds__participant *ds__participants_alloc(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__participant));
+    return ds__work_alloc(w, count, sizeof(ds__participant));
 }
 
 /* Destroys the streams of plans. Called by ds_shutdown. */
-static void ds__sides_end(void) {
+static void ds__sides_deinit(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
             ds__sides *all = ds__sides_of[b][i];
@@ -12967,19 +13269,19 @@ static void ds__sides_end(void) {
 }
 
 /* Called by ds_shutdown. */
-static void ds__comm_end(void) {
-    ds__sides_end();
-    ds__events_end();
-    ds__comm_kernels_end();
+static void ds__comm_deinit(void) {
+    ds__sides_deinit();
+    ds__join_events_deinit();
+    ds__comm_kernels_deinit();
 }
 
-static const ds__module ds__comm_module = { .shutdown = ds__comm_end };
+static const ds__module ds__comm_module = { .shutdown = ds__comm_deinit };
 
 /* Prepares tensors and the module of collectives. */
 static ds_result ds__comm_setup(void) {
     ds_result r = ds__tensor_setup();
     if (r == DS_OK)
-        ds__module_start(DS__MODULE_COMM, &ds__comm_module);
+        ds__module_add(DS__MODULE_COMM, &ds__comm_module);
     return r;
 }
 
@@ -12999,15 +13301,15 @@ static ds_result ds__comm_setup(void) {
 /* comm/side_stream.h - streams for the additional lanes of plans.
 
    Reserves one of the library's own streams as an additional lane of a list (ds__side_lane,
-   ds__side_take). There are at most 64 such streams on each device (ds__sides).
+   ds__side_ref). There are at most 64 such streams on each device (ds__sides).
 
-   Invariants: a stream that is marked as taken belongs to one list until ds__side_give. The
+   Invariants: a stream that is marked as taken belongs to one list until ds__side_unref. The
    handle at an index of ds__sides does not change before ds_shutdown. An idle stream is
    preferred to a new one, and a new one to a busy one. A stream that captures is never taken. If
    all streams are taken, the additional lane is the given lane itself.
-   Locks: ds__side_take takes ds__c.lock for the table alone. Streams are queried and created
+   Locks: ds__side_ref takes ds__c.lock for the table alone. Streams are queried and created
    without that lock.
-   Threads: caller's threads, several at the same time. ds__sides_end runs in ds_shutdown only
+   Threads: caller's threads, several at the same time. ds__sides_deinit runs in ds_shutdown only
    and takes no lock. */
 
 /* Returns 1 if the stream has no pending work. While a capture is open, a query could invalidate
@@ -13034,9 +13336,9 @@ static int ds__side_is_free(ds_stream stream, int *out_captures) {
 /* Returns the table of a device, which is created at first use. NULL: out of memory. */
 static ds__sides *ds__sides_get(ds_device device) {
     ds__sides **at = &ds__sides_of[ds__backend_of(device)][device.index];
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__sides *all = *at;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     if (all)
         return all;
     ds__sides *fresh = ds__host_alloc(sizeof *fresh);
@@ -13044,27 +13346,27 @@ static ds__sides *ds__sides_get(ds_device device) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
         return NULL;
     }
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     if (!*at) {
         *at = fresh;
         fresh = NULL;
     }
     all = *at;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds__host_free(fresh); /* another thread was faster */
     return all;
 }
 
 /* Marks the first stream from number `first` on that is not taken. Returns its number; -1: none. */
 static int ds__side_mark(ds__sides *all, int first) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     while (first < all->count && all->taken[first])
         first++;
     if (first == all->count)
         first = -1;
     else
         all->taken[first] = 1;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return first;
 }
 
@@ -13079,7 +13381,7 @@ static int ds__side_take_idle(ds_device device, ds__sides *all, int *busy) {
         if (*busy < 0 && !captures)
             *busy = i;
         else
-            ds__side_give(device, i);
+            ds__side_unref(device, i);
     }
     return -1;
 }
@@ -13087,24 +13389,24 @@ static int ds__side_take_idle(ds_device device, ds__sides *all, int *busy) {
 /* Takes a new stream. *number stays -1 if the table is full. */
 static ds_result ds__side_create(ds_device device, ds__sides *all, int *number) {
     ds_stream fresh = { 0 };
-    ds_result r = ds__stream_new(device, DS__STREAM_NEW, 0, 0, "a plan's", &fresh);
+    ds_result r = ds__stream_create(device, DS__STREAM_NEW, 0, 0, "a plan's", &fresh);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     if (all->count < DS__SIDES) {
         all->at[all->count] = fresh;
         all->taken[all->count] = 1;
         *number = all->count++;
         fresh.id = 0;
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds__stream_end(fresh);
     return DS_OK;
 }
 
 /* Takes a stream of a device: an idle one, else a new one, else a busy one. *out_number -1: all are
    taken. */
-static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number) {
+static ds_result ds__side_ref(ds_device device, ds_stream *out, int *out_number) {
     int busy;
     ds_result r = DS_OK;
     ds__sides *all = ds__sides_get(device);
@@ -13118,7 +13420,7 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     if (*out_number < 0)
         *out_number = busy;
     else if (busy >= 0)
-        ds__side_give(device, busy);
+        ds__side_unref(device, busy);
     if (*out_number < 0)
         return r;
     *out = all->at[*out_number];
@@ -13132,7 +13434,7 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
     ds_device device = w->lane[like].device;
     uint32_t lane = DS__NO_INDEX;
     int number = -1;
-    ds_result r = ds__side_take(device, &stream, &number);
+    ds_result r = ds__side_ref(device, &stream, &number);
     if (r == DS_OK && number < 0)
         return like;
     if (r == DS_OK) {
@@ -13141,7 +13443,7 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
             lane = ds__lane_add(w, s, stream, number + 1);
         if (lane != DS__NO_INDEX)
             return lane;
-        ds__side_give(device, number);
+        ds__side_unref(device, number);
         r = s ? w->r : DS_ERR_INVALID_HANDLE;
     }
     if (w->r == DS_OK)
@@ -13201,7 +13503,8 @@ typedef struct ds__schedule {
     uint32_t *scratch; /* of each rank and of the host: its region */
 } ds__schedule;
 
-/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error. */
+/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error.
+   */
 __attribute__((format(printf, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
                                                                 ...) {
     char why[200];
@@ -13278,8 +13581,8 @@ static int ds__follow_open(ds__work *w, ds__follow *f, const ds__participant *ea
     if (w->r < 0 || !f->want.bytes || !ds__follow_matches(w, each, count, one, &root))
         return 0;
     f->ranks = count;
-    f->lane = ds__work_take(w, count, sizeof *f->lane);
-    f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
+    f->lane = ds__work_alloc(w, count, sizeof *f->lane);
+    f->in = f->lane ? ds__work_alloc(w, 2 * count, sizeof *f->in) : NULL;
     if (!f->in)
         return 0;
     f->out = f->in + count;
@@ -13358,8 +13661,8 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
         if (s->to.rank == (int)rank && s->to.buffer == DS_PLAN_OUTPUT)
             written += s->bytes;
         for (uint32_t k = 0; k < s->from_count; k++)
-            if (plan->spot[s->from + k].rank == (int)rank &&
-                plan->spot[s->from + k].buffer == DS_PLAN_INPUT)
+            if (plan->location[s->from + k].rank == (int)rank &&
+                plan->location[s->from + k].buffer == DS_PLAN_INPUT)
                 read += s->bytes;
     }
     if (read == in->p->d.bytes && written == out->p->d.bytes)
@@ -13415,12 +13718,12 @@ static void ds__schedule_add_scratch(ds__work *w, const ds__follow *f, ds__sched
 /* Appends a sum of the plan. */
 static uint32_t ds__schedule_add_sum(ds__work *w, const ds__follow *f, const ds__schedule *c,
                                      const ds_plan_step *s, uint32_t lane) {
-    uint32_t first = (uint32_t)w->spots;
+    uint32_t first = (uint32_t)w->locations;
     for (uint32_t k = 0; k < s->from_count; k++) {
-        ds__location *spot = DS__MORE(w, spot);
-        if (!spot)
+        ds__location *location = DS__MORE(w, location);
+        if (!location)
             return DS__NO_INDEX;
-        *spot = ds__schedule_location(c, f, c->plan->spot[s->from + k]);
+        *location = ds__schedule_location(c, f, c->plan->location[s->from + k]);
     }
     return ds__step_reduce_add(w, lane, ds__schedule_location(c, f, s->to), first, f->reduction,
                                s->bytes / f->want.item);
@@ -13429,7 +13732,7 @@ static uint32_t ds__schedule_add_sum(ds__work *w, const ds__follow *f, const ds_
 /* Appends step i of the plan. A copy to its own place is left out. */
 static void ds__schedule_add_step(ds__work *w, const ds__follow *f, ds__schedule *c, size_t i) {
     const ds_plan_step *s = &c->plan->step[i];
-    const ds_plan_location *from = &c->plan->spot[s->from];
+    const ds_plan_location *from = &c->plan->location[s->from];
     size_t at = (size_t)s->rank * c->lanes + (size_t)s->lane;
     uint32_t lane = c->lane[at];
     ds__location dst = ds__schedule_location(c, f, s->to);
@@ -13463,10 +13766,10 @@ static void ds__schedule_complete_output(ds__work *w, const ds__schedule *c, siz
 static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
     size_t p = f->ranks;
     ds__schedule c = { .plan = plan, .lanes = (size_t)plan->lanes };
-    c.lane = ds__work_take(w, p * c.lanes, sizeof *c.lane);
-    c.last = ds__work_take(w, p * c.lanes, sizeof *c.last);
-    c.step = ds__work_take(w, plan->steps, sizeof *c.step);
-    c.scratch = ds__work_take(w, p + 1, sizeof *c.scratch);
+    c.lane = ds__work_alloc(w, p * c.lanes, sizeof *c.lane);
+    c.last = ds__work_alloc(w, p * c.lanes, sizeof *c.last);
+    c.step = ds__work_alloc(w, plan->steps, sizeof *c.step);
+    c.scratch = ds__work_alloc(w, p + 1, sizeof *c.scratch);
     if (w->r < 0)
         return;
     ds__schedule_open_lanes(w, f, &c);
@@ -13575,7 +13878,7 @@ static int ds__broadcast_follow(ds__work *w, const ds__participant *from, uint32
         return ds__follow_not(w, "the single tensor is on %s:%d, which is not a rank",
                               ds__type_name(from->d.device.type), from->d.device.index);
     b.each = ds__participants_alloc(w, p);
-    b.to = b.each ? ds__work_take(w, p + count, sizeof *b.to) : NULL;
+    b.to = b.each ? ds__work_alloc(w, p + count, sizeof *b.to) : NULL;
     if (!b.to)
         return 0;
     memset(b.to, 0, (p + count) * sizeof *b.to);
@@ -13654,12 +13957,12 @@ DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *dev
         if (r == DS_OK && ds__result_is_alias(&w, d.device, &from))
             r = ds__tensor_show(tensor, &from.d, &out[i]);
         else if (r == DS_OK)
-            r = ds__result_make(&w, &from.d, &d, &to[made++], &out[i]);
+            r = ds__result_create(&w, &from.d, &d, &to[made++], &out[i]);
     }
     if (r == DS_OK)
         r = ds__broadcast_run(&w, &from, to, made);
     if (r < 0)
-        ds__results_drop(out, count);
+        ds__results_destroy(out, count);
     ds__work_end(&w);
     return r;
 }
@@ -13815,9 +14118,9 @@ static ds_result ds__scatter_run(ds__parts *a, const ds__participant *from) {
 }
 
 /* Creates the results. Those of DS_COMM_ALIAS are no pieces of the call. */
-static ds_result ds__scatter_make(ds__parts *a, const ds_tensor *tensor, const ds_device *devices,
-                                  const ds__chunks *chunks, ds__participant *from,
-                                  ds_tensor **out) {
+static ds_result ds__scatter_results_create(ds__parts *a, const ds_tensor *tensor,
+                                            const ds_device *devices, const ds__chunks *chunks,
+                                            ds__participant *from, ds_tensor **out) {
     ds__work *w = &a->w;
     int64_t size = a->whole.d.shape[a->dim];
     int64_t at = 0;
@@ -13833,7 +14136,7 @@ static ds_result ds__scatter_make(ds__parts *a, const ds_tensor *tensor, const d
         if (r == DS_OK && ds__result_is_alias(w, to.device, &a->whole))
             r = ds__tensor_show(tensor, &piece->d, &out[i]);
         else if (r == DS_OK)
-            r = ds__result_make(w, &piece->d, &to, &a->part[a->count++], &out[i]);
+            r = ds__result_create(w, &piece->d, &to, &a->part[a->count++], &out[i]);
     }
     return r == DS_OK && a->count ? ds__work_settle(w) : r;
 }
@@ -13862,11 +14165,11 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
     if (r == DS_OK)
         r = ds__chunks_init(&chunks, chunk_sizes, count, a.whole.d.shape[a.dim], a.dim);
     if (r == DS_OK)
-        r = ds__scatter_make(&a, tensor, devices, &chunks, from, out);
+        r = ds__scatter_results_create(&a, tensor, devices, &chunks, from, out);
     if (r == DS_OK)
         r = ds__scatter_run(&a, from);
     if (r < 0)
-        ds__results_drop(out, count);
+        ds__results_destroy(out, count);
     else if (out_count)
         *out_count = chunks.count;
     ds__work_end(&a.w);
@@ -14019,11 +14322,11 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
     if (r == DS_OK)
         r = ds__gather_open(&a, tensors, &whole);
     if (r == DS_OK)
-        r = ds__result_make(&a.w, &whole, &to, &a.whole, out);
+        r = ds__result_create(&a.w, &whole, &to, &a.whole, out);
     if (r == DS_OK)
         r = ds__gather_run(&a);
     if (r < 0)
-        ds__results_drop(out, 1);
+        ds__results_destroy(out, 1);
     ds__work_end(&a.w);
     return r;
 }
@@ -14101,7 +14404,7 @@ static void ds__sources_of(ds__work *w, const ds__participant *in, size_t count,
 
 /* Returns uninitialised sources until ds__work_end; NULL: out of memory, also in w->r. */
 static ds__source *ds__sources_alloc(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__source));
+    return ds__work_alloc(w, count, sizeof(ds__source));
 }
 
 /* Reduces a slice of all inputs to the same slice of `dst`, on the lane of `dst`. Inputs outside
@@ -14113,7 +14416,7 @@ static uint32_t ds__reduce_slice(ds__work *w, ds__location dst, const ds__source
     size_t item = (ds_dtype_get_size)(reduction.dtype);
     size_t bytes = (size_t)slice.size * item;
     ptrdiff_t offset = (ptrdiff_t)(slice.begin * (int64_t)item);
-    uint32_t first = (uint32_t)w->spots;
+    uint32_t first = (uint32_t)w->locations;
     if (w->r < 0 || !slice.size)
         return DS__NO_INDEX;
     for (size_t i = 0; i < count; i++) {
@@ -14124,10 +14427,10 @@ static uint32_t ds__reduce_slice(ds__work *w, ds__location dst, const ds__source
             ds__step_copy_add(w, lane, here, at, bytes);
             at = here;
         }
-        ds__location *spot = DS__MORE(w, spot);
-        if (!spot)
+        ds__location *location = DS__MORE(w, location);
+        if (!location)
             return DS__NO_INDEX;
-        *spot = at;
+        *location = at;
     }
     dst.offset += offset;
     return ds__step_reduce_add(w, lane, dst, first, reduction, (size_t)slice.size);
@@ -14237,15 +14540,15 @@ static ds_result ds__reduce_open_lists(ds__work *w, const ds__tensor_lists *t, d
 }
 
 /* Creates the results, and reduces to them. */
-static ds_result ds__reduce_make(ds__work *w, const ds__tensor_lists *t, ds_reduce_op op,
-                                 ds_device destination, const ds__participant *in,
-                                 ds_tensor **out) {
+static ds_result ds__reduce_results_create(ds__work *w, const ds__tensor_lists *t, ds_reduce_op op,
+                                           ds_device destination, const ds__participant *in,
+                                           ds_tensor **out) {
     ds__participant *to = ds__participants_alloc(w, t->count);
     ds__source *sources = ds__sources_alloc(w, t->lists);
     ds_result r = w->r;
     for (size_t k = 0; k < t->count && r == DS_OK; k++) {
         ds__destination at = { destination, k, DS__NO_LIST };
-        r = ds__result_make(w, &in[k * t->lists].d, &at, &to[k], &out[k]);
+        r = ds__result_create(w, &in[k * t->lists].d, &at, &to[k], &out[k]);
     }
     if (r == DS_OK && t->count)
         r = ds__work_settle(w);
@@ -14271,12 +14574,12 @@ static ds_result ds__reduce_lists(const ds__tensor_lists *t, ds_reduce_op op, ds
     if (r == DS_OK)
         r = ds__reduce_open_lists(&w, t, op, destination, in);
     if (r == DS_OK && !(t->lists == 1 && o->flags & DS_COMM_ALIAS))
-        r = ds__reduce_make(&w, t, op, destination, in, out);
+        r = ds__reduce_results_create(&w, t, op, destination, in, out);
     else
         for (size_t k = 0; k < t->count && r == DS_OK; k++)
             r = ds__tensor_show(t->tensor[k], &in[k].d, &out[k]);
     if (r < 0)
-        ds__results_drop(out, t->count);
+        ds__results_destroy(out, t->count);
     ds__work_end(&w);
     return r;
 }
@@ -14469,7 +14772,8 @@ static int ds__all_is_in_place(const ds__all *a, size_t i, int rule) {
     }
 }
 
-/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows it. */
+/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows it.
+   */
 static ds_result ds__all_check_disjoint(const ds__all *a, int rule) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
@@ -14490,7 +14794,8 @@ static ds_result ds__all_check_reducible(const ds__all *a, ds_reduce_op op) {
     return r;
 }
 
-/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension 0. */
+/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension 0.
+   */
 static ds_result ds__all_check_sizes(const ds__participant *many, const char *words,
                                      const ds__participant *one, const char *other, size_t count) {
     int64_t n;
@@ -14820,8 +15125,8 @@ static ds__source ds__bucket_pack(ds__coalesced *a, const ds__bucket *b, size_t 
     return buffer;
 }
 
-/* Creates the results of a bucket as views of a buffer on their device. Each has the dimension order
-   of its tensor. The buffer is freed with the last view. */
+/* Creates the results of a bucket as views of a buffer on their device. Each has the dimension
+   order of its tensor. The buffer is freed with the last view. */
 static ds_result ds__bucket_show(const ds__coalesced *a, const ds__bucket *b, const ds_tensor *flat,
                                  ds_tensor **out) {
     size_t at = 0;
@@ -14841,7 +15146,7 @@ static ds_result ds__bucket_show(const ds__coalesced *a, const ds__bucket *b, co
 
 /* Creates the buffers of a bucket on all destinations, with the results. Host memory without a
    stream goes to the lane of the tensors. */
-static ds_result ds__bucket_make(ds__coalesced *a, const ds__bucket *b, ds__participant *to) {
+static ds_result ds__bucket_create(ds__coalesced *a, const ds__bucket *b, ds__participant *to) {
     ds__work *w = &a->w;
     int64_t size = (int64_t)b->bytes;
     ds__dims like;
@@ -14849,12 +15154,12 @@ static ds_result ds__bucket_make(ds__coalesced *a, const ds__bucket *b, ds__part
         ds__dims_read(ds_uint8(), 1, &size, NULL, ds__name_of("the buffer", DS__NO_LIST), &like);
     for (size_t k = 0; k < a->destinations && r == DS_OK; k++) {
         ds_tensor *flat = NULL;
-        r = ds__result_make(w, &like, &a->to[k], &to[k], &flat);
+        r = ds__result_create(w, &like, &a->to[k], &to[k], &flat);
         if (r == DS_OK && ds__lane_of(w, &to[k]) == DS__NO_INDEX)
             w->region[to[k].at.region].lane = ds__lane_of(w, &a->in[0]);
         if (r == DS_OK)
             r = ds__bucket_show(a, b, flat, &a->out[a->to[k].index * a->count]);
-        ds__results_drop(&flat, 1);
+        ds__results_destroy(&flat, 1);
     }
     return r;
 }
@@ -14868,7 +15173,7 @@ static ds_result ds__bucket_send(ds__coalesced *a, const ds__bucket *b) {
     ds__participant *to = ds__participants_alloc(w, a->destinations);
     if (!to)
         return w->r;
-    ds_result r = ds__bucket_make(a, b, to);
+    ds_result r = ds__bucket_create(a, b, to);
     if (r < 0 || !bytes)
         return r < 0 ? r : w->r;
     int64_t size = (int64_t)bytes;
@@ -14964,8 +15269,8 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     a.destinations = device_count;
     a.out = out;
     a.in = ds__participants_alloc(&a.w, count);
-    a.bucket = ds__work_take(&a.w, count, sizeof *a.bucket);
-    a.to = ds__work_take(&a.w, device_count, sizeof *a.to);
+    a.bucket = ds__work_alloc(&a.w, count, sizeof *a.bucket);
+    a.to = ds__work_alloc(&a.w, device_count, sizeof *a.to);
     ds_result r = a.w.r;
     if (r == DS_OK)
         memset(a.bucket, 0, count * sizeof *a.bucket);
@@ -14978,7 +15283,7 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     if (r == DS_OK && a.destinations)
         r = ds__coalesced_run(&a, buffer_size ? buffer_size : USUAL_SIZE);
     if (r < 0 && out)
-        ds__results_drop(out, results);
+        ds__results_destroy(out, results);
     ds__work_end(&a.w);
     return r;
 }

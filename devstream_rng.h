@@ -2182,8 +2182,8 @@ static const struct {
 /* rng/generator.h - generators: objects, reference counts, creation.
 
    Defines a generator (ds__generator), the part of a generator that a graph uses
-   (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_new creates a
-   generator, ds__generator_of returns the one of a device, and ds__generator_drop gives a
+   (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_create creates a
+   generator, ds__generator_of returns the one of a device, and ds__generator_unref gives a
    reference back. ds__rng_shutdown frees what rng/ has.
 
    Policy:
@@ -2201,7 +2201,7 @@ static const struct {
    Locks: the order is ds__rng.launching, a generator's `lock`, then ds__rng.lock or
    ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
    `users` and the lists; no driver call is made under it.
-   Threads: any thread. ds__generator_drop also runs on threads of the library, when a graph ends
+   Threads: any thread. ds__generator_unref also runs on threads of the library, when a graph ends
    there. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs end after it and
    release their objects then. */
 
@@ -2235,9 +2235,9 @@ typedef struct ds__rng_graph {
 } ds__rng_graph;
 
 static struct {
-    ds__lock lock; /* of what follows */
+    ds__spinlock lock; /* of what follows */
     int ready;
-    uint32_t room;
+    size_t room;
     uint32_t used;
     ds__generator **slot; /* by index; a handle is valid if the generator's id equals it */
     uint32_t generation;
@@ -2252,7 +2252,7 @@ static struct {
 
 static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
 
-static void ds__generator_free(ds__generator *g) {
+static void ds__generator_destroy(ds__generator *g) {
     if (!g)
         return;
     ds__mutex_destroy(&g->lock);
@@ -2261,12 +2261,12 @@ static void ds__generator_free(ds__generator *g) {
 }
 
 /* Drops a reference; the last one frees the generator. Takes ds__rng.lock. */
-static void ds__generator_drop(ds__generator *g) {
-    ds__lock_take(&ds__rng.lock);
+static void ds__generator_unref(ds__generator *g) {
+    ds__spinlock_lock(&ds__rng.lock);
     int last = --g->users == 0;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     if (last)
-        ds__generator_free(g);
+        ds__generator_destroy(g);
 }
 
 /* Returns the threads of a multiprocessor, by the table of compute capabilities in NVIDIA's
@@ -2323,7 +2323,7 @@ static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *thre
 
 /* Creates a generator with one user. d->device is resolved, and d->seed is taken as it is, also
    0. */
-static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
+static ds_result ds__generator_create(const ds_rng_desc *d, ds__generator **out) {
     int multiprocessors = d->multiprocessors;
     int threads = d->threads_per_multiprocessor;
     *out = NULL;
@@ -2355,7 +2355,7 @@ static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
 /* Frees the device memory and the event of every graph's object. A graph that still has one
    releases the object itself, and finds that the memory is gone. */
 static void ds__rng_shutdown_graphs(void) {
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     while (ds__rng.all) {
         ds__rng_graph *u = ds__rng.all;
         uint64_t *state = u->state;
@@ -2363,18 +2363,18 @@ static void ds__rng_shutdown_graphs(void) {
         ds_device device = u->device;
         ds__rng.all = u->all;
         u->state = NULL;
-        ds__lock_give(&ds__rng.lock);
+        ds__spinlock_unlock(&ds__rng.lock);
         ds__event *e = ds__pin(&ds__g.events, read.id);
         if (e) {
-            ds__table_kill(&ds__g.events, e);
+            ds__table_invalidate(&ds__g.events, e);
             ds__unpin(&ds__g.events, e);
         }
         DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
-        ds__lock_take(&ds__rng.lock);
+        ds__spinlock_lock(&ds__rng.lock);
     }
     ds__rng_graph *idle = ds__rng.idle;
     ds__rng.idle = NULL;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
 
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
@@ -2391,12 +2391,12 @@ static void ds__rng_shutdown_generators(void) {
         ds__log_warn("generator \"%s\", created at %s:%d, was not destroyed",
                      g->label ? g->label : "", g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
-        ds__generator_drop(g);
+        ds__generator_unref(g);
     }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
             if (ds__rng.own[b][i])
-                ds__generator_drop(ds__rng.own[b][i]);
+                ds__generator_unref(ds__rng.own[b][i]);
             ds__rng.own[b][i] = NULL;
         }
 }
@@ -2406,7 +2406,7 @@ static void ds__rng_shutdown_kernels(void) {
         uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
         if (k) {
-            ds__table_kill(&ds__g.kernels, k);
+            ds__table_invalidate(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
         ds__host_free(ds__rng.text[i]);
@@ -2431,7 +2431,7 @@ static const ds__module ds__rng_module = { .shutdown = ds__rng_shutdown };
 static void ds__rng_setup(void) { /* the lock is held */
     if (ds__rng.ready)
         return;
-    ds__module_start(DS__MODULE_RNG, &ds__rng_module);
+    ds__module_add(DS__MODULE_RNG, &ds__rng_module);
     ds__rng.ready = 1;
 }
 
@@ -2441,18 +2441,18 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     DS__RESOLVE(device);
     ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index];
     ds__generator *fresh = NULL;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     *out = *at;
     if (*out)
         (*out)->users++;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     if (*out)
         return DS_OK;
     ds_rng_desc desc = { .device = device, .mapping = DS_RNG_ELEMENT, .seed = ds__os_cookie() };
-    ds_result r = ds__generator_new(&desc, &fresh);
+    ds_result r = ds__generator_create(&desc, &fresh);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__rng_setup();
     if (!*at) {
         *at = fresh;
@@ -2460,20 +2460,20 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     }
     *out = *at;
     (*out)->users++;
-    ds__lock_give(&ds__rng.lock);
-    ds__generator_free(fresh);
+    ds__spinlock_unlock(&ds__rng.lock);
+    ds__generator_destroy(fresh);
     return DS_OK;
 }
 
 /* rng/generator_api.h - public functions for generators.
 
    Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_get_default, ds_rng_get_info and
-   ds_rng_set_mapping. ds__generator_take returns the generator of a handle, for all rooms of
+   ds_rng_set_mapping. ds__generator_ref returns the generator of a handle, for all rooms of
    rng/. ds__generator_free_of_capture reports an error while an open capture uses the generator.
 
    Invariants: a handle is a generation and an index in ds__rng.slot. A device's generator is
    named by DS__RNG_OWN, the backend and the device's index. Every generator from
-   ds__generator_take is given back with ds__generator_drop.
+   ds__generator_ref is given back with ds__generator_unref.
    Locks: a generator's lock comes first, then ds__g.capture_lock, then ds__rng.lock.
    ds__generator_free_of_capture expects the first and takes the others, unless no capture is
    open. The user's log function may run under ds__g.capture_lock, the user's allocator under
@@ -2492,8 +2492,8 @@ static ds_rng ds__generator_handle(const ds__generator *g) {
 }
 
 /* Returns the generator of a handle; a zeroed handle is that of the device. The caller ends with
-   ds__generator_drop. */
-static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator **out) {
+   ds__generator_unref. */
+static ds_result ds__generator_ref(ds_rng rng, ds_device device, ds__generator **out) {
     uint32_t index = (uint32_t)rng.id;
     *out = NULL;
     if (!rng.id)
@@ -2503,25 +2503,25 @@ static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator 
                           (int32_t)(index & 0xffff) };
         return ds__generator_of(own, out);
     }
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     if (index < ds__rng.used && ds__rng.slot[index] && ds__rng.slot[index]->id == rng.id) {
         *out = ds__rng.slot[index];
         (*out)->users++;
     }
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     return *out ? DS_OK
                 : ds__fail(DS_ERR_INVALID_HANDLE, "the generator was destroyed or never existed");
 }
 
 /* Adds a new generator to the list and returns its handle. */
 static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__rng_setup();
     uint32_t index = 0;
     while (index < ds__rng.used && ds__rng.slot[index])
         index++;
     int fits = index < DS__RNG_OWN &&
-               ds__array_make_room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
+               ds__array_reserve(&ds__rng.slot, sizeof *ds__rng.slot, index, 1, &ds__rng.room);
     if (fits) {
         if (index == ds__rng.used)
             ds__rng.used++;
@@ -2531,10 +2531,10 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
         g->id = (uint64_t)ds__rng.generation << 32 | index;
         out->id = g->id;
     }
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     if (fits)
         return DS_OK;
-    ds__generator_free(g);
+    ds__generator_destroy(g);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
 }
 
@@ -2544,16 +2544,16 @@ static ds_result ds__generator_free_of_capture(const ds__generator *g, const cha
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
         return DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__capture *c = NULL;
     for (ds__rng_graph *u = ds__rng.all; u && !c; u = u->all)
         if (u->generator == g)
             c = ds__capture_find(ds__driver_of(g->device), u->capture);
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     if (c)
         r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, what);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -2571,7 +2571,7 @@ DSDEF ds_result(ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
     DS__RESOLVE(d.device);
     if (!d.seed)
         d.seed = DS_RNG_DEFAULT_SEED;
-    ds_result r = ds__generator_new(&d, &g);
+    ds_result r = ds__generator_create(&d, &g);
     return r < 0 ? r : ds__generator_list(g, out);
 }
 
@@ -2582,24 +2582,24 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
         out->id = 0;
     DS__ENTER("ds_rng_clone");
     DS__REQUIRE(out, "out is NULL");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
     ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(g,
                                       "a generator cannot be copied while its fills are captured");
     if (r == DS_OK)
-        r = ds__generator_new(&(ds_rng_desc){ .device = g->device,
-                                              .mapping = g->mapping,
-                                              .multiprocessors = g->multiprocessors,
-                                              .threads_per_multiprocessor = g->threads,
-                                              .seed = g->seed,
-                                              .label = g->label },
-                              &copy);
+        r = ds__generator_create(&(ds_rng_desc){ .device = g->device,
+                                                 .mapping = g->mapping,
+                                                 .multiprocessors = g->multiprocessors,
+                                                 .threads_per_multiprocessor = g->threads,
+                                                 .seed = g->seed,
+                                                 .label = g->label },
+                                 &copy);
     if (r == DS_OK)
         copy->offset = g->offset;
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r < 0 ? r : ds__generator_list(copy, out);
 }
 
@@ -2607,18 +2607,18 @@ DSDEF ds_result(ds_rng_destroy)(ds_rng rng) {
     ds__generator *g;
     DS__ENTER("ds_rng_destroy");
     DS__REQUIRE(rng.id, "no generator was given (the handle is zero)");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     int listed = g->id && g->id == rng.id;
     if (listed) {
         ds__rng.slot[(uint32_t)g->id] = NULL;
         g->id = 0;
         g->users--;
     }
-    ds__lock_give(&ds__rng.lock);
-    ds__generator_drop(g);
+    ds__spinlock_unlock(&ds__rng.lock);
+    ds__generator_unref(g);
     return listed
                ? DS_OK
                : ds__fail(DS_ERR_INVALID_HANDLE, "the generator of a device cannot be destroyed");
@@ -2634,7 +2634,7 @@ DSDEF ds_result(ds_rng_get_default)(ds_device device, ds_rng *out) {
     if (r < 0)
         return r;
     *out = ds__generator_handle(g);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return DS_OK;
 }
 
@@ -2644,7 +2644,7 @@ DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_rng_get_info");
     DS__REQUIRE(out, "out is NULL");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
     ds__mutex_lock(&g->lock);
@@ -2655,7 +2655,7 @@ DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
                           .multiprocessors = g->multiprocessors,
                           .threads_per_multiprocessor = g->threads };
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return DS_OK;
 }
 
@@ -2665,7 +2665,7 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
     DS__ENTER("ds_rng_set_mapping");
     DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH,
                 "mapping is %d; use DS_RNG_ELEMENT or DS_RNG_TORCH", (int)mapping);
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
     r = ds__rng_shape(g->device, &multiprocessors, &threads_per_multiprocessor);
@@ -2676,7 +2676,7 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
         g->threads = threads_per_multiprocessor;
         ds__mutex_unlock(&g->lock);
     }
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -2710,7 +2710,7 @@ static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uin
         r = DS_OK;
     }
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -2722,7 +2722,7 @@ static ds_result ds__generator_set(ds__generator *g, int seed_only, uint64_t see
 DSDEF ds_result(ds_rng_set_seed)(ds_rng rng, uint64_t seed) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_seed");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
 
@@ -2732,7 +2732,7 @@ DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
     if (out_seed)
         *out_seed = 0;
     DS__ENTER("ds_rng_reseed");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r == DS_OK)
         r = ds__generator_set(g, 0, seed, 0);
     if (r == DS_OK && out_seed)
@@ -2745,7 +2745,7 @@ static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     ds__mutex_lock(&g->lock);
     *out = g->seed;
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return DS_OK;
 }
 
@@ -2755,14 +2755,14 @@ DSDEF ds_result(ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
         *out_seed = 0;
     DS__ENTER("ds_rng_get_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
 /* Returns seed and offset, unless a capture forbids it. */
 static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t state[2]) {
     ds__generator *g;
-    ds_result r = ds__generator_take(rng, device, &g);
+    ds_result r = ds__generator_ref(rng, device, &g);
     if (r < 0)
         return r;
     ds__mutex_lock(&g->lock);
@@ -2773,7 +2773,7 @@ static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t stat
         state[1] = g->offset;
     }
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -2799,7 +2799,7 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
     DS__ENTER("ds_rng_set_offset");
     ds_result r = ds__offset_check(offset);
     if (r == DS_OK)
-        r = ds__generator_take(rng, ds_device_current(), &g);
+        r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
     ds__mutex_lock(&g->lock);
@@ -2810,7 +2810,7 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
         g->changes++;
     }
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -2841,7 +2841,7 @@ DSDEF ds_result(ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
     DS__ENTER("ds_rng_set_state");
     ds_result r = ds__state_read(bytes, size, state);
     if (r == DS_OK)
-        r = ds__generator_take(rng, ds_device_current(), &g);
+        r = ds__generator_ref(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_set(g, 0, state[0], state[1]);
 }
 
@@ -3023,7 +3023,7 @@ static ds_result ds__rng_text_join(int which) {
 }
 
 /* Creates a kernel. The lock `making` is held. */
-static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
+static ds_result ds__rng_kernel_create(int which, ds_kernel *out) {
     const char *const *parts = ds__rng_forms[which].parts;
     ds_result r = ds__rng_text_join(which);
     if (r < 0)
@@ -3041,7 +3041,7 @@ static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
                                       .block = 256,
                                       .items_per_block = 256,
                                       .blocks_per_multiprocessor = 8 } };
-    return ds__kernel_new(&desc, out);
+    return ds__kernel_create(&desc, out);
 }
 
 /* Returns a kernel, which the first call creates. */
@@ -3053,7 +3053,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     ds__mutex_lock(&ds__rng.making);
     out->id = atomic_load(&ds__rng.kernel[which]);
     if (!out->id) {
-        r = ds__rng_kernel_new(which, out);
+        r = ds__rng_kernel_create(which, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
     }
@@ -3068,7 +3068,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill was destroyed");
-    ds__op op = ds__op_make(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
+    ds__op op = ds__op_init(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
     op.u.kernel.kernel = k;
     op.u.kernel.items = items;
     op.u.kernel.args_size = sizeof *a;
@@ -3082,7 +3082,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
 
 /* rng/graph.h - fills in graphs.
 
-   Lets graphs draw numbers from a generator. ds__rng_graph_make creates the object for the fills
+   Lets graphs draw numbers from a generator. ds__rng_graph_attach creates the object for the fills
    of one capture, or reuses an idle one of the device. ds__rng_launch is invoked before and
    after each launch of the graph: it writes seed and offset into the object's device memory and
    moves the generator. ds__rng_graph_release makes the object idle.
@@ -3094,7 +3094,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
    Locks: the caller holds the executable's lock. ds__rng_launch takes ds__rng.launching before
    the first object of a launch and releases it after the last one, so it is held over the
    submit. It holds the generator's lock over its own driver calls; ds__rng_find may wait for the
-   device there. ds__rng_graph_make is called with the locks of generator and graph, and may
+   device there. ds__rng_graph_attach is called with the locks of generator and graph, and may
    allocate device memory under them. ds__rng.lock comes last.
    Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
    library, and must not call devstream. */
@@ -3264,7 +3264,7 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
 /* Makes the object idle when the last graph with it is gone. Must not call devstream. */
 static void ds__rng_graph_release(void *user) {
     ds__rng_graph *u = user;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__generator *g = u->generator;
     int over = !u->state; /* the library has ended */
     u->generator = NULL;
@@ -3272,8 +3272,8 @@ static void ds__rng_graph_release(void *user) {
         u->next = ds__rng.idle;
         ds__rng.idle = u;
     }
-    ds__lock_give(&ds__rng.lock);
-    ds__generator_drop(g);
+    ds__spinlock_unlock(&ds__rng.lock);
+    ds__generator_unref(g);
     if (over)
         ds__host_free(u);
 }
@@ -3281,26 +3281,26 @@ static void ds__rng_graph_release(void *user) {
 /* Takes an idle object of the device; NULL: there is none. */
 static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
     ds__rng_graph **at = &ds__rng.idle;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__rng_setup();
     while (*at && !((*at)->device.type == device.type && (*at)->device.index == device.index))
         at = &(*at)->next;
     ds__rng_graph *u = *at;
     if (u)
         *at = u->next;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     return u;
 }
 
 /* Creates an object with its device memory and event. */
-static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
+static ds_result ds__rng_graph_create(ds_device device, ds__rng_graph **out) {
     void *state = NULL;
     ds__rng_graph *u = ds__host_alloc(sizeof *u);
     if (!u)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
     ds_result r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
     if (r == DS_OK)
-        r = ds__event_new(0, "generator of a graph", &u->read);
+        r = ds__event_create(0, "generator of a graph", &u->read);
     if (r < 0) {
         if (state)
             DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
@@ -3309,30 +3309,30 @@ static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
     }
     u->state = state;
     u->device = device;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     u->all = ds__rng.all;
     ds__rng.all = u;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     *out = u;
     return DS_OK;
 }
 
 /* Makes the object of a capture for the fills of a generator. */
-static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
+static ds_result ds__rng_graph_attach(uint64_t capture, void *user, void **out) {
     ds__generator *g = user;
     *out = NULL;
     ds__rng_graph *u = ds__rng_graph_take_idle(g->device);
     if (!u) {
-        ds_result r = ds__rng_graph_new(g->device, &u);
+        ds_result r = ds__rng_graph_create(g->device, &u);
         if (r < 0)
             return r;
     }
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     u->taken = 0;
     u->capture = capture;
     u->generator = g;
     g->users++;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     *out = u;
     return DS_OK;
 }
@@ -3837,13 +3837,13 @@ static ds_result ds__rng_request_put(ds__rng_request *q, ds__rng_way *w) {
     const ds_rng_fill_desc *d = q->desc;
     ds__generator *g = q->generator;
     ds__attachment a = { .key = g,
-                         .make_fn = ds__rng_graph_make,
+                         .make_fn = ds__rng_graph_attach,
                          .user = g,
                          .release_fn = ds__rng_graph_release,
                          .launch_fn = ds__rng_launch };
     ds_result r = DS__CHANGED;
     for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
-        ds__object_drop(q->kept);
+        ds__object_unref(q->kept);
         r = ds__capture_attachment(q->stream, &a, &q->kept);
         if (r != DS_OK)
             break;
@@ -3888,7 +3888,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     if (r < 0)
         return r;
     q.part = d->first || q.total != d->count;
-    r = ds__generator_take(rng, s->device, &q.generator);
+    r = ds__generator_ref(rng, s->device, &q.generator);
     if (r < 0)
         return r;
 
@@ -3898,8 +3898,8 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         r = ds__rng_request_submit(&q);
     ds__mutex_unlock(&q.generator->lock);
 
-    ds__object_drop(q.kept);
-    ds__generator_drop(q.generator);
+    ds__object_unref(q.kept);
+    ds__generator_unref(q.generator);
     return r;
 }
 

@@ -185,13 +185,14 @@ extern "C" {
     X(DS_ERR_FORKED, -15, \
       "devstream was used before fork; the child process must not call devstream") \
     X(DS_ERR_CROSS_DRIVER, -16, "objects of different drivers cannot be used together") \
-    X(DS_ERR_DRIVER, -17, "a call of the vendor's library failed; ds_error_get_last() has its code") \
+    X(DS_ERR_DRIVER, -17, \
+      "a call of the vendor's library failed; ds_error_get_last() has its code") \
     X(DS_ERR_SYSTEM, -18, "a system call failed; ds_error_get_last() has the reason") \
     X(DS_ERR_CAPTURE_UNSUPPORTED, -19, \
       "not allowed while a stream captures; ds_error_get_last() names the capture and the rule") \
     X(DS_ERR_CAPTURE_INVALIDATED, -20, \
-      "an earlier call, named by ds_error_get_last(), invalidated the capture; end the capture and " \
-      "begin again") \
+      "an earlier call, named by ds_error_get_last(), invalidated the capture; end the capture " \
+      "and begin again") \
     X(DS_ERR_CAPTURE_MERGE, -21, "the call would merge two captures") \
     X(DS_ERR_CAPTURE_UNMATCHED, -22, \
       "the capture was begun on another stream; end the capture on that stream") \
@@ -4545,7 +4546,7 @@ typedef struct ds_plan_step {
     int lane;            /**< lane of the rank */
     ds_plan_location to; /**< location written */
     size_t bytes;        /**< bytes written */
-    uint32_t from;       /**< locations read: index of the first in ds_plan.spot */
+    uint32_t from;       /**< locations read: index of the first in ds_plan.location */
     /** 1: a copy; more: a sum of so many operands in this order, all on the step's own rank */
     uint32_t from_count;
     /** steps of other lanes to wait for: index of the first in ds_plan.before */
@@ -4567,10 +4568,10 @@ typedef struct ds_plan {
     /** estimated bound: S over the narrowest cut of the links, plus ceil(log2 p) times the shortest
         latency (all_reduce: twice that) */
     int64_t bound_ns;
-    size_t steps;                 /**< number of steps */
-    const ds_plan_step *step;     /**< steps in the order of their begin */
-    const ds_plan_location *spot; /**< locations read by the steps */
-    const uint32_t *before;       /**< indices of steps to wait for */
+    size_t steps;                     /**< number of steps */
+    const ds_plan_step *step;         /**< steps in the order of their begin */
+    const ds_plan_location *location; /**< locations read by the steps */
+    const uint32_t *before;           /**< indices of steps to wait for */
     const size_t *scratch; /**< bytes of scratch memory of each rank and, last, of the host */
 } ds_plan;
 
@@ -5541,7 +5542,7 @@ static inline double ds__double_sqrt(double x) {
 
    Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
    futexes, address space, shared memory, byte locks of files and signal masks. The main users
-   are the CPU driver and the shared-memory registry (base/ipc_board.h).
+   are the CPU driver and the shared-memory registry (base/ipc_registry.h).
 
    Invariants: sizes and alignments of reserved address space are multiples of a page. A shared
    memory object (ds__os_memfd) has no name in the file system and never changes its size.
@@ -6042,28 +6043,28 @@ DS__SEAM static void ds__os_set_float_state(uint64_t state) {
 
 /* os/lock.h - spin lock.
 
-   Provides ds__lock, a lock for critical sections of a few dozen instructions. A waiter spins
+   Provides ds__spinlock, a lock for critical sections of a few dozen instructions. A waiter spins
    64 times and then yields the processor before each further attempt.
 
    Invariants: a zeroed lock is free and needs no other initialisation. The lock is not
    recursive, and waiters get it in no particular order.
-   Locks: each ds__lock is one. Its holder must not sleep, wait for a driver or run user code.
+   Locks: each ds__spinlock is one. Its holder must not sleep, wait for a driver or run user code.
    Threads: any. Writes of one holder are visible to the next holder. */
 
 /* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may
    be off the processor. */
-typedef struct ds__lock {
+typedef struct ds__spinlock {
     _Atomic uint32_t taken;
-} ds__lock;
+} ds__spinlock;
 
-static inline int ds__lock_try(ds__lock *lock) {
+static inline int ds__spinlock_try(ds__spinlock *lock) {
     return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
 
 /* Waits for the lock: spins first, then yields. */
-static void ds__lock_slow(ds__lock *lock) {
+static void ds__spinlock_slow(ds__spinlock *lock) {
     for (int spins = 0;; spins++) {
-        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__lock_try(lock))
+        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__spinlock_try(lock))
             return;
         if (spins < 64)
             ds__processor_pause();
@@ -6072,12 +6073,12 @@ static void ds__lock_slow(ds__lock *lock) {
     }
 }
 
-static inline void ds__lock_take(ds__lock *lock) {
-    if (DS__UNLIKELY(!ds__lock_try(lock)))
-        ds__lock_slow(lock);
+static inline void ds__spinlock_lock(ds__spinlock *lock) {
+    if (DS__UNLIKELY(!ds__spinlock_try(lock)))
+        ds__spinlock_slow(lock);
 }
 
-static inline void ds__lock_give(ds__lock *lock) {
+static inline void ds__spinlock_unlock(ds__spinlock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 
@@ -6085,7 +6086,7 @@ static inline void ds__lock_give(ds__lock *lock) {
 
    Wraps the threads of POSIX: ds__mutex and ds__condition for sections that may sleep,
    ds__os_thread for the threads of the library, ds__os_thread_key for data whose function runs
-   when a thread ends, and ds__os_at_fork. Short critical sections use ds__lock (lock.h).
+   when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock (lock.h).
 
    Invariants: a mutex is not recursive. One that is static begins as DS__MUTEX_INIT, another with
    ds__mutex_init. Functions that can fail return 0 or the system's error number.
@@ -6210,7 +6211,7 @@ __attribute__((cold, noinline)) static void ds__nvtx_initialize(void) {
     ds__mutex_unlock(&ds__nvtx.lock);
 }
 
-static inline void ds__nvtx_start(void) {
+static inline void ds__nvtx_init(void) {
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__nvtx.ready, memory_order_acquire)))
         ds__nvtx_initialize();
 }
@@ -6252,7 +6253,7 @@ static inline int ds__nvtx_plain(const ds_range_desc *d) {
 
 static inline void ds__nvtx_mark(void *domain, const ds_range_desc *d) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (ds__nvtx_plain(d))
         nvtxMarkA(d->text);
     else {
@@ -6267,7 +6268,7 @@ static inline void ds__nvtx_mark(void *domain, const ds_range_desc *d) {
 
 static inline void ds__nvtx_push(void *domain, const ds_range_desc *d) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (ds__nvtx_plain(d))
         nvtxRangePushA(d->text);
     else {
@@ -6282,7 +6283,7 @@ static inline void ds__nvtx_push(void *domain, const ds_range_desc *d) {
 
 static inline void ds__nvtx_pop(void *domain) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (domain)
         nvtxDomainRangePop((nvtxDomainHandle_t)domain);
     else
@@ -6295,7 +6296,7 @@ static inline void ds__nvtx_pop(void *domain) {
 /* Returns NVTX's number of the range. */
 static inline uint64_t ds__nvtx_range_start(void *domain, const ds_range_desc *d) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     if (ds__nvtx_plain(d))
         return nvtxRangeStartA(d->text);
     nvtxEventAttributes_t a = ds__nvtx_attributes(d);
@@ -6321,7 +6322,7 @@ static inline void ds__nvtx_range_end(void *domain, uint64_t range) {
 
 static inline void *ds__nvtx_domain_create(const char *name) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     return nvtxDomainCreateA(name);
 #else
     (void)name;
@@ -6340,7 +6341,7 @@ static inline void ds__nvtx_domain_destroy(void *domain) {
 /* Names the calling thread. */
 static inline void ds__nvtx_name_thread(const char *label) {
 #ifdef DS__NVTX
-    ds__nvtx_start();
+    ds__nvtx_init();
     nvtxNameOsThreadA(ds__os_thread_id(), label);
 #else
     (void)label;
@@ -6358,7 +6359,7 @@ static inline int ds__nvtx_names_cuda(void) {
 /* Names a stream of CUDA. */
 static inline void ds__nvtx_name_stream(void *native, const char *label) {
 #ifdef DS__NVTX_CUDA
-    ds__nvtx_start();
+    ds__nvtx_init();
     nvtxNameCudaStreamA((cudaStream_t)native, label);
 #else
     (void)native;
@@ -6368,7 +6369,7 @@ static inline void ds__nvtx_name_stream(void *native, const char *label) {
 
 static inline void ds__nvtx_name_device(int index, const char *label) {
 #ifdef DS__NVTX_CUDA
-    ds__nvtx_start();
+    ds__nvtx_init();
     nvtxNameCudaDeviceA(index, label);
 #else
     (void)index;
@@ -6617,7 +6618,7 @@ typedef struct ds__tls_block {
     int nested;        /* CPU driver: streams being run inside of one another */
     /* the allocator maps or releases memory, which no open capture forbids (torch makes the thread
        relaxed meanwhile) */
-    int quiet;
+    int relaxed;
     ds_capture_mode mode; /* of ds_capture_exchange_mode */
     uint64_t number;      /* of the thread, once asked for */
     int capture_locked;   /* 1: the thread has the capture lock */
@@ -6817,7 +6818,7 @@ DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count,
                                       size_t *room) {
     if (more <= *room - count)
         return 1;
-    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
+    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 4;
     void *bigger = wanted <= SIZE_MAX / 4 / element ? ds__host_alloc(wanted * element) : NULL;
     if (!bigger)
         return 0;
@@ -6917,7 +6918,7 @@ typedef struct ds__kept_error {
     char text[sizeof ds__tls.error];
 } ds__kept_error;
 
-DS__SEAM static void ds__error_keep(ds__kept_error *to) {
+DS__SEAM static void ds__error_save(ds__kept_error *to) {
     to->code = ds__tls.code;
     memcpy(to->text, ds__tls.error, sizeof to->text);
 }
@@ -7073,11 +7074,12 @@ typedef struct ds__table {
     const char *what; /* "stream" */
     size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
-    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_free later */
+    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_slot_free
+       later */
     void (*defer_fn)(void *object);
     /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
     int (*batched_fn)(const void *object);
-    ds__lock lock;
+    ds__spinlock lock;
     uint32_t generation; /* the generation of unused slots; differs after each shutdown */
     uint32_t used;
     uint32_t free_head;
@@ -7115,7 +7117,7 @@ static void ds__table_grow(ds__table *t, uint32_t c) {
 }
 
 /* Takes a free slot; NULL: no memory. The table's lock is held. */
-static ds__slot *ds__table_take(ds__table *t) {
+static ds__slot *ds__table_slot_alloc(ds__table *t) {
     ds__slot *slot = NULL;
     if (t->free_head) {
         slot = ds__slot_at(t, t->free_head - 1);
@@ -7135,9 +7137,9 @@ static ds__slot *ds__table_take(ds__table *t) {
 /* Returns a slot for a new object, alive with one reference. No other thread reaches the object
    before it has the handle. NULL: no memory. */
 static void *ds__table_add(ds__table *t) {
-    ds__lock_take(&t->lock);
-    ds__slot *slot = ds__table_take(t);
-    ds__lock_give(&t->lock);
+    ds__spinlock_lock(&t->lock);
+    ds__slot *slot = ds__table_slot_alloc(t);
+    ds__spinlock_unlock(&t->lock);
     if (!slot)
         return NULL;
 
@@ -7156,8 +7158,8 @@ static void *ds__table_add(ds__table *t) {
 
    Protects an object from being freed while a call uses it, and frees destroyed objects. ds__pin
    sets a hazard pointer and returns the object of a handle, ds__unpin clears it. ds__ref and
-   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__slot_retire retires an
-   object without references, and ds__table_reclaim reclaims retired objects.
+   ds__unref count longer uses. ds__table_invalidate makes a handle stale, ds__slot_retire retires
+   an object without references, and ds__table_reclaim reclaims retired objects.
 
    Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
    reclaims passes ds__barrier_run first and then reads all hazard pointers. An object is freed, or
@@ -7166,8 +7168,8 @@ static void *ds__table_add(ds__table *t) {
    ds__callers.count is the number of threads that have a state and have not ended.
    Locks: ds__slot_retire and ds__table_reclaim take the table's lock, for list operations only.
    ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may
-   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_free must
-   hold no lock that these take.
+   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_slot_free
+   must hold no lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */
@@ -7190,7 +7192,7 @@ typedef struct ds__caller {
 } ds__caller;
 
 static struct {
-    ds__lock lock;     /* of the list */
+    ds__spinlock lock; /* of the list */
     ds__caller *list;  /* of all threads that have a state */
     _Atomic int count; /* those that live */
     /* called when the last thread ends; may only wake a thread */
@@ -7221,11 +7223,11 @@ DS__SEAM static ds_device ds__thread_device(void) {
 /* Returns 1 if a thread has pinned the object. */
 static int ds__is_pinned(const void *object) {
     int found = 0;
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     for (ds__caller *t = ds__callers.list; t && !found; t = t->next)
         for (int i = 0; i < DS__PINS && !found; i++)
             found = atomic_load_explicit(&t->pins.at[i], memory_order_acquire) == object;
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     return found;
 }
 
@@ -7307,10 +7309,10 @@ static void ds__slot_retire(ds__table *t, ds__slot *slot, uint64_t word) {
         if (!atomic_compare_exchange_weak(&slot->word, &word,
                                           DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0)))
             continue;
-        ds__lock_take(&t->lock);
+        ds__spinlock_lock(&t->lock);
         slot->next = t->zombies;
         t->zombies = slot->index + 1;
-        ds__lock_give(&t->lock);
+        ds__spinlock_unlock(&t->lock);
         ds__count_dead(share);
         return;
     }
@@ -7328,7 +7330,7 @@ static void ds__unref(ds__table *t, void *object) {
 
 /* Makes the handle stale and drops the reference of the handle. The caller has a pin, or is the
    owner. Returns 0 if the handle was stale. */
-static int ds__table_kill(ds__table *t, void *object) {
+static int ds__table_invalidate(ds__table *t, void *object) {
     ds__slot *slot = object;
     uint64_t word = atomic_load(&slot->word);
     while (DS__STATE(word) == DS__ALIVE) {
@@ -7342,22 +7344,22 @@ static int ds__table_kill(ds__table *t, void *object) {
 }
 
 /* Frees an object that no call, reference or pending work uses, and its slot. */
-static void ds__table_free(ds__table *t, ds__slot *slot) {
+static void ds__table_slot_free(ds__table *t, ds__slot *slot) {
     t->free_fn(slot);
     uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
     atomic_store(&slot->word, DS__WORD(DS__GENERATION(word), DS__FREE, 0));
-    ds__lock_take(&t->lock);
+    ds__spinlock_lock(&t->lock);
     slot->next = t->free_head;
     t->free_head = slot->index + 1;
-    ds__lock_give(&t->lock);
+    ds__spinlock_unlock(&t->lock);
 }
 
 /* Frees or defers the retired objects that no thread pins. */
 static void ds__table_reclaim(ds__table *t) {
-    ds__lock_take(&t->lock);
+    ds__spinlock_lock(&t->lock);
     uint32_t list = t->zombies;
     t->zombies = 0;
-    ds__lock_give(&t->lock);
+    ds__spinlock_unlock(&t->lock);
     if (list)
         ds__barrier_run();
     while (list) {
@@ -7365,17 +7367,17 @@ static void ds__table_reclaim(ds__table *t) {
         list = slot->next;
         /* pins are tested first: a thread with a pin may turn it into a reference */
         if (ds__is_pinned(slot) || DS__REFS(atomic_load(&slot->word)) != 0) {
-            ds__lock_take(&t->lock);
+            ds__spinlock_lock(&t->lock);
             slot->next = t->zombies;
             t->zombies = slot->index + 1;
-            ds__lock_give(&t->lock);
+            ds__spinlock_unlock(&t->lock);
             continue;
         }
         int share = ds__reclaim_share(t, slot);
         if (t->defer_fn)
             t->defer_fn(slot);
         else
-            ds__table_free(t, slot);
+            ds__table_slot_free(t, slot);
         ds__count_dead(-share);
     }
 }
@@ -7442,7 +7444,7 @@ typedef struct ds__stream {
 typedef struct ds__event {
     ds__slot slot;
     _Atomic(void *) native; /* the driver's event, made at the first record */
-    ds__lock bind;          /* of its device, until that is settled */
+    ds__spinlock bind;      /* of its device, until that is settled */
     /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
     _Atomic int settled;
     int claims; /* calls that are about to settle it */
@@ -7478,7 +7480,7 @@ typedef struct ds__kernel {
 
 typedef struct ds__graph {
     ds__slot slot;
-    ds__lock lock;
+    ds__spinlock lock;
     ds__body *body;
     _Atomic int capturing; /* captures that make it */
     char *label;
@@ -7487,7 +7489,7 @@ typedef struct ds__graph {
 
 typedef struct ds__exec {
     ds__slot slot;
-    ds__lock lock;
+    ds__spinlock lock;
     const ds__driver *driver;
     ds__body *body; /* what later launches do */
     void *native;
@@ -7650,7 +7652,7 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
 /* base/module.h - modules above the core, and what they are told.
 
    Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
-   and shutdown. A module enters itself at its first use (ds__module_start). Each has a pointer of
+   and shutdown. A module enters itself at its first use (ds__module_add). Each has a pointer of
    its own in every thread (ds__caller), stream (ds__stream) and device (ds__module_device).
 
    Invariants: the number of a module is a constant. Shutdown runs from the last number to the
@@ -7676,7 +7678,7 @@ DS__SEAM static _Atomic(void *) *ds__module_device(int module, int backend, int 
 }
 
 /* Adds a module to the list, unless it is there. */
-DS__SEAM static void ds__module_start(int number, const ds__module *module) {
+DS__SEAM static void ds__module_add(int number, const ds__module *module) {
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
         atomic_store(&ds__modules[number], module);
 }
@@ -7982,23 +7984,23 @@ static struct {
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;
-    ds__lock capture_lock;
+    ds__spinlock capture_lock;
     ds__capture *captures; /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
     /* held while a capture begins, and by code that needs to know that none is open; never held
        over a wait */
     ds__mutex begin;
-    ds_stream *legacy;      /* per device ordinal, made at first use */
-    _Atomic int sync_debug; /* a ds_sync_debug_mode */
-    ds__lock label_lock;    /* of the labels of streams and devices, which can be replaced */
-    char (*label)[64];      /* of each device ordinal */
+    ds_stream *legacy;       /* per device ordinal, made at first use */
+    _Atomic int sync_debug;  /* a ds_sync_debug_mode */
+    ds__spinlock label_lock; /* of the labels of streams and devices, which can be replaced */
+    char (*label)[64];       /* of each device ordinal */
     /* known memory: readers take no lock and check `range_version` */
-    ds__lock range_lock;
+    ds__spinlock range_lock;
     _Atomic(ds__ranges *) ranges;
     _Atomic size_t range_count;
     _Atomic uint32_t range_version; /* odd while it is changed */
-    ds__lock mapping_lock;
+    ds__spinlock mapping_lock;
     ds__mapping *mappings; /* the mappings in reserved address space, by address */
     size_t mapping_count;
     size_t mapping_room;
@@ -8110,8 +8112,8 @@ DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void 
 
    The core keeps a shadow graph (ds__body) of every graph: nodes with copies of their arguments,
    their dependencies, and the objects that the graph keeps alive. The CPU driver runs the shadow
-   graph itself; the CUDA driver keeps a CUDA graph beside it, node for node. ds__node_make,
-   ds__body_append and ds__body_copy build shadow graphs, ds__body_free ends one.
+   graph itself; the CUDA driver keeps a CUDA graph beside it, node for node. ds__node_create,
+   ds__body_append and ds__body_copy build shadow graphs, ds__body_destroy ends one.
 
    Invariants: a node holds its kernel or event by a reference. A user's object (ds__object: a
    host function's argument, an attached object) counts its owners: graphs, executables and
@@ -8120,9 +8122,9 @@ DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void 
    a launch_fn.
    Locks: functions that read or change a body expect the lock of its graph or executable; while
    a capture adds to the graph, also ds__g.capture_lock. Dropping a reference takes the lock of
-   the object table. ds__object_drop, ds__node_free and ds__body_free run the user's destructor
-   with the last owner; where that can happen, they must be called without a lock.
-   Threads: any thread; ds__object_keep and ds__object_drop also run on threads of the
+   the object table. ds__object_unref, ds__node_destroy and ds__body_destroy run the user's
+   destructor with the last owner; where that can happen, they must be called without a lock.
+   Threads: any thread; ds__object_ref and ds__object_unref also run on threads of the
    library. */
 
 /* Called at each launch of an executable that has the object: before the launch with DS_NOT_READY,
@@ -8148,7 +8150,7 @@ struct ds__node {
     char *label;
     uint32_t *deps; /* indices of the nodes that it starts after */
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     ds__object *payload; /* a host function's argument */
     ds__body *child;
     void *native; /* the driver's */
@@ -8160,7 +8162,7 @@ struct ds__body {
     uint32_t serial; /* number of the graph, which its node handles carry */
     uint32_t origin; /* number of the graph that it was copied from */
     uint32_t count;
-    uint32_t room;
+    size_t room;
     ds__node **node;
     ds__object **object;
     size_t object_count;
@@ -8174,7 +8176,7 @@ static const char *const ds__node_names[] = { "empty",      "kernel",        "co
                                               "event wait", "child graph",   "native" };
 
 /* Returns an object with one owner. NULL: no memory, and the sentence is set. */
-static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
+static ds__object *ds__object_create(void *user, ds_host_fn dtor_fn) {
     ds__object *o = ds__host_alloc(sizeof *o);
     if (!o) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object");
@@ -8186,7 +8188,7 @@ static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
     return o;
 }
 
-static ds__object *ds__object_keep(ds__object *o) {
+static ds__object *ds__object_ref(ds__object *o) {
     if (o)
         atomic_fetch_add(&o->owners, 1);
     return o;
@@ -8194,7 +8196,7 @@ static ds__object *ds__object_keep(ds__object *o) {
 
 /* Drops a reference; the last one runs the destructor. Any thread, also of the library; NULL is
    allowed. */
-static void ds__object_drop(ds__object *o) {
+static void ds__object_unref(ds__object *o) {
     if (!o || atomic_fetch_sub(&o->owners, 1) != 1)
         return;
     int outer = ds__tls.in_callback;
@@ -8206,10 +8208,10 @@ static void ds__object_drop(ds__object *o) {
 }
 
 static ds__body *ds__body_copy(const ds__body *from, int with_serial);
-static void ds__body_free(ds__body *b);
+static void ds__body_destroy(ds__body *b);
 
 /* Frees a node and drops its references. A destructor of the user may run. NULL is allowed. */
-static void ds__node_free(ds__node *n) {
+static void ds__node_destroy(ds__node *n) {
     if (!n)
         return;
     if (n->kind == DS_NODE_KERNEL) {
@@ -8220,9 +8222,9 @@ static void ds__node_free(ds__node *n) {
     }
     if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object)
         ds__unref(&ds__g.events, n->op.u.event.object);
-    ds__object_drop(n->payload);
+    ds__object_unref(n->payload);
     if (n->child)
-        ds__body_free(n->child);
+        ds__body_destroy(n->child);
     ds__host_free(n->label);
     ds__host_free(n->deps);
     ds__host_free(n);
@@ -8233,7 +8235,7 @@ static void ds__node_free(ds__node *n) {
 static void ds__node_discard(ds__node *n) {
     if (n && n->payload)
         n->payload->dtor_fn = NULL;
-    ds__node_free(n);
+    ds__node_destroy(n);
 }
 
 static ds__node *ds__no_node(ds__node *n) {
@@ -8265,7 +8267,7 @@ static int ds__node_take_host(ds__node *n, const ds__op *op) {
     n->op.u.host.dtor_fn = NULL;
     if (!op->u.host.dtor_fn)
         return 1;
-    n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+    n->payload = ds__object_create(op->u.host.user, op->u.host.dtor_fn);
     return n->payload != NULL;
 }
 
@@ -8293,7 +8295,7 @@ static ds_node_kind ds__node_kind_of(int op_kind) {
 
 /* Makes a node of an operation. The node copies the memory of the operation, and keeps its kernel
    or event. Returns NULL if there is no memory, and the sentence is set. */
-static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
+static ds__node *ds__node_create(const ds__op *op, ds_device device, int priority) {
     ds__node *n = ds__host_alloc(sizeof *n);
     if (!n)
         return ds__no_node(n);
@@ -8329,7 +8331,7 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
         break;
     }
     if (!taken) {
-        ds__node_free(n);
+        ds__node_destroy(n);
         return NULL;
     }
     return n;
@@ -8341,41 +8343,29 @@ static ds__node *ds__node_copy(const ds__node *from) {
     ds__op op = from->op;
     if (from->kind == DS_NODE_CHILD)
         op.u.graph.body = from->child;
-    ds__node *n = ds__node_make(&op, from->device, from->priority);
+    ds__node *n = ds__node_create(&op, from->device, from->priority);
     if (!n)
         return NULL;
     n->kind = from->kind;
     n->enabled = from->enabled;
-    n->payload = ds__object_keep(from->payload);
+    n->payload = ds__object_ref(from->payload);
     if (from->label)
         n->label = ds__copy_text(from->label, 255);
     if (from->label && !n->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node");
-        ds__node_free(n);
+        ds__node_destroy(n);
         return NULL;
     }
     return n;
 }
 
-/* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
-   there is no memory, and the sentence is set. */
-static int ds__array_make_room(void *list, size_t element, uint32_t count, uint32_t *room) {
-    void *old;
-    if (count < *room)
+/* Makes room for one more element in an array of a graph. Returns 0 if there is no memory, and the
+   sentence is set. */
+static int ds__graph_array_reserve(void *array, size_t element, size_t count, size_t *room) {
+    if (ds__array_reserve(array, element, count, 1, room))
         return 1;
-    memcpy(&old, list, sizeof old);
-    uint32_t wanted = *room ? 2 * *room : 4;
-    void *more = ds__host_alloc(wanted * element);
-    if (!more) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        return 0;
-    }
-    if (count)
-        memcpy(more, old, count * element);
-    ds__host_free(old);
-    memcpy(list, &more, sizeof more);
-    *room = wanted;
-    return 1;
+    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    return 0;
 }
 
 static int ds__node_depends(const ds__node *n, uint32_t on) {
@@ -8389,7 +8379,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
-    if (!ds__array_make_room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+    if (!ds__graph_array_reserve(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
         return 0;
     n->deps[n->dep_count++] = on;
     return 1;
@@ -8405,7 +8395,7 @@ static uint32_t ds__next_serial(void) {
 }
 
 /* Returns an empty body. NULL: no memory, and the sentence is set. */
-static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
+static ds__body *ds__body_create(const ds__driver *driver, ds_device device) {
     ds__body *b = ds__host_alloc(sizeof *b);
     if (!b) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
@@ -8417,13 +8407,13 @@ static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
     return b;
 }
 
-static void ds__body_free(ds__body *b) {
+static void ds__body_destroy(ds__body *b) {
     if (b->native)
         b->driver->graph_destroy(b);
     for (uint32_t i = 0; i < b->count; i++)
-        ds__node_free(b->node[i]);
+        ds__node_destroy(b->node[i]);
     for (size_t i = 0; i < b->object_count; i++)
-        ds__object_drop(b->object[i]);
+        ds__object_unref(b->object[i]);
     ds__host_free(b->node);
     ds__host_free(b->object);
     ds__host_free(b);
@@ -8438,9 +8428,10 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
         n->deps = ds__copy_bytes(deps, count * sizeof *deps);
         if (!n->deps)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        n->dep_count = n->dep_room = (uint32_t)count;
+        n->dep_room = count;
+        n->dep_count = (uint32_t)count;
     }
-    if (!ds__array_make_room(&b->node, sizeof *b->node, b->count, &b->room))
+    if (!ds__graph_array_reserve(&b->node, sizeof *b->node, b->count, &b->room))
         return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
@@ -8449,12 +8440,10 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
 }
 
 /* Adds an object to the body, which becomes an owner of it. */
-static ds_result ds__body_keep(ds__body *b, ds__object *o) {
-    uint32_t room = (uint32_t)b->object_room;
-    if (!ds__array_make_room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+static ds_result ds__body_object_add(ds__body *b, ds__object *o) {
+    if (!ds__graph_array_reserve(&b->object, sizeof *b->object, b->object_count, &b->object_room))
         return DS_ERR_OUT_OF_MEMORY;
-    b->object_room = room;
-    b->object[b->object_count++] = ds__object_keep(o);
+    b->object[b->object_count++] = ds__object_ref(o);
     if (o->launch_fn)
         b->hooked = 1;
     return DS_OK;
@@ -8463,7 +8452,7 @@ static ds_result ds__body_keep(ds__body *b, ds__object *o) {
 /* Copies nodes, dependencies and kept objects, but nothing of the driver. with_serial: the nodes of
    the copy have the same handles. */
 static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
-    ds__body *b = ds__body_new(from->driver, from->device);
+    ds__body *b = ds__body_create(from->driver, from->device);
     if (!b)
         return NULL;
     if (with_serial)
@@ -8475,13 +8464,13 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
         r = n ? ds__body_append(b, n, from->node[i]->deps, from->node[i]->dep_count)
               : DS_ERR_OUT_OF_MEMORY;
         if (r < 0)
-            ds__node_free(n);
+            ds__node_destroy(n);
     }
     for (size_t i = 0; i < from->object_count && r == DS_OK; i++)
-        r = ds__body_keep(b, from->object[i]);
+        r = ds__body_object_add(b, from->object[i]);
     if (r == DS_OK)
         return b;
-    ds__body_free(b);
+    ds__body_destroy(b);
     return NULL;
 }
 
@@ -8625,7 +8614,7 @@ static int ds__captures_open(void) {
    (cudaThreadExchangeStreamCaptureMode). The lock is held. */
 static int ds__capture_forbids(const ds__capture *c) {
     ds_capture_mode mine = ds__tls.mode;
-    if (ds__tls.quiet || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED)
+    if (ds__tls.relaxed || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED)
         return 0;
     return c->thread == ds__thread_number() ||
            (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);
@@ -8637,7 +8626,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
         return DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         if (c->driver->type != driver->type || !ds__capture_forbids(c))
             continue;
@@ -8647,7 +8636,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
         else
             ds__capture_spoil(c, rule);
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -8679,7 +8668,7 @@ DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
     ds__ref(g);
     /* first: while `capturing` is not 0, no other thread can destroy the graph */
     if (failed && !c->into)
-        ds__table_kill(&ds__g.graphs, g);
+        ds__table_invalidate(&ds__g.graphs, g);
     atomic_fetch_sub(&g->capturing, 1);
     ds__unref(&ds__g.graphs, g);
     ds__host_free(c);
@@ -8689,7 +8678,7 @@ DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
 
    Records for both drivers which parts of reserved address space have memory behind them. A
    driver adds a mapping (ds__mapping_add) before it maps memory and takes the mapping out
-   (ds__mapping_take) before it unmaps it. So mappings that overlap are refused.
+   (ds__mapping_remove) before it unmaps it. So mappings that overlap are refused.
    ds__mapping_check finds ranges that do not end at the bounds of mappings, since cuMemUnmap
    takes whole mappings only.
 
@@ -8713,31 +8702,16 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
-/* Makes room for one more mapping. Returns 0 if there is no memory. The lock is held. */
-static int ds__mapping_grow(void) {
-    if (ds__g.mapping_count < ds__g.mapping_room)
-        return 1;
-    size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-    ds__mapping *more = ds__host_alloc(room * sizeof *more);
-    if (!more)
-        return 0;
-    if (ds__g.mapping_count)
-        memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-    ds__host_free(ds__g.mappings);
-    ds__g.mappings = more;
-    ds__g.mapping_room = room;
-    return 1;
-}
-
 /* Adds a mapping. Refuses one that overlaps a known mapping. */
 DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     ds_result r = DS_OK;
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
     if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    else if (!ds__mapping_grow())
+    else if (!ds__array_reserve(&ds__g.mappings, sizeof *ds__g.mappings, ds__g.mapping_count, 1,
+                                &ds__g.mapping_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
@@ -8745,15 +8719,15 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
         ds__g.mappings[i].at = at;
         ds__g.mappings[i].size = size;
     }
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     if (r == DS_ERR_INVALID_VALUE)
         return ds__fail(r, "%zu bytes at %p overlap mapped memory", size, ptr);
     return r == DS_OK ? r : ds__fail(r, "no memory to keep track of %zu mapped bytes", size);
 }
 
 /* Removes the first mapping that begins in [at, end). Returns 0 if there is none. */
-DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *out) {
-    ds__lock_take(&ds__g.mapping_lock);
+DS__SEAM static int ds__mapping_remove(uintptr_t at, uintptr_t end, ds__mapping *out) {
+    ds__spinlock_lock(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
     int found = i < ds__g.mapping_count && ds__g.mappings[i].at >= at && ds__g.mappings[i].at < end;
     if (found) {
@@ -8762,18 +8736,18 @@ DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *o
                 (--ds__g.mapping_count - i) * sizeof *ds__g.mappings);
         atomic_store_explicit(&ds__g.mapping_taken, 1, memory_order_relaxed);
     }
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     return found;
 }
 
 /* Returns 1 if all of the range is mapped. */
 DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
     uintptr_t end = at + size;
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     for (size_t i = ds__mapping_after(at);
          at < end && i < ds__g.mapping_count && ds__g.mappings[i].at <= at; i++)
         at = ds__g.mappings[i].at + ds__g.mappings[i].size;
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     return at >= end;
 }
 
@@ -8781,11 +8755,11 @@ DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
 DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     uintptr_t end = at + size;
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     for (size_t i = ds__mapping_after(at);
          at < end && i < ds__g.mapping_count && ds__g.mappings[i].at == at; i++)
         at += ds__g.mappings[i].size;
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     return at == end && size ? DS_OK
                              : ds__fail(DS_ERR_INVALID_VALUE,
                                         "%zu bytes at %p are not a mapped range", size, ptr);
@@ -8850,14 +8824,14 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
         ds__os_thread_join(thread[--started]);
 }
 
-/* base/ipc_board.h - shared-memory registries of several processes.
+/* base/ipc_registry.h - shared-memory registries of several processes.
 
    A process that shares events or memory has a shared-memory registry (ds__registry): a page
    (ds__registry_page) of shared memory that other processes open. The page has the process's
-   interprocess events (marks), the progress of the streams that record them (lanes), and its
-   exported memory with its users (export slots: ds__export_slot). ds__registry_own creates the
-   process's own registry, ds__registry_open opens that of another process, and ds__registry_close
-   closes it.
+   interprocess events (marks), the progress of the streams that record them (progress counters),
+   and its exported memory with its users (export slots: ds__export_slot). ds__registry_own creates
+   the process's own registry, ds__registry_open opens that of another process, and
+   ds__registry_close closes it.
 
    Policy:
    1. The page lives as long as one process has it open.
@@ -8874,11 +8848,12 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
    6. The bytes of a handle come from outside. They name a place of a registry and its
       generation; sizes, offsets and handles of drivers are read there.
 
-   Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
-   another process stays open while it has users or pending operations, and while its owner lives
-   if this process has a lane in it. Else each opening would take new lanes. A mark's generation
-   is odd while it has an event. It rises when the event ends, and exported handles are stale.
-   Locks: ds__registries.mutex guards the list and the process's own fields. ds__registries_end
+   Invariants: number 1 in a registry is its owner's. Progress counters are never returned. A
+   registry of another process stays open while it has users or pending operations, and while its
+   owner lives if this process has a progress counter in it. Else each opening would take new
+   progress counters. A mark's generation is odd while it has an event. It rises when the event
+   ends, and exported handles are stale.
+   Locks: ds__registries.mutex guards the list and the process's own fields. ds__registries_deinit
    takes it; functions that change the list or a registry expect it. The fork handlers hold it
    across fork. alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an
    event's lock under it.
@@ -8887,25 +8862,25 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
 
 enum {
     DS__MARKS = 1 << 16,
-    DS__LANES = 1 << 18,
-    DS__STAKES = 1 << 14,
+    DS__PROGRESS_COUNTERS = 1 << 18,
+    DS__EXPORT_SLOTS = 1 << 14,
     DS__LEASES = 62,
-    DS__BOARD_LAYOUT = 2
+    DS__REGISTRY_LAYOUT = 2
 };
 
-/* The progress of one stream that records events of this board. Operations up to `done` are
+/* The progress of one stream that records events of this registry. Operations up to `done` are
    finished; those from failed_from to failed_upto have failed. */
-typedef struct ds__lane {
+typedef struct ds__progress {
     _Atomic uint64_t done;
     _Atomic uint64_t failed_from;
     _Atomic uint64_t failed_upto;
     _Atomic uint64_t who; /* number << 24 | process id */
-} ds__lane;
+} ds__progress;
 
 /* An event. */
 typedef struct ds__mark {
-    /* the latest record: lane + 1 (24 bits) and the number of the operation (lowest 40 bits); 0:
-       none */
+    /* the latest record: progress counter + 1 (24 bits) and the number of the operation (lowest 40
+       bits); 0: none */
     _Atomic uint64_t word;
     _Atomic uint32_t generation;
     uint32_t next; /* the owner's: index + 1, in the list of free ones */
@@ -8934,36 +8909,36 @@ typedef struct ds__export_slot {
 typedef struct ds__registry_page {
     uint64_t cookie;
     uint32_t layout;
-    _Atomic uint32_t lanes;   /* given out */
-    _Atomic uint32_t waiters; /* threads that sleep on the bell */
-    _Atomic uint32_t bell;    /* changed after `done` of a lane */
-    _Atomic uint64_t peers;   /* numbers given out; 1 is the owner's */
-    int32_t pid;              /* the owner's */
+    _Atomic uint32_t progress_count; /* given out */
+    _Atomic uint32_t waiters;        /* threads that sleep on the bell */
+    _Atomic uint32_t bell;           /* changed after `done` of a progress counter */
+    _Atomic uint64_t peers;          /* numbers given out; 1 is the owner's */
+    int32_t pid;                     /* the owner's */
     uint32_t zero;
-    _Atomic uint32_t marks;  /* given out so far */
-    _Atomic uint32_t stakes; /* given out so far */
+    _Atomic uint32_t marks; /* given out so far */
+    _Atomic uint32_t slots; /* given out so far */
     char pad[4096 - 48];
     ds__mark mark[DS__MARKS];
-    ds__lane lane[DS__LANES];
-    ds__export_slot stake[DS__STAKES];
+    ds__progress progress[DS__PROGRESS_COUNTERS];
+    ds__export_slot slot[DS__EXPORT_SLOTS];
 } ds__registry_page;
 
-/* A board that this process has open. */
+/* A registry that this process has open. */
 typedef struct ds__registry {
     struct ds__registry *next;
-    ds__registry_page *sheet;
-    uint64_t serial; /* unique among the boards of this process */
+    ds__registry_page *page;
+    uint64_t serial; /* unique among the registries of this process */
     uint64_t cookie;
     uint64_t me;
     int pid;
     int fd;
-    int owner_fd;        /* of a board of another process: its number there */
-    int has_lane;        /* this process has one */
-    int users;           /* of a board of another process */
+    int owner_fd;        /* of a registry of another process: its number there */
+    int has_progress;    /* this process has one */
+    int users;           /* of a registry of another process */
     _Atomic int pending; /* operations that will write to it */
-    /* the process's own board only: */
-    uint32_t free_mark;  /* index + 1 of the first free one */
-    uint32_t free_stake; /* index + 1 of the first free one */
+    /* the process's own registry only: */
+    uint32_t free_mark; /* index + 1 of the first free one */
+    uint32_t free_slot; /* index + 1 of the first free one */
 } ds__registry;
 
 static struct {
@@ -9011,27 +8986,27 @@ static void ds__registries_forked(void) {
     ds__registries_unlock();
 }
 
-static void ds__registry_free(ds__registry *b) {
-    if (b->sheet)
-        ds__os_unmap(b->sheet, sizeof *b->sheet);
+static void ds__registry_destroy(ds__registry *b) {
+    if (b->page)
+        ds__os_unmap(b->page, sizeof *b->page);
     if (b->fd >= 0)
         ds__os_close(b->fd);
     ds__host_free(b);
 }
 
 /* The mutex is held. */
-static ds__registry *ds__registry_new(int fd) {
+static ds__registry *ds__registry_create(int fd) {
     ds__registry *b = ds__host_alloc(sizeof *b);
     if (b && !ds__registries.atfork)
         ds__registries.atfork =
             ds__os_at_fork(ds__registries_lock, ds__registries_unlock, ds__registries_forked) == 0;
     if (b && ds__registries.atfork)
-        b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
-    if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
-        ds__os_unmap(b->sheet, sizeof *b->sheet);
-        b->sheet = NULL;
+        b->page = ds__os_memfd_map(fd, sizeof *b->page);
+    if (b && b->page && !ds__os_keep_from_child(b->page, sizeof *b->page)) {
+        ds__os_unmap(b->page, sizeof *b->page);
+        b->page = NULL;
     }
-    if (!b || !b->sheet) {
+    if (!b || !b->page) {
         ds__host_free(b);
         ds__os_close(fd);
         return NULL;
@@ -9045,7 +9020,7 @@ static ds_result ds__registry_short(void) {
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the shared-memory registry");
 }
 
-/* Returns the board of this process, which the first call creates. The mutex is held. */
+/* Returns the registry of this process, which the first call creates. The mutex is held. */
 DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
     uint64_t cookie = ds__os_cookie();
     *out = ds__registries.own;
@@ -9056,23 +9031,23 @@ DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
         return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
                         strerror(errno));
     int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__registry_page, mark));
-    ds__registry *b = ds__registry_new(fd);
+    ds__registry *b = ds__registry_create(fd);
     if (b && (!reserved || !ds__os_hold_byte(fd, 1))) {
-        ds__registry_free(b);
+        ds__registry_destroy(b);
         b = NULL;
     }
     if (!b)
         return ds__registry_short();
-    b->cookie = b->sheet->cookie = cookie;
+    b->cookie = b->page->cookie = cookie;
     b->me = 1;
-    b->pid = b->sheet->pid = (int)ds__os_process_id();
-    b->sheet->layout = DS__BOARD_LAYOUT;
-    atomic_store(&b->sheet->peers, 1);
+    b->pid = b->page->pid = (int)ds__os_process_id();
+    b->page->layout = DS__REGISTRY_LAYOUT;
+    atomic_store(&b->page->peers, 1);
     *out = ds__registries.own = b;
     return DS_OK;
 }
 
-/* Returns 1 if the process with this number on the board is alive. */
+/* Returns 1 if the process with this number on the registry is alive. */
 static int ds__registry_alive(const ds__registry *b, uint64_t number) {
     return number == b->me || ds__os_byte_held(b->fd, number);
 }
@@ -9092,33 +9067,33 @@ static ds_result ds__peer_fail(int pid) {
                     strerror(errno));
 }
 
-/* Closes boards of other processes that are not used any more. The mutex is held. */
+/* Closes registries of other processes that are not used any more. The mutex is held. */
 static void ds__registries_tidy(void) {
     for (ds__registry **p = &ds__registries.others; *p;) {
         ds__registry *b = *p;
-        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__registry_alive(b, 1))) {
+        if (b->users || atomic_load(&b->pending) || (b->has_progress && ds__registry_alive(b, 1))) {
             p = &b->next;
             continue;
         }
         *p = b->next;
-        ds__registry_free(b);
+        ds__registry_destroy(b);
     }
 }
 
-/* Checks the board that another process exports, and takes a number on it, whose file lock says
+/* Checks the registry that another process exports, and takes a number on it, whose file lock says
    that this process lives. */
-static ds_result ds__registry_enter(ds__registry *b) {
+static ds_result ds__registry_register(ds__registry *b) {
     int pid = b->pid;
-    if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
+    if (b->page->cookie != b->cookie || b->page->layout != DS__REGISTRY_LAYOUT)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "process %d has an incompatible version of devstream; use the same version "
                         "in both processes",
                         pid);
-    if (b->sheet->pid != pid)
+    if (b->page->pid != pid)
         return ds__fail(DS_ERR_INVALID_VALUE,
                         "the handle names process %d, but the events and memory are of process %d",
-                        pid, b->sheet->pid);
-    b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1;
+                        pid, b->page->pid);
+    b->me = atomic_fetch_add(&b->page->peers, 1) + 1;
     if (!ds__os_hold_byte(b->fd, b->me))
         return ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
     return DS_OK;
@@ -9128,7 +9103,7 @@ static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registr
     int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__registry_page));
     if (got < 0)
         return ds__peer_fail(pid);
-    ds__registry *b = ds__registry_new(got);
+    ds__registry *b = ds__registry_create(got);
     if (!b)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to map the shared memory of process %d",
                         pid);
@@ -9136,9 +9111,9 @@ static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registr
     b->pid = pid;
     b->owner_fd = fd;
     b->cookie = cookie;
-    ds_result r = ds__registry_enter(b);
+    ds_result r = ds__registry_register(b);
     if (r < 0) {
-        ds__registry_free(b);
+        ds__registry_destroy(b);
         return r;
     }
     b->next = ds__registries.others;
@@ -9147,7 +9122,7 @@ static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registr
     return DS_OK;
 }
 
-/* Opens the board of the process that exported a handle. That process must be alive. The caller
+/* Opens the registry of the process that exported a handle. That process must be alive. The caller
    ends with ds__registry_close. The mutex is held. */
 DS__SEAM static ds_result ds__registry_open(int pid, int fd, uint64_t cookie, ds__registry **out) {
     ds_result r = DS_OK;
@@ -9180,8 +9155,8 @@ DS__SEAM static void ds__registry_close(ds__registry *b) {
     ds__registries_tidy();
 }
 
-/* Returns the board with this serial, or NULL if this process does not have it open. The mutex is
-   held. */
+/* Returns the registry with this serial, or NULL if this process does not have it open. The mutex
+   is held. */
 DS__SEAM static ds__registry *ds__registry_of(uint64_t serial) {
     ds__registry *b = ds__registries.own;
     if (b && b->serial == serial)
@@ -9191,40 +9166,41 @@ DS__SEAM static ds__registry *ds__registry_of(uint64_t serial) {
     return b;
 }
 
-/* Takes a lane of the board for this process. The mutex is held. */
-DS__SEAM static ds_result ds__registry_lane(ds__registry *b, uint32_t *out) {
-    ds__registry_page *s = b->sheet;
-    uint32_t i = atomic_load(&s->lanes);
+/* Takes a progress counter of the registry for this process. The mutex is held. */
+DS__SEAM static ds_result ds__registry_progress_add(ds__registry *b, uint32_t *out) {
+    ds__registry_page *s = b->page;
+    uint32_t i = atomic_load(&s->progress_count);
     do {
-        if (i >= DS__LANES)
+        if (i >= DS__PROGRESS_COUNTERS)
             return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                            "%d streams have recorded events of process %d, the maximum", DS__LANES,
-                            b->pid);
-    } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
-    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, lane) + i * sizeof *s->lane,
-                              sizeof *s->lane))
+                            "%d streams have recorded events of process %d, the maximum",
+                            DS__PROGRESS_COUNTERS, b->pid);
+    } while (!atomic_compare_exchange_weak(&s->progress_count, &i, i + 1));
+    if (!ds__os_memfd_reserve(b->fd,
+                              offsetof(ds__registry_page, progress) + i * sizeof *s->progress,
+                              sizeof *s->progress))
         return ds__registry_short();
-    atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
-    b->has_lane = 1;
+    atomic_store(&s->progress[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
+    b->has_progress = 1;
     *out = i;
     return DS_OK;
 }
 
-/* Takes an event slot on the board of this process. The mutex is held. */
+/* Takes an event slot on the registry of this process. The mutex is held. */
 DS__SEAM static ds_result ds__registry_event_add(ds__registry *b, uint32_t *out) {
-    uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
+    uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->page->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "the process has %d interprocess events, the maximum; destroy some",
                         DS__MARKS);
-    ds__mark *m = &b->sheet->mark[i];
+    ds__mark *m = &b->page->mark[i];
     if (b->free_mark) {
         b->free_mark = m->next;
     } else {
         if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, mark) + i * sizeof *m,
                                   sizeof *m))
             return ds__registry_short();
-        atomic_fetch_add(&b->sheet->marks, 1);
+        atomic_fetch_add(&b->page->marks, 1);
     }
     atomic_fetch_add(&m->generation, 1);
     *out = i;
@@ -9233,13 +9209,13 @@ DS__SEAM static ds_result ds__registry_event_add(ds__registry *b, uint32_t *out)
 
 /* Returns 1 if the slot has the event of this generation. */
 DS__SEAM static int ds__registry_has_event(const ds__registry *b, uint32_t i, uint32_t generation) {
-    return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
-           atomic_load(&b->sheet->mark[i].generation) == generation;
+    return i < DS__MARKS && i < atomic_load(&b->page->marks) && (generation & 1) &&
+           atomic_load(&b->page->mark[i].generation) == generation;
 }
 
 /* Frees an event slot; exported handles of the event become invalid. The mutex is held. */
 DS__SEAM static void ds__registry_event_remove(ds__registry *b, uint32_t i) {
-    ds__mark *m = &b->sheet->mark[i];
+    ds__mark *m = &b->page->mark[i];
     atomic_fetch_add(&m->generation, 1);
     atomic_store(&m->word, 0);
     m->next = b->free_mark;
@@ -9247,15 +9223,15 @@ DS__SEAM static void ds__registry_event_remove(ds__registry *b, uint32_t i) {
 }
 
 /* At shutdown, when all operations are over. */
-static void ds__registries_end(void) {
+static void ds__registries_deinit(void) {
     ds__registries_lock();
     while (ds__registries.others) {
         ds__registry *b = ds__registries.others;
         ds__registries.others = b->next;
-        ds__registry_free(b);
+        ds__registry_destroy(b);
     }
     if (ds__registries.own)
-        ds__registry_free(ds__registries.own);
+        ds__registry_destroy(ds__registries.own);
     ds__registries.own = NULL;
     ds__registries_unlock();
 }
@@ -9406,7 +9382,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
     uintptr_t base = (uintptr_t)ptr;
     uintptr_t end = base + size;
     ds_result result = DS_OK;
-    ds__lock_take(&ds__g.range_lock);
+    ds__spinlock_lock(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
     size_t count = atomic_load(&ds__g.range_count);
     size_t i = r ? ds__range_after(r, count, base) : 0;
@@ -9427,7 +9403,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
         atomic_store(&ds__g.range_count, count + 1);
         atomic_fetch_add(&ds__g.range_version, 1);
     }
-    ds__lock_give(&ds__g.range_lock);
+    ds__spinlock_unlock(&ds__g.range_lock);
     return result;
 }
 
@@ -9436,7 +9412,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
 static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     uintptr_t base = (uintptr_t)ptr;
     int found = 0;
-    ds__lock_take(&ds__g.range_lock);
+    ds__spinlock_lock(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
     size_t count = atomic_load(&ds__g.range_count);
     size_t i = r ? ds__range_after(r, count, base) : 0;
@@ -9449,7 +9425,7 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
         atomic_store(&ds__g.range_count, count - 1);
         atomic_fetch_add(&ds__g.range_version, 1);
     }
-    ds__lock_give(&ds__g.range_lock);
+    ds__spinlock_unlock(&ds__g.range_lock);
     return found;
 }
 
@@ -9589,7 +9565,7 @@ enum {
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
 typedef struct ds__cpu_stream ds__cpu_stream;
-typedef struct ds__cpu_lane ds__cpu_lane;
+typedef struct ds__cpu_progress ds__cpu_progress;
 typedef struct ds__cpu_proxy ds__cpu_proxy;
 
 /* A block of queue memory. Operations follow one another; after a DS__OP_JUMP they continue in
@@ -9647,7 +9623,7 @@ typedef struct ds__cpu_job {
    polls (second), the worker while waiting hosts poll (third), rare changes (fourth), threads that
    park or wake streams (the rest). */
 struct ds__cpu_stream {
-    ds__lock put_lock;
+    ds__spinlock put_lock;
     uint32_t tail_at;
     ds__cpu_block *tail;
     /* of a blocking stream: the number of the legacy stream for which it waits already */
@@ -9680,7 +9656,7 @@ struct ds__cpu_stream {
     _Atomic int watch;
     char pad3[64 - 48];
 
-    ds__lock wait_lock;
+    ds__spinlock wait_lock;
     ds__cpu_waiter *waiters;
     ds__cpu_waiter as_waiter;    /* used while the stream is parked */
     _Atomic uint32_t park_count; /* odd while park_on and park_upto are written */
@@ -9704,7 +9680,7 @@ struct ds__cpu_stream {
     struct ds__cpu_launch *launch; /* of a lane of an executable: the launch that it runs */
     uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
     /* lanes that show its progress to other processes; under the registries' mutex */
-    ds__cpu_lane *shared;
+    ds__cpu_progress *shared;
     struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
 };
 
@@ -9721,7 +9697,7 @@ typedef struct ds__cpu_virtual {
 } ds__cpu_virtual;
 
 typedef struct ds__cpu_device {
-    ds__lock lock; /* of the list */
+    ds__spinlock lock; /* of the list */
     ds__cpu_stream *streams;
     ds__cpu_stream *legacy;
     /* blocking streams that capture; under the core's capture lock */
@@ -9729,7 +9705,7 @@ typedef struct ds__cpu_device {
     /* 1: the legacy stream exists, and blocking streams must be ordered with it */
     _Atomic int legacy_used;
     /* orders the legacy stream's submissions against those of blocking streams */
-    ds__lock legacy_lock;
+    ds__spinlock legacy_lock;
     _Atomic(ds__cpu_failure *) failure;
     size_t limit;
     _Atomic size_t used;
@@ -9743,7 +9719,7 @@ typedef struct ds__cpu_stamp {
 } ds__cpu_stamp;
 
 typedef struct ds__cpu_event {
-    ds__lock lock;
+    ds__spinlock lock;
     unsigned flags;
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
@@ -9791,7 +9767,7 @@ static struct {
     int workers_started;
     char pad3[64]; /* the fields above are only read after the start */
     /* ready streams */
-    ds__lock lock; /* ready lists, host list, jobs, counts of threads */
+    ds__spinlock lock; /* ready lists, host list, jobs, counts of threads */
     ds__cpu_stream *ready_head[DS__CPU_LEVELS];
     ds__cpu_stream *ready_tail[DS__CPU_LEVELS];
     ds__cpu_stream *host_head;
@@ -9823,19 +9799,19 @@ static struct {
     int monitor_started;
     _Atomic uint32_t monitor_word; /* 0: asleep or about to be */
     /* memory */
-    ds__lock block_lock;
+    ds__spinlock block_lock;
     ds__cpu_block *free_blocks;
-    ds__lock raw_lock;
+    ds__spinlock raw_lock;
     void **raw; /* all memory of the pools below */
     _Atomic size_t queue_bytes;
-    ds__lock object_lock;
+    ds__spinlock object_lock;
     ds__cpu_stream *free_streams;
     _Atomic int stream_count;
     ds__cpu_event *free_events;
     ds__cpu_stamp *free_stamps;
     ds__cpu_failure *failures;
     /* for events that processes share; under the registries' mutex */
-    ds__cpu_lane *lanes;
+    ds__cpu_progress *progress;
     ds__cpu_proxy *proxies;
     ds__cpu_proxy *watched;
     ds__os_thread watcher;
@@ -9912,9 +9888,10 @@ static void ds__cpu_wake_worker(void);
 static void ds__cpu_wake_monitor(void);
 
 /* cpu/shared_event.h */
-static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out);
-static void ds__cpu_lane_unused(const ds__cpu_lane *l);
-static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed);
+static ds_result ds__cpu_progress_for(ds__cpu_stream *s, const ds__cpu_event *e,
+                                      ds__cpu_progress **out);
+static void ds__cpu_progress_unused(const ds__cpu_progress *l);
+static void ds__cpu_progress_pass(ds__cpu_progress *l, uint64_t number, int failed);
 
 /* cpu/stream.h */
 static void ds__cpu_recycle(ds__cpu_stream *s);
@@ -9938,7 +9915,7 @@ static void *ds__cpu_host_main(void *unused);
    set, all numbers from `failed_from` on have failed. Ranges that failed before a reset are in
    `past`. A failure object lives until the driver stops; without memory, ds__cpu_no_memory takes
    its place.
-   Locks: ds__cpu_failure_new takes `object_lock`. The other functions take and expect none.
+   Locks: ds__cpu_failure_create takes `object_lock`. The other functions take and expect none.
    Threads: any thread may ask. Only the owner of a stream calls ds__cpu_fail_stream; for a lane
    that has not started this is the owner of the launching stream, for a proxy the holder of the
    registries' mutex. */
@@ -9947,7 +9924,7 @@ static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
                                              "out of memory while recording a failure" };
 
 /* Returns a new failure; without memory, ds__cpu_no_memory. */
-__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(
+__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_create(
     ds_result code, const char *format, ...) {
     ds__cpu_failure *f = ds__host_alloc(sizeof *f);
     if (!f)
@@ -9957,17 +9934,17 @@ __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_ne
     vsnprintf(f->text, sizeof f->text, format, args);
     va_end(args);
     f->code = code;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     f->next = ds__cpu.failures;
     ds__cpu.failures = f;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     return f;
 }
 
 /* Makes a failure of the device. Returns it, or the failure that the device already has. */
 static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
     ds__cpu_device *d = &ds__cpu.device[device];
-    ds__cpu_failure *f = ds__cpu_failure_new(DS_ERR_FAILED, "%s", text);
+    ds__cpu_failure *f = ds__cpu_failure_create(DS_ERR_FAILED, "%s", text);
     ds__cpu_failure *none = NULL;
     return atomic_compare_exchange_strong(&d->failure, &none, f) ? f : none;
 }
@@ -10009,8 +9986,8 @@ static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t 
    operation of a block that has a successor. An operation is complete before `submitted` counts
    it. If there is no memory, ds__cpu_put enqueues nothing, or only a clock note. Memory of
    ds__cpu_raw is zeroed, aligned to 64 bytes, and freed only when the driver stops.
-   Locks: ds__cpu_put and ds__cpu_room expect the stream's put lock. ds__cpu_block_take and
-   ds__cpu_block_give take `block_lock`, ds__cpu_raw takes `raw_lock`. The program's allocator
+   Locks: ds__cpu_put and ds__cpu_room expect the stream's put lock. ds__cpu_block_alloc and
+   ds__cpu_block_free take `block_lock`, ds__cpu_raw takes `raw_lock`. The program's allocator
    may run under the put lock and `block_lock`.
    Threads: submitting threads, one at a time for each stream, while the owner of the stream
    takes operations from the other end. ds__cpu_stays_failed must not run twice at once for a
@@ -10022,10 +9999,10 @@ static void *ds__cpu_raw(size_t size) {
     void **raw = ds__host_alloc(size + 128);
     if (!raw)
         return NULL;
-    ds__lock_take(&ds__cpu.raw_lock);
+    ds__spinlock_lock(&ds__cpu.raw_lock);
     raw[0] = ds__cpu.raw;
     ds__cpu.raw = raw;
-    ds__lock_give(&ds__cpu.raw_lock);
+    ds__spinlock_unlock(&ds__cpu.raw_lock);
     return (void *)(((uintptr_t)raw + 64 + 63) & ~(uintptr_t)63);
 }
 
@@ -10047,8 +10024,8 @@ static void ds__cpu_stays_failed(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t
     atomic_store(&s->past, p);
 }
 
-static ds__cpu_block *ds__cpu_block_take(void) {
-    ds__lock_take(&ds__cpu.block_lock);
+static ds__cpu_block *ds__cpu_block_alloc(void) {
+    ds__spinlock_lock(&ds__cpu.block_lock);
     if (!ds__cpu.free_blocks) {
         ds__cpu_block *slab = ds__cpu_raw(DS__CPU_SLAB_BLOCKS * sizeof *slab);
         for (int i = 0; slab && i < DS__CPU_SLAB_BLOCKS; i++) {
@@ -10062,17 +10039,17 @@ static ds__cpu_block *ds__cpu_block_take(void) {
     ds__cpu_block *b = ds__cpu.free_blocks;
     if (b)
         ds__cpu.free_blocks = b->next;
-    ds__lock_give(&ds__cpu.block_lock);
+    ds__spinlock_unlock(&ds__cpu.block_lock);
     return b;
 }
 
-static void ds__cpu_block_give(ds__cpu_block *b) {
+static void ds__cpu_block_free(ds__cpu_block *b) {
     if (!b)
         return;
-    ds__lock_take(&ds__cpu.block_lock);
+    ds__spinlock_lock(&ds__cpu.block_lock);
     b->next = ds__cpu.free_blocks;
     ds__cpu.free_blocks = b;
-    ds__lock_give(&ds__cpu.block_lock);
+    ds__spinlock_unlock(&ds__cpu.block_lock);
 }
 
 /* Offset of a kernel's arguments in a queued operation. */
@@ -10108,7 +10085,7 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     if (DS__UNLIKELY(!b || s->tail_at + bytes + 16 > sizeof b->data)) {
         ds__cpu_block *fresh = atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel);
         if (!fresh)
-            fresh = ds__cpu_block_take();
+            fresh = ds__cpu_block_alloc();
         if (!fresh)
             return NULL;
         fresh->next = NULL;
@@ -10187,7 +10164,7 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
    Invariants: the heap is ordered by virtual time, then by creation of the streams. Its root is
    ready_head[0], and `ready_mask` is 1 exactly if the heap holds a stream. A stream in the heap
    has a `virt` and is `queued`.
-   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_take expect the pool's lock. The
+   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_pop expect the pool's lock. The
    other functions take none.
    Threads: any thread may make a stream ready. Only the one worker takes a stream from the heap. */
 
@@ -10227,7 +10204,7 @@ static void ds__cpu_heap_add(ds__cpu_stream *s) {
     atomic_store(&ds__cpu.ready_mask, 1);
 }
 
-static ds__cpu_stream *ds__cpu_heap_take(void) {
+static ds__cpu_stream *ds__cpu_heap_pop(void) {
     ds__cpu_stream *first = ds__cpu.ready_head[0];
     ds__cpu_stream *pairs = NULL;
     ds__cpu_stream *rest = NULL;
@@ -10336,9 +10313,9 @@ static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
 /* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one is about to
    look at the ready streams. */
 static void ds__cpu_push_ready(ds__cpu_stream *s) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     ds__cpu_link_ready(s);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
@@ -10353,10 +10330,10 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
     if (atomic_load(&ds__cpu.ready_mask) == 0)
         return NULL;
     ds__cpu_stream *s = NULL;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     uint32_t mask = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
     if (DS__UNLIKELY(mask && ds__cpu.fabric)) {
-        s = ds__cpu_heap_take();
+        s = ds__cpu_heap_pop();
     } else if (mask) {
         s = ds__cpu.ready_head[__builtin_ctz(mask)];
         if (ds__cpu.seed) {
@@ -10368,19 +10345,19 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
     }
     if (s)
         atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return s;
 }
 
 /* Takes this stream, if it is ready; the caller becomes its owner. Returns 0 if it is not ready. */
 static int ds__cpu_take_ready(ds__cpu_stream *s) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     int mine = s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
     if (mine) {
         ds__cpu_unlink_ready(s);
         atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return mine;
 }
 
@@ -10399,17 +10376,17 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
         /* An empty stream frees its block, so that ten thousand idle streams take little memory.
            The memory of a lane belongs to a plan. */
-        if (s->kind != DS__STREAM_LANE && ds__lock_try(&s->put_lock)) {
+        if (s->kind != DS__STREAM_LANE && ds__spinlock_try(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
                 atomic_load_explicit(&s->done, memory_order_relaxed)) {
                 b = s->head;
                 s->head = s->tail = NULL;
             }
-            ds__lock_give(&s->put_lock);
+            ds__spinlock_unlock(&s->put_lock);
             if (b) {
-                ds__cpu_block_give(b);
-                ds__cpu_block_give(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
+                ds__cpu_block_free(b);
+                ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
             }
         }
         atomic_store(&s->state, DS__CPU_IDLE);
@@ -10436,7 +10413,7 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
 /* Makes all streams of the list ready at once, so that the most urgent one is taken first. */
 static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     int count = 0;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     while (woken) {
         ds__cpu_stream *s = woken->parked;
         woken = woken->next;
@@ -10444,7 +10421,7 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
         ds__cpu_link_ready(s);
         count++;
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
@@ -10460,7 +10437,7 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
    ready. */
 __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
     ds__cpu_waiter *woken = NULL;
-    ds__lock_take(&s->wait_lock);
+    ds__spinlock_lock(&s->wait_lock);
     uint64_t done = atomic_load_explicit(&s->done, memory_order_acquire);
     for (ds__cpu_waiter **p = &s->waiters; *p;) {
         ds__cpu_waiter *w = *p;
@@ -10483,7 +10460,7 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
     }
     if (!s->waiters)
         atomic_store(&s->waiting, 0);
-    ds__lock_give(&s->wait_lock);
+    ds__spinlock_unlock(&s->wait_lock);
     if (woken)
         ds__cpu_push_woken(woken);
 }
@@ -10528,12 +10505,12 @@ static int ds__cpu_park(ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
     atomic_store_explicit(&s->park_on, on, memory_order_relaxed);
     atomic_store_explicit(&s->park_upto, upto, memory_order_relaxed);
     atomic_fetch_add(&s->park_count, 1);
-    ds__lock_take(&on->wait_lock);
+    ds__spinlock_lock(&on->wait_lock);
     int parked = ds__cpu_enlist(on, &s->as_waiter);
     /* before the lock is released: no thread can make the stream ready before that */
     if (parked)
         atomic_store(&s->state, DS__CPU_PARKED);
-    ds__lock_give(&on->wait_lock);
+    ds__spinlock_unlock(&on->wait_lock);
     return parked;
 }
 
@@ -10633,7 +10610,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
 
 /* Takes a job without pieces left out of the list, so that no further thread joins it. */
 static void ds__cpu_job_unlink(ds__cpu_job *job) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     atomic_store_explicit(&job->stream->job, NULL, memory_order_relaxed);
     if (job->prev_job)
         job->prev_job->next_job = job->next_job;
@@ -10642,7 +10619,7 @@ static void ds__cpu_job_unlink(ds__cpu_job *job) {
     if (job->next_job)
         job->next_job->prev_job = job->prev_job;
     atomic_fetch_sub(&ds__cpu.job_count, 1);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
 }
 
 /* Runs at most `limit` pieces. Waiting host threads take pieces from the front and workers from the
@@ -10667,7 +10644,7 @@ static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t lim
 /* Joins the job of stream s, if s has not passed `upto`, or with s NULL any job. Returns 0 if there
    is no such job with pieces left. */
 static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     ds__cpu_job *job = s ? atomic_load_explicit(&s->job, memory_order_relaxed) : ds__cpu.jobs;
     /* the job is that of a later operation then */
     if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto)
@@ -10676,7 +10653,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
         job = s ? NULL : job->next_job;
     if (job)
         atomic_fetch_add_explicit(&job->users, 1, memory_order_relaxed);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (!job)
         return 0;
     int outer = ds__tls.in_callback;
@@ -10689,11 +10666,11 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     ds__cpu_job_work(job, w != NULL, w != NULL && moves, SIZE_MAX);
     ds__cpu_long(w, 0);
     ds__tls.in_callback = outer;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     uint32_t users = atomic_load_explicit(&job->users, memory_order_relaxed) - 1;
     int wake = users == 0 && job->owner_sleeps;
     atomic_store_explicit(&job->users, users, memory_order_release);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     /* the job may not exist any more; only its address is used */
     if (wake)
         ds__futex_wake(&job->users, 1);
@@ -10719,9 +10696,9 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
     }
     int was_long = w && w->is_long;
     ds__cpu_long(w, 1);
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     job->owner_sleeps = 1;
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     uint32_t users;
     while ((users = atomic_load_explicit(&job->users, memory_order_acquire)) != 0)
         ds__futex_wait(&job->users, users, DS__FOREVER);
@@ -10734,7 +10711,7 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
 static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *job,
                             int call_workers) {
     job->stream = s;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     job->prev_job = NULL;
     job->next_job = ds__cpu.jobs;
     if (job->next_job)
@@ -10742,7 +10719,7 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
     ds__cpu.jobs = job;
     atomic_fetch_add(&ds__cpu.job_count, 1);
     atomic_store_explicit(&s->job, job, memory_order_release);
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     /* During the first two pieces, a waiting host thread or an awake worker can join. Then sleeping
        workers are woken, but no more threads than processors: a piece of one thread too many would
        wait for a time slice. */
@@ -11063,10 +11040,10 @@ static void ds__cpu_host_spawn(void) {
 static ds_result ds__cpu_host_ready(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__cpu.host_threads, memory_order_relaxed) > 0))
         return DS_OK;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     if (atomic_load(&ds__cpu.host_threads) == 0)
         ds__cpu_host_spawn();
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return atomic_load(&ds__cpu.host_threads) > 0
                ? DS_OK
                : ds__fail(DS_ERR_OUT_OF_MEMORY, "no thread for host functions could be started");
@@ -11076,7 +11053,7 @@ static ds_result ds__cpu_host_ready(void) {
    not own the stream any more then. */
 static void ds__cpu_to_host(ds__cpu_stream *s) {
     atomic_fetch_add(&ds__cpu.host_busy, 1);
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     atomic_store(&s->state, DS__CPU_AT_HOST);
     s->next = NULL;
     if (ds__cpu.host_tail)
@@ -11086,7 +11063,7 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
     ds__cpu.host_tail = s;
     int idle = ds__cpu.host_idle;
     int alone = ds__cpu.host_head == s;
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     if (idle) {
         atomic_fetch_add(&ds__cpu.host_word, 1);
         ds__futex_wake(&ds__cpu.host_word, 1);
@@ -11311,13 +11288,13 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
    concurrently. */
 
 /* Drops a reference to a stamp, which may be NULL. The last one returns it to the pool. */
-static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
+static void ds__cpu_stamp_unref(ds__cpu_stamp *stamp) {
     if (!stamp || atomic_fetch_sub_explicit(&stamp->refs, 1, memory_order_acq_rel) != 1)
         return;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     stamp->next = ds__cpu.free_stamps;
     ds__cpu.free_stamps = stamp;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
 }
 
 /* Returns the next operation in the queue. At the end of a block, the head moves to the next block,
@@ -11332,7 +11309,7 @@ static ds__op *ds__cpu_head(ds__cpu_stream *s) {
         s->head_at = 0;
         if (!atomic_compare_exchange_strong_explicit(&s->spare, &none, old, memory_order_acq_rel,
                                                      memory_order_relaxed))
-            ds__cpu_block_give(old);
+            ds__cpu_block_free(old);
         op = (ds__op *)(void *)s->head->data;
     }
     return op;
@@ -11423,7 +11400,7 @@ static void ds__cpu_record_step(ds__cpu_stream *s, const ds__op *op, int failed)
     ds__cpu_stamp *stamp = op->u.own.ptr;
     if (!failed)
         atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
-    ds__cpu_stamp_give(stamp);
+    ds__cpu_stamp_unref(stamp);
 }
 
 /* Runs an operation that is neither a kernel nor a copy or fill. */
@@ -11439,7 +11416,7 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
     case DS__CPU_OP_SHARED_RECORD:
-        ds__cpu_lane_pass(op->u.own.ptr, number, failed);
+        ds__cpu_progress_pass(op->u.own.ptr, number, failed);
         break;
     case DS__OP_GRAPH:
         return ds__cpu_launch_step(w, s, op, number, who);
@@ -11704,7 +11681,7 @@ static void ds__cpu_await_hosts(void) {
    time; it sleeps if no thread waits for work (ds__cpu_held), or if nothing more can run. */
 static void ds__cpu_virtual_main(ds__cpu_worker *w) {
     for (;;) {
-        /* read before `quit`: ds__cpu_stop sets `quit`, then changes the word */
+        /* read before `quit`: ds__cpu_deinit sets `quit`, then changes the word */
         uint32_t word = atomic_load(&ds__cpu.wake_word);
         if (atomic_load(&ds__cpu.quit))
             return;
@@ -11808,18 +11785,18 @@ static void *ds__cpu_worker_main(void *arg) {
 static void *ds__cpu_host_main(void *unused) {
     ds__os_library_thread();
     ds__tls.in_callback = 1;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     for (;;) {
         ds__cpu_stream *s = ds__cpu.host_head;
         if (!s) {
-            /* read before `quit`: ds__cpu_stop sets `quit`, then changes the word */
+            /* read before `quit`: ds__cpu_deinit sets `quit`, then changes the word */
             uint32_t word = atomic_load(&ds__cpu.host_word);
             if (atomic_load(&ds__cpu.quit))
                 break;
             ds__cpu.host_idle++;
-            ds__lock_give(&ds__cpu.lock);
+            ds__spinlock_unlock(&ds__cpu.lock);
             ds__futex_wait(&ds__cpu.host_word, word, DS__FOREVER);
-            ds__lock_take(&ds__cpu.lock);
+            ds__spinlock_lock(&ds__cpu.lock);
             ds__cpu.host_idle--;
             continue;
         }
@@ -11827,7 +11804,7 @@ static void *ds__cpu_host_main(void *unused) {
         if (!s->next)
             ds__cpu.host_tail = NULL;
         ds__cpu.host_progress++;
-        ds__lock_give(&ds__cpu.lock);
+        ds__spinlock_unlock(&ds__cpu.lock);
         atomic_store(&s->state, DS__CPU_RUNNING);
         uint64_t done = 0;
         int result;
@@ -11845,9 +11822,9 @@ static void *ds__cpu_host_main(void *unused) {
         atomic_fetch_sub(&ds__cpu.host_busy, 1);
         if (ds__cpu.fabric)
             ds__cpu_wake_worker();
-        ds__lock_take(&ds__cpu.lock);
+        ds__spinlock_lock(&ds__cpu.lock);
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     (void)unused;
     return NULL;
 }
@@ -11876,14 +11853,14 @@ static int ds__cpu_watch_held(void) {
    idle, and none has taken a stream since the last tick. Returns 1 if a stream waits. */
 static int ds__cpu_watch_hosts(uint64_t *host_progress) {
     int busy = 0;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     if (ds__cpu.host_head) {
         busy = 1;
         if (ds__cpu.host_idle == 0 && *host_progress == ds__cpu.host_progress)
             ds__cpu_host_spawn();
         *host_progress = ds__cpu.host_progress;
     }
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     return busy;
 }
 
@@ -12059,11 +12036,11 @@ static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, u
 
 /* Lists a waiter with the stream. Returns 0 if the number is passed already. */
 static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
-    ds__lock_take(&s->wait_lock);
+    ds__spinlock_lock(&s->wait_lock);
     int listed = ds__cpu_enlist(s, me);
     if (ds__cpu.fabric)
         atomic_fetch_add(&ds__cpu.wanted, listed);
-    ds__lock_give(&s->wait_lock);
+    ds__spinlock_unlock(&s->wait_lock);
     if (ds__cpu.fabric && listed)
         ds__cpu_wake_worker();
     return listed;
@@ -12073,7 +12050,7 @@ static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
    because the number was passed in this moment. */
 static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
     int listed = 0;
-    ds__lock_take(&s->wait_lock);
+    ds__spinlock_lock(&s->wait_lock);
     for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
         if (*p == me) {
             *p = me->next;
@@ -12082,7 +12059,7 @@ static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
         }
     if (ds__cpu.fabric && listed)
         atomic_fetch_sub(&ds__cpu.wanted, 1);
-    ds__lock_give(&s->wait_lock);
+    ds__spinlock_unlock(&s->wait_lock);
     return listed;
 }
 
@@ -12194,7 +12171,7 @@ static ds_result ds__cpu_report(const ds__cpu_failure *f) {
 static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     ds__cpu_device *d = &ds__cpu.device[legacy->device];
     ds_result r = DS_OK;
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     for (ds__cpu_stream *b = d->streams; b && r == DS_OK; b = b->all_next) {
         if (b == legacy || !(b->flags & DS_STREAM_BLOCKING))
             continue;
@@ -12208,7 +12185,7 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
         if (r == DS_OK)
             b->seen_by_legacy = tail;
     }
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     return r;
 }
 
@@ -12232,19 +12209,19 @@ static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
    the device's legacy lock is then held too, and was taken first. */
 static int ds__cpu_put_begin(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
-    ds__lock_take(&s->put_lock);
+    ds__spinlock_lock(&s->put_lock);
     if (DS__LIKELY(!(s->flags & DS_STREAM_BLOCKING)) || !atomic_load(&d->legacy_used))
         return 0;
-    ds__lock_give(&s->put_lock);
-    ds__lock_take(&d->legacy_lock);
-    ds__lock_take(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
+    ds__spinlock_lock(&d->legacy_lock);
+    ds__spinlock_lock(&s->put_lock);
     return 1;
 }
 
 static void ds__cpu_put_end(ds__cpu_stream *s, int with_legacy) {
-    ds__lock_give(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
     if (with_legacy)
-        ds__lock_give(&ds__cpu.device[s->device].legacy_lock);
+        ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
 }
 
 /* Orders the next operation of the stream with the legacy stream. Both locks are held. */
@@ -12319,7 +12296,7 @@ static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
 /* Runs a small copy or fill on the caller's thread, if nothing is pending on the stream. Returns 0
    if it did not run; it must be enqueued then. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__lock_try(&s->put_lock))
+    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__spinlock_try(&s->put_lock))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
     int mine = ds__cpu_take_drained(s, number);
@@ -12333,7 +12310,7 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
         atomic_store(&s->submitted, number + 1);
         ds__cpu_pass(s, number + 1);
     }
-    ds__lock_give(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
     if (!mine)
         return 0;
     ds__cpu_go_idle(s);
@@ -12389,7 +12366,7 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
    is held. Returns 0, without the lock, if another thread holds the lock, or if the stream has
    pending work, has failed, captures, or must be ordered with the legacy stream. */
 static int ds__cpu_hold(ds__cpu_stream *s) {
-    if (ds__cpu_watched(s) || !ds__lock_try(&s->put_lock))
+    if (ds__cpu_watched(s) || !ds__spinlock_try(&s->put_lock))
         return 0;
     int idle = atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
                    atomic_load_explicit(&s->done, memory_order_acquire) &&
@@ -12397,7 +12374,7 @@ static int ds__cpu_hold(ds__cpu_stream *s) {
                !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) &&
                !ds__cpu_stream_failure(s);
     if (!idle)
-        ds__lock_give(&s->put_lock);
+        ds__spinlock_unlock(&s->put_lock);
     return idle;
 }
 
@@ -12417,7 +12394,7 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
         atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
     }
     while (held)
-        ds__lock_give(&((ds__cpu_stream *)streams[--held])->put_lock);
+        ds__spinlock_unlock(&((ds__cpu_stream *)streams[--held])->put_lock);
     return DS_OK;
 }
 
@@ -12495,11 +12472,11 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
         ds_result r = ds__cpu_event_look(e, 1);
         if (DS__UNLIKELY(r < 0))
             return r;
-        ds__lock_take(&e->lock);
+        ds__spinlock_lock(&e->lock);
         ds__cpu_stream *on = e->stream;
         uint64_t upto = e->upto;
         uint64_t capture = e->capture;
-        ds__lock_give(&e->lock);
+        ds__spinlock_unlock(&e->lock);
         if (DS__LIKELY(!capture)) {
             if (!on)
                 return DS_OK;
@@ -12525,15 +12502,15 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
 
 /* cpu/stream.h - stream objects: creation, destruction, wrapping.
 
-   Creates streams from a pool (ds__cpu_stream_make), destroys them (ds__cpu_stream_destroy), and
+   Creates streams from a pool (ds__cpu_stream_add), destroys them (ds__cpu_stream_destroy), and
    recycles them when they are drained (ds__cpu_recycle). Wraps and unwraps native streams, which
    are the stream objects themselves.
 
    Invariants: a stream is in the list of its device from its creation until it is recycled. It
    is recycled once, after `closing` was set and all its work was passed. A stream that ever
-   failed is not used again, because events may still ask about its numbers. ds__cpu_stream_make
+   failed is not used again, because events may still ask about its numbers. ds__cpu_stream_add
    returns a legacy stream only after the submissions that began without it have ended.
-   Locks: ds__cpu_stream_make takes `object_lock`, the capture lock and the device's lock one
+   Locks: ds__cpu_stream_add takes `object_lock`, the capture lock and the device's lock one
    after another; for a legacy stream it takes put locks under the device's lock.
    ds__cpu_stream_destroy takes the put lock. ds__cpu_recycle takes the put lock, the device's
    lock and `object_lock`, one after another.
@@ -12550,8 +12527,8 @@ static int ds__cpu_clamp(int priority) {
 
 /* Takes a stream object from the pool; with a fabric, the object has a virtual time. NULL: no
    memory. */
-static ds__cpu_stream *ds__cpu_stream_take(void) {
-    ds__lock_take(&ds__cpu.object_lock);
+static ds__cpu_stream *ds__cpu_stream_alloc(void) {
+    ds__spinlock_lock(&ds__cpu.object_lock);
     if (!ds__cpu.free_streams) {
         ds__cpu_stream *slab = ds__cpu_raw(16 * sizeof *slab);
         for (int i = 0; slab && i < 16; i++) {
@@ -12566,7 +12543,7 @@ static ds__cpu_stream *ds__cpu_stream_take(void) {
         s = NULL;
     if (s)
         ds__cpu.free_streams = s->next;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     return s;
 }
 
@@ -12594,10 +12571,10 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
 
 /* Makes the stream the legacy stream of its device. Blocking streams may capture already. */
 static void ds__cpu_legacy_set(ds__cpu_device *d, ds__cpu_stream *s) {
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     d->legacy = s;
     atomic_store(&s->watch, d->capturing);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 /* Makes blocking streams observe the legacy stream. Submissions that have not seen the flag end
@@ -12605,15 +12582,15 @@ static void ds__cpu_legacy_set(ds__cpu_device *d, ds__cpu_stream *s) {
 static void ds__cpu_legacy_announce(ds__cpu_device *d) {
     atomic_store(&d->legacy_used, 1);
     for (ds__cpu_stream *b = d->streams; b; b = b->all_next) {
-        ds__lock_take(&b->put_lock);
-        ds__lock_give(&b->put_lock);
+        ds__spinlock_lock(&b->put_lock);
+        ds__spinlock_unlock(&b->put_lock);
     }
 }
 
 /* Creates a stream and lists it with its device. NULL: no memory. */
-static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags, int priority) {
+static ds__cpu_stream *ds__cpu_stream_add(int device, int kind, unsigned flags, int priority) {
     ds__cpu_device *d = &ds__cpu.device[device];
-    ds__cpu_stream *s = ds__cpu_stream_take();
+    ds__cpu_stream *s = ds__cpu_stream_alloc();
     if (!s)
         return NULL;
     ds__cpu_stream_init(s, device, kind, flags, priority);
@@ -12622,7 +12599,7 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     if (kind == DS__STREAM_LEGACY)
         ds__cpu_legacy_set(d, s);
 
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     s->all_prev = NULL;
     s->all_next = d->streams;
     if (d->streams)
@@ -12630,14 +12607,14 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     d->streams = s;
     if (kind == DS__STREAM_LEGACY)
         ds__cpu_legacy_announce(d);
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     return s;
 }
 
 static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int *priority,
                                        void **out) {
     *priority = ds__cpu_clamp(*priority);
-    *out = ds__cpu_stream_make(device, kind, flags, *priority);
+    *out = ds__cpu_stream_add(device, kind, flags, *priority);
     return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
 }
 
@@ -12648,29 +12625,29 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
     /* ds__cpu_stream_destroy, which holds this lock, may have set `closing` but not yet tried the
        state: it must not find the state of the object's next stream */
-    ds__lock_take(&s->put_lock);
+    ds__spinlock_lock(&s->put_lock);
     ds__cpu_block *b = s->head; /* a lane has none */
     s->head = s->tail = NULL;
-    ds__lock_give(&s->put_lock);
-    ds__cpu_block_give(b);
-    ds__cpu_block_give(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
-    ds__lock_take(&d->lock);
+    ds__spinlock_unlock(&s->put_lock);
+    ds__cpu_block_free(b);
+    ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
+    ds__spinlock_lock(&d->lock);
     if (s->all_prev)
         s->all_prev->all_next = s->all_next;
     else
         d->streams = s->all_next;
     if (s->all_next)
         s->all_next->all_prev = s->all_prev;
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     atomic_store(&s->state, DS__CPU_FREE);
     if (s->kind != DS__STREAM_LANE)
         atomic_fetch_sub(&ds__cpu.stream_count, 1);
     if (s->had_failure)
         return;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     s->next = ds__cpu.free_streams;
     ds__cpu.free_streams = s;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
 }
 
 /* Destroys a stream; its pending work still runs, and then the object is recycled. */
@@ -12679,19 +12656,19 @@ static void ds__cpu_stream_destroy(void *stream) {
     if (ds__cpu_watched(s) && s->kind != DS__STREAM_LEGACY)
         ds__cpu_destroy_captured(s);
     uint32_t idle = DS__CPU_IDLE;
-    ds__lock_take(&s->put_lock); /* no operation is enqueued after this */
+    ds__spinlock_lock(&s->put_lock); /* no operation is enqueued after this */
     atomic_store(&s->closing, 1);
     int mine = atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING);
-    ds__lock_give(&s->put_lock);
+    ds__spinlock_unlock(&s->put_lock);
     if (mine)
         ds__cpu_go_idle(s);
 }
 
 static void ds__cpu_stream_unwrap(void *stream) {
     ds__cpu_stream *s = stream;
-    ds__lock_take(&ds__cpu.device[s->device].lock);
+    ds__spinlock_lock(&ds__cpu.device[s->device].lock);
     s->floating = 1;
-    ds__lock_give(&ds__cpu.device[s->device].lock);
+    ds__spinlock_unlock(&ds__cpu.device[s->device].lock);
 }
 
 /* Returns the stream object that `native` is. own: the caller becomes its owner, which requires
@@ -12700,7 +12677,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
                                      int *out_priority, void **out) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds_result r = DS_ERR_INVALID_VALUE;
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
         if (s != native || s->kind == DS__STREAM_LANE || atomic_load(&s->closing))
             continue;
@@ -12715,7 +12692,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
         *out = s;
         r = DS_OK;
     }
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     if (r == DS_ERR_ILLEGAL_STATE)
         return ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner");
     return r == DS_OK ? r : ds__fail(r, "%p is not a stream of cpu:%d", native, device);
@@ -12787,7 +12764,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
     size_t count = 0;
     for (;;) {
         count = 0;
-        ds__lock_take(&d->lock);
+        ds__spinlock_lock(&d->lock);
         for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
             uint64_t tail = atomic_load(&s->submitted);
             if ((with_legacy && !ds__cpu_is_with_legacy(s)) ||
@@ -12799,7 +12776,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
             }
             count++;
         }
-        ds__lock_give(&d->lock);
+        ds__spinlock_unlock(&d->lock);
         if (count <= room)
             break;
         ds__host_free(list);
@@ -12886,7 +12863,7 @@ static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
 
    Implements the event entries of the driver. ds__cpu_submit_record records an event,
    ds__cpu_event_token returns the token that it stands for, and ds__cpu_token_state the result
-   of a token. ds__cpu_stamp_take allocates the time stamp of a timed record.
+   of a token. ds__cpu_stamp_create allocates the time stamp of a timed record.
 
    Invariants: an event without a stream and without a capture is unrecorded, and counts as
    complete. An event with `capture` set has no stream: it stands for nodes. A stamp has two
@@ -12906,7 +12883,7 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     (void)device;
     if (*out)
         return DS_OK;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     if (!ds__cpu.free_events) {
         ds__cpu_event *slab = ds__cpu_raw(64 * sizeof *slab);
         for (int i = 0; slab && i < 64; i++) {
@@ -12917,7 +12894,7 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     ds__cpu_event *e = ds__cpu.free_events;
     if (e)
         ds__cpu.free_events = e->next;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     *out = e;
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
@@ -12935,21 +12912,21 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
 static void ds__cpu_event_destroy(void *event) {
     ds__cpu_event *e = event;
     ds__cpu_event_unshare(e);
-    ds__cpu_stamp_give(e->stamp);
+    ds__cpu_stamp_unref(e->stamp);
     ds__host_free(e->deps);
     e->stamp = NULL;
     e->deps = NULL;
     e->capture = 0;
-    ds__lock_take(&ds__cpu.object_lock);
+    ds__spinlock_lock(&ds__cpu.object_lock);
     e->next = ds__cpu.free_events;
     ds__cpu.free_events = e;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
 }
 
 /* Takes a stamp from the pool, with a reference for the event and one for the queue. NULL: no
    memory. */
-static ds__cpu_stamp *ds__cpu_stamp_take(void) {
-    ds__lock_take(&ds__cpu.object_lock);
+static ds__cpu_stamp *ds__cpu_stamp_create(void) {
+    ds__spinlock_lock(&ds__cpu.object_lock);
     if (!ds__cpu.free_stamps) {
         ds__cpu_stamp *slab = ds__cpu_raw(64 * sizeof *slab);
         for (int i = 0; slab && i < 64; i++) {
@@ -12960,7 +12937,7 @@ static ds__cpu_stamp *ds__cpu_stamp_take(void) {
     ds__cpu_stamp *stamp = ds__cpu.free_stamps;
     if (stamp)
         ds__cpu.free_stamps = stamp->next;
-    ds__lock_give(&ds__cpu.object_lock);
+    ds__spinlock_unlock(&ds__cpu.object_lock);
     if (stamp) {
         atomic_store_explicit(&stamp->refs, 2, memory_order_relaxed);
         atomic_store_explicit(&stamp->ns, 0, memory_order_relaxed);
@@ -12973,13 +12950,13 @@ static ds__cpu_stamp *ds__cpu_stamp_take(void) {
 static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto,
                               ds__cpu_stamp *stamp) {
     uint32_t *deps = NULL;
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     int captured = e->capture != 0;
     /* the nodes of an event change only under the capture lock, which comes first */
     if (DS__UNLIKELY(captured)) {
-        ds__lock_give(&e->lock);
-        ds__lock_take(&ds__g.capture_lock);
-        ds__lock_take(&e->lock);
+        ds__spinlock_unlock(&e->lock);
+        ds__spinlock_lock(&ds__g.capture_lock);
+        ds__spinlock_lock(&e->lock);
         deps = e->deps;
         e->deps = NULL;
         e->capture = 0;
@@ -12988,26 +12965,26 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     e->stream = s;
     e->upto = upto;
     e->stamp = stamp;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     if (DS__UNLIKELY(captured))
-        ds__lock_give(&ds__g.capture_lock);
-    ds__cpu_stamp_give(old);
+        ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__cpu_stamp_unref(old);
     ds__host_free(deps);
 }
 
 /* Enqueues the record of an event that processes share; *out_upto is its number. */
 static ds_result ds__cpu_put_shared_record(ds__cpu_stream *s, const ds__op *op,
                                            uint64_t *out_upto) {
-    ds__cpu_lane *lane = NULL;
+    ds__cpu_progress *progress = NULL;
     ds__op record = *op;
-    ds_result r = ds__cpu_lane_for(s, op->u.event.event, &lane);
+    ds_result r = ds__cpu_progress_for(s, op->u.event.event, &progress);
     if (r < 0)
         return r;
     record.kind = DS__CPU_OP_SHARED_RECORD;
-    record.u.own.ptr = lane;
+    record.u.own.ptr = progress;
     r = ds__cpu_enqueue(s, &record, out_upto);
     if (r < 0)
-        ds__cpu_lane_unused(lane);
+        ds__cpu_progress_unused(progress);
     return r;
 }
 
@@ -13019,7 +12996,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     uint64_t upto;
     ds_result r;
     if (e->flags & DS_EVENT_TIMING) {
-        stamp = ds__cpu_stamp_take();
+        stamp = ds__cpu_stamp_create();
         if (!stamp)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
         ds__op record = *op;
@@ -13027,14 +13004,14 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         record.u.own.ptr = stamp;
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0)
-            ds__cpu_stamp_give(stamp);
+            ds__cpu_stamp_unref(stamp);
     } else if (DS__UNLIKELY(e->registry != NULL)) {
         r = ds__cpu_put_shared_record(s, op, &upto);
     } else {
         r = ds__cpu_mark(s, &upto);
     }
     if (r < 0) {
-        ds__cpu_stamp_give(stamp);
+        ds__cpu_stamp_unref(stamp);
         return r;
     }
     ds__cpu_event_set(e, s, upto, stamp);
@@ -13046,11 +13023,11 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
 /* Returns the token that the event stands for. An event of a capture has none; the query or wait
    invalidates that capture. */
 static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t capture = e->capture;
     out->stream = e->stream;
     out->upto = e->upto;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     return DS__LIKELY(!capture)
                ? DS_OK
                : ds__cpu_captured(
@@ -13101,11 +13078,11 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
     ds__cpu_event *e[2] = { start, end };
     uint64_t ns[2];
     for (int i = 0; i < 2; i++) {
-        ds__lock_take(&e[i]->lock);
+        ds__spinlock_lock(&e[i]->lock);
         ds__cpu_token t = { e[i]->stream, e[i]->upto };
         uint64_t capture = e[i]->capture;
         ns[i] = e[i]->stamp ? atomic_load_explicit(&e[i]->stamp->ns, memory_order_acquire) : 0;
-        ds__lock_give(&e[i]->lock);
+        ds__spinlock_unlock(&e[i]->lock);
         if (capture)
             return ds__cpu_captured(capture, 0,
                                     "an event that was recorded in a capture has no time");
@@ -13123,43 +13100,45 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
     return DS_OK;
 }
 
-/* cpu/shared_event.h - events shared between processes: lanes and proxies.
+/* cpu/shared_event.h - events shared between processes: progress counters and proxies.
 
-   Publishes how far the streams of this process have come (ds__cpu_lane_for, ds__cpu_lane_pass).
-   Mirrors the progress of streams of other processes (ds__cpu_proxy_of, ds__cpu_mirror).
-   cpu/event.h and cpu/watcher.h use both.
+   Publishes how far the streams of this process have come (ds__cpu_progress_for,
+   ds__cpu_progress_pass). Mirrors the progress of streams of other processes (ds__cpu_proxy_of,
+   ds__cpu_mirror). cpu/event.h and cpu/watcher.h use both.
 
    Policy:
    1. The latest record of such an event is in the shared-memory registry (ds__registry) of the
-      event's owner. It consists of a lane and a number. They mean all work up to that number of
-      a stream in some process.
-   2. A record is an operation of its own. It writes to the lane how far its stream has come.
-   3. A foreign lane has a stream object in this process, its proxy, which only counts. A stream
-      that waits for a foreign record is therefore parked as usual. A token of a proxy stays
-      valid.
-   4. The watcher is a thread that the first such wait starts. It looks at the lanes that are
-      waited for and sleeps on the bells of their registries.
-   5. If the process of a lane has ended, the operations after the last one passed count as
-      failed.
+      event's owner. It consists of a progress counter and a number. They mean all work up to that
+      number of a stream in some process.
+   2. A record is an operation of its own. It writes to the progress counter how far its stream has
+      come.
+   3. A foreign progress counter has a stream object in this process, its proxy, which only counts.
+      A stream that waits for a foreign record is therefore parked as usual. A token of a proxy
+      stays valid.
+   4. The watcher is a thread that the first such wait starts. It looks at the progress counters
+      that are waited for and sleeps on the bells of their registries.
+   5. If the process of a progress counter has ended, the operations after the last one passed count
+      as failed.
 
-   Invariants: numbers of a proxy never decrease, also when the proxy is reused for another lane.
-   A registry stays open while operations that write to it are pending (`pending`).
-   Locks: the mutex of the shared-memory registries guards lanes, proxies and the `done` of
-   proxies. ds__cpu_lane_for takes it, ds__cpu_lane_pass and ds__cpu_lane_unused do without it,
-   and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's lock under
-   it.
-   Threads: caller's threads and the watcher. ds__cpu_lane_pass runs on the owner of the stream. */
+   Invariants: numbers of a proxy never decrease, also when the proxy is reused for another progress
+   counter. A registry stays open while operations that write to it are pending (`pending`).
+   Locks: the mutex of the shared-memory registries guards progress counters, proxies and the `done`
+   of proxies. ds__cpu_progress_for takes it, ds__cpu_progress_pass and ds__cpu_progress_unused do
+   without it, and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's
+   lock under it.
+   Threads: caller's threads and the watcher. ds__cpu_progress_pass runs on the owner of the stream.
+   */
 
-/* The lane of a stream in a registry. */
-struct ds__cpu_lane {
-    struct ds__cpu_lane *next; /* in the list of the stream */
-    struct ds__cpu_lane *all;  /* in the list of all lanes */
-    ds__registry *registry;    /* valid while a registry with this serial is open */
+/* The progress counter of a stream in a registry. */
+struct ds__cpu_progress {
+    struct ds__cpu_progress *next; /* in the list of the stream */
+    struct ds__cpu_progress *all;  /* in the list of all progress counters */
+    ds__registry *registry;        /* valid while a registry with this serial is open */
     uint64_t serial;
     ds__cpu_stream *stream;
-    ds__lane *at;
+    ds__progress *at;
     uint32_t index;
-    int failing; /* 1: the last number written to the lane has failed */
+    int failing; /* 1: the last number written to the progress counter has failed */
 };
 
 struct ds__cpu_proxy {
@@ -13168,9 +13147,9 @@ struct ds__cpu_proxy {
     struct ds__cpu_proxy *next_watched;
     ds__registry *registry;
     uint64_t serial;
-    uint64_t base;   /* added to the lane's numbers */
+    uint64_t base;   /* added to the progress counter's numbers */
     uint64_t wanted; /* the highest number for which this process waits */
-    uint32_t lane;
+    uint32_t counter;
     int is_watched;
 };
 
@@ -13181,22 +13160,23 @@ static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
     return near + (uint64_t)((int64_t)((low - near) << 24) >> 24);
 }
 
-/* Returns the lane of a stream in a registry, or NULL. The mutex is held. */
-static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry *b) {
-    ds__cpu_lane *l = s->shared;
+/* Returns the progress counter of a stream in a registry, or NULL. The mutex is held. */
+static ds__cpu_progress *ds__cpu_progress_of(const ds__cpu_stream *s, const ds__registry *b) {
+    ds__cpu_progress *l = s->shared;
     while (l && l->serial != b->serial)
         l = l->next;
     return l;
 }
 
-/* Gives the stream a lane in the registry. The mutex is held. */
-static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_lane **out) {
+/* Gives the stream a progress counter in the registry. The mutex is held. */
+static ds_result ds__cpu_progress_create(ds__cpu_stream *s, ds__registry *b,
+                                         ds__cpu_progress **out) {
     uint32_t index = 0;
-    ds_result r = ds__registry_lane(b, &index);
+    ds_result r = ds__registry_progress_add(b, &index);
     if (r < 0)
         return r;
-    ds__cpu_lane *l = s->shared;
-    /* the object of a lane in a closed registry can be used again */
+    ds__cpu_progress *l = s->shared;
+    /* the object of a progress counter in a closed registry can be used again */
     while (l && ds__registry_of(l->serial))
         l = l->next;
     if (!l) {
@@ -13205,43 +13185,44 @@ static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_l
             return ds__registry_short();
         l->stream = s;
         l->next = s->shared;
-        l->all = ds__cpu.lanes;
-        s->shared = ds__cpu.lanes = l;
+        l->all = ds__cpu.progress;
+        s->shared = ds__cpu.progress = l;
     }
     l->registry = b;
     l->serial = b->serial;
     l->index = index;
-    l->at = &b->sheet->lane[index];
+    l->at = &b->page->progress[index];
     l->failing = 0;
     atomic_store(&l->at->done, atomic_load(&s->done));
     *out = l;
     return DS_OK;
 }
 
-/* Gives the lane for a record of the event on the stream, and counts the record as pending.
-   ds__cpu_lane_pass or ds__cpu_lane_unused must follow. */
-static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out) {
+/* Gives the progress counter for a record of the event on the stream, and counts the record as
+   pending. ds__cpu_progress_pass or ds__cpu_progress_unused must follow. */
+static ds_result ds__cpu_progress_for(ds__cpu_stream *s, const ds__cpu_event *e,
+                                      ds__cpu_progress **out) {
     ds_result r = DS_OK;
     ds__registries_lock();
-    *out = ds__cpu_lane_of(s, e->registry);
+    *out = ds__cpu_progress_of(s, e->registry);
     if (!*out)
-        r = ds__cpu_lane_make(s, e->registry, out);
+        r = ds__cpu_progress_create(s, e->registry, out);
     if (r == DS_OK)
         atomic_fetch_add(&e->registry->pending, 1);
     ds__registries_unlock();
     return r;
 }
 
-/* Undoes the count of ds__cpu_lane_for; the lane may be NULL. */
-static void ds__cpu_lane_unused(const ds__cpu_lane *l) {
+/* Undoes the count of ds__cpu_progress_for; the progress counter may be NULL. */
+static void ds__cpu_progress_unused(const ds__cpu_progress *l) {
     if (l)
         atomic_fetch_sub(&l->registry->pending, 1);
 }
 
-/* Writes to the lane that the stream has come to a record, and rings the bell if another process
-   waits. */
-static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
-    ds__registry_page *sheet = l->registry->sheet;
+/* Writes to the progress counter that the stream has come to a record, and rings the bell if
+   another process waits. */
+static void ds__cpu_progress_pass(ds__cpu_progress *l, uint64_t number, int failed) {
+    ds__registry_page *page = l->registry->page;
     if (failed) {
         if (!l->failing)
             atomic_store(&l->at->failed_from, number);
@@ -13249,16 +13230,17 @@ static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
     }
     l->failing = failed;
     atomic_store(&l->at->done, number);
-    if (atomic_load(&sheet->waiters)) {
-        atomic_fetch_add(&sheet->bell, 1);
-        ds__futex_wake_shared(&sheet->bell);
+    if (atomic_load(&page->waiters)) {
+        atomic_fetch_add(&page->bell, 1);
+        ds__futex_wake_shared(&page->bell);
     }
     atomic_fetch_sub(&l->registry->pending, 1); /* the registry may be closed after this */
 }
 
-/* Takes over the numbers of the lane that have failed, if there are any. The mutex is held. */
+/* Takes over the numbers of the progress counter that have failed, if there are any. The mutex is
+   held. */
 static void ds__cpu_mirror_failed(ds__cpu_proxy *p) {
-    ds__lane *at = &p->registry->sheet->lane[p->lane];
+    ds__progress *at = &p->registry->page->progress[p->counter];
     uint64_t failed_upto = p->base + atomic_load(&at->failed_upto);
     if (failed_upto == p->base)
         return;
@@ -13272,16 +13254,16 @@ static void ds__cpu_mirror_failed(ds__cpu_proxy *p) {
     }
     ds__cpu_failure *f =
         past ? past->failure
-             : ds__cpu_failure_new(DS_ERR_FAILED,
-                                   "an operation before the event's record failed in process %d",
-                                   (int)(atomic_load(&at->who) & 0xffffff));
+             : ds__cpu_failure_create(DS_ERR_FAILED,
+                                      "an operation before the event's record failed in process %d",
+                                      (int)(atomic_load(&at->who) & 0xffffff));
     ds__cpu_stays_failed(&p->stream, f, failed_from, failed_upto);
 }
 
-/* Takes over the progress of the lane. If its process has ended before it passed `upto`, the
-   numbers after the last one passed fail. The mutex is held. */
+/* Takes over the progress of the progress counter. If its process has ended before it passed
+   `upto`, the numbers after the last one passed fail. The mutex is held. */
 static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
-    ds__lane *at = &p->registry->sheet->lane[p->lane];
+    ds__progress *at = &p->registry->page->progress[p->counter];
     if (atomic_load(&p->stream.failure))
         return;
     uint64_t who = atomic_load(&at->who);
@@ -13295,7 +13277,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
     if (who && done < upto) {
         ds__cpu_fail_stream(
             &p->stream,
-            ds__cpu_failure_new(
+            ds__cpu_failure_create(
                 DS_ERR_PEER_DIED,
                 "process %d, which recorded the event, ended before it reached the record",
                 (int)(who & 0xffffff)),
@@ -13306,7 +13288,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
         ds__cpu_pass(&p->stream, done);
 }
 
-/* Returns a new proxy, which has no lane yet, or NULL. The mutex is held. */
+/* Returns a new proxy, which has no progress counter yet, or NULL. The mutex is held. */
 static ds__cpu_proxy *ds__cpu_proxy_create(void) {
     ds__cpu_proxy *p = ds__cpu_raw(sizeof *p);
     if (!p)
@@ -13318,12 +13300,12 @@ static ds__cpu_proxy *ds__cpu_proxy_create(void) {
     return p;
 }
 
-/* Gives the proxy of a lane. A proxy of a closed registry is used again, unless it is watched or
-   has ever failed. The mutex is held. */
-static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy **out) {
+/* Gives the proxy of a progress counter. A proxy of a closed registry is used again, unless it is
+   watched or has ever failed. The mutex is held. */
+static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t counter, ds__cpu_proxy **out) {
     ds__cpu_proxy *p = ds__cpu.proxies;
     ds__cpu_proxy *spare = NULL;
-    for (; p && (p->serial != b->serial || p->lane != lane); p = p->all)
+    for (; p && (p->serial != b->serial || p->counter != counter); p = p->all)
         if (!p->is_watched && !p->stream.had_failure && !ds__registry_of(p->serial))
             spare = p;
     *out = p;
@@ -13334,7 +13316,7 @@ static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy 
         return ds__registry_short();
     p->registry = b;
     p->serial = b->serial;
-    p->lane = lane;
+    p->counter = counter;
     p->base = atomic_load(&p->stream.done); /* numbers continue, so that old tokens stay valid */
     p->wanted = 0;
     *out = p;
@@ -13350,37 +13332,37 @@ static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy 
 
    Invariants: a watched proxy holds one user of its registry and one waiter of its page
    (ds__registry_page) until it has passed `wanted`. Proxies of one registry are adjacent in the
-   list `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
-   death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
+   list `watched`. The watcher reads a bell before the progress counters, so that no change is
+   missed. Since a death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
    Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
    lock. The watcher sleeps without it. ds__os_thread_start runs under it in ds__cpu_watch_for. The
    check for open captures is made before it is taken.
    Threads: one watcher, which the first wait starts and ds__cpu_watcher_end joins after all work
    is done. Caller's threads, any number at once. */
 
-/* Looks at the lanes of all watched proxies, and lists the bells of their registries for the sleep.
-   Proxies that have passed their number are watched no more. Returns the number of bells. The mutex
-   is held. */
-static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
+/* Looks at the progress counters of all watched proxies, and lists the bells of their registries
+   for the sleep. Proxies that have passed their number are watched no more. Returns the number of
+   bells. The mutex is held. */
+static unsigned ds__cpu_watch_progress(ds__sleep *list, unsigned room) {
     unsigned count = 0;
     uint32_t bell = 0;
     const ds__registry *last = NULL;
     for (ds__cpu_proxy **next = &ds__cpu.watched; *next;) {
         ds__cpu_proxy *p = *next;
-        /* read before the lane, so that no change after it is missed */
+        /* read before the progress counter, so that no change after it is missed */
         if (p->registry != last)
-            bell = atomic_load(&p->registry->sheet->bell);
+            bell = atomic_load(&p->registry->page->bell);
         ds__cpu_mirror(p, p->wanted);
         if (atomic_load(&p->stream.done) >= p->wanted) {
             *next = p->next_watched;
             p->is_watched = 0;
-            atomic_fetch_sub(&p->registry->sheet->waiters, 1);
+            atomic_fetch_sub(&p->registry->page->waiters, 1);
             ds__registry_close(p->registry);
             continue;
         }
         if (p->registry != last && count < room)
             list[count++] =
-                (ds__sleep){ bell, (uintptr_t)&p->registry->sheet->bell, 2 /* of 32 bits */, 0 };
+                (ds__sleep){ bell, (uintptr_t)&p->registry->page->bell, 2 /* of 32 bits */, 0 };
         last = p->registry;
         next = &p->next_watched;
     }
@@ -13398,7 +13380,7 @@ static void *ds__cpu_watcher_main(void *unused) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
         if (atomic_load(&ds__cpu.watch_quit))
             break;
-        unsigned count = ds__cpu_watch_lanes(list + 1, 32);
+        unsigned count = ds__cpu_watch_progress(list + 1, 32);
         ds__registries_unlock();
         /* the death of a process rings no bell */
         if (word != seen || !nap)
@@ -13437,7 +13419,7 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     if (!p->is_watched) {
         p->is_watched = 1;
         p->registry->users++;
-        atomic_fetch_add(&p->registry->sheet->waiters, 1);
+        atomic_fetch_add(&p->registry->page->waiters, 1);
         ds__cpu_proxy **at = &ds__cpu.watched; /* before other proxies of the registry */
         while (*at && (*at)->registry != p->registry)
             at = &(*at)->next_watched;
@@ -13471,18 +13453,18 @@ static void ds__cpu_watcher_end(void) {
 
 /* Translates the word of an event in a registry into a token of this process. The mutex is held. */
 static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_token *out) {
-    uint32_t lane = (uint32_t)(word >> 40) - 1;
+    uint32_t counter = (uint32_t)(word >> 40) - 1;
     out->stream = NULL;
     out->upto = 0;
     if (word == 0)
         return DS_OK;
-    if (lane >= atomic_load(&b->sheet->lanes))
+    if (counter >= atomic_load(&b->page->progress_count))
         return ds__fail(DS_ERR_INVALID_HANDLE, "the shared memory of process %d is damaged",
                         b->pid);
     /* this process has recorded the event, through another handle */
-    if (atomic_load(&b->sheet->lane[lane].who) >> 24 == b->me) {
-        ds__cpu_lane *l = ds__cpu.lanes;
-        while (l && (l->serial != b->serial || l->index != lane))
+    if (atomic_load(&b->page->progress[counter].who) >> 24 == b->me) {
+        ds__cpu_progress *l = ds__cpu.progress;
+        while (l && (l->serial != b->serial || l->index != counter))
             l = l->all;
         if (!l)
             return DS_OK;
@@ -13491,28 +13473,28 @@ static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_toke
         return DS_OK;
     }
     ds__cpu_proxy *p;
-    ds_result r = ds__cpu_proxy_of(b, lane, &p);
+    ds_result r = ds__cpu_proxy_of(b, counter, &p);
     if (r < 0)
         return r;
     out->stream = &p->stream;
-    out->upto = p->base + ds__cpu_whole(word, atomic_load(&b->sheet->lane[lane].done));
+    out->upto = p->base + ds__cpu_whole(word, atomic_load(&b->page->progress[counter].done));
     return DS_OK;
 }
 
 /* Brings the event up to date with this word of the registry, unless another thread records it
    meanwhile; *out is the event's token. The mutex is held. */
 static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_token *out) {
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t before = e->word;
     out->stream = e->stream;
     out->upto = e->upto;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     if (before == word)
         return DS_OK;
     ds_result r = ds__cpu_word_token(e->registry, word, out);
     if (r < 0)
         return r;
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     if (e->word == before && !e->capture) {
         e->word = word;
         e->stream = out->stream;
@@ -13520,7 +13502,7 @@ static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_
     }
     out->stream = e->stream;
     out->upto = e->upto;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     return DS_OK;
 }
 
@@ -13529,7 +13511,7 @@ static ds_result ds__cpu_event_refresh(ds__cpu_event *e, uint64_t word, ds__cpu_
 static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
     ds_result r;
     ds__cpu_token t = { NULL, 0 };
-    ds__mark *m = &e->registry->sheet->mark[e->mark];
+    ds__mark *m = &e->registry->page->mark[e->mark];
     ds__registries_lock();
     uint64_t word = atomic_load(&m->word);
     if (atomic_load(&m->generation) == e->generation)
@@ -13550,13 +13532,13 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
 static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto) {
     ds__registries_lock();
     uint64_t word =
-        (uint64_t)(ds__cpu_lane_of(s, e->registry)->index + 1) << 40 | (upto & 0xffffffffff);
-    ds__lock_take(&e->lock);
+        (uint64_t)(ds__cpu_progress_of(s, e->registry)->index + 1) << 40 | (upto & 0xffffffffff);
+    ds__spinlock_lock(&e->lock);
     e->word = word;
     e->stream = s;
     e->upto = upto;
-    ds__lock_give(&e->lock);
-    ds__mark *m = &e->registry->sheet->mark[e->mark];
+    ds__spinlock_unlock(&e->lock);
+    ds__mark *m = &e->registry->page->mark[e->mark];
     if (atomic_load(&m->generation) == e->generation)
         atomic_store(&m->word, word);
     ds__registries_unlock();
@@ -13626,7 +13608,7 @@ static ds_result ds__cpu_event_share(ds__cpu_event *e) {
         r = ds__registry_event_add(b, &e->mark);
     if (r == DS_OK) {
         e->registry = b;
-        e->generation = atomic_load(&b->sheet->mark[e->mark].generation);
+        e->generation = atomic_load(&b->page->mark[e->mark].generation);
     }
     ds__registries_unlock();
     return r;
@@ -13738,9 +13720,9 @@ static void ds__cpu_end_capture(ds__capture *c) {
 }
 
 static void ds__cpu_capture_abandon(ds__capture *c) {
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__cpu_end_capture(c);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint32_t *deps,
@@ -13753,7 +13735,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "the legacy stream cannot capture; use another stream");
     ds_result r = DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     if (s->capture) {
         r = ds__capture_fail(DS_ERR_ILLEGAL_STATE, s->capture, 0, "the stream already captures");
     } else if (!ds__cpu_depend(s, deps, (uint32_t)count, 1)) {
@@ -13763,7 +13745,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
         ds__capture_list(c);
         ds__cpu_join_capture(s, c);
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -13818,10 +13800,10 @@ static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capt
 
 static ds_result ds__cpu_capture_end(void *stream, ds__capture **out) {
     ds__cpu_stream *s = stream;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds_result r = s->capture ? ds__cpu_end_checked(s, s->capture, out)
                              : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -13851,7 +13833,7 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
     ds_result r = DS_OK;
     if (!ds__cpu_watched(s))
         return DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     const ds__capture *c = s->capture;
     if (s->kind == DS__STREAM_LEGACY) {
         r = ds__cpu_legacy_used(s->device, 0);
@@ -13865,7 +13847,7 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
             out->dependency_count = s->dep_count;
         }
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -13883,14 +13865,14 @@ static ds_result ds__cpu_capture_dependencies(void *stream, ds_graph_node *out, 
                                               size_t *out_count) {
     const ds__cpu_stream *s = stream;
     ds__capture *c;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds_result r = ds__cpu_active(s, &c);
     if (r == DS_OK) {
         *out_count = s->dep_count;
         for (uint32_t i = 0; i < s->dep_count && i < room; i++)
             out[i].id = (uint64_t)c->body->serial << 32 | (s->deps[i] + 1u);
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -13901,7 +13883,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     uint32_t *list = ds__host_alloc((count + 1) * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds_result r = ds__cpu_active(s, &c);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         list[i] = (uint32_t)nodes[i].id - 1;
@@ -13911,7 +13893,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     }
     if (r == DS_OK && !ds__cpu_depend(s, list, (uint32_t)count, set))
         r = DS_ERR_OUT_OF_MEMORY;
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     ds__host_free(list);
     return r;
 }
@@ -13953,7 +13935,7 @@ static ds_result ds__cpu_unsafe_wait(int device) {
         ds__cpu_unsafe("a device cannot be synchronized in this thread while the capture is open");
     if (DS__LIKELY(ds__captures_open() == 0))
         return r;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         int member = 0;
         if (c->driver->type != DS_DEVICE_CPU)
@@ -13970,7 +13952,7 @@ static ds_result ds__cpu_unsafe_wait(int device) {
             ds__capture_spoil(c,
                               "a device cannot be synchronized while one of its streams captures");
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -13978,14 +13960,14 @@ static ds_result ds__cpu_unsafe_wait(int device) {
    capture is over by now. */
 static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
     ds_result r = DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     if (s->kind == DS__STREAM_LEGACY)
         r = ds__cpu_legacy_used(s->device, 1);
     else if (s->capture && s->capture->status == DS_CAPTURE_ACTIVE)
         r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, s->capture, 1, rule);
     else if (s->capture)
         r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -13993,7 +13975,7 @@ static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
    capture becomes invalid. */
 static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule) {
     ds_result r;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__capture *c = ds__capture_find(&ds__cpu_driver, capture);
     if (c)
         r = ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, spoils && c->status == DS_CAPTURE_ACTIVE,
@@ -14002,7 +13984,7 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
         r = ds__fail(DS_ERR_CAPTURED_EVENT,
                      "the event was recorded in capture #%llu, which has ended; record it again",
                      (unsigned long long)capture);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -14010,7 +13992,7 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
    is held. */
 static ds_result ds__cpu_capture_node(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
     ds_device device = { DS_DEVICE_CPU, s->device };
-    ds__node *n = ds__node_make(op, device, s->level + 1 - DS__CPU_LEVELS);
+    ds__node *n = ds__node_create(op, device, s->level + 1 - DS__CPU_LEVELS);
     ds_result r = n ? ds__body_append(c->body, n, s->deps, s->dep_count) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0) {
         ds__node_discard(n);
@@ -14038,10 +14020,10 @@ static ds_result ds__cpu_capture_wait(ds__cpu_stream *s, ds__capture *c, ds__cap
 }
 
 static ds_result ds__cpu_capture_wait_event(ds__cpu_stream *s, ds__capture *c, ds__cpu_event *e) {
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t id = e->capture;
     int recorded = e->stream != NULL;
-    ds__lock_give(&e->lock); /* the nodes of an event change only under the capture lock */
+    ds__spinlock_unlock(&e->lock); /* the nodes of an event change only under the capture lock */
     if (!id)
         return recorded ? ds__capture_fail(DS_ERR_CAPTURE_ISOLATION, c, 1,
                                            "the event was recorded outside of the capture; "
@@ -14075,7 +14057,7 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (s->dep_count)
         memcpy(deps, s->deps, s->dep_count * sizeof *deps);
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     ds__cpu_stamp *stamp = e->stamp;
     uint32_t *old = e->deps;
     e->capture = c->id;
@@ -14083,8 +14065,8 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
     e->dep_count = s->dep_count;
     e->stream = NULL;
     e->stamp = NULL;
-    ds__lock_give(&e->lock);
-    ds__cpu_stamp_give(stamp);
+    ds__spinlock_unlock(&e->lock);
+    ds__cpu_stamp_unref(stamp);
     ds__host_free(old);
     return DS_OK;
 }
@@ -14153,7 +14135,7 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
         *out = ds__cpu_event_look(op->u.event.event, 0);
     if (*out < 0)
         return 1;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     if (s->kind == DS__STREAM_LEGACY) {
         *out = ds__cpu_legacy_used(s->device, 1);
         handled = *out < 0;
@@ -14165,7 +14147,7 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
         *out = DS__CHANGED;
     else
         *out = ds__cpu_capture_op(s, s->capture, op);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return handled;
 }
 
@@ -14189,14 +14171,14 @@ static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t 
 /* Makes a stream wait for an event that had been recorded in a capture. Returns 0 if the event has
    been recorded outside of captures meanwhile; *out is the result otherwise. */
 static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out) {
-    ds__lock_take(&ds__g.capture_lock);
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t id = e->capture;
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     ds__capture *c = id ? ds__capture_find(&ds__cpu_driver, id) : NULL;
     if (c)
         *out = ds__cpu_fork(s, c, e->deps, e->dep_count);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     if (id && !c)
         *out = ds__cpu_captured(id, 0, "");
     return id != 0;
@@ -14205,7 +14187,7 @@ static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *ou
 /* Makes a stream wait for another one with `watch` set. Returns 0 if that one does not capture any
    more; *out is the result otherwise. */
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out) {
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__capture *c = other->capture;
     int handled = 1;
     if (other->kind == DS__STREAM_LEGACY) {
@@ -14215,7 +14197,7 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
         *out = ds__cpu_fork(s, c, other->deps, other->dep_count);
     else
         handled = 0;
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return handled;
 }
 
@@ -14237,7 +14219,7 @@ static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
    if the stream was not joined. */
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__capture *c = s->capture;
     if (c && c->origin == s) {
         ds__cpu_end_capture(c);
@@ -14256,7 +14238,7 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         }
         ds__cpu_leave_capture(s);
     }
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     if (over)
         ds__capture_over(over, 1);
 }
@@ -14302,7 +14284,7 @@ typedef struct ds__cpu_flat {
     const ds__node *node;
     uint32_t *deps;
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     uint32_t lane;
     uint32_t number;
     uint32_t level;
@@ -14324,10 +14306,10 @@ typedef struct ds__cpu_exec {
     int dirty; /* 1: the shadow graph has changed since the plan was made */
     int hosts; /* 1: there are host functions */
     uint32_t flats;
-    uint32_t flat_room;
+    size_t flat_room;
     uint32_t lanes;
     uint32_t entries;
-    uint32_t entry_room;
+    size_t entry_room;
     ds__cpu_flat *flat;
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
@@ -14350,7 +14332,7 @@ typedef struct ds__cpu_launch {
     int started;
     ds__cpu_stamp **stamp; /* of record nodes; NULL for events without timing */
     /* of record nodes; NULL for events that processes do not share */
-    ds__cpu_lane **shared;
+    ds__cpu_progress **shared;
     ds__cpu_token *token; /* tokens for which the wait nodes wait */
 } ds__cpu_launch;
 
@@ -14362,7 +14344,7 @@ static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t 
 /* Adds a dependency of a flat node on another one. Returns 0 if there is no memory. */
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
-    if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
+    if (!ds__graph_array_reserve(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
         return 0;
     f->deps[f->dep_count++] = on;
     return 1;
@@ -14374,7 +14356,7 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+        if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
             return 0;
         memset(&x->flat[x->flats], 0, sizeof *x->flat);
         x->flat[x->flats++].node = b->node[i];
@@ -14385,7 +14367,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         uint32_t begin = own;
         if (n->child && n->child->count) {
             begin = x->flats;
-            if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+            if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
             memset(&x->flat[x->flats++], 0, sizeof *x->flat);
         }
@@ -14451,7 +14433,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
 /* Appends an entry to a lane. Returns 0 if there is no memory. */
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
-    if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
+    if (!ds__graph_array_reserve(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
     x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
     x->operations[lane]++;
@@ -14542,14 +14524,14 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
         const ds__cpu_flat *f = &x->flat[i];
         if (x->lane[f->lane])
             continue;
-        ds__cpu_stream *lane = ds__cpu_stream_make(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
-                                                   (int)f->level + 1 - DS__CPU_LEVELS);
+        ds__cpu_stream *lane = ds__cpu_stream_add(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
+                                                  (int)f->level + 1 - DS__CPU_LEVELS);
         x->lane[f->lane] = lane;
         if (!lane)
             return 0;
         x->base[f->lane] = atomic_load(&lane->submitted);
     }
-    x->gate = ds__cpu_stream_make(x->body->device.index, DS__STREAM_LANE, 0, 0);
+    x->gate = ds__cpu_stream_add(x->body->device.index, DS__STREAM_LANE, 0, 0);
     if (!x->gate)
         return 0;
     /* the thread that has emptied the object's former stream may still look at the state once */
@@ -14565,7 +14547,7 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
 /* cpu/graph.h - executables and their plans.
 
    Creates an executable from the nodes of a graph (ds__cpu_graph_instantiate), writes its plan
-   (ds__cpu_plan_make), and frees both. The core keeps the shadow graph (ds__body), so entries
+   (ds__cpu_plan_build), and frees both. The core keeps the shadow graph (ds__body), so entries
    that change a graph do nothing. A change of an executable drops its plan.
 
    Invariants: a plan does not change once it is made. It lives until the executable and all
@@ -14580,11 +14562,11 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
 
 /* Drops a reference to a plan, which may be NULL. The last one frees the plan, and drops the
    payloads of its nodes. */
-static void ds__cpu_plan_drop(ds__cpu_plan *p) {
+static void ds__cpu_plan_unref(ds__cpu_plan *p) {
     if (!p || atomic_fetch_sub(&p->users, 1) != 1)
         return;
     for (size_t i = 0; i < p->objects; i++)
-        ds__object_drop(p->object[i]);
+        ds__object_unref(p->object[i]);
     for (uint32_t i = 0; i < p->lanes; i++)
         ds__host_free(p->block[i]);
     ds__host_free(p->object);
@@ -14641,10 +14623,10 @@ static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     size_t n = 0;
     for (size_t i = 0; i < b->object_count; i++, n++)
         if (out)
-            out[n] = ds__object_keep(b->object[i]);
+            out[n] = ds__object_ref(b->object[i]);
     for (uint32_t i = 0; i < b->count; i++) {
         if (b->node[i]->payload && out)
-            out[n] = ds__object_keep(b->node[i]->payload);
+            out[n] = ds__object_ref(b->node[i]->payload);
         n += b->node[i]->payload != NULL;
         if (b->node[i]->child)
             n += ds__cpu_objects_of(b->node[i]->child, out ? out + n : NULL);
@@ -14723,7 +14705,7 @@ static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
 
 /* Makes the plan of the executable anew; pending launches keep the old one. After a failure, the
    executable still has the old plan. */
-static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
+static ds_result ds__cpu_plan_build(ds__cpu_exec *x) {
     uint32_t flats = 0;
     ds__cpu_plan *p = ds__host_alloc(sizeof *p + x->lanes * sizeof p->block[0]);
     size_t *at = ds__host_alloc((x->lanes + 1u) * sizeof *at);
@@ -14733,11 +14715,11 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     int done = p && at && ds__cpu_plan_write(x, p, at);
     ds__host_free(at);
     if (!done) {
-        ds__cpu_plan_drop(p);
+        ds__cpu_plan_unref(p);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                         (unsigned)x->flats);
     }
-    ds__cpu_plan_drop(x->plan);
+    ds__cpu_plan_unref(x->plan);
     x->plan = p;
     x->dirty = 0;
     return DS_OK;
@@ -14745,7 +14727,7 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
 
 /* Drops a reference to an executable. The last one frees it, and destroys its lanes and its
    gate. */
-static void ds__cpu_exec_drop(ds__cpu_exec *x) {
+static void ds__cpu_exec_unref(ds__cpu_exec *x) {
     if (atomic_fetch_sub(&x->users, 1) != 1)
         return;
     for (uint32_t i = 0; x->lane && i < x->lanes; i++)
@@ -14757,7 +14739,7 @@ static void ds__cpu_exec_drop(ds__cpu_exec *x) {
         atomic_store(&x->gate->state, DS__CPU_IDLE);
         ds__cpu_stream_destroy(x->gate);
     }
-    ds__cpu_plan_drop(x->plan);
+    ds__cpu_plan_unref(x->plan);
     for (uint32_t i = 0; i < x->flats; i++)
         ds__host_free(x->flat[i].deps);
     ds__host_free(x->flat);
@@ -14769,7 +14751,7 @@ static void ds__cpu_exec_drop(ds__cpu_exec *x) {
 }
 
 static void ds__cpu_exec_destroy(void *exec) {
-    ds__cpu_exec_drop(exec);
+    ds__cpu_exec_unref(exec);
 }
 
 static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
@@ -14786,9 +14768,9 @@ static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsi
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                      (unsigned)copy->count);
     if (r == DS_OK)
-        r = ds__cpu_plan_make(x);
+        r = ds__cpu_plan_build(x);
     if (r < 0) {
-        ds__cpu_exec_drop(x);
+        ds__cpu_exec_unref(x);
         return r;
     }
     *out = x;
@@ -14842,7 +14824,7 @@ static void ds__cpu_graph_destroy(ds__body *body) {
 /* Drops the plan, which keeps payloads alive, at once; pending launches keep it. The core changes
    the shadow graph after the entry has returned, and the next launch makes a plan. */
 static ds_result ds__cpu_exec_changed(ds__cpu_exec *x) {
-    ds__cpu_plan_drop(x->plan);
+    ds__cpu_plan_unref(x->plan);
     x->plan = NULL;
     x->dirty = 1;
     return DS_OK;
@@ -14885,16 +14867,16 @@ static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
    of the stream or lane; lanes run concurrently. */
 
 /* Frees a launch, and drops its references to the executable, the plan and the stamps. */
-static void ds__cpu_launch_drop(ds__cpu_launch *run) {
+static void ds__cpu_launch_destroy(ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
-        ds__cpu_stamp_give(run->stamp[i]);
-    ds__cpu_plan_drop(run->plan);
+        ds__cpu_stamp_unref(run->stamp[i]);
+    ds__cpu_plan_unref(run->plan);
     ds__host_free(run->stamp);
     ds__host_free(run->shared);
     ds__host_free(run->token);
     ds__host_free(run);
-    ds__cpu_exec_drop(x);
+    ds__cpu_exec_unref(x);
 }
 
 /* Returns the flat node that an entry runs if it is an event node, else NULL. */
@@ -14912,7 +14894,7 @@ static ds_result ds__cpu_launch_add_record(ds__cpu_launch *run, const ds__cpu_fl
     const ds__cpu_exec *x = run->exec;
     ds__cpu_event *e = f->node->op.u.event.event;
     if (e->flags & DS_EVENT_TIMING) {
-        run->stamp[record] = ds__cpu_stamp_take();
+        run->stamp[record] = ds__cpu_stamp_create();
         if (!run->stamp[record])
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
     }
@@ -14922,7 +14904,7 @@ static ds_result ds__cpu_launch_add_record(ds__cpu_launch *run, const ds__cpu_fl
         run->shared = ds__host_alloc(x->records * sizeof *run->shared);
     if (!run->shared)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    return ds__cpu_lane_for(x->lane[f->lane], e, &run->shared[record]);
+    return ds__cpu_progress_for(x->lane[f->lane], e, &run->shared[record]);
 }
 
 /* Notes the token of the event at the time of the launch as that of wait number `wait`. */
@@ -14930,10 +14912,10 @@ static ds_result ds__cpu_launch_add_wait(ds__cpu_launch *run, ds__cpu_event *e, 
     ds_result r = ds__cpu_event_look(e, 1);
     if (r < 0)
         return r;
-    ds__lock_take(&e->lock);
+    ds__spinlock_lock(&e->lock);
     uint64_t capture = e->capture;
     ds__cpu_token t = { e->stream, e->upto };
-    ds__lock_give(&e->lock);
+    ds__spinlock_unlock(&e->lock);
     if (capture)
         return ds__cpu_captured(capture, 0,
                                 "the executable waits for an event that was recorded in a capture");
@@ -15011,10 +14993,10 @@ static ds__cpu_launch *ds__cpu_launch_create(ds__cpu_exec *x) {
 static void ds__cpu_launch_cancel(ds__cpu_launch *run) {
     const ds__cpu_exec *x = run->exec;
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
-        ds__cpu_stamp_give(run->stamp[i]);
+        ds__cpu_stamp_unref(run->stamp[i]);
     for (uint32_t i = 0; run->shared && i < x->records; i++)
-        ds__cpu_lane_unused(run->shared[i]);
-    ds__cpu_launch_drop(run);
+        ds__cpu_progress_unused(run->shared[i]);
+    ds__cpu_launch_destroy(run);
 }
 
 /* Enqueues a launch. The core's lock of the executable is held. */
@@ -15022,7 +15004,7 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
     if (r == DS_OK && x->dirty)
-        r = ds__cpu_plan_make(x);
+        r = ds__cpu_plan_build(x);
     if (r < 0)
         return r;
     ds__cpu_launch *run = ds__cpu_launch_create(x);
@@ -15058,7 +15040,7 @@ fail:
 /* Makes the plan of an executable that has changed. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_upload(const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
-    return x->dirty ? ds__cpu_plan_make(x) : DS_OK;
+    return x->dirty ? ds__cpu_plan_build(x) : DS_OK;
 }
 
 /* Starts a lane. No thread runs the lane, or a thread that has emptied it will see the new
@@ -15162,7 +15144,7 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
     if (s->virt)
         atomic_store(&x->gate->virt->end, s->virt->time);
     ds__cpu_pass(x->gate, turn + 1);
-    ds__cpu_launch_drop(run);
+    ds__cpu_launch_destroy(run);
     return DS__CPU_EMPTY;
 }
 
@@ -15177,7 +15159,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
         if (stamp && !failed)
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         if (run->shared && run->shared[op->u.wait.upto])
-            ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
+            ds__cpu_progress_pass(run->shared[op->u.wait.upto], number, failed);
         return DS__CPU_EMPTY; /* the launch drops the reference to the stamp */
     }
     if (op->kind == DS__CPU_OP_NODE_WAIT)
@@ -15213,7 +15195,7 @@ enum {
    meanwhile: the system cannot give its addresses to the program. A large one goes back to the
    system at once, and its addresses are usually unmapped then. */
 static struct {
-    ds__lock lock;
+    ds__spinlock lock;
     atomic_uint count; /* of all times */
 
     struct {
@@ -15225,7 +15207,7 @@ static struct {
 
 /* Remembers freed memory; keep: it is freed later, else the caller returns it to the system. */
 static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
-    ds__lock_take(&ds__cpu_freed.lock);
+    ds__spinlock_lock(&ds__cpu_freed.lock);
     unsigned i = atomic_load_explicit(&ds__cpu_freed.count, memory_order_relaxed);
     atomic_store_explicit(&ds__cpu_freed.count, i + 1, memory_order_relaxed);
     i %= DS__CPU_FREED;
@@ -15233,12 +15215,12 @@ static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
     atomic_store_explicit(&ds__cpu_freed.at[i].base, (uintptr_t)at, memory_order_relaxed);
     atomic_store_explicit(&ds__cpu_freed.at[i].end, (uintptr_t)at + size, memory_order_relaxed);
     ds__cpu_freed.at[i].kept = keep ? at : NULL;
-    ds__lock_give(&ds__cpu_freed.lock);
+    ds__spinlock_unlock(&ds__cpu_freed.lock);
     ds__os_aligned_free(over);
 }
 
 /* Frees memory of ds__cpu_memory. A sanitizer keeps freed memory itself. */
-static void ds__cpu_memory_give(void *at, size_t size) {
+static void ds__cpu_memory_free(void *at, size_t size) {
 #ifdef DS__SANITIZED
     int keep = 0;
 #else
@@ -15277,12 +15259,12 @@ static unsigned ds__cpu_freed_find(unsigned i, uintptr_t address) {
 static int ds__cpu_is_freed(uintptr_t address) {
     int found = 0;
     int kept = 0;
-    ds__lock_take(&ds__cpu_freed.lock);
+    ds__spinlock_lock(&ds__cpu_freed.lock);
     for (unsigned i = 0; (i = ds__cpu_freed_find(i, address)) < DS__CPU_FREED && !kept; i++) {
         found = 1;
         kept = ds__cpu_freed.at[i].kept != NULL;
     }
-    ds__lock_give(&ds__cpu_freed.lock);
+    ds__spinlock_unlock(&ds__cpu_freed.lock);
     return found && (kept || !ds__os_is_mapped(address));
 }
 
@@ -15309,7 +15291,7 @@ static int ds__cpu_is_dry(size_t size) {
 }
 
 /* Allocates memory of a device. NULL: no memory. */
-static void *ds__cpu_device_memory_take(size_t size) {
+static void *ds__cpu_device_memory_alloc(size_t size) {
     if (DS__LIKELY(!ds__cpu_is_dry(size)))
         return ds__cpu_memory(size);
     if (size > SIZE_MAX - DS__CPU_DRY_BYTES)
@@ -15322,9 +15304,9 @@ static void *ds__cpu_device_memory_take(size_t size) {
     return NULL;
 }
 
-static void ds__cpu_device_memory_give(void *at, size_t size) {
+static void ds__cpu_device_memory_free(void *at, size_t size) {
     if (DS__LIKELY(!ds__cpu_is_dry(size))) {
-        ds__cpu_memory_give(at, size);
+        ds__cpu_memory_free(at, size);
     } else {
         ds__cpu_remember_freed(at, size, 0);
         ds__os_unreserve(at, (size + 4095) & ~(size_t)4095);
@@ -15332,7 +15314,7 @@ static void ds__cpu_device_memory_give(void *at, size_t size) {
 }
 
 /* Counts the bytes as used, unless they exceed the device's limit. */
-static ds_result ds__cpu_take(int device, size_t size) {
+static ds_result ds__cpu_memory_count(int device, size_t size) {
     ds__cpu_device *d = &ds__cpu.device[device];
     size_t used = atomic_load(&d->used);
     do {
@@ -15344,7 +15326,7 @@ static ds_result ds__cpu_take(int device, size_t size) {
     return DS_OK;
 }
 
-/* Undoes ds__cpu_take, and reports that the system has no memory. */
+/* Undoes ds__cpu_memory_count, and reports that the system has no memory. */
 static ds_result ds__cpu_short(int device, size_t size) {
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot allocate %zu bytes for cpu:%d", size,
@@ -15355,10 +15337,10 @@ static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
     ds_result r =
         ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
     if (r == DS_OK)
-        r = ds__cpu_take(device, size);
+        r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
-    *out = ds__cpu_device_memory_take(size);
+    *out = ds__cpu_device_memory_alloc(size);
     return *out ? DS_OK : ds__cpu_short(device, size);
 }
 
@@ -15393,13 +15375,13 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
     ds_result r = ds__mapping_add(at, size);
     if (r < 0)
         return r;
-    r = ds__cpu_take(device, size);
+    r = ds__cpu_memory_count(device, size);
     if (r == DS_OK && !ds__os_commit(at, size)) {
         ds__os_decommit(at, size); /* a part may be committed */
         r = ds__cpu_short(device, size);
     }
     if (r < 0)
-        (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+        (void)ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m);
     return r;
 }
 
@@ -15408,7 +15390,7 @@ static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
     ds_result r = ds__mapping_check(at, size);
     if (r < 0)
         return r;
-    while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
+    while (ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m)) {
     }
     ds__os_decommit(at, size);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
@@ -15426,10 +15408,10 @@ static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void
         return ds__cpu_report(f);
     if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r))
         return r;
-    r = ds__cpu_take(device, size);
+    r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
-    *out = ds__cpu_device_memory_take(size);
+    *out = ds__cpu_device_memory_alloc(size);
     if (!*out)
         return ds__cpu_short(device, size);
     atomic_fetch_add(&ds__cpu.device[device].async_used, size);
@@ -15454,7 +15436,7 @@ static void ds__cpu_async_over(const ds__op *op) {
     ds__cpu_device *d = &ds__cpu.device[op->u.own.number];
     atomic_fetch_sub(&d->async_used, op->u.own.size);
     atomic_fetch_sub(&d->used, op->u.own.size);
-    ds__cpu_device_memory_give(op->u.own.ptr, op->u.own.size);
+    ds__cpu_device_memory_free(op->u.own.ptr, op->u.own.size);
 }
 
 static ds_result ds__cpu_async_trim(int device, size_t keep) {
@@ -15509,7 +15491,7 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     ds_result r =
         ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
     if (r == DS_OK)
-        r = ds__cpu_take(device, size);
+        r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
     uint64_t cookie = ds__os_cookie();
@@ -15602,7 +15584,7 @@ static void ds__cpu_share_close(int device, void *base, size_t size) {
    it is called. Registered memory is not freed. ds__cpu_drain needs no memory and cannot fail.
    Locks: ds__cpu_unsafe takes the core's capture lock while a capture is open. ds__cpu_drain
    takes a device's lock to find an unfinished stream. The waits hold no lock of the driver.
-   Threads: caller's threads. ds__cpu_drain runs during ds_shutdown and in ds__cpu_stop. */
+   Threads: caller's threads. ds__cpu_drain runs during ds_shutdown and in ds__cpu_deinit. */
 
 static ds_result ds__cpu_host_alloc(size_t size, void **out) {
     ds_result r = ds__cpu_unsafe(
@@ -15644,9 +15626,9 @@ static ds_result ds__cpu_memory_release(ds_memory_kind kind, int device, void *p
     if (kind == DS_MEMORY_DEVICE)
         atomic_fetch_sub(&ds__cpu.device[device].used, size);
     if (kind == DS_MEMORY_DEVICE)
-        ds__cpu_device_memory_give(ptr, size);
+        ds__cpu_device_memory_free(ptr, size);
     else if (kind != DS_MEMORY_REGISTERED)
-        ds__cpu_memory_give(ptr, size);
+        ds__cpu_memory_free(ptr, size);
     return DS_OK;
 }
 
@@ -15657,13 +15639,13 @@ static void ds__cpu_drain(void) {
         do {
             t.stream = NULL;
             t.upto = 0;
-            ds__lock_take(&ds__cpu.device[i].lock);
+            ds__spinlock_lock(&ds__cpu.device[i].lock);
             for (ds__cpu_stream *s = ds__cpu.device[i].streams; s && !t.stream; s = s->all_next)
                 if (atomic_load(&s->done) < atomic_load(&s->submitted)) {
                     t.stream = s;
                     t.upto = atomic_load(&s->submitted);
                 }
-            ds__lock_give(&ds__cpu.device[i].lock);
+            ds__spinlock_unlock(&ds__cpu.device[i].lock);
             if (t.stream)
                 ds__cpu_wait(t.stream, t.upto, DS__FOREVER, 0);
         } while (t.stream);
@@ -15753,13 +15735,13 @@ static ds_result ds__cpu_device_reset(int device) {
     if (r < 0)
         return r;
     atomic_store(&d->failure, NULL);
-    ds__lock_take(&d->lock);
+    ds__spinlock_lock(&d->lock);
     for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
         ds__cpu_failure *f = atomic_load(&s->failure);
         if (f)
             ds__cpu_forgive(s);
     }
-    ds__lock_give(&d->lock);
+    ds__spinlock_unlock(&d->lock);
     return DS_OK;
 }
 
@@ -15961,15 +15943,15 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
 
 /* cpu/driver.h - driver table, start and stop of the CPU driver.
 
-   Defines the table ds__cpu_driver, starts the driver (ds__cpu_start) and stops it
-   (ds__cpu_stop). ds__cpu_passed tells the core whether all work that was pending at a mark is
+   Defines the table ds__cpu_driver, starts the driver (ds__cpu_init) and stops it
+   (ds__cpu_deinit). ds__cpu_passed tells the core whether all work that was pending at a mark is
    over. Implements ds_cpu_get_stats and ds_cpu_get_clock.
 
    Invariants: the options, limits and counts that threads read are set before the first thread
-   starts. If ds__cpu_start fails, its threads have ended and its memory is freed. ds__cpu_stop
+   starts. If ds__cpu_init fails, its threads have ended and its memory is freed. ds__cpu_deinit
    waits for all work, ends all threads, and then frees queues, streams, events and failures.
    Locks: probe, start and stop are called under the core's initialisation mutex (`ds__g.mutex`).
-   ds__cpu_stop waits for work and joins threads under it, so host functions may run meanwhile.
+   ds__cpu_deinit waits for work and joins threads under it, so host functions may run meanwhile.
    ds__cpu_passed takes the lock of one device after another, and ds_cpu_get_stats the pool's
    lock.
    Threads: start and stop run on one thread, without other calls. The rest runs on caller's
@@ -15987,7 +15969,7 @@ static void ds__cpu_probe(ds_backend_info *out) {
              ds__os_processors() == 1 ? "" : "s");
 }
 
-static void ds__cpu_stop(void);
+static void ds__cpu_deinit(void);
 
 /* Sets the options of the driver, from the kept ones and from the environment. Returns the number
    of workers to start. */
@@ -16014,7 +15996,7 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
 }
 
 /* Allocates the tables of devices and workers, of peer access, and of the virtual clock. Returns 0
-   if there is no memory; ds__cpu_stop frees the tables that were allocated. */
+   if there is no memory; ds__cpu_deinit frees the tables that were allocated. */
 static int ds__cpu_tables_alloc(const ds_cpu_desc *desc, int workers) {
     size_t n = (size_t)ds__cpu.devices;
     size_t links = desc->fabric ? desc->fabric->links : 0;
@@ -16050,7 +16032,7 @@ static void ds__cpu_limits_set(const ds_cpu_desc *desc) {
 
 /* Starts the workers and the monitor. The values that they read must be set before. All workers
    count as awake, so that no submission misses one that is still starting. Returns 0, or the
-   system's error; ds__cpu_stop then ends the threads that were started. */
+   system's error; ds__cpu_deinit then ends the threads that were started. */
 static int ds__cpu_threads_start(int workers) {
     int error = 0;
     ds__cpu.workers = workers;
@@ -16070,27 +16052,27 @@ static int ds__cpu_threads_start(int workers) {
 }
 
 /* Returns with all threads started, or without any thread and memory. */
-static ds_result ds__cpu_start(void) {
+static ds_result ds__cpu_init(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     memset(&ds__cpu, 0, sizeof ds__cpu);
     int workers = ds__cpu_options_apply(desc);
     int complete = ds__cpu_tables_alloc(desc, workers);
     ds__cpu.started = 1;
     if (!complete) {
-        ds__cpu_stop();
+        ds__cpu_deinit();
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
     }
     ds__cpu_limits_set(desc);
     int error = ds__cpu_threads_start(workers);
     if (error) {
-        ds__cpu_stop();
+        ds__cpu_deinit();
         return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
     }
     return DS_OK;
 }
 
 /* Waits for all work, ends all threads, and frees all memory of the driver. */
-static void ds__cpu_stop(void) {
+static void ds__cpu_deinit(void) {
     atomic_store(&ds__callers.gone_fn, (void (*)(void))0);
     if (ds__cpu.workers_started && ds__cpu.device)
         ds__cpu_drain();
@@ -16195,9 +16177,9 @@ static void ds__cpu_stats(ds_cpu_stats *out) {
     out->inline_operations = atomic_load(&ds__cpu.inlined);
     out->helped = atomic_load(&ds__cpu.helped);
     out->workers = ds__cpu.workers;
-    ds__lock_take(&ds__cpu.lock);
+    ds__spinlock_lock(&ds__cpu.lock);
     out->host_threads = ds__cpu.host_threads;
-    ds__lock_give(&ds__cpu.lock);
+    ds__spinlock_unlock(&ds__cpu.lock);
     out->streams = atomic_load(&ds__cpu.stream_count);
     out->queue_bytes = atomic_load(&ds__cpu.queue_bytes);
 }
@@ -16208,7 +16190,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_check,
                                            ds__cpu_configure,
                                            ds__cpu_probe,
-                                           ds__cpu_start,
+                                           ds__cpu_init,
                                            ds__cpu_architectures,
                                            ds__cpu_device_used,
                                            ds__cpu_spreads,
@@ -16216,7 +16198,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_clock_ns,
                                            ds__cpu_stats,
                                            ds__cpu_drain,
-                                           ds__cpu_stop,
+                                           ds__cpu_deinit,
                                            ds__cpu_stream_destroy,
                                            ds__cpu_stream_unwrap,
                                            ds__cpu_stream_hide,
@@ -16408,7 +16390,7 @@ typedef struct ds__cuda_stream {
     /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
     uint64_t thread;       /* of a per-thread stream: the number of its thread */
-    ds__lock lock;         /* of `mark`, between its record and the wait for it */
+    ds__spinlock lock;     /* of `mark`, between its record and the wait for it */
     cudaEvent_t mark;      /* event for waits of other streams; created for the first one */
     ds__mutex staging;     /* held while the pieces of a copy are enqueued */
     ds__cuda_stage *stage; /* created for the first staged copy */
@@ -16490,10 +16472,10 @@ static struct {
     ds__mutex mutex;
     /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
-    ds__lock lock;            /* of the list of streams */
+    ds__spinlock lock;        /* of the list of streams */
     ds__cuda_stream *streams; /* all except for the legacy streams */
     /* of the next three lists; no call of cudart is made under it */
-    ds__lock host_lock;
+    ds__spinlock host_lock;
     ds__cuda_host *hosts;
     ds__cuda_stage *stages; /* buffers without users */
     ds__cuda_keep *keeps;   /* keeps that CUDA has not ended yet */
@@ -16545,19 +16527,19 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all);
 static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
 
 /* cuda/staging.h */
-static void ds__cuda_stage_drop(ds__cuda_stage *stage);
+static void ds__cuda_stage_unref(ds__cuda_stage *stage);
 
 /* cuda/call.h - scopes, errors and capture modes of CUDA calls.
 
-   Wraps the calls into CUDA. ds__cuda_enter opens a scope with a current device, ds__cuda_leave
-   closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of cudart, DS__DR an
-   entry point of the driver library; both report the error of a failed call. DS__RT_CODE and
-   DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change the thread's
-   capture mode around calls that an open capture could forbid.
+   Wraps the calls into CUDA. ds__cuda_scope_begin opens a scope with a current device,
+   ds__cuda_scope_end closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of
+   cudart, DS__DR an entry point of the driver library; both report the error of a failed call.
+   DS__RT_CODE and DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change
+   the thread's capture mode around calls that an open capture could forbid.
 
-   Invariants: A successful ds__cuda_enter needs one ds__cuda_leave; a failed one needs none.
-   ds__cuda_leave makes the former device current again. An error that was pending in the thread
-   before the scope stays its last error. ds__cuda_enter marks the device as used.
+   Invariants: A successful ds__cuda_scope_begin needs one ds__cuda_scope_end; a failed one needs
+   none. ds__cuda_scope_end makes the former device current again. An error that was pending in the
+   thread before the scope stays its last error. ds__cuda_scope_begin marks the device as used.
    Locks: The successful path takes none. Codes 900 to 908 take the capture lock
    (ds__cuda_capture_failed) unless the thread holds it (ds__tls.capture_locked). ds__cuda_fail may
    invoke the user's log function under the locks of the caller.
@@ -16568,13 +16550,13 @@ static void ds__cuda_stage_drop(ds__cuda_stage *stage);
 /* Takes the capture lock, and counts that the thread holds it: ds__cuda_capture_failed takes it
    otherwise. */
 static void ds__cuda_lock(void) {
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__tls.capture_locked++;
 }
 
 static void ds__cuda_unlock(void) {
     ds__tls.capture_locked--;
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 /* CUDA's codes with devstream's results. After a code of DS_ERR_FAILED, this process cannot use the
@@ -16774,9 +16756,9 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
     return DS_OK;
 }
 
-/* Opens a scope with the device current until ds__cuda_leave. A failed call needs no
-   ds__cuda_leave. */
-static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
+/* Opens a scope with the device current until ds__cuda_scope_end. A failed call needs no
+   ds__cuda_scope_end. */
+static inline ds_result ds__cuda_scope_begin(ds__cuda_scope *scope, int device) {
     int now = -1;
     ds__cuda_anywhere(scope, device);
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)))
@@ -16791,7 +16773,7 @@ static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
 }
 
 /* Closes a scope: the former device is current again. */
-static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
+static inline void ds__cuda_scope_end(const ds__cuda_scope *scope) {
     void *context;
     if (DS__UNLIKELY(scope->pushed))
         (void)ds__cuda.cuCtxPopCurrent(&context);
@@ -16799,7 +16781,7 @@ static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
 
 /* Opens a scope for clean-up, which proceeds even if the device cannot be made current. */
 static void ds__cuda_enter_or_not(ds__cuda_scope *scope, int device) {
-    if (ds__cuda_enter(scope, device) < 0 && ds__cuda_enter(scope, device) < 0)
+    if (ds__cuda_scope_begin(scope, device) < 0 && ds__cuda_scope_begin(scope, device) < 0)
         ds__cuda_anywhere(scope, device);
 }
 
@@ -16822,7 +16804,7 @@ static inline ds_result ds__cuda_mine(const ds__cuda_stream *s) {
 static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream *s) {
     ds_result r = ds__cuda_mine(s);
     if (DS__LIKELY(r == DS_OK))
-        r = ds__cuda_enter(scope, s->device);
+        r = ds__cuda_scope_begin(scope, s->device);
     if (DS__LIKELY(r == DS_OK))
         scope->capture = atomic_load_explicit(&s->capture, memory_order_relaxed);
     return r;
@@ -16831,7 +16813,7 @@ static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream
 /* cuda/device.h - start-up and devices.
 
    Finds the CUDA devices and the entry points of the driver library (ds__cuda_probe) and starts the
-   driver (ds__cuda_start). Implements the device entries: properties, memory, links, speed, peer
+   driver (ds__cuda_init). Implements the device entries: properties, memory, links, speed, peer
    access, priorities and synchronisation. Reset is not supported.
 
    Invariants: ds__cuda_probe creates no context. Peer access is asked for once for each ordered
@@ -16930,7 +16912,7 @@ static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, i
     return DS__RT(scope, cudaDeviceGetAttribute, (out, attribute, device));
 }
 
-static ds_result ds__cuda_start(void) {
+static ds_result ds__cuda_init(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda.side[i] = NULL;
@@ -16999,14 +16981,14 @@ static ds_result ds__cuda_device_speed(int device, int *out_engines, double *out
 
 static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *out_total) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
     r = DS__RT(scope, cudaMemGetInfo, (out_free, out_total));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17016,7 +16998,7 @@ static int ds__cuda_device_used(int device) {
 
 static ds_result ds__cuda_device_synchronize(int device) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     /* before the wait, which then covers all launches of these modules */
@@ -17034,7 +17016,7 @@ static ds_result ds__cuda_device_synchronize(int device) {
         }
         ds__mutex_unlock(&ds__cuda.mutex);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17068,13 +17050,13 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
     if (!known) {
         ds__cuda_scope scope;
         int can = 0;
-        ds_result r = ds__cuda_enter(&scope, device);
+        ds_result r = ds__cuda_scope_begin(&scope, device);
         if (r < 0)
             return r;
         r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
         if (r == DS_OK && can)
             r = ds__cuda_enable_peer(&scope, peer, &can);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
         if (r < 0)
             return r;
         known = can ? 2 : 1;
@@ -17086,11 +17068,11 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
 
 static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_greatest) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaDeviceGetStreamPriorityRange, (out_least, out_greatest));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17352,19 +17334,19 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
-    ds_result r = ds__cuda_enter(&scope, legacy->device);
+    ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
         if (ds__cuda_with_legacy(s, legacy))
             DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17387,7 +17369,7 @@ static cudaError_t ds__cuda_mark(const ds__cuda_scope *scope, cudaEvent_t *event
 }
 
 static void ds__cuda_unlock_for_events(void) {
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     ds__cuda_unlock();
 }
 
@@ -17401,7 +17383,7 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
     for (;;) {
         size_t count = 2; /* the legacy stream and `ended` */
         ds__cuda_lock();
-        ds__lock_take(&ds__cuda.lock);
+        ds__spinlock_lock(&ds__cuda.lock);
         for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
             count++;
         if (count <= room)
@@ -17457,7 +17439,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
     cudaEvent_t *events = NULL;
     size_t count = 0;
-    ds_result r = ds__cuda_enter(&scope, legacy->device);
+    ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
     /* first the legacy stream: beside a capture of a blocking stream its query is refused, while a
@@ -17473,7 +17455,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     if (r == DS_OK)
         r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
     r = ds__cuda_await_marks(&scope, r, events, count);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17491,7 +17473,7 @@ static ds_result ds__cuda_stream_query(void *stream) {
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17530,7 +17512,7 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17559,20 +17541,20 @@ static void ds__cuda_link_stream(ds__cuda_stream *s) {
 }
 
 static void ds__cuda_list_stream(ds__cuda_stream *s) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     ds__cuda_link_stream(s);
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
 }
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     if (s->previous)
         s->previous->next = s->next;
     else if (ds__cuda.streams == s)
         ds__cuda.streams = s->next;
     if (s->next)
         s->next->previous = s->previous;
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
 }
 
 /* Creates a stream on the device that is current; *priority becomes the one in effect. */
@@ -17625,10 +17607,10 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     s->blocking = (flags & DS_STREAM_BLOCKING) != 0;
     ds_result r = DS_OK;
     if (kind == DS__STREAM_NEW) {
-        r = ds__cuda_enter(&scope, device);
+        r = ds__cuda_scope_begin(&scope, device);
         if (r == DS_OK) {
             r = ds__cuda_make_stream(&scope, flags, priority, &s->handle);
-            ds__cuda_leave(&scope);
+            ds__cuda_scope_end(&scope);
         }
     } else {
         *priority = 0;
@@ -17647,10 +17629,10 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
 /* Returns 1 if another stream object has the handle. */
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next)
         found |= o != s && !o->hidden && o->handle == s->handle && o->device == s->device;
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     return found;
 }
 
@@ -17666,7 +17648,7 @@ static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
    owner. Returns 0 if there is no such object. */
 static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     ds__cuda_stream *o;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (o = ds__cuda.streams; o; o = o->next)
         if (o->given && o->handle == s->handle && o->device == s->device)
             break;
@@ -17674,7 +17656,7 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
         o->owned = 1;
         o->given = 0;
     }
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     return o != NULL;
 }
 
@@ -17734,9 +17716,9 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     if (DS__UNLIKELY(owned && ds__captures_open()))
         ds__cuda_find_spoilt(
             &scope, "a stream that was forked into the capture was destroyed before it was joined");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (s->stage)
-        ds__cuda_stage_drop(s->stage);
+        ds__cuda_stage_unref(s->stage);
     ds__cuda_free_stream(s);
 }
 
@@ -17754,11 +17736,11 @@ static void ds__cuda_stream_destroy(void *stream) {
 
 /* Takes the handle away from the object. given: the caller becomes its owner. */
 static void ds__cuda_hide(ds__cuda_stream *s, int given) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     s->owned = s->blocking = 0;
     s->hidden = 1;
     s->given = given;
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
 }
 
 static void ds__cuda_stream_unwrap(void *stream) {
@@ -17775,18 +17757,18 @@ static void ds__cuda_stream_hide(void *stream) {
         return;
     ds__cuda_enter_or_not(&scope, s->device);
     ds__cuda_stop_capture(&scope, s, 0);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 /* Adds a wrapper to the list, unless it is the second owner of its handle. */
 static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     int taken = 0;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next)
         taken |= o->owned && o->handle == s->handle && o->device == s->device;
     if (!taken)
         ds__cuda_link_stream(s);
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner") : DS_OK;
 }
 
@@ -17816,14 +17798,14 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
     ds__cuda_stream *s = ds__cuda_new_stream(native, device, DS__STREAM_NEW);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         r = DS__RT(scope, cudaStreamGetFlags, (s->handle, &flags));
         if (r == DS_OK)
             r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
         if (r == DS_OK)
             r = ds__cuda_check_device(&scope, s);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
     s->owned = own;
@@ -17890,10 +17872,10 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
     ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         r = ds__cuda_make_event(&scope, flags, &event);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0) {
         ds__host_free(e);
@@ -17912,7 +17894,7 @@ static void ds__cuda_event_destroy(void *event) {
         ds__cuda_event *older = e->older;
         ds__cuda_enter_or_not(&scope, e->device);
         (void)DS__RT_CODE(scope, cudaEventDestroy, (e->event));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
         ds__host_free(e);
         e = older;
     }
@@ -17923,7 +17905,7 @@ static ds_result ds__cuda_event_query(void *event) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
-    ds_result r = ds__cuda_enter(&scope, e->device);
+    ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
@@ -17931,7 +17913,7 @@ static ds_result ds__cuda_event_query(void *event) {
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuEventQuery");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17940,12 +17922,12 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     ds__cuda_scope scope;
     if (timeout_ns != DS__FOREVER)
         return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
-    ds_result r = ds__cuda_enter(&scope, e->device);
+    ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     r = DS__RT(scope, cudaEventSynchronize, (e->event));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -17955,7 +17937,7 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     float ms = 0;
-    ds_result r = ds__cuda_enter(&scope, a->device);
+    ds_result r = ds__cuda_scope_begin(&scope, a->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
@@ -17967,7 +17949,7 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     /* "not ready": an event was recorded again in this moment */
     r = code == cudaErrorNotReady ? DS_NOT_READY
                                   : ds__cuda_check(&scope, code, "cudaEventElapsedTime");
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         *out_ms = (double)ms;
     return r;
@@ -17989,11 +17971,11 @@ static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
     const ds__cuda_event *e = event;
     cudaIpcEventHandle_t handle;
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, e->device);
+    ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaIpcGetEventHandle, (&handle, e->event));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         memcpy(out, &handle, sizeof handle);
     return r;
@@ -18007,11 +17989,11 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         cudaError_t code = DS__RT_CODE(scope, cudaIpcOpenEventHandle, (&event, handle));
         r = ds__cuda_import_result(&scope, code, "cudaIpcOpenEventHandle");
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0) {
         ds__host_free(e);
@@ -18040,14 +18022,14 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
    (ds__tls.in_callback). */
 
 static void ds__cuda_unlist_host(ds__cuda_host *h) {
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     if (h->previous)
         h->previous->next = h->next;
     else
         ds__cuda.hosts = h->next;
     if (h->next)
         h->next->previous = h->previous;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
 }
 
 /* Invokes the function unless it failed, a callback in any case, and the destructor. The caller
@@ -18090,13 +18072,13 @@ static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_strea
                                ds__cuda_host *h) {
     h->device = s->device;
     atomic_fetch_add(&ds__cuda.host_count, 1);
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     h->previous = NULL;
     h->next = ds__cuda.hosts;
     if (h->next)
         h->next->previous = h;
     ds__cuda.hosts = h;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
     ds_result r = DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_host_main, h, 0));
     if (r < 0) {
         ds__cuda_unlist_host(h);
@@ -18140,7 +18122,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op
         else if (r == DS_OK)
             r = op->flags & DS__OP_BLOCKS ? ds__cuda_refuse_pageable(&scope)
                                           : ds__cuda_host_in_capture(&scope, s, op);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0 || capturing)
         ds__host_free(h);
@@ -18327,11 +18309,11 @@ static ds_result ds__cuda_stage_create(const ds__cuda_scope *scope, ds__cuda_sta
 static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     if (!s->stage) {
         ds_result r = DS_OK;
-        ds__lock_take(&ds__cuda.host_lock);
+        ds__spinlock_lock(&ds__cuda.host_lock);
         ds__cuda_stage *stage = ds__cuda.stages;
         if (stage)
             ds__cuda.stages = stage->next;
-        ds__lock_give(&ds__cuda.host_lock);
+        ds__spinlock_unlock(&ds__cuda.host_lock);
         if (!stage)
             r = ds__cuda_stage_create(scope, &stage);
         if (r < 0)
@@ -18345,21 +18327,21 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
 
 /* Drops a user of a buffer. The last one keeps it for another stream: a host function, which may
    not call cudart, cannot free it. */
-static void ds__cuda_stage_drop(ds__cuda_stage *stage) {
+static void ds__cuda_stage_unref(ds__cuda_stage *stage) {
     if (atomic_fetch_sub(&stage->users, 1) != 1)
         return;
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     stage->next = ds__cuda.stages;
     ds__cuda.stages = stage;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
 }
 
 /* Drops a user of a copy. The last one frees the copy, which may have no buffer yet. */
-static void ds__cuda_staged_drop(ds__cuda_staged *w) {
+static void ds__cuda_staged_unref(ds__cuda_staged *w) {
     if (atomic_fetch_sub(&w->users, 1) != 1)
         return;
     if (w->stage)
-        ds__cuda_stage_drop(w->stage);
+        ds__cuda_stage_unref(w->stage);
     ds__host_free(w);
 }
 
@@ -18377,7 +18359,7 @@ static void ds__cuda_piece_run(void *user) {
 }
 
 static void ds__cuda_piece_end(void *user) {
-    ds__cuda_staged_drop(((ds__cuda_piece *)user)->whole);
+    ds__cuda_staged_unref(((ds__cuda_piece *)user)->whole);
 }
 
 static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
@@ -18388,7 +18370,7 @@ static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda
     atomic_fetch_add(&p->whole->users, 1);
     ds_result r = ds__cuda_post(scope, s, &p->host);
     if (r < 0)
-        ds__cuda_staged_drop(p->whole);
+        ds__cuda_staged_unref(p->whole);
     return r;
 }
 
@@ -18484,9 +18466,9 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     ds_result r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
         r = ds__cuda_stage_copy(&scope, s, w, op, wide, rows);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
-    ds__cuda_staged_drop(w);
+    ds__cuda_staged_unref(w);
     return r;
 }
 
@@ -18525,7 +18507,7 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
     if (!scope.capture)
         scope.capture = capture;
     r = DS__RT(scope, cudaStreamWaitEvent, (s->handle, event, 0));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -18546,9 +18528,9 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
     if (r < 0)
         return r;
     uint64_t capture = scope.capture;
-    ds__lock_take(&other->lock); /* no error is reported under it, see ds__cuda_mark */
+    ds__spinlock_lock(&other->lock); /* no error is reported under it, see ds__cuda_mark */
     cudaError_t code = ds__cuda_mark(&scope, &other->mark, other->handle, &call);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (code == cudaSuccess)
         r = ds__cuda_on(&scope, s);
     if (code == cudaSuccess && r == DS_OK) {
@@ -18556,9 +18538,9 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
             scope.capture = capture;
         call = "cudaStreamWaitEvent";
         code = DS__RT_CODE(scope, cudaStreamWaitEvent, (s->handle, other->mark, 0));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
-    ds__lock_give(&other->lock);
+    ds__spinlock_unlock(&other->lock);
     return r == DS_OK ? ds__cuda_check(&scope, code, call) : r;
 }
 
@@ -18574,7 +18556,7 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
     if (r < 0)
         return r;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0)
         return r;
     if (capturing) /* the stream would have to live as long as the unknown capture */
@@ -18602,7 +18584,7 @@ static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
         return r;
     r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(op->places >> DS__OP_DST & 255u),
                       ds__cuda_where(op->places >> DS__OP_SRC & 255u));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -18651,7 +18633,7 @@ static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
         else
             DS__DR(scope, r, cuMemsetD2D32Async, (address, pitch, value, width, height, s->handle));
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -18694,7 +18676,7 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     ds__cuda_scope scope;
     if (device < 0)
         device = 0;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     ds__mutex_lock(&ds__cuda.mutex);
@@ -18705,7 +18687,7 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
         r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
     if (r == DS_OK)
         r = DS__RT(scope, cudaStreamSynchronize, (ds__cuda.side[device]));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -18888,11 +18870,11 @@ __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *
 
 static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     r = ds__cuda_ready(&scope, kernel);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -19118,7 +19100,7 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     } else if (r == DS_OK) {
         r = ds__cuda_launch_items(&scope, s, op, params, &first, &count);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -19167,7 +19149,7 @@ typedef struct ds__cuda_own {
 typedef struct ds__cuda_owns {
     ds__cuda_own *at;
     uint32_t count;
-    uint32_t room;
+    size_t room;
 } ds__cuda_owns;
 
 typedef struct ds__cuda_graph {
@@ -19216,15 +19198,15 @@ typedef struct ds__cuda_task {
 
 static void ds__cuda_task_end(void *user) {
     ds__cuda_task *h = user;
-    ds__object_drop(h->payload);
+    ds__object_unref(h->payload);
     ds__host_free(h);
 }
 
 /* Returns a new task for a host node, or for a copy or fill of host memory. NULL: no memory, which
    is reported. */
-static ds__object *ds__cuda_task_new(const ds__node *n) {
+static ds__object *ds__cuda_task_create(const ds__node *n) {
     ds__cuda_task *h = ds__host_alloc(sizeof *h);
-    ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
+    ds__object *o = h ? ds__object_create(h, ds__cuda_task_end) : NULL;
     if (!o) {
         ds__host_free(h);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
@@ -19232,7 +19214,7 @@ static ds__object *ds__cuda_task_new(const ds__node *n) {
     }
     atomic_store(&h->fn, n->kind == DS_NODE_HOST ? n->op.u.host.fn : ds__cuda_host_work);
     h->user = n->kind == DS_NODE_HOST ? n->op.u.host.user : &h->op;
-    h->payload = ds__object_keep(n->payload);
+    h->payload = ds__object_ref(n->payload);
     h->op = n->op;
     return o;
 }
@@ -19254,19 +19236,19 @@ static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
 /* Makes room for one more entry. Returns 0 if there is no memory, which is reported. */
 static int ds__cuda_own_room(ds__cuda_owns *list) {
-    return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
+    return ds__graph_array_reserve(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
 /* Keeps an object for a node, or under a tag. Returns 0 if there is no memory. */
-static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
+static int ds__cuda_own_add(ds__cuda_owns *list, uint32_t node, ds__object *o) {
     if (!ds__cuda_own_room(list))
         return 0;
-    list->at[list->count++] = (ds__cuda_own){ node, ds__object_keep(o) };
+    list->at[list->count++] = (ds__cuda_own){ node, ds__object_ref(o) };
     return 1;
 }
 
 /* Drops the objects that are kept for a node or under a tag. */
-static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
+static void ds__cuda_own_remove(ds__cuda_owns *list, uint32_t node) {
     uint32_t kept = 0;
     uint32_t count = list->count;
     for (uint32_t i = 0; i < count; i++) {
@@ -19274,7 +19256,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
         if (own.node != node)
             list->at[kept++] = own;
         else
-            ds__object_drop(own.object);
+            ds__object_unref(own.object);
     }
     list->count = kept;
 }
@@ -19282,7 +19264,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
 /* Drops all objects, and frees the list. */
 static void ds__cuda_own_end(ds__cuda_owns *list) {
     for (uint32_t i = 0; i < list->count; i++)
-        ds__object_drop(list->at[i].object);
+        ds__object_unref(list->at[i].object);
     ds__host_free(list->at);
     memset(list, 0, sizeof *list);
 }
@@ -19291,8 +19273,8 @@ static void ds__cuda_own_end(ds__cuda_owns *list) {
    list. Returns 0 if there is no memory. */
 static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint32_t node) {
     for (uint32_t i = 0; i < from->count; i++)
-        if (!ds__cuda_own_keep(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node,
-                               from->at[i].object))
+        if (!ds__cuda_own_add(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node,
+                              from->at[i].object))
             return 0;
     return 1;
 }
@@ -19301,7 +19283,7 @@ static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint3
    there is no memory. */
 static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t node) {
     for (size_t i = 0; i < b->object_count; i++)
-        if (!ds__cuda_own_keep(to, node, b->object[i]))
+        if (!ds__cuda_own_add(to, node, b->object[i]))
             return 0;
     for (uint32_t i = 0; i < b->count; i++)
         if (b->node[i]->child &&
@@ -19445,10 +19427,10 @@ static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c)
     if (o->per_thread && o->thread != ds__cuda_this_thread())
         return 0;
     /* the handle of a per-thread stream means that of the current device */
-    if (o->per_thread && ds__cuda_enter(&there, o->device) < 0)
+    if (o->per_thread && ds__cuda_scope_begin(&there, o->device) < 0)
         return 0;
     cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (o->handle, &status));
-    ds__cuda_leave(&there);
+    ds__cuda_scope_end(&there);
     return code == cudaSuccess && status == cudaStreamCaptureStatusInvalidated;
 }
 
@@ -19628,11 +19610,11 @@ static ds_result ds__cuda_wait_streams(void) {
         ds__cuda_scope scope;
         if (!atomic_load(&ds__cuda.used[i]))
             continue;
-        r = ds__cuda_enter(&scope, i);
+        r = ds__cuda_scope_begin(&scope, i);
         if (r < 0)
             return r;
         r = ds__cuda_wait_streams_of(&scope);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
         if (r == DS_ERR_FAILED)
             r = DS_OK;
     }
@@ -19735,14 +19717,14 @@ static ds_result ds__cuda_append_unknown(ds__body *b, cudaGraphNode_t native) {
     ds__op op;
     memset(&op, 0, sizeof op);
     op.kind = DS__OP_NOTHING;
-    ds__node *n = ds__node_make(&op, b->device, 0);
+    ds__node *n = ds__node_create(&op, b->device, 0);
     if (n) {
         n->kind = DS_NODE_NATIVE;
         n->native = native;
     }
     ds_result r = n ? ds__body_append(b, n, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0)
-        ds__node_free(n);
+        ds__node_destroy(n);
     return r;
 }
 
@@ -19982,7 +19964,7 @@ static ds_result ds__cuda_add_host(const ds__cuda_scope *scope, ds__cuda_graph *
                                    cudaGraphNode_t *out) {
     struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    ds__object *task = ds__cuda_task_new(n);
+    ds__object *task = ds__cuda_task_create(n);
     if (!task || !ds__cuda_own_room(&g->owns))
         goto fail;
     host.userData = task->user;
@@ -19993,7 +19975,7 @@ static ds_result ds__cuda_add_host(const ds__cuda_scope *scope, ds__cuda_graph *
     return DS_OK;
 
 fail:
-    ds__object_drop(task);
+    ds__object_unref(task);
     return r;
 }
 
@@ -20006,7 +19988,7 @@ static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph 
         r = DS__RT(*scope, cudaGraphAddChildGraphNode,
                    (out, to->graph, to->after, to->count, child->graph));
     if (r < 0)
-        ds__cuda_own_drop(&g->owns, index);
+        ds__cuda_own_remove(&g->owns, index);
     return r;
 }
 
@@ -20060,11 +20042,11 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
                         "a graph cannot copy between devices of different drivers");
     ds_result r = n->child && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
     if (r == DS_OK)
-        r = ds__cuda_enter(&scope, n->device.index);
+        r = ds__cuda_scope_begin(&scope, n->device.index);
     if (r < 0)
         return r;
     r = ds__cuda_add_native(&scope, g, n, index, &to, out);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -20101,22 +20083,22 @@ static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
     if (g->graph) {
         ds__cuda_enter_or_not(&scope, device);
         ds__cuda_drop_graph(&scope, g->graph);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     ds__cuda_own_end(&g->owns);
     ds__host_free(g);
 }
 
 /* Makes an empty native graph. */
-static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
+static ds_result ds__cuda_graph_create_empty(int device, ds__cuda_graph **out) {
     ds__cuda_scope scope;
     ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     if (!g)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         r = DS__RT(scope, cudaGraphCreate, (&g->graph, 0));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0)
         ds__host_free(g);
@@ -20129,14 +20111,14 @@ static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
 static ds_result ds__cuda_connect_later(const ds__body *b, const ds__cuda_graph *g,
                                         const cudaGraphNode_t *nodes) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < b->count; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
             if (b->node[i]->deps[k] > i)
                 r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -20146,7 +20128,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
                                 cudaGraphNode_t *nodes, ds__cuda_graph **out) {
     cudaGraphNode_t *after = nodes + b->count;
     ds__cuda_graph *g = NULL;
-    ds_result r = ds__cuda_graph_make(b->device.index, &g);
+    ds_result r = ds__cuda_graph_create_empty(b->device.index, &g);
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
@@ -20200,7 +20182,7 @@ static ds_result ds__cuda_child_native(ds__body *child) {
 
 static ds_result ds__cuda_graph_create(ds__body *b) {
     ds__cuda_graph *g = NULL;
-    ds_result r = ds__cuda_graph_make(b->device.index, &g);
+    ds_result r = ds__cuda_graph_create_empty(b->device.index, &g);
     b->native = g;
     return r;
 }
@@ -20218,12 +20200,12 @@ static ds_result ds__cuda_usable(const ds__body *b) {
     if (DS__LIKELY(!g->capture))
         return g->graph ? DS_OK
                         : ds__fail(DS_ERR_ILLEGAL_STATE, "the capture into the graph failed");
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     if (g->capture->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(&scope, g->capture))
         g->capture->status = DS_CAPTURE_INVALIDATED;
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return g->capture->status == DS_CAPTURE_ACTIVE
                ? DS_OK
                : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, g->capture, 0, "");
@@ -20235,18 +20217,18 @@ static ds_result ds__cuda_read_before_last(ds__body *b) {
     ds__cuda_scope scope;
     ds__node *n = b->node[b->count - 1];
     uint32_t before = b->count - 1;
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     b->count = before;
     r = ds__cuda_read_nodes(&scope, b);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         r = ds__body_append(b, n, NULL, 0);
     if (r == DS_OK)
         return r;
     while (b->count > before)
-        ds__node_free(b->node[--b->count]);
+        ds__node_destroy(b->node[--b->count]);
     b->node[b->count++] = n;
     return r;
 }
@@ -20287,11 +20269,11 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
         ends[i] = ds__cuda_native(b->node[(uint32_t)from[i].id - 1]);
         ends[count + i] = ds__cuda_native(b->node[(uint32_t)to[i].id - 1]);
     }
-    r = ds__cuda_enter(&scope, b->device.index);
+    r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r == DS_OK) {
         r = ds__cuda_connect(&scope, ((ds__cuda_graph *)b->native)->graph, ends, ends + count,
                              count);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     ds__host_free(ends);
     return r;
@@ -20326,10 +20308,10 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     if (r == DS_OK && !ds__cuda_own_copy(&g->owns, &old->owns, DS__CUDA_NOWHERE))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
-        r = ds__cuda_enter(&scope, from->device.index);
+        r = ds__cuda_scope_begin(&scope, from->device.index);
     if (r == DS_OK) {
         r = ds__cuda_clone(&scope, old->graph, nodes, from->count, &g->graph, nodes + from->count);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     for (uint32_t i = 0; i < from->count && r == DS_OK; i++)
         to->node[i]->native = nodes[from->count + i];
@@ -20375,7 +20357,7 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
     struct cudaHostNodeParams host = { ds__cuda_host_node, task };
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     switch (ds__cuda_type(n)) {
@@ -20410,7 +20392,7 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
     default:
         break;
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -20435,9 +20417,9 @@ static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNod
         return ds__cuda_set_child(scope, node, n->child, owns, tag);
     if (type != cudaGraphNodeTypeHost)
         return ds__cuda_set(n, device, NULL, node, NULL);
-    ds__object *task = ds__cuda_task_new(n);
+    ds__object *task = ds__cuda_task_create(n);
     if (!task || !ds__cuda_own_room(owns)) {
-        ds__object_drop(task);
+        ds__object_unref(task);
         return DS_ERR_OUT_OF_MEMORY;
     }
     owns->at[owns->count++] = (ds__cuda_own){ tag, task };
@@ -20533,7 +20515,7 @@ static ds_result ds__cuda_set_in_place(ds__body *b, uint32_t index, const ds__no
     const ds__node *old = b->node[index];
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r < 0)
         return r;
     cudaGraphNode_t node = ds__cuda_native(old);
@@ -20547,12 +20529,12 @@ static ds_result ds__cuda_set_in_place(ds__body *b, uint32_t index, const ds__no
     if (r < 0 && priority)
         DS_IGNORE(ds__cuda_set_priority(&scope, node, old->priority));
     if (r == DS_OK && owns.count) {
-        ds__cuda_own_drop(&g->owns, index);
+        ds__cuda_own_remove(&g->owns, index);
         g->owns.at[g->owns.count++] = owns.at[0];
         owns.count = 0;
     }
     ds__cuda_own_end(&owns);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -20578,7 +20560,7 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
 
 /* cuda/graph_keep.h - lifetime of the objects that executables need.
 
-   Makes a CUDA user object that owns all kept objects of an executable (ds__cuda_keep_make), and
+   Makes a CUDA user object that owns all kept objects of an executable (ds__cuda_keep_create), and
    moves it into a graph before instantiation (ds__cuda_retain). ds__cuda_exec_end destroys an
    executable.
 
@@ -20593,7 +20575,7 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
    thread. */
 
 /* Takes a keep out of the list. host_lock is held. */
-static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
+static void ds__cuda_keep_unlist(ds__cuda_keep *k) {
     if (k->previous)
         k->previous->next = k->next;
     else
@@ -20610,18 +20592,18 @@ static void CUDART_CB ds__cuda_keep_end(void *user) {
     if (!atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN))
         return;
     for (uint32_t i = 0; i < k->count; i++)
-        ds__object_drop(k->object[i]);
-    ds__lock_take(&ds__cuda.host_lock);
-    ds__cuda_unlist_keep(k);
+        ds__object_unref(k->object[i]);
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    ds__cuda_keep_unlist(k);
     /* under the lock: the driver may stop after its release, and the program's allocator may
        change */
     ds__host_free(k);
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
 }
 
 /* Makes a user object that owns all objects of the list. An empty list makes none: *out is NULL. */
-static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_owns *owns,
-                                    cudaUserObject_t *out) {
+static ds_result ds__cuda_keep_create(const ds__cuda_scope *scope, const ds__cuda_owns *owns,
+                                      cudaUserObject_t *out) {
     *out = NULL;
     if (!owns->count)
         return DS_OK;
@@ -20629,13 +20611,13 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
     if (!k)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     for (; k->count < owns->count; k->count++)
-        k->object[k->count] = ds__object_keep(owns->at[k->count].object);
-    ds__lock_take(&ds__cuda.host_lock);
+        k->object[k->count] = ds__object_ref(owns->at[k->count].object);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     k->next = ds__cuda.keeps;
     if (k->next)
         k->next->previous = k;
     ds__cuda.keeps = k;
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
     ds_result r = DS__RT(*scope, cudaUserObjectCreate,
                          (out, k, ds__cuda_keep_end, 1, cudaUserObjectNoDestructorSync));
     if (r < 0) {
@@ -20646,21 +20628,21 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
 }
 
 /* Releases a user object, which may be NULL. */
-static void ds__cuda_keep_drop(const ds__cuda_scope *scope, cudaUserObject_t object) {
+static void ds__cuda_keep_unref(const ds__cuda_scope *scope, cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
         code = DS__RT_CODE(*scope, cudaUserObjectRelease, (object, 1));
 }
 
-/* Makes a user object, as ds__cuda_keep_make, and moves it into the graph. */
+/* Makes a user object, as ds__cuda_keep_create, and moves it into the graph. */
 static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph,
                                  const ds__cuda_owns *owns, cudaUserObject_t *out) {
-    ds_result r = ds__cuda_keep_make(scope, owns, out);
+    ds_result r = ds__cuda_keep_create(scope, owns, out);
     if (r < 0 || !*out)
         return r;
     r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, *out, 1, cudaGraphUserObjectMove));
     if (r < 0) {
-        ds__cuda_keep_drop(scope, *out);
+        ds__cuda_keep_unref(scope, *out);
         *out = NULL;
     }
     return r;
@@ -20684,7 +20666,7 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
     if (x->now != x->kept)
         ds__cuda_drop_graph(&scope, x->now);
     ds__cuda_drop_graph(&scope, x->kept);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (x->now_node != x->kept_node)
         ds__host_free(x->now_node);
     ds__host_free(x->kept_node);
@@ -20692,7 +20674,7 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
     ds__host_free(x->on);
     ds__cuda_own_end(&x->owns);
     if (x->held)
-        ds__body_free(x->held);
+        ds__body_destroy(x->held);
     ds__host_free(x);
 }
 
@@ -20733,7 +20715,7 @@ static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
         ds__node *copy = ds__node_copy(n);
         r = copy ? ds__body_append(held, copy, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
         if (r < 0)
-            ds__node_free(copy);
+            ds__node_destroy(copy);
     }
     return r;
 }
@@ -20753,7 +20735,7 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     const ds__cuda_graph *g = b->native;
     ds__cuda_scope scope;
     cudaUserObject_t object;
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
     r = ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
@@ -20772,7 +20754,7 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
             x->exec = NULL;
         ds__cuda_unretain(&scope, from, object);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -20796,7 +20778,7 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                      (unsigned)b->count);
     if (r == DS_OK) {
-        x->held = ds__body_new(b->driver, b->device);
+        x->held = ds__body_create(b->driver, b->device);
         r = x->held ? ds__cuda_hold(x->held, b) : DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK)
@@ -20896,7 +20878,7 @@ static ds_result ds__cuda_update_to(ds__cuda_exec *x, const ds__body *b, ds__cud
                                     ds__cuda_mismatch *out) {
     ds__cuda_scope scope;
     cudaGraph_t clone = NULL;
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
     if (x->kept)
@@ -20910,7 +20892,7 @@ static ds_result ds__cuda_update_to(ds__cuda_exec *x, const ds__body *b, ds__cud
         r = ds__cuda_become(&scope, x, next, out);
     if (r < 0)
         ds__cuda_drop_graph(&scope, clone);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -20942,7 +20924,7 @@ static ds_result ds__cuda_change_next(const ds__cuda_scope *scope, const ds__cud
     cudaGraphNode_t node = next->nodes[index];
     ds_result r = DS_OK;
     if (fresh) {
-        ds__cuda_own_drop(&next->owns, index);
+        ds__cuda_own_remove(&next->owns, index);
         r = ds__cuda_set_in_graph(scope, node, fresh, x->on[index], &next->owns, index);
         if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&next->owns, fresh->child, index))
             r = DS_ERR_OUT_OF_MEMORY;
@@ -20970,7 +20952,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     next.nodes = ds__host_alloc((x->count + 1u) * sizeof *next.nodes);
     if (!next.nodes)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0) {
         ds__host_free(next.nodes);
         return r;
@@ -20986,7 +20968,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     if (r < 0)
         ds__cuda_drop_graph(&scope, next.graph);
     ds__host_free(next.nodes);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     ds__cuda_own_end(&next.owns);
     return r;
 }
@@ -21033,14 +21015,14 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
         return DS_OK;
     if (!x->kept)
         return ds__cuda_unnamed(index);
-    ds_result r = ds__cuda_enter(&scope, x->device);
+    ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaGraphNodeGetType, (x->kept_node[index], &type));
     if (r == DS_OK && type != cudaGraphNodeTypeHost)
         r = DS__RT(scope, cudaGraphNodeSetEnabled,
                    (x->exec, x->kept_node[index], (unsigned)enabled));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0)
         return r;
     if (enabled)
@@ -21060,7 +21042,7 @@ static ds_result ds__cuda_launch_graph(const ds__cuda_stream *s, const ds__cuda_
     if (DS__UNLIKELY(r < 0))
         return r;
     r = DS__RT(scope, cudaGraphLaunch, (x->exec, s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -21076,7 +21058,7 @@ static ds_result ds__cuda_upload(const ds__cuda_stream *s, const ds__cuda_exec *
                      "an upload cannot be captured; the capture continues");
     if (r == DS_OK)
         r = DS__RT(scope, cudaGraphUpload, (x->exec, s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -21087,13 +21069,13 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
         ds__object *o = k->object[i];
         ds__cuda_task *h = o->dtor_fn == ds__cuda_task_end ? o->user : NULL;
         if (!h) {
-            ds__object_drop(o);
+            ds__object_unref(o);
             continue;
         }
         ds__object *payload = h->payload;
         atomic_store(&h->fn, NULL);
         h->payload = NULL;
-        ds__object_drop(payload);
+        ds__object_unref(payload);
     }
 }
 
@@ -21102,28 +21084,28 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
    may outlive the driver. After a second without progress, the keeps that are left are therefore
    ended here. */
 static void ds__cuda_end_keeps(void) {
-    int quiet = 0;
+    int stalled = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
         uint64_t count = 0;
-        ds__lock_take(&ds__cuda.host_lock);
+        ds__spinlock_lock(&ds__cuda.host_lock);
         ds__cuda_keep *k = ds__cuda.keeps;
         ds__cuda_keep *take = NULL;
         for (const ds__cuda_keep *i = k; i; i = i->next)
             count++;
-        quiet |= count == last && ds__now_ns() - begin > 1000000000u;
-        for (ds__cuda_keep *i = k; i && quiet && !take; i = i->next) {
+        stalled |= count == last && ds__now_ns() - begin > 1000000000u;
+        for (ds__cuda_keep *i = k; i && stalled && !take; i = i->next) {
             int pending = DS__CUDA_PENDING;
             if (atomic_compare_exchange_strong(&i->state, &pending, DS__CUDA_TAKEN))
                 take = i;
         }
-        ds__lock_give(&ds__cuda.host_lock);
+        ds__spinlock_unlock(&ds__cuda.host_lock);
         if (!k)
             return;
         if (take) {
             ds__cuda_keep_empty(take);
-            ds__lock_take(&ds__cuda.host_lock);
-            ds__cuda_unlist_keep(take);
-            ds__lock_give(&ds__cuda.host_lock);
+            ds__spinlock_lock(&ds__cuda.host_lock);
+            ds__cuda_keep_unlist(take);
+            ds__spinlock_unlock(&ds__cuda.host_lock);
             take->next = ds__cuda.left; /* only this thread uses the driver now */
             ds__cuda.left = take;
         } else {
@@ -21159,7 +21141,7 @@ static ds_result ds__cuda_record(const ds__cuda_stream *s, ds__cuda_event *e) {
     r = DS__RT(scope, cudaEventRecord, (e->event, s->handle));
     if (DS__UNLIKELY(r == DS_OK && atomic_load_explicit(&e->capture, memory_order_relaxed)))
         atomic_store(&e->capture, 0);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -21181,7 +21163,7 @@ static ds_result ds__cuda_external(const ds__cuda_stream *s, ds__cuda_event *e, 
                 ? DS__RT(scope, cudaEventRecordWithFlags,
                          (e->event, s->handle, cudaEventRecordExternal))
                 : DS__RT(scope, cudaStreamWaitEvent, (s->handle, e->event, cudaEventWaitExternal));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0 || capturing)
         return r;
     return record ? ds__cuda_record(s, e) : ds__cuda_wait(s, e);
@@ -21270,7 +21252,7 @@ static ds_result ds__cuda_launch_task(const ds__cuda_scope *scope, const ds__cud
     if (r < 0) {
         if (task->payload)
             task->payload->dtor_fn = NULL; /* before the release, which may drop the payload */
-        ds__cuda_keep_drop(scope, object);
+        ds__cuda_keep_unref(scope, object);
         return r;
     }
     r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, object, 1, cudaGraphUserObjectMove));
@@ -21295,23 +21277,23 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
     n.op.u.host.user = op->u.host.user;
     ds_result r = ds__cuda_look_at(scope, s, &now);
     if (r == DS_OK && op->u.host.dtor_fn) {
-        n.payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+        n.payload = ds__object_create(op->u.host.user, op->u.host.dtor_fn);
         if (!n.payload)
             r = DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK) {
-        task = ds__cuda_task_new(&n);
-        if (!task || !ds__cuda_own_keep(&owns, DS__CUDA_NOWHERE, task))
+        task = ds__cuda_task_create(&n);
+        if (!task || !ds__cuda_own_add(&owns, DS__CUDA_NOWHERE, task))
             r = DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK)
-        r = ds__cuda_keep_make(scope, &owns, &object);
+        r = ds__cuda_keep_create(scope, &owns, &object);
     if (r == DS_OK)
         r = ds__cuda_launch_task(scope, s, task->user, now.graph, object);
     if (r < 0 && n.payload)
         n.payload->dtor_fn = NULL;
-    ds__object_drop(n.payload);
-    ds__object_drop(task);
+    ds__object_unref(n.payload);
+    ds__object_unref(task);
     ds__cuda_own_end(&owns);
     return r;
 }
@@ -21345,7 +21327,7 @@ static void ds__cuda_replace_unknown(ds__body *b, uint32_t index, ds__node *n) {
     n->dep_room = old->dep_room;
     old->deps = NULL;
     b->node[index] = n;
-    ds__node_free(old);
+    ds__node_destroy(old);
 }
 
 /* Enters the node of an operation, the stream's last one, into the shadow graph. Its work is that
@@ -21365,12 +21347,12 @@ static uint32_t ds__cuda_note(const ds__cuda_scope *scope, const ds__cuda_stream
         index = ds__cuda_enter_last(scope, b, now.after[0], op && op->kind != DS__OP_GRAPH);
     if (index != UINT32_MAX && index >= known && b->node[index]->kind == DS_NODE_NATIVE) {
         if (!made && op)
-            made = ds__node_make(op, ds_cuda(s->device), s->priority);
+            made = ds__node_create(op, ds_cuda(s->device), s->priority);
         if (made)
             ds__cuda_replace_unknown(b, index, made);
         made = NULL;
     }
-    ds__node_free(made);
+    ds__node_destroy(made);
     memcpy(ds__tls.error, before, sizeof before);
     return index;
 }
@@ -21379,7 +21361,7 @@ static uint32_t ds__cuda_note(const ds__cuda_scope *scope, const ds__cuda_stream
    error, there is no node, and they are dropped. */
 static void ds__cuda_own_settle(ds__cuda_owns *list, uint32_t index, ds_result r) {
     if (r < 0)
-        ds__cuda_own_drop(list, DS__CUDA_NEW);
+        ds__cuda_own_remove(list, DS__CUDA_NEW);
     for (uint32_t i = list->count; i-- > 0 && list->at[i].node == DS__CUDA_NEW;)
         list->at[i].node = index == UINT32_MAX ? DS__CUDA_NOWHERE : index;
 }
@@ -21389,19 +21371,19 @@ static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_str
                                        ds__capture *c, const ds__op *op) {
     ds__cuda_graph *g = c->body->native;
     uint32_t index = UINT32_MAX;
-    ds__node *n = ds__node_make(op, ds_cuda(s->device), s->priority);
+    ds__node *n = ds__node_create(op, ds_cuda(s->device), s->priority);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
-    ds__object *task = ds__cuda_task_new(n);
+    ds__object *task = ds__cuda_task_create(n);
     ds_result r =
-        task && ds__cuda_own_keep(&g->owns, DS__CUDA_NEW, task) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+        task && ds__cuda_own_add(&g->owns, DS__CUDA_NEW, task) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task->user));
     if (r == DS_OK)
         index = ds__cuda_note(scope, s, c, op, n);
     else
         ds__node_discard(n);
-    ds__object_drop(task);
+    ds__object_unref(task);
     ds__cuda_own_settle(&g->owns, index, r);
     return r;
 }
@@ -21479,7 +21461,7 @@ static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
     if (r < 0)
         return r;
     r = ds__cuda_move(&scope, s->handle, op, DS__CUDA_ASK, DS__CUDA_ASK);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -21629,7 +21611,7 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
         if (r == DS_OK && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM))
             ds__cuda_note_joined(&scope, s);
     }
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -21766,7 +21748,7 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
     for (size_t i = 0; i < count; i++)
         after[i] = ds__cuda_native(c->body->node[deps[i]]);
     r = ds__cuda_begin_listed(&scope, s, c, after, count, o);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0)
         goto fail;
     ds__host_free(after);
@@ -21867,7 +21849,7 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
         atomic_store(&s->capture, 0);
     }
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     ds__cuda_end_siblings(streams);
     return r;
 }
@@ -21916,7 +21898,7 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
         }
     }
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -21977,7 +21959,7 @@ static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out,
     if (r == DS_OK)
         r = ds__cuda_list_after(&scope, &now, c->body, out, room, out_count);
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -22018,7 +22000,7 @@ static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *node
     if (r == DS_OK)
         r = ds__cuda_update_after(&scope, s, c->body, nodes, count, set);
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -22057,7 +22039,7 @@ static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
    it. Returns 0 if devstream does not own it. The stream's objects stay, without a handle. */
 static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_origin *o) {
     int owned = 0;
-    ds__lock_take(&ds__cuda.lock);
+    ds__spinlock_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
         owned |= s->owned && s->handle == o->handle && s->device == o->device;
     for (ds__cuda_stream *s = ds__cuda.streams; s && owned; s = s->next)
@@ -22066,7 +22048,7 @@ static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_orig
             s->hidden = 1;
             s->blocking = s->owned = 0;
         }
-    ds__lock_give(&ds__cuda.lock);
+    ds__spinlock_unlock(&ds__cuda.lock);
     if (owned)
         (void)DS__RT_CODE(*scope, cudaStreamDestroy, (o->handle));
     return owned;
@@ -22090,7 +22072,7 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     int ended = ds__cuda_try_end(&scope, c) || ds__cuda_drop_origin(&scope, o);
     ds__cuda_stream *streams = ds__cuda_give_up(c, ended);
     ds__cuda_unlock();
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (!ended)
         ds__log_warn(
             "capture #%llu remains open in CUDA: only the thread that began it can end it, "
@@ -22136,13 +22118,13 @@ static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
    ds__cuda.near and never change.
    Locks: none.
    Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
-   Allocations for the allocator (ds__tls.quiet) run in relaxed capture mode; other allocations do
+   Allocations for the allocator (ds__tls.relaxed) run in relaxed capture mode; other allocations do
    not, as with cudaMalloc. */
 
 /* Relaxes the capture mode for a call of the allocator, which may run beside an open capture. Like
    ds__cuda_relax. */
 static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
-    return ds__tls.quiet ? ds__cuda_relax(scope, mode) : 0;
+    return ds__tls.relaxed ? ds__cuda_relax(scope, mode) : 0;
 }
 
 /* Adds the free memory of the device to an error. Inside of a scope. */
@@ -22161,7 +22143,7 @@ __attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope 
 
 static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -22170,7 +22152,7 @@ static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     ds__cuda_unrelax(&scope, relaxed, mode);
     if (r == DS_ERR_OUT_OF_MEMORY)
         ds__cuda_short(&scope, size);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -22250,7 +22232,7 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
     ds__cuda_scope scope;
     unsigned long long at = 0;
     size_t page = 0;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -22264,7 +22246,7 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
             ds__fail_append(r, "; %zu bytes of address space were requested", size);
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     *out_page = page;
     *out = (void *)(uintptr_t)at;
     return r;
@@ -22280,7 +22262,7 @@ static void ds__cuda_space_release(int device, void *at, size_t size) {
     DS__DR_CODE(scope, code, cuMemAddressFree, ((uintptr_t)at, (size + page - 1) / page * page));
     (void)code;
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 /* Creates memory and maps it. The handle is released at once, so that the memory ends with its
@@ -22324,7 +22306,7 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
     ds_result r = ds__mapping_add(at, size);
     if (r < 0)
         return r;
-    r = ds__cuda_enter(&scope, device);
+    r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         enum cudaStreamCaptureMode mode;
         int relaxed = ds__cuda_relax(&scope, &mode);
@@ -22332,10 +22314,10 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
         ds__cuda_unrelax(&scope, relaxed, mode);
         if (r == DS_ERR_OUT_OF_MEMORY)
             ds__cuda_short(&scope, size);
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     if (r < 0)
-        (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+        (void)ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m);
     return r;
 }
 
@@ -22351,14 +22333,14 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     ds__cuda_enter_or_not(&scope, device);
     int relaxed = ds__cuda_relax(&scope, &mode);
     int code;
-    while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
+    while (ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m)) {
         DS__DR_CODE(scope, code, cuMemUnmap, (m.at, m.size));
         /* only for the log */
         if (code)
             DS_IGNORE(ds__cuda_fail(&scope, "cuMemUnmap", code));
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return DS_OK;
 }
 
@@ -22366,7 +22348,7 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
 
    Implements the driver's own allocator (async_alloc, async_free, async_trim, async_info) over the
    default memory pool of each device. ds__cuda_pool sets the pool up at its first use,
-   ds__cuda_pool_end restores it.
+   ds__cuda_pool_deinit restores it.
 
    Invariants: ds__cuda.pool holds a pool only after its set-up: reuse is allowed, other devices
    have access, and freed memory is kept. The former release threshold is stored and set again at
@@ -22374,12 +22356,12 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
    Locks: ds__cuda_pool takes ds__cuda.mutex across the driver calls of the set-up.
    ds__cuda_not_captured takes the capture lock, after the mutex is released, and calls CUDA under
    it. Allocation and free themselves run without a lock.
-   Threads: any. ds__cuda_pool_end runs while the driver stops. */
+   Threads: any. ds__cuda_pool_deinit runs while the driver stops. */
 
 /* Sets up the device's default pool as PyTorch does: the pool keeps freed memory, which any stream
    may use again. Stores the former threshold. The mutex is held, so that this happens once. Inside
    of a scope. */
-static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *out) {
+static ds_result ds__cuda_pool_init(const ds__cuda_scope *scope, cudaMemPool_t *out) {
     static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies,
                                                   cudaMemPoolReuseAllowOpportunistic,
                                                   cudaMemPoolReuseAllowInternalDependencies };
@@ -22421,7 +22403,7 @@ static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) 
     ds__mutex_lock(&ds__cuda.mutex);
     *out = atomic_load(&ds__cuda.pool[scope->device]);
     if (!*out) {
-        r = ds__cuda_pool_make(scope, out);
+        r = ds__cuda_pool_init(scope, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
     }
@@ -22462,7 +22444,7 @@ static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, voi
         r = DS__RT(scope, cudaMallocAsync, (out, size, s->handle));
     if (r == DS_ERR_OUT_OF_MEMORY)
         ds__cuda_short(&scope, size);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -22478,14 +22460,14 @@ static ds_result ds__cuda_async_free(int device, void *stream, void *ptr, size_t
     r = ds__cuda_not_captured(&scope, s);
     if (r == DS_OK)
         r = DS__RT(scope, cudaFreeAsync, (ptr, s->handle));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
 static ds_result ds__cuda_async_trim(int device, size_t keep) {
     ds__cuda_scope scope;
     cudaMemPool_t pool;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -22494,7 +22476,7 @@ static ds_result ds__cuda_async_trim(int device, size_t keep) {
     if (r == DS_OK)
         r = DS__RT(scope, cudaMemPoolTrimTo, (pool, keep));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -22503,7 +22485,7 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
     cudaMemPool_t pool;
     unsigned long long reserved = 0;
     unsigned long long used = 0;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     r = ds__cuda_pool(&scope, &pool);
@@ -22512,7 +22494,7 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
                    (pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
     if (r == DS_OK)
         r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrUsedMemCurrent, &used));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     *out_reserved = (size_t)reserved;
     *out_used = (size_t)used;
     return r;
@@ -22520,7 +22502,7 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
 
 /* Restores the threshold of the device's pool, and frees the memory that it keeps. Inside of a
    scope. */
-static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
+static void ds__cuda_pool_deinit(const ds__cuda_scope *scope, int device) {
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
     if (!pool)
         return;
@@ -22538,7 +22520,7 @@ static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
    Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
    (ds__cuda_import_result). No work uses the memory when it is closed or released.
    Locks: none.
-   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode. */
+   Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode. */
 
 static ds_result ds__cuda_share_alloc(int device, size_t size, void **out) {
     return ds__cuda_memory_alloc(device, size, out);
@@ -22548,14 +22530,14 @@ static ds_result ds__cuda_share_export(int device, void *base, size_t size, unsi
     cudaIpcMemHandle_t handle;
     ds__cuda_scope scope;
     (void)size;
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaIpcGetMemHandle, (&handle, base));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         memcpy(out, &handle, sizeof handle);
     return r;
@@ -22567,7 +22549,7 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
     ds__cuda_scope scope;
     (void)size;
     memcpy(&handle, bytes, sizeof handle);
-    ds_result r = ds__cuda_enter(&scope, device);
+    ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
     enum cudaStreamCaptureMode mode;
@@ -22576,7 +22558,7 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
         DS__RT_CODE(scope, cudaIpcOpenMemHandle, (out, handle, cudaIpcMemLazyEnablePeerAccess));
     r = ds__cuda_import_result(&scope, code, "cudaIpcOpenMemHandle");
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -22588,7 +22570,7 @@ static void ds__cuda_share_close(int device, void *base, size_t size) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 static void ds__cuda_share_release(int device, void *base, size_t size) {
@@ -22599,7 +22581,7 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     (void)DS__RT_CODE(scope, cudaFree, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
 }
 
 /* cuda/host_memory.h - pinned memory, release of memory, pointer queries.
@@ -22613,7 +22595,7 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
    ds__cuda.releases counts the threads that have found no capture and wait for whole devices.
    Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
    ds__cuda.lock in turn; it waits under none of them. The other entries take none.
-   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode, so open
+   Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode, so open
    captures do not matter. memory_wait blocks the caller. */
 
 /* Opens a scope for pinned memory on the thread's current device. If that is not a GPU, takes a
@@ -22626,7 +22608,7 @@ static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     else
         while (device + 1 < ds__cuda.devices && !atomic_load(&ds__cuda.used[device]))
             device++;
-    return ds__cuda_enter(scope, device);
+    return ds__cuda_scope_begin(scope, device);
 }
 
 static ds_result ds__cuda_host_alloc(size_t size, void **out) {
@@ -22638,7 +22620,7 @@ static ds_result ds__cuda_host_alloc(size_t size, void **out) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -22651,7 +22633,7 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaHostRegister, (ptr, size, cudaHostRegisterPortable));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -22706,7 +22688,7 @@ static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *
     int relaxed = ds__cuda_quiet(&scope, &mode);
     ds_result r = ds__cuda_free(&scope, kind, ptr);
     ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
@@ -22721,7 +22703,7 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     if (r < 0)
         return r;
     r = DS__RT(scope, cudaPointerGetAttributes, (&a, ptr));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (r < 0 || a.type == cudaMemoryTypeUnregistered)
         return r;
     if (a.type == cudaMemoryTypeHost) {
@@ -22733,11 +22715,11 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     int code;
     out->kind = DS_MEMORY_DEVICE;
     out->device = ds_cuda(a.device);
-    r = ds__cuda_enter(&scope, a.device);
+    r = ds__cuda_scope_begin(&scope, a.device);
     if (r < 0)
         return r;
     DS__DR_CODE(scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
-    ds__cuda_leave(&scope);
+    ds__cuda_scope_end(&scope);
     if (code == 0) {
         out->base = (void *)(uintptr_t)base;
         out->size = size;
@@ -22748,14 +22730,14 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
 /* cuda/driver.h - driver table, drain and stop.
 
    Includes all rooms of the CUDA driver and fills its table (ds__cuda_driver). ds__cuda_drain waits
-   for all work, host functions included. ds__cuda_stop frees the driver's own streams, pools,
+   for all work, host functions included. ds__cuda_deinit frees the driver's own streams, pools,
    modules and staging buffers.
 
    Invariants: After ds__cuda_drain, no host function is enqueued or running. If a device failed and
    CUDA runs no host function for 0.1 s, ds__cuda_drain runs the pending ones of that device with
    the failure. Their records stay allocated, because CUDA may still invoke them.
    Locks: The core holds its initialisation mutex. ds__cuda_drain takes `host_lock` only to choose a
-   host function; it runs user code after it has released that lock. ds__cuda_stop takes
+   host function; it runs user code after it has released that lock. ds__cuda_deinit takes
    ds__cuda.mutex to take the modules out of their list.
    Threads: drain runs on the thread that calls ds_shutdown; stop runs there, or where an
    initialisation failed. No other thread is in an entry of the driver then, but CUDA's threads may
@@ -22770,7 +22752,7 @@ static int ds__cuda_passed(void **mark) {
 /* Takes a host function that a failed device has not begun to run, for the caller to run. NULL:
    there is none. failed: by device. */
 static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
-    ds__lock_take(&ds__cuda.host_lock);
+    ds__spinlock_lock(&ds__cuda.host_lock);
     ds__cuda_host *h = ds__cuda.hosts;
     for (; h; h = h->next) {
         int pending = DS__CUDA_PENDING;
@@ -22778,7 +22760,7 @@ static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
             atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN))
             break;
     }
-    ds__lock_give(&ds__cuda.host_lock);
+    ds__spinlock_unlock(&ds__cuda.host_lock);
     return h;
 }
 
@@ -22788,13 +22770,13 @@ static int ds__cuda_settle(int device) {
     cudaError_t code = cudaErrorUnknown;
     for (int tries = 0; tries < 3 && code != cudaSuccess && !ds__cuda_is_sticky((int)code);
          tries++) {
-        if (ds__cuda_enter(&scope, device) < 0)
+        if (ds__cuda_scope_begin(&scope, device) < 0)
             continue;
         code = DS__RT_CODE(scope, cudaDeviceSynchronize, ());
         /* a capture that this thread cannot end is open: waits for the other streams */
         if (code == cudaErrorStreamCaptureUnsupported && ds__cuda_wait_streams_of(&scope) == DS_OK)
             code = cudaSuccess;
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     return code != cudaSuccess;
 }
@@ -22827,7 +22809,7 @@ static void ds__cuda_drain(void) {
 }
 
 /* Frees the driver's own objects in CUDA, and unloads all modules. */
-static void ds__cuda_stop(void) {
+static void ds__cuda_deinit(void) {
     ds__cuda_scope scope;
     ds__nvml_end();
     ds__cuda_end_keeps();
@@ -22841,9 +22823,9 @@ static void ds__cuda_stop(void) {
             (void)DS__RT_CODE(scope, cudaStreamDestroy, (atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
-        ds__cuda_pool_end(&scope, i);
+        ds__cuda_pool_deinit(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
-        ds__cuda_leave(&scope);
+        ds__cuda_scope_end(&scope);
     }
     ds__cuda_anywhere(&scope, -1);
     while (ds__cuda.stages) {
@@ -22882,7 +22864,7 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_take_options,
                                             ds__cuda_take_options,
                                             ds__cuda_probe,
-                                            ds__cuda_start,
+                                            ds__cuda_init,
                                             ds__cuda_architectures,
                                             ds__cuda_device_used,
                                             ds__cuda_spreads,
@@ -22890,7 +22872,7 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_clock_ns,
                                             ds__cuda_stats,
                                             ds__cuda_drain,
-                                            ds__cuda_stop,
+                                            ds__cuda_deinit,
                                             ds__cuda_stream_destroy,
                                             ds__cuda_stream_unwrap,
                                             ds__cuda_stream_hide,
@@ -22949,22 +22931,22 @@ static const struct ds__backend {
 /* Functions that rooms call although a later room defines them. */
 
 /* core/event.h */
-static void ds__event_free(void *object);
+static void ds__event_destroy(void *object);
 static int ds__event_batched(const void *object);
 
 /* core/graph.h */
-static void ds__graph_free(void *object);
-static void ds__exec_free(void *object);
+static void ds__graph_destroy(void *object);
+static void ds__exec_destroy(void *object);
 
 /* core/kernel.h */
-static void ds__kernel_free(void *object);
+static void ds__kernel_destroy(void *object);
 static void ds__kernel_defer(void *object);
 static void ds__kernel_collect(void);
 
 /* core/stream.h */
-static void ds__stream_free(void *object);
+static void ds__stream_destroy(void *object);
 static int ds__stream_batched(const void *object);
-static void ds__stream_drop(ds_stream handle);
+static void ds__stream_unref(ds_stream handle);
 
 /* core/sync_debug.h */
 static ds_result ds__sync_debug_read(const char *text);
@@ -23041,8 +23023,8 @@ static const char *ds__dtype_name(ds_dtype dtype, char *out);
 static ds__stream *ds__stream_pin(ds_stream handle);
 static inline void ds__stream_unpin(ds__stream *s);
 /* Creates a stream of a resolved device; kind: DS__STREAM_*. */
-static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
-                                const char *label, ds_stream *out);
+static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
+                                   const char *label, ds_stream *out);
 /* Ends a stream of the library's own; a zero handle is allowed. */
 static void ds__stream_end(ds_stream handle);
 /* Returns the legacy stream of a device. */
@@ -23052,7 +23034,7 @@ static ds_result ds__stream_current(ds_device device, ds_stream *out);
 /* Waits for all work of a stream. Returns DS_NOT_READY if the time is over first. */
 static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns);
 /* Returns an operation of the running call; kind: DS__OP_* | flags << 8. */
-static ds__op ds__op_make(int kind);
+static ds__op ds__op_init(int kind);
 /* Enqueues an operation. */
 static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op);
 /* Makes a stream wait for the work that another stream has now. */
@@ -23060,7 +23042,7 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out);
+static ds_result ds__event_create(unsigned flags, const char *label, ds_event *out);
 /* Finds an event and keeps it until ds__event_unpin; NULL: the handle is not valid. */
 static ds__event *ds__event_pin(ds_event handle);
 static inline void ds__event_unpin(ds__event *e);
@@ -23095,7 +23077,7 @@ typedef struct ds__attachment {
 } ds__attachment;
 
 /* Finds or makes the attachment of the capture of a stream. *out NULL: the stream does not
-   capture. The caller drops *out (ds__object_drop), since another thread may end the capture and
+   capture. The caller drops *out (ds__object_unref), since another thread may end the capture and
    destroy its graph meanwhile. */
 static ds_result ds__capture_attachment(ds__stream *s, const ds__attachment *a, ds__object **out);
 
@@ -23128,7 +23110,7 @@ static ds_result ds__async_free(ds__stream *s, void *ptr);
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
 /* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
    that end the same memory one is refused. */
-static ds_result ds__memory_end(void *ptr, int kind, const char *what);
+static ds_result ds__memory_deinit(void *ptr, int kind, const char *what);
 
 /* ---- copies and kernels ---------------------------------------------------------------------- */
 
@@ -23165,7 +23147,7 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
    driver. Returns 0 for all other copies. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out);
-static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
+static ds_result ds__kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /* Runs the destructor of a payload if the call was refused; returns the result. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
@@ -23375,7 +23357,7 @@ static ds_result ds__start_drivers(unsigned layers) {
         ds__kept_error before;
         if (!ds__g.backend[b].available)
             continue;
-        ds__error_keep(&before);
+        ds__error_save(&before);
         r = backends[b].driver->start();
         if (r == DS_OK)
             ds__g.driver[b] = backends[b].driver;
@@ -23430,20 +23412,21 @@ static ds_result ds__start_config(unsigned *out_layers) {
 static void ds__start_tables(void) {
     ds__g.streams = (ds__table){ .what = "stream",
                                  .element = sizeof(ds__stream),
-                                 .free_fn = ds__stream_free,
+                                 .free_fn = ds__stream_destroy,
                                  .batched_fn = ds__stream_batched };
     ds__g.events = (ds__table){ .what = "event",
                                 .element = sizeof(ds__event),
-                                .free_fn = ds__event_free,
+                                .free_fn = ds__event_destroy,
                                 .batched_fn = ds__event_batched };
     ds__g.kernels = (ds__table){ .what = "kernel",
                                  .element = sizeof(ds__kernel),
-                                 .free_fn = ds__kernel_free,
+                                 .free_fn = ds__kernel_destroy,
                                  .defer_fn = ds__kernel_defer };
     ds__g.graphs =
-        (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_free };
-    ds__g.execs =
-        (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
+        (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_destroy };
+    ds__g.execs = (ds__table){ .what = "executable",
+                               .element = sizeof(ds__exec),
+                               .free_fn = ds__exec_destroy };
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
         ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
 }
@@ -23665,7 +23648,7 @@ static int ds__device_ordinal(ds_device d) {
    the thread gets a new state. */
 static void ds__thread_ends(void *thread) {
     ds__tls_forget(&ds__tls);
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     /* unless a shutdown has freed the state */
     ds__caller *t = ds__callers.list;
     while (t && t != thread)
@@ -23677,21 +23660,21 @@ static void ds__thread_ends(void *thread) {
     void (*gone_fn)(void) = t && atomic_fetch_sub(&ds__callers.count, 1) == 1
                                 ? atomic_load(&ds__callers.gone_fn)
                                 : NULL;
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     if (gone_fn)
         gone_fn();
 }
 
 /* Frees the state of an ended thread and drops its references to streams. */
-static void ds__thread_free(ds__thread *t) {
+static void ds__thread_destroy(ds__thread *t) {
     for (int i = 0; i < ds__device_ordinal_count(); i++) {
-        ds__stream_drop(t->current[i]);
+        ds__stream_unref(t->current[i]);
         ds__stream_end(t->own[i]);
     }
     for (size_t i = 0; i < t->frames; i++) {
-        ds__stream_drop(t->frame[i].entry);
-        ds__stream_drop(t->frame[i].previous);
-        ds__stream_drop(t->frame[i].pushed);
+        ds__stream_unref(t->frame[i].entry);
+        ds__stream_unref(t->frame[i].previous);
+        ds__stream_unref(t->frame[i].pushed);
     }
     ds__host_free(t->current);
     ds__host_free(t->own);
@@ -23703,7 +23686,7 @@ static void ds__thread_free(ds__thread *t) {
 /* Frees the states of ended threads, and the streams that only they used. */
 static void ds__reclaim_threads(void) {
     ds__caller *ended = NULL;
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     for (ds__caller **p = &ds__callers.list; *p;) {
         ds__caller *t = *p;
         if (!atomic_load(&t->ended)) {
@@ -23715,7 +23698,7 @@ static void ds__reclaim_threads(void) {
         ended = t;
         ds__count_dead(-DS__RECLAIM_BATCH);
     }
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     while (ended) {
         ds__thread *t = (ds__thread *)(void *)ended;
         ended = t->caller.next;
@@ -23723,7 +23706,7 @@ static void ds__reclaim_threads(void) {
             if (t->own[i].id)
                 ds__modules_stream_end(
                     (void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
-        ds__thread_free(t);
+        ds__thread_destroy(t);
     }
 }
 
@@ -23771,11 +23754,11 @@ static ds__thread *ds__thread_state(void) {
         return NULL;
     }
     t->caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
-    ds__lock_take(&ds__callers.lock);
+    ds__spinlock_lock(&ds__callers.lock);
     t->caller.next = ds__callers.list;
     ds__callers.list = &t->caller;
     atomic_fetch_add(&ds__callers.count, 1);
-    ds__lock_give(&ds__callers.lock);
+    ds__spinlock_unlock(&ds__callers.lock);
     tls->thread = t;
     tls->epoch = ds__g.epoch;
     return t;
@@ -24025,7 +24008,7 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
 
    Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_set_hook).
    ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
-   ds__ranges_end ends all domains at shutdown.
+   ds__ranges_deinit ends all domains at shutdown.
 
    Invariants: a range handle is its generation and its index + 1 in ds__notes.open. A closed
    place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
@@ -24035,7 +24018,7 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
    ds__notes.hook_lock until no thread is inside of the former hook. ds__tell_stream_label and
    ds__tell_device_label invoke the hook, so their callers hold no lock.
    Threads: any. Inside of user code that devstream runs, ds_range_set_hook is refused.
-   ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
+   ds__ranges_deinit takes no lock and expects that no other thread uses domains or their ranges. */
 
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     ds_site site = ds__site_take(&ds__tls);
@@ -24304,7 +24287,7 @@ static void ds__tell_device_label(ds_device device, const char *label) {
 }
 
 /* At shutdown: domains end, with the ranges in them. */
-static void ds__ranges_end(void) {
+static void ds__ranges_deinit(void) {
     for (uint32_t i = 0; i < atomic_load(&ds__notes.used); i++) {
         ds__open_range *o = &ds__notes.open[i];
         uint64_t word = atomic_load(&o->word);
@@ -24643,9 +24626,9 @@ DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
 __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
                                                                         ds_result r) {
     char name[16 + sizeof *ds__g.label];
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(name, sizeof name, "%s", ds__g.label[ds__device_ordinal(device)]);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return name[0] ? ds__fail_append(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index,
                                      name)
                    : r;
@@ -24779,19 +24762,19 @@ DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     DS__ENTER("ds_device_get_label");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "%s", ds__g.label[ds__device_ordinal(device)]);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return DS_OK;
 }
 
 DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     DS__ENTER("ds_device_set_label");
     DS__RESOLVE(device);
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(ds__g.label[ds__device_ordinal(device)], sizeof *ds__g.label, "%s",
              label ? label : "");
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     ds__tell_device_label(device, label ? label : "");
     return DS_OK;
 }
@@ -24860,19 +24843,19 @@ DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz
 
 /* core/stream.h - streams: creation, owners, destruction.
 
-   Creates, retains and destroys streams (ds__stream_new, ds_stream_destroy), and looks up stream
-   handles under a hazard pointer (ds__stream_pin). ds__stream_free releases the native stream
+   Creates, retains and destroys streams (ds__stream_create, ds_stream_destroy), and looks up stream
+   handles under a hazard pointer (ds__stream_pin). ds__stream_destroy releases the native stream
    once no call and no reference uses the object.
 
    Invariants: a stream with owners has a valid handle; the destroy call of the last owner makes
    it stale. Default streams cannot be retained or destroyed. A borrowed or unwrapped native
    stream is forgotten, not destroyed. A wrapper of a default stream (s->base) has no native
    stream of its own and holds a reference to the default stream.
-   Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
+   Locks: none. ds__stream_create reclaims and, for a label, invokes the range hook;
    ds_stream_destroy calls the modules (ds__modules_stream_end), which take their own locks. If the
-   caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
-   Threads: any. ds__stream_free runs in ds__retired_reclaim or in ds_shutdown, and runs the user's
-   release function there. */
+   caller of ds__stream_create holds a lock, ds__tls.upper_locked must be set.
+   Threads: any. ds__stream_destroy runs in ds__retired_reclaim or in ds_shutdown, and runs the
+   user's release function there. */
 
 __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
@@ -24888,10 +24871,10 @@ static inline void ds__stream_unpin(ds__stream *s) {
 
 /* Frees a stream without references. The native stream lives on if it is borrowed or was given
    away; else it is destroyed. Calls the release function of a wrapper. */
-static void ds__stream_free(void *object) {
+static void ds__stream_destroy(void *object) {
     ds__stream *s = object;
     if (s->base.id) {
-        ds__stream_drop(s->base);
+        ds__stream_unref(s->base);
     } else if (s->native) {
         if (s->borrowed || atomic_load(&s->unwrapped))
             s->driver->stream_forget(s->native);
@@ -24914,14 +24897,14 @@ static int ds__stream_batched(const void *object) {
 /* Makes the handle stale. A wrapper's native stream and release function are the program's, which
    expects them back soon. The end of a stream in a capture changes the capture, and the legacy
    stream counts a blocking stream until its end. */
-static void ds__stream_kill(ds__stream *s) {
+static void ds__stream_invalidate(ds__stream *s) {
     s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open() ||
                 (s->flags & DS_STREAM_BLOCKING);
-    ds__table_kill(&ds__g.streams, s);
+    ds__table_invalidate(&ds__g.streams, s);
 }
 
 /* Drops the reference of a current-stream slot; a zero handle is allowed. */
-static void ds__stream_drop(ds_stream handle) {
+static void ds__stream_unref(ds_stream handle) {
     if (handle.id)
         ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
@@ -24930,7 +24913,7 @@ static void ds__stream_drop(ds_stream handle) {
    allowed. */
 static void ds__stream_end(ds_stream handle) {
     if (handle.id)
-        ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+        ds__table_invalidate(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
 /* Returns a new stream object without a native stream. NULL: no memory, and the sentence is set. */
@@ -24950,7 +24933,7 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
         s->label = ds__copy_text(label, 255);
     if (label && !s->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-        ds__table_kill(&ds__g.streams, s);
+        ds__table_invalidate(&ds__g.streams, s);
         return NULL;
     }
     return s;
@@ -24962,8 +24945,8 @@ static void ds__stream_discard(ds__stream *s) {
     ds__stream_end(h);
 }
 
-static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
-                                const char *label, ds_stream *out) {
+static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
+                                   const char *label, ds_stream *out) {
     ds__stream *s = ds__stream_add(device, label);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
@@ -25009,7 +24992,7 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     if (device.index < 0)
         device.index = device.type == now.type ? now.index : 0;
     DS__RESOLVE(device);
-    return ds__stream_new(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
+    return ds__stream_create(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
 }
 
 DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
@@ -25052,7 +25035,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
             ds__modules_stream_end(s);
             if (s->borrowed && !s->base.id)
                 s->driver->stream_hide(s->native);
-            ds__stream_kill(s);
+            ds__stream_invalidate(s);
         }
     }
     ds__stream_unpin(s);
@@ -25074,9 +25057,9 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
 
 __attribute__((cold, noinline)) static ds_result ds__stream_error_named(const ds__stream *s,
                                                                         ds_result r) {
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     r = ds__name_object(r, "stream", s->label);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return r;
 }
 
@@ -25088,10 +25071,10 @@ static inline ds_result ds__stream_error(const ds__stream *s, ds_result r) {
 __attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__stream *s,
                                                                       const char *what) {
     char label[260] = "";
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     if (s->label)
         snprintf(label, sizeof label, " \"%s\"", s->label);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return ds__sync_tell("%s%s of %s:%d", what, label, ds__type_name(s->device.type),
                          s->device.index);
 }
@@ -25168,7 +25151,7 @@ DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns
 
    Invariants: there is at most one legacy stream for each device, and one per-thread stream for
    each thread and device. Both are created at first use. A legacy stream lives until
-   ds_shutdown; a per-thread stream lives until ds__thread_free frees its thread's state.
+   ds_shutdown; a per-thread stream lives until ds__thread_destroy frees its thread's state.
    Locks: ds__stream_legacy_get holds ds__g.mutex, also over the driver's stream_create. Nothing is
    reclaimed under the mutex (ds__tls.upper_locked), because ds__stream_legacy_get may be called
    under locks that reclaiming takes.
@@ -25183,7 +25166,7 @@ static ds_result ds__stream_legacy_get(ds_device device, ds_stream *out) {
        taken */
     ds__tls.upper_locked++;
     if (!slot->id)
-        r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
+        r = ds__stream_create(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
     ds__tls.upper_locked--;
     if (r == DS_OK)
         *out = *slot;
@@ -25197,7 +25180,7 @@ static ds_result ds__per_thread(ds_device device, ds_stream *out) {
         return DS_ERR_OUT_OF_MEMORY;
     ds_stream *slot = &t->own[ds__device_ordinal(device)];
     ds_result r =
-        slot->id ? DS_OK : ds__stream_new(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
+        slot->id ? DS_OK : ds__stream_create(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
     if (r == DS_OK)
         *out = *slot;
     return r;
@@ -25281,8 +25264,8 @@ static ds_result ds__stream_wrap(const ds_stream_native *native, ds_ownership ow
     return DS_OK;
 }
 
-static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership,
-                              ds_stream *out, void (*release_fn)(void *), void *user) {
+static ds_result ds__wrap_create(const ds_stream_native *native, ds_ownership ownership,
+                                 ds_stream *out, void (*release_fn)(void *), void *user) {
     DS__REQUIRE(native && out, "%s is NULL", native ? "out" : "native");
     DS__REQUIRE(native->version == 0, "ds_stream_native.version is %d; 0 is supported",
                 native->version);
@@ -25310,7 +25293,7 @@ DSDEF ds_result(ds_stream_wrap)(const ds_stream_native *native, ds_ownership own
         out->id = 0;
     ds_result r = ds__api_enter("ds_stream_wrap");
     if (r == DS_OK)
-        r = ds__wrap_new(native, ownership, out, release_fn, user);
+        r = ds__wrap_create(native, ownership, out, release_fn, user);
     return ds__refuse_payload(r, user, release_fn);
 }
 
@@ -25371,7 +25354,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);
-        ds__stream_kill(s);
+        ds__stream_invalidate(s);
     }
     ds__stream_unpin(s);
     ds__retired_reclaim(); /* the release function of a wrapper runs now */
@@ -25470,9 +25453,9 @@ DSDEF ds_result(ds_stream_get_label)(ds_stream stream, char *out, size_t size) {
     ds__stream *s = ds__stream_pin_to_read("ds_stream_get_label", stream, out && size, &r);
     if (!s)
         return r;
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "%s", s->label ? s->label : "");
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     ds__stream_unpin(s);
     return r;
 }
@@ -25487,10 +25470,10 @@ DSDEF ds_result(ds_stream_set_label)(ds_stream stream, const char *label) {
         ds__stream_unpin(s);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
     }
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     char *former = s->label;
     s->label = copy;
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     ds__host_free(former);
     ds__tell_stream_label(s, label);
     ds__stream_unpin(s);
@@ -25598,12 +25581,12 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
         return r;
     if (out_previous)
         *out_previous = previous;
-    ds__stream_drop(previous);
+    ds__stream_unref(previous);
     return DS_OK;
 }
 
 /* Adds a reference to a stream in a slot of the thread; a zero handle is allowed. */
-static ds_stream ds__stream_keep(ds_stream handle) {
+static ds_stream ds__stream_ref(ds_stream handle) {
     if (handle.id)
         ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
     return handle;
@@ -25623,7 +25606,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
         if (r == DS_OK)
             r = ds__wait_stream(stream, before);
     }
-    f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
+    f->entry = ds__stream_ref(entry); /* before the slot gives its reference away */
     if (r == DS_OK)
         r = ds__current_set(t, s, f->flags, &f->previous);
     if (r == DS_OK) {
@@ -25633,7 +25616,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
     }
     ds__stream_unpin(s);
     if (r < 0)
-        ds__stream_drop(f->entry);
+        ds__stream_unref(f->entry);
     return r;
 }
 
@@ -25656,7 +25639,7 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
         if (r < 0)
             return r;
     } else {
-        f->entry = ds__stream_keep(entry);
+        f->entry = ds__stream_ref(entry);
     }
     t->frames++;
     return DS_OK;
@@ -25665,7 +25648,7 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
 /* Puts a stream back into a slot, which takes the caller's reference. */
 static void ds__current_restore(ds__thread *t, ds_device device, ds_stream stream) {
     ds_stream *slot = &t->current[ds__device_ordinal(device)];
-    ds__stream_drop(*slot);
+    ds__stream_unref(*slot);
     *slot = stream;
 }
 
@@ -25692,7 +25675,7 @@ static ds_result ds__stream_pop(void) {
         if (r == DS_OK)
             r = ds__wait_stream(back, f.pushed);
     }
-    ds__stream_drop(f.pushed);
+    ds__stream_unref(f.pushed);
     return r;
 }
 
@@ -25721,17 +25704,17 @@ DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
 
 /* core/submit.h - stream work: operations and their way to the driver.
 
-   Makes an operation with the call site of the current call (ds__op_make) and hands an operation
+   Makes an operation with the call site of the current call (ds__op_init) and hands an operation
    to the stream's driver (ds__stream_submit). All stream work of the core goes through
    ds__stream_submit.
 
-   Invariants: ds__op_make leaves the union `u` uninitialised. ds__stream_submit may return a
+   Invariants: ds__op_init leaves the union `u` uninitialised. ds__stream_submit may return a
    positive result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
    Locks: none. The driver's submit may block if the operation touches pageable memory.
    Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
    references until ds__stream_submit returns. */
 
-static ds__op ds__op_make(int kind) { /* and flags << 8 */
+static ds__op ds__op_init(int kind) { /* and flags << 8 */
     ds__op op;
     op.kind = (uint8_t)kind;
     op.flags = (uint8_t)(kind >> 8);
@@ -25760,7 +25743,7 @@ static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op) {
    record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
    ds__g.begin and after the lock of a graph or executable.
    Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
-   pointers protect the event and the stream. ds__event_free runs in ds__retired_reclaim or in
+   pointers protect the event and the stream. ds__event_destroy runs in ds__retired_reclaim or in
    ds_shutdown. */
 
 static ds__event *ds__event_pin(ds_event handle) {
@@ -25775,7 +25758,7 @@ static inline void ds__event_unpin(ds__event *e) {
     ds__unpin(&ds__g.events, e);
 }
 
-static void ds__event_free(void *object) {
+static void ds__event_destroy(void *object) {
     ds__event *e = object;
     void *native = atomic_load(&e->native);
     if (native)
@@ -25790,7 +25773,7 @@ static int ds__event_batched(const void *object) {
 }
 
 /* Creates an event that is bound to no device. */
-static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {
+static ds_result ds__event_create(unsigned flags, const char *label, ds_event *out) {
     DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
                                      DS_EVENT_INTERPROCESS)) == 0,
                 "unknown flags %#x", flags);
@@ -25816,7 +25799,7 @@ DSDEF ds_result(ds_event_create)(unsigned flags, const char *label, ds_event *ou
         out->id = 0;
     DS__ENTER("ds_event_create");
     DS__REQUIRE(out, "out is NULL");
-    return ds__event_new(flags, label, out);
+    return ds__event_create(flags, label, out);
 }
 
 DSDEF ds_result(ds_event_destroy)(ds_event event) {
@@ -25824,7 +25807,7 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
     ds__event *e = ds__event_pin(event);
     if (!e)
         return DS_ERR_INVALID_HANDLE;
-    int killed = ds__table_kill(&ds__g.events, e);
+    int killed = ds__table_invalidate(&ds__g.events, e);
     ds__event_unpin(e);
     ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
@@ -25860,23 +25843,23 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
    until ds__event_settle. */
 static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device,
                                  int any) {
-    ds__lock_take(&e->bind);
+    ds__spinlock_lock(&e->bind);
     ds_result r = ds__event_bind(e, driver, device, any);
     e->claims += r == DS_OK;
-    ds__lock_give(&e->bind);
+    ds__spinlock_unlock(&e->bind);
     return r;
 }
 
 /* Ends ds__event_claim. succeeded: the event stays on its device for good. Else it is unbound,
    unless another call has settled or claimed it. */
 static void ds__event_settle(ds__event *e, int succeeded) {
-    ds__lock_take(&e->bind);
+    ds__spinlock_lock(&e->bind);
     e->claims--;
     if (succeeded)
         atomic_store(&e->settled, 1);
     else if (!e->claims && !atomic_load(&e->settled))
         atomic_store(&e->device, -1);
-    ds__lock_give(&e->bind);
+    ds__spinlock_unlock(&e->bind);
 }
 
 /* The first record that succeeds binds the event to its device. */
@@ -25885,7 +25868,7 @@ static inline ds_result ds__event_record_on(ds__event *e, ds__stream *s, int kin
                 atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
     ds_result r = DS__UNLIKELY(first) ? ds__event_claim(e, s->driver, s->device, 0) : DS_OK;
     if (DS__LIKELY(r == DS_OK)) {
-        ds__op op = ds__op_make(kind);
+        ds__op op = ds__op_init(kind);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
         r = ds__stream_submit(s, &op);
@@ -25943,12 +25926,12 @@ DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_eve
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds_event handle = { 0 };
-    ds_result r = ds__event_new(flags, NULL, &handle);
+    ds_result r = ds__event_create(flags, NULL, &handle);
     if (r == DS_OK) {
         ds__event *e = ds__event_pin(handle);
         r = e ? ds__event_record_on(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
         if (r < 0 && e)
-            ds__table_kill(&ds__g.events, e);
+            ds__table_invalidate(&ds__g.events, e);
         if (e)
             ds__event_unpin(e);
         if (r == DS_OK)
@@ -25960,11 +25943,11 @@ DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_eve
 
 /* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_get_id. */
 static const char *ds__stream_text(const ds__stream *s, char *out, size_t size) {
-    ds__lock_take(&ds__g.label_lock);
+    ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "stream %llu%s%.100s%s of %s:%d", (unsigned long long)s->id,
              s->label ? " \"" : "", s->label ? s->label : "", s->label ? "\"" : "",
              ds__type_name(s->device.type), s->device.index);
-    ds__lock_give(&ds__g.label_lock);
+    ds__spinlock_unlock(&ds__g.label_lock);
     return out;
 }
 
@@ -26015,7 +25998,7 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     if (s && r == DS_OK && native && device >= 0) {
-        ds__op op = ds__op_make(kind);
+        ds__op op = ds__op_init(kind);
         op.u.event.event = native;
         op.u.event.object = e;
         if ((int)(device >> 32) != s->device.type) {
@@ -26054,7 +26037,7 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
     if (o && o->device.type != s->device.type) {
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the streams belong to different drivers");
     } else if (o) {
-        ds__op op = ds__op_make(DS__OP_WAIT_STREAM);
+        ds__op op = ds__op_init(DS__OP_WAIT_STREAM);
         op.u.wait.stream = o->native;
         op.u.wait.upto = 0;
         r = s->driver->submit(s->native, &op);
@@ -26242,7 +26225,7 @@ static ds_result ds__event_open(ds_device device, const unsigned char *handle, d
     ds_result r = ds__driver_of(device)->event_import(device.index, handle, &native);
     if (r < 0)
         return r;
-    r = ds__event_new(DS_EVENT_INTERPROCESS, NULL, &made);
+    r = ds__event_create(DS_EVENT_INTERPROCESS, NULL, &made);
     ds__event *e = r == DS_OK ? ds__event_pin(made) : NULL;
     if (!e) {
         ds__driver_of(device)->event_destroy(native);
@@ -26271,7 +26254,7 @@ DSDEF ds_result(ds_event_import)(ds_device device, const ds_ipc_event_handle *ha
 /* core/memory.h - memory: look-up, entry into the table, release.
 
    Answers what is known of a pointer (ds__memory_table_find, ds__pointer_find), enters new memory
-   into the memory table (ds__memory_made), and waits for and releases memory (ds__memory_end).
+   into the memory table (ds__memory_made), and waits for and releases memory (ds__memory_deinit).
    ds__memory_end_all releases the remaining memory at shutdown.
 
    Invariants: memory leaves the table before its release waits, so only one of two concurrent
@@ -26330,7 +26313,7 @@ static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
 /* Waits for the work that may use the memory, then releases it. The table does not have the pointer
    meanwhile, so of two threads that end the same memory one is refused. If the wait fails, nothing
    is released and the table has the pointer again. */
-static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
+static ds_result ds__memory_deinit(void *ptr, int kind, const char *what) {
     ds__found f;
     if (!ds__range_remove(ptr, kind, &f)) {
         DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held,
@@ -26344,15 +26327,15 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
 
 /* Releases a reservation and unmaps the mappings in it. */
 static void ds__space_end(const ds__driver *driver, int device, void *at, size_t size) {
-    ds__lock_take(&ds__g.mapping_lock);
+    ds__spinlock_lock(&ds__g.mapping_lock);
     for (size_t i; (i = ds__mapping_after((uintptr_t)at)) < ds__g.mapping_count &&
                    ds__g.mappings[i].at < (uintptr_t)at + size;) {
         ds__mapping m = ds__g.mappings[i];
-        ds__lock_give(&ds__g.mapping_lock);
+        ds__spinlock_unlock(&ds__g.mapping_lock);
         DS_IGNORE(driver->space_unmap(device, (void *)m.at, m.size));
-        ds__lock_take(&ds__g.mapping_lock);
+        ds__spinlock_lock(&ds__g.mapping_lock);
     }
-    ds__lock_give(&ds__g.mapping_lock);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
     driver->space_release(device, at, size);
 }
 
@@ -26440,12 +26423,12 @@ DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) 
 /* Allocates device memory like ds_device_alloc. */
 DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void **out) {
     *out = NULL;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = ds__driver_of(device)->memory_alloc(device.index, size, out);
     if (r == DS_OK)
         r = ds__memory_made(*out, size, DS_MEMORY_DEVICE | DS__HELD_SEGMENT, ds__backend_of(device),
                             device.index, out);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -26457,11 +26440,11 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     *out = NULL;
     if (!ds__g.driver[b])
         return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = ds__g.driver[b]->host_alloc(size, out);
     if (r == DS_OK)
         r = ds__memory_made(*out, size, DS_MEMORY_PINNED | DS__HELD_SEGMENT, b, 0, out);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -26474,13 +26457,13 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f),
                 "%p is not the start of a segment", ptr);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
     if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
         ds__log_warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     return r;
 }
 
@@ -26532,14 +26515,14 @@ DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
 DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
     *out = NULL;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = driver->share_alloc(device.index, size, out);
     if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SHARED,
                                     ds__backend_of(device), device.index) != DS_OK) {
         driver->share_release(device.index, *out, size);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -26552,14 +26535,14 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     (void)size;
     DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f),
                 "%p is not the start of a shareable segment", ptr);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
     if (r < 0)
         DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_SHARED, f.backend,
                                 f.device));
     else
         ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     return idle ? r : ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
@@ -26568,14 +26551,14 @@ DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsign
                                                   size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
     *out = NULL;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = driver->share_import(device.index, handle, size, out);
     if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_IMPORTED,
                                     ds__backend_of(device), device.index) != DS_OK) {
         driver->share_close(device.index, *out, size);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     if (r < 0)
         *out = NULL;
     return r;
@@ -26585,9 +26568,9 @@ DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
     ds__found f;
     if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, &f))
         return;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds__driver_of(device)->share_close(device.index, ptr, f.end - f.base);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
 }
 
 /* core/user_memory.h - memory of the user: allocation, registration, queries.
@@ -26657,7 +26640,7 @@ DSDEF ds_result(ds_device_free)(void *ptr) {
     DS__ENTER("ds_device_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_DEVICE) : DS_OK;
     return ptr && r == DS_OK
-               ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc")
+               ? ds__memory_deinit(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc")
                : r;
 }
 
@@ -26678,7 +26661,7 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
     DS__ENTER("ds_pinned_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_PINNED) : DS_OK;
     return ptr && r == DS_OK
-               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_pinned_alloc")
+               ? ds__memory_deinit(ptr, DS_MEMORY_PINNED, "an allocation of ds_pinned_alloc")
                : r;
 }
 
@@ -26705,7 +26688,7 @@ DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
 DSDEF ds_result(ds_pinned_unregister)(void *ptr) {
     DS__ENTER("ds_pinned_unregister");
     ds_result r = ds__sync_watch_free(ptr, DS_MEMORY_REGISTERED);
-    return r < 0 ? r : ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
+    return r < 0 ? r : ds__memory_deinit(ptr, DS_MEMORY_REGISTERED, "a registered range");
 }
 
 DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {
@@ -26849,7 +26832,7 @@ static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item,
 /* Enqueues a copy of a GPU's memory on a stream of the CPU driver. Waits for it if an operand is
    pageable. */
 static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
-    ds__op op = ds__op_make(DS__OP_KERNEL);
+    ds__op op = ds__op_init(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__copy_kernel;
     op.u.kernel.items = 1;
     op.u.kernel.args_size = sizeof *copy;
@@ -26964,7 +26947,7 @@ static inline ds_result ds__sync_watch_blocking(ds__stream *s, const ds__op *op)
 }
 
 static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
-    ds__op op = ds__op_make(DS__OP_COPY);
+    ds__op op = ds__op_init(DS__OP_COPY);
     ds_result r = ds__copy_op(s->driver, &op, copy);
     if (r == DS_OK)
         r = ds__sync_watch_blocking(s, &op);
@@ -26998,7 +26981,7 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
         return 0;
     if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE)
         return 0;
-    ds__op op = ds__op_make(DS__OP_COPY);
+    ds__op op = ds__op_init(DS__OP_COPY);
     op.places = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
     op.u.copy.dst = dst;
     op.u.copy.src = src;
@@ -27147,7 +27130,7 @@ static ds_result ds__fill_rows(ds_stream stream, const ds__fill_request *fill) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__op op = ds__op_make(DS__OP_FILL);
+    ds__op op = ds__op_init(DS__OP_FILL);
     ds_result r = ds__fill_op(s->driver, &op, fill);
     if (r == DS_OK)
         r = ds__sync_watch_blocking(s, &op);
@@ -27200,7 +27183,7 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__op op = ds__op_make(kind);
+    ds__op op = ds__op_init(kind);
     op.u.host.fn = fn;
     op.u.host.callback = callback;
     op.u.host.user = user;
@@ -27218,7 +27201,7 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
         return r;
     ds__kept_error refusal; /* the destructor may make calls that fail */
     int outer = ds__tls.in_callback;
-    ds__error_keep(&refusal);
+    ds__error_save(&refusal);
     ds__tls.in_callback = 1;
     dtor_fn(user);
     ds__tls.in_callback = outer;
@@ -27244,7 +27227,7 @@ DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, voi
 
 /* core/kernel.h - kernels: creation, loading, launches.
 
-   Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
+   Creates kernels from descriptions (ds__kernel_check, ds__kernel_create), loads them on devices,
    launches them on streams (ds__kernel_launch), and destroys them.
 
    Destroyed kernels: launches hold no reference. A destroyed kernel is freed only after all work
@@ -27263,13 +27246,13 @@ DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, voi
 
 /* Destroyed kernels: lists of slots, as index + 1. */
 static struct {
-    _Atomic uint32_t fresh; /* no mark has been noted for these */
-    ds__lock collecting;    /* guards the rest */
-    uint32_t waiting;       /* for the work of `mark` */
-    void *mark;             /* the drivers' note of pending work; NULL: none */
+    _Atomic uint32_t fresh;  /* no mark has been noted for these */
+    ds__spinlock collecting; /* guards the rest */
+    uint32_t waiting;        /* for the work of `mark` */
+    void *mark;              /* the drivers' note of pending work; NULL: none */
 } ds__kernel_state;
 
-static void ds__kernel_free(void *object) {
+static void ds__kernel_destroy(void *object) {
     ds__kernel *k = object;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b])
@@ -27299,7 +27282,7 @@ static int ds__kernel_work_over(void) {
 /* Frees the deferred kernels that no pending work uses. */
 static void ds__kernel_collect(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed) == 0) ||
-        !ds__lock_try(&ds__kernel_state.collecting))
+        !ds__spinlock_try(&ds__kernel_state.collecting))
         return;
     for (;;) {
         if (!ds__kernel_state.waiting)
@@ -27309,11 +27292,11 @@ static void ds__kernel_collect(void) {
         while (ds__kernel_state.waiting) {
             ds__slot *slot = ds__slot_at(&ds__g.kernels, ds__kernel_state.waiting - 1);
             ds__kernel_state.waiting = slot->next;
-            ds__table_free(&ds__g.kernels, slot);
+            ds__table_slot_free(&ds__g.kernels, slot);
             atomic_fetch_sub(&ds__g.deferred_kernels, 1);
         }
     }
-    ds__lock_give(&ds__kernel_state.collecting);
+    ds__spinlock_unlock(&ds__kernel_state.collecting);
 }
 
 /* At shutdown, after all work: frees all deferred kernels. */
@@ -27383,7 +27366,7 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     return DS_OK;
 }
 
-static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
+static ds_result ds__kernel_create(const ds_kernel_desc *desc, ds_kernel *out) {
     out->id = 0;
     ds_result r = ds__kernel_check(desc);
     if (r < 0)
@@ -27402,7 +27385,7 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     if (desc->param_count)
         k->params = ds__host_alloc(desc->param_count * sizeof *k->params);
     if (!k->name || (desc->param_count && !k->params)) {
-        ds__table_kill(&ds__g.kernels, k);
+        ds__table_invalidate(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     }
     for (size_t i = 0; i < desc->param_count; i++) {
@@ -27421,7 +27404,7 @@ DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
     ds__retired_reclaim();
-    return ds__kernel_new(desc, out);
+    return ds__kernel_create(desc, out);
 }
 
 DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {
@@ -27440,7 +27423,7 @@ DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
-    int killed = ds__table_kill(&ds__g.kernels, k);
+    int killed = ds__table_invalidate(&ds__g.kernels, k);
     ds__unpin(&ds__g.kernels, k);
     ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
@@ -27465,7 +27448,7 @@ static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid
                      "kernel %s has %zu bytes of arguments; the call passes %zu at %p", k->name,
                      k->args_size, args_size, args);
     } else if (items) {
-        ds__op op = ds__op_make(DS__OP_KERNEL);
+        ds__op op = ds__op_init(DS__OP_KERNEL);
         op.u.kernel.kernel = k;
         op.u.kernel.items = items;
         op.u.kernel.args_size = args_size;
@@ -27526,69 +27509,69 @@ DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, co
 
 /* core/graph.h - graphs and executables: look-up, locks, creation, clones.
 
-   Looks up and locks graphs and executables (ds__graph_take, ds__exec_take), converts node
+   Looks up and locks graphs and executables (ds__graph_lock, ds__exec_lock), converts node
    handles to indices (ds__node_index), and creates, clones and destroys graphs. The nodes are in
    base/graph_body.h.
 
    Invariants: a taken graph or executable has a hazard pointer and is locked until
-   ds__graph_give or ds__exec_give. A body belongs to one graph, executable or child node. A node
-   handle is the serial of its body and the index + 1. While g->capturing is not 0, a change of
+   ds__graph_unlock or ds__exec_unlock. A body belongs to one graph, executable or child node. A
+   node handle is the serial of its body and the index + 1. While g->capturing is not 0, a change of
    the nodes also needs the capture lock (ds__graph_share).
    Locks: an executable's lock, then a graph's lock, then ds__g.capture_lock. Two graph locks are
    never held together. The driver's graph_clone runs under the graph's lock. The user's
    destructors do not: ds__retired_reclaim runs before a lock is taken or after it is given back.
-   Threads: any; calls with the same graph run one after the other. ds__graph_free and
-   ds__exec_free run in ds__retired_reclaim or in ds_shutdown. */
+   Threads: any; calls with the same graph run one after the other. ds__graph_destroy and
+   ds__exec_destroy run in ds__retired_reclaim or in ds_shutdown. */
 
-static void ds__graph_free(void *object) {
+static void ds__graph_destroy(void *object) {
     ds__graph *g = object;
     if (g->body)
-        ds__body_free(g->body);
+        ds__body_destroy(g->body);
     ds__host_free(g->label);
 }
 
-static void ds__exec_free(void *object) {
+static void ds__exec_destroy(void *object) {
     ds__exec *x = object;
     if (x->native)
         x->driver->exec_destroy(x->native);
     if (x->body)
-        ds__body_free(x->body);
+        ds__body_destroy(x->body);
     ds__host_free(x->label);
 }
 
 /* Pins and locks a graph. NULL: the handle is not valid, and the sentence is set. */
-static ds__graph *ds__graph_take(ds_graph handle) {
+static ds__graph *ds__graph_lock(ds_graph handle) {
     ds__graph *g = ds__pin(&ds__g.graphs, handle.id);
     if (!g) {
         ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the graph was destroyed or never existed"
                                                   : "no graph was given (the handle is zero)");
         return NULL;
     }
-    ds__lock_take(&g->lock);
+    ds__spinlock_lock(&g->lock);
     return g;
 }
 
-static ds_result ds__graph_give(ds__graph *g, ds_result r) {
-    ds__lock_give(&g->lock);
+static ds_result ds__graph_unlock(ds__graph *g, ds_result r) {
+    ds__spinlock_unlock(&g->lock);
     r = ds__name_object(r, "graph", g->label);
     ds__unpin(&ds__g.graphs, g);
     return r;
 }
 
 /* Pins and locks an executable. NULL: the handle is not valid, and the sentence is set. */
-static ds__exec *ds__exec_take(ds_graph_exec handle) {
+static ds__exec *ds__exec_lock(ds_graph_exec handle) {
     ds__exec *x = ds__pin(&ds__g.execs, handle.id);
     if (DS__UNLIKELY(!x)) {
         ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the executable was destroyed or never existed"
                                                   : "no executable was given (the handle is zero)");
         return NULL;
     }
-    ds__lock_take(&x->lock);
+    ds__spinlock_lock(&x->lock);
     return x;
 }
 
-static ds_result ds__exec_give(ds__exec *x, ds_result r) {
-    ds__lock_give(&x->lock);
+static ds_result ds__exec_unlock(ds__exec *x, ds_result r) {
+    ds__spinlock_unlock(&x->lock);
     if (DS__UNLIKELY(r < 0))
         ds__name_object(r, "executable", x->label);
     ds__unpin(&ds__g.execs, x);
@@ -27601,7 +27584,7 @@ static int ds__graph_share(ds__graph *g) {
     int shared = atomic_load(&g->capturing) != 0;
     if (!shared)
         return 0;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     return ++ds__tls.capture_locked;
 }
 
@@ -27609,13 +27592,13 @@ static void ds__graph_unshare(int shared) {
     if (!shared)
         return;
     ds__tls.capture_locked--;
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
 }
 
 /* Reports that a capture adds to the graph, and returns the code. */
 static ds_result ds__being_captured(const ds__graph *g) {
     ds_result r = DS_ERR_ILLEGAL_STATE;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds__capture *c = ds__g.captures;
     while (c && c->body != g->body)
         c = c->next;
@@ -27623,7 +27606,7 @@ static ds_result ds__being_captured(const ds__graph *g) {
         ds__capture_fail(r, c, 0, "a capture adds nodes to the graph; end the capture first");
     else
         ds__fail(r, "a capture into the graph is beginning or ending; try again");
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -27646,7 +27629,7 @@ static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t 
 static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     ds__graph *g = ds__table_add(&ds__g.graphs);
     if (!g) {
-        ds__body_free(body);
+        ds__body_destroy(body);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return NULL;
     }
@@ -27656,7 +27639,7 @@ static ds__graph *ds__graph_add(ds__body *body, const char *label) {
         g->label = ds__copy_text(label, 255);
     if (label && !g->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-        ds__table_kill(&ds__g.graphs, g);
+        ds__table_invalidate(&ds__g.graphs, g);
         return NULL;
     }
     return g;
@@ -27674,12 +27657,12 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds__retired_reclaim();
-    ds__body *b = ds__body_new(ds__driver_of(device), device);
+    ds__body *b = ds__body_create(ds__driver_of(device), device);
     if (!b)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = b->driver->graph_create(b);
     if (r < 0) {
-        ds__body_free(b);
+        ds__body_destroy(b);
         return r;
     }
     ds__graph *g = ds__graph_add(b, desc->label);
@@ -27691,15 +27674,15 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
 
 DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
     DS__ENTER("ds_graph_destroy");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (atomic_load(&g->capturing))
         r = ds__being_captured(g);
-    else if (!ds__table_kill(&ds__g.graphs, g))
+    else if (!ds__table_invalidate(&ds__g.graphs, g))
         r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
-    r = ds__graph_give(g, r);
+    r = ds__graph_unlock(g, r);
     ds__retired_reclaim();
     return r;
 }
@@ -27709,7 +27692,7 @@ static ds_result ds__body_clone(ds__body *from, ds__body **out) {
     ds__body *to = ds__body_copy(from, 0);
     ds_result r = to ? from->driver->graph_clone(from, to) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0 && to)
-        ds__body_free(to);
+        ds__body_destroy(to);
     *out = r < 0 ? NULL : to;
     return r;
 }
@@ -27720,7 +27703,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
     DS__ENTER("ds_graph_clone");
     DS__REQUIRE(out, "out is NULL");
     ds__retired_reclaim(); /* never under a lock: the user's destructors may run */
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
@@ -27734,7 +27717,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
         out->id = ds__handle_of(&clone->slot);
     else if (r == DS_OK)
         r = DS_ERR_OUT_OF_MEMORY;
-    return ds__graph_give(g, r);
+    return ds__graph_unlock(g, r);
 }
 
 DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_graph_node *out) {
@@ -27742,7 +27725,7 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
         out->id = 0;
     DS__ENTER("ds_graph_find_in_clone");
     DS__REQUIRE(out, "out is NULL");
-    ds__graph *g = ds__graph_take(clone);
+    ds__graph *g = ds__graph_lock(clone);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     uint32_t index = (uint32_t)node.id - 1;
@@ -27751,7 +27734,7 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
         r = ds__fail(DS_ERR_INVALID_VALUE, "the graph is not a clone of the node's graph");
     else
         *out = ds__node_handle(g->body, index);
-    return ds__graph_give(g, r);
+    return ds__graph_unlock(g, r);
 }
 
 /* core/graph_add.h - graphs: nodes by hand, edges, list of nodes.
@@ -27783,7 +27766,7 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
 }
 
 /* The functions ds__desc_KIND check one kind of description and fill its operation, which refers to
-   memory of the description; ds__node_make takes copies. The caller unpins *pinned after that. */
+   memory of the description; ds__node_create takes copies. The caller unpins *pinned after that. */
 static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
                                  ds_device *device, void **pinned) {
     const ds_kernel_node *k = &d->u.kernel;
@@ -27842,11 +27825,11 @@ static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
     *out = NULL;
     if (!d || d->kind != DS_NODE_CHILD)
         return DS_OK;
-    ds__graph *g = ds__graph_take(d->u.child);
+    ds__graph *g = ds__graph_lock(d->u.child);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    return ds__graph_give(g, atomic_load(&g->capturing) ? ds__being_captured(g)
-                                                        : ds__body_clone(g->body, out));
+    return ds__graph_unlock(g, atomic_load(&g->capturing) ? ds__being_captured(g)
+                                                          : ds__body_clone(g->body, out));
 }
 
 /* Discards a node that was not added. The caller gets its child graph back and frees it without a
@@ -27959,7 +27942,7 @@ static ds_result ds__desc_fill_op(const ds__body *b, const ds_node_desc *d, ds__
 /* Makes a node of the operation, with the label of the description. */
 static ds_result ds__desc_make_node(const ds_node_desc *d, const ds__op *op, ds_device device,
                                     ds__body **child, ds__node **out) {
-    ds__node *n = ds__node_make(op, device, d->priority);
+    ds__node *n = ds__node_create(op, device, d->priority);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     if (n->child)
@@ -27988,7 +27971,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     if (r < 0)
         return r;
 
-    ds__op op = ds__op_make(kinds[d->kind]);
+    ds__op op = ds__op_init(kinds[d->kind]);
     ds_device device = b->device;
     void *pinned = NULL;
     memset(&op.u, 0, sizeof op.u);
@@ -28074,13 +28057,13 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
     if (r == DS_OK) {
-        ds__graph *g = ds__graph_take(graph);
+        ds__graph *g = ds__graph_lock(graph);
         r = DS_ERR_INVALID_HANDLE;
         if (g)
-            r = ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node));
+            r = ds__graph_unlock(g, ds__graph_append(g, desc, &child, dependencies, count, &node));
     }
     if (child)
-        ds__body_free(child);
+        ds__body_destroy(child);
     if (r == DS_OK && out)
         *out = node;
     return ds__desc_refuse_payload(r, desc);
@@ -28138,13 +28121,13 @@ DSDEF ds_result(ds_graph_add_edges)(ds_graph graph, const ds_graph_node *from,
                                     const ds_graph_node *to, size_t count) {
     DS__ENTER("ds_graph_add_edges");
     DS__REQUIRE((from && to) || !count, "%s is NULL", from ? "to" : "from");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     int shared = ds__graph_share(g);
     ds_result r = ds__edges_add(g->body, from, to, count);
     ds__graph_unshare(shared);
-    return ds__graph_give(g, r);
+    return ds__graph_unlock(g, r);
 }
 
 DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t room,
@@ -28153,15 +28136,15 @@ DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t r
         *out_count = 0;
     DS__ENTER("ds_graph_get_nodes");
     DS__REQUIRE(out_count && (out || !room), "%s is NULL", out_count ? "out" : "out_count");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     *out_count = g->body->count;
     for (uint32_t i = 0; i < g->body->count && i < room; i++)
         out[i] = ds__node_handle(g->body, i);
-    ds__lock_give(&ds__g.capture_lock);
-    return ds__graph_give(g, DS_OK);
+    ds__spinlock_unlock(&ds__g.capture_lock);
+    return ds__graph_unlock(g, DS_OK);
 }
 
 /* core/graph_edit.h - graphs: reading and replacing nodes, comparison, attachment.
@@ -28186,18 +28169,18 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
         *out_count = 0;
     DS__ENTER("ds_graph_get_edges");
     DS__REQUIRE(out_count && ((out_from && out_to) || !room), "the output pointer is NULL");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     for (uint32_t i = 0; i < g->body->count; i++)
         for (uint32_t k = 0; k < g->body->node[i]->dep_count; k++, ++*out_count)
             if (*out_count < room) {
                 out_from[*out_count] = ds__node_handle(g->body, g->body->node[i]->deps[k]);
                 out_to[*out_count] = ds__node_handle(g->body, i);
             }
-    ds__lock_give(&ds__g.capture_lock);
-    return ds__graph_give(g, DS_OK);
+    ds__spinlock_unlock(&ds__g.capture_lock);
+    return ds__graph_unlock(g, DS_OK);
 }
 
 /* Fills the description of a node; its pointers are those of the node. */
@@ -28255,11 +28238,11 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
         memset(out_site, 0, sizeof *out_site);
     DS__ENTER("ds_graph_get_node");
     DS__REQUIRE(out, "out is NULL");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
-    ds__lock_take(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
     ds_result r = ds__node_index(g->body, node, &i);
     if (r == DS_OK) {
         ds__node_describe(g->body->node[i], out);
@@ -28268,8 +28251,8 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
             out_site->line = (int)g->body->node[i]->op.line;
         }
     }
-    ds__lock_give(&ds__g.capture_lock);
-    return ds__graph_give(g, r);
+    ds__spinlock_unlock(&ds__g.capture_lock);
+    return ds__graph_unlock(g, r);
 }
 
 /* Replaces a node and keeps its dependencies. Returns the former node, which the caller owns. */
@@ -28382,7 +28365,7 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
     ds_result r = ds__api_enter("ds_graph_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
-    ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
+    ds__graph *g = r == DS_OK ? ds__graph_lock(graph) : NULL;
     if (g) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
@@ -28401,23 +28384,23 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
         ds__graph_unshare(shared);
         if (r < 0)
             ds__node_refuse(fresh, &child);
-        r = ds__graph_give(g, r);
-        ds__node_free(old);
+        r = ds__graph_unlock(g, r);
+        ds__node_destroy(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
     if (child)
-        ds__body_free(child);
+        ds__body_destroy(child);
     return ds__desc_refuse_payload(r, desc);
 }
 
 static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn) {
     DS__REQUIRE(dtor_fn, "dtor_fn is NULL");
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__object *o = ds__object_new(user, dtor_fn);
-    ds_result r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
+    ds__object *o = ds__object_create(user, dtor_fn);
+    ds_result r = o ? ds__body_object_add(g->body, o) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         r = g->body->driver->graph_attach(g->body, o);
         if (r < 0) {
@@ -28427,8 +28410,8 @@ static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn
     }
     if (r < 0 && o)
         o->dtor_fn = NULL;
-    ds__object_drop(o);
-    return ds__graph_give(g, r);
+    ds__object_unref(o);
+    return ds__graph_unlock(g, r);
 }
 
 DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {
@@ -28574,20 +28557,20 @@ static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn
                                      void *user) {
     /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
     DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags);
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__text_writer pen = { write_fn, user, 0, flags };
-    ds__text_writer_print(&pen, "digraph \"");
-    ds__text_writer_quote(&pen, g->label ? g->label : "graph");
-    ds__text_writer_print(&pen, "\" {\n");
+    ds__text_writer writer = { write_fn, user, 0, flags };
+    ds__text_writer_print(&writer, "digraph \"");
+    ds__text_writer_quote(&writer, g->label ? g->label : "graph");
+    ds__text_writer_print(&writer, "\" {\n");
     int shared = ds__graph_share(g);
-    ds__dot_body(&pen, g->body, "");
+    ds__dot_body(&writer, g->body, "");
     ds__graph_unshare(shared);
-    ds__text_writer_print(&pen, "}\n");
-    return ds__graph_give(
-        g,
-        pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
+    ds__text_writer_print(&writer, "}\n");
+    return ds__graph_unlock(
+        g, writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
+                          : DS_OK);
 }
 
 DSDEF ds_result(ds_graph_write_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn,
@@ -28633,7 +28616,7 @@ static ds_result ds__exec_upload(ds__exec *x, ds_stream stream) {
         r = ds__fail(DS_ERR_CROSS_DRIVER,
                      "the executable and the stream belong to different drivers");
     } else {
-        ds__op op = ds__op_make(DS__OP_UPLOAD);
+        ds__op op = ds__op_init(DS__OP_UPLOAD);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
         r = ds__stream_submit(s, &op);
@@ -28666,7 +28649,7 @@ static ds_result ds__exec_instantiate(ds__graph *g, const ds_graph_exec_desc *de
     if (r == DS_OK)
         out->id = ds__handle_of(&x->slot);
     else
-        ds__table_kill(&ds__g.execs, x);
+        ds__table_invalidate(&ds__g.execs, x);
     return r;
 }
 
@@ -28687,14 +28670,14 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
         "unknown flags %#x", desc->flags);
     ds__retired_reclaim();
-    ds__graph *g = ds__graph_take(graph);
-    return g ? ds__graph_give(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
+    ds__graph *g = ds__graph_lock(graph);
+    return g ? ds__graph_unlock(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
 }
 
 DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     DS__ENTER("ds_graph_upload");
-    ds__exec *x = ds__exec_take(exec);
-    return x ? ds__exec_give(x, ds__exec_upload(x, stream)) : DS_ERR_INVALID_HANDLE;
+    ds__exec *x = ds__exec_lock(exec);
+    return x ? ds__exec_unlock(x, ds__exec_upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
 /* Calls the launch_fn of the objects, each once: an object that several graphs within the body have
@@ -28777,18 +28760,19 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
         ds__stream_pin(stream);
         return DS_ERR_INVALID_HANDLE;
     }
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (DS__UNLIKELY(!x)) {
         r = DS_ERR_INVALID_HANDLE;
     } else if (DS__UNLIKELY(s->driver->type != x->driver->type)) {
-        r = ds__exec_give(x, ds__fail(DS_ERR_CROSS_DRIVER,
-                                      "the executable and the stream belong to different drivers"));
+        r = ds__exec_unlock(x,
+                            ds__fail(DS_ERR_CROSS_DRIVER,
+                                     "the executable and the stream belong to different drivers"));
     } else {
-        ds__op op = ds__op_make(DS__OP_GRAPH);
+        ds__op op = ds__op_init(DS__OP_GRAPH);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__stream_submit(s, &op)
-                                                          : ds__launch_hooked(s, &op));
+        r = ds__exec_unlock(x, DS__LIKELY(!x->body->hooked) ? ds__stream_submit(s, &op)
+                                                            : ds__launch_hooked(s, &op));
     }
     if (ds__observer_is_set())
         ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
@@ -28802,11 +28786,11 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
 
 DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     DS__ENTER("ds_graph_exec_destroy");
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
-    int killed = ds__table_kill(&ds__g.execs, x);
-    ds_result r = ds__exec_give(
+    int killed = ds__table_invalidate(&ds__g.execs, x);
+    ds_result r = ds__exec_unlock(
         x,
         killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
     ds__retired_reclaim();
@@ -28860,7 +28844,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
             }
             x->body->node = fresh->node;
             fresh->node = nodes;
-            uint32_t room = x->body->room;
+            size_t room = x->body->room;
             x->body->room = fresh->room;
             fresh->room = room;
             ds__object **objects = x->body->object;
@@ -28898,15 +28882,15 @@ DSDEF ds_result(ds_graph_exec_update)(ds_graph_exec exec, ds_graph graph,
     memset(out, 0, sizeof *out);
     DS__ENTER("ds_graph_exec_update");
     out->reason = DS_GRAPH_UPDATE_ERROR;
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     ds__body *old = NULL;
-    ds_result r = g ? ds__graph_give(g, ds__exec_update(x, g, out, &old)) : DS_ERR_INVALID_HANDLE;
-    r = ds__exec_give(x, r);
+    ds_result r = g ? ds__graph_unlock(g, ds__exec_update(x, g, out, &old)) : DS_ERR_INVALID_HANDLE;
+    r = ds__exec_unlock(x, r);
     if (old)
-        ds__body_free(old);
+        ds__body_destroy(old);
     return r;
 }
 
@@ -28932,7 +28916,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
     ds_result r = ds__api_enter("ds_graph_exec_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
-    ds__exec *x = r == DS_OK ? ds__exec_take(exec) : NULL;
+    ds__exec *x = r == DS_OK ? ds__exec_lock(exec) : NULL;
     if (x) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
@@ -28944,20 +28928,20 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
             if (r < 0)
                 ds__node_refuse(fresh, &child);
         }
-        r = ds__exec_give(x, r);
-        ds__node_free(old);
+        r = ds__exec_unlock(x, r);
+        ds__node_destroy(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
     if (child)
-        ds__body_free(child);
+        ds__body_destroy(child);
     return ds__desc_refuse_payload(r, desc);
 }
 
 DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_node node,
                                                 int enabled) {
     DS__ENTER("ds_graph_exec_set_node_enabled");
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
@@ -28972,7 +28956,7 @@ DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_nod
         r = x->driver->exec_enable(x->native, i, enabled != 0);
     if (r == DS_OK)
         x->body->node[i]->enabled = enabled != 0;
-    return ds__exec_give(x, r);
+    return ds__exec_unlock(x, r);
 }
 
 DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
@@ -28980,14 +28964,14 @@ DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_nod
         *out = 0;
     DS__ENTER("ds_graph_exec_get_node_enabled");
     DS__REQUIRE(out, "out is NULL");
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
     ds_result r = ds__node_index(x->body, node, &i);
     if (r == DS_OK)
         *out = x->body->node[i]->enabled;
-    return ds__exec_give(x, r);
+    return ds__exec_unlock(x, r);
 }
 
 /* Replaces a pointer at a place that may be unaligned; returns the number of replaced pointers.
@@ -29069,7 +29053,7 @@ typedef struct ds__replacement {
 } ds__replacement;
 
 /* Makes the changed copy of a node and checks it; of a node without such pointers, nothing. */
-static ds_result ds__replacement_make(ds__replacement *w, ds__body *b, uint32_t i) {
+static ds_result ds__replacement_create(ds__replacement *w, ds__body *b, uint32_t i) {
     char text[160];
     if (!ds__replace_node(b->node[i], w->old_pointers, w->new_pointers, w->count, 1))
         return DS_OK;
@@ -29118,7 +29102,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
     w.fresh = fresh;
 
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
-        r = ds__replacement_make(&w, b, i);
+        r = ds__replacement_create(&w, b, i);
     if (r == DS_OK)
         r = ds__replacement_set(x, fresh);
 
@@ -29126,7 +29110,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
     for (uint32_t i = 0; i < b->count; i++) {
         if (!fresh[i])
             continue;
-        ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
+        ds__node_destroy(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
     ds__host_free(fresh);
     if (r == DS_OK)
@@ -29145,11 +29129,11 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
                 old_pointers ? "new_pointers" : "old_pointers");
     for (size_t i = 0; i < count; i++)
         DS__REQUIRE(old_pointers[i] && new_pointers[i], "pointer pair %zu contains NULL", i);
-    ds__exec *x = ds__exec_take(exec);
+    ds__exec *x = ds__exec_lock(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
     ds_result r =
-        ds__exec_give(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
+        ds__exec_unlock(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
     if (out_replaced)
         *out_replaced = places;
     return r;
@@ -29174,8 +29158,8 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
 
 /* Begins a capture of the stream into the graph, after the nodes. into: the graph is the user's and
    is locked. */
-static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
-                                   size_t count, ds_capture_mode mode, int into) {
+static ds_result ds__capture_begin_into(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
+                                        size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
     uint32_t *deps = ds__host_alloc((count + 1) * sizeof *deps);
     ds__capture *c = ds__host_alloc(sizeof *c);
@@ -29211,11 +29195,11 @@ static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__body *b = ds__body_new(s->driver, s->device);
+    ds__body *b = ds__body_create(s->driver, s->device);
     ds__graph *g = b ? ds__graph_add(b, NULL) : NULL;
-    ds_result r = g ? ds__capture_start(s, g, NULL, 0, mode, 0) : DS_ERR_OUT_OF_MEMORY;
+    ds_result r = g ? ds__capture_begin_into(s, g, NULL, 0, mode, 0) : DS_ERR_OUT_OF_MEMORY;
     if (r < 0 && g)
-        ds__table_kill(&ds__g.graphs, g);
+        ds__table_invalidate(&ds__g.graphs, g);
     ds__stream_unpin(s);
     return r;
 }
@@ -29235,7 +29219,7 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__graph *g = ds__graph_take(graph);
+    ds__graph *g = ds__graph_lock(graph);
     ds_result r = g ? DS_OK : DS_ERR_INVALID_HANDLE;
     if (g) {
         if (g->body->driver->type != s->driver->type)
@@ -29247,8 +29231,8 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
             r = ds__fail(DS_ERR_INVALID_HANDLE,
                          "the graph was destroyed"); /* while this call waited for its lock */
         else
-            r = ds__capture_start(s, g, dependencies, count, mode, 1);
-        r = ds__graph_give(g, r);
+            r = ds__capture_begin_into(s, g, dependencies, count, mode, 1);
+        r = ds__graph_unlock(g, r);
     }
     ds__stream_unpin(s);
     return r;
@@ -29375,7 +29359,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     /* otherwise the sentence of the call that failed in the function stays */
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
-    ds__error_keep(&reason);
+    ds__error_save(&reason);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {
         *out = graph;
@@ -29383,10 +29367,10 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     }
     ds__error_restore(&reason);
     if (end == DS_OK) {
-        ds__graph *g = ds__graph_take(graph);
+        ds__graph *g = ds__graph_lock(graph);
         if (g) {
-            ds__table_kill(&ds__g.graphs, g);
-            DS_IGNORE(ds__graph_give(g, DS_OK));
+            ds__table_invalidate(&ds__g.graphs, g);
+            DS_IGNORE(ds__graph_unlock(g, DS_OK));
         }
         ds__retired_reclaim();
     }
@@ -29404,7 +29388,7 @@ static ds_result ds__capture_take_graph(ds__stream *s, ds_capture_info *info, ds
         ds_result r = s->driver->capture_query(s->native, info);
         if (r < 0 || info->status != DS_CAPTURE_ACTIVE || !info->graph.id)
             return r;
-        *out = ds__graph_take(info->graph);
+        *out = ds__graph_lock(info->graph);
     }
     return *out ? DS_OK : DS_ERR_INVALID_HANDLE;
 }
@@ -29417,7 +29401,7 @@ static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64
     ds_result r = a->make_fn(capture, a->user, &made);
     if (r != DS_OK)
         return r;
-    ds__object *o = ds__object_new(made, a->release_fn);
+    ds__object *o = ds__object_create(made, a->release_fn);
     if (!o) {
         a->release_fn(made);
         return DS_ERR_OUT_OF_MEMORY;
@@ -29426,7 +29410,7 @@ static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64
     o->launch_fn = a->launch_fn;
     o->key = a->key;
     o->capture = capture;
-    r = ds__body_keep(b, o);
+    r = ds__body_object_add(b, o);
     if (r < 0)
         return r;
     r = b->driver->graph_attach(b, o);
@@ -29452,15 +29436,15 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s,
 
     for (size_t i = 0; i < g->body->object_count && !o; i++)
         if (g->body->object[i]->key == a->key && g->body->object[i]->capture == info.id)
-            o = ds__object_keep(g->body->object[i]);
+            o = ds__object_ref(g->body->object[i]);
     if (!o)
         r = ds__attachment_add(g->body, a, info.id, &o);
-    r = ds__graph_give(g, r);
+    r = ds__graph_unlock(g, r);
 
     if (r == DS_OK)
         *out = o;
     else
-        ds__object_drop(o);
+        ds__object_unref(o);
     return r;
 }
 
@@ -29726,14 +29710,14 @@ static void ds__shutdown_adopt_thread(ds__tls_block *tls) {
 /* Frees the states of all threads. */
 static void ds__shutdown_threads(void) {
     for (;;) {
-        ds__lock_take(&ds__callers.lock);
+        ds__spinlock_lock(&ds__callers.lock);
         ds__caller *t = ds__callers.list;
         if (t)
             ds__callers.list = t->next;
-        ds__lock_give(&ds__callers.lock);
+        ds__spinlock_unlock(&ds__callers.lock);
         if (!t)
             break;
-        ds__thread_free((ds__thread *)(void *)t);
+        ds__thread_destroy((ds__thread *)(void *)t);
     }
 }
 
@@ -29754,7 +29738,7 @@ static void ds__shutdown_drivers(void) {
             ds__g.driver[b]->stop();
         ds__g.driver[b] = NULL;
     }
-    ds__registries_end();
+    ds__registries_deinit();
     ds__host_free(ds__g.legacy);
     ds__host_free(ds__g.label);
     ds__g.legacy = NULL;
@@ -29799,7 +29783,7 @@ DSDEF ds_result(ds_shutdown)(void) {
     ds_result r = DS_OK;
     if (atomic_load(&ds__g.state) == DS__READY)
         r = ds__shutdown_all(tls);
-    ds__ranges_end();
+    ds__ranges_deinit();
     ds__drop_desc();
     ds__mutex_unlock(&ds__g.mutex);
     return r;
@@ -29829,7 +29813,7 @@ static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream);
 static ds_result ds__pinned_operand(void *ptr, ds_stream stream);
 
 /* Destroys an event of the library's own; a zero handle is allowed. */
-static void ds__event_drop(ds_event event);
+static void ds__use_event_destroy(ds_event event);
 
 /* State of the current call while a function of the program runs. */
 typedef struct ds__outside {
@@ -29841,8 +29825,8 @@ typedef struct ds__outside {
 
 /* Called before and after a function of the program. Calls in the function report their own
    errors. */
-static ds__outside ds__resource_leave(void);
-static void ds__resource_return(ds__outside o);
+static ds__outside ds__outside_begin(void);
+static void ds__outside_end(ds__outside o);
 
 /* alloc/types.h - types and policy of the caching allocator.
 
@@ -29876,7 +29860,7 @@ static void ds__resource_return(ds__outside o);
        synchronised.
 
    Invariants: The blocks of a segment fill its address space without gaps, in the order of
-   addresses. Sizes of blocks are multiples of 512 (DS__UNIT). A quiet block is in no bin: it is
+   addresses. Sizes of blocks are multiples of 512 (DS__UNIT). A claimed block is in no bin: it is
    parked, or one thread works on it without the lock. A segment's `arena` is NULL if its
    description is not in use.
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
@@ -29943,7 +29927,7 @@ struct ds__mem_block {
             uint8_t lent;
             /* 1: the block is in no bin, because it is parked, or a thread works on it without the
                lock */
-            uint8_t quiet;
+            uint8_t claimed;
         };
 
         uint32_t flags; /* the four members above as one number */
@@ -29957,9 +29941,9 @@ struct ds__mem_block {
 };
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define DS__FLAGS(state, quiet) ((uint32_t)(state) | (uint32_t)(quiet) << 24)
+#define DS__FLAGS(state, claimed) ((uint32_t)(state) | (uint32_t)(claimed) << 24)
 #else
-#define DS__FLAGS(state, quiet) ((uint32_t)(state) << 24 | (uint32_t)(quiet))
+#define DS__FLAGS(state, claimed) ((uint32_t)(state) << 24 | (uint32_t)(claimed))
 #endif
 enum {
     DS__FLAGS_LIVE = DS__FLAGS(DS_BLOCK_LIVE, 0),
@@ -30090,7 +30074,7 @@ typedef struct ds__domain {
 #define DS__ALIASES 3 /* further handles that an arena stores */
 
 struct ds__arena {
-    ds__lock lock;
+    ds__spinlock lock;
     _Atomic uint8_t orphan; /* 1: the stream has ended */
     uint8_t exact;          /* 1: counts in the domains' tallies; 0: in its own */
     /* 1: the pool has poison, guards or debug from 2 on */
@@ -30211,7 +30195,7 @@ struct ds__mem_dev {
     ds__domain stats;  /* of all pools */
     _Atomic size_t reserved;
     _Atomic size_t limit; /* 0: none */
-    ds__lock history_lock;
+    ds__spinlock history_lock;
     ds__history_event *history;
     size_t history_room; /* entries */
     size_t history_at;   /* index of the next entry */
@@ -30423,20 +30407,18 @@ DS__SEAM static size_t ds__config_reserve_size(const ds_mem_config *c, size_t to
     return (pages ? pages : 1) * page;
 }
 
-/* alloc/config_text.h - allocator options as text.
+/* alloc/config_token.h - tokens and numbers of allocator options.
 
-   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
-   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
-   lists the options. The text is read token by token (ds__config_token_next): a token is one of , :
-   [ ] or a word. White space is ignored everywhere, even inside a word.
+   Splits an option text into tokens (ds__config_token_next): a token is one of , : [ ] or a word.
+   White space is ignored everywhere, even inside a word. ds__config_number_parse and
+   ds__config_real_parse read the number in a word. ds__config_refuse reports an error at a place of
+   the text.
 
-   Invariants: On an error the configuration is unchanged, and the error shows the character, the
-   token and the text in front. As in PyTorch, each text first resets max_split_size,
-   garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
-   first. Numbers do not depend on the program's locale.
-   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
-   program's log function may be called under these locks.
-   Threads: any. ds_mem_config_parse does not initialise the library. */
+   Invariants: an error shows the character's number, the text from there on and the text before.
+   Numbers do not depend on the program's locale.
+   Locks: takes none. ds__config_refuse may call the program's log function, under the locks that
+   the callers of config_text.h hold.
+   Threads: any. */
 
 typedef struct ds__config_text {
     const char *text;
@@ -30598,6 +30580,19 @@ static size_t ds__config_real_parse(const char *word, double *out) {
     *out = places < 0 ? value * scale : value / scale;
     return i;
 }
+
+/* alloc/config_text.h - allocator options as text.
+
+   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
+   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
+   lists the options. config_token.h splits the text into tokens.
+
+   Invariants: On an error the configuration is unchanged. As in PyTorch, each text first resets
+   max_split_size, garbage_collection_threshold and roundup_power2_divisions. The option `preset`
+   must be the first.
+   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
+   program's log function may be called under these locks.
+   Threads: any. ds_mem_config_parse does not initialise the library. */
 
 /* Reads a multiple of the device's memory such as 0.5, or bytes such as 40G. */
 static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
@@ -31208,10 +31203,10 @@ static inline void ds__block_list_out(ds__mem_block **head, const ds__mem_block 
    when wrapped streams come and go. */
 static ds_stream ds__arena_stream(ds__arena *a) {
     ds_stream stream = { 0 };
-    ds__lock_take(&a->lock);
+    ds__spinlock_lock(&a->lock);
     if (!a->orphan)
         stream = a->stream;
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return stream;
 }
 
@@ -31248,7 +31243,7 @@ static ds__stream *ds__direct_giver(ds__mem_dev *dev) {
     ds_stream made = { 0 };
     uint64_t none = 0;
     if (!atomic_load(&dev->giver) &&
-        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
+        ds__stream_create(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
         !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
         ds__stream_end(made); /* another thread was faster */
     return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
@@ -31302,11 +31297,11 @@ static void ds__mem_dev_unlock(ds__mem_dev *dev) {
 }
 
 static void ds__arena_lock(ds__arena *a) {
-    ds__lock_take(&a->lock);
+    ds__spinlock_lock(&a->lock);
 }
 
 static void ds__arena_unlock(ds__arena *a) {
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
 }
 
 /* Holds back new captures until ds__let_captures: between the check for captures and work that
@@ -31343,8 +31338,8 @@ DSDEF void(ds_mem_label_pop)(void) {
 
    Holds the settings of the history and the list of observers (ds__history_state).
    ds__history_apply tells a device which events to report. ds__mem_history_join lets a new device
-   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_enter
-   and ds__callback_guard_leave surround calls of user code that must not call devstream.
+   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_begin
+   and ds__callback_guard_end surround calls of user code that must not call devstream.
 
    Invariants: An event is recorded on a device only if its bit in dev->watch is set. DS__WATCHED
    is set there while observers exist. After ds__history_apply has returned, no event of the old
@@ -31412,14 +31407,14 @@ typedef struct ds__callback_guard {
     ds_site site;
 } ds__callback_guard;
 
-static ds__callback_guard ds__callback_guard_enter(void) {
+static ds__callback_guard ds__callback_guard_begin(void) {
     ds__callback_guard g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
     ds__tls.mute = 0; /* a refused call sets its error */
     return g;
 }
 
-static void ds__callback_guard_leave(ds__callback_guard g) {
+static void ds__callback_guard_end(ds__callback_guard g) {
     ds__tls.mute = g.mute;
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
@@ -31437,10 +31432,10 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
                            .label = e->label,
                            .pool = { e->pool } };
     ds__mutex_lock(&ds__history_state.watch);
-    ds__callback_guard g = ds__callback_guard_enter();
+    ds__callback_guard g = ds__callback_guard_begin();
     for (size_t i = 0; i < ds__history_state.watcher_count; i++)
         ds__history_state.watchers[i].fn(dev->device, &event, ds__history_state.watchers[i].user);
-    ds__callback_guard_leave(g);
+    ds__callback_guard_end(g);
     ds__mutex_unlock(&ds__history_state.watch);
 }
 
@@ -31451,20 +31446,20 @@ static void ds__history_apply(ds__mem_dev *dev) {
     unsigned watch = (ds__history_state.on && dev->history_room ? ds__history_state.actions : 0) |
                      (ds__history_state.watcher_count || ds__observer_is_set() ? DS__WATCHED : 0);
     ds__mutex_unlock(&ds__history_state.watch);
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     atomic_store(&dev->watch, watch);
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
 }
 
 /* Replaces the ring of a device, and returns the old one. */
 static ds__history_event *ds__history_swap(ds__mem_dev *dev, ds__history_event *ring, size_t room) {
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     ds__history_event *old = dev->history;
     dev->history = ring;
     dev->history_room = room;
     dev->history_at = 0;
     atomic_store_explicit(&dev->history_count, 0, memory_order_relaxed);
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
     return old;
 }
 
@@ -31532,10 +31527,10 @@ static void ds__mem_note(ds__mem_dev *dev, const ds__history_event *event) {
         return;
     ds__history_event e = *event;
     e.time_ns = ds__os_ticks();
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << e.action)
         ds__ring_in(dev, &e);
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
     if (DS__LIKELY(!(watch & DS__WATCHED)))
         return;
     e.time_ns = ds__ticks_ns(e.time_ns);
@@ -31617,14 +31612,14 @@ static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) 
     }
     ds__history_event e = ds__block_event(a, DS_ACTION_FREE_REQUESTED, b);
     e.time_ns = ds__os_ticks();
-    ds__lock_take(&a->dev->history_lock);
+    ds__spinlock_lock(&a->dev->history_lock);
     /* no event enters the ring after ds_mem_history_stop has returned */
     if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {
         ds__ring_in(a->dev, &e);
         e.action = DS_ACTION_FREE_COMPLETED;
         ds__ring_in(a->dev, &e);
     }
-    ds__lock_give(&a->dev->history_lock);
+    ds__spinlock_unlock(&a->dev->history_lock);
 }
 
 /* alloc/counters.h - counters and peaks.
@@ -32139,7 +32134,7 @@ static int ds__address_granules_set(ds__segment *seg, char *at, size_t size, int
    best_fit_by_address is off. ds__too_large applies max_split_size and max_non_split_rounding to
    plain segments; ds__segment_is_growing tells which segments grow.
 
-   Invariants: A block is in a bin exactly if its state is free and it is not quiet. The bit of a
+   Invariants: A block is in a bin exactly if its state is free and it is not claimed. The bit of a
    bin is set exactly if the bin holds a block. A bit of the summary is set exactly if its word
    of the map is not 0. `free_bytes` is the sum of the blocks in bins. Blocks in front of an
    unmapped block are in the last bin (DS__EDGE), which is used last.
@@ -32166,9 +32161,9 @@ static inline unsigned ds__bin_of(const ds__mem_block *b) {
                                                                         : ds__bin_of_size(b->size);
 }
 
-/* Returns whether a neighbour, which may be NULL, is in a bin: it is free and not quiet. */
+/* Returns whether a neighbour, which may be NULL, is in a bin: it is free and not claimed. */
 static inline int ds__block_is_binned(const ds__mem_block *b) {
-    return b && b->state == DS_BLOCK_FREE && !b->quiet;
+    return b && b->state == DS_BLOCK_FREE && !b->claimed;
 }
 
 /* Puts a free block into its bin: at its place by size and address, or in front. */
@@ -32300,9 +32295,9 @@ static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t siz
    block of an address and locks its arena.
 
    Invariants: The blocks of a segment cover its address space without gaps. Two neighbours are
-   never both free and not quiet. Each live block is in the granule table of its segment; a
-   crowded granule may have a sub-table (ds__sub_table). A parked block is free and quiet, and stays
-   in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
+   never both free and not claimed. Each live block is in the granule table of its segment; a
+   crowded granule may have a sub-table (ds__sub_table). A parked block is free and claimed, and
+   stays in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
    object.
    Locks: Functions that change a block expect the arena's lock. ds__find_live takes that lock
    and keeps it if a block was found. New descriptions take the registry lock and may call the
@@ -32310,7 +32305,7 @@ static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t siz
    Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 
 /* Returns an unused description of a block, or NULL without host memory. */
-static ds__mem_block *ds__mem_block_new(ds__arena *a) {
+static ds__mem_block *ds__mem_block_create(ds__arena *a) {
     ds__mem_block *b = a->spare_blocks;
     if (DS__UNLIKELY(!b)) {
         enum { MANY = 64 };
@@ -32329,7 +32324,7 @@ static ds__mem_block *ds__mem_block_new(ds__arena *a) {
 }
 
 /* Returns a description to the arena's stock. */
-static inline void ds__mem_block_drop(ds__arena *a, ds__mem_block *b) {
+static inline void ds__mem_block_destroy(ds__arena *a, ds__mem_block *b) {
     b->seg = NULL;
     b->list_next = a->spare_blocks;
     a->spare_blocks = b;
@@ -32338,7 +32333,7 @@ static inline void ds__mem_block_drop(ds__arena *a, ds__mem_block *b) {
 /* Cuts a block, which is in no list, behind `size` bytes. Returns the rest, which has the state
    of the block, or NULL without host memory. */
 static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_t size) {
-    ds__mem_block *rest = ds__mem_block_new(a);
+    ds__mem_block *rest = ds__mem_block_create(a);
     if (DS__UNLIKELY(!rest))
         return NULL;
     rest->bin = 0;
@@ -32348,7 +32343,7 @@ static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_
     rest->seg = b->seg;
     rest->state = b->state;
     rest->uses = NULL;
-    rest->exported = rest->lent = rest->quiet = rest->oversize = rest->stale = 0;
+    rest->exported = rest->lent = rest->claimed = rest->oversize = rest->stale = 0;
     rest->prev = b;
     rest->next = b->next;
     if (b->next)
@@ -32365,7 +32360,7 @@ static inline void ds__block_absorb_next(ds__arena *a, ds__mem_block *b) {
     b->next = next->next;
     if (b->next)
         b->next->prev = b;
-    ds__mem_block_drop(a, next);
+    ds__mem_block_destroy(a, next);
 }
 
 /* Returns whether a segment has other blocks beside this one. */
@@ -32491,7 +32486,7 @@ static inline ds__mem_block *ds__merge_in(ds__arena *a, ds__mem_block *b) {
 /* Merges a block that was parked with its free neighbours. Free bytes do not include parked
    blocks. */
 static void ds__block_unpark(ds__arena *a, ds__mem_block *b) {
-    b->quiet = 0;
+    b->claimed = 0;
     ds__live_out(b);
     (void)ds__merge_in(a, b);
 }
@@ -32565,10 +32560,10 @@ static inline int ds__block_may_split(const ds__mem_pool *p, const ds__mem_block
 static inline int ds__block_spare_ensure(ds__arena *a) {
     if (DS__LIKELY(a->spare_blocks != NULL))
         return 1;
-    ds__mem_block *spare = ds__mem_block_new(a);
+    ds__mem_block *spare = ds__mem_block_create(a);
     if (!spare)
         return 0;
-    ds__mem_block_drop(a, spare);
+    ds__mem_block_destroy(a, spare);
     return 1;
 }
 
@@ -32767,7 +32762,7 @@ static void ds__count_end(ds__arena *a, int all) {
 /* alloc/pool.h - devices and pools: creation, look-up, policies.
 
    Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
-   reuses pools (ds__mem_pool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
+   reuses pools (ds__mem_pool_create). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
    enters the functions for stream end and shutdown. ds__mem_pool_apply sets a pool's configuration
    and derives the flags of the pool and its arenas. ds__mem_pool_of returns the pool of a handle.
    ds__pool_policy returns the configuration to code without a lock. ds__mem_pool_own and
@@ -32804,7 +32799,7 @@ static void ds__arena_apply(ds__arena *a) {
 
 /* Makes an arena without a stream and links it into the pool's list. Returns NULL without host
    memory. The device is locked, or no other thread knows the pool. */
-static ds__arena *ds__arena_new(ds__mem_pool *p) {
+static ds__arena *ds__arena_create(ds__mem_pool *p) {
     ds__arena *a = ds__kept_alloc(sizeof *a);
     if (!a)
         return NULL;
@@ -32829,7 +32824,7 @@ typedef struct ds__mem_policy {
 /* Returns the stored copy of a policy, which is the same one for equal policies. Limits are not
    part of it, because they change on their own. Without host memory returns NULL and sets the
    error. */
-static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
+static const ds_mem_config *ds__policy_intern(const ds_mem_config *config) {
     ds_mem_config c;
     memcpy(&c, config, sizeof c); /* different padding only costs a further copy */
     c.limit = 0;
@@ -32868,7 +32863,7 @@ static size_t ds__config_split_above(const ds_mem_config *c) {
    arenas of the pool, or no other thread knows the pool. Without host memory returns 0 and sets the
    error. */
 static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
-    const ds_mem_config *policy = ds__policy_keep(config);
+    const ds_mem_config *policy = ds__policy_intern(config);
     if (!policy)
         return 0;
     int sorts = config->best_fit_by_address && !p->config.best_fit_by_address;
@@ -32953,7 +32948,7 @@ static ds_result ds__mem_setup(void) {
                             " (in the environment's DEVSTREAM_ALLOC_CONF)");
         ds__memory_state.configured = ds__memory_state.conf_result == DS_OK;
         ds__mem_closing(0);
-        ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
+        ds__module_add(DS__MODULE_ALLOC, &ds__mem_module);
     }
     ds_result r = ds__memory_state.conf_result;
     ds__mutex_unlock(&ds__memory_state.lock);
@@ -32961,7 +32956,8 @@ static ds_result ds__mem_setup(void) {
 }
 
 /* Makes the record of a device with `total` bytes of memory. Returns NULL without host memory. */
-static ds__mem_dev *ds__mem_dev_new(ds_device device, size_t total, const ds_mem_config *config) {
+static ds__mem_dev *ds__mem_dev_create(ds_device device, size_t total,
+                                       const ds_mem_config *config) {
     ds__mem_dev *dev = ds__kept_alloc(sizeof *dev);
     if (!dev)
         return NULL;
@@ -32976,11 +32972,12 @@ static ds__mem_dev *ds__mem_dev_new(ds_device device, size_t total, const ds_mem
 
 /* Makes the record of a device and publishes it. On failure returns NULL and sets the error.
    ds__memory_state.lock is held. */
-static ds__mem_dev *ds__mem_device_new(ds_device device) {
+static ds__mem_dev *ds__mem_device_create(ds_device device) {
     ds_device_properties properties;
     if (ds__driver_of(device)->device_properties(device.index, &properties) < 0)
         return NULL;
-    ds__mem_dev *dev = ds__mem_dev_new(device, properties.total_memory, &ds__memory_state.config);
+    ds__mem_dev *dev =
+        ds__mem_dev_create(device, properties.total_memory, &ds__memory_state.config);
     if (!dev) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         return NULL;
@@ -33004,7 +33001,7 @@ static ds__mem_dev *ds__mem_device(ds_device device) {
     ds__mutex_lock(&ds__memory_state.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev)
-        dev = ds__mem_device_new(device);
+        dev = ds__mem_device_create(device);
     ds__mutex_unlock(&ds__memory_state.lock);
     return dev;
 }
@@ -33099,7 +33096,7 @@ static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *c
         if (empty)
             found = p;
     }
-    if (found && !ds__policy_keep(config))
+    if (found && !ds__policy_intern(config))
         found = NULL;
     if (found) {
         ds__counter_fold(dev); /* the device keeps the counts of the pool */
@@ -33138,8 +33135,8 @@ static ds__mem_pool *ds__mem_pool_add(ds__mem_dev *dev, const ds_mem_config *con
 /* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
    the device and the configuration are not used. Without host memory returns NULL and sets the
    error. */
-static ds__mem_pool *ds__mem_pool_new(ds__mem_dev *dev, const ds_mem_config *config,
-                                      const ds_pool_desc *desc, uint64_t capture) {
+static ds__mem_pool *ds__mem_pool_create(ds__mem_dev *dev, const ds_mem_config *config,
+                                         const ds_pool_desc *desc, uint64_t capture) {
     char *label = desc->label ? ds__copy_text(desc->label, 255) : NULL;
     ds__mem_pool *p = NULL;
     if (label || !desc->label) {
@@ -33171,29 +33168,29 @@ static void ds__mem_pool_disown(ds__mem_pool *p) {
 
 /* alloc/stream_use.h - uses of blocks by other streams, and their events.
 
-   Manages stream uses (ds__stream_use). ds__stream_use_new takes one with an event from the arena's
-   stock, and ds__stream_uses_drop returns a list of them. ds__uses_done tells whether uses are
-   done; ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
-   stream. ds__use_claim decides which thread records the event of a use. ds__record_uses records
-   the events that are missing at a free.
+   Manages stream uses (ds__stream_use). ds__stream_use_create takes one with an event from the
+   arena's stock, and ds__stream_uses_destroy returns a list of them. ds__uses_done tells whether
+   uses are done; ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture
+   of a stream. ds__use_claim decides which thread records the event of a use. ds__record_uses
+   records the events that are missing at a free.
 
    Invariants: `recorded` is 1 if the event is recorded or not needed any more, and
    DS__RECORDING while one thread records it. An event stays with the device of its first
    record. Only a thread for which ds__use_claim returned 1 records the event of a use. A use
    inside a capture counts as done once no capture is open, because the graph
    orders it. A query that fails for another reason than failed work does not count as done.
-   Locks: ds__stream_uses_drop expects the arena's lock. The others may call the driver and expect
-   no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
+   Locks: ds__stream_uses_destroy expects the arena's lock. The others may call the driver and
+   expect no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
    ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
    ds__record_uses do so themselves.
    Threads: any. ds__uses_awaited and ds__device_wait block the host. */
 
 /* Destroys an event of the allocator; a zero handle is allowed. */
-static void ds__event_drop(ds_event event) {
+static void ds__use_event_destroy(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
     if (!e)
         return;
-    ds__table_kill(&ds__g.events, e);
+    ds__table_invalidate(&ds__g.events, e);
     ds__event_unpin(e);
 }
 
@@ -33208,7 +33205,7 @@ static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) 
     }
     /* an event stays with the device of its first record */
     if (u->event.id && u->device != ds__device_key(device)) {
-        ds__event_drop(u->event);
+        ds__use_event_destroy(u->event);
         u->event.id = 0;
     }
     u->next = NULL;
@@ -33217,14 +33214,14 @@ static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) 
     u->capture = 0;
     u->device = ds__device_key(device);
     /* the description is lost until shutdown */
-    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0)
+    if (!u->event.id && ds__event_create(0, NULL, &u->event) < 0)
         u = NULL;
     return u;
 }
 
 /* Returns a use from the arena's stock, or a new one. Without host memory returns NULL and sets the
    error. The arena is not locked. */
-static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
+static ds__stream_use *ds__stream_use_create(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
     ds__stream_use *u = a->spare_uses;
     if (u)
@@ -33235,7 +33232,7 @@ static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
 
 /* Returns a list of uses to the arena's stock. Their events stay and are recorded again. The arena
    is locked. */
-static void ds__stream_uses_drop(ds__arena *a, ds__stream_use *u) {
+static void ds__stream_uses_destroy(ds__arena *a, ds__stream_use *u) {
     while (u) {
         ds__stream_use *next = u->next;
         u->next = a->spare_uses;
@@ -33553,7 +33550,7 @@ static int ds__arena_take_over(ds__arena *a, const ds__stream *s, ds_stream hand
         ds__arena_assign(a, s, handle, identity);
     }
     ds__arena_unlock(a);
-    ds__event_drop(end);
+    ds__use_event_destroy(end);
     return empty;
 }
 
@@ -33571,7 +33568,7 @@ static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle)
         if (ds__arena_take_over(a, s, handle, identity))
             return a;
 
-    ds__arena *a = ds__arena_new(p);
+    ds__arena *a = ds__arena_create(p);
     if (a)
         ds__arena_assign(a, s, handle, identity);
     else
@@ -33655,9 +33652,9 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
    The device is locked. */
 static void ds__arena_orphan(ds__arena *a, ds__stream *s, ds_stream handle) {
     ds_event end = { 0 };
-    if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK &&
+    if (!ds__capture_of(s) && ds__event_create(0, NULL, &end) == DS_OK &&
         ds__record_end(end, s, handle) < 0) {
-        ds__event_drop(end);
+        ds__use_event_destroy(end);
         end.id = 0;
     }
     ds__arena_lock(a);
@@ -33690,25 +33687,25 @@ static void ds__mem_stream_gone(ds__stream *s) {
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__owner o = ds__owner_of(a);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     /* `grow` may be held, so ds__retired_reclaim must not run destructors of the program */
     ds__tls.upper_locked++;
     if (o.orphan && o.end.id) {
         r = ds__event_sync(o.end, DS__FOREVER);
     } else { /* a wait for the stream would invalidate a capture that begins on it meanwhile */
-        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
+        ds__stream_use *u = ds__stream_use_create(a, a->dev->device);
         r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
             r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);
-        ds__stream_uses_drop(a, u);
+        ds__stream_uses_destroy(a, u);
         ds__arena_unlock(a);
     }
     /* the stream has ended without an event, or is another thread's per-thread stream */
     if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
         r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
     ds__tls.upper_locked--;
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
@@ -33786,7 +33783,7 @@ static void ds__callback_clear(ds__callback_list *list) {
    because a capture must contain the program's work only, nor in a pool that a graph uses, because
    its launches write to the pool's memory at any time. A block with `stale` set must be poisoned
    before it is free.
-   Locks: expects no lock; the block is quiet and in no list. New captures are held back
+   Locks: expects no lock; the block is claimed and in no list. New captures are held back
    (ds__g.begin) around the fills.
    Threads: caller's threads. With `wait`, ds__poison_late blocks the host. */
 
@@ -33848,9 +33845,9 @@ static int ds__poison_late(ds__arena *a, ds__mem_block *b, int wait) {
    takes a fitting block and makes a stream wait for its uses.
 
    Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
-   A block is quiet while a thread examines it without the lock; other threads leave quiet blocks
-   alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on before
-   the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
+   A block is claimed while a thread examines it without the lock; other threads leave claimed
+   blocks alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on
+   before the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
    stream's own capture, or, without a capture, outside of captures.
    Locks: ds__pending_in, ds__pending_out, ds__pending_complete, ds__block_over and ds__uses_within
    expect the arena's lock. ds__take_oldest expects that lock, gives it up meanwhile and returns
@@ -33875,8 +33872,8 @@ static void ds__pending_in(ds__arena *a, ds__mem_block *b) {
 }
 
 /* Returns the descriptions of a block's uses to the stock. The arena is locked. */
-static void ds__block_uses_drop(ds__arena *a, ds__mem_block *b) {
-    ds__stream_uses_drop(a, b->uses);
+static void ds__block_uses_destroy(ds__arena *a, ds__mem_block *b) {
+    ds__stream_uses_destroy(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
 }
@@ -33886,7 +33883,7 @@ static void ds__block_uses_drop(ds__arena *a, ds__mem_block *b) {
 static void ds__pending_done(ds__arena *a, ds__mem_block *b) {
     ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__block_uses_drop(a, b);
+    ds__block_uses_destroy(a, b);
 }
 
 /* Makes a block, whose free is complete now, a free block. The arena is locked and ready. */
@@ -33898,7 +33895,7 @@ static void ds__pending_complete(ds__arena *a, ds__mem_block *b) {
 /* Frees a live block that no stream uses any more. The arena is locked and ready. */
 static void ds__block_over(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    ds__block_uses_drop(a, b);
+    ds__block_uses_destroy(a, b);
     b->guarded = 0;
     b->stale = 0;
     if (b->oversize) {
@@ -33930,21 +33927,21 @@ __attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
 
 #define DS__POLLS 64 /* pending blocks that are examined at a time */
 
-/* Marks up to `most` pending blocks as quiet, the oldest first, and returns their number. The arena
-   is not locked. */
+/* Marks up to `most` pending blocks as claimed, the oldest first, and returns their number. The
+   arena is not locked. */
 static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block **list, size_t most) {
     size_t n = 0;
     ds__arena_lock(a);
     for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
-        if (!b->quiet) {
-            b->quiet = 1;
+        if (!b->claimed) {
+            b->claimed = 1;
             list[n++] = b;
         }
     ds__arena_unlock(a);
     return n;
 }
 
-/* Ends `count` quiet blocks whose uses are done. The arena is not locked. */
+/* Ends `count` claimed blocks whose uses are done. The arena is not locked. */
 static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], size_t count) {
     ds__arena_lock(a);
     for (size_t i = 0; i < count; i++) {
@@ -33954,7 +33951,7 @@ static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], 
             ds__arena_lock_ready(a, b->seg->kind);
         }
         ds__pending_out(a, b);
-        b->quiet = 0;
+        b->claimed = 0;
         ds__pending_complete(a, b);
     }
     ds__arena_unlock(a);
@@ -33976,7 +33973,7 @@ static size_t ds__pending_poll(ds__arena *a, int wait) {
                 continue;
             }
             ds__arena_lock(a);
-            b->quiet = 0;
+            b->claimed = 0;
             ds__arena_unlock(a);
         }
         if (ready == 0)
@@ -34016,13 +34013,13 @@ static int ds__uses_within(const ds__stream_use *u, uint64_t capture) {
 __attribute__((noinline)) static ds__mem_block *ds__take_oldest(ds__arena *a, int kind, size_t size,
                                                                 size_t asked) {
     ds__mem_block *b = a->pending;
-    if (b->quiet || b->seg->kind != kind || b->size < size)
+    if (b->claimed || b->seg->kind != kind || b->size < size)
         return NULL;
-    b->quiet = 1;
+    b->claimed = 1;
     ds__arena_unlock(a);
     int done = ds__uses_done(b->uses) && !b->stale;
     ds__arena_lock(a);
-    b->quiet = 0;
+    b->claimed = 0;
     if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked))
         return NULL;
     ds__pending_out(a, b);
@@ -34047,13 +34044,13 @@ static inline int ds__pending_suits(const ds__arena *a, const ds__mem_block *b,
                                     const ds__pending_wanted *q) {
     if (b->seg->kind != q->kind || b->size < q->size || b->size > q->most)
         return 0;
-    if (b->quiet || b->exported)
+    if (b->claimed || b->exported)
         return 0;
     return !(a->pool->oversize && !ds__segment_is_growing(b->seg) &&
              ds__too_large(a->pool, b->size, q->size));
 }
 
-/* Returns the smallest suitable pending block whose uses the stream may wait for, quiet, or NULL.
+/* Returns the smallest suitable pending block whose uses the stream may wait for, claimed, or NULL.
    The arena is not locked. */
 static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
     ds__mem_block *best = NULL;
@@ -34065,7 +34062,7 @@ static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_want
             best = b;
     }
     if (best)
-        best->quiet = 1;
+        best->claimed = 1;
     ds__arena_unlock(a);
     return best;
 }
@@ -34099,7 +34096,7 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
     if (r == DS_OK)
         all = ds__count_begin(a, q->kind, q->out_whole ? (int64_t)best->size : 0,
                               q->out_whole ? (int64_t)q->asked : 0);
-    best->quiet = 0; /* not earlier: ds__count_begin may unlock the arena */
+    best->claimed = 0; /* not earlier: ds__count_begin may unlock the arena */
     if (r == DS_OK) {
         ds__pending_out(a, best);
         if (q->out_whole)
@@ -34115,18 +34112,18 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
 
    Gives captures their memory. A capture has one pool: a pool of its own, made at the first
    allocation (ds__capture_pool_of), or a pool named before (ds_capture_set_pool). The graph of the
-   capture owns the pool. ds__capture_keep keeps a pool that a request names for as long as the
+   capture owns the pool. ds__capture_pool_ref keeps a pool that a request names for as long as the
    graph.
 
    Invariants: `graphs` counts the captures and graphs that use free memory of a pool. While the
    count is not 0, no memory of the pool is given back. Each attachment to a graph is also one
    owner of the pool. A capture has one attachment for its pool (key: the device) and one for
    each pool that requests name (key: the pool). After ds__memory_state.closing is set,
-   ds__capture_pool_release does nothing: ds_shutdown ends pools before graphs.
-   Locks: ds__capture_pool_make runs under the graph's lock (core/capture.h) and takes
-   ds__memory_state.lock, then all locks of the device. ds__capture_pool_release takes
+   ds__capture_pool_unref does nothing: ds_shutdown ends pools before graphs.
+   Locks: ds__capture_pool_create runs under the graph's lock (core/capture.h) and takes
+   ds__memory_state.lock, then all locks of the device. ds__capture_pool_unref takes
    ds__memory_state.leaving only. ds__is_capturing calls the driver.
-   Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
+   Threads: caller's threads. ds__capture_pool_unref runs on any thread, also on a thread of
    CUDA's, and calls neither the driver nor a public function. */
 
 /* The pool that a capture shall use; NULL: a new pool of the device. */
@@ -34136,13 +34133,13 @@ typedef struct ds__capture_wish {
 } ds__capture_wish;
 
 /* Makes or takes the pool of a capture, for ds__capture_attachment. */
-static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
+static ds_result ds__capture_pool_create(uint64_t capture, void *user, void **out) {
     ds__capture_wish *wish = user;
     ds__mem_pool *p = wish->pool;
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        p = ds__mem_pool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture);
+        p = ds__mem_pool_create(wish->dev, &c, &(ds_pool_desc){ 0 }, capture);
         if (!p)
             return DS_ERR_OUT_OF_MEMORY;
     } else {
@@ -34155,7 +34152,7 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
 
 /* Releases the pool after the last graph of a capture was destroyed. Runs on any thread and must
    not call devstream, so a later flush gives the memory of the pool back. */
-static void ds__capture_pool_release(void *user) {
+static void ds__capture_pool_unref(void *user) {
     ds__mem_pool *p = user;
     ds__mutex_lock(&ds__memory_state.leaving);
     int closing = ds__memory_state.closing; /* 1: ds_shutdown frees the pools */
@@ -34177,18 +34174,18 @@ static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__cap
                                          ds__object **out) {
     return ds__capture_attachment(s,
                                   &(ds__attachment){ .key = key,
-                                                     .make_fn = ds__capture_pool_make,
+                                                     .make_fn = ds__capture_pool_create,
                                                      .user = wish,
-                                                     .release_fn = ds__capture_pool_release },
+                                                     .release_fn = ds__capture_pool_unref },
                                   out);
 }
 
 /* Keeps a pool that a request names for as long as the graph of the stream's capture. */
-static ds_result ds__capture_keep(ds__stream *s, ds__mem_pool *p) {
+static ds_result ds__capture_pool_ref(ds__stream *s, ds__mem_pool *p) {
     ds__capture_wish wish = { p->dev, p };
     ds__object *kept;
     ds_result r = ds__capture_pool_attach(s, p, &wish, &kept);
-    ds__object_drop(kept);
+    ds__object_unref(kept);
     return r;
 }
 
@@ -34201,7 +34198,7 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mem_pool **out) {
         return ds__mem_error();
     ds_result r = ds__capture_pool_attach(s, dev, &wish, &kept);
     *out = kept ? kept->user : NULL;
-    ds__object_drop(kept);
+    ds__object_unref(kept);
     return r;
 }
 
@@ -34223,7 +34220,7 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     else if (r == DS_OK && kept->user != p)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has already allocated memory");
-    ds__object_drop(kept);
+    ds__object_unref(kept);
     ds__stream_unpin(s);
     return r;
 }
@@ -34294,8 +34291,8 @@ static struct {
     _Atomic int polls;
     _Atomic int debug;
     _Atomic unsigned threads;
-    ds__lock count;
-    ds__lock clock_lock;
+    ds__spinlock count;
+    ds__spinlock clock_lock;
     ds__clock made;
     ds__clock ended;
 } ds__host = { .lock = DS__MUTEX_INIT };
@@ -34328,7 +34325,7 @@ static void ds__pinned_configure(const ds_mem_config *config, const char *text) 
 
 /* Makes an arena of pinned memory. Returns NULL without host memory. ds__host.lock is held. */
 static ds__arena *ds__host_arena(ds__mem_dev *dev) {
-    ds__arena *a = ds__arena_new(&dev->main);
+    ds__arena *a = ds__arena_create(&dev->main);
     if (!a)
         return NULL;
     a->stream_id = UINT64_MAX;
@@ -34352,12 +34349,13 @@ static ds_result ds__mem_asked(ds_device device, ds__mem_dev **out) {
 
 /* Makes the device record of pinned memory with both arenas, and publishes it. Returns NULL without
    host memory. ds__host.lock is held. */
-static ds__mem_dev *ds__pinned_device_new(void) {
+static ds__mem_dev *ds__pinned_device_create(void) {
     ds_mem_config c = (ds_mem_config_default)();
     c.single_pool = 1; /* segments have the size of the request */
     c.segment_growth = 0;
     c.expandable_segments = 0;
-    ds__mem_dev *dev = ds__mem_dev_new((ds_device){ .type = DS_DEVICE_HOST }, ds__os_memory(), &c);
+    ds__mem_dev *dev =
+        ds__mem_dev_create((ds_device){ .type = DS_DEVICE_HOST }, ds__os_memory(), &c);
     if (!dev)
         return NULL;
     atomic_store(&dev->limit, atomic_load(&ds__host.limit));
@@ -34385,7 +34383,7 @@ static ds__mem_dev *ds__pinned_device(void) {
     }
     dev = ds__pinned_used();
     if (!dev)
-        dev = ds__pinned_device_new();
+        dev = ds__pinned_device_create();
     ds__mutex_unlock(&ds__host.lock);
     if (!dev)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
@@ -34409,14 +34407,14 @@ static ds__mem_dev *ds__pinned_device(void) {
 /* Adds the time of a driver call that began at `since`. */
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
-    ds__lock_take(&ds__host.clock_lock);
+    ds__spinlock_lock(&ds__host.clock_lock);
     if (!c->min || ns < c->min)
         c->min = ns ? ns : 1;
     if (ns > c->max)
         c->max = ns;
     c->total += ns;
     c->count++;
-    ds__lock_give(&ds__host.clock_lock);
+    ds__spinlock_unlock(&ds__host.clock_lock);
 }
 
 /* Allocates ordinary memory, touches its pages, and registers it with the driver. */
@@ -34434,9 +34432,9 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
     if (r < 0)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     else {
-        ds__tls.quiet++;
+        ds__tls.relaxed++;
         r = ds__g.driver[b]->host_register(ptr, size);
-        ds__tls.quiet--;
+        ds__tls.relaxed--;
         if (r < 0)
             (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
     }
@@ -34482,7 +34480,7 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
    and the automatic checks of a policy with `debug` (ds__pool_check).
 
    Invariants: The check changes nothing, except that parked blocks are merged. If a thread
-   works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
+   works on a claimed block of the device, incomplete sums are not compared. If dev->moving counts
    a call in progress, or changes, the limits are not compared.
    Locks: stops the device (ds__mem_lock_all), and takes the registry's lock under that. The
    caller must hold none of these locks. The driver is not called.
@@ -34506,7 +34504,7 @@ typedef struct ds__validate_seen {
     size_t seen_holes;
     size_t seen_pending;
     size_t free_bytes;
-    size_t held; /* quiet blocks: a thread works on each, so sums are incomplete */
+    size_t held; /* claimed blocks: a thread works on each, so sums are incomplete */
 } ds__validate_seen;
 
 /* Checks one bin and the blocks in its list. */
@@ -34555,14 +34553,14 @@ static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) 
     size_t pending = 0;
     size_t deferred = 0;
     for (const ds__mem_block *b = a->pending; b; b = b->list_next) {
-        /* a thread that handles a quiet block changes its uses and its poison without the lock */
-        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
+        /* a thread that handles a claimed block changes its uses and its poison without the lock */
+        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->claimed || b->uses || b->stale),
                   "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         n->listed_pending++;
     }
     for (const ds__mem_block *b = a->deferred; b; b = b->list_next, deferred++)
-        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
+        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->claimed && b->seg && b->seg->direct &&
                       (b->list_next || b == a->deferred_last),
                   "%p does not belong to the deferred blocks", (void *)b->ptr);
     DS__SOUND(deferred == a->deferred_count && !a->deferred == !a->deferred_last,
@@ -34577,7 +34575,7 @@ static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) 
 static ds_result ds__validate_free(const ds__mem_block *b, const ds__mem_block *before,
                                    ds__validate_seen *n) {
     const ds__segment *s = b->seg;
-    DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
+    DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->claimed,
               "two free blocks at %p are not merged", (void *)b->ptr);
     n->free_bytes += b->size;
     n->seen_free++;
@@ -34608,7 +34606,7 @@ static ds_result ds__validate_active(const ds__mem_block *b, ds__validate_seen *
     return DS_OK;
 }
 
-/* Checks a block that is not quiet, behind `before`, and counts it. */
+/* Checks a block that is not claimed, behind `before`, and counts it. */
 static ds_result ds__validate_block(const ds__mem_block *b, const ds__mem_block *before,
                                     ds__validate_seen *n) {
     const ds__segment *s = b->seg;
@@ -34643,7 +34641,7 @@ static ds_result ds__validate_segment(const ds__arena *a, const ds__segment *s,
         at += b->size;
         if (b->state != DS_BLOCK_UNMAPPED)
             mapped += b->size;
-        if (b->quiet) {
+        if (b->claimed) {
             n->held++;
             continue;
         }
@@ -34959,7 +34957,7 @@ typedef struct ds__export_hold {
     ds_device device;
     char *base;
     size_t size;
-    uint32_t stake;      /* the export slot, from the first export on */
+    uint32_t slot;       /* the export slot, from the first export on */
     uint32_t generation; /* of the export slot; 0 before the first export */
     int over;            /* 1: the allocator has given the segment back */
 } ds__export_hold;
@@ -34969,7 +34967,7 @@ typedef struct ds__ipc_export {
     struct ds__ipc_export *next; /* in a bucket, in `limbo`, or in `over` */
     ds__mem_block *block;
     char *ptr;
-    uint32_t stake; /* the export slot */
+    uint32_t slot; /* the export slot */
     uint32_t generation;
     ds_event event; /* 0: DS__SENT_EVENTS other records have an event */
 } ds__ipc_export;
@@ -34978,10 +34976,10 @@ typedef struct ds__ipc_export {
 typedef struct ds__guest {
     struct ds__guest *next;
     ds_device device;
-    ds__registry *board;
+    ds__registry *registry;
     char *base;
     size_t size;
-    uint32_t stake;
+    uint32_t slot;
     uint32_t generation;
     uint32_t lease;
     size_t blocks; /* records of imports in the segment */
@@ -34993,7 +34991,7 @@ typedef struct ds__got {
     ds__guest *guest;
     char *ptr;
     size_t size;
-    uint32_t stake;
+    uint32_t slot;
     uint32_t generation;
     int open; /* imports that were not closed */
     uint32_t lease;
@@ -35003,7 +35001,7 @@ typedef struct ds__got {
 
 static struct {
     ds__mutex mutex;
-    ds__lock lock;         /* guards `limbo`, `over` and `bucket` */
+    ds__spinlock lock;     /* guards `limbo`, `over` and `bucket` */
     ds__ipc_export *limbo; /* freed blocks with leases */
     ds__ipc_export *over;  /* records of freed blocks without leases */
     ds__ipc_export *bucket[DS__SENT_BUCKETS];
@@ -35025,7 +35023,7 @@ typedef struct ds__ipc_memory {
     uint8_t zero[2];
     int32_t pid;
     int32_t fd;
-    uint32_t stake;
+    uint32_t slot;
     uint32_t generation;
     uint32_t zero_too;
     uint64_t cookie;
@@ -35039,34 +35037,35 @@ enum { DS__PARCEL_VERSION = 2 };
 
    Manages export slots (ds__export_slot) in the shared-memory registry (ds__registry) and leases of
    slots. A slot stands for one exported block or segment, a lease for one process that uses it.
-   The exporter calls ds__export_slot_new, ds__export_slot_close, ds__export_slot_leased and
-   ds__export_slot_end; importers call ds__lease_take and ds__lease_drop.
+   The exporter calls ds__export_slot_create, ds__export_slot_close, ds__export_slot_leased and
+   ds__export_slot_end; importers call ds__lease_ref and ds__lease_unref.
 
    Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
    after it was closed and had no lease, and then has a new generation. An importer enters its
    lease before it checks the word; the exporter closes the slot before it looks at leases. A
    lease of an ended process may be removed or replaced by any process.
-   Locks: ds__export_slot_new and ds__export_slot_end expect the registries' mutex
+   Locks: ds__export_slot_create and ds__export_slot_end expect the registries' mutex
    (ds__registries.mutex). The other functions use atomic operations only and may run under
-   spinlocks, with two exceptions. ds__lease_take, and ds__export_slot_leased with `look`, ask the
+   spinlocks, with two exceptions. ds__lease_ref, and ds__export_slot_leased with `look`, ask the
    kernel for file locks.
-   Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
+   Threads: any thread. Other processes change leases at the same time. ds__lease_unref also runs
    on driver threads. */
 
 /* Takes an export slot of the process's registry, with its content for importers. The registries'
    mutex is held. */
-static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_facts *facts,
-                                     uint32_t *out, uint32_t *out_generation) {
-    uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
-    if (i >= DS__STAKES)
+static ds_result ds__export_slot_create(ds__registry *b, const ds__export_slot_facts *facts,
+                                        uint32_t *out, uint32_t *out_generation) {
+    uint32_t i = b->free_slot ? b->free_slot - 1 : atomic_load(&b->page->slots);
+    if (i >= DS__EXPORT_SLOTS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                        "the process has exported %d blocks and segments, the maximum", DS__STAKES);
-    ds__export_slot *s = &b->sheet->stake[i];
-    if (b->free_stake)
-        b->free_stake = (uint32_t)s->next;
-    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, stake) + i * sizeof *s,
+                        "the process has exported %d blocks and segments, the maximum",
+                        DS__EXPORT_SLOTS);
+    ds__export_slot *s = &b->page->slot[i];
+    if (b->free_slot)
+        b->free_slot = (uint32_t)s->next;
+    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, slot) + i * sizeof *s,
                                   sizeof *s))
-        atomic_fetch_add(&b->sheet->stakes, 1);
+        atomic_fetch_add(&b->page->slots, 1);
     else
         return ds__registry_short();
     memcpy(&s->facts, facts, sizeof s->facts);
@@ -35079,15 +35078,15 @@ static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_fact
 
 /* Gives an export slot without leases back. The registries' mutex is held. */
 static void ds__export_slot_end(ds__registry *b, uint32_t i) {
-    ds__export_slot *s = &b->sheet->stake[i];
+    ds__export_slot *s = &b->page->slot[i];
     atomic_fetch_and(&s->word, ~(uint64_t)1);
-    s->next = b->free_stake;
-    b->free_stake = i + 1;
+    s->next = b->free_slot;
+    b->free_slot = i + 1;
 }
 
 /* Closes an export slot: no process can take a lease from now on. */
 static void ds__export_slot_close(uint32_t i) {
-    atomic_fetch_and(&ds__registries.own->sheet->stake[i].word, ~(uint64_t)1);
+    atomic_fetch_and(&ds__registries.own->page->slot[i].word, ~(uint64_t)1);
 }
 
 /* Returns the number of the process that has a lease. A lease is number << 24 | process id, as in a
@@ -35100,7 +35099,7 @@ static uint64_t ds__lease_number(uint64_t lease) {
    of processes that have ended. */
 static int ds__export_slot_leased(uint32_t i, int look) {
     ds__registry *b = ds__registries.own;
-    ds__export_slot *s = &b->sheet->stake[i];
+    ds__export_slot *s = &b->page->slot[i];
     int leased = 0;
     for (int k = 0; k < DS__LEASES; k++) {
         uint64_t who = atomic_load(&s->lease[k]);
@@ -35113,13 +35112,12 @@ static int ds__export_slot_leased(uint32_t i, int look) {
 }
 
 /* Takes a lease of another process's export slot; if none is free, takes over the lease of an ended
-   process. The content of the slot stays until ds__lease_drop. No slot has generation 0. */
-static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t generation,
-                                uint32_t *out) {
-    DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
-                "the handle names export slot %u, and process %d has %u", stake, b->pid,
-                atomic_load(&b->sheet->stakes));
-    ds__export_slot *s = &b->sheet->stake[stake];
+   process. The content of the slot stays until ds__lease_unref. No slot has generation 0. */
+static ds_result ds__lease_ref(ds__registry *b, uint32_t slot, uint32_t generation, uint32_t *out) {
+    DS__REQUIRE(slot < DS__EXPORT_SLOTS && slot < atomic_load(&b->page->slots),
+                "the handle names export slot %u, and process %d has %u", slot, b->pid,
+                atomic_load(&b->page->slots));
+    ds__export_slot *s = &b->page->slot[slot];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
@@ -35138,8 +35136,8 @@ static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t genera
     return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, the maximum", DS__LEASES);
 }
 
-static void ds__lease_drop(const ds__registry *b, uint32_t stake, uint32_t lease) {
-    atomic_store(&b->sheet->stake[stake].lease[lease], 0);
+static void ds__lease_unref(const ds__registry *b, uint32_t slot, uint32_t lease) {
+    atomic_store(&b->page->slot[slot].lease[lease], 0);
 }
 
 /* alloc/ipc_records.h - sharing between processes: records of segments, exports and imports.
@@ -35179,12 +35177,12 @@ static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
 /* Moves the record of a freed block to `limbo` or `over`. Returns 1 if other processes still have
    leases of the block. The arena is locked. */
 static int ds__share_hold(ds__mem_block *b) {
-    ds__lock_take(&ds__share.lock);
+    ds__spinlock_lock(&ds__share.lock);
     ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
     int leased = 0;
     if (s) {
-        ds__export_slot_close(s->stake);
-        leased = ds__export_slot_leased(s->stake, 0);
+        ds__export_slot_close(s->slot);
+        leased = ds__export_slot_leased(s->slot, 0);
         ds__ipc_export **list = leased ? &ds__share.limbo : &ds__share.over;
         s->next = *list;
         *list = s;
@@ -35193,18 +35191,18 @@ static int ds__share_hold(ds__mem_block *b) {
         else
             b->exported = 0;
     }
-    ds__lock_give(&ds__share.lock);
+    ds__spinlock_unlock(&ds__share.lock);
     return leased;
 }
 
 /* Gives the event and the export slot of a block without leases back. ds__share.mutex is held. */
 static void ds__ipc_export_clear(ds__ipc_export *s) {
     if (s->event.id) {
-        ds__event_drop(s->event);
+        ds__use_event_destroy(s->event);
         ds__share.events--;
     }
     ds__registries_lock();
-    ds__export_slot_end(ds__registries.own, s->stake);
+    ds__export_slot_end(ds__registries.own, s->slot);
     ds__registries_unlock();
 }
 
@@ -35225,7 +35223,7 @@ static void ds__export_hold_end(ds__export_hold *h, int stays) {
         DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size, 1));
     if (h->generation && !stays) {
         ds__registries_lock();
-        ds__export_slot_end(ds__registries.own, h->stake);
+        ds__export_slot_end(ds__registries.own, h->slot);
         ds__registries_unlock();
     }
     ds__host_free(h);
@@ -35236,7 +35234,7 @@ static void ds__export_hold_end(ds__export_hold *h, int stays) {
 static void ds__export_holds_collect(void) {
     for (ds__export_hold **p = &ds__share.hoards; *p;) {
         ds__export_hold *h = *p;
-        int leased = h->over && h->generation && ds__export_slot_leased(h->stake, 1);
+        int leased = h->over && h->generation && ds__export_slot_leased(h->slot, 1);
         /* memory of a CPU device can be freed: other processes keep their mapping */
         int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
         if (stays)
@@ -35277,10 +35275,10 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
    processes have it open. */
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     ds_result r = ds__observer_notify_wait(ds__driver_of(device)->memory_wait(device.index),
                                            (ds_stream){ 0 }, (ds_event){ 0 }, device);
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
     ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
         ds__mutex_unlock(&ds__share.mutex);
@@ -35290,7 +35288,7 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
         if (h->base == ptr) {
             h->over = 1;
             if (h->generation)
-                ds__export_slot_close(h->stake);
+                ds__export_slot_close(h->slot);
         }
     ds__export_holds_collect();
     ds__mutex_unlock(&ds__share.mutex);
@@ -35312,9 +35310,9 @@ static void ds__guest_end(ds__guest *q) {
         p = &(*p)->next;
     *p = q->next;
     ds__shared_segment_close(q->device, q->base);
-    ds__lease_drop(q->board, q->stake, q->lease);
+    ds__lease_unref(q->registry, q->slot, q->lease);
     ds__registries_lock();
-    ds__registry_close(q->board);
+    ds__registry_close(q->registry);
     ds__registries_unlock();
     ds__host_free(q);
 }
@@ -35329,7 +35327,7 @@ static void ds__got_collect(int all) {
             continue;
         }
         if (!atomic_load(&g->gone))
-            ds__lease_drop(g->guest->board, g->stake, g->lease);
+            ds__lease_unref(g->guest->registry, g->slot, g->lease);
         *p = g->next;
         if (--g->guest->blocks == 0)
             ds__guest_end(g->guest);
@@ -35358,11 +35356,11 @@ static void ds__got_collect(int all) {
 static ds__ipc_export *ds__share_sort(void) {
     ds__ipc_export *ready = NULL;
     ds__got_collect(0);
-    ds__lock_take(&ds__share.lock);
+    ds__spinlock_lock(&ds__share.lock);
     ds__ipc_export *over = ds__share.over;
     ds__ipc_export *limbo = ds__share.limbo;
     ds__share.over = ds__share.limbo = NULL;
-    ds__lock_give(&ds__share.lock);
+    ds__spinlock_unlock(&ds__share.lock);
     while (over) {
         ds__ipc_export *s = over;
         over = s->next;
@@ -35371,17 +35369,17 @@ static ds__ipc_export *ds__share_sort(void) {
     while (limbo) {
         ds__ipc_export *s = limbo;
         limbo = s->next;
-        if (!ds__export_slot_leased(s->stake, 1)) {
+        if (!ds__export_slot_leased(s->slot, 1)) {
             ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
             s->next = ready;
             ready = s;
             continue;
         }
-        ds__lock_take(&ds__share.lock);
+        ds__spinlock_lock(&ds__share.lock);
         s->next = ds__share.limbo;
         ds__share.limbo = s;
-        ds__lock_give(&ds__share.lock);
+        ds__spinlock_unlock(&ds__share.lock);
     }
     ds__export_holds_collect();
     ds__share.looked_ns = ds__now_ns();
@@ -35437,7 +35435,7 @@ DSDEF ds_result(ds_mem_ipc_collect)(void) {
 }
 
 /* Ends all records of a list. ds__share.mutex is held. */
-static void ds__ipc_exports_end(ds__ipc_export **list) {
+static void ds__ipc_exports_deinit(ds__ipc_export **list) {
     while (*list) {
         ds__ipc_export *s = *list;
         *list = s->next;
@@ -35451,9 +35449,9 @@ static void ds__share_shutdown(void) {
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
-        ds__ipc_exports_end(&ds__share.bucket[i]);
-    ds__ipc_exports_end(&ds__share.limbo);
-    ds__ipc_exports_end(&ds__share.over);
+        ds__ipc_exports_deinit(&ds__share.bucket[i]);
+    ds__ipc_exports_deinit(&ds__share.limbo);
+    ds__ipc_exports_deinit(&ds__share.over);
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
     ds__mutex_unlock(&ds__share.mutex);
@@ -35461,17 +35459,17 @@ static void ds__share_shutdown(void) {
 
 /* alloc/segment.h - descriptions of segments, and limits.
 
-   Makes and removes the description of a segment (ds__segment_new, ds__segment_drop), and its first
-   and last block (ds__segment_first_new, ds__segment_retire).
-   ds__segment_reserve and ds__segment_unreserve keep the reserved bytes within the limits of the
-   device and the pool. Growing segments, plain segments and blocks without a cache use these
-   functions. ds__async_has and ds__async_surplus return the bytes of the driver's own pool.
+   Makes and removes the description of a segment (ds__segment_create, ds__segment_destroy), and its
+   first and last block (ds__segment_first_create, ds__segment_retire). ds__segment_reserve and
+   ds__segment_unreserve keep the reserved bytes within the limits of the device and the pool.
+   Growing segments, plain segments and blocks without a cache use these functions. ds__async_has
+   and ds__async_surplus return the bytes of the driver's own pool.
 
    Invariants: ds__memory_state.sorted has every segment in the order of base addresses. Reserved
    bytes may exceed the bytes of the segments only while dev->moving counts a call between
    ds__move_begin and ds__move_end. A dropped description is used again as a description of a
    segment only.
-   Locks: ds__segment_new takes the registry's lock. ds__segment_drop takes the arena's lock,
+   Locks: ds__segment_create takes the registry's lock. ds__segment_destroy takes the arena's lock,
    releases it, and then takes the registry's. The functions that enter, remove or count a
    segment expect the arena's lock. ds__segment_reserve may ask the driver for the size of its pool,
    so it expects no spinning lock.
@@ -35582,7 +35580,7 @@ static void ds__segment_sorted_out(const ds__segment *s) {
 
 /* Takes an unused description of a segment, or makes one. Returns NULL without host memory. The
    registry is locked. */
-static ds__segment *ds__segment_description_take(void) {
+static ds__segment *ds__segment_description_create(void) {
     ds__segment *s = ds__memory_state.free_segments;
     if (!s)
         return ds__kept_alloc_unlocked(sizeof *s);
@@ -35590,7 +35588,7 @@ static ds__segment *ds__segment_description_take(void) {
     return s;
 }
 
-static void ds__segment_description_drop(ds__segment *s) {
+static void ds__segment_description_destroy(ds__segment *s) {
     s->next = ds__memory_state.free_segments;
     ds__memory_state.free_segments = s;
 }
@@ -35612,14 +35610,14 @@ static int ds__segment_tables_set(ds__segment *s) {
 
 /* Makes a description of a segment, which is in no list of the arena and has no blocks. `page`: 0
    for plain segments. Returns NULL without host memory, and the error is set. */
-static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
-                                    size_t page) {
+static ds__segment *ds__segment_create(ds__arena *a, int kind, int source, char *base, size_t size,
+                                       size_t page) {
     int dense = kind == DS__SMALL || ds__pool_policy(a->pool)->single_pool;
     ds__mutex_lock(&ds__memory_state.registry);
     ds__segment *s = NULL;
     if (ds__array_reserve(&ds__memory_state.sorted, sizeof *ds__memory_state.sorted,
                           ds__memory_state.sorted_count, 1, &ds__memory_state.sorted_room))
-        s = ds__segment_description_take();
+        s = ds__segment_description_create();
     if (s) {
         s->base = base;
         s->size = size;
@@ -35637,7 +35635,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
             ds__segment_sorted_in(s);
             atomic_store_explicit(&s->arena, a, memory_order_release);
         } else {
-            ds__segment_description_drop(s);
+            ds__segment_description_destroy(s);
             s = NULL;
         }
     }
@@ -35649,7 +35647,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
 
 /* Ends a segment that is in no list of its arena: no address leads to it any more. Its description
    is used again for other segments. Takes the arena's lock and the registry's. */
-static void ds__segment_drop(ds__segment *s) {
+static void ds__segment_destroy(ds__segment *s) {
     ds__arena *a = atomic_load(&s->arena);
     ds__mem_block **granule = s->granule;
     ds__arena_lock(a);
@@ -35667,7 +35665,7 @@ static void ds__segment_drop(ds__segment *s) {
     ds__segment_sorted_out(s);
     if (!s->page)
         ds__address_granules_set(s, s->base, s->size, 0);
-    ds__segment_description_drop(s);
+    ds__segment_description_destroy(s);
     ds__mutex_unlock(&ds__memory_state.registry);
     ds__host_free(granule);
 }
@@ -35705,8 +35703,8 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
 
 /* Makes a block of the whole address space of a new segment, and links the segment into the arena's
    list. Returns NULL without host memory, and nothing has changed. The arena is locked. */
-static ds__mem_block *ds__segment_first_new(ds__arena *a, ds__segment *s) {
-    ds__mem_block *b = ds__mem_block_new(a);
+static ds__mem_block *ds__segment_first_create(ds__arena *a, ds__segment *s) {
+    ds__mem_block *b = ds__mem_block_create(a);
     if (!b)
         return NULL;
     memset(b, 0, sizeof *b);
@@ -35719,10 +35717,11 @@ static ds__mem_block *ds__segment_first_new(ds__arena *a, ds__segment *s) {
 }
 
 /* Takes a segment whose memory is the driver's again, and its only block, out of the arena.
-   ds__segment_drop and ds__segment_unreserve must follow without the lock. The arena is locked. */
+   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is locked.
+   */
 static void ds__segment_retire(ds__arena *a, ds__segment *s) {
     ds__segment_out(a, s);
-    ds__mem_block_drop(a, s->first);
+    ds__mem_block_destroy(a, s->first);
     s->first = NULL;
     ds__count_reserved(a, s->kind, -(int64_t)s->size);
     ds__count_segment(a, s, -1);
@@ -35804,9 +35803,9 @@ static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *ou
 /* alloc/resource.h - resources: records, numbers, calls of upstreams.
 
    Defines the record of a resource (ds__res) and the table of all records (ds__rs).
-   ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
+   ds__res_ref returns the record of a number and keeps it alive until ds__res_unref.
    ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
-   own functions. ds__resource_leave and ds__resource_return surround user code.
+   own functions. ds__outside_begin and ds__outside_end surround user code.
 
    Policy:
    1. Every resource made by devstream has a number, and its `user` member is that number. A
@@ -35883,9 +35882,9 @@ static struct {
    */
 static const ds_resource ds__res_made;
 
-/* Returns the record of a number, which stays until ds__res_leave; *out_live: its `live` before. If
+/* Returns the record of a number, which stays until ds__res_unref; *out_live: its `live` before. If
    there is none, returns NULL and sets the error. */
-static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
+static ds__res *ds__res_ref(const void *user, int64_t *out_live) {
     uint64_t id = (uint64_t)(uintptr_t)user;
     uint32_t i = (uint32_t)id;
     ds__mutex_lock(&ds__rs.lock);
@@ -35902,8 +35901,8 @@ static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     return r;
 }
 
-/* Ends ds__res_enter: lowers `live` by 1, or by 2 after a free. */
-static void ds__res_leave(ds__res *r, int64_t by) {
+/* Ends ds__res_ref: lowers `live` by 1, or by 2 after a free. */
+static void ds__res_unref(ds__res *r, int64_t by) {
     ds__mutex_lock(&ds__rs.lock);
     r->live -= by;
     ds__mutex_unlock(&ds__rs.lock);
@@ -35942,7 +35941,7 @@ static ds_capture_mode ds__mode_exchange(ds_capture_mode mode) {
 
 /* Prepares the thread for a function of the program. Calls in the function report their own errors,
    and are not affected by open captures. */
-static ds__outside ds__resource_leave(void) {
+static ds__outside ds__outside_begin(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, ds__tls.mode, ds__tls.mute };
     o.mode = ds__mode_exchange(DS_CAPTURE_RELAXED);
     ds__tls.code = DS_OK;
@@ -35950,8 +35949,8 @@ static ds__outside ds__resource_leave(void) {
     return o;
 }
 
-/* Ends ds__resource_leave. */
-static void ds__resource_return(ds__outside o) {
+/* Ends ds__outside_begin. */
+static void ds__outside_end(ds__outside o) {
     (void)ds__mode_exchange(o.mode);
     ds__tls.mute = o.mute;
     if (o.mute && ds__tls.code < 0)
@@ -35966,9 +35965,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     *out = NULL;
     if (up->alloc_fn == ds__res_made.alloc_fn)
         return up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__outside o = ds__resource_leave();
+    ds__outside o = ds__outside_begin();
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__resource_return(o);
+    ds__outside_end(o);
     r = ds__res_said(r, "alloc_fn");
     if (r == DS_OK && !*out)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's alloc_fn returned NULL");
@@ -35981,9 +35980,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
     if (up->free_fn == ds__res_made.free_fn)
         return up->free_fn(up->user, ptr, size, stream);
-    ds__outside o = ds__resource_leave();
+    ds__outside o = ds__outside_begin();
     ds_result r = up->free_fn(up->user, ptr, size, stream);
-    ds__resource_return(o);
+    ds__outside_end(o);
     return ds__res_said(r, "free_fn");
 }
 
@@ -36030,9 +36029,9 @@ static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
             ds__log_warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
     } else {
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        ds__resource_return(o);
+        ds__outside_end(o);
     }
     ds__memory_thread.inside = inside.outer;
 }
@@ -36047,9 +36046,9 @@ static ds_result ds__upstream_call(ds__arena *a, size_t size, void **out) {
     if (a->pool->upstream.alloc_fn) {
         r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         *out = a->pool->alloc_fn((ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        ds__resource_return(o);
+        ds__outside_end(o);
     }
     ds__memory_thread.inside = inside.outer;
     ds__memory_thread.upstream_empty = !*out;
@@ -36175,9 +36174,9 @@ static ds_result ds__plain_take(ds__arena *a, size_t size, int *out_source, void
 /* Makes a segment with one free block of memory from the source. Without host memory, the memory
    goes back. No spinning lock is held. */
 static ds_result ds__plain_publish(ds__arena *a, int kind, int source, void *base, size_t size) {
-    ds__segment *s = ds__segment_new(a, kind, source, base, size, 0);
+    ds__segment *s = ds__segment_create(a, kind, source, base, size, 0);
     ds__arena_lock(a);
-    ds__mem_block *b = s ? ds__segment_first_new(a, s) : NULL;
+    ds__mem_block *b = s ? ds__segment_first_create(a, s) : NULL;
     if (b) {
         b->asked = ds__arena_count_request(a);
         ds__count_reserved(a, kind, (int64_t)size);
@@ -36191,7 +36190,7 @@ static ds_result ds__plain_publish(ds__arena *a, int kind, int source, void *bas
         return DS_OK;
 
     if (s)
-        ds__segment_drop(s);
+        ds__segment_destroy(s);
     ds__segment whole = { .base = base, .size = size, .source = (uint8_t)source };
     DS_IGNORE(ds__source_free(a, &whole));
     ds__segment_unreserve(a, size);
@@ -36234,7 +36233,7 @@ static int ds__segment_is_done(ds__arena *a, const ds__segment *s) {
     return ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM;
 }
 
-/* Gives a plain segment back. Its only block is free, quiet, and in no list. `giving` and `grow`
+/* Gives a plain segment back. Its only block is free, claimed, and in no list. `giving` and `grow`
    are held, except for pinned memory, and no spinning lock. If the segment cannot be given back,
    its block returns to its bin. */
 static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
@@ -36250,14 +36249,14 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
 
     ds__arena_lock(a);
     if (r < 0) {
-        s->first->quiet = 0;
+        s->first->claimed = 0;
         ds__bin_in(a, s->first, a->pool->config.best_fit_by_address);
         ds__arena_unlock(a);
         return r;
     }
     ds__segment_retire(a, s);
     ds__arena_unlock(a);
-    ds__segment_drop(s);
+    ds__segment_destroy(s);
     ds__segment_unreserve(a, size);
     return DS_OK;
 }
@@ -36270,15 +36269,15 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
    segment.
 
    Invariants: A hole is an unmapped block of whole pages. The holes of each kind form a list in
-   the order of ds__block_is_earlier; neighbouring holes are merged, and quiet holes are not in the
-   list. `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
-   quiet block.
+   the order of ds__block_is_earlier; neighbouring holes are merged, and claimed holes are not in
+   the list. `mapped` is the sum of the segment's blocks that are not holes, unless a thread works
+   on a claimed block.
    Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
    They release the arena's lock while they call the driver, and take the registry's lock alone.
    ds__hole_in and ds__hole_out expect the arena's lock. Errors are muted by the caller
    (ds__tls.mute).
    Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
-   arena meanwhile; the block in work is quiet. */
+   arena meanwhile; the block in work is claimed. */
 
 /* Takes a hole out of its list. The arena is locked. */
 static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
@@ -36287,7 +36286,7 @@ static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
 
 /* Returns whether a neighbour, which may be NULL, is a hole in the list. */
 static int ds__hole_is_listed(const ds__mem_block *b) {
-    return b && b->state == DS_BLOCK_UNMAPPED && !b->quiet;
+    return b && b->state == DS_BLOCK_UNMAPPED && !b->claimed;
 }
 
 /* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
@@ -36350,9 +36349,10 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     size_t page = (asked + least - 1) / least * least;
     reserve = reserve / page * page; /* whole pages; the rest stays unused */
     ds__move_begin(dev);
-    ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
+    ds__segment *s =
+        reserve ? ds__segment_create(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
     ds__arena_lock(a);
-    ds__mem_block *b = s ? ds__segment_first_new(a, s) : NULL;
+    ds__mem_block *b = s ? ds__segment_first_create(a, s) : NULL;
     if (b) {
         s->native = asked;
         ds__hole_in(a, b);
@@ -36363,7 +36363,7 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
 
     ds__arena_unlock(a);
     if (s)
-        ds__segment_drop(s);
+        ds__segment_destroy(s);
     ds__move_end(dev);
     ds__space_release(dev->device, base, reserve);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
@@ -36423,11 +36423,11 @@ static ds__mem_block *ds__hole_for(ds__arena *a, int kind, size_t size) {
    without host memory, and none is taken. The arena is locked. */
 static int ds__spares_take(ds__arena *a, ds__mem_block **spares, int count) {
     for (int i = 0; i < count; i++) {
-        spares[i] = ds__mem_block_new(a);
+        spares[i] = ds__mem_block_create(a);
         if (spares[i])
             continue;
         while (i-- > 0)
-            ds__mem_block_drop(a, spares[i]);
+            ds__mem_block_destroy(a, spares[i]);
         return 0;
     }
     return 1;
@@ -36447,25 +36447,25 @@ static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     if (!ds__spares_take(a, &spare, 1))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
     ds__hole_out(a, h);
-    h->quiet = 1;
+    h->claimed = 1;
     if (prev) {
         ds__bin_out(a, prev);
-        prev->quiet = 1;
+        prev->claimed = 1;
     }
     ds__arena_unlock(a);
 
     ds_result r = ds__segment_map(a, s, h->ptr, need);
 
     ds__arena_lock(a);
-    ds__mem_block_drop(a, spare);
+    ds__mem_block_destroy(a, spare);
     /* its neighbours may have been freed meanwhile */
     if (prev) {
-        prev->quiet = 0;
+        prev->claimed = 0;
         (void)ds__merge_in(a, prev);
     }
     if (r == DS_OK && need < h->size)
         ds__hole_in(a, ds__block_cut(a, h, need));
-    h->quiet = 0; /* not earlier, or the rest would be merged with it */
+    h->claimed = 0; /* not earlier, or the rest would be merged with it */
     if (r < 0) {
         ds__hole_in(a, h);
         return r;
@@ -36494,9 +36494,9 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Unmaps the whole pages of a free block that is quiet and in no bin, at most `most` bytes rounded
-   up. All work on the block is done. Returns the bytes; 0: the block is in its bin again. `grow` is
-   held, and no spinning lock. */
+/* Unmaps the whole pages of a free block that is claimed and in no bin, at most `most` bytes
+   rounded up. All work on the block is done. Returns the bytes; 0: the block is in its bin again.
+   `grow` is held, and no spinning lock. */
 static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__segment *s = b->seg;
     ds__mem_block *spares[2];
@@ -36519,9 +36519,9 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
 
     ds__arena_lock(a);
     for (int i = 0; spare && i < 2; i++)
-        ds__mem_block_drop(a, spares[i]);
+        ds__mem_block_destroy(a, spares[i]);
     if (!done) {
-        b->quiet = 0;
+        b->claimed = 0;
         (void)ds__merge_in(a, b);
         ds__arena_unlock(a);
         return 0;
@@ -36529,12 +36529,12 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     size_t front = (size_t)(s->base + from - b->ptr);
     ds__mem_block *hole = front ? ds__block_cut(a, b, front) : b;
     ds__mem_block *rest = hole->size > done ? ds__block_cut(a, hole, done) : NULL;
-    hole->quiet = 0;
+    hole->claimed = 0;
     ds__hole_in(a, hole);
     if (rest)
         (void)ds__merge_in(a, rest);
     if (front) { /* after the hole, on which its bin depends */
-        b->quiet = 0;
+        b->claimed = 0;
         (void)ds__merge_in(a, b);
     }
     s->mapped -= done;
@@ -36555,7 +36555,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
    direct_alloc.h states the policy.
 
    Invariants: A block here is pending. A block is in its arena's list of deferred blocks, or in
-   no list and quiet while a thread tries the block. dev->deferred counts deferred blocks. A
+   no list and claimed while a thread tries the block. dev->deferred counts deferred blocks. A
    segment is marked as leaving before the driver gets the memory, because the driver may give
    the address out at once. ds__direct_again does nothing while a capture is open.
    Locks: No function expects a lock; each takes the arena's lock for short steps.
@@ -36617,7 +36617,7 @@ static ds_result ds__direct_end_await(ds__arena *a, ds_stream giver, ds_event en
 
 /* Gives a block of the driver's pool back in the order of its stream, or behind the end of the
    stream if the stream has ended. Returns 1 on success. */
-static int ds__direct_give(ds__arena *a, ds__mem_block *b, int wait) {
+static int ds__direct_release(ds__arena *a, ds__mem_block *b, int wait) {
     ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
         ds_result r = ds__direct_put(s, b, wait);
@@ -36647,7 +36647,7 @@ static int ds__direct_own_add(ds__arena *a, ds__mem_block *b, ds_stream stream) 
     for (const ds__stream_use *u = b->uses; u; u = u->next)
         if (u->stream.id == stream.id)
             return 1;
-    ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
+    ds__stream_use *u = ds__stream_use_create(a, a->dev->device);
     if (!u)
         return 0;
     ds__arena_lock(a);
@@ -36690,14 +36690,14 @@ static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     /* an open capture could refuse the query */
     if (plain && (wait == DS__WAIT_NONE || ds__captures_open()))
         return 0;
-    ds__tls.quiet += plain;
+    ds__tls.relaxed += plain;
     done = !plain || (wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses));
-    ds__tls.quiet -= plain;
+    ds__tls.relaxed -= plain;
     if (!done)
         return 0;
     ds__segment_leaves(b->seg, 1);
     done = plain ? ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK
-                 : ds__direct_give(a, b, wait == DS__WAIT_ALL);
+                 : ds__direct_release(a, b, wait == DS__WAIT_ALL);
     if (!done)
         ds__segment_leaves(b->seg, 0);
     return done;
@@ -36709,11 +36709,11 @@ static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
     size_t size = s->size;
     ds__arena_lock_ready(a, s->kind);
     ds__pending_done(a, b);
-    b->quiet = b->stale = 0;
+    b->claimed = b->stale = 0;
     ds__segment_retire(a, s);
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
-    ds__segment_drop(s);
+    ds__segment_destroy(s);
     /* both without a step between, in which the limit would count the bytes twice */
     if (async)
         atomic_fetch_sub(&a->dev->async_bytes, size);
@@ -36723,7 +36723,7 @@ static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
 /* Appends a block to the arena's deferred blocks. */
 static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
-    b->quiet = 0;
+    b->claimed = 0;
     b->list_next = NULL;
     if (a->deferred_last)
         a->deferred_last->list_next = b;
@@ -36735,7 +36735,7 @@ static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     atomic_fetch_add(&a->dev->deferred, 1);
 }
 
-/* Takes the first of the arena's deferred blocks and makes it quiet, or returns NULL. */
+/* Takes the first of the arena's deferred blocks and makes it claimed, or returns NULL. */
 static ds__mem_block *ds__direct_next(ds__arena *a) {
     ds__arena_lock(a);
     ds__mem_block *b = a->deferred;
@@ -36744,7 +36744,7 @@ static ds__mem_block *ds__direct_next(ds__arena *a) {
         if (!a->deferred)
             a->deferred_last = NULL;
         a->deferred_count--;
-        b->quiet = 1;
+        b->claimed = 1;
     }
     ds__arena_unlock(a);
     if (b)
@@ -36785,8 +36785,8 @@ static size_t ds__direct_again(ds__mem_dev *dev, int wait) {
     return done;
 }
 
-/* Frees a block of a backend without a cache, now or later. The block is pending, quiet, and in no
-   list. No lock is held. */
+/* Frees a block of a backend without a cache, now or later. The block is pending, claimed, and in
+   no list. No lock is held. */
 static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
     (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
     ds__tls.mute++;
@@ -36816,7 +36816,7 @@ static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
    not. ds__is_whole, ds__segment_age and ds__give_whole expect the arena's lock; the other
    functions expect no spinning lock.
    Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
-   block in work is quiet. */
+   block in work is claimed. */
 
 /* One call of ds__arena_trim. */
 typedef struct ds__trim {
@@ -36838,7 +36838,7 @@ static int ds__trim_suits(const ds__mem_block *b, size_t least) {
     return from + s->page <= (size_t)(b->ptr + b->size - s->base);
 }
 
-/* Takes the first suitable block out of a bin and makes it quiet, or returns NULL. The arena is
+/* Takes the first suitable block out of a bin and makes it claimed, or returns NULL. The arena is
    locked. */
 static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
     ds__mem_block *found = t->a->bins[kind].head[bin];
@@ -36846,12 +36846,12 @@ static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
         found = found->list_next;
     if (found) {
         ds__bin_out(t->a, found);
-        found->quiet = 1;
+        found->claimed = 1;
     }
     return found;
 }
 
-/* Gives back a quiet block that is in no bin, or a part of it. `giving` and `grow` are held, the
+/* Gives back a claimed block that is in no bin, or a part of it. `giving` and `grow` are held, the
    arena is not locked. */
 static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
     ds__arena *a = t->a;
@@ -36873,7 +36873,7 @@ static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
         return;
     }
     ds__arena_lock(a);
-    b->quiet = 0;
+    b->claimed = 0;
     (void)ds__merge_in(a, b);
     ds__arena_unlock(a);
     t->stays = 1;
@@ -36966,10 +36966,10 @@ static void ds__direct_drain(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
         (void)ds__arena_drain(a);
-    ds__tls.quiet++;
+    ds__tls.relaxed++;
     if (giver.id)
         DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
-    ds__tls.quiet--;
+    ds__tls.relaxed--;
 }
 
 /* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or
@@ -36990,7 +36990,7 @@ static void ds__async_give(ds__mem_dev *dev, size_t keep) {
 static int ds__is_whole(const ds__segment *s) {
     const ds__mem_block *b = s->first;
     return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
-           !b->quiet;
+           !b->claimed;
 }
 
 /* Gives a whole segment back. Returns the bytes, or 0 if the segment stays. `giving` and `grow` are
@@ -36998,7 +36998,7 @@ static int ds__is_whole(const ds__segment *s) {
 static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     ds__bin_out(a, s->first);
-    s->first->quiet = 1;
+    s->first->claimed = 1;
     ds__arena_unlock(a);
     ds_result r = ds__segment_return(a, s);
     ds__arena_lock(a);
@@ -37267,9 +37267,9 @@ static int ds__reuse_is_possible(ds__reuse *x) {
 }
 
 /* Returns the description of the use to the arena's stock. */
-static void ds__reuse_use_drop(ds__reuse *x) {
+static void ds__reuse_use_destroy(ds__reuse *x) {
     ds__arena_lock(x->from);
-    ds__stream_uses_drop(x->from, x->use);
+    ds__stream_uses_destroy(x->from, x->use);
     ds__arena_unlock(x->from);
 }
 
@@ -37281,7 +37281,7 @@ static int ds__reuse_reserve(ds__reuse *x) {
     other.a = x->from;
     other.fresh = 0;
     /* first, so that host memory cannot be short after a block was taken */
-    x->use = ds__stream_use_new(x->from, q->a->dev->device);
+    x->use = ds__stream_use_create(x->from, q->a->dev->device);
     if (!x->use)
         return 0;
 
@@ -37294,7 +37294,7 @@ static int ds__reuse_reserve(ds__reuse *x) {
                                       .asked = q->asked,
                                       .out_whole = &other.block };
         if (q->aligned || !ds__take_pending(x->from, &wanted)) {
-            ds__reuse_use_drop(x);
+            ds__reuse_use_destroy(x);
             return 0;
         }
     }
@@ -37351,7 +37351,7 @@ static void ds__reuse_roll_back(ds__reuse *x) {
         ds__reuse_pending_restore(x);
         return;
     }
-    ds__reuse_use_drop(x);
+    ds__reuse_use_destroy(x);
     ds__block_end(x->from, x->block);
 }
 
@@ -37365,7 +37365,7 @@ static void ds__reuse_publish(ds__reuse *x) {
 
     ds__arena_lock(from);
     if (x->own) {
-        ds__stream_uses_drop(from, u);
+        ds__stream_uses_destroy(from, u);
     } else {
         x->block->lent = 1;
         u->next = x->block->uses;
@@ -37489,7 +37489,7 @@ static int ds__align_wanted(ds__wanted *q, size_t align, size_t size) {
    Invariants: A guard is a fill in stream order, and made only where ds__may_write permits it. A
    guard begins directly behind the requested bytes, rounded up to 4, and is checked only where
    one was filled (`guarded`). The policy may have changed since, or a capture was open then.
-   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc
+   Locks: expects no spinning lock; the freed block is claimed and in no list. ds__watched_alloc
    holds back new captures (ds__g.begin) around its fill. ds__watched_free may block the host
    until the uses of the block and the work of its stream are done.
    Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
@@ -37577,7 +37577,7 @@ static void ds__watched_poison(ds__arena *a, ds__mem_block *b) {
         (void)ds__poison_late(a, b, 0);
 }
 
-/* Does the extra work of a free in a watched pool. The block is quiet and in no list; no lock is
+/* Does the extra work of a free in a watched pool. The block is claimed and in no list; no lock is
    held. */
 static void ds__watched_free(ds__arena *a, ds__mem_block *b) {
     size_t guard = b->guarded;
@@ -37754,9 +37754,9 @@ typedef struct ds__oom_facts {
     const ds__arena *arena; /* of the request */
     int kind;
     int aligned;
-    int quiet;    /* 1: a capture is open */
-    size_t total; /* of the device */
-    size_t free;  /* of the device; 0 if the device does not tell */
+    int capturing; /* 1: a capture is open */
+    size_t total;  /* of the device */
+    size_t free;   /* of the device; 0 if the device does not tell */
     size_t
         outside;  /* used on the device, but not by the allocator; 0 if the device does not tell */
     int known;    /* 1: the device tells its free memory */
@@ -37843,7 +37843,7 @@ static size_t *ds__oom_place_of(ds__oom_facts *s, const ds__arena *a, const ds__
 
 /* Notes the size of a block of the request's pool if it is the largest free one for its reason. */
 static void ds__oom_place(ds__oom_facts *s, ds__arena *a, const ds__mem_block *b) {
-    if (b->state != DS_BLOCK_FREE || b->quiet)
+    if (b->state != DS_BLOCK_FREE || b->claimed)
         return;
     size_t *at = ds__oom_place_of(s, a, b);
     if (b->size <= *at)
@@ -38010,7 +38010,7 @@ static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
    */
 static int ds__oom_hint_capture(ds__oom_facts *s) {
     const ds_mem_config *c = ds__pool_policy(s->pool);
-    if (!s->quiet || ds__oom_fits(s, 0, 0))
+    if (!s->capturing || ds__oom_fits(s, 0, 0))
         return 0;
     if (s->back && ds__oom_fits(s, s->back, s->pool_back))
         return snprintf(s->hint, sizeof s->hint,
@@ -38083,7 +38083,7 @@ static int ds__oom_hint_block(ds__oom_facts *s) {
 static int ds__oom_hint_cached(ds__oom_facts *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
-    if (s->pool_pending >= s->size && !s->quiet)
+    if (s->pool_pending >= s->size && !s->capturing)
         return snprintf(out, room,
                         "%s are freed but in use by other streams; synchronize those, or call "
                         "ds_mem_record_use right after their last use",
@@ -38305,12 +38305,12 @@ static void ds__oom_facts_set(ds__oom_facts *s, const ds__wanted *q, size_t segm
     s->size = q->size;
     s->kind = q->kind;
     s->aligned = q->aligned;
-    s->quiet = ds__captures_open() != 0;
+    s->capturing = ds__captures_open() != 0;
     /* a growing segment maps the request's own pages only */
     int grows = ds__pool_policy(s->pool)->expandable_segments && s->dev->has_space > 0;
     s->segment = segment > s->wanted && !grows ? segment : s->wanted;
     ds__oom_collect(s);
-    s->apart = s->quiet && s->owner && !ds__can_await(q, ds__owner_of(s->owner));
+    s->apart = s->capturing && s->owner && !ds__can_await(q, ds__owner_of(s->owner));
 }
 
 /* Returns how many of `most` characters ds__fail can store behind the call site and the name of the
@@ -38358,7 +38358,7 @@ DSDEF const char *(ds_mem_get_last_report)(void) {
 
    Invariants: A block with uses, with poison to write, or with users in other processes becomes
    pending. All other blocks from a cache become free at once. While ds__free_slow works without
-   the lock, its block is pending, quiet and in no list, and already counted as freed. A use
+   the lock, its block is pending, claimed and in no list, and already counted as freed. A use
    without a recorded event gets an event at the free. If its stream is in another capture, the
    use gets the event after that capture.
    Locks: ds_mem_free takes the arena's lock, and gives that lock up for events, guards and
@@ -38368,11 +38368,11 @@ DSDEF const char *(ds_mem_get_last_report)(void) {
    it.
    Threads: any caller's thread, in any order to the streams' work. */
 
-/* Makes a live block pending, quiet and in no list, and counts the free. The arena is locked and
+/* Makes a live block pending, claimed and in no list, and counts the free. The arena is locked and
    ready. */
 static void ds__free_begin(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    b->quiet = 1;
+    b->claimed = 1;
     b->state = DS_BLOCK_PENDING;
     ds__count_pending(a, b->seg->kind, (int64_t)b->size);
     if (b->oversize) {
@@ -38423,7 +38423,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_b
     ds__free_uses_record(b);
 
     ds__arena_lock_ready(a, kind);
-    b->quiet = 0;
+    b->claimed = 0;
     int held = b->exported && ds__share_hold(b); /* until ds__mem_return */
     if (!held && (b->uses || b->stale))
         ds__pending_in(a, b);
@@ -38450,7 +38450,7 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_
         if (watch)
             ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
         ds__pending_in(a, b);
-        ds__lock_give(&a->lock);
+        ds__spinlock_unlock(&a->lock);
         return DS_OK;
     }
     if (DS__UNLIKELY(watch))
@@ -38462,7 +38462,7 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_
         ds__live_out(b);
         (void)ds__merge_in(a, b);
     }
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return DS_OK;
 }
 
@@ -38483,7 +38483,7 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
         return ds__free_other(a, b, kind, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
     ds__block_park(a, b, kind);
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return DS_OK;
 }
 
@@ -38555,20 +38555,20 @@ static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
         ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)
             return freed;
-        ds__callback_guard g = ds__callback_guard_enter();
+        ds__callback_guard g = ds__callback_guard_begin();
         ds__tls.in_callback = g.outer;
         ds__memory_thread.in_shortage = 1;
         freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
         ds__memory_thread.in_shortage = 0;
-        ds__callback_guard_leave(g);
+        ds__callback_guard_end(g);
     }
 }
 
 /* Steps 1 to 4: searches memory that the allocator has. 1: q->block is found. */
-static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet) {
+static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int no_query) {
     ds__arena *a = q->a;
     ds__mem_pool *p = a->pool;
-    if (!quiet && ds__pending_poll(a, 0) && ds__request_try(q))
+    if (!no_query && ds__pending_poll(a, 0) && ds__request_try(q))
         return 1;
 
     int behind = c->reuse != DS_REUSE_NEVER ||
@@ -38600,7 +38600,7 @@ static ds_result ds__fallback_grow(ds__wanted *q) {
 /* Steps 6 to 10: searches other pools and streams, and returns cached memory to the driver in
    order to grow. Returns the last result of growing, `r` if nothing grew. Sets q->block if a
    block was found. */
-static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int quiet,
+static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int no_query,
                                       ds_result r) {
     ds__arena *a = q->a;
     ds__mem_pool *p = a->pool;
@@ -38615,7 +38615,7 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
     if (c->reuse != DS_REUSE_NEVER && ds__reuse_from_any(q, p, 0))
         return DS_OK;
 
-    if (!quiet) {
+    if (!no_query) {
         (void)ds__mem_flush(dev, NULL, 0);
         if (p != &dev->main)
             (void)ds__mem_flush(dev, p, 0);
@@ -38639,11 +38639,11 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
 static ds_result ds__fallback_serve(ds__wanted *q) {
     ds__arena *a = q->a;
     const ds_mem_config *c = ds__pool_policy(a->pool);
-    int quiet = ds__captures_open() != 0; /* 1: events must not be queried */
+    int no_query = ds__captures_open() != 0; /* 1: events must not be queried */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (ds__is_inside(a->pool))
         return ds__inside_fail();
-    if (ds__fallback_cached(q, c, quiet))
+    if (ds__fallback_cached(q, c, no_query))
         return DS_OK;
 
     for (int round = 0; round < 2; round++) {
@@ -38656,13 +38656,13 @@ static ds_result ds__fallback_serve(ds__wanted *q) {
         }
         if (r < 0 && !ds__is_shortage(r))
             return r;
-        r = ds__fallback_release(q, c, quiet, r);
+        r = ds__fallback_release(q, c, no_query, r);
         if (q->block)
             return DS_OK;
 
         if (round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
-        if (!quiet && c->poll_on_alloc)
+        if (!no_query && c->poll_on_alloc)
             (void)ds__pending_poll(a, 0);
         if (ds__request_try(q))
             return DS_OK;
@@ -38693,9 +38693,9 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         ds__callback c = ds__callback_get(&ds__memory_state.oom, i);
         if (!c.fn)
             return;
-        ds__callback_guard g = ds__callback_guard_enter();
+        ds__callback_guard g = ds__callback_guard_begin();
         ((ds_mem_oom_fn)c.fn)(dev->device, needed, limit ? limit : total, avail, c.user);
-        ds__callback_guard_leave(g);
+        ds__callback_guard_end(g);
     }
 }
 
@@ -38734,7 +38734,7 @@ static ds_result ds__ask_slow(ds__wanted *q) {
 /* alloc/direct_alloc.h - allocation without a cache.
 
    Allocates blocks for the backends DS_MEM_DRIVER_POOL and DS_MEM_UNCACHED (ds__direct_alloc).
-   ds__direct_take reserves the bytes under the limits and calls the driver. direct_free.h
+   ds__direct_reserve reserves the bytes under the limits and calls the driver. direct_free.h
    implements the frees.
 
    Policy: Without a cache every block is a segment, from the driver's own pool or plain memory.
@@ -38759,7 +38759,7 @@ static ds_result ds__ask_slow(ds__wanted *q) {
    the counters need room. Observers may be invoked under these locks.
    Threads: any caller's thread. Near a limit the host may wait. */
 
-/* Returns memory of ds__direct_take that became no block. */
+/* Returns memory of ds__direct_reserve that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {
     DS_IGNORE(async ? ds__async_free(q->s, base)
                     : ds__segment_free(q->a->dev->device, base, q->size, 0));
@@ -38769,7 +38769,7 @@ static void ds__direct_untake(ds__wanted *q, int async, void *base) {
 }
 
 /* Reserves the bytes of a request and takes them from the driver. No lock is held. */
-static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
+static ds_result ds__direct_reserve(ds__wanted *q, int async, void **out) {
     ds__mem_dev *dev = q->a->dev;
     size_t limit = atomic_load(&dev->limit);
     size_t cached = 0;
@@ -38804,12 +38804,12 @@ static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     ds__tls.mute++;
     for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
-        r = ds__direct_take(q, async, out);
+        r = ds__direct_reserve(q, async, out);
         if (ds__is_shortage(r) && !ds__captures_open()) {
             (void)ds__mem_flush(a->dev, NULL, 0);
             ds__async_give(a->dev, 0);
             DS__COUNT_CALL(a, retries, 1);
-            r = ds__direct_take(q, async, out);
+            r = ds__direct_reserve(q, async, out);
         }
         if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
@@ -38844,23 +38844,23 @@ static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, con
 
 /* Makes a segment with one live block of the memory at `base`; q->block becomes the block. Returns
    0 without host memory, and the arena is as before. No lock is held. */
-static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
-                            void *base) {
+static int ds__direct_add(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
+                          void *base) {
     ds__arena *a = q->a;
     int source = c->backend == DS_MEM_DRIVER_POOL ? DS__FROM_ASYNC : DS__FROM_DRIVER;
-    ds__segment *seg = ds__segment_new(a, q->kind, source, base, q->size, 0);
+    ds__segment *seg = ds__segment_create(a, q->kind, source, base, q->size, 0);
     if (!seg)
         return 0;
 
     ds__arena_lock(a);
     int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-    ds__mem_block *b = ds__segment_first_new(a, seg);
+    ds__mem_block *b = ds__segment_first_create(a, seg);
     if (b)
         ds__direct_publish(q, request, c, b);
     ds__count_end(a, all);
     q->block = b;
     if (!b)
-        ds__segment_drop(seg);
+        ds__segment_destroy(seg);
     return b != NULL;
 }
 
@@ -38905,7 +38905,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     if (r < 0)
         return ds__direct_refuse(q, c, r);
 
-    if (!ds__direct_enter(q, request, c, base)) {
+    if (!ds__direct_add(q, request, c, base)) {
         ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
@@ -38970,7 +38970,7 @@ static ds__mem_pool *ds__pool_named(ds__stream *s, ds_pool pool) {
                  ds__type_name(s->device.type), s->device.index);
         return NULL;
     }
-    if (ds__captures_open() && ds__capture_keep(s, p) < 0)
+    if (ds__captures_open() && ds__capture_pool_ref(s, p) < 0)
         return NULL;
     return p;
 }
@@ -39084,7 +39084,7 @@ __attribute__((always_inline)) static inline ds__mem_block *ds__alloc_fast(ds__a
                                                                            size_t size,
                                                                            ds_stream stream) {
     ds__mem_block *b = NULL;
-    ds__lock_take(&a->lock);
+    ds__spinlock_lock(&a->lock);
     size_t rounded = ds__request_round_for_pool(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
     if (DS__LIKELY(!a->slow && ds__slot_is(ds__memory_thread.slot, stream.id) &&
@@ -39097,7 +39097,7 @@ __attribute__((always_inline)) static inline ds__mem_block *ds__alloc_fast(ds__a
         if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b)
             ds__note_block(a, DS_ACTION_ALLOC, b);
     }
-    ds__lock_give(&a->lock);
+    ds__spinlock_unlock(&a->lock);
     return b;
 }
 
@@ -39289,7 +39289,7 @@ static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
         if (!n->now)
             atomic_fetch_add(&a->dev->late_uses, 1);
     } else if (fresh) {
-        ds__stream_uses_drop(a, fresh);
+        ds__stream_uses_destroy(a, fresh);
     }
     ds__arena_unlock(a);
 
@@ -39531,7 +39531,7 @@ static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) 
     if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "backend cannot be changed while blocks are allocated");
-    return ds__policy_keep(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    return ds__policy_intern(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
 /* Sets the policy of a device after ds__mem_may_set. The pools follow the level of the device's
@@ -39784,7 +39784,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
     if (by_config && (!d.limit || by_config < d.limit))
         d.limit = by_config;
-    ds__mem_pool *p = ds__mem_pool_new(dev, &c, &d, 0);
+    ds__mem_pool *p = ds__mem_pool_create(dev, &c, &d, 0);
     if (!p)
         return DS_ERR_OUT_OF_MEMORY;
     out->id = p->id;
@@ -39959,7 +39959,7 @@ static const char *ds__block_unsettled_reason(const ds__mem_block *b) {
         return "is used by other processes";
     if (b->state == DS_BLOCK_LIVE && b->uses)
         return "was used on other streams";
-    return b->quiet ? "is being freed by another thread" : NULL;
+    return b->claimed ? "is being freed by another thread" : NULL;
 }
 
 /* Returns whether a block can be saved or restored; if not, sets the error. All is locked. */
@@ -40082,7 +40082,7 @@ static int ds__rewind_spares(ds__arena *a, const ds__rewind *q) {
         if (!v->there && atomic_load(&v->seg->arena) == a)
             needed += 2;
     while (needed) {
-        ds__mem_block *b = ds__mem_block_new(a);
+        ds__mem_block *b = ds__mem_block_create(a);
         if (!b)
             break;
         b->list_next = taken;
@@ -40092,7 +40092,7 @@ static int ds__rewind_spares(ds__arena *a, const ds__rewind *q) {
     while (taken) {
         ds__mem_block *b = taken;
         taken = b->list_next;
-        ds__mem_block_drop(a, b);
+        ds__mem_block_destroy(a, b);
     }
     return !needed;
 }
@@ -40694,9 +40694,9 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
         return r;
     ds__tls.fn = "ds_mem_write_summary";
     ds__tls.site = site;
-    ds__text_writer pen = { write_fn, user, 0, 0 };
-    ds__report_table_write(&pen, device.index, &stats, abbreviated);
-    return ds__text_writer_result(&pen);
+    ds__text_writer writer = { write_fn, user, 0, 0 };
+    ds__report_table_write(&writer, device.index, &stats, abbreviated);
+    return ds__text_writer_result(&writer);
 }
 
 /* alloc/ipc_sharers.h - report of the processes that share memory of a device.
@@ -40754,7 +40754,7 @@ static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_expor
         if (!a || a->dev->device.index != device.index || a->dev->device.type != device.type)
             continue;
         for (int k = 0; k < DS__LEASES; k++) {
-            uint64_t lease = atomic_load(&ds__registries.own->sheet->stake[s->stake].lease[k]);
+            uint64_t lease = atomic_load(&ds__registries.own->page->slot[s->slot].lease[k]);
             if (lease)
                 ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
                                s->block->size);
@@ -40769,11 +40769,11 @@ static void ds__share_list(ds_device device, ds__text_writer *p) {
         return;
     ds__mutex_lock(&ds__share.mutex);
     if (ds__registries.own) {
-        ds__lock_take(&ds__share.lock); /* meanwhile, no block of these lists is reused */
+        ds__spinlock_lock(&ds__share.lock); /* meanwhile, no block of these lists is reused */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
             ds__sharers_of(l, device, ds__share.bucket[i]);
         ds__sharers_of(l, device, ds__share.limbo);
-        ds__lock_give(&ds__share.lock);
+        ds__spinlock_unlock(&ds__share.lock);
     }
     for (size_t i = 0; i < l->count; i++)
         if (!ds__registry_alive(ds__registries.own, l->at[i].number))
@@ -40781,7 +40781,7 @@ static void ds__share_list(ds_device device, ds__text_writer *p) {
     for (const ds__got *g = ds__share.got; g; g = g->next)
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
             g->guest->device.type == device.type)
-            ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
+            ds__sharer_add(l, 0, (unsigned)g->guest->registry->pid, g->size);
     ds__mutex_unlock(&ds__share.mutex);
     for (size_t i = 0; i < l->count; i++) {
         for (size_t k = i + 1; k < l->count; k++)
@@ -40811,23 +40811,23 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
     DS__ENTER("ds_mem_write_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
-    ds__text_writer pen = { write_fn, user, 0, 0 };
+    ds__text_writer writer = { write_fn, user, 0, 0 };
     ds__processes processes;
-    ds__text_writer_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU",
+    ds__text_writer_print(&writer, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU",
                           device.index);
     ds_result r = ds__driver_of(device)->device_processes(device.index, &processes);
     if (r < 0)
         return r;
     if (processes.unknown[0])
-        ds__text_writer_print(&pen, "processes are unknown: %s\n", processes.unknown);
+        ds__text_writer_print(&writer, "processes are unknown: %s\n", processes.unknown);
     else if (!processes.count)
-        ds__text_writer_print(&pen, "no processes are running\n");
+        ds__text_writer_print(&writer, "no processes are running\n");
     for (size_t i = 0; i < processes.count; i++)
-        ds__sharer_write(&pen, processes.list[i].id, processes.list[i].bytes);
+        ds__sharer_write(&writer, processes.list[i].id, processes.list[i].bytes);
     ds__host_free(processes.list);
     if (device.type == DS_DEVICE_CPU) /* the CPU driver lists this process only */
-        ds__share_list(device, &pen);
-    return r == DS_OK ? ds__text_writer_result(&pen) : r;
+        ds__share_list(device, &writer);
+    return r == DS_OK ? ds__text_writer_result(&writer) : r;
 }
 
 /* alloc/history.h - history of allocator events.
@@ -40853,7 +40853,7 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
 #define DS__ACTIONS 10u
 
 /* Frees the annotations of a device that a ring of `room` entries has lost after `count` events. */
-static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
+static void ds__remarks_free(int backend, int index, uint64_t count, size_t room) {
     ds__config_remark **first = &ds__history_state.remarks[backend][index].first;
     while (*first && count - (*first)->until >= room) {
         ds__config_remark *old = *first;
@@ -40893,7 +40893,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
         DS__EACH_MDEVICE(dev) {
             ring[ds__b][ds__i] =
                 ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
-            ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
+            ds__remarks_free(ds__b, ds__i, UINT64_MAX, 0);
             ds__history_apply(dev);
         }
     }
@@ -40986,7 +40986,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
                                             .line = (uint32_t)ds__tls.site.line,
                                             .action = DS_ACTION_ANNOTATION });
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
-    ds__remarks_drop(b, i, m->until, dev->history_room);
+    ds__remarks_free(b, i, m->until, dev->history_room);
     if (ds__history_state.remarks[b][i].first)
         ds__history_state.remarks[b][i].last->next = m;
     else
@@ -41053,7 +41053,7 @@ DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
 static void ds__snapshot_shutdown(void) {
     DS__EACH_MDEVICE(dev) {
         ds__host_free(ds__history_swap(dev, NULL, 0));
-        ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
+        ds__remarks_free(ds__b, ds__i, UINT64_MAX, 0);
     }
     ds__host_free(ds__history_state.watchers);
     ds__history_state.watchers = NULL;
@@ -41398,13 +41398,13 @@ static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mem_dev *dev) {
         s->broken = 1;
         return;
     }
-    ds__lock_take(&dev->history_lock);
+    ds__spinlock_lock(&dev->history_lock);
     n = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     d->seen = n;
     d->count = n < have ? (size_t)n : have;
     for (size_t i = 0; i < d->count; i++)
         d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
-    ds__lock_give(&dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
     ds__snap_times(d);
 }
 
@@ -41665,10 +41665,10 @@ typedef struct ds__item_writer {
 
 /* Passes the buffer to the writer, unless the writer has stopped. */
 static void ds__item_writer_flush(ds__item_writer *k) {
-    ds__callback_guard g = ds__callback_guard_enter();
+    ds__callback_guard g = ds__callback_guard_begin();
     if (k->size && !k->out.stopped)
         k->out.stopped = k->out.write_fn(k->buffer, k->size, k->out.user);
-    ds__callback_guard_leave(g);
+    ds__callback_guard_end(g);
     k->size = 0;
 }
 
@@ -42748,14 +42748,14 @@ static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user
             for (ds__segment *i = a->segments; i; i = i->next)
                 sorted[n++] = i;
     qsort(sorted, n, sizeof *sorted, ds__segment_order);
-    ds__callback_guard g = ds__callback_guard_enter();
+    ds__callback_guard g = ds__callback_guard_begin();
     for (size_t i = 0; i < n; i++)
         for (ds__mem_block *b = sorted[i]->first; b; b = b->next) {
             ds_mem_block block;
             ds__block_describe(atomic_load(&sorted[i]->arena), b, &block);
             fn(&block, user);
         }
-    ds__callback_guard_leave(g);
+    ds__callback_guard_end(g);
     ds__host_free(sorted);
     return DS_OK;
 }
@@ -42780,7 +42780,7 @@ DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, voi
    ds__pinned_poll frees the pending blocks whose uses are done; ds__pinned_flush also returns
    cached segments to the driver. ds__pinned_short reports a shortage.
 
-   Invariants: A pending block is quiet while a thread queries its uses. The graphs of a capture
+   Invariants: A pending block is claimed while a thread queries its uses. The graphs of a capture
    and every use that names the ds__hold own it; the last owner frees it. While a capture is
    open, the fallback chain queries no event and returns no segment.
    Locks: ds__host_lock takes the arena's lock, then ds__host.count; ds__pinned_settle and
@@ -42791,13 +42791,13 @@ DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, voi
    the last graph, possibly CUDA's callback thread. It takes no lock and makes no driver call. */
 
 /* Removes an owner. The last one frees the object. */
-static void ds__hold_drop(ds__hold *h) {
+static void ds__hold_unref(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
         ds__host_free(h);
 }
 
 /* Makes the object of a capture, for ds__capture_attachment. */
-static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
+static ds_result ds__hold_create(uint64_t capture, void *user, void **out) {
     ds__hold *h = ds__host_alloc(sizeof *h);
     (void)capture;
     (void)user;
@@ -42812,23 +42812,23 @@ static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
 static void ds__hold_release(void *user) {
     ds__hold *h = user;
     atomic_store(&h->gone, 1);
-    ds__hold_drop(h);
+    ds__hold_unref(h);
 }
 
 /* Locks the arena and the counts of pinned memory. */
 static void ds__host_lock(ds__arena *a) {
     ds__arena_lock(a);
-    ds__lock_take(&ds__host.count);
+    ds__spinlock_lock(&ds__host.count);
 }
 
 static void ds__host_unlock(ds__arena *a) {
-    ds__lock_give(&ds__host.count);
+    ds__spinlock_unlock(&ds__host.count);
     ds__arena_unlock(a);
 }
 
 /* Makes a block, which is in no list and counted as freed, a free block. If the whole segment is
-   free and too large for the cache, returns the segment with its block quiet; the caller must give
-   it back. Otherwise returns NULL. The arena and the counts are locked. */
+   free and too large for the cache, returns the segment with its block claimed; the caller must
+   give it back. Otherwise returns NULL. The arena and the counts are locked. */
 static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
     size_t size = b->size;
     if (ds__observer_is_set())
@@ -42838,7 +42838,7 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
         ds__is_split(b) || ds__captures_open())
         return NULL;
     ds__bin_out(a, b);
-    b->quiet = 1;
+    b->claimed = 1;
     return b->seg;
 }
 
@@ -42862,10 +42862,10 @@ static int ds__pinned_done(const ds__stream_use *u) {
 /* Ends the uses of a block. The arena is locked. */
 static void ds__pinned_uses_end(ds__arena *a, ds__mem_block *b) {
     for (ds__stream_use *u = b->uses; u; u = u->next) {
-        ds__hold_drop(u->hold);
+        ds__hold_unref(u->hold);
         u->hold = NULL;
     }
-    ds__block_uses_drop(a, b);
+    ds__block_uses_destroy(a, b);
 }
 
 /* Pending blocks that ds__pinned_poll examines together. */
@@ -42894,7 +42894,7 @@ static size_t ds__pinned_batch_end(ds__arena *a, const ds__pinned_batch *x) {
     ds__host_lock(a);
     for (size_t i = 0; i < x->count; i++) {
         ds__mem_block *b = x->list[i];
-        b->quiet = 0;
+        b->claimed = 0;
         ds__pending_out(a, b);
         if (!x->done[i]) {
             ds__pending_in(a, b);
@@ -43168,7 +43168,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     }
     DS__REQUIRE(b, "%p is not the start of a live pinned block", ptr);
     ds__segment *over = NULL;
-    ds__lock_take(&ds__host.count);
+    ds__spinlock_lock(&ds__host.count);
     if (ds__observer_is_set())
         ds__observe_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__live_out(b);
@@ -43219,7 +43219,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
     if (noted)
         return DS_OK;
     ds__arena *stock = a;
-    ds__stream_use *fresh = ds__stream_use_new(stock, stock->dev->device);
+    ds__stream_use *fresh = ds__stream_use_create(stock, stock->dev->device);
     if (!fresh)
         return DS_ERR_OUT_OF_MEMORY;
 
@@ -43231,7 +43231,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
         ds__arena_unlock(a);
     if (noted) {
         ds__arena_lock(stock);
-        ds__stream_uses_drop(stock, fresh);
+        ds__stream_uses_destroy(stock, fresh);
         ds__arena_unlock(stock);
     }
     return b ? DS_OK : ds__pinned_not_live(ptr);
@@ -43258,7 +43258,7 @@ static ds_result ds__pinned_capture_use(void *ptr, ds_stream stream, int *out_ca
         return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__capture_attachment(s,
                                          &(ds__attachment){ .key = &ds__host,
-                                                            .make_fn = ds__hold_make,
+                                                            .make_fn = ds__hold_create,
                                                             .release_fn = ds__hold_release },
                                          &kept);
     ds__stream_unpin(s);
@@ -43266,7 +43266,7 @@ static ds_result ds__pinned_capture_use(void *ptr, ds_stream stream, int *out_ca
         return r;
     *out_captured = 1;
     r = ds__pinned_hold(ptr, kept->user);
-    ds__object_drop(kept);
+    ds__object_unref(kept);
     return r;
 }
 
@@ -43352,10 +43352,10 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
         out->active_bytes = s.active_bytes[DS_STAT_ALL];
         out->num_host_alloc = s.num_device_alloc;
         out->num_host_free = s.num_device_free;
-        ds__lock_take(&ds__host.clock_lock);
+        ds__spinlock_lock(&ds__host.clock_lock);
         out->host_alloc_time = ds__pinned_duration_of(&ds__host.made);
         out->host_free_time = ds__pinned_duration_of(&ds__host.ended);
-        ds__lock_give(&ds__host.clock_lock);
+        ds__spinlock_unlock(&ds__host.clock_lock);
     }
     return DS_OK;
 }
@@ -43366,9 +43366,9 @@ DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 1);
-    ds__lock_take(&ds__host.clock_lock);
+    ds__spinlock_lock(&ds__host.clock_lock);
     ds__host.made.max = ds__host.made.min = ds__host.ended.max = ds__host.ended.min = 0;
-    ds__lock_give(&ds__host.clock_lock);
+    ds__spinlock_unlock(&ds__host.clock_lock);
     return DS_OK;
 }
 
@@ -43378,9 +43378,9 @@ DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 0);
-    ds__lock_take(&ds__host.clock_lock);
+    ds__spinlock_lock(&ds__host.clock_lock);
     ds__host.made.total = ds__host.made.count = ds__host.ended.total = ds__host.ended.count = 0;
-    ds__lock_give(&ds__host.clock_lock);
+    ds__spinlock_unlock(&ds__host.clock_lock);
     return DS_OK;
 }
 
@@ -43515,9 +43515,9 @@ static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment,
         if (result == DS_OK)
             return result;
         memcpy(why, ds__tls.aside, sizeof why);
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         int more = ds__is_shortage(result) && r->failure_fn(size, r->user) == 1;
-        ds__resource_return(o);
+        ds__outside_end(o);
         if (more)
             continue;
         memcpy(ds__tls.mute ? ds__tls.aside : ds__tls.error, why, sizeof why);
@@ -43586,7 +43586,7 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
     ds_result result = DS_OK;
     switch (r->kind) {
     case DS__RES_DEVICE:
-        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
+        return ds__memory_deinit(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
     case DS__RES_POOL:
         /* does nothing for the block's own stream */
         if (stream.id)
@@ -43627,26 +43627,26 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
 static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
                                void **out) {
     *out = NULL;
-    ds__res *r = ds__res_enter(user, NULL);
+    ds__res *r = ds__res_ref(user, NULL);
     if (!r)
         return DS_ERR_INVALID_HANDLE;
     ds_result result = ds__res_alloc_from(r, size, alignment, stream, out);
     if (result < 0) {
         *out = NULL;
-        ds__res_leave(r, 1);
+        ds__res_unref(r, 1);
     }
     return result;
 }
 
 static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream) {
     int64_t live;
-    ds__res *r = ds__res_enter(user, &live);
+    ds__res *r = ds__res_ref(user, &live);
     if (!r)
         return DS_ERR_INVALID_HANDLE;
     ds_result result =
         live > 0 ? ds__res_free_to(r, ptr, size, stream)
                  : ds__fail(DS_ERR_INVALID_VALUE, "ptr was not allocated by the resource");
-    ds__res_leave(r, result == DS_OK ? 2 : 1);
+    ds__res_unref(r, result == DS_OK ? 2 : 1);
     return result;
 }
 
@@ -43655,7 +43655,7 @@ static const ds_resource ds__res_made = { ds__res_alloc, ds__res_free, NULL };
 /* alloc/resource_api.h - public functions of resources.
 
    Implements the functions of api/resource.h: makes, uses, measures and destroys resources.
-   ds__res_new enters a record in the table, and ds_resource_destroy removes it.
+   ds__res_create enters a record in the table, and ds_resource_destroy removes it.
    ds__resource_shutdown reports and frees the records that are left.
 
    Invariants: An adaptor counts in `standing` of its upstream's record from creation to
@@ -43710,7 +43710,7 @@ static int ds__res_table_in(ds__res *r) {
 }
 
 /* Makes a record like `what`, with its upstream, and the resource of the record. */
-static ds_result ds__res_new(const ds__res *what, ds_resource *out) {
+static ds_result ds__res_create(const ds__res *what, ds_resource *out) {
     ds_result result = ds__mem_setup();
     if (result < 0)
         return result;
@@ -43718,7 +43718,7 @@ static ds_result ds__res_new(const ds__res *what, ds_resource *out) {
     if (!r)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
     int adapts = what->up.alloc_fn == ds__res_alloc;
-    ds__res *up = adapts ? ds__res_enter(what->up.user, NULL) : NULL;
+    ds__res *up = adapts ? ds__res_ref(what->up.user, NULL) : NULL;
     if (adapts && !up) {
         ds__host_free(r);
         return DS_ERR_INVALID_HANDLE;
@@ -43751,7 +43751,7 @@ static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_res
     if (r < 0)
         return r;
     what->up = *upstream;
-    return ds__res_new(what, out);
+    return ds__res_create(what, out);
 }
 
 /* Begins a function that makes a resource: `what` is its record. */
@@ -43766,7 +43766,7 @@ DSDEF ds_result(ds_resource_create_device)(ds_device device, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_device", DS__RES_DEVICE);
     DS__RESOLVE(device);
     what.device = device;
-    return ds__res_new(&what, out);
+    return ds__res_create(&what, out);
 }
 
 DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
@@ -43774,12 +43774,12 @@ DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
     if (pool.id && !ds__mem_pool_of(pool))
         return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
-    return ds__res_new(&what, out);
+    return ds__res_create(&what, out);
 }
 
 DSDEF ds_result(ds_resource_create_driver_pool)(ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_driver_pool", DS__RES_DRIVER);
-    return ds__res_new(&what, out);
+    return ds__res_create(&what, out);
 }
 
 DSDEF ds_result(ds_resource_create_functions)(ds_resource_alloc_fn alloc_fn,
@@ -43874,7 +43874,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
     if (result < 0)
         return result;
     int made = resource->alloc_fn == ds__res_alloc;
-    ds__res *r = made ? ds__res_enter(resource->user, NULL) : NULL;
+    ds__res *r = made ? ds__res_ref(resource->user, NULL) : NULL;
     if (made && !r)
         return DS_ERR_INVALID_HANDLE;
     if (made && r->kind == DS__RES_STATISTICS) {
@@ -43886,7 +43886,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
                           "the resource was not created by ds_resource_create_stats");
     }
     if (made)
-        ds__res_leave(r, 1);
+        ds__res_unref(r, 1);
     return result;
 }
 
@@ -43911,7 +43911,7 @@ DSDEF ds_result(ds_resource_pop_stats)(const ds_resource *resource, ds_resource_
 }
 
 /* Frees a record that is not in the table. */
-static void ds__res_end(ds__res *r) {
+static void ds__res_destroy(ds__res *r) {
     for (int i = 0; i < 64; i++)
         while (r->moved[i]) {
             ds__moved *next = r->moved[i]->next;
@@ -43940,7 +43940,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
     if (result < 0)
         return result;
     if (resource->alloc_fn == ds__res_alloc) {
-        ds__res *r = ds__res_enter(resource->user, NULL);
+        ds__res *r = ds__res_ref(resource->user, NULL);
         if (!r)
             return DS_ERR_INVALID_HANDLE;
         ds__mutex_lock(&ds__rs.lock);
@@ -43956,7 +43956,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
         if (standing)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
                             "adaptors that use this resource: %d; destroy them first", standing);
-        ds__res_end(r);
+        ds__res_destroy(r);
     }
     memset(resource, 0, sizeof *resource);
     return DS_OK;
@@ -43970,7 +43970,7 @@ static void ds__resource_shutdown(void) {
             continue;
         ds__log_warn("resource created at %s:%d was not destroyed",
                      r->made.file ? r->made.file : "?", r->made.line);
-        ds__res_end(r);
+        ds__res_destroy(r);
     }
     ds__host_free(ds__rs.at);
     ds__rs.at = NULL;
@@ -44005,7 +44005,7 @@ static ds_result ds__export_hold_export(ds__export_hold *h) {
     ds__registries_lock();
     r = ds__registry_own(&b);
     if (r == DS_OK)
-        r = ds__export_slot_new(b, &facts, &h->stake, &h->generation);
+        r = ds__export_slot_create(b, &facts, &h->slot, &h->generation);
     ds__registries_unlock();
     return r;
 }
@@ -44054,8 +44054,8 @@ typedef struct ds__exported {
 
 /* Makes a record for a block of an exported segment, with an export slot and an event.
    ds__share.mutex is held. */
-static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold *h,
-                                    ds__ipc_export **out) {
+static ds_result ds__ipc_export_create(const ds__exported *x, const ds__export_hold *h,
+                                       ds__ipc_export **out) {
     ds__ipc_export *s = ds__host_alloc(sizeof *s);
     if (!s)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
@@ -44063,17 +44063,17 @@ static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold
     s->ptr = x->start;
     ds__export_slot_facts facts = { .size = x->size,
                                     .offset = (uint64_t)(x->start - x->base),
-                                    .segment = h->stake,
+                                    .segment = h->slot,
                                     .segment_generation = h->generation };
     ds__registries_lock();
-    ds_result r = ds__export_slot_new(ds__registries.own, &facts, &s->stake, &s->generation);
+    ds_result r = ds__export_slot_create(ds__registries.own, &facts, &s->slot, &s->generation);
     ds__registries_unlock();
     if (r < 0) {
         ds__host_free(s);
         return r;
     }
     if (ds__share.events < DS__SENT_EVENTS) {
-        r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event);
+        r = ds__event_create(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event);
         if (r < 0) {
             ds__ipc_export_end(s);
             return r;
@@ -44087,7 +44087,7 @@ static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold
 /* Enters the record's event in the export slot for importers, after the event was recorded for the
    first time. ds__share.mutex is held. */
 static ds_result ds__ipc_export_event(const ds__ipc_export *s) {
-    ds__export_slot_facts *facts = &ds__registries.own->sheet->stake[s->stake].facts;
+    ds__export_slot_facts *facts = &ds__registries.own->page->slot[s->slot].facts;
     unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
@@ -44130,11 +44130,11 @@ static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     int same = b == x->block;
     if (same && fresh) {
         b->exported = 1;
-        ds__lock_take(&ds__share.lock);
+        ds__spinlock_lock(&ds__share.lock);
         ds__ipc_export **bucket = ds__ipc_export_bucket(x->start);
         fresh->next = *bucket;
         *bucket = fresh;
-        ds__lock_give(&ds__share.lock);
+        ds__spinlock_unlock(&ds__share.lock);
     }
     if (b)
         ds__arena_unlock(a);
@@ -44155,11 +44155,11 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     ds_result r = ds__export_hold_export(h);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__share.lock);
+    ds__spinlock_lock(&ds__share.lock);
     s = ds__ipc_export_find(x->start, 0);
-    ds__lock_give(&ds__share.lock);
+    ds__spinlock_unlock(&ds__share.lock);
     if (!s) {
-        r = ds__ipc_export_new(x, h, &fresh);
+        r = ds__ipc_export_create(x, h, &fresh);
         s = fresh;
     }
     if (r == DS_OK)
@@ -44179,7 +44179,7 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     p->pid = ds__registries.own->pid;
     p->fd = ds__registries.own->fd;
     p->cookie = ds__registries.own->cookie;
-    p->stake = s->stake;
+    p->slot = s->slot;
     p->generation = s->generation;
     return DS_OK;
 }
@@ -44220,7 +44220,7 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
 /* alloc/ipc_import.h - importing blocks of other processes.
 
    Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
-   process, ds__got_new takes the lease of a block, and ds__ipc_memory_wait makes the stream wait
+   process, ds__got_create takes the lease of a block, and ds__ipc_memory_wait makes the stream wait
    for the exporter's work.
 
    Invariants: A block that is imported several times on a device has one record (ds__got) and
@@ -44241,13 +44241,13 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     (void)status;
     if (atomic_fetch_sub(&g->left, 1) != 1)
         return;
-    ds__lease_drop(g->guest->board, g->stake, g->lease);
+    ds__lease_unref(g->guest->registry, g->slot, g->lease);
     atomic_store(&g->gone, 1); /* now other threads may free the record */
 }
 
 /* Opens the memory of a segment, whose lease is taken. ds__share.mutex is held. */
 static ds_result ds__guest_open(ds__guest *q) {
-    const ds__export_slot_facts *facts = &q->board->sheet->stake[q->stake].facts;
+    const ds__export_slot_facts *facts = &q->registry->page->slot[q->slot].facts;
     void *base = NULL;
     if (facts->device_type != (uint32_t)q->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -44263,7 +44263,7 @@ static ds_result ds__guest_open(ds__guest *q) {
 static ds__guest *ds__guest_find(ds_device device, const ds__export_slot_facts *block,
                                  const ds__registry *b) {
     ds__guest *q = ds__share.guests;
-    while (q && (q->board != b || q->stake != block->segment ||
+    while (q && (q->registry != b || q->slot != block->segment ||
                  q->generation != block->segment_generation || q->device.index != device.index ||
                  q->device.type != device.type))
         q = q->next;
@@ -44282,14 +44282,14 @@ static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *blo
     if (!q)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     q->device = device;
-    q->board = b;
-    q->stake = block->segment;
+    q->registry = b;
+    q->slot = block->segment;
     q->generation = block->segment_generation;
-    ds_result r = ds__lease_take(b, q->stake, q->generation, &q->lease);
+    ds_result r = ds__lease_ref(b, q->slot, q->generation, &q->lease);
     if (r == DS_OK) {
         r = ds__guest_open(q);
         if (r < 0)
-            ds__lease_drop(b, q->stake, q->lease);
+            ds__lease_unref(b, q->slot, q->lease);
     }
     if (r < 0) {
         ds__host_free(q);
@@ -44310,7 +44310,7 @@ static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *blo
 static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const ds__registry *b) {
     for (ds__got *g = ds__share.got; g; g = g->next) {
         int left = atomic_load(&g->left);
-        if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation)
+        if (g->guest->registry != b || g->slot != p->slot || g->generation != p->generation)
             continue;
         if (g->guest->device.type != device.type || g->guest->device.index != device.index)
             continue;
@@ -44332,14 +44332,14 @@ static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
 
 /* Makes a record of an import: takes the lease of the block, and opens its segment. ds__share.mutex
    is held. */
-static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__registry *b,
-                             ds__got **out) {
+static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__registry *b,
+                                ds__got **out) {
     uint32_t lease;
     ds__guest *q = NULL;
-    ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
+    ds_result r = ds__lease_ref(b, p->slot, p->generation, &lease);
     if (r < 0)
         return r;
-    const ds__export_slot_facts *facts = &b->sheet->stake[p->stake].facts;
+    const ds__export_slot_facts *facts = &b->page->slot[p->slot].facts;
     ds__got *g = NULL;
     r = ds__inner_check(p, (size_t)facts->size);
     if (r == DS_OK) {
@@ -44351,14 +44351,14 @@ static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__regi
         r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
         ds__host_free(g);
-        ds__lease_drop(b, p->stake, lease);
+        ds__lease_unref(b, p->slot, lease);
         return r;
     }
     q->blocks++;
     g->guest = q;
     g->ptr = q->base + facts->offset;
     g->size = (size_t)facts->size;
-    g->stake = p->stake;
+    g->slot = p->slot;
     g->generation = p->generation;
     g->lease = lease;
     g->open = 1;
@@ -44371,14 +44371,14 @@ static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__regi
 
 /* Makes the stream wait for the work that the exporter had enqueued before the export. */
 static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
-    const ds__export_slot_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
+    const ds__export_slot_facts *facts = &g->guest->registry->page->slot[g->slot].facts;
     ds_event event = { 0 };
     if (!atomic_load(&facts->has_event))
         return DS_OK;
     ds_result r = ds__event_open(g->guest->device, facts->handle, &event);
     if (r == DS_OK)
         r = ds__wait_event(stream, event, DS__OP_WAIT);
-    ds__event_drop(event);
+    ds__use_event_destroy(event);
     return r;
 }
 
@@ -44393,7 +44393,7 @@ static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_
         return r;
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
-        r = ds__got_new(device, p, b, &g);
+        r = ds__got_create(device, p, b, &g);
     else
         r = ds__inner_check(p, g->size);
     if (r == DS_OK)
@@ -44418,7 +44418,7 @@ static ds_result ds__ipc_memory_check(const ds__ipc_memory *p, ds_device device)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the handle has version %d; versions up to %d are supported", p->version,
                         DS__PARCEL_VERSION);
-    DS__REQUIRE(p->stake < DS__STAKES && !memcmp(p->zero, none.zero, sizeof p->zero) &&
+    DS__REQUIRE(p->slot < DS__EXPORT_SLOTS && !memcmp(p->zero, none.zero, sizeof p->zero) &&
                     !p->zero_too && !memcmp(p->rest, none.rest, sizeof p->rest),
                 "the handle was not written by ds_mem_export");
     if (p->type != device.type)
@@ -44470,7 +44470,7 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
 /* Enqueues the callback that ends the import. *out_wait: 1 if the stream has failed, so the caller
    must wait for the stream and call ds__got_passed. ds__share.mutex is held. */
 static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
-    ds__op op = ds__op_make(DS__OP_CALLBACK);
+    ds__op op = ds__op_init(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
     op.u.host.callback = ds__got_passed;
     op.u.host.user = g;
@@ -44518,7 +44518,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
 /* alloc/leaks.h - report of leaks at shutdown.
 
    Reports the blocks of a device that were not freed, grouped by owner, as warnings
-   (ds__tell_leaks). ds__mem_end calls ds__tell_leaks for each device and for pinned memory.
+   (ds__tell_leaks). ds__mem_deinit calls ds__tell_leaks for each device and for pinned memory.
 
    Invariants: Blocks in the own pool of a capture belong to a graph and are not leaks. At most
    100 owners are reported, those with the most bytes first.
@@ -44554,7 +44554,7 @@ static void ds__tell_leaks(ds__mem_dev *dev) {
 /* alloc/shutdown.h - the allocator's part of ds_shutdown.
 
    ds__mem_shutdown frees all memory of the allocator and resets its state, so that a later call
-   starts it anew. ds__mem_end reports the blocks of a device that were not freed, then frees
+   starts it anew. ds__mem_deinit reports the blocks of a device that were not freed, then frees
    its segments, events and mutexes. It serves the devices and, by ds__pinned_shutdown, pinned
    memory. ds__mem_module has the functions that the core calls.
 
@@ -44566,7 +44566,7 @@ static void ds__tell_leaks(ds__mem_dev *dev) {
    graphs that release their pools. No lock of the allocator is held while drivers and the upstreams
    of pools (user code) free segments.
    Threads: the thread of ds_shutdown, after all work has ended. CUDA's callback thread may run
-   ds__capture_pool_release at the same time; ds__memory_state.closing keeps it away from pools. */
+   ds__capture_pool_unref at the same time; ds__memory_state.closing keeps it away from pools. */
 
 /* Frees the memory of a segment, its granule table, and the events of its blocks. */
 static void ds__segment_shutdown(ds__arena *a, ds__segment *s) {
@@ -44576,7 +44576,7 @@ static void ds__segment_shutdown(ds__arena *a, ds__segment *s) {
         DS_IGNORE(ds__source_free(a, s));
     for (ds__mem_block *b = s->first; b; b = b->next)
         for (ds__stream_use *u = b->uses; u; u = u->next)
-            ds__event_drop(u->event);
+            ds__use_event_destroy(u->event);
     ds__host_free(s->granule);
 }
 
@@ -44585,14 +44585,14 @@ static void ds__arena_shutdown(ds__arena *a) {
     for (ds__segment *s = a->segments; s; s = s->next)
         ds__segment_shutdown(a, s);
     for (ds__stream_use *u = a->spare_uses; u; u = u->next)
-        ds__event_drop(u->event);
-    ds__event_drop(a->end);
+        ds__use_event_destroy(u->event);
+    ds__use_event_destroy(a->end);
     ds__mutex_destroy(&a->grow);
     ds__mutex_destroy(&a->giving);
 }
 
 /* Reports the blocks of a device that were not freed, then frees all memory of the device. */
-static void ds__mem_end(ds__mem_dev *dev) {
+static void ds__mem_deinit(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     ds__tell_leaks(dev);
     ds__stream_end(giver);
@@ -44611,11 +44611,11 @@ static void ds__pinned_shutdown(void) {
         for (ds__segment *s = a->segments; s; s = s->next)
             for (ds__mem_block *b = s->first; b; b = b->next)
                 for (ds__stream_use *u = b->uses; u; u = u->next) {
-                    ds__hold_drop(u->hold);
+                    ds__hold_unref(u->hold);
                     u->hold = NULL;
                 }
     if (dev)
-        ds__mem_end(dev);
+        ds__mem_deinit(dev);
     atomic_store(&ds__host.dev, NULL);
     atomic_store(&ds__host.limit, 0);
     ds__host.configured = 0;
@@ -44634,7 +44634,7 @@ static void ds__mem_shutdown(void) {
             ds__mem_dev *dev = ds__mem_device_at(backend, i);
             if (!dev)
                 continue;
-            ds__mem_end(dev);
+            ds__mem_deinit(dev);
             atomic_store(ds__module_device(DS__MODULE_ALLOC, backend, i), NULL);
         }
     ds__resource_shutdown();
@@ -44752,15 +44752,15 @@ typedef struct ds__tensor {
 
 static struct {
     _Atomic int ready;
-    ds__lock lock; /* protects the members below */
+    ds__spinlock lock; /* protects the members below */
     ds__tensor *bucket[DS__TENSOR_BUCKETS];
     ds__storage *waiting;
     _Atomic int waits;
 } ds__c;
 
-static void ds__tensors_end(void);
+static void ds__tensors_deinit(void);
 
-static const ds__module ds__tensor_module = { .shutdown = ds__tensors_end };
+static const ds__module ds__tensor_module = { .shutdown = ds__tensors_deinit };
 
 /* Prepares the allocator and the tensor module; without effect after the first call. */
 static ds_result ds__tensor_setup(void) {
@@ -44769,10 +44769,10 @@ static ds_result ds__tensor_setup(void) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    ds__lock_take(&ds__c.lock);
-    ds__module_start(DS__MODULE_TENSOR, &ds__tensor_module);
+    ds__spinlock_lock(&ds__c.lock);
+    ds__module_add(DS__MODULE_TENSOR, &ds__tensor_module);
     atomic_store_explicit(&ds__c.ready, 1, memory_order_release);
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return DS_OK;
 }
 
@@ -45033,7 +45033,7 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
 
 /* tensor/storage.h - storages, the memory that tensors share.
 
-   Creates storages (ds__storage_new) and drops uses of them (ds__storage_drop). The last drop
+   Creates storages (ds__storage_create) and drops uses of them (ds__storage_unref). The last drop
    frees memory of the allocator, or invokes the release function or deleter of foreign memory.
    ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
 
@@ -45042,7 +45042,7 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
    the thread that drops the last use, also after ds_shutdown.
    Locks: takes ds__c.lock to change the waiting list. Memory is freed and foreign functions are
    invoked without it.
-   Threads: ds__storage_drop may run on any thread, also inside a host function. There it queues
+   Threads: ds__storage_unref may run on any thread, also inside a host function. There it queues
    memory of the allocator, and ds__storages_catch_up does nothing. */
 
 /* Returns 1 if the memory of this epoch is still valid: no ds_shutdown has ended it. */
@@ -45051,7 +45051,7 @@ static int ds__of_now(uint32_t epoch) {
            epoch == ds__g.epoch;
 }
 
-static ds__storage *ds__storage_new(int kind, void *ptr, void (*release_fn)(void *)) {
+static ds__storage *ds__storage_create(int kind, void *ptr, void (*release_fn)(void *)) {
     ds__storage *s = calloc(1, sizeof *s);
     if (!s) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
@@ -45089,26 +45089,26 @@ static void ds__storage_release(const ds__storage *s) {
 
 /* Removes a user; the last one frees the memory. NULL is allowed. In a host function, memory of the
    allocator is only queued for ds__storages_catch_up. */
-static ds_result ds__storage_drop(ds__storage *s) {
+static ds_result ds__storage_unref(ds__storage *s) {
     ds_result r = DS_OK;
     if (!s || atomic_fetch_sub(&s->users, 1) != 1)
         return r;
     int now = ds__of_now(s->epoch);
     if (s->kind == DS__OF_ALLOCATOR || s->kind == DS__OF_PINNED) {
         if (now && ds__tls.in_callback) {
-            ds__lock_take(&ds__c.lock);
+            ds__spinlock_lock(&ds__c.lock);
             s->next = ds__c.waiting;
             ds__c.waiting = s;
             atomic_store(&ds__c.waits, 1);
-            ds__lock_give(&ds__c.lock);
+            ds__spinlock_unlock(&ds__c.lock);
             return r;
         }
         if (now)
             r = ds__storage_free_memory(s->kind, s->ptr);
     } else if (now && !ds__tls.in_callback) {
-        ds__outside o = ds__resource_leave();
+        ds__outside o = ds__outside_begin();
         ds__storage_release(s);
-        ds__resource_return(o);
+        ds__outside_end(o);
     } else {
         ds__storage_release(s);
     }
@@ -45121,15 +45121,15 @@ static void ds__storages_catch_up(void) {
     if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) ||
         ds__tls.in_callback)
         return;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__storage *s = ds__c.waiting;
     ds__c.waiting = NULL;
     atomic_store(&ds__c.waits, 0);
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     while (s) {
         ds__storage *next = s->next;
         atomic_store(&s->users, 1);
-        DS_IGNORE(ds__storage_drop(s));
+        DS_IGNORE(ds__storage_unref(s));
         s = next;
     }
 }
@@ -45138,11 +45138,11 @@ static void ds__storages_catch_up(void) {
 
    Implements allocation, wrapping, freeing and queries of tensors (ds_tensor_alloc,
    ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms this room creates objects
-   (ds__tensor_new) and adds users to their storages (ds__tensor_share).
+   (ds__tensor_create) and adds users to their storages (ds__tensor_share).
 
-   Invariants: an object is in the table from ds__tensor_new until ds_tensor_free or
+   Invariants: an object is in the table from ds__tensor_create until ds_tensor_free or
    ds_shutdown. Its `data` is the address of the first element, or NULL if the tensor is empty;
-   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_new takes over one use
+   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_create takes over one use
    of the storage, and drops that use on failure.
    Locks: takes ds__c.lock for the table; ds__tensor_place expects that lock. Memory is allocated
    and freed and release functions are invoked without the lock.
@@ -45166,26 +45166,26 @@ static ds__tensor **ds__tensor_place(const void *t) {
 }
 
 static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out_flags) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     const ds__tensor *o = *ds__tensor_place(t);
     if (out)
         *out = o ? o->storage : NULL;
     if (out && *out)
         atomic_fetch_add(&(*out)->users, 1);
     *out_flags = o ? o->flags : 0;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return o != NULL;
 }
 
 /* Creates an object with the description `d`. Takes over one use of the storage, also on failure.
    */
-static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigned flags,
-                                ds_tensor **out) {
+static ds_result ds__tensor_create(const ds__dims *d, ds__storage *storage, unsigned flags,
+                                   ds_tensor **out) {
     size_t n = (size_t)d->ndim;
     ds__storages_catch_up();
     ds__tensor *o = ds__host_alloc(sizeof *o + 2 * n * sizeof(int64_t));
     if (!o) {
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
     }
     o->t = (ds_tensor){
@@ -45198,18 +45198,18 @@ static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigne
     o->storage = storage;
     o->flags = flags;
     o->made = ds__tls.site;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__tensor **at = ds__tensor_place(o);
     o->next = NULL;
     *at = o;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     *out = &o->t;
     return DS_OK;
 }
 
 /* Allocates memory for `d` on the stream, or pinned memory if the stream is zero, and creates the
    object. Sets the address and the device of `d`. */
-static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out) {
+static ds_result ds__tensor_alloc(ds__dims *d, ds_stream stream, ds_tensor **out) {
     int kind = stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED;
     ds__storage *storage = NULL;
     void *ptr = NULL;
@@ -45231,14 +45231,14 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     if (r < 0)
         return r;
     if (ptr) {
-        storage = ds__storage_new(kind, ptr, NULL);
+        storage = ds__storage_create(kind, ptr, NULL);
         if (!storage) {
             DS_IGNORE(ds__storage_free_memory(kind, ptr));
             return DS_ERR_OUT_OF_MEMORY;
         }
     }
     d->first = ptr;
-    return ds__tensor_new(d, storage, 0, out);
+    return ds__tensor_create(d, storage, 0, out);
 }
 
 #define DS__TENSOR_BEGIN(name)                \
@@ -45306,7 +45306,7 @@ DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape,
         ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
     if (r == DS_OK && !stream.id)
         r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given (the handle is zero)");
-    return r < 0 ? r : ds__tensor_make(&d, stream, out);
+    return r < 0 ? r : ds__tensor_alloc(&d, stream, out);
 }
 
 DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t *shape,
@@ -45315,13 +45315,13 @@ DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t 
     DS__TENSOR_BEGIN("ds_tensor_alloc_pinned");
     ds_result r =
         ds__dims_read(dtype, ndim, shape, NULL, ds__name_of("the tensor", DS__NO_LIST), &d);
-    return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
+    return r < 0 ? r : ds__tensor_alloc(&d, (ds_stream){ 0 }, out);
 }
 
 static ds_result ds__tensor_like(const ds__dims *like, ds_stream stream, ds_tensor **out) {
     ds__dims d = *like;
     ds__dense_like(like, d.strides);
-    return ds__tensor_make(&d, stream, out);
+    return ds__tensor_alloc(&d, stream, out);
 }
 
 DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, ds_tensor **out) {
@@ -45349,15 +45349,15 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (r < 0)
         return ds__refuse_payload(r, user, release_fn);
     r = ds__wrap_read(tensor, flags, out, &d);
-    ds__storage *storage = r == DS_OK ? ds__storage_new(DS__OF_OTHERS, user, release_fn) : NULL;
+    ds__storage *storage = r == DS_OK ? ds__storage_create(DS__OF_OTHERS, user, release_fn) : NULL;
     if (storage)
-        return ds__tensor_new(&d, storage, flags, out);
+        return ds__tensor_create(&d, storage, flags, out);
     if (release_fn) {
         ds__kept_error refusal; /* calls inside the release function may fail */
-        ds__error_keep(&refusal);
-        ds__outside o = ds__resource_leave();
+        ds__error_save(&refusal);
+        ds__outside o = ds__outside_begin();
         release_fn(user);
-        ds__resource_return(o);
+        ds__outside_end(o);
         ds__error_restore(&refusal);
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
@@ -45367,14 +45367,14 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     DS__ENTER("ds_tensor_free");
     if (!tensor)
         return DS_OK;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__tensor **at = ds__tensor_place(tensor);
     ds__tensor *o = *at;
     if (o)
         *at = o->next;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
-    ds_result r = ds__storage_drop(o->storage);
+    ds_result r = ds__storage_unref(o->storage);
     ds__host_free(o);
     ds__storages_catch_up();
     return r;
@@ -45399,7 +45399,7 @@ DSDEF ds_result(ds_tensor_get_flags)(const ds_tensor *tensor, unsigned *out) {
    description has no storage, so the caller must keep the memory. A function changes first,
    shape, strides, count and types of its ds__dims; low, high, item and bytes keep the values of
    the base.
-   Locks: holds none; ds__tensor_share and ds__tensor_new take ds__c.lock.
+   Locks: holds none; ds__tensor_share and ds__tensor_create take ds__c.lock.
    Threads: threads of the caller. The base must not be freed during the call. */
 
 static ds_result ds__dim_resolve(int *dim, int ndim) {
@@ -45421,7 +45421,7 @@ static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_te
     ds__storage *storage;
     unsigned flags;
     (void)ds__tensor_share(base, &storage, &flags);
-    return ds__tensor_new(d, storage, flags, out);
+    return ds__tensor_create(d, storage, flags, out);
 }
 
 /* A stride that leads to no element may have any value, so the product could overflow. */
@@ -45679,13 +45679,13 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
 
    Imports managed tensors of other libraries and exports objects as managed tensors, in the
    plain and the versioned form. Also frees all tensors that are left at shutdown
-   (ds__tensors_end).
+   (ds__tensors_deinit).
 
    Invariants: if an import fails, the managed tensor still belongs to the caller. An exported
    managed tensor (ds__handed) holds one use of the storage until its deleter is called. It is
    allocated with malloc and has copies of shape and strides, so it remains valid after
    ds_shutdown. A read-only tensor is exported in the versioned form only.
-   Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_end takes no lock for
+   Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_deinit takes no lock for
    the table; ds_shutdown calls it with ds__g.mutex held, and foreign deleters run inside.
    Threads: imports and exports run on threads of the caller. The deleters of exported tensors
    may run on any thread, also inside a host function, and do not change ds_error_get_last. */
@@ -45694,16 +45694,17 @@ static ds_result ds__dlpack_import(const ds_tensor *t, int kind, void *managed, 
                                    ds_tensor **out) {
     ds__dims d;
     ds_result r = ds__tensor_read(t, ds__name_of("the managed tensor", DS__NO_LIST), &d);
-    ds__storage *storage = r == DS_OK ? ds__storage_new(kind, managed, NULL) : NULL;
+    ds__storage *storage = r == DS_OK ? ds__storage_create(kind, managed, NULL) : NULL;
     if (!storage)
         return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
-    /* A second user, so that a failure of ds__tensor_new does not invoke the caller's deleter. */
+    /* A second user, so that a failure of ds__tensor_create does not invoke the caller's deleter.
+       */
     atomic_fetch_add(&storage->users, 1);
-    r = ds__tensor_new(&d, storage, flags, out);
+    r = ds__tensor_create(&d, storage, flags, out);
     if (r < 0)
         free(storage);
     else
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
     return r;
 }
 
@@ -45739,12 +45740,12 @@ typedef struct ds__handed {
 
 static void ds__handed_end(ds__handed *e) {
     ds__tls.mute++; /* the caller of a deleter does not expect an error of devstream */
-    DS_IGNORE(ds__storage_drop(e->storage));
+    DS_IGNORE(ds__storage_unref(e->storage));
     ds__tls.mute--;
     free(e);
 }
 
-static void ds__handed_delete(ds_managed_tensor *self) {
+static void ds__handed_destroy(ds_managed_tensor *self) {
     ds__handed_end(self->manager_ctx);
 }
 
@@ -45754,22 +45755,22 @@ static void ds__handed_delete_versioned(ds_managed_tensor_versioned *self) {
 
 /* Allocates a managed tensor, which holds a use of the tensor's storage, and copies the description
    to it. */
-static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__handed **out,
-                                unsigned *out_flags) {
+static ds_result ds__handed_create(const ds_tensor *tensor, int versioned, ds__handed **out,
+                                   unsigned *out_flags) {
     DS__REQUIRE(tensor, "the tensor is NULL");
     ds__storage *storage;
     int known = ds__tensor_share(tensor, &storage, out_flags);
     DS__REQUIRE(known, "%p is not a tensor of devstream; create one by ds_tensor_wrap",
                 (const void *)tensor);
     if (!versioned && *out_flags & DS_TENSOR_READ_ONLY) {
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the tensor is read-only; use ds_tensor_export_versioned");
     }
     size_t n = (size_t)tensor->ndim;
     ds__handed *e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t));
     if (!e) {
-        DS_IGNORE(ds__storage_drop(storage));
+        DS_IGNORE(ds__storage_unref(storage));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
     }
     ds_tensor *t = versioned ? &e->u.versioned.tensor : &e->u.plain.tensor;
@@ -45789,11 +45790,11 @@ DSDEF ds_result(ds_tensor_export)(const ds_tensor *tensor, ds_managed_tensor **o
     unsigned flags;
     ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export");
-    ds_result r = ds__handed_new(tensor, 0, &e, &flags);
+    ds_result r = ds__handed_create(tensor, 0, &e, &flags);
     if (r < 0)
         return r;
     e->u.plain.manager_ctx = e;
-    e->u.plain.deleter = ds__handed_delete;
+    e->u.plain.deleter = ds__handed_destroy;
     *out = &e->u.plain;
     return DS_OK;
 }
@@ -45803,7 +45804,7 @@ DSDEF ds_result(ds_tensor_export_versioned)(const ds_tensor *tensor,
     unsigned flags;
     ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export_versioned");
-    ds_result r = ds__handed_new(tensor, 1, &e, &flags);
+    ds_result r = ds__handed_create(tensor, 1, &e, &flags);
     if (r < 0)
         return r;
     e->u.versioned.version = (ds_dlpack_version){ DS_DLPACK_MAJOR, DS_DLPACK_MINOR };
@@ -45816,7 +45817,7 @@ DSDEF ds_result(ds_tensor_export_versioned)(const ds_tensor *tensor,
 
 /* Called by ds_shutdown. Warns of tensors that were not freed. Foreign memory is released now; the
    allocator frees its own memory later. */
-static void ds__tensors_end(void) {
+static void ds__tensors_deinit(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
@@ -45826,7 +45827,7 @@ static void ds__tensors_end(void) {
             if (o->storage && o->storage->kind <= DS__OF_PINNED)
                 o->storage->epoch--;
             ds__tls.in_callback++;
-            DS_IGNORE(ds__storage_drop(o->storage));
+            DS_IGNORE(ds__storage_unref(o->storage));
             ds__tls.in_callback--;
             ds__host_free(o);
         }
@@ -45903,8 +45904,8 @@ typedef struct ds__comm_masks {
     uint64_t sign; /* floats: the highest bit; else 0 */
     /* bits to invert so that numbers compare like unsigned ones; for the minimum all others, too */
     uint64_t flip;
-    /* floats: added to a number without its sign, the sum reaches the highest bit if and only if the
-       number is NaN; else 0 */
+    /* floats: added to a number without its sign, the sum reaches the highest bit if and only if
+       the number is NaN; else 0 */
     uint64_t room;
     uint64_t quiet; /* floats: the NaN that is written; else 0 */
     uint32_t shift; /* bits - 1 */
@@ -46187,8 +46188,9 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);                      \
     }
 
-/* Maximum and minimum of integers, f16 and bf16: the numbers become signed keys, and the largest key
-   is the result. The key of NaN is larger than all others. S is a signed type, U an unsigned one. */
+/* Maximum and minimum of integers, f16 and bf16: the numbers become signed keys, and the largest
+   key is the result. The key of NaN is larger than all others. S is a signed type, U an unsigned
+   one. */
 typedef struct ds__comm_order {
     uint64_t fold;     /* bits to invert in a negative f16 or bf16 */
     uint64_t flip;     /* bits to invert in every number afterwards */
@@ -46233,9 +46235,9 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         U more = (U)((x) > (a));                   \
         a = (S)(((U)(x)&more) | ((U)(a) & ~more)); \
     }
-/* Maximum of floats of type V, whose bits are a U; for the minimum all signs are inverted. +0 and -0
-   compare as equal: if the maximum is a zero, it is -0 only if all zeros are negative. `all` has the
-   bits that are set in all numbers; for zeros that is the sign. */
+/* Maximum of floats of type V, whose bits are a U; for the minimum all signs are inverted. +0 and
+   -0 compare as equal: if the maximum is a zero, it is -0 only if all zeros are negative. `all` has
+   the bits that are set in all numbers; for zeros that is the sign. */
 #define DS__COMM_LARGER_REAL(V, U, from, a, all, nan)           \
     {                                                           \
         U bits = *(const U *)(const void *)(from) ^ flip, more; \
@@ -47078,8 +47080,8 @@ static const ds__comm_run_fn ds__comm_runs_32[][DS__COMM_F64 + 1] = {
    Locks: takes none, but may run under the locks of the driver's run_together.
    Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 
-/* Reduces whole blocks. around: 1 to write around the caches. vector: bytes of the vectors to use, 16
-   or 32. */
+/* Reduces whole blocks. around: 1 to write around the caches. vector: bytes of the vectors to use,
+   16 or 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                    size_t bytes, int around, int vector) {
 #if DS__VECTOR_HAS_32
@@ -47094,7 +47096,8 @@ static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, con
 }
 
 /* Reduces numbers first to end - 1 of f16 or bf16 if the first input or the result is f32, as in
-   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block. */
+   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block.
+   */
 static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end,
                                  int vector) {
     enum { NUMBERS = 256 };
@@ -47916,7 +47919,7 @@ static const char ds__ptx_comm_pack[] =
    ds__comm_launch run the CPU form at once.
    Locks: ds__comm_made.mutex is held while a kernel is created, and the lock of the kernel table
    is taken under that mutex. No driver call runs under the mutex.
-   Threads: caller's threads, several at the same time. ds__comm_kernels_end runs in ds_shutdown
+   Threads: caller's threads, several at the same time. ds__comm_kernels_deinit runs in ds_shutdown
    only. */
 
 enum {
@@ -48040,7 +48043,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     out->id = atomic_load(&ds__comm_made.id[which]);
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
-        r = ds__kernel_new(&desc, out);
+        r = ds__kernel_create(&desc, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }
@@ -48049,13 +48052,13 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
 }
 
 /* Destroys the kernels. Called by ds_shutdown, when no launch is pending. */
-static void ds__comm_kernels_end(void) {
+static void ds__comm_kernels_deinit(void) {
     for (int i = 0; i < DS__COMM_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__comm_made.id[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
         if (!k)
             continue;
-        ds__table_kill(&ds__g.kernels, k);
+        ds__table_invalidate(&ds__g.kernels, k);
         ds__unpin(&ds__g.kernels, k);
     }
 }
@@ -48105,7 +48108,8 @@ static const unsigned char ds__comm_complex_products[5] = { 0, 0, 0, 1 + DS__COM
                                                             1 + DS__COMM_C128 };
 
 /* Returns the kind of a data type's numbers, and their count per element; -1: the reduction is not
-   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average. */
+   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average.
+   */
 static int ds__comm_kind(ds_dtype dtype, uint32_t *op, uint32_t divisor, uint64_t *per_element) {
     int complex = dtype.code == DS_CODE_COMPLEX;
     *per_element = complex && *op != DS__COMM_PRODUCT ? 2 : 1;
@@ -48141,8 +48145,8 @@ static int ds__comm_which(uint32_t kind, uint32_t op, uint32_t wide) {
     return kind == DS__COMM_F32 ? DS__COMM_REAL32 : DS__COMM_REAL64;
 }
 
-/* With these compiler options, the compiler may reorder sums and assume that there is no NaN, so the
-   results would not be bit-identical. */
+/* With these compiler options, the compiler may reorder sums and assume that there is no NaN, so
+   the results would not be bit-identical. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
     defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__COMM_EXACT = 0 };
@@ -48176,11 +48180,11 @@ enum { DS__COMM_EXACT = 1 };
    5. If the steps are small and no lane has pending work, the calling thread runs the steps
       (inline_bytes and run_together of the driver). Nothing is enqueued then.
 
-   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
+   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and locations are
    named by index. A step waits only for earlier steps of the list. A temporary region has no
    address until ds__work_run allocates its memory.
    Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
-   driver call runs under that lock. ds_shutdown works without the lock. ds__side_take reads the
+   driver call runs under that lock. ds_shutdown works without the lock. ds__side_ref reads the
    handle of a stream without the lock after marking the stream as taken.
    Threads: several threads may run collectives at the same time. A ds__work lies on the stack of
    the calling thread and is used by that thread only. */
@@ -48263,7 +48267,7 @@ typedef struct ds__cstep {
     size_t src_pitch;        /* copy: bytes */
     ds__reduction reduction; /* reduction */
     uint32_t strided;        /* strided copy: index of its form */
-    uint32_t first;          /* reduction: index of the first input in the spots */
+    uint32_t first;          /* reduction: index of the first input in the locations */
     uint32_t count;          /* reduction: number of inputs */
 } ds__cstep;
 
@@ -48287,11 +48291,11 @@ typedef struct ds__work {
     ds__region *region;
     ds__cstep *step;
     ds__link *link;
-    ds__location *spot;
+    ds__location *location;
     ds__strided *strided;
     const void **in; /* addresses of the inputs of the reduction that is being launched */
-    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
-        spot_room, strideds, strided_room;
+    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, locations,
+        location_room, strideds, strided_room;
     ds_result r;        /* the first failure */
     size_t most;        /* largest number of inputs of a reduction */
     size_t temporaries; /* number of temporary regions */
@@ -48306,7 +48310,7 @@ typedef struct ds__work {
     ds__clane lane_first[8];
     ds__region region_first[12];
     ds__cstep step_first[8];
-    ds__location spot_first[8];
+    ds__location location_first[8];
     const void *in_first[8];
     _Alignas(16) char first[16 << 10];
 } ds__work;
@@ -48646,7 +48650,7 @@ static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
 /* topology/types.h - nodes, links and routes of a topology.
 
    Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
-   (ds__troute). ds__route_of finds a route; ds__array_grow grows an array.
+   (ds__troute). ds__route_of finds a route; ds__array_add grows an array.
 
    Policy:
    1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
@@ -48658,7 +48662,7 @@ static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
       faster side makes the copies of a pair.
 
    Invariants: node 0 is the host. The table of routes has devices + 1 rows and columns, and the
-   last of both is the host. A topology does not change after ds__routes_make.
+   last of both is the host. A topology does not change after ds__routes_build.
    Locks: none.
    Threads: a topology under construction belongs to one thread. Later, any number of threads may
    read it, but none may free it at the same time. */
@@ -48744,24 +48748,14 @@ static const struct {
 
 /* Adds a zeroed element to an array, which may move. Returns the element; if memory is exhausted,
    reports the error and returns NULL. */
-static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size) {
-    void *at;
-    memcpy(&at, array, sizeof at);
-    if (count == *room) {
-        size_t n = *room ? 2 * *room : 16;
-        void *fresh = n < UINT32_MAX ? ds__host_alloc(n * size) : NULL;
-        if (!fresh) {
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n);
-            return NULL;
-        }
-        if (at)
-            memcpy(fresh, at, count * size);
-        ds__host_free(at);
-        memcpy(array, &fresh, sizeof fresh);
-        at = fresh;
-        *room = n;
+static void *ds__array_add(void *array, size_t count, size_t *room, size_t size) {
+    char *at;
+    if (count >= UINT32_MAX || !ds__array_reserve(array, size, count, 1, room)) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", count + 1);
+        return NULL;
     }
-    return (char *)at + count * size;
+    memcpy(&at, array, sizeof at);
+    return at + count * size;
 }
 
 /* Returns the route from one rank to another; rank `devices` is the host. */
@@ -48774,7 +48768,7 @@ static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
 
 /* topology/route.h - routes and groups of devices.
 
-   ds__routes_make computes the table of routes, the groups and the islands, as the last step of
+   ds__routes_build computes the table of routes, the groups and the islands, as the last step of
    a construction. ds__route_ways_find finds the paths from one node; ds__groups_find assigns the
    devices to groups.
 
@@ -48782,7 +48776,7 @@ static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
    of a pair, the last line counts. A route has room for one wire more than there are switches and
    sockets, and for two measured ones. A measured rate below that of the links adds a wire to one
    route. A measured rate of both directions at once adds one wire to two routes. Every device
-   reaches every other directly or through the host, or ds__routes_make fails.
+   reaches every other directly or through the host, or ds__routes_build fails.
    Locks: none.
    Threads: the thread that constructs the topology. */
 
@@ -48901,7 +48895,7 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
 
 /* Adds a wire at the end of a route. Returns 0 if memory is exhausted. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
-    double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+    double *w = ds__array_add(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
     if (!w)
         return 0;
     *w = rate;
@@ -49000,7 +48994,7 @@ static int ds__route_most(const ds_topology *t) {
 }
 
 /* Makes the routes in the form that the virtual clock of the CPU driver takes. */
-static ds_result ds__ways_make(ds_topology *t) {
+static ds_result ds__ways_build(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     t->way = ds__host_alloc(n * n * sizeof *t->way);
     if (!t->way)
@@ -49013,7 +49007,7 @@ static ds_result ds__ways_make(ds_topology *t) {
 }
 
 /* Assigns the devices to the groups of all levels. Returns 0 if memory is exhausted. */
-static int ds__groups_make(ds_topology *t) {
+static int ds__groups_build(ds_topology *t) {
     for (int level = 0; level < 3; level++) {
         t->group[level] = ds__host_alloc(((size_t)t->devices + 1) * sizeof **t->group);
         if (!t->group[level])
@@ -49024,7 +49018,7 @@ static int ds__groups_make(ds_topology *t) {
 }
 
 /* Numbers the switches' groups and the members of each. Returns 0 if memory is exhausted. */
-static int ds__islands_make(ds_topology *t) {
+static int ds__islands_build(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     int islands = 0;
     t->island = ds__host_alloc(2 * n * sizeof *t->island);
@@ -49042,8 +49036,8 @@ static int ds__islands_make(ds_topology *t) {
 }
 
 /* Lists the wires of a path between two nodes in `hop`. Returns the route. */
-static ds__troute ds__route_make(const ds_topology *t, const ds__way *way, int from, int to,
-                                 int *hop) {
+static ds__troute ds__route_build(const ds_topology *t, const ds__way *way, int from, int to,
+                                  int *hop) {
     ds__troute r = { t->latency_ns, 1, 0, hop, way[to].rate, 0, -1 };
     if (from == to || way[to].link < 0)
         return r;
@@ -49067,8 +49061,8 @@ static void ds__routes_from(ds_topology *t, int row, int most, ds__way *way) {
     ds__route_ways_find(t, from, way);
     for (int k = 0; k <= p; k++) {
         ds__troute *r = ds__route_of(t, row, k);
-        *r = ds__route_make(t, way, from, k < p ? t->rank[k] : 0,
-                            t->hop + (r - t->route) * (ptrdiff_t)most);
+        *r = ds__route_build(t, way, from, k < p ? t->rank[k] : 0,
+                             t->hop + (r - t->route) * (ptrdiff_t)most);
     }
 }
 
@@ -49088,13 +49082,13 @@ static ds_result ds__routes_check(const ds_topology *t) {
 
 /* Makes the table of routes and the groups of a topology whose nodes, links and peer lines are
    complete. */
-static ds_result ds__routes_make(ds_topology *t) {
+static ds_result ds__routes_build(ds_topology *t) {
     size_t p = (size_t)t->devices + 1;
     int most = ds__route_most(t);
     ds__way *way = ds__host_alloc((size_t)t->nodes * sizeof *way);
     t->route = ds__host_alloc(p * p * sizeof *t->route);
     t->hop = ds__host_alloc(p * p * (size_t)most * sizeof *t->hop);
-    if (!way || !t->route || !t->hop || !ds__groups_make(t) || !ds__islands_make(t)) {
+    if (!way || !t->route || !t->hop || !ds__groups_build(t) || !ds__islands_build(t)) {
         ds__host_free(way);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     }
@@ -49104,12 +49098,12 @@ static ds_result ds__routes_make(ds_topology *t) {
     if (ds__routes_peers(t) < 0)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__routes_check(t);
-    return r == DS_OK ? ds__ways_make(t) : r;
+    return r == DS_OK ? ds__ways_build(t) : r;
 }
 
 /* topology/build.h - construction and release of topologies.
 
-   ds__topology_new creates a topology with the host as its only node. ds__tnode_add,
+   ds__topology_create creates a topology with the host as its only node. ds__tnode_add,
    ds__tlink_add and ds__tpeer_add extend it for parse.h and here.h. Also implements
    ds_topology_destroy and ds_topology_get_size.
 
@@ -49137,7 +49131,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is already used", name);
     DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "the topology has more than %d nodes",
                 DS__TOPOLOGY_MAX);
-    ds__tnode *n = ds__array_grow(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
+    ds__tnode *n = ds__array_add(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     strcpy(n->name, name);
@@ -49151,7 +49145,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
 /* Adds a link and its wires: one for each direction, or one for both. */
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
-    ds__tlink *l = ds__array_grow(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
+    ds__tlink *l = ds__array_add(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
     if (!l)
         return DS_ERR_OUT_OF_MEMORY;
     *l = link;
@@ -49160,7 +49154,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
         l->wire[i] = l->wire[0];
         if (i && l->half)
             continue;
-        double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+        double *w = ds__array_add(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
         if (!w)
             return DS_ERR_OUT_OF_MEMORY;
         *w = l->rate[i];
@@ -49170,7 +49164,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
 }
 
 static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
-    struct ds__tpeer *one = ds__array_grow(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
+    struct ds__tpeer *one = ds__array_add(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
     if (!one)
         return DS_ERR_OUT_OF_MEMORY;
     *one = peer;
@@ -49179,7 +49173,7 @@ static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
 }
 
 /* Returns a topology with the host only, or NULL if memory is exhausted. */
-static ds_topology *ds__topology_new(void) {
+static ds_topology *ds__topology_create(void) {
     static _Atomic uint64_t ids;
     ds_topology *t = ds__host_alloc(sizeof *t);
     if (t)
@@ -49599,12 +49593,12 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     if (r == DS_OK && !t->devices)
         r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: the topology has no devices", w->number);
     ds__host_free(w);
-    return r == DS_OK ? ds__routes_make(t) : r;
+    return r == DS_OK ? ds__routes_build(t) : r;
 }
 
 /* Creates a topology of a text. */
 static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
-    ds_topology *t = ds__topology_new();
+    ds_topology *t = ds__topology_create();
     ds_result r = t ? ds__topology_parse(text, t) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         *out = t;
@@ -49679,72 +49673,72 @@ static const char *ds__topology_rank_name(const ds_topology *t, int rank) {
 }
 
 /* Writes rate and latency of each pair; * for pairs that do not access each other. */
-static void ds__topology_matrix(const ds_topology *t, ds__text_writer *pen) {
-    ds__text_writer_print(pen, "%-10s", "GB/s us");
+static void ds__topology_matrix(const ds_topology *t, ds__text_writer *writer) {
+    ds__text_writer_print(writer, "%-10s", "GB/s us");
     for (int k = 0; k <= t->devices; k++)
-        ds__text_writer_print(pen, " %11.11s", ds__topology_rank_name(t, k));
-    ds__text_writer_print(pen, "\n");
+        ds__text_writer_print(writer, " %11.11s", ds__topology_rank_name(t, k));
+    ds__text_writer_print(writer, "\n");
     for (int i = 0; i <= t->devices; i++) {
-        ds__text_writer_print(pen, "%-10.10s", ds__topology_rank_name(t, i));
+        ds__text_writer_print(writer, "%-10.10s", ds__topology_rank_name(t, i));
         for (int k = 0; k <= t->devices; k++) {
             const ds__troute *r = ds__route_of(t, i, k);
             if (i == k)
-                ds__text_writer_print(pen, " %11s", "-");
+                ds__text_writer_print(writer, " %11s", "-");
             else if (!r->direct && i < t->devices && k < t->devices)
-                ds__text_writer_print(pen, " %11s", "*");
+                ds__text_writer_print(writer, " %11s", "*");
             else
-                ds__text_writer_print(pen, " %6.1f %4.1f", r->rate / 1e9,
+                ds__text_writer_print(writer, " %6.1f %4.1f", r->rate / 1e9,
                                       (double)r->latency_ns / 1e3);
         }
-        ds__text_writer_print(pen, "\n");
+        ds__text_writer_print(writer, "\n");
     }
 }
 
 /* Writes a graph for dot. The host is left out if it has no link. */
-static void ds__topology_dot(const ds_topology *t, ds__text_writer *pen) {
+static void ds__topology_dot(const ds_topology *t, ds__text_writer *writer) {
     static const char *const shapes[] = { "box", "ellipse", "hexagon", "cylinder" };
-    ds__text_writer_print(pen, "graph \"topology\" {\n");
+    ds__text_writer_print(writer, "graph \"topology\" {\n");
     for (int i = 0; i < t->nodes; i++) {
         int linked = 0;
         for (int l = 0; l < t->links; l++)
             linked |= t->link[l].a == i || t->link[l].b == i;
         if (!linked && t->node[i].kind == DS__NODE_HOST)
             continue;
-        ds__text_writer_print(pen, "\"");
-        ds__text_writer_quote(pen, t->node[i].name);
-        ds__text_writer_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
+        ds__text_writer_print(writer, "\"");
+        ds__text_writer_quote(writer, t->node[i].name);
+        ds__text_writer_print(writer, "\" [shape=%s];\n", shapes[t->node[i].kind]);
     }
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__text_writer_print(pen, "\"");
-        ds__text_writer_quote(pen, t->node[k->a].name);
-        ds__text_writer_print(pen, "\" -- \"");
-        ds__text_writer_quote(pen, t->node[k->b].name);
-        ds__text_writer_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
+        ds__text_writer_print(writer, "\"");
+        ds__text_writer_quote(writer, t->node[k->a].name);
+        ds__text_writer_print(writer, "\" -- \"");
+        ds__text_writer_quote(writer, t->node[k->b].name);
+        ds__text_writer_print(writer, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
                               k->rate[0] / 1e9);
     }
-    ds__text_writer_print(pen, "}\n");
+    ds__text_writer_print(writer, "}\n");
 }
 
 /* Writes a peer line. A line that holds for both directions is written once. */
-static void ds__topology_peer(const ds_topology *t, ds__text_writer *pen,
+static void ds__topology_peer(const ds_topology *t, ds__text_writer *writer,
                               const struct ds__tpeer *e) {
     const char *from = ds__topology_rank_name(t, e->from);
     const char *to = ds__topology_rank_name(t, e->to);
     const char *word = e->what == '1' ? "on" : "off";
     switch (e->what) {
     case 'u':
-        ds__text_writer_print(pen, "peer %s %s push %.0fB/s\n", from, to, e->rate);
+        ds__text_writer_print(writer, "peer %s %s push %.0fB/s\n", from, to, e->rate);
         return;
     case 'd':
-        ds__text_writer_print(pen, "peer %s %s pull %.0fB/s\n", from, to, e->rate);
+        ds__text_writer_print(writer, "peer %s %s pull %.0fB/s\n", from, to, e->rate);
         return;
     case 'l':
-        ds__text_writer_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
+        ds__text_writer_print(writer, "peer %s %s latency %.0fns\n", from, to, e->rate);
         return;
     case 'b':
         if (e->from < e->to)
-            ds__text_writer_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
+            ds__text_writer_print(writer, "peer %s %s both %.0fB/s\n", from, to, e->rate);
         return;
     case 'k':
         word = ds__link_kinds[e->kind].word;
@@ -49753,24 +49747,25 @@ static void ds__topology_peer(const ds_topology *t, ds__text_writer *pen,
         break;
     }
     if (e->from < e->to)
-        ds__text_writer_print(pen, "peer %s %s %s\n", from, to, word);
+        ds__text_writer_print(writer, "peer %s %s %s\n", from, to, word);
 }
 
 /* Writes the form that ds_topology_create_of_text reads. */
-static void ds__topology_text(const ds_topology *t, ds__text_writer *pen) {
+static void ds__topology_text(const ds_topology *t, ds__text_writer *writer) {
     static const char *const kinds[] = { "device", "switch", "socket" };
-    ds__text_writer_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
+    ds__text_writer_print(writer, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
                           t->engines, (long long)t->start_ns, (long long)t->latency_ns, t->memory);
     for (int i = 1; i < t->nodes; i++)
-        ds__text_writer_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
+        ds__text_writer_print(writer, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__text_writer_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
-                              t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0],
-                              k->rate[1], (long long)k->latency, k->half ? " half" : "");
+        ds__text_writer_print(writer, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n",
+                              t->node[k->a].name, t->node[k->b].name, ds__link_kinds[k->kind].word,
+                              k->rate[0], k->rate[1], (long long)k->latency,
+                              k->half ? " half" : "");
     }
     for (int i = 0; i < t->peers; i++)
-        ds__topology_peer(t, pen, &t->peer[i]);
+        ds__topology_peer(t, writer, &t->peer[i]);
 }
 
 DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_format format,
@@ -49782,9 +49777,10 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     DS__REQUIRE(topology && write_fn, "%s is NULL", topology ? "write_fn" : "topology");
     DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0],
                 "format is %d; use a DS_TOPOLOGY_* format", (int)format);
-    ds__text_writer pen = { write_fn, user, 0, 0 };
-    forms[format](topology, &pen);
-    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+    ds__text_writer writer = { write_fn, user, 0, 0 };
+    forms[format](topology, &writer);
+    return writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
+                          : DS_OK;
 }
 
 DSDEF ds_result(ds_topology_get_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
@@ -50011,7 +50007,7 @@ static size_t ds__measure_count, ds__measure_room;
 /* Looks up a pair in either direction. Returns 1 if the pair was measured. */
 static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
     int found = 0;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     for (size_t i = 0; i < ds__measure_count && !found; i++)
         for (int back = 0; back < 2 && !found; back++) {
             const ds__measured *m = &ds__measures[i];
@@ -50025,7 +50021,7 @@ static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
                                    { m->least_ns[back], m->least_ns[!back] } };
             found = 1;
         }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return found;
 }
 
@@ -50075,15 +50071,15 @@ typedef struct ds__probes {
 
 /* Adds measured values to the table. */
 static ds_result ds__measured_add(const ds__measured *m) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__measured *one =
-        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+        ds__array_add(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     if (one) {
         *one = *m;
         ds__measure_count++;
-        ds__module_start(DS__MODULE_TOPOLOGY, &ds__topology_module);
+        ds__module_add(DS__MODULE_TOPOLOGY, &ds__topology_module);
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
@@ -50488,7 +50484,7 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
     for (int i = 0; i < (int)count && r == DS_OK; i++)
         for (int k = i + 1; k < (int)count && r == DS_OK; k++)
             r = ds__here_pair(t, device, i, k, flags);
-    return r == DS_OK ? ds__routes_make(t) : r;
+    return r == DS_OK ? ds__routes_build(t) : r;
 }
 
 /* Resolves the devices of a list. Returns an error if the host is among them, or devices of two
@@ -50516,7 +50512,7 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
     DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2,
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
-    ds_topology *t = ds__topology_new();
+    ds_topology *t = ds__topology_create();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
     t->device = ds__host_alloc(count * sizeof *t->device);
@@ -50636,12 +50632,12 @@ typedef struct ds__draft {
     int *tree; /* parents, p + 1 of each */
     ds__flow *flow;
     ds__dstep *step;
-    ds_plan_location *spot;
+    ds_plan_location *location;
     ds__dlink *link;
     uint32_t *head;
     ds__ring *ring;
-    size_t trees, flows, steps, spots, links, heads, rings, tree_room, flow_room, step_room,
-        spot_room, link_room, head_room, ring_room;
+    size_t trees, flows, steps, locations, links, heads, rings, tree_room, flow_room, step_room,
+        location_room, link_room, head_room, ring_room;
     size_t *scratch;
     int *place; /* rings of a flow: 5 for each rank */
     int64_t end;
@@ -50687,7 +50683,7 @@ typedef struct ds__planned {
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
-    void *at = d->failed ? NULL : ds__array_grow(array, *count, room, size);
+    void *at = d->failed ? NULL : ds__array_add(array, *count, room, size);
     if (!at)
         d->failed = 1;
     else
@@ -50696,14 +50692,14 @@ static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *roo
 }
 
 static void ds__draft_clear(ds__draft *d) {
-    d->steps = d->spots = d->links = d->heads = d->rings = 0;
+    d->steps = d->locations = d->links = d->heads = d->rings = 0;
 }
 
 static void ds__draft_end(ds__draft *d) {
     ds__host_free(d->tree);
     ds__host_free(d->flow);
     ds__host_free(d->step);
-    ds__host_free(d->spot);
+    ds__host_free(d->location);
     ds__host_free(d->link);
     ds__host_free(d->head);
     ds__host_free(d->ring);
@@ -50743,7 +50739,7 @@ static inline int ds__due_before(const ds__due *a, const ds__due *b) {
 }
 
 static int ds__due_put(ds__dues *h, int64_t at, uint32_t rank, uint32_t id) {
-    if (!ds__array_grow(&h->due, h->dues, &h->due_room, sizeof *h->due))
+    if (!ds__array_add(&h->due, h->dues, &h->due_room, sizeof *h->due))
         return 0;
     size_t i = h->dues++;
     ds__due one = { at, rank, id };
@@ -51037,7 +51033,7 @@ typedef struct ds__arrangement {
     ds__dues freed; /* what is free again, by the first step that waits for it */
 } ds__arrangement;
 
-/* Returns 1 if a step copies between groups of many ranks. Its wires would hardly ever be free all
+/* Returns 1 if a step copies between groups of many ranks. Its wires would rarely be free all
    at once, so it may reserve them. */
 static int ds__step_is_far(const ds__draft *d, const ds__dstep *s) {
     if (d->p <= DS__PLAN_LARGE || d->run || s->source < 0 || s->source >= d->p ||
@@ -51067,7 +51063,7 @@ static int ds__step_waits(ds__arrangement *x, uint32_t i, size_t own, int kept) 
         if (!w->busy[r->wire[k]])
             continue;
         int far = ds__step_is_far(d, s);
-        /* its wires would hardly ever be free all at once: nobody else begins on them */
+        /* no other step may begin on its wires, which would rarely be free all at once */
         if (far && !kept) {
             for (size_t m = 0; m < hops; m++)
                 w->kept[r->wire[m]] = i + 1;
@@ -51148,7 +51144,7 @@ static int ds__arrange_begin(ds__arrangement *x, int64_t now) {
     while (x->freed.dues) {
         uint32_t id = ds__due_take(&x->freed).id;
         int ok = 1;
-        /* whatever else waits */
+        /* a step that reserved the wire comes before all others */
         if (w->kept[id]) {
             ok = ds__begin_step(x, w->kept[id] - 1, now);
         } else if (w->head[id] && !ds__arrange_is_busy(x, id)) {
@@ -51222,13 +51218,12 @@ static void ds__schedule_step_after(ds__draft *d, uint32_t step, uint32_t before
 
    Gives each step a lane, and if needed one more step to wait for. With them the virtual clock
    serves the steps in the chosen order where possible. ds__settle_plan does this after
-   ds__schedule_arrange or after a modulo schedule. ds__lanes_in_turn does it for the estimated
-   candidates of many ranks.
+   ds__schedule_arrange or after a modulo schedule.
 
    Invariants: the steps stand in the chosen order, and each waits only for earlier ones.
    `ready`, `start` and `done` follow the rule of the virtual clock; ds__cost_predict computes the
-   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, in
-   ds__settle_plan with few ranks less than DS__PLAN_FEW_LANES.
+   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, with few
+   ranks less than DS__PLAN_FEW_LANES.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -51242,7 +51237,6 @@ typedef struct ds__settling {
     int64_t *engine;  /* of each rank: when its engines are free */
     int64_t *free_at; /* of wires, engines (unused) and memories */
     uint32_t *last;   /* of the same: the last step that used it, plus 1 */
-    uint32_t *used;   /* of each rank: how many lanes have steps */
     ds__due *ended;   /* steps that have a lane, by the time at which they are done */
     size_t count;
 } ds__settling;
@@ -51273,8 +51267,7 @@ static int ds__settling_init(ds__settling *x, ds__draft *d) {
     x->lane = ds__host_alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
     x->engine = ds__host_alloc((x->ranks * x->engines + n) * sizeof *x->engine);
     x->free_at = x->engine ? x->engine + x->ranks * x->engines : NULL;
-    x->last = ds__host_alloc((n + x->ranks) * sizeof *x->last);
-    x->used = x->last ? x->last + n : NULL;
+    x->last = ds__host_alloc(n * sizeof *x->last);
     x->ended = ds__host_alloc((d->steps + 1) * sizeof *x->ended);
     d->lanes = 0;
     return x->lane && x->engine && x->last && x->ended;
@@ -51416,30 +51409,34 @@ static int ds__settle_later(const ds__settling *x, const ds__placing *o, int lan
     return later;
 }
 
-/* Makes a step that is ready too early wait for one more step, if that delays it only a little. */
+/* Makes a step that is ready too early wait for one more step. With few ranks only if the step is
+   delayed little; with many ranks always, since a step out of turn delays thousands of others. */
 static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lanes) {
     ds__dstep *s = o->s;
     const ds__troute *r = o->r;
     const ds__due *ended = x->ended;
+    int large = x->d->p > DS__PLAN_LARGE;
     int64_t patience = x->d->t->start_ns / 4 + (r ? ds__cost_ns((double)s->bytes, r->rate) / 2 : 0);
-    size_t low = ds__settling_after(x, o->earliest);
+    int in_turn = large && ds__placing_turn(x, o, s->lane) > o->before;
+    size_t low = ds__settling_after(x, o->earliest - in_turn);
     int later = -1;
-    if (low && ended[low - 1].at == o->earliest && (low == x->count || ended[low].at > o->start))
+    if (!in_turn && low && ended[low - 1].at == o->earliest &&
+        (low == x->count || ended[low].at > o->start))
         later = ds__settle_later(x, o, lanes);
     if (later >= 0) {
         s->lane = later;
         low--;
     }
-    if (low < x->count && ended[low].at <= o->start + patience) {
+    if (low < x->count && (large || ended[low].at <= o->start + patience)) {
         ds__schedule_step_after(x->d, o->i, ended[low].id);
         s->ready = ended[low].at > o->lane[s->lane] ? ended[low].at : o->lane[s->lane];
     }
 }
 
-/* The virtual clock serves the step that is ready first, whatever the chosen order is. A step that
-   is served holds all it needs from then on. So the steps are gone through in the chosen order,
-   with the times that they get. Each takes a lane. If needed it waits for one more step, so that
-   it is ready after the earlier steps that use the same. Returns 0 if memory is exhausted. */
+/* Gives each step a lane, in the chosen order. The virtual clock serves the step that is ready
+   first, and a served step holds its wires, engine or memory from then on. If needed, a step waits
+   for one more step: it is then ready after the earlier steps of the same wires, engine or memory.
+   Returns 0 if memory is exhausted. */
 static int ds__settle_plan(ds__draft *d) {
     int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
     ds__settling x;
@@ -51450,64 +51447,6 @@ static int ds__settle_plan(ds__draft *d) {
         ds__settle_lane(&x, &o, lanes);
         if (ds__placing_early(&o, o.s->ready, ds__placing_turn(&x, &o, o.s->lane)))
             ds__settle_wait(&x, &o, lanes);
-        ds__placing_run(&x, &o);
-    }
-    ds__settling_deinit(&x);
-    return ok && !d->failed;
-}
-
-/* Returns a lane that is free when the step can start, the latest one; with `in_turn` only lanes
-   in which it is not ready too early. -1: there is none. */
-static int ds__lane_free(const ds__settling *x, const ds__placing *o, int in_turn) {
-    const int64_t *l = o->lane;
-    int used = (int)x->used[o->s->rank];
-    int best = -1;
-    for (int k = 0; k < DS__PLAN_LANES; k++) {
-        int64_t ready = l[k] > o->input ? l[k] : o->input;
-        if (l[k] > o->start || (k >= used && best >= 0 && l[best]))
-            continue;
-        if (in_turn && ds__placing_early(o, ready, ds__placing_turn(x, o, k)))
-            continue;
-        if (best < 0 || l[k] > l[best])
-            best = k;
-    }
-    return best;
-}
-
-/* Gives the step a lane in which it is not ready too early, if there is one; else any that is
-   free; else the one that is free first. */
-static void ds__lane_choose(ds__settling *x, const ds__placing *o) {
-    ds__dstep *s = o->s;
-    uint32_t *used = &x->used[s->rank];
-    s->lane = ds__lane_free(x, o, 1);
-    if (s->lane < 0)
-        s->lane = ds__lane_free(x, o, 0);
-    for (int k = 0, none = s->lane < 0; none && k < DS__PLAN_LANES; k++)
-        if (k == 0 || o->lane[k] < o->lane[s->lane])
-            s->lane = k;
-    if (s->lane >= (int)*used)
-        *used = (uint32_t)s->lane + 1;
-    s->ready = o->lane[s->lane] > o->input ? o->lane[s->lane] : o->input;
-}
-
-/* For many ranks, where one step that begins out of its turn delays thousands. Start and end of
-   each step are computed anew in the order of the list, so the rule of ds__settle_plan holds for
-   the times that come out. Returns 0 if memory is exhausted. */
-static int ds__lanes_in_turn(ds__draft *d) {
-    ds__settling x;
-    int ok = ds__settling_init(&x, d);
-    for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
-        ds__placing o;
-        ds__placing_init(&x, &o, i);
-        ds__lane_choose(&x, &o);
-        int64_t turn = ds__placing_turn(&x, &o, o.s->lane);
-        if (ds__placing_early(&o, o.s->ready, turn)) {
-            size_t low = ds__settling_after(&x, o.earliest - (turn > o.before));
-            if (low < x.count) {
-                ds__schedule_step_after(d, i, x.ended[low].id);
-                o.s->ready = x.ended[low].at;
-            }
-        }
         ds__placing_run(&x, &o);
     }
     ds__settling_deinit(&x);
@@ -51558,15 +51497,15 @@ static ds__extent ds__slice_span(const ds_plan_desc *w, size_t bytes, size_t j, 
 static uint32_t ds__dstep_add(ds__draft *d, ds__dstep step, const ds_plan_location *from,
                               uint32_t count) {
     size_t most = d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS;
-    step.from = (uint32_t)d->spots;
+    step.from = (uint32_t)d->locations;
     step.from_count = count;
     step.after = DS__NONE;
 
     for (uint32_t i = 0; i < count; i++) {
-        ds_plan_location *spot = DS__ADD(d, spot);
-        if (!spot)
+        ds_plan_location *location = DS__ADD(d, location);
+        if (!location)
             return DS__NONE;
-        *spot = from[i];
+        *location = from[i];
     }
 
     ds__dstep *s = d->steps < most ? DS__ADD(d, step) : NULL;
@@ -51731,8 +51670,8 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
 typedef struct ds__sum {
     const ds__held *in;
     int count;
-    int depth;              /* twice that of a copy, since a copy may have two legs */
-    ds_plan_location *spot; /* room for `count` places */
+    int depth;                  /* twice that of a copy, since a copy may have two legs */
+    ds_plan_location *location; /* room for `count` places */
 } ds__sum;
 
 /* Adds a sum of the inputs, in their order, to the rank and ring of `to`. Returns `to` with the
@@ -51740,7 +51679,7 @@ typedef struct ds__sum {
 static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *sum, ds__held to) {
     int rank = to.at.rank;
     for (int i = 0; i < sum->count; i++)
-        sum->spot[i] = sum->in[i].at;
+        sum->location[i] = sum->in[i].at;
     ds__dstep one = {
         .key = ds__emit_step_key(d, c, sum->depth, rank, rank, rank),
         .to = to.at,
@@ -51748,7 +51687,7 @@ static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *su
         .rank = rank,
         .source = -1,
     };
-    to.step = ds__dstep_add(d, one, sum->spot, (uint32_t)sum->count);
+    to.step = ds__dstep_add(d, one, sum->location, (uint32_t)sum->count);
     for (int i = 0; i < sum->count && !d->failed; i++) {
         ds__schedule_step_after(d, to.step, sum->in[i].step);
         ds__ring_read(d, sum->in[i].ring, c->slots, c->q, to.step);
@@ -51801,26 +51740,26 @@ static ds__held ds__held_place(ds__draft *d, const ds__piece *c, int v, int outp
 
 /* Parts of a piece on their way up a tree. */
 typedef struct ds__rise {
-    ds__held *sent;         /* by each node to its parent */
-    ds__held *in;           /* inputs of a sum */
-    ds_plan_location *spot; /* places of these inputs */
-    int *low;               /* lowest ranks of these inputs */
-    int *lowest;            /* of each node: the lowest rank in its part of the tree */
+    ds__held *sent;             /* by each node to its parent */
+    ds__held *in;               /* inputs of a sum */
+    ds_plan_location *location; /* places of these inputs */
+    int *low;                   /* lowest ranks of these inputs */
+    int *lowest;                /* of each node: the lowest rank in its part of the tree */
 } ds__rise;
 
 static int ds__rise_init(ds__rise *r, size_t n) {
     r->sent = ds__host_alloc(n * sizeof *r->sent);
     r->in = ds__host_alloc(n * sizeof *r->in);
-    r->spot = ds__host_alloc(n * sizeof *r->spot);
+    r->location = ds__host_alloc(n * sizeof *r->location);
     r->low = ds__host_alloc(2 * n * sizeof *r->low);
     r->lowest = r->low ? r->low + n : NULL;
-    return r->sent && r->in && r->spot && r->low;
+    return r->sent && r->in && r->location && r->low;
 }
 
 static void ds__rise_deinit(ds__rise *r) {
     ds__host_free(r->sent);
     ds__host_free(r->in);
-    ds__host_free(r->spot);
+    ds__host_free(r->location);
     ds__host_free(r->low);
 }
 
@@ -51869,7 +51808,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
         r.lowest[v] = r.low[0];
         if (k > 1) {
             int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v);
-            ds__sum sum = { r.in, k, 2 * depth, r.spot };
+            ds__sum sum = { r.in, k, 2 * depth, r.location };
             result = ds__emit_sum(d, c, &sum, ds__held_place(d, c, v, wanted, 0));
         }
         if (tree[v] < 0 || d->failed)
@@ -52001,7 +51940,7 @@ typedef struct ds__grid {
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
     int count;    /* of these inputs */
     int rings;    /* of the rank that sums */
-    ds_plan_location *spot;
+    ds_plan_location *location;
     size_t begin; /* of the piece */
     size_t bytes; /* of the piece */
 } ds__grid;
@@ -52072,7 +52011,7 @@ static void ds__grid_fetch(ds__grid *g, ds__held from, size_t skip, size_t bytes
 
 /* Sums the inputs that were fetched. */
 static ds__held ds__grid_sum(ds__grid *g, size_t bytes, ds__held to) {
-    ds__sum sum = { g->in, g->count, 2 * g->depth + 1, g->spot };
+    ds__sum sum = { g->in, g->count, 2 * g->depth + 1, g->location };
     g->c.bytes = bytes;
     return ds__emit_sum(g->d, &g->c, &sum, to);
 }
@@ -52408,8 +52347,8 @@ static int ds__grid_init(ds__grid *g, ds__draft *d) {
     g->sum = ds__host_alloc(2 * n * spans * sizeof *g->sum);
     g->got = ds__host_alloc(n * spans * (size_t)g->most * sizeof *g->got);
     g->in = ds__host_alloc(n * sizeof *g->in);
-    g->spot = ds__host_alloc(n * sizeof *g->spot);
-    if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->spot)
+    g->location = ds__host_alloc(n * sizeof *g->location);
+    if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->location)
         return 0;
 
     int turn = ds__grid_rooted(w) ? d->t->seat[w->root] + 1 : 0;
@@ -52427,7 +52366,7 @@ static void ds__grid_deinit(ds__grid *g) {
     ds__host_free(g->sum);
     ds__host_free(g->got);
     ds__host_free(g->in);
-    ds__host_free(g->spot);
+    ds__host_free(g->location);
 }
 
 /* Emits piece q. */
@@ -52568,7 +52507,7 @@ static int ds__pieces_emit(ds__draft *d, size_t pieces, int wave) {
 
 /* plan/cycle.h - rounds on a circle.
 
-   Makes a modulo schedule of the pieces (ds__cycle_make), for few ranks. A round has one piece
+   Makes a modulo schedule of the pieces (ds__cycle_build), for few ranks. A round has one piece
    of each flow, and all rounds are alike. The steps of one round are put on a circle. Its
    length is the time of the busiest wire, engine or memory, or somewhat more. Rounds follow
    each other at this distance, and no step waits for a wire, engine or memory. Several orders
@@ -52581,12 +52520,13 @@ static int ds__pieces_emit(ds__draft *d, size_t pieces, int wave) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
+/* A part of the circle in which a wire, an engine or a memory is in use. */
 typedef struct ds__arc {
     int64_t from;
     int64_t ns;
 } ds__arc;
 
-/* what one of them does in a round */
+/* A wire, an engine or a memory, with its arcs of a round. */
 typedef struct ds__orbit {
     ds__arc *arc;
     size_t arcs;
@@ -52601,25 +52541,30 @@ typedef struct ds__cycle {
     ds__arc *arc;
     int64_t *start; /* of each step */
     int64_t *best;  /* of each step: its start in the best order */
-    int64_t *held;  /* of each step: how long it holds its engine or memory */
-    int64_t *tail;  /* of each step: from its begin until all that comes of it is done */
+    int64_t *held;  /* of each step: the time for which it holds its engine or memory */
+    int64_t *tail; /* of each step: from its begin to the end of the last step that depends on it */
     uint32_t *need;
     uint32_t *ready;
-    size_t work;  /* steps that were put down */
-    double *rank; /* the order of the steps */
+    size_t work;      /* steps that were put on a circle */
+    size_t work_most; /* the search ends after so many */
+    int64_t enough;   /* the result must take less than this */
+    size_t copies;    /* of a round */
+    double *rank;     /* the order of the steps */
     double *rank_best;
     uint64_t seed;
     int64_t turn; /* of the best order: time from round to round */
     int64_t end;  /* of the best order: time of one round */
-    int64_t grid[3];
+    int64_t grid; /* the longest arc of the busiest wires */
     size_t pieces;
 } ds__cycle;
 
+/* Returns a random number. */
 static uint32_t ds__cycle_any(ds__cycle *r) {
     r->seed = r->seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(r->seed >> 33);
 }
 
+/* Returns the size of the largest of k pieces of a step, as ds__pieces_emit cuts them. */
 static size_t ds__cycle_bytes(const ds__cycle *r, size_t i, size_t k) {
     size_t item = r->d->want->item ? r->d->want->item : 1;
     size_t unit = item < 64 && 64 % item == 0 ? 64 : item;
@@ -52628,8 +52573,7 @@ static size_t ds__cycle_bytes(const ds__cycle *r, size_t i, size_t k) {
     return k < 2 || !units ? bytes : (units + k - 1) / k * unit + bytes % unit;
 }
 
-/* The first time from t on at which so many nanoseconds of the circle are free; -1: there is
-   none. */
+/* Returns the first time from t on at which so many nanoseconds of the circle are free, or -1. */
 static int64_t ds__orbit_find(const ds__orbit *o, int64_t t, int64_t ns, int64_t turn) {
     int64_t first = t;
     for (size_t i = 0, free = 0; free < o->arcs; i = i + 1 < o->arcs ? i + 1 : 0) {
@@ -52647,56 +52591,109 @@ static int64_t ds__orbit_find(const ds__orbit *o, int64_t t, int64_t ns, int64_t
     return t;
 }
 
-static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64_t grid) {
-    const ds__draft *d = r->d;
-    const ds_topology *t = d->t;
-    const ds__dstep *s = &d->step[i];
-    const ds__troute *route = ds__step_route(d, s);
-    double bytes = (double)ds__cycle_bytes(r, i, k);
-    int64_t begin = r->start[i];
-    int64_t before;
-    int64_t limit = begin + 2 * turn;
-    int64_t rest = r->held[i] % turn;
-    size_t engines = route ? (size_t)t->engines : 1;
-    size_t own = r->wires + (route ? (size_t)s->rank * engines
-                                   : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
-    size_t e = 0;
-    size_t whole = (size_t)(r->held[i] / turn); /* engines that do nothing else */
-    do {
-        before = begin = (begin + grid - 1) / grid * grid;
-        for (size_t h = 0; route && h < route->hops; h++)
-            if ((begin = ds__orbit_find(&r->orbit[route->wire[h]], begin,
-                                        ds__cost_ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
-                return 0;
-        int64_t first = -1;
-        for (size_t n = 0; n < engines; n++) {
-            int64_t one = rest ? ds__orbit_find(&r->orbit[own + n], begin, rest, turn) : begin;
-            if (one >= 0 && (first < 0 || one < first)) {
-                first = one;
-                e = n;
-            }
+/* Returns the index of the orbit of a step's memory, or of its rank's first engine. */
+static size_t ds__cycle_own(const ds__cycle *r, const ds__dstep *s, const ds__troute *route) {
+    size_t engines = (size_t)r->d->t->engines;
+    if (route)
+        return r->wires + (size_t)s->rank * engines;
+    return r->wires + ((size_t)r->d->p + 1) * engines + (size_t)s->rank;
+}
+
+/* A step that is put on the circle. */
+typedef struct ds__lap {
+    const ds_topology *t;
+    const ds__troute *route; /* NULL: a sum */
+    ds__orbit *own;          /* its rank's engines, or its memory */
+    size_t engines;          /* number of entries of `own` */
+    size_t whole;            /* engines that are held for all of the circle */
+    int64_t rest;            /* time for which one more engine is held */
+    size_t engine;           /* index of that engine */
+    double bytes;
+    int64_t turn;
+} ds__lap;
+
+/* Returns the nanoseconds for which the step uses the wire of a hop. */
+static int64_t ds__lap_wire_ns(const ds__lap *l, size_t hop) {
+    return ds__cost_ns(l->bytes, l->t->wire[l->route->wire[hop]]);
+}
+
+/* Returns a time from `begin` on at which the last wire is free, after looking at each wire once.
+   Returns -1 if a wire is never free. */
+static int64_t ds__lap_wires_find(const ds__cycle *r, const ds__lap *l, int64_t begin) {
+    for (size_t h = 0; l->route && h < l->route->hops && begin >= 0; h++)
+        begin = ds__orbit_find(&r->orbit[l->route->wire[h]], begin, ds__lap_wire_ns(l, h), l->turn);
+    return begin;
+}
+
+/* Chooses the engine that is free first. Returns the time from `begin` on at which it is free, or
+   -1. */
+static int64_t ds__lap_engine_find(ds__lap *l, int64_t begin) {
+    int64_t first = -1;
+    for (size_t n = 0; n < l->engines; n++) {
+        int64_t one = l->rest ? ds__orbit_find(&l->own[n], begin, l->rest, l->turn) : begin;
+        if (one >= 0 && (first < 0 || one < first)) {
+            first = one;
+            l->engine = n;
         }
-        if ((begin = first) < 0 || begin > limit)
-            return 0;
-    } while (begin != before);
-    r->start[i] = begin;
-    for (size_t n = 0; n < engines && whole; n++) {
-        ds__orbit *o = &r->orbit[own + n];
-        if (o->arcs || (n == e && rest))
+    }
+    return first;
+}
+
+/* Adds the step's arcs. Returns 0 if fewer engines than it needs are idle for all of the circle. */
+static int ds__lap_occupy(ds__cycle *r, const ds__lap *l, int64_t begin) {
+    size_t whole = l->whole;
+    int64_t from = begin % l->turn;
+    for (size_t n = 0; n < l->engines && whole; n++) {
+        ds__orbit *o = &l->own[n];
+        if (o->arcs || (n == l->engine && l->rest))
             continue;
-        o->arc[o->arcs++] = (ds__arc){ 0, turn };
+        o->arc[o->arcs++] = (ds__arc){ 0, l->turn };
         whole--;
     }
-    for (size_t h = 0; route && h < route->hops; h++) {
-        ds__orbit *o = &r->orbit[route->wire[h]];
-        o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__cost_ns(bytes, t->wire[route->wire[h]]) };
+    for (size_t h = 0; l->route && h < l->route->hops; h++) {
+        ds__orbit *o = &r->orbit[l->route->wire[h]];
+        o->arc[o->arcs++] = (ds__arc){ from, ds__lap_wire_ns(l, h) };
     }
-    if (rest)
-        r->orbit[own + e].arc[r->orbit[own + e].arcs++] = (ds__arc){ begin % turn, rest };
+    if (l->rest) {
+        ds__orbit *o = &l->own[l->engine];
+        o->arc[o->arcs++] = (ds__arc){ from, l->rest };
+    }
     return !whole;
 }
 
-/* One round in the order of the ranks; gives its end, or -1. */
+/* Puts a step of k pieces on the circle, at the first multiple of `grid` from its start on at which
+   its wires and an engine or the memory are free. Returns 0 if there is none in two rounds. */
+static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64_t grid) {
+    const ds__dstep *s = &r->d->step[i];
+    int64_t begin = r->start[i];
+    int64_t before;
+    int64_t limit = begin + 2 * turn;
+    ds__lap l = {
+        .t = r->d->t,
+        .route = ds__step_route(r->d, s),
+        .engines = 1,
+        .whole = (size_t)(r->held[i] / turn),
+        .rest = r->held[i] % turn,
+        .bytes = (double)ds__cycle_bytes(r, i, k),
+        .turn = turn,
+    };
+    l.own = &r->orbit[ds__cycle_own(r, s, l.route)];
+    if (l.route)
+        l.engines = (size_t)l.t->engines;
+    do {
+        begin = (begin + grid - 1) / grid * grid;
+        before = begin;
+        begin = ds__lap_wires_find(r, &l, begin);
+        if (begin >= 0)
+            begin = ds__lap_engine_find(&l, begin);
+        if (begin < 0 || begin > limit)
+            return 0;
+    } while (begin != before);
+    r->start[i] = begin;
+    return ds__lap_occupy(r, &l, begin);
+}
+
+/* Puts one round on the circle in the order of `rank`. Returns its end, or -1. */
 static int64_t ds__cycle_try(ds__cycle *r, size_t k, int64_t turn, int64_t grid) {
     ds__draft *d = r->d;
     size_t n = 0;
@@ -52734,55 +52731,58 @@ static int64_t ds__cycle_try(ds__cycle *r, size_t k, int64_t turn, int64_t grid)
     return done == r->steps ? end : -1;
 }
 
-static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
-    const ds__draft *d = r->d;
-    const ds_topology *t = d->t;
-    int64_t most = 1;
-    for (size_t i = 0; i < r->lines; i++)
-        r->orbit[i].arcs = 0;
-    /* load of a line */
-    for (size_t i = 0; i < r->lines; i++)
-        r->start[i] = 0;
-    for (uint32_t i = 0; i < r->steps; i++) {
-        const ds__dstep *s = &d->step[i];
-        const ds__troute *route = ds__step_route(d, s);
-        double bytes = (double)ds__cycle_bytes(r, i, k);
-        r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
-                           : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
-        size_t own = r->wires + (route ? (size_t)s->rank * (size_t)t->engines
-                                       : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
-        if (!route && r->held[i] > most)
-            most = r->held[i];
-        r->start[own] += r->held[i];
-        int64_t load = r->start[own] / (route ? t->engines : 1);
-        if (load > most)
-            most = load;
-        for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__cost_ns(bytes, t->wire[route->wire[h]]);
-            load = r->start[route->wire[h]] += ns;
-            if (load > most)
-                most = load;
-        }
+/* Computes the step's `held`, and adds its load to that of its orbits, which are in r->start.
+   Returns the largest load among them. */
+static int64_t ds__cycle_load(ds__cycle *r, uint32_t i, size_t k) {
+    const ds_topology *t = r->d->t;
+    const ds__dstep *s = &r->d->step[i];
+    const ds__troute *route = ds__step_route(r->d, s);
+    double bytes = (double)ds__cycle_bytes(r, i, k);
+    int64_t *own = &r->start[ds__cycle_own(r, s, route)];
+    r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
+                       : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
+    *own += r->held[i];
+    int64_t most = *own / (route ? t->engines : 1);
+    for (size_t h = 0; route && h < route->hops; h++) {
+        int64_t *wire = &r->start[route->wire[h]];
+        *wire += ds__cost_ns(bytes, t->wire[route->wire[h]]);
+        if (*wire > most)
+            most = *wire;
     }
-    r->grid[0] = 1;
-    r->grid[1] = most;
-    /* the busiest wires are full only if what is on them stands side by side */
-    for (uint32_t i = 0; i < r->steps; i++) {
-        const ds__troute *route = ds__step_route(d, &d->step[i]);
-        for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
-            if (r->start[route->wire[h]] < most - most / 16)
-                continue;
-            if (ns > r->grid[0])
-                r->grid[0] = ns;
-            if (ns < r->grid[1])
-                r->grid[1] = ns;
-        }
-    }
-    r->grid[2] = 1;
     return most;
 }
 
+/* Finds the longest arc of the busiest wires, whose load is about `most`. */
+static void ds__cycle_grid_find(ds__cycle *r, size_t k, int64_t most) {
+    const ds_topology *t = r->d->t;
+    r->grid = 1;
+    for (uint32_t i = 0; i < r->steps; i++) {
+        const ds__troute *route = ds__step_route(r->d, &r->d->step[i]);
+        for (size_t h = 0; route && h < route->hops; h++) {
+            int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
+            if (r->start[route->wire[h]] >= most - most / 16 && ns > r->grid)
+                r->grid = ns;
+        }
+    }
+}
+
+/* Returns the time of the busiest wire, engine or memory in a round of k pieces. */
+static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
+    int64_t most = 1;
+    for (size_t i = 0; i < r->lines; i++) {
+        r->orbit[i].arcs = 0;
+        r->start[i] = 0;
+    }
+    for (uint32_t i = 0; i < r->steps; i++) {
+        int64_t load = ds__cycle_load(r, i, k);
+        if (load > most)
+            most = load;
+    }
+    ds__cycle_grid_find(r, k, most);
+    return most;
+}
+
+/* The order is the best so far. */
 static void ds__cycle_keep(ds__cycle *r, size_t k, int64_t turn, int64_t end) {
     r->pieces = k;
     r->turn = turn;
@@ -52791,29 +52791,37 @@ static void ds__cycle_keep(ds__cycle *r, size_t k, int64_t turn, int64_t end) {
     memcpy(r->rank_best, r->rank, r->steps * sizeof *r->rank);
 }
 
+/* Returns the time of all rounds in the best order. */
 static int64_t ds__cycle_time(const ds__cycle *r) {
     return r->pieces ? r->end + (int64_t)(r->pieces - 1) * r->turn : INT64_MAX;
 }
 
-/* One order with so many pieces, on circles that are longer and longer. */
-static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path) {
-    for (int fine = 0; fine < 3; fine++)
-        for (int more = 0; more <= 32 && (!fine || r->grid[fine] < r->grid[fine - 1]);
-             more = more ? 2 * more : 1) {
-            int64_t g = r->grid[fine];
-            int64_t turn = (least + least * more / 64 + g - 1) / g * g;
-            if (path + (int64_t)(k - 1) * turn >= ds__cycle_time(r))
-                break;
-            int64_t end = ds__cycle_try(r, k, turn, g);
-            if (end < 0)
-                continue;
-            if (end + (int64_t)(k - 1) * turn < ds__cycle_time(r))
-                ds__cycle_keep(r, k, turn, end);
-            break;
-        }
+/* Tries the order of `rank` with k pieces on longer and longer circles, and keeps the fastest
+   result. Steps start at multiples of `grid`. */
+static void ds__cycle_order_on(ds__cycle *r, size_t k, int64_t least, int64_t path, int64_t grid) {
+    for (int more = 0; more <= 32; more = more ? 2 * more : 1) {
+        int64_t turn = (least + least * more / 64 + grid - 1) / grid * grid;
+        if (path + (int64_t)(k - 1) * turn >= ds__cycle_time(r))
+            return;
+        int64_t end = ds__cycle_try(r, k, turn, grid);
+        if (end < 0)
+            continue;
+        if (end + (int64_t)(k - 1) * turn < ds__cycle_time(r))
+            ds__cycle_keep(r, k, turn, end);
+        return;
+    }
 }
 
-/* How long the longest way through a round takes; tail: from each step on. */
+/* Tries the order of `rank` with k pieces: at multiples of the longest arc, since the busiest wires
+   are full only if their arcs are adjacent, and at any time. `least` and `path`: the results of
+   ds__cycle_least and ds__cycle_path. */
+static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path) {
+    ds__cycle_order_on(r, k, least, path, r->grid);
+    if (r->grid > 1)
+        ds__cycle_order_on(r, k, least, path, 1);
+}
+
+/* Returns the time of the longest chain of dependent steps of a round, and sets `tail`. */
 static int64_t ds__cycle_path(ds__cycle *r) {
     const ds__draft *d = r->d;
     int64_t most = 0;
@@ -52830,16 +52838,41 @@ static int64_t ds__cycle_path(ds__cycle *r) {
     return most;
 }
 
-static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
-    const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines;
-    size_t ranks = (size_t)d->p + 1;
+/* Gives each orbit room for the arcs of all steps that use it. Returns 0 if memory is exhausted. */
+static int ds__cycle_arcs_init(ds__cycle *r) {
+    const ds__draft *d = r->d;
     size_t arcs = 0;
+    for (uint32_t i = 0; i < d->steps; i++) {
+        const ds__troute *route = ds__step_route(d, &d->step[i]);
+        size_t own = ds__cycle_own(r, &d->step[i], route);
+        size_t engines = route ? (size_t)d->t->engines : 1;
+        for (size_t h = 0; route && h < route->hops; h++)
+            r->orbit[route->wire[h]].arcs++;
+        for (size_t e = 0; e < engines; e++)
+            r->orbit[own + e].arcs++;
+    }
+    for (size_t i = 0; i < r->lines; i++)
+        arcs += r->orbit[i].arcs;
+    r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc);
+    if (!r->arc)
+        return 0;
+    arcs = 0;
+    for (size_t i = 0; i < r->lines; i++) {
+        r->orbit[i].arc = r->arc + arcs;
+        arcs += r->orbit[i].arcs;
+    }
+    return 1;
+}
+
+/* Prepares a search for the steps of the draft, which are one round. The memory of `r` is zero.
+   Returns 0 if memory is exhausted. */
+static int ds__cycle_init(ds__cycle *r, ds__draft *d) {
+    size_t ranks = (size_t)d->p + 1;
     r->d = d;
     r->seed = 1;
     r->steps = d->steps;
-    r->wires = (size_t)t->wires;
-    r->lines = r->wires + ranks * engines + ranks;
+    r->wires = (size_t)d->t->wires;
+    r->lines = r->wires + ranks * (size_t)d->t->engines + ranks;
     size_t n = r->steps > r->lines ? r->steps : r->lines;
     r->orbit = ds__host_alloc(r->lines * sizeof *r->orbit);
     r->start = ds__host_alloc(4 * n * sizeof *r->start);
@@ -52852,30 +52885,10 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
     r->tail = r->held + n;
     r->rank_best = r->rank + n;
     r->ready = r->need + n;
-    for (int fill = 0; fill < 2; fill++) { /* count, then place */
-        for (uint32_t i = 0; !fill && i < d->steps; i++) {
-            const ds__troute *route = ds__step_route(d, &d->step[i]);
-            for (size_t h = 0; route && h < route->hops; h++)
-                r->orbit[route->wire[h]].arcs++;
-            for (size_t e = 0; e < (route ? engines : 1); e++)
-                r->orbit[r->wires + (route ? (size_t)d->step[i].rank * engines + e
-                                           : ranks * engines + (size_t)d->step[i].rank)]
-                    .arcs++;
-        }
-        for (size_t i = 0; i < r->lines && !fill; i++)
-            arcs += r->orbit[i].arcs;
-        if (!fill && !(r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc)))
-            return 0;
-        arcs = 0;
-        for (size_t i = 0; i < r->lines && fill; i++) {
-            r->orbit[i].arc = r->arc + arcs;
-            arcs += r->orbit[i].arcs;
-        }
-    }
-    return 1;
+    return ds__cycle_arcs_init(r);
 }
 
-static void ds__cycle_end(ds__cycle *r) {
+static void ds__cycle_deinit(ds__cycle *r) {
     ds__host_free(r->orbit);
     ds__host_free(r->start);
     ds__host_free(r->rank);
@@ -52883,95 +52896,135 @@ static void ds__cycle_end(ds__cycle *r) {
     ds__host_free(r->arc);
 }
 
-/* The best of some orders and numbers of pieces for the flows of the draft, predicted to the
-   end. 0: there is none that takes less than `enough`. */
-static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t most) {
+enum { DS__CYCLE_BY_KEY, DS__CYCLE_BY_TAIL, DS__CYCLE_AS_MADE, DS__CYCLE_ORDERS };
+
+/* Sets `rank` to one of the orders that are tried first. */
+static void ds__cycle_rank_set(ds__cycle *r, int order) {
+    for (uint32_t i = 0; i < r->steps; i++) {
+        if (order == DS__CYCLE_BY_KEY)
+            r->rank[i] = (double)r->d->step[i].key;
+        else if (order == DS__CYCLE_BY_TAIL)
+            r->rank[i] = -(double)r->tail[i];
+        else
+            r->rank[i] = (double)i;
+    }
+}
+
+/* Tries an order with all numbers of pieces; if there is a best number, only with those near
+   it. */
+static void ds__cycle_try_counts(ds__cycle *r, int order) {
     static const size_t counts[] = { 2,  3,  4,  5,  6,  8,   10,  12,  14,  16,  20,  24,  28,  32,
                                      40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024 };
-    ds__cycle r;
+    const ds__draft *d = r->d;
+    for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r->work < r->work_most; n++) {
+        size_t k = counts[n];
+        if (r->copies * k > DS__PLAN_STEPS / 2 || d->want->bytes / ((size_t)d->ways * k) < 1024)
+            break;
+        if (order && (k < r->pieces / 2 || k > r->pieces * 2))
+            continue;
+        int64_t least = ds__cycle_least(r, k);
+        int64_t path = ds__cycle_path(r);
+        int64_t fastest = path + (int64_t)(k - 1) * least;
+        if (fastest >= ds__cycle_time(r) || fastest >= r->enough)
+            continue;
+        ds__cycle_rank_set(r, order);
+        ds__cycle_order(r, k, least, path);
+    }
+}
+
+/* Changes the best order at random until it is as fast as possible or the work is used up. */
+static void ds__cycle_improve(ds__cycle *r) {
+    int64_t least = ds__cycle_least(r, r->pieces);
+    int64_t path = ds__cycle_path(r);
+    int64_t fastest = path + (int64_t)(r->pieces - 1) * least;
+    while (r->work < r->work_most && ds__cycle_time(r) > fastest) {
+        memcpy(r->rank, r->rank_best, r->steps * sizeof *r->rank);
+        for (int i = 0; i < 3; i++) {
+            double x = r->rank[ds__cycle_any(r) % r->steps];
+            r->rank[ds__cycle_any(r) % r->steps] = x;
+        }
+        ds__cycle_order(r, r->pieces, least, path);
+    }
+}
+
+/* Returns the longest time in the best order from the end of a copy or sum to the end of a step
+   that depends on it. */
+static int64_t ds__cycle_life(const ds__cycle *r) {
+    const ds__draft *d = r->d;
+    int64_t longest = 0;
+    for (uint32_t i = 0; i < r->steps; i++) {
+        const ds__troute *route = ds__step_route(d, &d->step[i]);
+        int64_t done = r->best[i] + r->held[i] + (route ? route->latency_ns : 0);
+        for (uint32_t k = d->step[i].after; k != DS__NONE; k = d->link[k].next)
+            if (done - r->best[d->link[k].step] > longest)
+                longest = done - r->best[d->link[k].step];
+    }
+    return longest;
+}
+
+/* Makes all pieces, with rings that are as long as the best order needs. Returns 0 if they are too
+   long, or if memory or steps are exhausted. */
+static int ds__cycle_emit(const ds__cycle *r) {
+    ds__draft *d = r->d;
+    size_t slots = d->slots;
+    d->slots = (size_t)(ds__cycle_life(r) / r->turn) + 3;
+    int ok = d->slots <= 64 && ds__pieces_emit(d, r->pieces, 0);
+    d->slots = slots;
+    return ok;
+}
+
+/* Gives the steps of all pieces their times of the schedule. */
+static void ds__cycle_times_set(const ds__cycle *r) {
+    ds__draft *d = r->d;
+    size_t first = 0; /* of the flow, in a round */
+    for (size_t f = 0; f < d->flows; f++) {
+        const ds__flow *w = &d->flow[f];
+        size_t end = f + 1 < d->flows ? d->flow[f + 1].first : d->steps;
+        for (size_t i = w->first; i < end; i++) {
+            ds__dstep *s = &d->step[i];
+            const ds__troute *route = ds__step_route(d, s);
+            s->start = r->best[first + (i - w->first) % w->each] +
+                       (int64_t)((i - w->first) / w->each) * r->turn;
+            int64_t ns = route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
+                                     route->latency_ns
+                               : ds__memory_ns(d, s);
+            s->done = s->start + ns;
+            s->key = (uint64_t)s->start;
+        }
+        first += w->each;
+    }
+}
+
+/* Finds the best of some orders and numbers of pieces for the flows of the draft, and predicts it.
+   `copies`: those of a piece; `work`: the steps that may be put on circles. Returns 0 if no result
+   takes less than `enough`. */
+static int ds__cycle_build(ds__draft *d, int64_t enough, size_t copies, size_t work) {
+    ds__cycle r = { .copies = copies, .work_most = work, .enough = enough };
     int ok = 0;
-    memset(&r, 0, sizeof r);
     if (!ds__pieces_emit(d, 1, 0))
         return 0;
     size_t links = d->links;
-    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_begin(&r, d)) {
-        int64_t least = 0;
-        for (int order = 0; order < 3; order++)
-            for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r.work < most; n++) {
-                size_t k = counts[n];
-                if (copies * k > DS__PLAN_STEPS / 2 ||
-                    d->want->bytes / ((size_t)d->ways * k) < 1024)
-                    break;
-                if (order && (k < r.pieces / 2 || k > r.pieces * 2))
-                    continue;
-                least = ds__cycle_least(&r, k);
-                int64_t path = ds__cycle_path(&r);
-                if (path + (int64_t)(k - 1) * least >=
-                    (ds__cycle_time(&r) < enough ? ds__cycle_time(&r) : enough))
-                    continue;
-                for (uint32_t i = 0; i < r.steps; i++)
-                    r.rank[i] = order == 0   ? (double)d->step[i].key
-                                : order == 1 ? -(double)r.tail[i]
-                                             : (double)i;
-                ds__cycle_order(&r, k, least, path);
-            }
-        if (r.pieces && ds__cycle_time(&r) < enough + enough / 8) {
-            least = ds__cycle_least(&r, r.pieces);
-            int64_t path = ds__cycle_path(&r);
-            while (r.work < most && ds__cycle_time(&r) > path + (int64_t)(r.pieces - 1) * least) {
-                memcpy(r.rank, r.rank_best, r.steps * sizeof *r.rank);
-                for (int i = 0; i < 3; i++) {
-                    double x = r.rank[ds__cycle_any(&r) % r.steps];
-                    r.rank[ds__cycle_any(&r) % r.steps] = x;
-                }
-                ds__cycle_order(&r, r.pieces, least, path);
-            }
-        }
+    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_init(&r, d)) {
+        for (int order = 0; order < DS__CYCLE_ORDERS; order++)
+            ds__cycle_try_counts(&r, order);
+        if (r.pieces && ds__cycle_time(&r) < enough + enough / 8)
+            ds__cycle_improve(&r);
         ok = r.pieces && ds__cycle_time(&r) < enough;
     }
     d->links = links;
-    if (ok) { /* how long what is written lives, in rounds */
-        int64_t longest = 0;
-        for (uint32_t i = 0; i < r.steps; i++)
-            for (uint32_t k = d->step[i].after; k != DS__NONE; k = d->link[k].next) {
-                const ds__troute *route = ds__step_route(d, &d->step[i]);
-                int64_t life = r.best[i] + r.held[i] + (route ? route->latency_ns : 0) -
-                               r.best[d->link[k].step];
-                if (life > longest)
-                    longest = life;
-            }
-        size_t slots = d->slots;
-        d->slots = (size_t)(longest / r.turn) + 3;
-        ok = d->slots <= 64 && ds__pieces_emit(d, r.pieces, 0);
-        d->slots = slots;
-        size_t first = 0;
-        for (size_t f = 0; ok && f < d->flows; f++) {
-            const ds__flow *w = &d->flow[f];
-            size_t end = f + 1 < d->flows ? d->flow[f + 1].first : d->steps;
-            for (size_t i = w->first; i < end; i++) {
-                ds__dstep *s = &d->step[i];
-                const ds__troute *route = ds__step_route(d, s);
-                s->start = r.best[first + (i - w->first) % w->each] +
-                           (int64_t)((i - w->first) / w->each) * r.turn;
-                s->done = s->start +
-                          (route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
-                                       route->latency_ns
-                                 : ds__memory_ns(d, s));
-                s->key = (uint64_t)s->start;
-            }
-            first += w->each;
-        }
-        ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
-    }
-    ds__cycle_end(&r);
+    ok = ok && ds__cycle_emit(&r);
+    if (ok)
+        ds__cycle_times_set(&r);
+    ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
+    ds__cycle_deinit(&r);
     return ok;
 }
 
 /* plan/tree.h - trees of copies.
 
    Describes an algorithm (ds__algo) and makes trees from it: chains, heaps of any arity, stars,
-   and trees that go from group to group (ds__tree_make). ds__tree_new adds an empty tree to a
-   draft, ds__tree_line_make sorts the ranks by their distance from the root.
+   and trees that go from group to group (ds__tree_build). ds__tree_add adds an empty tree to a
+   draft, ds__tree_line_build sorts the ranks by their distance from the root.
 
    Invariants: a tree has an entry for each rank and a last one for the host. An entry is the
    parent, DS__ALONE for the root, or DS__APART for a node outside the tree. A tree is named by
@@ -52985,18 +53038,14 @@ enum { DS__WITH_TREES, DS__WITH_MESH, DS__WITH_HOST, DS__WITH_WIRES, DS__WITH_GR
 
 enum { DS__ROOTED, DS__BY_OWNERS, DS__IN_LIST, DS__ONE_SHOT };
 
-enum {
-    DS__GROUPS_CHAIN,
-    DS__GROUPS_SPREAD,
-    DS__GROUPS_STAR,
-    /* each rank of the root's group copies to one of each other group */
-    DS__GROUPS_TWINS
-};
+/* Copies between groups: from group to group; from the root's group to all others; from each rank
+   of the root's group to one of each other group. */
+enum { DS__GROUPS_CHAIN, DS__GROUPS_STAR, DS__GROUPS_TWINS };
 
 typedef struct ds__algo {
     const char *name;
     int with; /* DS__WITH_* */
-    int mode; /* DS__ROOTED...: who sums */
+    int mode; /* DS__ROOTED...: which ranks sum */
     int level;
     int ways;
     int arity; /* copies that each node makes */
@@ -53005,12 +53054,12 @@ typedef struct ds__algo {
     int shape; /* DS__GROUPS_*: from group to group */
 } ds__algo;
 
-static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
+static ptrdiff_t ds__tree_add(ds__draft *d, int root) {
     ptrdiff_t at = (ptrdiff_t)d->trees;
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
         size_t full = d->tree_room;
-        int *grown = ds__array_grow(&d->tree, full, &d->tree_room, sizeof *d->tree);
+        int *grown = ds__array_add(&d->tree, full, &d->tree_room, sizeof *d->tree);
         if (!grown)
             d->failed = 1;
     }
@@ -53024,7 +53073,7 @@ static void ds__tree_groups_of(const ds_topology *t, int level, int *group) {
 }
 
 /* The ranks, those of a switch and of a side together, the root and those near to it first. */
-static void ds__tree_line_make(const ds__draft *d, int root, int *line) {
+static void ds__tree_line_build(const ds__draft *d, int root, int *line) {
     int near[DS__TOPOLOGY_MAX];
     int side[DS__TOPOLOGY_MAX];
     int n = d->p;
@@ -53090,35 +53139,21 @@ static int ds__tree_entry(const ds__tree_maker *m, int n) {
     return (way + m->shift) % n;
 }
 
-/* Returns the group that copies to group g. */
-static int ds__tree_via(const ds__tree_maker *m, int g) {
-    if (m->a->shape == DS__GROUPS_CHAIN)
-        return g - 1;
-    if (m->a->shape == DS__GROUPS_STAR)
-        return 0;
-    int via = 1 + (m->j + m->shift) % (m->groups - 1);
-    return via == g ? 0 : via;
-}
-
-/* Returns the rank of group `via` that copies to group g. */
-static int ds__tree_parent(const ds__tree_maker *m, int g, int via) {
+/* Returns the rank that copies to group g: the entry of the group before, or of the root's. */
+static int ds__tree_parent(const ds__tree_maker *m, int g) {
+    int via = m->a->shape == DS__GROUPS_CHAIN ? g - 1 : 0;
     const ds__tree_group *o = &m->group[via];
     int lead = via == 0 && !m->alone;
-    int e = via > g ? ds__tree_entry(m, o->size - lead) : o->entry;
-    return m->line[o->first + lead + e];
+    return m->line[o->first + lead + o->entry];
 }
 
 /* Returns how many copies to other groups the entry of group g makes. */
-static int ds__tree_skip(const ds__tree_maker *m, int g, int via) {
-    int shape = m->a->shape;
-    if (g == 0) {
-        if (m->groups == 1)
-            return 0;
-        return shape == DS__GROUPS_STAR ? m->groups - 1 : 1;
-    }
-    if (shape == DS__GROUPS_CHAIN)
+static int ds__tree_skip(const ds__tree_maker *m, int g) {
+    if (m->a->shape == DS__GROUPS_CHAIN)
         return g + 1 < m->groups;
-    return shape == DS__GROUPS_SPREAD && via == 0 ? m->groups - 2 : 0;
+    if (g || m->groups == 1)
+        return 0;
+    return m->a->shape == DS__GROUPS_STAR ? m->groups - 1 : 1;
 }
 
 /* Adds the members of group g to the tree. */
@@ -53127,7 +53162,6 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
     int lead = g == 0 && !m->alone;
     int n = o->size - lead;
     int *member = m->line + o->first + lead;
-    int via = 0;
     int parent = m->root;
     o->entry = g == 0 && m->alone ? 0 : ds__tree_entry(m, n);
     if (g && m->a->shape == DS__GROUPS_TWINS) {
@@ -53135,20 +53169,18 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
             m->tree[member[i]] = m->line[i % m->group[0].size];
         return;
     }
-    if (g) {
-        via = ds__tree_via(m, g);
-        parent = ds__tree_parent(m, g, via);
-    } else if (m->alone) {
+    if (g)
+        parent = ds__tree_parent(m, g);
+    else if (m->alone)
         parent = DS__ALONE;
-    }
-    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
+    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g));
 }
 
 /* Returns the j-th tree from a root; -1 if memory is exhausted. */
-static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j) {
+static ptrdiff_t ds__tree_build(ds__draft *d, const ds__algo *a, int root, int j) {
     int group[DS__TOPOLOGY_MAX];
     ds__tree_maker m;
-    ptrdiff_t at = ds__tree_new(d, root);
+    ptrdiff_t at = ds__tree_add(d, root);
     if (d->failed)
         return -1;
     int *tree = d->tree + at;
@@ -53160,7 +53192,7 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
     }
 
     ds__tree_groups_of(d->t, a->level, group);
-    ds__tree_line_make(d, root, m.line);
+    ds__tree_line_build(d, root, m.line);
     m.groups = 0;
     for (int i = 0; i < d->p; i++) {
         if (i == 0 || group[m.line[i]] != group[m.line[i - 1]])
@@ -53183,7 +53215,7 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
 /* plan/mesh.h - trees on a mesh of direct links.
 
    Makes as many trees from a root as possible on devices that are joined by links of their own
-   (ds__mesh_make, ds__mesh_trees). The number of trees is that of the links through the
+   (ds__mesh_init, ds__mesh_trees). The number of trees is that of the links through the
    narrowest cut (Edmonds). The construction follows Lovasz's proof: an edge is taken if the
    remaining edges still reach every node often enough. Edges that trees of other roots have
    used less come first. ds__in_order tells whether a tree may be used for sums.
@@ -53196,12 +53228,14 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
 
 #define DS__MESH 16
 
+/* The direct links between devices. */
 typedef struct ds__mesh {
     int p;
-    int cap[DS__MESH][DS__MESH];
-    int used[DS__MESH][DS__MESH];
+    int cap[DS__MESH][DS__MESH];  /* rate in units */
+    int used[DS__MESH][DS__MESH]; /* number of trees, of all roots */
 } ds__mesh;
 
+/* Returns the maximum flow between two ranks, or `enough` if the flow is larger. */
 static int ds__mesh_flow(const ds__mesh *m, int from, int to, int enough) {
     int cap[DS__MESH][DS__MESH];
     int back[DS__MESH];
@@ -53233,6 +53267,7 @@ static int ds__mesh_flow(const ds__mesh *m, int from, int to, int enough) {
     return flow;
 }
 
+/* Returns the narrowest cut between the root and another rank, or `enough` if the cut is wider. */
 static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
     for (int v = 0; v < m->p; v++)
         if (v != root)
@@ -53240,89 +53275,127 @@ static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
     return enough;
 }
 
-/* Links as whole numbers of units, so that there are not more than so many trees; 0: it is no
-   mesh. */
-static int ds__mesh_make(const ds_topology *t, ds__mesh *m, int most) {
-    double least = 1e300;
+/* Returns the rate of a direct link from i to k in bytes per second, or 0. */
+static double ds__mesh_link_rate(const ds_topology *t, int i, int k) {
+    const ds__troute *r = ds__route_of(t, i, k);
+    return i != k && r->direct && r->hops == 1 ? r->rate : 0;
+}
+
+/* Sets the links' rates in units of so many bytes per second. Returns the narrowest cut of all
+   roots. */
+static int ds__mesh_unit_set(ds__mesh *m, const ds_topology *t, double unit) {
+    int cut = INT32_MAX;
+    for (int i = 0; i < m->p; i++)
+        for (int k = 0; k < m->p; k++) {
+            int units = (int)(ds__mesh_link_rate(t, i, k) / unit + 1e-6);
+            m->cap[i][k] = units > 1000 ? 1000 : units;
+        }
+    for (int i = 0; i < m->p; i++) {
+        int c = ds__mesh_cut(m, i, 1000);
+        if (c < cut)
+            cut = c;
+    }
+    return cut;
+}
+
+/* Makes the mesh of a topology, in units that allow at most so many trees of a root. Returns the
+   number of trees; 0: the links are no mesh. */
+static int ds__mesh_init(const ds_topology *t, ds__mesh *m, int most) {
+    double unit = 1e300;
     memset(m, 0, sizeof *m);
     m->p = t->devices;
     if (m->p > DS__MESH || m->p < 2)
         return 0;
-    for (int pass = 0; pass < 8; pass++) {
-        int cut = INT32_MAX;
-        for (int i = 0; i < m->p; i++)
-            for (int k = 0; k < m->p; k++) {
-                const ds__troute *r = ds__route_of(t, i, k);
-                m->cap[i][k] = 0;
-                if (i == k || !r->direct || r->hops != 1)
-                    continue;
-                if (pass == 0 && r->rate < least)
-                    least = r->rate;
-                if (pass)
-                    m->cap[i][k] =
-                        (int)(r->rate / least + 1e-6) > 1000 ? 1000 : (int)(r->rate / least + 1e-6);
-            }
-        if (pass == 0)
-            continue;
-        for (int i = 0; i < m->p; i++) {
-            int c = ds__mesh_cut(m, i, 1000);
-            if (c < cut)
-                cut = c;
+    for (int i = 0; i < m->p; i++)
+        for (int k = 0; k < m->p; k++) {
+            double rate = ds__mesh_link_rate(t, i, k);
+            if (rate > 0 && rate < unit)
+                unit = rate;
         }
-        if (!cut)
-            return 0;
+    for (int tries = 0; tries < 7; tries++) {
+        int cut = ds__mesh_unit_set(m, t, unit);
         if (cut <= most)
             return cut;
-        least *=
-            (double)(cut + most) / (2.0 * most) > 1.1 ? (double)(cut + most) / (2.0 * most) : 1.1;
+        double coarser = (double)(cut + most) / (2.0 * most);
+        unit *= coarser > 1.1 ? coarser : 1.1;
     }
     return 0;
 }
 
+/* A tree on a mesh that is being made. */
+typedef struct ds__mesh_growth {
+    ds__mesh *mesh;
+    ds__mesh left; /* links that no tree of the root uses */
+    int *tree;
+    int depth[DS__MESH];
+    char tried[DS__MESH][DS__MESH]; /* 1: without this link, later trees lack links */
+} ds__mesh_growth;
+
+/* Returns 1 if the link from u to v is better for the tree than another one: nearer to the root, or
+   used by fewer trees in relation to its rate. */
+static int ds__mesh_link_is_better(const ds__mesh_growth *g, int u, int v, int other_u,
+                                   int other_v) {
+    const ds__mesh *m = g->mesh;
+    if (g->depth[u] != g->depth[other_u])
+        return g->depth[u] < g->depth[other_u];
+    return m->used[u][v] * m->cap[other_u][other_v] < m->used[other_u][other_v] * m->cap[u][v];
+}
+
+/* Finds the best link from the tree to a rank outside that was not tried. Returns 0 if there is
+   none. */
+static int ds__mesh_link_find(const ds__mesh_growth *g, int *from, int *to) {
+    int found = 0;
+    for (int u = 0; u < g->mesh->p; u++)
+        for (int v = 0; v < g->mesh->p; v++) {
+            if (g->tree[u] == DS__APART || g->tree[v] != DS__APART || g->left.cap[u][v] < 1 ||
+                g->tried[u][v])
+                continue;
+            if (found && !ds__mesh_link_is_better(g, u, v, *from, *to))
+                continue;
+            *from = u;
+            *to = v;
+            found = 1;
+        }
+    return found;
+}
+
+/* Adds one rank to the tree of a root, so that `more` trees remain possible. Returns 0 if no link
+   allows that. */
+static int ds__mesh_tree_grow(ds__mesh_growth *g, int root, int more) {
+    int u = 0;
+    int v = 0;
+    memset(g->tried, 0, sizeof g->tried);
+    while (ds__mesh_link_find(g, &u, &v)) {
+        g->tried[u][v] = 1;
+        g->left.cap[u][v]--;
+        if (ds__mesh_cut(&g->left, root, more) >= more) {
+            g->tree[v] = u;
+            g->depth[v] = g->depth[u] + 1;
+            g->mesh->used[u][v]++;
+            return 1;
+        }
+        g->left.cap[u][v]++;
+    }
+    return 0;
+}
+
+/* Makes `count` trees from a root that together use no link more often than it has units. Returns 0
+   if it cannot, or if memory is exhausted. */
 static int ds__mesh_trees(ds__draft *d, ds__mesh *m, int root, int count, ptrdiff_t *out) {
-    ds__mesh left = *m;
+    ds__mesh_growth g = { .mesh = m, .left = *m };
     for (int j = 0; j < count; j++) {
-        int depth[DS__MESH] = { 0 };
-        out[j] = ds__tree_new(d, root);
+        out[j] = ds__tree_add(d, root);
         if (d->failed)
             return 0;
-        int *tree = d->tree + out[j];
-        for (int n = 1; n < m->p; n++) {
-            char tried[DS__MESH][DS__MESH] = { { 0 } };
-            for (;;) {
-                int bu = -1;
-                int bv = -1;
-                for (int u = 0; u < m->p; u++)
-                    for (int v = 0; v < m->p; v++) {
-                        if (tree[u] == DS__APART || tree[v] != DS__APART || left.cap[u][v] < 1 ||
-                            tried[u][v])
-                            continue;
-                        if (bu < 0 || depth[u] < depth[bu] ||
-                            (depth[u] == depth[bu] &&
-                             m->used[u][v] * m->cap[bu][bv] < m->used[bu][bv] * m->cap[u][v])) {
-                            bu = u;
-                            bv = v;
-                        }
-                    }
-                if (bu < 0)
-                    return 0;
-                tried[bu][bv] = 1;
-                left.cap[bu][bv]--;
-                if (ds__mesh_cut(&left, root, count - j - 1) >= count - j - 1) {
-                    tree[bv] = bu;
-                    depth[bv] = depth[bu] + 1;
-                    m->used[bu][bv]++;
-                    break;
-                }
-                left.cap[bu][bv]++;
-            }
-        }
+        g.tree = d->tree + out[j];
+        for (int n = 1; n < m->p; n++)
+            if (!ds__mesh_tree_grow(&g, root, count - j - 1))
+                return 0;
     }
     return 1;
 }
 
-/* What may be summed in this tree: 1 when the order of the sums is as good as the order of the
-   list. */
+/* Returns 1 if the requested order permits the sums of a tree. */
 static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     const int *tree = d->tree + at;
     int n = d->p + 1;
@@ -53334,7 +53407,7 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     int children = 0;
     for (int v = 0; v < n; v++)
         children += tree[v] == d->p;
-    /* the host sums nothing */
+    /* the host cannot sum */
     if (children > 1)
         return 0;
     if (d->want->order == DS_ORDER_ANY)
@@ -53360,8 +53433,8 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
                 high[v] = high[u];
             size[v] += size[u];
         }
-        /* A sum on the way is that of the first ranks: so it comes first where it goes, and no
-           other does. */
+        /* A sum below the root must be that of the first ranks. It is then the first operand of
+           its parent, and the only sum among the operands. */
         if (items > 1 && tree[v] >= 0 &&
             (low[v] != 0 || high[v] + 1 != size[v] || d->want->order == DS_ORDER_AT_ONCE))
             return 0;
@@ -53403,7 +53476,7 @@ static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int ba
         return -1;
     while (d->tree[tree + root] >= 0)
         root = d->tree[tree + root];
-    ptrdiff_t at = ds__tree_new(d, backwards ? to : root);
+    ptrdiff_t at = ds__tree_add(d, backwards ? to : root);
     for (int v = to; !d->failed && v != root; v = d->tree[tree + v]) {
         if (backwards)
             d->tree[at + d->tree[tree + v]] = v;
@@ -53415,7 +53488,7 @@ static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int ba
 
 /* Returns a tree of the owner and one more rank that it copies to, if that is another. */
 static ptrdiff_t ds__tree_of_two(ds__draft *d, int owner, int to) {
-    ptrdiff_t at = ds__tree_new(d, owner);
+    ptrdiff_t at = ds__tree_add(d, owner);
     if (!d->failed && owner != to)
         d->tree[at + to] = owner;
     return at;
@@ -53441,7 +53514,7 @@ static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split
     int group[DS__TOPOLOGY_MAX];
     int before = -1;
     ds__tree_groups_of(d->t, a->level, group);
-    ptrdiff_t at = ds__tree_new(d, -1);
+    ptrdiff_t at = ds__tree_add(d, -1);
     for (int i = 0; i < d->p && !d->failed;) {
         int n = a->level ? ds__list_run(d, group, i, split) : 1;
         int lead = i + j % n;
@@ -53491,7 +53564,7 @@ static ptrdiff_t ds__leads_to_root(ds__draft *d, int owner) {
     const int *seat = d->t->seat;
     int root = d->want->root;
     int via = owner;
-    ptrdiff_t down = ds__tree_new(d, owner);
+    ptrdiff_t down = ds__tree_add(d, owner);
     for (int i = 0; i < d->p && island[owner] != island[root]; i++)
         if (island[i] == island[root] && seat[i] == seat[owner])
             via = i;
@@ -53524,7 +53597,7 @@ static int ds__leads_add(ds__draft *d, const ds__leads *o, int j) {
 
     if (w->what == DS_ALL_REDUCE) {
         flow.dest = -1;
-        flow.down = ds__tree_make(d, &star, flow.owner, 0);
+        flow.down = ds__tree_build(d, &star, flow.owner, 0);
     } else if (w->what == DS_REDUCE) {
         flow.dest = w->root;
         flow.down = ds__leads_to_root(d, flow.owner);
@@ -53740,7 +53813,7 @@ static void ds__wants_add(ds__wants *o, ds__draft *d, int root) {
     for (int to = first; to < end; to++)
         for (int side = 0; side < o->sides; side++) {
             int up = o->what == DS_GATHER || (sums && !side);
-            ptrdiff_t tree = ds__tree_new(d, root);
+            ptrdiff_t tree = ds__tree_add(d, root);
             o->want[o->count++] = (ds__want){ root, to, up, ds__wants_bytes(o, d), tree };
         }
 }
@@ -53840,7 +53913,7 @@ static ds__flow ds__want_flow(const ds__wants *o, ds__draft *d, const ds__want *
         f.in = begin; /* 0 in reduce */
         f.dest = n->root;
         f.up = n->tree;
-        f.down = ds__tree_new(d, n->root);
+        f.down = ds__tree_add(d, n->root);
         break;
     case DS_SCATTER:
         f.in = begin;
@@ -53901,11 +53974,11 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
 
 /* plan/flows.h - flows of an algorithm.
 
-   Turns a collective and an algorithm into flows (ds__flows_make), for trees, meshes, packed trees
+   Turns a collective and an algorithm into flows (ds__flows_build), for trees, meshes, packed trees
    and copies through the host. Grids are only checked here, since they have no flows.
    ds__flows_load gives the time of the busiest wire and the number of copies of one piece.
 
-   Invariants: ds__flows_make discards the trees and flows of the draft first. It returns 0 if the
+   Invariants: ds__flows_build discards the trees and flows of the draft first. It returns 0 if the
    algorithm does not fit or if memory is exhausted, and sets `failed` only in the second case.
    Every tree of sums satisfies ds__in_order. ds__flows_load counts one tree of a flow in each
    direction.
@@ -53933,7 +54006,7 @@ static ptrdiff_t ds__flow_list_down(const ds__flow_maker *m, int owner, int j) {
     if (m->what != DS_ALL_REDUCE)
         return ds__tree_of_two(d, owner, d->want->root);
     if (a->level == 0) { /* back the way it came */
-        ptrdiff_t down = ds__tree_new(d, owner);
+        ptrdiff_t down = ds__tree_add(d, owner);
         for (int v = 0; v < owner && !d->failed; v++)
             d->tree[down + v] = v + 1;
         return down;
@@ -53947,7 +54020,7 @@ static ptrdiff_t ds__flow_list_down(const ds__flow_maker *m, int owner, int j) {
         .own = 1,
         .shape = a->shape,
     };
-    return ds__tree_make(d, &back, owner, j);
+    return ds__tree_build(d, &back, owner, j);
 }
 
 /* Adds sums in the order of the list, for reduce and all_reduce. */
@@ -53977,8 +54050,8 @@ static int ds__flow_owners_add(ds__draft *d) {
         if (i == w->root && p > 1)
             continue;
         ds__flow flow = { .owner = i, .dest = w->root };
-        flow.up = ds__tree_make(d, &ds__flow_star, i, 0);
-        flow.down = ds__flow_path_find(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
+        flow.up = ds__tree_build(d, &ds__flow_star, i, 0);
+        flow.down = ds__flow_path_find(d, ds__tree_build(d, &ds__flow_star, i, 0), w->root, 0);
         ds__flow_add(d, ds__slice_span(w, w->bytes, k, n), flow);
         k++;
     }
@@ -53999,7 +54072,7 @@ static int ds__flow_groups_add(const ds__flow_maker *m, int root, int j, ds__ext
 
     ds__flow flow = { .in = begin, .out = all ? begin : 0, .dest = all ? -1 : root };
     flow.up = ds__list_tree(d, m->a, turn, 1, &flow.owner);
-    flow.down = all ? ds__tree_make(d, m->a, flow.owner, j) : ds__tree_new(d, flow.owner);
+    flow.down = all ? ds__tree_build(d, m->a, flow.owner, j) : ds__tree_add(d, flow.owner);
     if (d->failed || !ds__in_order(d, flow.up))
         return 0;
     if (m->what == DS_REDUCE_SCATTER && flow.owner != root)
@@ -54029,19 +54102,10 @@ static void ds__flow_path_add(const ds__flow_maker *m, int root, int j, ptrdiff_
     ds__flow_add(d, part, flow);
 }
 
-/* Adds a part for each rank: those that are far away first. */
+/* Adds the flows of a scatter, gather or all_to_all: a path for each rank. */
 static void ds__flow_paths_add(const ds__flow_maker *m, int root, int j, ptrdiff_t tree) {
-    ds__draft *d = m->d;
-    int deepest = 0;
-    for (int v = 0; v < d->p; v++) {
-        int depth = ds__emit_tree_depth(d->tree + tree, v);
-        if (depth > deepest)
-            deepest = depth;
-    }
-    for (int depth = deepest; depth >= 0; depth--)
-        for (int v = 0; v < d->p && !d->failed; v++)
-            if (ds__emit_tree_depth(d->tree + tree, v) == depth)
-                ds__flow_path_add(m, root, j, tree, v);
+    for (int v = 0; v < m->d->p && !m->d->failed; v++)
+        ds__flow_path_add(m, root, j, tree, v);
 }
 
 /* Returns the flow of a tree: up, down or both ways. `begin` is where the root's block begins. */
@@ -54054,7 +54118,7 @@ static ds__flow ds__flow_of_tree(const ds__flow_maker *m, int root, ptrdiff_t tr
         flow.in = m->what == DS_REDUCE_SCATTER ? begin : 0;
         flow.dest = root;
         flow.up = tree;
-        flow.down = ds__tree_new(d, root);
+        flow.down = ds__tree_add(d, root);
     } else if (m->what == DS_ALL_REDUCE) {
         flow.in = begin;
         flow.out = begin;
@@ -54088,7 +54152,7 @@ static int ds__flow_tree_add(const ds__flow_maker *m, int root, int j, ptrdiff_t
             .dest = -1,
             .down = tree,
         };
-        flow.up = ds__tree_make(d, &ds__flow_star, root, 0);
+        flow.up = ds__tree_build(d, &ds__flow_star, root, 0);
         ds__flow_add(d, part, flow);
         return 1;
     }
@@ -54117,7 +54181,7 @@ static int ds__flow_root_add(ds__flow_maker *m, int root) {
         block.end = ds__emit_block_of(w, (size_t)root + 1, p);
     }
     for (int j = 0; j < m->ways && !d->failed; j++) {
-        ptrdiff_t t = meshed ? tree[j] : ds__tree_make(d, m->a, root, j);
+        ptrdiff_t t = meshed ? tree[j] : ds__tree_build(d, m->a, root, j);
         if (d->failed || !ds__flow_tree_add(m, root, j, t, block))
             return 0;
     }
@@ -54139,7 +54203,7 @@ static int ds__flow_roots_add(ds__flow_maker *m) {
 /* Counts the trees of a mesh, which are the ways. Returns 0 if the links are no mesh. */
 static int ds__flow_mesh_init(ds__flow_maker *m) {
     ds__draft *d = m->d;
-    m->cut = ds__mesh_make(d->t, &m->mesh, m->each ? 6 : DS__MESH);
+    m->cut = ds__mesh_init(d->t, &m->mesh, m->each ? 6 : DS__MESH);
     if (!m->cut)
         return 0;
     d->ways = m->cut;
@@ -54167,7 +54231,7 @@ static int ds__flow_trees_add(ds__flow_maker *m) {
 }
 
 /* Makes the flows of the draft. Returns 1 for flows, 0 if this algorithm does not fit here. */
-static int ds__flows_make(ds__draft *d, const ds__algo *a) {
+static int ds__flows_build(ds__draft *d, const ds__algo *a) {
     int what = (int)d->want->what;
     ds__flow_maker m = { .d = d, .a = a, .what = what, .ways = a->ways };
     m.sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
@@ -54248,7 +54312,7 @@ static int64_t ds__flows_load(const ds__draft *d, double *load, size_t *copies) 
    Locks: none.
    Threads: the thread that makes the plan. */
 
-/* Max-flow on the links, by Dinic's algorithm; devices and the host pass on what comes. */
+/* A flow network of the links (Dinic's algorithm). Devices and the host forward data. */
 typedef struct ds__net {
     int nodes;
     int edges;
@@ -54260,6 +54324,7 @@ typedef struct ds__net {
     double *cap;
 } ds__net;
 
+/* Adds an edge and its reverse, which has no capacity. */
 static void ds__net_edge(ds__net *n, int a, int b, double cap) {
     for (int i = 0; i < 2; i++) {
         n->to[n->edges] = i ? a : b;
@@ -54269,6 +54334,8 @@ static void ds__net_edge(ds__net *n, int a, int b, double cap) {
     }
 }
 
+/* Pushes at most `most` bytes along one path of rising levels. Returns the bytes that reached the
+   sink. */
 static double ds__net_push(ds__net *n, int v, int sink, double most) {
     if (v == sink)
         return most;
@@ -54287,6 +54354,8 @@ static double ds__net_push(ds__net *n, int v, int sink, double most) {
     return 0;
 }
 
+/* Returns the maximum flow. Afterwards the nodes on the source's side of a narrowest cut have a
+   level of 0 or more, and all others -1. */
 static double ds__net_flow(ds__net *n, int source, int sink) {
     double sum = 0;
     double got;
@@ -54312,62 +54381,97 @@ static double ds__net_flow(ds__net *n, int source, int sink) {
     }
 }
 
-/* Seconds until every rank v has got need[v] bytes from those ranks of which from[] is set, at
-   the least; back: until they have sent it. Some cut is the narrowest (Dinkelbach). */
-static double ds__cut_time(const ds_topology *t, const char *from, const double *need, int back) {
+/* Data that must move: each rank v outside of `from` needs need[v] bytes from ranks inside. */
+typedef struct ds__demand {
+    double *need;
+    char *from; /* of each rank: 1 if it has the data */
+    int back;   /* 1: the bytes move the other way, from the ranks outside to those inside */
+} ds__demand;
+
+/* Allocates a network for the topology, with a source and a sink. Returns 0 if memory is
+   exhausted. */
+static int ds__net_init(ds__net *n, const ds_topology *t) {
+    size_t most = 4 * (size_t)t->links + 4 * (size_t)t->devices + 8;
+    size_t nodes = (size_t)t->nodes + 2;
+    memset(n, 0, sizeof *n);
+    n->nodes = t->nodes + 2;
+    n->head = ds__host_alloc((nodes * 4 + 2 * most) * sizeof *n->head);
+    n->cap = ds__host_alloc(most * sizeof *n->cap);
+    if (!n->head || !n->cap)
+        return 0;
+    n->level = n->head + nodes;
+    n->at = n->level + nodes;
+    n->next = n->at + 2 * nodes;
+    n->to = n->next + most;
+    return 1;
+}
+
+static void ds__net_deinit(ds__net *n) {
+    ds__host_free(n->head);
+    ds__host_free(n->cap);
+}
+
+/* Makes the edges: links carry as much as in `time` seconds, and each rank's demand flows into the
+   sink. */
+static void ds__net_fill(ds__net *n, const ds_topology *t, const ds__demand *w, double time) {
     int source = t->nodes;
     int sink = source + 1;
-    int most = 4 * t->links + 4 * t->devices + 8;
-    ds__net n = { t->nodes + 2, 0, NULL, NULL, NULL, NULL, NULL, NULL };
+    n->edges = 0;
+    for (int i = 0; i < n->nodes; i++)
+        n->head[i] = -1;
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *k = &t->link[l];
+        ds__net_edge(n, k->a, k->b, k->rate[w->back] * time);
+        ds__net_edge(n, k->b, k->a, k->rate[!w->back] * time);
+    }
+    for (int i = 0; i < t->devices; i++) {
+        if (w->from[i])
+            ds__net_edge(n, source, t->rank[i], 1e30);
+        else
+            ds__net_edge(n, t->rank[i], sink, w->need[i]);
+    }
+}
+
+/* Returns the seconds that the cut takes which the last ds__net_flow found; 0: no link crosses the
+   cut. */
+static double ds__net_cut_time(const ds__net *n, const ds_topology *t, const ds__demand *w) {
+    double out = 0;  /* bytes that must leave the side of the source */
+    double rate = 0; /* bytes that leave it in a second */
+    for (int i = 0; i < t->devices; i++)
+        out += !w->from[i] && n->level[t->rank[i]] < 0 ? w->need[i] : 0;
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *k = &t->link[l];
+        if (n->level[k->a] >= 0 && n->level[k->b] < 0)
+            rate += k->rate[w->back];
+        if (n->level[k->b] >= 0 && n->level[k->a] < 0)
+            rate += k->rate[!w->back];
+    }
+    return rate > 0 ? out / rate : 0;
+}
+
+/* Returns the least number of seconds in which the links can move a demand: that of the narrowest
+   cut (Dinkelbach). Returns 0 if memory is exhausted. */
+static double ds__demand_time(const ds_topology *t, const ds__demand *w) {
+    ds__net n;
     double total = 0;
     double time = 0;
-    int *space = ds__host_alloc(((size_t)n.nodes * 4 + 2 * (size_t)most) * sizeof *space);
-    n.cap = ds__host_alloc((size_t)most * sizeof *n.cap);
+    int ok = ds__net_init(&n, t);
     for (int i = 0; i < t->devices; i++)
-        total += from[i] ? 0 : need[i];
-    for (int round = 0; space && n.cap && total > 0 && round < 64; round++) {
-        n.head = space;
-        n.level = n.head + n.nodes;
-        n.at = n.level + n.nodes;
-        n.next = n.at + 2 * n.nodes;
-        n.to = n.next + most;
-        n.edges = 0;
-        for (int i = 0; i < n.nodes; i++)
-            n.head[i] = -1;
-        for (int l = 0; l < t->links; l++)
-            for (int side = 0; side < 2; side++) {
-                const ds__tlink *k = &t->link[l];
-                ds__net_edge(&n, side ? k->b : k->a, side ? k->a : k->b,
-                             k->rate[side ^ back] * time);
-            }
-        for (int i = 0; i < t->devices; i++)
-            if (from[i])
-                ds__net_edge(&n, source, t->rank[i], 1e30);
-            else
-                ds__net_edge(&n, t->rank[i], sink, need[i]);
-        if (ds__net_flow(&n, source, sink) > total * (1 - 1e-9) - 1)
+        total += w->from[i] ? 0 : w->need[i];
+    for (int round = 0; ok && total > 0 && round < 64; round++) {
+        ds__net_fill(&n, t, w, time);
+        if (ds__net_flow(&n, t->nodes, t->nodes + 1) > total * (1 - 1e-9) - 1)
             break;
-        double out = 0;  /* bytes that must leave the side of the source */
-        double rate = 0; /* bytes that leave it in a second */
-        for (int i = 0; i < t->devices; i++)
-            out += !from[i] && n.level[t->rank[i]] < 0 ? need[i] : 0;
-        for (int l = 0; l < t->links; l++) {
-            const ds__tlink *k = &t->link[l];
-            if (n.level[k->a] >= 0 && n.level[k->b] < 0)
-                rate += k->rate[back];
-            if (n.level[k->b] >= 0 && n.level[k->a] < 0)
-                rate += k->rate[!back];
-        }
-        if (rate <= 0 || out / rate <= time)
+        double longer = ds__net_cut_time(&n, t, w);
+        if (longer <= time)
             break;
-        time = out / rate;
+        time = longer;
     }
-    ds__host_free(space);
-    ds__host_free(n.cap);
+    ds__net_deinit(&n);
     return time;
 }
 
-/* of a dependent step: the shortest latency. What it holds an engine for besides is not counted */
+/* Returns the shortest latency of a copy, without the time for which it holds an engine. */
 static int64_t ds__bound_latency(const ds_topology *t) {
     int64_t least = INT64_MAX;
     for (int i = 0; i < t->devices; i++)
@@ -54377,104 +54481,144 @@ static int64_t ds__bound_latency(const ds_topology *t) {
     return least == INT64_MAX ? 0 : least;
 }
 
-/* For each rank the first one that has the same links to the same nodes: what holds for one
-   holds for both. */
-static void ds__bound_alike_find(const ds_topology *t, int *as) {
-    for (int i = 0; i < t->devices; i++)
-        for (as[i] = 0; as[i] < i; as[i]++) {
-            int same = as[as[i]] == as[i];
-            int ours = 0;
-            int theirs = 0;
-            for (int l = 0; same && l < t->links; l++) {
-                const ds__tlink *k = &t->link[l];
-                int end = k->a == t->rank[i] ? 0 : k->b == t->rank[i] ? 1 : -1;
-                int matches = 0;
-                theirs += k->a == t->rank[as[i]] || k->b == t->rank[as[i]];
-                if (end < 0)
-                    continue;
-                ours++;
-                /* as many such links as it has, in both directions */
-                for (int m = 0; m < t->links; m++) {
-                    const ds__tlink *o = &t->link[m];
-                    int other = end ? k->a : k->b;
-                    for (int side = 0; side < 2; side++) {
-                        if ((side ? o->a : o->b) != other || o->rate[side] != k->rate[end] ||
-                            o->rate[!side] != k->rate[!end])
-                            continue;
-                        int at = side ? o->b : o->a;
-                        matches += (at == t->rank[i]) - (at == t->rank[as[i]]);
-                    }
-                }
-                same = matches == 0;
-            }
-            if (same && ours == theirs)
-                break;
+/* Returns how many links with this link's rates rank i has more than rank j to the node `other`.
+   `end`: the side of the link that is a rank's. */
+static int ds__bound_link_surplus(const ds_topology *t, const ds__tlink *like, int end, int i,
+                                  int j) {
+    int other = end ? like->a : like->b;
+    int surplus = 0;
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *o = &t->link[l];
+        for (int side = 0; side < 2; side++) {
+            int at = side ? o->b : o->a;
+            if ((side ? o->a : o->b) != other || o->rate[side] != like->rate[end] ||
+                o->rate[!side] != like->rate[!end])
+                continue;
+            surplus += (at == t->rank[i]) - (at == t->rank[j]);
         }
+    }
+    return surplus;
 }
 
+/* Returns 1 if ranks i and j have the same links to the same nodes. */
+static int ds__bound_is_alike(const ds_topology *t, int i, int j) {
+    int links = 0; /* of i, less those of j */
+    for (int l = 0; l < t->links; l++) {
+        const ds__tlink *k = &t->link[l];
+        int first = k->a == t->rank[i];
+        links -= k->a == t->rank[j] || k->b == t->rank[j];
+        if (!first && k->b != t->rank[i])
+            continue;
+        links++;
+        if (ds__bound_link_surplus(t, k, !first, i, j))
+            return 0;
+    }
+    return links == 0;
+}
+
+/* Finds for each rank the first one with the same links: a time that holds for one holds for
+   both. */
+static void ds__bound_alike_find(const ds_topology *t, int *as) {
+    for (int i = 0; i < t->devices; i++)
+        for (as[i] = 0; as[i] < i; as[i]++)
+            if (as[as[i]] == as[i] && ds__bound_is_alike(t, i, as[i]))
+                break;
+}
+
+/* A bound that is being computed. */
+typedef struct ds__bound {
+    const ds_topology *t;
+    const ds_plan_desc *w;
+    ds__demand move;
+    int as[DS__TOPOLOGY_MAX]; /* see ds__bound_alike_find */
+} ds__bound;
+
+static inline double ds__bound_longer(double a, double b) {
+    return b > a ? b : a;
+}
+
+/* Returns the seconds in which all bytes can move between rank `from` and the farthest other rank.
+   Of several ranks with the same links only one is computed. */
+static double ds__bound_whole_time(ds__bound *b, int from) {
+    double most = 0;
+    for (int k = 0; k < b->t->devices; k++) {
+        int first = 0;
+        while (first < k && (first == from || b->as[first] != b->as[k]))
+            first++;
+        if (k == from || first < k)
+            continue;
+        memset(b->move.need, 0, (size_t)b->t->devices * sizeof *b->move.need);
+        b->move.need[k] = (double)b->w->bytes;
+        most = ds__bound_longer(most, ds__demand_time(b->t, &b->move));
+    }
+    return most;
+}
+
+/* Returns the seconds in which rank i can exchange its data with all others; `second`: in the
+   second half of an all_reduce. */
+static double ds__bound_rank_time(ds__bound *b, int i, int second) {
+    int what = (int)b->w->what;
+    int p = b->t->devices;
+    memset(b->move.from, 0, (size_t)p);
+    b->move.from[i] = 1;
+    /* Into each rank: all_gather. Out of each rank: reduce_scatter, all_to_all. */
+    if (what <= DS_REDUCE)
+        b->move.back = what == DS_REDUCE || what == DS_GATHER;
+    else
+        b->move.back = what == DS_ALL_GATHER || second;
+    if (what == DS_BROADCAST || what == DS_REDUCE)
+        return ds__bound_whole_time(b, i);
+    for (int k = 0; k < p; k++)
+        b->move.need[k] = (double)b->w->bytes / p;
+    return ds__demand_time(b->t, &b->move);
+}
+
+/* Returns the seconds in which each group can send its blocks of an all_to_all to all others. */
+static double ds__bound_groups_time(ds__bound *b, int level) {
+    double most = 0;
+    int p = b->t->devices;
+    int group[DS__TOPOLOGY_MAX];
+    ds__tree_groups_of(b->t, level, group);
+    b->move.back = 0;
+    for (int g = 0; g < p; g++) {
+        int n = 0;
+        int first = 0;
+        while (group[first] != group[g])
+            first++;
+        if (first < g)
+            continue;
+        for (int i = 0; i < p; i++) {
+            b->move.from[i] = group[i] == group[g];
+            n += b->move.from[i];
+        }
+        for (int i = 0; i < p; i++)
+            b->move.need[i] = (double)b->w->bytes / p * n;
+        most = ds__bound_longer(most, ds__demand_time(b->t, &b->move));
+    }
+    return most;
+}
+
+/* Returns the bound of a collective in nanoseconds. `need` and `from` have room for an entry of
+   each rank. */
 static int64_t ds__bound_compute(const ds_topology *t, const ds_plan_desc *w, double *need,
                                  char *from) {
+    ds__bound b = { .t = t, .w = w, .move = { need, from, 0 } };
     double worst = 0;
-    double S = (double)w->bytes;
-    int p = t->devices;
     int rounds = 0;
-    int sums = w->what == DS_REDUCE || w->what == DS_GATHER;
-    int as[DS__TOPOLOGY_MAX];
-    ds__bound_alike_find(t, as);
-    while (1 << rounds < p)
+    int halves = w->what == DS_ALL_REDUCE ? 2 : 1;
+    ds__bound_alike_find(t, b.as);
+    while (1 << rounds < t->devices)
         rounds++;
-    for (int both = 0; both < (w->what == DS_ALL_REDUCE ? 2 : 1); both++) {
+    for (int half = 0; half < halves; half++) {
         double most = 0;
-        for (int i = 0; i < p; i++) {
-            int rooted = w->what <= DS_REDUCE;
-            if (rooted ? i != w->root : as[i] != i)
-                continue;
-            /* into each rank (all_gather), or out of each (reduce_scatter, all_to_all) */
-            int back = rooted ? sums : w->what == DS_ALL_GATHER || both;
-            memset(from, 0, (size_t)p);
-            from[i] = 1;
-            int whole = w->what == DS_BROADCAST || w->what == DS_REDUCE;
-            for (int k = 0; k < p; k++) {
-                need[k] = whole ? 0 : S / p;
-                int first = 0; /* of those like it, besides the root */
-                while (first < k && (first == i || as[first] != as[k]))
-                    first++;
-                if (!whole || k == i || first < k)
-                    continue;
-                memset(need, 0, (size_t)p * sizeof *need);
-                need[k] = S;
-                double one = ds__cut_time(t, from, need, back);
-                if (one > most)
-                    most = one;
-            }
-            double time = whole ? 0 : ds__cut_time(t, from, need, back);
-            if (time > most)
-                most = time;
-        }
-        /* and from each group to the others */
-        for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++) {
-            int group[DS__TOPOLOGY_MAX];
-            ds__tree_groups_of(t, level, group);
-            for (int g = 0; g < p; g++) {
-                int n = 0;
-                int first = 0;
-                while (group[first] != group[g])
-                    first++;
-                if (first < g)
-                    continue;
-                for (int i = 0; i < p; i++)
-                    n += from[i] = group[i] == group[g];
-                for (int i = 0; i < p; i++)
-                    need[i] = S / p * n;
-                double time = ds__cut_time(t, from, need, 0);
-                if (time > most)
-                    most = time;
-            }
-        }
+        for (int i = 0; i < t->devices; i++)
+            if (w->what <= DS_REDUCE ? i == w->root : b.as[i] == i)
+                most = ds__bound_longer(most, ds__bound_rank_time(&b, i, half));
+        for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++)
+            most = ds__bound_longer(most, ds__bound_groups_time(&b, level));
         worst += most;
     }
-    return (int64_t)(worst * 1e9) +
-           rounds * ds__bound_latency(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
+    return (int64_t)(worst * 1e9) + rounds * ds__bound_latency(t) * halves;
 }
 
 /* plan/search.h - trying one algorithm.
@@ -54484,7 +54628,7 @@ static int64_t ds__bound_compute(const ds_topology *t, const ds_plan_desc *w, do
    (ds__planned) and the list of all plans. plan/search_large.h decides which algorithms are
    tried.
 
-   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, spots, links
+   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, locations, links
    and scratch sizes. Both passes must try the same algorithms in the same order, because `turn`
    is the index of their times. `time[0]` is the best prediction, `time[1]` the time of the
    busiest wire.
@@ -54527,9 +54671,9 @@ static void ds__search_keep(ds__search *s) {
     d->step = other.step;
     d->step_room = other.step_room;
     d->steps = 0;
-    d->spot = other.spot;
-    d->spot_room = other.spot_room;
-    d->spots = 0;
+    d->location = other.location;
+    d->location_room = other.location_room;
+    d->locations = 0;
     d->link = other.link;
     d->link_room = other.link_room;
     d->links = 0;
@@ -54666,7 +54810,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
         return 1;
     if (asked && strcmp(asked, a->name) != 0)
         return 1;
-    if (!ds__flows_make(d, a))
+    if (!ds__flows_build(d, a))
         return !d->failed;
     if (ds__search_is_slow(s, id, &copies))
         return 1;
@@ -54675,7 +54819,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
     if (state != DS__SEARCH_DONE)
         return state == DS__SEARCH_SPENT;
     if (!d->want->pieces && d->p <= DS__MESH &&
-        ds__cycle_make(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
+        ds__cycle_build(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
         ds__search_note(s, id);
     return !d->failed;
 }
@@ -55000,7 +55144,7 @@ static void ds__guess_choose(const ds__draft *d, const ds__loads *o, ds__algo a,
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     ds__draft *d = &s->now;
     ds__loads o;
-    if (!ds__flows_make(d, &a))
+    if (!ds__flows_build(d, &a))
         return !d->failed;
     if (!ds__loads_init(&o, d)) {
         d->failed = 1;
@@ -55036,8 +55180,8 @@ static int ds__guess_compare(const void *a, const void *b) {
 static int ds__search_this(ds__search *s, const ds__guess *g) {
     ds__draft *d = &s->now;
     int id = ds__algo_at(g->algo.name);
-    if (!ds__flows_make(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
-        !ds__schedule_arrange(d) || !ds__lanes_in_turn(d) || !ds__cost_predict(d))
+    if (!ds__flows_build(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
+        !ds__schedule_arrange(d) || !ds__settle_plan(d) || !ds__cost_predict(d))
         return 0;
     s->work += g->copies * g->pieces;
     ds__search_best(s, id);
@@ -55059,137 +55203,256 @@ static int ds__search_this(ds__search *s, const ds__guess *g) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
-static int ds__search_large(ds__search *s) {
-    enum { ALL = 1 << 20 };
+#define DS__ALL_RANKS (1 << 20) /* an arity that no rank's children reach */
 
+/* The collective and the topology of a search for many ranks. */
+typedef struct ds__guesser {
+    ds__search *s;
+    ds__guesses all;
+    ds_collective what;
+    int order;
+    int n;      /* size of the largest group */
+    int level;  /* 1: there are several groups */
+    int sums;   /* 1: the collective sums */
+    int rooted; /* 1: scatter or gather */
+    int trees;  /* 1: data, or sums in any order, can take any trees */
+} ds__guesser;
+
+static void ds__guesser_init(ds__guesser *g, ds__search *s) {
+    const ds_plan_desc *w = s->now.want;
+    memset(g, 0, sizeof *g);
+    g->s = s;
+    g->what = w->what;
+    g->order = (int)w->order;
+    g->n = s->now.largest;
+    g->level = g->n < s->now.p;
+    g->sums = g->what == DS_REDUCE || g->what == DS_ALL_REDUCE || g->what == DS_REDUCE_SCATTER;
+    g->rooted = g->what == DS_SCATTER || g->what == DS_GATHER;
+    g->trees = g->what == DS_BROADCAST ||
+               (g->order == DS_ORDER_ANY && g->sums && g->what != DS_REDUCE_SCATTER);
+}
+
+/* Estimates one algorithm. Returns 0 if memory or the limit of steps is exhausted. */
+static int ds__guesser_add(ds__guesser *g, ds__algo a) {
+    return ds__guess_add(g->s, &g->all, a);
+}
+
+/* Estimates direct copies, and sums that continue in the order of the list. */
+static int ds__guesser_lists(ds__guesser *g) {
+    ds__algo direct = { .name = "direct", .ways = 1, .arity = DS__ALL_RANKS, .own = 1 };
+    int ok = ds__guesser_add(g, direct);
+    for (int split = 1; split <= 6 && g->sums && g->n / split > 1; split++) {
+        ds__algo list = {
+            .name = "islands", .mode = DS__IN_LIST, .level = 1, .ways = g->n, .arity = split
+        };
+        ok = ok && ds__guesser_add(g, list);
+    }
+    return ok;
+}
+
+/* Estimates one tree for all data, from group to group. */
+static int ds__guesser_islands(ds__guesser *g) {
+    ds__algo a = { .name = "islands",
+                   .level = 1,
+                   .ways = 1,
+                   .arity = DS__ALL_RANKS,
+                   .own = 1,
+                   .shape = g->rooted ? DS__GROUPS_TWINS : DS__GROUPS_CHAIN };
+    return !g->level || g->what == DS_ALL_TO_ALL || ds__guesser_add(g, a);
+}
+
+/* Estimates several trees at once, each for a part of the data. */
+static int ds__guesser_spreads(ds__guesser *g) {
     static const struct {
         int ways;
         int arity;
-    } spreads[] = { { 2, 2 },   { 3, 3 },  { 4, 4 },   { 6, 6 },  { 8, 8 },     { 12, 6 },
-                    { 16, 16 }, { 24, 8 }, { 24, 24 }, { 36, 9 }, { 1000, ALL } };
+    } spreads[] = { { 2, 2 },
+                    { 3, 3 },
+                    { 4, 4 },
+                    { 6, 6 },
+                    { 8, 8 },
+                    { 12, 6 },
+                    { 16, 16 },
+                    { 24, 8 },
+                    { 24, 24 },
+                    { 36, 9 },
+                    { 1000, DS__ALL_RANKS } };
 
-    const int n = s->now.largest;
-    const int what = (int)s->now.want->what;
-    const int order = (int)s->now.want->order;
-    const int level = n < s->now.p;
-    int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
-    int trees = what == DS_BROADCAST ||
-                (order == DS_ORDER_ANY && (what == DS_REDUCE || what == DS_ALL_REDUCE));
-    ds__guesses all = { .count = 0 };
-    size_t most = sums && order == DS_ORDER_ANY ? DS__PLAN_WORK / 4 * 3 : DS__PLAN_WORK;
     int ok = 1;
-    int seen[2] = { 0, 0 }; /* flows, grids: the best guess of each is looked at */
-#define DS__GUESS(when, ...) \
-    (ok = ok && (!(when) || ds__guess_add(s, &all, (ds__algo){ __VA_ARGS__ })))
-    DS__GUESS(1, "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, ALL, 1, 0);
-    DS__GUESS(what == DS_ALL_REDUCE, "direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, ALL, 1, 0);
-    for (int split = 1; split <= 6 && sums; split++)
-        DS__GUESS(n / split > 1, "islands", DS__WITH_TREES, DS__IN_LIST, 1, n, split, 0, 0);
-    DS__GUESS(level && what != DS_ALL_TO_ALL && what != DS_SCATTER && what != DS_GATHER, "islands",
-              DS__WITH_TREES, DS__ROOTED, 1, 1, ALL, 1, DS__GROUPS_CHAIN);
-    DS__GUESS(level && (what == DS_SCATTER || what == DS_GATHER), "islands", DS__WITH_TREES,
-              DS__ROOTED, 1, 1, ALL, 1, DS__GROUPS_TWINS);
-    DS__GUESS(what == DS_SCATTER || what == DS_GATHER || trees, "binomial", DS__WITH_TREES,
-              DS__ROOTED, 0, 1, 2, 1, 0);
-    for (size_t i = 0; trees && i < sizeof spreads / sizeof spreads[0]; i++) {
-        int ways = spreads[i].ways < n - 1 ? spreads[i].ways : n - 1;
-        DS__GUESS(ways > 1 && (!level || spreads[i].arity < ALL), level ? "islands" : "spread",
-                  DS__WITH_TREES, DS__ROOTED, level, ways, spreads[i].arity, 0, 0);
+    for (size_t i = 0; g->trees && i < sizeof spreads / sizeof spreads[0]; i++) {
+        ds__algo a = { .name = g->level ? "islands" : "spread",
+                       .level = g->level,
+                       .ways = spreads[i].ways < g->n - 1 ? spreads[i].ways : g->n - 1,
+                       .arity = spreads[i].arity };
+        if (a.ways > 1 && (!g->level || a.arity < DS__ALL_RANKS))
+            ok = ok && ds__guesser_add(g, a);
     }
-    /* large copies get into each other's way */
-    int leads = n - (what == DS_BROADCAST || what == DS_REDUCE);
-    int longest = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER ? leads / 2 : 6;
-    for (int run = 2; run <= longest; run++)
-        DS__GUESS(leads % run < 4 && run + leads / run <= leads / 2, level ? "islands" : "spread",
-                  DS__WITH_GRID, DS__ROOTED, 1, leads / run * run, run, 0, 0);
-#undef DS__GUESS
-    qsort(all.guess, (size_t)all.count, sizeof *all.guess, ds__guess_compare);
-    for (int i = 0; ok && i < all.count; i++) {
-        const ds__guess *g = &all.guess[i];
-        int grid = g->algo.with == DS__WITH_GRID;
-        if (s->best.name && ((seen[grid] && s->work + g->copies * g->pieces > most) ||
-                             s->best.end <= g->ns / 20 * (seen[grid] ? 18 : 17)))
+    return ok;
+}
+
+/* Estimates grids. Longer rows than six are tried only for collectives of small copies, since
+   large copies delay each other. */
+static int ds__guesser_grids(ds__guesser *g) {
+    int leads = g->n - (g->what == DS_BROADCAST || g->what == DS_REDUCE);
+    int small = g->what == DS_ALL_GATHER || g->what == DS_REDUCE_SCATTER;
+    int longest = small ? leads / 2 : 6;
+    int ok = 1;
+    for (int run = 2; run <= longest; run++) {
+        ds__algo a = { .name = g->level ? "islands" : "spread",
+                       .with = DS__WITH_GRID,
+                       .level = 1,
+                       .ways = leads / run * run,
+                       .arity = run };
+        if (leads % run < 4 && run + leads / run <= leads / 2)
+            ok = ok && ds__guesser_add(g, a);
+    }
+    return ok;
+}
+
+/* Predicts the best estimates: the best of flows and the best of grids in any case, the others
+   while there is work left and they are not far from the best plan. */
+static int ds__guesser_predict(ds__guesser *g) {
+    ds__search *s = g->s;
+    size_t most = g->sums && g->order == DS_ORDER_ANY ? DS__PLAN_WORK / 4 * 3 : DS__PLAN_WORK;
+    int seen[2] = { 0, 0 }; /* flows, grids: 1 after the first prediction */
+    qsort(g->all.guess, (size_t)g->all.count, sizeof *g->all.guess, ds__guess_compare);
+    for (int i = 0; i < g->all.count; i++) {
+        const ds__guess *one = &g->all.guess[i];
+        int grid = one->algo.with == DS__WITH_GRID;
+        int spent = seen[grid] && s->work + one->copies * one->pieces > most;
+        if (s->best.name && (spent || s->best.end <= one->ns / 20 * (seen[grid] ? 18 : 17)))
             continue;
         seen[grid] = 1;
-        ok = ds__search_this(s, g);
+        if (!ds__search_this(s, one))
+            return 0;
     }
-    return ok;
+    return 1;
 }
 
-static int ds__search_all(ds__search *s) {
-    static const int few[] = { 2, 3, 4, 6, 8, 12, 16, 32 };
-    static const int packed[] = { 1, 2, 3, 5, 7, 13, 26, 62 };
-    int p = s->now.p;
-    int all = 1 << 20;
-    int ok = 1;
-    if (p > DS__PLAN_LARGE && !s->now.want->algorithm)
-        return ds__search_large(s);
-    s->turn = -1;
-#define DS__TRY(name, with, mode, level, ways, arity, own, shape) \
-    (ok = ok && ds__search_one(s, &(ds__algo){ name, with, mode, level, ways, arity, own, shape }))
-    DS__TRY("direct", DS__WITH_TREES, DS__ROOTED, 0, 1, all, 1, 0);
-    DS__TRY("direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, all, 1, 0);
-    DS__TRY("spread", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, all, 1, 0);
-    DS__TRY("chain", DS__WITH_TREES, DS__IN_LIST, 0, 1, 1, 1, 0);
-    for (int level = 1; level <= 2; level++) {
-        int group[DS__TOPOLOGY_MAX];
-        int groups = 0;
-        int largest = 0;
-        ds__tree_groups_of(s->now.t, level, group);
-        for (int i = 0; i < p; i++) {
-            int n = 0;
-            int new_one = 1;
-            for (int k = 0; k < p; k++) {
-                n += group[k] == group[i];
-                new_one &= k >= i || group[k] != group[i];
-            }
-            groups += new_one;
-            if (n > largest)
-                largest = n;
-        }
-        if (groups < 2 || largest < 2)
-            continue;
-        for (int shape = DS__GROUPS_CHAIN; shape <= DS__GROUPS_STAR; shape++) {
-            if (groups == 2 && shape != DS__GROUPS_CHAIN)
-                continue;
-            DS__TRY("islands", DS__WITH_TREES, DS__BY_OWNERS, level, 1, all, 1, shape);
-            DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, 1, all, 1, shape);
-            for (int w = 1; w <= DS__PLAN_WAYS && w <= largest; w++) {
-                if (w != largest && w != largest - 1 && (w & (w - 1)))
-                    continue;
-                /* with many ranks the arity is the number of parts of a group */
-                DS__TRY("islands", DS__WITH_TREES, DS__IN_LIST, level, w,
-                        p > DS__PLAN_LARGE ? w : all, 1, shape);
-                DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, w, w >= largest - 1 ? all : w,
-                        0, shape);
-            }
-        }
-    }
-    for (size_t i = 0; i < sizeof few / sizeof few[0] && few[i] < p - 1; i++)
-        DS__TRY("spread", DS__WITH_TREES, DS__ROOTED, 0, few[i], few[i], 0, 0);
-    if (p > 2 && p - 1 <= DS__PLAN_WAYS)
-        DS__TRY("spread", DS__WITH_TREES, DS__ROOTED, 0, p - 1, p - 1, 0, 0);
-    for (int mode = DS__ROOTED; mode <= DS__BY_OWNERS; mode++) {
-        DS__TRY("trees", DS__WITH_MESH, mode, 0, 1, 1, 1, 0);
-        DS__TRY("chain", DS__WITH_TREES, mode, 0, 1, 1, 1, 0);
-        DS__TRY("binomial", DS__WITH_TREES, mode, 0, 1, 2, 1, 0);
-        DS__TRY("binomial", DS__WITH_TREES, mode, 0, 1, 3, 1, 0);
-    }
-    DS__TRY("staged", DS__WITH_HOST, DS__ROOTED, 0, 1, 1, 1, 0);
-    for (size_t i = 0;
-         i < sizeof packed / sizeof packed[0] &&
-         (packed[i] < 8 || s->now.want->what == DS_BROADCAST || s->now.want->what == DS_REDUCE);
-         i++)
-        DS__TRY("trees", DS__WITH_WIRES, DS__ROOTED, 0, packed[i], 1, 1, 0);
-    return ok;
-#undef DS__TRY
+/* Searches for a plan of many ranks. */
+static int ds__search_large(ds__search *s) {
+    ds__guesser g;
+    ds__guesser_init(&g, s);
+    return ds__guesser_lists(&g) && ds__guesser_islands(&g) && ds__guesser_spreads(&g) &&
+           ds__guesser_grids(&g) && ds__guesser_predict(&g);
 }
 
-static int ds__search_twice(ds__search *s) {
-    if (!ds__search_all(s))
+/* Tries algorithms one after the other. */
+static int ds__search_each(ds__search *s, const ds__algo *a, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!ds__search_one(s, &a[i]))
+            return 0;
+    return 1;
+}
+
+/* Tries copies from group to group in one shape, with data and sums divided among several
+   members of a group. */
+static int ds__search_shape(ds__search *s, int level, int shape, int largest) {
+    ds__algo owners = {
+        "islands", DS__WITH_TREES, DS__BY_OWNERS, level, 1, DS__ALL_RANKS, 1, shape
+    };
+    ds__algo one = { "islands", DS__WITH_TREES, DS__ROOTED, level, 1, DS__ALL_RANKS, 1, shape };
+    if (!ds__search_one(s, &owners) || !ds__search_one(s, &one))
         return 0;
-    if (s->now.p > DS__MESH || s->now.want->pieces || !s->best.name)
+    for (int ways = 1; ways <= DS__PLAN_WAYS && ways <= largest; ways++) {
+        int all = ways >= largest - 1;
+        if (!all && (ways & (ways - 1)))
+            continue;
+        /* for many ranks the arity is the number of parts of a group */
+        int parts = s->now.p > DS__PLAN_LARGE ? ways : DS__ALL_RANKS;
+        int arity = all ? DS__ALL_RANKS : ways;
+        ds__algo list = { "islands", DS__WITH_TREES, DS__IN_LIST, level, ways, parts, 1, shape };
+        ds__algo spread = { "islands", DS__WITH_TREES, DS__ROOTED, level, ways, arity, 0, shape };
+        if (!ds__search_one(s, &list) || !ds__search_one(s, &spread))
+            return 0;
+    }
+    return 1;
+}
+
+/* Tries copies from group to group, if there are several groups of more than one rank. */
+static int ds__search_islands(ds__search *s, int level) {
+    int size[DS__TOPOLOGY_MAX] = { 0 }; /* of each group, at its first rank */
+    int group[DS__TOPOLOGY_MAX];
+    int groups = 0;
+    int largest = 0;
+    ds__tree_groups_of(s->now.t, level, group);
+    for (int i = 0; i < s->now.p; i++) {
+        int first = 0;
+        while (group[first] != group[i])
+            first++;
+        groups += first == i;
+        size[first]++;
+        if (size[first] > largest)
+            largest = size[first];
+    }
+    if (groups < 2 || largest < 2)
         return 1;
+
+    int last = groups == 2 ? DS__GROUPS_CHAIN : DS__GROUPS_STAR; /* two groups have one shape */
+    for (int shape = DS__GROUPS_CHAIN; shape <= last; shape++)
+        if (!ds__search_shape(s, level, shape, largest))
+            return 0;
+    return 1;
+}
+
+/* Tries trees in which each rank forwards one of several parts. */
+static int ds__search_spreads(ds__search *s) {
+    static const int few[] = { 2, 3, 4, 6, 8, 12, 16, 32 };
+    int most = s->now.p - 1;
+    ds__algo a = { .name = "spread" };
+    for (size_t i = 0; i < sizeof few / sizeof few[0] && few[i] < most; i++) {
+        a.ways = few[i];
+        a.arity = few[i];
+        if (!ds__search_one(s, &a))
+            return 0;
+    }
+    a.ways = most;
+    a.arity = most;
+    return most < 2 || most > DS__PLAN_WAYS || ds__search_one(s, &a);
+}
+
+/* Tries trees over the wires with the least load. */
+static int ds__search_packed(ds__search *s) {
+    static const int packed[] = { 1, 2, 3, 5, 7, 13, 26, 62 };
+    int what = (int)s->now.want->what;
+    int single = what == DS_BROADCAST || what == DS_REDUCE;
+    for (size_t i = 0; i < sizeof packed / sizeof packed[0] && (packed[i] < 8 || single); i++) {
+        ds__algo a = { "trees", DS__WITH_WIRES, DS__ROOTED, 0, packed[i], 1, 1, 0 };
+        if (!ds__search_one(s, &a))
+            return 0;
+    }
+    return 1;
+}
+
+/* Searches for a plan once: all algorithms, or those that the first pass left. */
+static int ds__search_all(ds__search *s) {
+    enum { ALL = DS__ALL_RANKS };
+
+    static const ds__algo simple[] = {
+        { "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, ALL, 1, 0 },
+        { "direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, ALL, 1, 0 },
+        { "spread", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, ALL, 1, 0 },
+        { "chain", DS__WITH_TREES, DS__IN_LIST, 0, 1, 1, 1, 0 },
+    };
+    static const ds__algo trees[] = {
+        { "trees", DS__WITH_MESH, DS__ROOTED, 0, 1, 1, 1, 0 },
+        { "chain", DS__WITH_TREES, DS__ROOTED, 0, 1, 1, 1, 0 },
+        { "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 2, 1, 0 },
+        { "trees", DS__WITH_MESH, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
+        { "chain", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
+        { "staged", DS__WITH_HOST, DS__ROOTED, 0, 1, 1, 1, 0 },
+    };
+    if (s->now.p > DS__PLAN_LARGE && !s->now.want->algorithm)
+        return ds__search_large(s);
+
+    s->turn = -1;
+    return ds__search_each(s, simple, sizeof simple / sizeof simple[0]) &&
+           ds__search_islands(s, 1) && ds__search_islands(s, 2) && ds__search_spreads(s) &&
+           ds__search_each(s, trees, sizeof trees / sizeof trees[0]) && ds__search_packed(s);
+}
+
+/* Sets the limits of `near` for the second pass: a few of the best times of the first one. */
+static void ds__search_near_set(ds__search *s) {
     for (int what = 0; what < 2; what++) {
         int64_t time[DS__TRIES];
         int n = 0;
@@ -55204,6 +55467,16 @@ static int ds__search_twice(ds__search *s) {
     }
     if (s->near[0] > s->best.end * 2)
         s->near[0] = s->best.end * 2;
+}
+
+/* Searches for a plan; few ranks: a second pass tries the algorithms near the best in more
+   pieces. */
+static int ds__search_twice(ds__search *s) {
+    if (!ds__search_all(s))
+        return 0;
+    if (s->now.p > DS__MESH || s->now.want->pieces || !s->best.name)
+        return 1;
+    ds__search_near_set(s);
     s->pass = 1;
     return ds__search_all(s);
 }
@@ -55224,29 +55497,29 @@ static int ds__search_twice(ds__search *s) {
    Threads: threads of the caller. Two threads may build the same plan at once; the later one is
    freed and both get the first. */
 
-/* What is left of a draft when nobody changes it any more: one block of memory. A step comes
-   after the last of each lane only. */
+/* Copies a draft into the arrays of a plan. Of the steps that a step waits for, only the last one
+   of each lane is kept. On failure the error is set. */
 static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     ds_plan *n = &o->plan;
     size_t ranks = (size_t)d->p + 1;
     size_t lanes = ranks * DS__PLAN_LANES;
     ds_plan_step *step = ds__host_alloc((d->steps + 1) * sizeof *step);
-    ds_plan_location *spot = ds__host_alloc((d->spots + 1) * sizeof *spot);
+    ds_plan_location *location = ds__host_alloc((d->locations + 1) * sizeof *location);
     /* last: plus 1 */
     uint32_t *before = ds__host_alloc((d->links + 1) * sizeof *before);
     uint32_t *last = ds__host_alloc(lanes * sizeof *last);
     uint32_t count = 0;
     size_t *scratch = ds__host_alloc(ranks * sizeof *scratch);
     n->step = step;
-    n->spot = spot;
+    n->location = location;
     n->before = before;
     n->scratch = scratch;
-    if (!step || !spot || !before || !last || !scratch) {
+    if (!step || !location || !before || !last || !scratch) {
         ds__host_free(last);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps);
     }
-    if (d->spots)
-        memcpy(spot, d->spot, d->spots * sizeof *spot);
+    if (d->locations)
+        memcpy(location, d->location, d->locations * sizeof *location);
     memcpy(scratch, d->scratch, ranks * sizeof *scratch);
     for (uint32_t i = 0; i < d->steps; i++) {
         const ds__dstep *s = &d->step[i];
@@ -55283,20 +55556,22 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     return DS_OK;
 }
 
+/* Frees a plan, or NULL. */
 static void ds__planned_free(ds__planned *o) {
     if (!o)
         return;
     ds_allocator allocator = o->allocator; /* `o` is freed too */
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.step);
-    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.spot);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.location);
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.before);
     ds__release_to(&allocator, (void *)(uintptr_t)o->plan.scratch);
     ds__release_to(&allocator, o);
 }
 
+/* Frees all plans of a topology. */
 static void ds__plans_forget(const ds_topology *t) {
     ds__planned *gone = NULL;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     for (ds__planned **at = &ds__planned_list; *at;) {
         ds__planned *o = *at;
         if (o->topology != t->id) {
@@ -55307,7 +55582,7 @@ static void ds__plans_forget(const ds_topology *t) {
         o->next = gone;
         gone = o;
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     while (gone) {
         ds__planned *next = gone->next;
         ds__planned_free(gone);
@@ -55315,7 +55590,8 @@ static void ds__plans_forget(const ds_topology *t) {
     }
 }
 
-static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w) { /* locked */
+/* Returns the kept plan of an equal request, or NULL. ds__c.lock is held. */
+static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w) {
     for (ds__planned *o = ds__planned_list; o; o = o->next)
         if (o->topology == t->id && o->asked.what == w->what && o->asked.bytes == w->bytes &&
             o->asked.root == w->root && o->asked.item == w->item && o->asked.order == w->order &&
@@ -55325,56 +55601,77 @@ static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w
     return NULL;
 }
 
-static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds__planned **out) {
-    ds__search s;
+/* Prepares a search. Returns 0 if memory is exhausted. */
+static int ds__search_init(ds__search *s, const ds_topology *t, const ds_plan_desc *w) {
     size_t n = (size_t)t->devices + 1;
-    memset(&s, 0, sizeof s);
-    s.now.t = t;
-    s.now.want = w;
-    s.now.p = t->devices;
+    memset(s, 0, sizeof *s);
+    s->now.t = t;
+    s->now.want = w;
+    s->now.p = t->devices;
     for (int i = 0; i < t->devices; i++)
-        if (t->seat[i] >= s.now.largest)
-            s.now.largest = t->seat[i] + 1;
-    s.now.slots = DS__PLAN_SLOTS;
-    s.load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s.load);
-    s.now.scratch = ds__host_alloc(n * sizeof *s.now.scratch);
-    s.best.scratch = ds__host_alloc(n * sizeof *s.best.scratch);
-    s.now.place = ds__host_alloc(DS__PLACES * n * sizeof *s.now.place);
-    s.out = ds__host_alloc(sizeof *s.out);
-    if (s.out)
-        s.out->allocator = ds__allocator;
+        if (t->seat[i] >= s->now.largest)
+            s->now.largest = t->seat[i] + 1;
+    s->now.slots = DS__PLAN_SLOTS;
+    s->load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s->load);
+    s->now.scratch = ds__host_alloc(n * sizeof *s->now.scratch);
+    s->best.scratch = ds__host_alloc(n * sizeof *s->best.scratch);
+    s->now.place = ds__host_alloc(DS__PLACES * n * sizeof *s->now.place);
+    s->out = ds__host_alloc(sizeof *s->out);
+    if (s->out)
+        s->out->allocator = ds__allocator;
+    return s->load && s->now.scratch && s->best.scratch && s->now.place && s->out;
+}
+
+static void ds__search_deinit(ds__search *s) {
+    ds__host_free(s->load);
+    ds__draft_end(&s->now);
+    ds__draft_end(&s->best);
+}
+
+/* Computes the bound of the search. Returns 0 if memory is exhausted. */
+static int ds__search_bound_set(ds__search *s) {
+    size_t n = (size_t)s->now.p + 1;
+    const ds_plan_desc *w = s->now.want;
     double *need = ds__host_alloc(n * sizeof *need);
     char *from = ds__host_alloc(n);
-    ds_result r = DS_OK;
-    int64_t bound = need && from ? ds__bound_compute(t, w, need, from) : 0;
-    s.enough = w->pieces || w->algorithm ? 0 : bound;
-    s.now.bound = bound;
-    if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from ||
-        !ds__search_twice(&s))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
-    if (r == DS_OK && !s.best.name && w->bytes)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not support %s on this topology%s",
-                     w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
-                     w->order == DS_ORDER_ANY ? "" : ", or not in the given order");
-    if (r == DS_OK) {
-        s.out->plan.desc = s.out->asked = *w;
-        s.out->plan.desc.algorithm = s.best.name ? s.best.name : "direct";
-        snprintf(s.out->algorithm, sizeof s.out->algorithm, "%s", w->algorithm ? w->algorithm : "");
-        s.out->asked.algorithm = NULL;
-        s.out->topology = t->id;
-        s.out->plan.bound_ns = bound;
-        s.best.p = t->devices;
-        r = ds__plan_fill(&s.best, s.out);
-    }
-    ds__host_free(s.load);
+    int ok = need && from;
+    if (ok)
+        s->now.bound = ds__bound_compute(s->now.t, w, need, from);
+    s->enough = w->pieces || w->algorithm ? 0 : s->now.bound;
     ds__host_free(need);
     ds__host_free(from);
-    ds__draft_end(&s.now);
-    ds__draft_end(&s.best);
+    return ok;
+}
+
+/* Makes the public plan of the best draft. */
+static ds_result ds__search_finish(ds__search *s) {
+    const ds_plan_desc *w = s->now.want;
+    ds__planned *o = s->out;
+    if (!s->best.name && w->bytes)
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s does not support %s on this topology%s",
+                        w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
+                        w->order == DS_ORDER_ANY ? "" : ", or not in the given order");
+    o->plan.desc = o->asked = *w;
+    o->plan.desc.algorithm = s->best.name ? s->best.name : "direct";
+    snprintf(o->algorithm, sizeof o->algorithm, "%s", w->algorithm ? w->algorithm : "");
+    o->asked.algorithm = NULL;
+    o->topology = s->now.t->id;
+    o->plan.bound_ns = s->now.bound;
+    s->best.p = s->now.p;
+    return ds__plan_fill(&s->best, o);
+}
+
+/* Makes a new plan. On failure the error is set. */
+static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds__planned **out) {
+    ds__search s;
+    int ok = ds__search_init(&s, t, w) && ds__search_bound_set(&s) && ds__search_twice(&s);
+    ds_result r =
+        ok ? ds__search_finish(&s) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
     if (r == DS_OK)
         *out = s.out;
     else
         ds__planned_free(s.out);
+    ds__search_deinit(&s);
     return r;
 }
 
@@ -55403,22 +55700,23 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
     DS__REQUIRE(desc->what != DS_ALL_TO_ALL ||
                     desc->bytes / (desc->item ? desc->item : 1) % (size_t)t->devices == 0,
                 "%zu bytes cannot be split into %d equal blocks", desc->bytes, t->devices);
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__planned *o = ds__planned_find(t, desc);
     ds__planned *fresh = NULL;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds_result r = o ? DS_OK : ds__plan_build(t, desc, &fresh);
     if (r < 0)
         return r;
     if (fresh) {
-        ds__lock_take(&ds__c.lock);
-        if (!(o = ds__planned_find(t, desc))) { /* nobody was faster */
+        ds__spinlock_lock(&ds__c.lock);
+        o = ds__planned_find(t, desc);
+        if (!o) { /* no other thread made the plan meanwhile */
             fresh->next = ds__planned_list;
             ds__planned_list = o = fresh;
             atomic_store(&ds__topology_gone_fn, ds__plans_forget);
             fresh = NULL;
         }
-        ds__lock_give(&ds__c.lock);
+        ds__spinlock_unlock(&ds__c.lock);
         ds__planned_free(fresh);
     }
     *out = &o->plan;
@@ -55428,38 +55726,41 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
 DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
                                void *user) {
     DS__ENTER("ds_plan_write");
-    DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
+    DS__REQUIRE(t, "topology is NULL");
+    DS__REQUIRE(plan, "plan is NULL");
+    DS__REQUIRE(write_fn, "write_fn is NULL");
     const ds__planned *o = (const ds__planned *)plan;
-    ds__text_writer pen = { write_fn, user, 0, 0 };
+    ds__text_writer writer = { write_fn, user, 0, 0 };
     size_t copies = 0;
     for (size_t i = 0; i < plan->steps; i++)
         copies += plan->step[i].from_count == 1;
-    ds__text_writer_print(&pen, "%s of %zu bytes over %d ranks",
+    ds__text_writer_print(&writer, "%s of %zu bytes over %d ranks",
                           ds__collective_names[plan->desc.what], plan->desc.bytes, plan->ranks);
     if (plan->desc.what <= DS_REDUCE)
-        ds__text_writer_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
+        ds__text_writer_print(&writer, ", root %s", t->node[t->rank[plan->desc.root]].name);
     ds__text_writer_print(
-        &pen,
+        &writer,
         ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n",
         plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s", plan->pieces,
         plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes,
         plan->lanes == 1 ? "" : "s");
     ds__text_writer_print(
-        &pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n", (double)plan->predicted_ns / 1e3,
-        (double)plan->bound_ns / 1e3,
+        &writer, "predicted %.1f us, bound %.1f us: %.1f %% of it\n",
+        (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
         plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns : 100.0);
     for (int i = 0; i < DS__ALGO_NAMES; i++)
         if (o->best[i].ns)
-            ds__text_writer_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
+            ds__text_writer_print(&writer, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
                                   ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
                                   o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
                                   o->best[i].pieces == 1 ? "" : "s");
-    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+    return writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
+                          : DS_OK;
 }
 
 /* comm/step.h - participants and the list of steps.
 
-   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
+   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_alloc
    returns memory that lasts until ds__work_end (join.h). ds__participant_open checks a tensor and
    finds its lane and region. ds__step_add appends a step, and ds__come_after makes the next step
    of a lane wait for an earlier step.
@@ -55469,7 +55770,7 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
    reference for the others, because a thread has eight hazard pointers. After out-of-memory,
    w->r holds the first failure, and functions that return an index return DS__NO_INDEX
    (ds__step_temporary_add: 0).
-   Locks: expects no lock. ds__side_give and the look-up of a tensor take ds__c.lock for a few
+   Locks: expects no lock. ds__side_unref and the look-up of a tensor take ds__c.lock for a few
    instructions. No driver call runs under a lock of this room.
    Threads: caller's threads, each with its own ds__work. */
 
@@ -55480,13 +55781,13 @@ static void ds__work_begin(ds__work *w, const ds_comm_options *options) {
     w->lane = w->lane_first;
     w->region = w->region_first;
     w->step = w->step_first;
-    w->spot = w->spot_first;
+    w->location = w->location_first;
     w->link = NULL;
     w->strided = NULL;
     w->in = w->in_first;
-    w->lane_room = w->step_room = w->spot_room = 8;
+    w->lane_room = w->step_room = w->location_room = 8;
     w->region_room = 12;
-    w->lanes = w->regions = w->steps = w->links = w->link_room = w->spots = w->strideds =
+    w->lanes = w->regions = w->steps = w->links = w->link_room = w->locations = w->strideds =
         w->strided_room = w->most = w->temporaries = 0;
     w->forked = 0;
     w->progress = DS__WORK_LISTED;
@@ -55497,7 +55798,7 @@ static void ds__work_begin(ds__work *w, const ds_comm_options *options) {
 }
 
 /* Returns memory until ds__work_end, not initialised. NULL: out of memory, also in w->r. */
-static void *ds__work_take(ds__work *w, size_t count, size_t size) {
+static void *ds__work_alloc(ds__work *w, size_t count, size_t size) {
     size_t bytes;
     if (!__builtin_mul_overflow(count, size, &bytes) && bytes < PTRDIFF_MAX / 2) {
         bytes = (bytes + 15) & ~(size_t)15;
@@ -55530,7 +55831,7 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
                                                    size_t *room, size_t size) {
     void *at;
     size_t n = *room ? 2 * *room : 8;
-    void *fresh = ds__work_take(w, n < UINT32_MAX ? n : SIZE_MAX, size);
+    void *fresh = ds__work_alloc(w, n < UINT32_MAX ? n : SIZE_MAX, size);
     if (!fresh)
         return 0;
     memcpy(&at, array, sizeof at);
@@ -55548,11 +55849,11 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
          ? &(w)->what[(w)->what##s++]                                                           \
          : NULL)
 
-/* Returns a stream of ds__side_take to the table. */
-static void ds__side_give(ds_device device, int number) {
-    ds__lock_take(&ds__c.lock);
+/* Returns a stream of ds__side_ref to the table. */
+static void ds__side_unref(ds_device device, int number) {
+    ds__spinlock_lock(&ds__c.lock);
     ds__sides_of[ds__backend_of(device)][device.index]->taken[number] = 0;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
 }
 
 static int ds__same_device(ds_device a, ds_device b) {
@@ -55591,7 +55892,7 @@ static inline ds_result ds__lane_check(const ds__work *w, const ds__stream *s, d
 }
 
 /* Appends a lane and returns its index; DS__NO_INDEX: out of memory. Takes over the pin of the
-   stream. side: the number of a stream of ds__side_take plus 1, or 0. */
+   stream. side: the number of a stream of ds__side_ref plus 1, or 0. */
 static inline uint32_t ds__lane_add(ds__work *w, ds__stream *s, ds_stream stream, int side) {
     ds__clane *lane = DS__MORE(w, lane);
     int pinned = lane && !side && w->lanes <= DS__PINS / 2 - 1;
@@ -55749,7 +56050,8 @@ static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location 
     return (uint32_t)w->steps - 1;
 }
 
-/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes. */
+/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes.
+   */
 static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, ds__location src,
                                   size_t bytes) {
     uint32_t i = w->r < 0 || !bytes ? DS__NO_INDEX : ds__step_add(w, DS__STEP_COPY, lane, dst, src);
@@ -55760,8 +56062,8 @@ static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, 
     return i;
 }
 
-/* Appends a reduction of the inputs at w->spot[first] and all later spots. Returns the step;
-   DS__NO_INDEX: out of memory. */
+/* Appends a reduction of the inputs at w->location[first] and all later locations. Returns the
+   step; DS__NO_INDEX: out of memory. */
 static uint32_t ds__step_reduce_add(ds__work *w, uint32_t lane, ds__location dst, uint32_t first,
                                     ds__reduction reduction, size_t elements) {
     uint32_t i = ds__step_add(w, DS__STEP_REDUCE, lane, dst, (ds__location){ 0, 0 });
@@ -55769,7 +56071,7 @@ static uint32_t ds__step_reduce_add(ds__work *w, uint32_t lane, ds__location dst
         return i;
     w->step[i].reduction = reduction;
     w->step[i].first = first;
-    w->step[i].count = (uint32_t)w->spots - first;
+    w->step[i].count = (uint32_t)w->locations - first;
     w->step[i].width = elements;
     if (w->step[i].count > w->most)
         w->most = w->step[i].count;
@@ -55788,8 +56090,8 @@ static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
     w->step[step].watched = 1;
 }
 
-/* Returns 1 if kernels of a lane can use the region. On a virtual clock, kernels occupy no links, so
-   memory of other devices must be copied. */
+/* Returns 1 if kernels of a lane can use the region. On a virtual clock, kernels occupy no links,
+   so memory of other devices must be copied. */
 static int ds__step_reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
@@ -56036,7 +56338,7 @@ static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_strea
                              &(ds__comm_copy){ k->item, k->ndim, k->shape, k->dst, k->src });
     }
     for (uint32_t i = 0; i < s->count; i++)
-        w->in[i] = ds__location_at(w, w->spot[s->first + i]);
+        w->in[i] = ds__location_at(w, w->location[s->first + i]);
     return ds__comm_reduce(stream, s->reduction, dst, w->in, s->count, s->width);
 }
 
@@ -56079,8 +56381,8 @@ static void ds__steps_now(void *user) {
     }
 }
 
-/* Returns 1 if neither of the step's devices can access the other one, so that the copy goes through
-   the host. */
+/* Returns 1 if neither of the step's devices can access the other one, so that the copy goes
+   through the host. */
 static int ds__step_stages(const ds__work *w, const ds__cstep *s) {
     ds_device to = w->region[s->dst.region].device;
     ds_device from = w->region[s->src.region].device;
@@ -56126,7 +56428,7 @@ static ds_result ds__spread_run(const ds__work *w) {
                           .bytes = w->step[0].width };
     for (size_t i = 0; i < w->steps; i++)
         a.dst[i] = ds__location_at(w, w->step[i].dst);
-    ds__op op = ds__op_make(DS__OP_KERNEL);
+    ds__op op = ds__op_init(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__spread_kernel;
     op.u.kernel.items = (a.bytes + DS__SPREAD_ITEM - 1) / DS__SPREAD_ITEM;
     op.u.kernel.args_size = sizeof a;
@@ -56135,8 +56437,8 @@ static ds_result ds__spread_run(const ds__work *w) {
     return ds__stream_submit(s, &op);
 }
 
-/* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no copy
-   goes through the host. */
+/* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no
+   copy goes through the host. */
 static int ds__steps_small(const ds__work *w) {
     const size_t most = w->lane[0].s->driver->inline_bytes;
     size_t all = 0;
@@ -56197,17 +56499,17 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
    records uses of memory with the allocator, and frees the temporary memory. ds__join_streams
    makes all lanes wait for each other.
    ds__fork_capture extends a stream capture to all lanes. ds__work_end closes a ds__work.
-   ds__event_take and ds__event_give keep a stock of events for each device.
+   ds__join_event_create and ds__join_event_destroy keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
    a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
    first failure is reported. An event returns to the stock as soon as its waits are enqueued,
    because a wait keeps the record of that moment.
-   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone. No driver call
-   runs under it.
-   Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
-   and takes no lock. */
+   Locks: ds__join_event_create and ds__join_event_destroy take ds__c.lock for the stock alone. No
+   driver call runs under it.
+   Threads: caller's threads, each with its own ds__work. ds__join_events_deinit runs in ds_shutdown
+   only and takes no lock. */
 
 /* The lane of the last step waits for all other lanes with steps, then all lanes wait for that
    lane: often no other lane has steps. all: as if each lane had steps. */
@@ -56267,7 +56569,7 @@ __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
 }
 
 /* Closes a ds__work: joins lanes that a failed call has forked into a capture, and releases all
-   lanes and the memory of ds__work_take. */
+   lanes and the memory of ds__work_alloc. */
 static void ds__work_end(ds__work *w) {
     if (DS__UNLIKELY(w->forked))
         ds__fork_undo(w);
@@ -56277,7 +56579,7 @@ static void ds__work_end(ds__work *w) {
         else
             ds__unref(&ds__g.streams, w->lane[i].s);
         if (w->lane[i].side)
-            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
+            ds__side_unref(w->lane[i].device, w->lane[i].side - 1);
     }
     while (w->chunks) {
         void **chunk = w->chunks;
@@ -56290,7 +56592,7 @@ static void ds__work_end(ds__work *w) {
 static ds_result ds__begin_lanes(ds__work *w) {
     ds_result r = DS_OK;
     size_t n = w->lanes;
-    unsigned char *touches = ds__work_take(w, n, n);
+    unsigned char *touches = ds__work_alloc(w, n, n);
     if (!touches)
         return w->r;
     memset(touches, 0, n * n);
@@ -56300,7 +56602,7 @@ static ds_result ds__begin_lanes(ds__work *w) {
         if (s->kind != DS__STEP_REDUCE)
             touches[s->lane * n + w->region[s->src.region].lane] = 1;
         for (uint32_t k = 0; k < s->count; k++)
-            touches[s->lane * n + w->region[w->spot[s->first + k].region].lane] = 1;
+            touches[s->lane * n + w->region[w->location[s->first + k].region].lane] = 1;
     }
     for (size_t i = 0; i < n * n && r == DS_OK; i++)
         if (touches[i] && i / n != i % n)
@@ -56330,34 +56632,34 @@ static ds_result ds__note_uses(const ds__work *w) {
 }
 
 /* Takes an event of a device from the stock, or creates one. */
-static ds_result ds__event_take(ds_device device, ds_event *out) {
+static ds_result ds__join_event_create(ds_device device, ds_event *out) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     *out = e->count ? e->at[--e->count] : (ds_event){ 0 };
-    ds__lock_give(&ds__c.lock);
-    return out->id ? DS_OK : ds__event_new(0, NULL, out);
+    ds__spinlock_unlock(&ds__c.lock);
+    return out->id ? DS_OK : ds__event_create(0, NULL, out);
 }
 
 /* Returns an event to the stock, or destroys it if the stock is full. A zero handle is allowed. */
-static void ds__event_give(ds_device device, ds_event event) {
+static void ds__join_event_destroy(ds_device device, ds_event event) {
     ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     if (!event.id)
         return;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     int kept = e->count < DS__SPARE_EVENTS;
     if (kept)
         e->at[e->count++] = event;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     if (!kept)
-        ds__event_drop(event);
+        ds__use_event_destroy(event);
 }
 
 /* Destroys the stocks. Called by ds_shutdown. */
-static void ds__events_end(void) {
+static void ds__join_events_deinit(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++)
             while (ds__spares[b][i].count)
-                ds__event_drop(ds__spares[b][i].at[--ds__spares[b][i].count]);
+                ds__use_event_destroy(ds__spares[b][i].at[--ds__spares[b][i].count]);
 }
 
 /* In sync debug mode, warns or fails if the collective makes the host wait. */
@@ -56374,7 +56676,7 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
 
 /* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
-    ds__seen_operand *list = ds__work_take(w, w->regions, sizeof *list);
+    ds__seen_operand *list = ds__work_alloc(w, w->regions, sizeof *list);
     size_t n = 0;
     for (size_t i = 0; list && i < w->regions; i++) {
         const ds__region *g = &w->region[i];
@@ -56386,7 +56688,7 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
             o.writes |= s->dst.region == i;
             o.reads |= s->kind != DS__STEP_REDUCE && s->src.region == i;
             for (uint32_t j = 0; j < s->count; j++)
-                o.reads |= w->spot[s->first + j].region == i;
+                o.reads |= w->location[s->first + j].region == i;
         }
         list[n++] = o;
     }
@@ -56403,7 +56705,7 @@ static ds_result ds__work_prepare(ds__work *w) {
             return r;
     }
     if (w->most > sizeof w->in_first / sizeof *w->in_first) {
-        w->in = ds__work_take(w, w->most, sizeof *w->in);
+        w->in = ds__work_alloc(w, w->most, sizeof *w->in);
         if (!w->in)
             return w->r;
     }
@@ -56462,7 +56764,7 @@ static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s) {
     w->progress = DS__WORK_STARTED;
     if (!s->watched)
         return DS_OK;
-    r = ds__event_take(l->device, &s->done);
+    r = ds__join_event_create(l->device, &s->done);
     return r < 0 ? r : ds__event_record(s->done, l->stream, DS__OP_RECORD);
 }
 
@@ -56520,7 +56822,7 @@ static ds_result ds__work_steps(ds__work *w) {
     ds_result end = ds__work_finish(w);
     ds__tls.mute -= r < 0;
     for (size_t i = 0; i < w->steps && w->progress != DS__WORK_RAN; i++)
-        ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
+        ds__join_event_destroy(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__tls.unwatched--;
     if (r == DS_OK)
         r = end;
@@ -56544,12 +56846,12 @@ static ds_result ds__work_run(ds__work *w) {
 /* comm/result.h - checks, options and results of collectives.
 
    Compares participants with each other (ds__same_dtype, ds__same_shape,
-   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_make,
-   ds__results_drop), and checks the options. DS__COMM_BEGIN opens a public function; DS__COMM_READY
-   does the same without DS__ENTER.
+   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_create,
+   ds__results_destroy), and checks the options. DS__COMM_BEGIN opens a public function;
+   DS__COMM_READY does the same without DS__ENTER.
 
    Invariants: an overlap is found only between tensors without gaps; other overlaps are the
-   caller's responsibility. ds__results_drop sets every result to NULL. DS__COMM_READY expects a
+   caller's responsibility. ds__results_destroy sets every result to NULL. DS__COMM_READY expects a
    variable `options` in the calling function and replaces NULL by the default options. While a
    capture is open, ds__results_lanes finds the lanes of all results before the first result is
    allocated.
@@ -56662,8 +56964,8 @@ static ds_result ds__destination_lane(ds__work *w, const ds__destination *to, ui
 }
 
 /* Creates a tensor like `like` at a destination, and opens it as a participant. */
-static ds_result ds__result_make(ds__work *w, const ds__dims *like, const ds__destination *to,
-                                 ds__participant *p, ds_tensor **out) {
+static ds_result ds__result_create(ds__work *w, const ds__dims *like, const ds__destination *to,
+                                   ds__participant *p, ds_tensor **out) {
     ds_stream stream = { 0 };
     uint32_t lane;
     ds_result r = ds__destination_lane(w, to, &lane);
@@ -56685,7 +56987,7 @@ static int ds__result_is_alias(const ds__work *w, ds_device device, const ds__pa
 }
 
 /* Frees results of a failed call, and sets them to NULL. */
-static void ds__results_drop(ds_tensor **out, size_t count) {
+static void ds__results_destroy(ds_tensor **out, size_t count) {
     ds__tls.mute++;
     for (size_t i = 0; i < count; i++) {
         if (out[i]) {
@@ -56730,11 +57032,11 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
 
 /* Returns uninitialised participants until ds__work_end; NULL: out of memory, also in w->r. */
 static ds__participant *ds__participants_alloc(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__participant));
+    return ds__work_alloc(w, count, sizeof(ds__participant));
 }
 
 /* Destroys the streams of plans. Called by ds_shutdown. */
-static void ds__sides_end(void) {
+static void ds__sides_deinit(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
             ds__sides *all = ds__sides_of[b][i];
@@ -56746,19 +57048,19 @@ static void ds__sides_end(void) {
 }
 
 /* Called by ds_shutdown. */
-static void ds__comm_end(void) {
-    ds__sides_end();
-    ds__events_end();
-    ds__comm_kernels_end();
+static void ds__comm_deinit(void) {
+    ds__sides_deinit();
+    ds__join_events_deinit();
+    ds__comm_kernels_deinit();
 }
 
-static const ds__module ds__comm_module = { .shutdown = ds__comm_end };
+static const ds__module ds__comm_module = { .shutdown = ds__comm_deinit };
 
 /* Prepares tensors and the module of collectives. */
 static ds_result ds__comm_setup(void) {
     ds_result r = ds__tensor_setup();
     if (r == DS_OK)
-        ds__module_start(DS__MODULE_COMM, &ds__comm_module);
+        ds__module_add(DS__MODULE_COMM, &ds__comm_module);
     return r;
 }
 
@@ -56778,15 +57080,15 @@ static ds_result ds__comm_setup(void) {
 /* comm/side_stream.h - streams for the additional lanes of plans.
 
    Reserves one of the library's own streams as an additional lane of a list (ds__side_lane,
-   ds__side_take). There are at most 64 such streams on each device (ds__sides).
+   ds__side_ref). There are at most 64 such streams on each device (ds__sides).
 
-   Invariants: a stream that is marked as taken belongs to one list until ds__side_give. The
+   Invariants: a stream that is marked as taken belongs to one list until ds__side_unref. The
    handle at an index of ds__sides does not change before ds_shutdown. An idle stream is
    preferred to a new one, and a new one to a busy one. A stream that captures is never taken. If
    all streams are taken, the additional lane is the given lane itself.
-   Locks: ds__side_take takes ds__c.lock for the table alone. Streams are queried and created
+   Locks: ds__side_ref takes ds__c.lock for the table alone. Streams are queried and created
    without that lock.
-   Threads: caller's threads, several at the same time. ds__sides_end runs in ds_shutdown only
+   Threads: caller's threads, several at the same time. ds__sides_deinit runs in ds_shutdown only
    and takes no lock. */
 
 /* Returns 1 if the stream has no pending work. While a capture is open, a query could invalidate
@@ -56813,9 +57115,9 @@ static int ds__side_is_free(ds_stream stream, int *out_captures) {
 /* Returns the table of a device, which is created at first use. NULL: out of memory. */
 static ds__sides *ds__sides_get(ds_device device) {
     ds__sides **at = &ds__sides_of[ds__backend_of(device)][device.index];
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     ds__sides *all = *at;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     if (all)
         return all;
     ds__sides *fresh = ds__host_alloc(sizeof *fresh);
@@ -56823,27 +57125,27 @@ static ds__sides *ds__sides_get(ds_device device) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
         return NULL;
     }
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     if (!*at) {
         *at = fresh;
         fresh = NULL;
     }
     all = *at;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds__host_free(fresh); /* another thread was faster */
     return all;
 }
 
 /* Marks the first stream from number `first` on that is not taken. Returns its number; -1: none. */
 static int ds__side_mark(ds__sides *all, int first) {
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     while (first < all->count && all->taken[first])
         first++;
     if (first == all->count)
         first = -1;
     else
         all->taken[first] = 1;
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     return first;
 }
 
@@ -56858,7 +57160,7 @@ static int ds__side_take_idle(ds_device device, ds__sides *all, int *busy) {
         if (*busy < 0 && !captures)
             *busy = i;
         else
-            ds__side_give(device, i);
+            ds__side_unref(device, i);
     }
     return -1;
 }
@@ -56866,24 +57168,24 @@ static int ds__side_take_idle(ds_device device, ds__sides *all, int *busy) {
 /* Takes a new stream. *number stays -1 if the table is full. */
 static ds_result ds__side_create(ds_device device, ds__sides *all, int *number) {
     ds_stream fresh = { 0 };
-    ds_result r = ds__stream_new(device, DS__STREAM_NEW, 0, 0, "a plan's", &fresh);
+    ds_result r = ds__stream_create(device, DS__STREAM_NEW, 0, 0, "a plan's", &fresh);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__c.lock);
+    ds__spinlock_lock(&ds__c.lock);
     if (all->count < DS__SIDES) {
         all->at[all->count] = fresh;
         all->taken[all->count] = 1;
         *number = all->count++;
         fresh.id = 0;
     }
-    ds__lock_give(&ds__c.lock);
+    ds__spinlock_unlock(&ds__c.lock);
     ds__stream_end(fresh);
     return DS_OK;
 }
 
 /* Takes a stream of a device: an idle one, else a new one, else a busy one. *out_number -1: all are
    taken. */
-static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number) {
+static ds_result ds__side_ref(ds_device device, ds_stream *out, int *out_number) {
     int busy;
     ds_result r = DS_OK;
     ds__sides *all = ds__sides_get(device);
@@ -56897,7 +57199,7 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     if (*out_number < 0)
         *out_number = busy;
     else if (busy >= 0)
-        ds__side_give(device, busy);
+        ds__side_unref(device, busy);
     if (*out_number < 0)
         return r;
     *out = all->at[*out_number];
@@ -56911,7 +57213,7 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
     ds_device device = w->lane[like].device;
     uint32_t lane = DS__NO_INDEX;
     int number = -1;
-    ds_result r = ds__side_take(device, &stream, &number);
+    ds_result r = ds__side_ref(device, &stream, &number);
     if (r == DS_OK && number < 0)
         return like;
     if (r == DS_OK) {
@@ -56920,7 +57222,7 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
             lane = ds__lane_add(w, s, stream, number + 1);
         if (lane != DS__NO_INDEX)
             return lane;
-        ds__side_give(device, number);
+        ds__side_unref(device, number);
         r = s ? w->r : DS_ERR_INVALID_HANDLE;
     }
     if (w->r == DS_OK)
@@ -56980,7 +57282,8 @@ typedef struct ds__schedule {
     uint32_t *scratch; /* of each rank and of the host: its region */
 } ds__schedule;
 
-/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error. */
+/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error.
+   */
 __attribute__((format(printf, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
                                                                 ...) {
     char why[200];
@@ -57057,8 +57360,8 @@ static int ds__follow_open(ds__work *w, ds__follow *f, const ds__participant *ea
     if (w->r < 0 || !f->want.bytes || !ds__follow_matches(w, each, count, one, &root))
         return 0;
     f->ranks = count;
-    f->lane = ds__work_take(w, count, sizeof *f->lane);
-    f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
+    f->lane = ds__work_alloc(w, count, sizeof *f->lane);
+    f->in = f->lane ? ds__work_alloc(w, 2 * count, sizeof *f->in) : NULL;
     if (!f->in)
         return 0;
     f->out = f->in + count;
@@ -57137,8 +57440,8 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
         if (s->to.rank == (int)rank && s->to.buffer == DS_PLAN_OUTPUT)
             written += s->bytes;
         for (uint32_t k = 0; k < s->from_count; k++)
-            if (plan->spot[s->from + k].rank == (int)rank &&
-                plan->spot[s->from + k].buffer == DS_PLAN_INPUT)
+            if (plan->location[s->from + k].rank == (int)rank &&
+                plan->location[s->from + k].buffer == DS_PLAN_INPUT)
                 read += s->bytes;
     }
     if (read == in->p->d.bytes && written == out->p->d.bytes)
@@ -57194,12 +57497,12 @@ static void ds__schedule_add_scratch(ds__work *w, const ds__follow *f, ds__sched
 /* Appends a sum of the plan. */
 static uint32_t ds__schedule_add_sum(ds__work *w, const ds__follow *f, const ds__schedule *c,
                                      const ds_plan_step *s, uint32_t lane) {
-    uint32_t first = (uint32_t)w->spots;
+    uint32_t first = (uint32_t)w->locations;
     for (uint32_t k = 0; k < s->from_count; k++) {
-        ds__location *spot = DS__MORE(w, spot);
-        if (!spot)
+        ds__location *location = DS__MORE(w, location);
+        if (!location)
             return DS__NO_INDEX;
-        *spot = ds__schedule_location(c, f, c->plan->spot[s->from + k]);
+        *location = ds__schedule_location(c, f, c->plan->location[s->from + k]);
     }
     return ds__step_reduce_add(w, lane, ds__schedule_location(c, f, s->to), first, f->reduction,
                                s->bytes / f->want.item);
@@ -57208,7 +57511,7 @@ static uint32_t ds__schedule_add_sum(ds__work *w, const ds__follow *f, const ds_
 /* Appends step i of the plan. A copy to its own place is left out. */
 static void ds__schedule_add_step(ds__work *w, const ds__follow *f, ds__schedule *c, size_t i) {
     const ds_plan_step *s = &c->plan->step[i];
-    const ds_plan_location *from = &c->plan->spot[s->from];
+    const ds_plan_location *from = &c->plan->location[s->from];
     size_t at = (size_t)s->rank * c->lanes + (size_t)s->lane;
     uint32_t lane = c->lane[at];
     ds__location dst = ds__schedule_location(c, f, s->to);
@@ -57242,10 +57545,10 @@ static void ds__schedule_complete_output(ds__work *w, const ds__schedule *c, siz
 static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
     size_t p = f->ranks;
     ds__schedule c = { .plan = plan, .lanes = (size_t)plan->lanes };
-    c.lane = ds__work_take(w, p * c.lanes, sizeof *c.lane);
-    c.last = ds__work_take(w, p * c.lanes, sizeof *c.last);
-    c.step = ds__work_take(w, plan->steps, sizeof *c.step);
-    c.scratch = ds__work_take(w, p + 1, sizeof *c.scratch);
+    c.lane = ds__work_alloc(w, p * c.lanes, sizeof *c.lane);
+    c.last = ds__work_alloc(w, p * c.lanes, sizeof *c.last);
+    c.step = ds__work_alloc(w, plan->steps, sizeof *c.step);
+    c.scratch = ds__work_alloc(w, p + 1, sizeof *c.scratch);
     if (w->r < 0)
         return;
     ds__schedule_open_lanes(w, f, &c);
@@ -57354,7 +57657,7 @@ static int ds__broadcast_follow(ds__work *w, const ds__participant *from, uint32
         return ds__follow_not(w, "the single tensor is on %s:%d, which is not a rank",
                               ds__type_name(from->d.device.type), from->d.device.index);
     b.each = ds__participants_alloc(w, p);
-    b.to = b.each ? ds__work_take(w, p + count, sizeof *b.to) : NULL;
+    b.to = b.each ? ds__work_alloc(w, p + count, sizeof *b.to) : NULL;
     if (!b.to)
         return 0;
     memset(b.to, 0, (p + count) * sizeof *b.to);
@@ -57433,12 +57736,12 @@ DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *dev
         if (r == DS_OK && ds__result_is_alias(&w, d.device, &from))
             r = ds__tensor_show(tensor, &from.d, &out[i]);
         else if (r == DS_OK)
-            r = ds__result_make(&w, &from.d, &d, &to[made++], &out[i]);
+            r = ds__result_create(&w, &from.d, &d, &to[made++], &out[i]);
     }
     if (r == DS_OK)
         r = ds__broadcast_run(&w, &from, to, made);
     if (r < 0)
-        ds__results_drop(out, count);
+        ds__results_destroy(out, count);
     ds__work_end(&w);
     return r;
 }
@@ -57594,9 +57897,9 @@ static ds_result ds__scatter_run(ds__parts *a, const ds__participant *from) {
 }
 
 /* Creates the results. Those of DS_COMM_ALIAS are no pieces of the call. */
-static ds_result ds__scatter_make(ds__parts *a, const ds_tensor *tensor, const ds_device *devices,
-                                  const ds__chunks *chunks, ds__participant *from,
-                                  ds_tensor **out) {
+static ds_result ds__scatter_results_create(ds__parts *a, const ds_tensor *tensor,
+                                            const ds_device *devices, const ds__chunks *chunks,
+                                            ds__participant *from, ds_tensor **out) {
     ds__work *w = &a->w;
     int64_t size = a->whole.d.shape[a->dim];
     int64_t at = 0;
@@ -57612,7 +57915,7 @@ static ds_result ds__scatter_make(ds__parts *a, const ds_tensor *tensor, const d
         if (r == DS_OK && ds__result_is_alias(w, to.device, &a->whole))
             r = ds__tensor_show(tensor, &piece->d, &out[i]);
         else if (r == DS_OK)
-            r = ds__result_make(w, &piece->d, &to, &a->part[a->count++], &out[i]);
+            r = ds__result_create(w, &piece->d, &to, &a->part[a->count++], &out[i]);
     }
     return r == DS_OK && a->count ? ds__work_settle(w) : r;
 }
@@ -57641,11 +57944,11 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
     if (r == DS_OK)
         r = ds__chunks_init(&chunks, chunk_sizes, count, a.whole.d.shape[a.dim], a.dim);
     if (r == DS_OK)
-        r = ds__scatter_make(&a, tensor, devices, &chunks, from, out);
+        r = ds__scatter_results_create(&a, tensor, devices, &chunks, from, out);
     if (r == DS_OK)
         r = ds__scatter_run(&a, from);
     if (r < 0)
-        ds__results_drop(out, count);
+        ds__results_destroy(out, count);
     else if (out_count)
         *out_count = chunks.count;
     ds__work_end(&a.w);
@@ -57798,11 +58101,11 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
     if (r == DS_OK)
         r = ds__gather_open(&a, tensors, &whole);
     if (r == DS_OK)
-        r = ds__result_make(&a.w, &whole, &to, &a.whole, out);
+        r = ds__result_create(&a.w, &whole, &to, &a.whole, out);
     if (r == DS_OK)
         r = ds__gather_run(&a);
     if (r < 0)
-        ds__results_drop(out, 1);
+        ds__results_destroy(out, 1);
     ds__work_end(&a.w);
     return r;
 }
@@ -57880,7 +58183,7 @@ static void ds__sources_of(ds__work *w, const ds__participant *in, size_t count,
 
 /* Returns uninitialised sources until ds__work_end; NULL: out of memory, also in w->r. */
 static ds__source *ds__sources_alloc(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__source));
+    return ds__work_alloc(w, count, sizeof(ds__source));
 }
 
 /* Reduces a slice of all inputs to the same slice of `dst`, on the lane of `dst`. Inputs outside
@@ -57892,7 +58195,7 @@ static uint32_t ds__reduce_slice(ds__work *w, ds__location dst, const ds__source
     size_t item = (ds_dtype_get_size)(reduction.dtype);
     size_t bytes = (size_t)slice.size * item;
     ptrdiff_t offset = (ptrdiff_t)(slice.begin * (int64_t)item);
-    uint32_t first = (uint32_t)w->spots;
+    uint32_t first = (uint32_t)w->locations;
     if (w->r < 0 || !slice.size)
         return DS__NO_INDEX;
     for (size_t i = 0; i < count; i++) {
@@ -57903,10 +58206,10 @@ static uint32_t ds__reduce_slice(ds__work *w, ds__location dst, const ds__source
             ds__step_copy_add(w, lane, here, at, bytes);
             at = here;
         }
-        ds__location *spot = DS__MORE(w, spot);
-        if (!spot)
+        ds__location *location = DS__MORE(w, location);
+        if (!location)
             return DS__NO_INDEX;
-        *spot = at;
+        *location = at;
     }
     dst.offset += offset;
     return ds__step_reduce_add(w, lane, dst, first, reduction, (size_t)slice.size);
@@ -58016,15 +58319,15 @@ static ds_result ds__reduce_open_lists(ds__work *w, const ds__tensor_lists *t, d
 }
 
 /* Creates the results, and reduces to them. */
-static ds_result ds__reduce_make(ds__work *w, const ds__tensor_lists *t, ds_reduce_op op,
-                                 ds_device destination, const ds__participant *in,
-                                 ds_tensor **out) {
+static ds_result ds__reduce_results_create(ds__work *w, const ds__tensor_lists *t, ds_reduce_op op,
+                                           ds_device destination, const ds__participant *in,
+                                           ds_tensor **out) {
     ds__participant *to = ds__participants_alloc(w, t->count);
     ds__source *sources = ds__sources_alloc(w, t->lists);
     ds_result r = w->r;
     for (size_t k = 0; k < t->count && r == DS_OK; k++) {
         ds__destination at = { destination, k, DS__NO_LIST };
-        r = ds__result_make(w, &in[k * t->lists].d, &at, &to[k], &out[k]);
+        r = ds__result_create(w, &in[k * t->lists].d, &at, &to[k], &out[k]);
     }
     if (r == DS_OK && t->count)
         r = ds__work_settle(w);
@@ -58050,12 +58353,12 @@ static ds_result ds__reduce_lists(const ds__tensor_lists *t, ds_reduce_op op, ds
     if (r == DS_OK)
         r = ds__reduce_open_lists(&w, t, op, destination, in);
     if (r == DS_OK && !(t->lists == 1 && o->flags & DS_COMM_ALIAS))
-        r = ds__reduce_make(&w, t, op, destination, in, out);
+        r = ds__reduce_results_create(&w, t, op, destination, in, out);
     else
         for (size_t k = 0; k < t->count && r == DS_OK; k++)
             r = ds__tensor_show(t->tensor[k], &in[k].d, &out[k]);
     if (r < 0)
-        ds__results_drop(out, t->count);
+        ds__results_destroy(out, t->count);
     ds__work_end(&w);
     return r;
 }
@@ -58248,7 +58551,8 @@ static int ds__all_is_in_place(const ds__all *a, size_t i, int rule) {
     }
 }
 
-/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows it. */
+/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows it.
+   */
 static ds_result ds__all_check_disjoint(const ds__all *a, int rule) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
@@ -58269,7 +58573,8 @@ static ds_result ds__all_check_reducible(const ds__all *a, ds_reduce_op op) {
     return r;
 }
 
-/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension 0. */
+/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension 0.
+   */
 static ds_result ds__all_check_sizes(const ds__participant *many, const char *words,
                                      const ds__participant *one, const char *other, size_t count) {
     int64_t n;
@@ -58599,8 +58904,8 @@ static ds__source ds__bucket_pack(ds__coalesced *a, const ds__bucket *b, size_t 
     return buffer;
 }
 
-/* Creates the results of a bucket as views of a buffer on their device. Each has the dimension order
-   of its tensor. The buffer is freed with the last view. */
+/* Creates the results of a bucket as views of a buffer on their device. Each has the dimension
+   order of its tensor. The buffer is freed with the last view. */
 static ds_result ds__bucket_show(const ds__coalesced *a, const ds__bucket *b, const ds_tensor *flat,
                                  ds_tensor **out) {
     size_t at = 0;
@@ -58620,7 +58925,7 @@ static ds_result ds__bucket_show(const ds__coalesced *a, const ds__bucket *b, co
 
 /* Creates the buffers of a bucket on all destinations, with the results. Host memory without a
    stream goes to the lane of the tensors. */
-static ds_result ds__bucket_make(ds__coalesced *a, const ds__bucket *b, ds__participant *to) {
+static ds_result ds__bucket_create(ds__coalesced *a, const ds__bucket *b, ds__participant *to) {
     ds__work *w = &a->w;
     int64_t size = (int64_t)b->bytes;
     ds__dims like;
@@ -58628,12 +58933,12 @@ static ds_result ds__bucket_make(ds__coalesced *a, const ds__bucket *b, ds__part
         ds__dims_read(ds_uint8(), 1, &size, NULL, ds__name_of("the buffer", DS__NO_LIST), &like);
     for (size_t k = 0; k < a->destinations && r == DS_OK; k++) {
         ds_tensor *flat = NULL;
-        r = ds__result_make(w, &like, &a->to[k], &to[k], &flat);
+        r = ds__result_create(w, &like, &a->to[k], &to[k], &flat);
         if (r == DS_OK && ds__lane_of(w, &to[k]) == DS__NO_INDEX)
             w->region[to[k].at.region].lane = ds__lane_of(w, &a->in[0]);
         if (r == DS_OK)
             r = ds__bucket_show(a, b, flat, &a->out[a->to[k].index * a->count]);
-        ds__results_drop(&flat, 1);
+        ds__results_destroy(&flat, 1);
     }
     return r;
 }
@@ -58647,7 +58952,7 @@ static ds_result ds__bucket_send(ds__coalesced *a, const ds__bucket *b) {
     ds__participant *to = ds__participants_alloc(w, a->destinations);
     if (!to)
         return w->r;
-    ds_result r = ds__bucket_make(a, b, to);
+    ds_result r = ds__bucket_create(a, b, to);
     if (r < 0 || !bytes)
         return r < 0 ? r : w->r;
     int64_t size = (int64_t)bytes;
@@ -58743,8 +59048,8 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     a.destinations = device_count;
     a.out = out;
     a.in = ds__participants_alloc(&a.w, count);
-    a.bucket = ds__work_take(&a.w, count, sizeof *a.bucket);
-    a.to = ds__work_take(&a.w, device_count, sizeof *a.to);
+    a.bucket = ds__work_alloc(&a.w, count, sizeof *a.bucket);
+    a.to = ds__work_alloc(&a.w, device_count, sizeof *a.to);
     ds_result r = a.w.r;
     if (r == DS_OK)
         memset(a.bucket, 0, count * sizeof *a.bucket);
@@ -58757,7 +59062,7 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     if (r == DS_OK && a.destinations)
         r = ds__coalesced_run(&a, buffer_size ? buffer_size : USUAL_SIZE);
     if (r < 0 && out)
-        ds__results_drop(out, results);
+        ds__results_destroy(out, results);
     ds__work_end(&a.w);
     return r;
 }
@@ -60504,8 +60809,8 @@ static const struct {
 /* rng/generator.h - generators: objects, reference counts, creation.
 
    Defines a generator (ds__generator), the part of a generator that a graph uses
-   (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_new creates a
-   generator, ds__generator_of returns the one of a device, and ds__generator_drop gives a
+   (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_create creates a
+   generator, ds__generator_of returns the one of a device, and ds__generator_unref gives a
    reference back. ds__rng_shutdown frees what rng/ has.
 
    Policy:
@@ -60523,7 +60828,7 @@ static const struct {
    Locks: the order is ds__rng.launching, a generator's `lock`, then ds__rng.lock or
    ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
    `users` and the lists; no driver call is made under it.
-   Threads: any thread. ds__generator_drop also runs on threads of the library, when a graph ends
+   Threads: any thread. ds__generator_unref also runs on threads of the library, when a graph ends
    there. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs end after it and
    release their objects then. */
 
@@ -60557,9 +60862,9 @@ typedef struct ds__rng_graph {
 } ds__rng_graph;
 
 static struct {
-    ds__lock lock; /* of what follows */
+    ds__spinlock lock; /* of what follows */
     int ready;
-    uint32_t room;
+    size_t room;
     uint32_t used;
     ds__generator **slot; /* by index; a handle is valid if the generator's id equals it */
     uint32_t generation;
@@ -60574,7 +60879,7 @@ static struct {
 
 static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
 
-static void ds__generator_free(ds__generator *g) {
+static void ds__generator_destroy(ds__generator *g) {
     if (!g)
         return;
     ds__mutex_destroy(&g->lock);
@@ -60583,12 +60888,12 @@ static void ds__generator_free(ds__generator *g) {
 }
 
 /* Drops a reference; the last one frees the generator. Takes ds__rng.lock. */
-static void ds__generator_drop(ds__generator *g) {
-    ds__lock_take(&ds__rng.lock);
+static void ds__generator_unref(ds__generator *g) {
+    ds__spinlock_lock(&ds__rng.lock);
     int last = --g->users == 0;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     if (last)
-        ds__generator_free(g);
+        ds__generator_destroy(g);
 }
 
 /* Returns the threads of a multiprocessor, by the table of compute capabilities in NVIDIA's
@@ -60645,7 +60950,7 @@ static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *thre
 
 /* Creates a generator with one user. d->device is resolved, and d->seed is taken as it is, also
    0. */
-static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
+static ds_result ds__generator_create(const ds_rng_desc *d, ds__generator **out) {
     int multiprocessors = d->multiprocessors;
     int threads = d->threads_per_multiprocessor;
     *out = NULL;
@@ -60677,7 +60982,7 @@ static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
 /* Frees the device memory and the event of every graph's object. A graph that still has one
    releases the object itself, and finds that the memory is gone. */
 static void ds__rng_shutdown_graphs(void) {
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     while (ds__rng.all) {
         ds__rng_graph *u = ds__rng.all;
         uint64_t *state = u->state;
@@ -60685,18 +60990,18 @@ static void ds__rng_shutdown_graphs(void) {
         ds_device device = u->device;
         ds__rng.all = u->all;
         u->state = NULL;
-        ds__lock_give(&ds__rng.lock);
+        ds__spinlock_unlock(&ds__rng.lock);
         ds__event *e = ds__pin(&ds__g.events, read.id);
         if (e) {
-            ds__table_kill(&ds__g.events, e);
+            ds__table_invalidate(&ds__g.events, e);
             ds__unpin(&ds__g.events, e);
         }
         DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
-        ds__lock_take(&ds__rng.lock);
+        ds__spinlock_lock(&ds__rng.lock);
     }
     ds__rng_graph *idle = ds__rng.idle;
     ds__rng.idle = NULL;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
 
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
@@ -60713,12 +61018,12 @@ static void ds__rng_shutdown_generators(void) {
         ds__log_warn("generator \"%s\", created at %s:%d, was not destroyed",
                      g->label ? g->label : "", g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
-        ds__generator_drop(g);
+        ds__generator_unref(g);
     }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
             if (ds__rng.own[b][i])
-                ds__generator_drop(ds__rng.own[b][i]);
+                ds__generator_unref(ds__rng.own[b][i]);
             ds__rng.own[b][i] = NULL;
         }
 }
@@ -60728,7 +61033,7 @@ static void ds__rng_shutdown_kernels(void) {
         uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
         if (k) {
-            ds__table_kill(&ds__g.kernels, k);
+            ds__table_invalidate(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
         ds__host_free(ds__rng.text[i]);
@@ -60753,7 +61058,7 @@ static const ds__module ds__rng_module = { .shutdown = ds__rng_shutdown };
 static void ds__rng_setup(void) { /* the lock is held */
     if (ds__rng.ready)
         return;
-    ds__module_start(DS__MODULE_RNG, &ds__rng_module);
+    ds__module_add(DS__MODULE_RNG, &ds__rng_module);
     ds__rng.ready = 1;
 }
 
@@ -60763,18 +61068,18 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     DS__RESOLVE(device);
     ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index];
     ds__generator *fresh = NULL;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     *out = *at;
     if (*out)
         (*out)->users++;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     if (*out)
         return DS_OK;
     ds_rng_desc desc = { .device = device, .mapping = DS_RNG_ELEMENT, .seed = ds__os_cookie() };
-    ds_result r = ds__generator_new(&desc, &fresh);
+    ds_result r = ds__generator_create(&desc, &fresh);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__rng_setup();
     if (!*at) {
         *at = fresh;
@@ -60782,20 +61087,20 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     }
     *out = *at;
     (*out)->users++;
-    ds__lock_give(&ds__rng.lock);
-    ds__generator_free(fresh);
+    ds__spinlock_unlock(&ds__rng.lock);
+    ds__generator_destroy(fresh);
     return DS_OK;
 }
 
 /* rng/generator_api.h - public functions for generators.
 
    Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_get_default, ds_rng_get_info and
-   ds_rng_set_mapping. ds__generator_take returns the generator of a handle, for all rooms of
+   ds_rng_set_mapping. ds__generator_ref returns the generator of a handle, for all rooms of
    rng/. ds__generator_free_of_capture reports an error while an open capture uses the generator.
 
    Invariants: a handle is a generation and an index in ds__rng.slot. A device's generator is
    named by DS__RNG_OWN, the backend and the device's index. Every generator from
-   ds__generator_take is given back with ds__generator_drop.
+   ds__generator_ref is given back with ds__generator_unref.
    Locks: a generator's lock comes first, then ds__g.capture_lock, then ds__rng.lock.
    ds__generator_free_of_capture expects the first and takes the others, unless no capture is
    open. The user's log function may run under ds__g.capture_lock, the user's allocator under
@@ -60814,8 +61119,8 @@ static ds_rng ds__generator_handle(const ds__generator *g) {
 }
 
 /* Returns the generator of a handle; a zeroed handle is that of the device. The caller ends with
-   ds__generator_drop. */
-static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator **out) {
+   ds__generator_unref. */
+static ds_result ds__generator_ref(ds_rng rng, ds_device device, ds__generator **out) {
     uint32_t index = (uint32_t)rng.id;
     *out = NULL;
     if (!rng.id)
@@ -60825,25 +61130,25 @@ static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator 
                           (int32_t)(index & 0xffff) };
         return ds__generator_of(own, out);
     }
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     if (index < ds__rng.used && ds__rng.slot[index] && ds__rng.slot[index]->id == rng.id) {
         *out = ds__rng.slot[index];
         (*out)->users++;
     }
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     return *out ? DS_OK
                 : ds__fail(DS_ERR_INVALID_HANDLE, "the generator was destroyed or never existed");
 }
 
 /* Adds a new generator to the list and returns its handle. */
 static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__rng_setup();
     uint32_t index = 0;
     while (index < ds__rng.used && ds__rng.slot[index])
         index++;
     int fits = index < DS__RNG_OWN &&
-               ds__array_make_room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
+               ds__array_reserve(&ds__rng.slot, sizeof *ds__rng.slot, index, 1, &ds__rng.room);
     if (fits) {
         if (index == ds__rng.used)
             ds__rng.used++;
@@ -60853,10 +61158,10 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
         g->id = (uint64_t)ds__rng.generation << 32 | index;
         out->id = g->id;
     }
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     if (fits)
         return DS_OK;
-    ds__generator_free(g);
+    ds__generator_destroy(g);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
 }
 
@@ -60866,16 +61171,16 @@ static ds_result ds__generator_free_of_capture(const ds__generator *g, const cha
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
         return DS_OK;
-    ds__lock_take(&ds__g.capture_lock);
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__capture *c = NULL;
     for (ds__rng_graph *u = ds__rng.all; u && !c; u = u->all)
         if (u->generator == g)
             c = ds__capture_find(ds__driver_of(g->device), u->capture);
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     if (c)
         r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, what);
-    ds__lock_give(&ds__g.capture_lock);
+    ds__spinlock_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -60893,7 +61198,7 @@ DSDEF ds_result(ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
     DS__RESOLVE(d.device);
     if (!d.seed)
         d.seed = DS_RNG_DEFAULT_SEED;
-    ds_result r = ds__generator_new(&d, &g);
+    ds_result r = ds__generator_create(&d, &g);
     return r < 0 ? r : ds__generator_list(g, out);
 }
 
@@ -60904,24 +61209,24 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
         out->id = 0;
     DS__ENTER("ds_rng_clone");
     DS__REQUIRE(out, "out is NULL");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
     ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(g,
                                       "a generator cannot be copied while its fills are captured");
     if (r == DS_OK)
-        r = ds__generator_new(&(ds_rng_desc){ .device = g->device,
-                                              .mapping = g->mapping,
-                                              .multiprocessors = g->multiprocessors,
-                                              .threads_per_multiprocessor = g->threads,
-                                              .seed = g->seed,
-                                              .label = g->label },
-                              &copy);
+        r = ds__generator_create(&(ds_rng_desc){ .device = g->device,
+                                                 .mapping = g->mapping,
+                                                 .multiprocessors = g->multiprocessors,
+                                                 .threads_per_multiprocessor = g->threads,
+                                                 .seed = g->seed,
+                                                 .label = g->label },
+                                 &copy);
     if (r == DS_OK)
         copy->offset = g->offset;
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r < 0 ? r : ds__generator_list(copy, out);
 }
 
@@ -60929,18 +61234,18 @@ DSDEF ds_result(ds_rng_destroy)(ds_rng rng) {
     ds__generator *g;
     DS__ENTER("ds_rng_destroy");
     DS__REQUIRE(rng.id, "no generator was given (the handle is zero)");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     int listed = g->id && g->id == rng.id;
     if (listed) {
         ds__rng.slot[(uint32_t)g->id] = NULL;
         g->id = 0;
         g->users--;
     }
-    ds__lock_give(&ds__rng.lock);
-    ds__generator_drop(g);
+    ds__spinlock_unlock(&ds__rng.lock);
+    ds__generator_unref(g);
     return listed
                ? DS_OK
                : ds__fail(DS_ERR_INVALID_HANDLE, "the generator of a device cannot be destroyed");
@@ -60956,7 +61261,7 @@ DSDEF ds_result(ds_rng_get_default)(ds_device device, ds_rng *out) {
     if (r < 0)
         return r;
     *out = ds__generator_handle(g);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return DS_OK;
 }
 
@@ -60966,7 +61271,7 @@ DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_rng_get_info");
     DS__REQUIRE(out, "out is NULL");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
     ds__mutex_lock(&g->lock);
@@ -60977,7 +61282,7 @@ DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
                           .multiprocessors = g->multiprocessors,
                           .threads_per_multiprocessor = g->threads };
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return DS_OK;
 }
 
@@ -60987,7 +61292,7 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
     DS__ENTER("ds_rng_set_mapping");
     DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH,
                 "mapping is %d; use DS_RNG_ELEMENT or DS_RNG_TORCH", (int)mapping);
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
     r = ds__rng_shape(g->device, &multiprocessors, &threads_per_multiprocessor);
@@ -60998,7 +61303,7 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
         g->threads = threads_per_multiprocessor;
         ds__mutex_unlock(&g->lock);
     }
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -61032,7 +61337,7 @@ static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uin
         r = DS_OK;
     }
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -61044,7 +61349,7 @@ static ds_result ds__generator_set(ds__generator *g, int seed_only, uint64_t see
 DSDEF ds_result(ds_rng_set_seed)(ds_rng rng, uint64_t seed) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_seed");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
 
@@ -61054,7 +61359,7 @@ DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
     if (out_seed)
         *out_seed = 0;
     DS__ENTER("ds_rng_reseed");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r == DS_OK)
         r = ds__generator_set(g, 0, seed, 0);
     if (r == DS_OK && out_seed)
@@ -61067,7 +61372,7 @@ static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     ds__mutex_lock(&g->lock);
     *out = g->seed;
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return DS_OK;
 }
 
@@ -61077,14 +61382,14 @@ DSDEF ds_result(ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
         *out_seed = 0;
     DS__ENTER("ds_rng_get_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
-    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    ds_result r = ds__generator_ref(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
 /* Returns seed and offset, unless a capture forbids it. */
 static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t state[2]) {
     ds__generator *g;
-    ds_result r = ds__generator_take(rng, device, &g);
+    ds_result r = ds__generator_ref(rng, device, &g);
     if (r < 0)
         return r;
     ds__mutex_lock(&g->lock);
@@ -61095,7 +61400,7 @@ static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t stat
         state[1] = g->offset;
     }
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -61121,7 +61426,7 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
     DS__ENTER("ds_rng_set_offset");
     ds_result r = ds__offset_check(offset);
     if (r == DS_OK)
-        r = ds__generator_take(rng, ds_device_current(), &g);
+        r = ds__generator_ref(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
     ds__mutex_lock(&g->lock);
@@ -61132,7 +61437,7 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
         g->changes++;
     }
     ds__mutex_unlock(&g->lock);
-    ds__generator_drop(g);
+    ds__generator_unref(g);
     return r;
 }
 
@@ -61163,7 +61468,7 @@ DSDEF ds_result(ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
     DS__ENTER("ds_rng_set_state");
     ds_result r = ds__state_read(bytes, size, state);
     if (r == DS_OK)
-        r = ds__generator_take(rng, ds_device_current(), &g);
+        r = ds__generator_ref(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_set(g, 0, state[0], state[1]);
 }
 
@@ -61345,7 +61650,7 @@ static ds_result ds__rng_text_join(int which) {
 }
 
 /* Creates a kernel. The lock `making` is held. */
-static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
+static ds_result ds__rng_kernel_create(int which, ds_kernel *out) {
     const char *const *parts = ds__rng_forms[which].parts;
     ds_result r = ds__rng_text_join(which);
     if (r < 0)
@@ -61363,7 +61668,7 @@ static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
                                       .block = 256,
                                       .items_per_block = 256,
                                       .blocks_per_multiprocessor = 8 } };
-    return ds__kernel_new(&desc, out);
+    return ds__kernel_create(&desc, out);
 }
 
 /* Returns a kernel, which the first call creates. */
@@ -61375,7 +61680,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     ds__mutex_lock(&ds__rng.making);
     out->id = atomic_load(&ds__rng.kernel[which]);
     if (!out->id) {
-        r = ds__rng_kernel_new(which, out);
+        r = ds__rng_kernel_create(which, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
     }
@@ -61390,7 +61695,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill was destroyed");
-    ds__op op = ds__op_make(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
+    ds__op op = ds__op_init(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
     op.u.kernel.kernel = k;
     op.u.kernel.items = items;
     op.u.kernel.args_size = sizeof *a;
@@ -61404,7 +61709,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
 
 /* rng/graph.h - fills in graphs.
 
-   Lets graphs draw numbers from a generator. ds__rng_graph_make creates the object for the fills
+   Lets graphs draw numbers from a generator. ds__rng_graph_attach creates the object for the fills
    of one capture, or reuses an idle one of the device. ds__rng_launch is invoked before and
    after each launch of the graph: it writes seed and offset into the object's device memory and
    moves the generator. ds__rng_graph_release makes the object idle.
@@ -61416,7 +61721,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
    Locks: the caller holds the executable's lock. ds__rng_launch takes ds__rng.launching before
    the first object of a launch and releases it after the last one, so it is held over the
    submit. It holds the generator's lock over its own driver calls; ds__rng_find may wait for the
-   device there. ds__rng_graph_make is called with the locks of generator and graph, and may
+   device there. ds__rng_graph_attach is called with the locks of generator and graph, and may
    allocate device memory under them. ds__rng.lock comes last.
    Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
    library, and must not call devstream. */
@@ -61586,7 +61891,7 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
 /* Makes the object idle when the last graph with it is gone. Must not call devstream. */
 static void ds__rng_graph_release(void *user) {
     ds__rng_graph *u = user;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__generator *g = u->generator;
     int over = !u->state; /* the library has ended */
     u->generator = NULL;
@@ -61594,8 +61899,8 @@ static void ds__rng_graph_release(void *user) {
         u->next = ds__rng.idle;
         ds__rng.idle = u;
     }
-    ds__lock_give(&ds__rng.lock);
-    ds__generator_drop(g);
+    ds__spinlock_unlock(&ds__rng.lock);
+    ds__generator_unref(g);
     if (over)
         ds__host_free(u);
 }
@@ -61603,26 +61908,26 @@ static void ds__rng_graph_release(void *user) {
 /* Takes an idle object of the device; NULL: there is none. */
 static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
     ds__rng_graph **at = &ds__rng.idle;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     ds__rng_setup();
     while (*at && !((*at)->device.type == device.type && (*at)->device.index == device.index))
         at = &(*at)->next;
     ds__rng_graph *u = *at;
     if (u)
         *at = u->next;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     return u;
 }
 
 /* Creates an object with its device memory and event. */
-static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
+static ds_result ds__rng_graph_create(ds_device device, ds__rng_graph **out) {
     void *state = NULL;
     ds__rng_graph *u = ds__host_alloc(sizeof *u);
     if (!u)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
     ds_result r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
     if (r == DS_OK)
-        r = ds__event_new(0, "generator of a graph", &u->read);
+        r = ds__event_create(0, "generator of a graph", &u->read);
     if (r < 0) {
         if (state)
             DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
@@ -61631,30 +61936,30 @@ static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
     }
     u->state = state;
     u->device = device;
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     u->all = ds__rng.all;
     ds__rng.all = u;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     *out = u;
     return DS_OK;
 }
 
 /* Makes the object of a capture for the fills of a generator. */
-static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
+static ds_result ds__rng_graph_attach(uint64_t capture, void *user, void **out) {
     ds__generator *g = user;
     *out = NULL;
     ds__rng_graph *u = ds__rng_graph_take_idle(g->device);
     if (!u) {
-        ds_result r = ds__rng_graph_new(g->device, &u);
+        ds_result r = ds__rng_graph_create(g->device, &u);
         if (r < 0)
             return r;
     }
-    ds__lock_take(&ds__rng.lock);
+    ds__spinlock_lock(&ds__rng.lock);
     u->taken = 0;
     u->capture = capture;
     u->generator = g;
     g->users++;
-    ds__lock_give(&ds__rng.lock);
+    ds__spinlock_unlock(&ds__rng.lock);
     *out = u;
     return DS_OK;
 }
@@ -62159,13 +62464,13 @@ static ds_result ds__rng_request_put(ds__rng_request *q, ds__rng_way *w) {
     const ds_rng_fill_desc *d = q->desc;
     ds__generator *g = q->generator;
     ds__attachment a = { .key = g,
-                         .make_fn = ds__rng_graph_make,
+                         .make_fn = ds__rng_graph_attach,
                          .user = g,
                          .release_fn = ds__rng_graph_release,
                          .launch_fn = ds__rng_launch };
     ds_result r = DS__CHANGED;
     for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
-        ds__object_drop(q->kept);
+        ds__object_unref(q->kept);
         r = ds__capture_attachment(q->stream, &a, &q->kept);
         if (r != DS_OK)
             break;
@@ -62210,7 +62515,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     if (r < 0)
         return r;
     q.part = d->first || q.total != d->count;
-    r = ds__generator_take(rng, s->device, &q.generator);
+    r = ds__generator_ref(rng, s->device, &q.generator);
     if (r < 0)
         return r;
 
@@ -62220,8 +62525,8 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         r = ds__rng_request_submit(&q);
     ds__mutex_unlock(&q.generator->lock);
 
-    ds__object_drop(q.kept);
-    ds__generator_drop(q.generator);
+    ds__object_unref(q.kept);
+    ds__generator_unref(q.generator);
     return r;
 }
 

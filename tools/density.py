@@ -12,6 +12,7 @@ than eight lines: all their decisions by all their lines, blank lines and commen
 share of comments is by characters, and does not count the white space at the start of a line.
 --limits: docs/design.md, section "Limits of a function", has the limits and their reasons.
 """
+import os
 import re
 import sys
 from pathlib import Path
@@ -191,7 +192,8 @@ def limits(paths):
                 used.add(key)
                 if value > allowed.get(key, 0):
                     wrong += 1
-                    print(f"{function.path}:{function.line}: {function.name}: {value} {what}; "
+                    path = os.path.relpath(function.path, ROOT)
+                    print(f"{path}:{function.line}: {function.name}: {value} {what}; "
                           f"at most {LIMITS[what]} are allowed")
     stale = [key for key in allowed if key not in used] if paths == [str(ROOT / "src")] else []
     for name, what in stale:

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Checks every room, which is a file of src/ that is written by hand:
-# - it has at most 600 lines;
+# - it has at most 600 lines, none of more than 100 columns;
+# - its functions are within the limits of tools/density.py (needs python3);
 # - it opens with a comment "path - title." that, except in api/, has the paragraphs Invariants, Locks
 #   and Threads;
 # - it compiles alone, so that an editor's language server knows every name in it (compile_flags.txt).
@@ -16,6 +17,7 @@ trap 'rm -f "$wrong"' EXIT
 for room in $rooms; do
     awk -v room="$room" '
         FNR == 1 && index($0, "/* " room " - ") != 1 { print "src/" room ": the first line is not \"/* " room " - title.\"" }
+        length > 100 { print "src/" room ":" FNR ": " length " columns; at most 100 are allowed" }
         !closed && /^   (Invariants|Locks|Threads): / { label[$1] }
         /\*\// { closed = 1 }
         END {
@@ -25,6 +27,12 @@ for room in $rooms; do
                     if (!(names[i] in label)) print "src/" room ": the opening comment has no paragraph \"" names[i] "\""
         }' "src/$room" >>"$wrong"
 done
+
+if command -v python3 >/dev/null; then
+    if [ $# -eq 0 ]; then python3 tools/density.py --limits | grep -v '^density: ' >>"$wrong"; fi
+else
+    echo "skip  rooms: the limits of functions are not checked, since there is no python3"
+fi
 
 if command -v clang >/dev/null; then
     flags=$(cat compile_flags.txt)

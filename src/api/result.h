@@ -38,13 +38,14 @@
     X(DS_ERR_FORKED, -15, \
       "devstream was used before fork; the child process must not call devstream") \
     X(DS_ERR_CROSS_DRIVER, -16, "objects of different drivers cannot be used together") \
-    X(DS_ERR_DRIVER, -17, "a call of the vendor's library failed; ds_error_get_last() has its code") \
+    X(DS_ERR_DRIVER, -17, \
+      "a call of the vendor's library failed; ds_error_get_last() has its code") \
     X(DS_ERR_SYSTEM, -18, "a system call failed; ds_error_get_last() has the reason") \
     X(DS_ERR_CAPTURE_UNSUPPORTED, -19, \
       "not allowed while a stream captures; ds_error_get_last() names the capture and the rule") \
     X(DS_ERR_CAPTURE_INVALIDATED, -20, \
-      "an earlier call, named by ds_error_get_last(), invalidated the capture; end the capture and " \
-      "begin again") \
+      "an earlier call, named by ds_error_get_last(), invalidated the capture; end the capture " \
+      "and begin again") \
     X(DS_ERR_CAPTURE_MERGE, -21, "the call would merge two captures") \
     X(DS_ERR_CAPTURE_UNMATCHED, -22, \
       "the capture was begun on another stream; end the capture on that stream") \

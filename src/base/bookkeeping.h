@@ -47,7 +47,7 @@ DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count,
                                       size_t *room) {
     if (more <= *room - count)
         return 1;
-    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
+    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 4;
     void *bigger = wanted <= SIZE_MAX / 4 / element ? ds__host_alloc(wanted * element) : NULL;
     if (!bigger)
         return 0;

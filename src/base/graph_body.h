@@ -51,7 +51,7 @@ struct ds__node {
     char *label;
     uint32_t *deps; /* indices of the nodes that it starts after */
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     ds__object *payload; /* a host function's argument */
     ds__body *child;
     void *native; /* the driver's */
@@ -63,7 +63,7 @@ struct ds__body {
     uint32_t serial; /* number of the graph, which its node handles carry */
     uint32_t origin; /* number of the graph that it was copied from */
     uint32_t count;
-    uint32_t room;
+    size_t room;
     ds__node **node;
     ds__object **object;
     size_t object_count;
@@ -260,25 +260,13 @@ static ds__node *ds__node_copy(const ds__node *from) {
     return n;
 }
 
-/* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
-   there is no memory, and the sentence is set. */
-static int ds__array_make_room(void *list, size_t element, uint32_t count, uint32_t *room) {
-    void *old;
-    if (count < *room)
+/* Makes room for one more element in an array of a graph. Returns 0 if there is no memory, and the
+   sentence is set. */
+static int ds__graph_array_reserve(void *array, size_t element, size_t count, size_t *room) {
+    if (ds__array_reserve(array, element, count, 1, room))
         return 1;
-    memcpy(&old, list, sizeof old);
-    uint32_t wanted = *room ? 2 * *room : 4;
-    void *more = ds__host_alloc(wanted * element);
-    if (!more) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        return 0;
-    }
-    if (count)
-        memcpy(more, old, count * element);
-    ds__host_free(old);
-    memcpy(list, &more, sizeof more);
-    *room = wanted;
-    return 1;
+    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    return 0;
 }
 
 static int ds__node_depends(const ds__node *n, uint32_t on) {
@@ -292,7 +280,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
-    if (!ds__array_make_room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+    if (!ds__graph_array_reserve(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
         return 0;
     n->deps[n->dep_count++] = on;
     return 1;
@@ -341,9 +329,10 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
         n->deps = ds__copy_bytes(deps, count * sizeof *deps);
         if (!n->deps)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-        n->dep_count = n->dep_room = (uint32_t)count;
+        n->dep_room = count;
+        n->dep_count = (uint32_t)count;
     }
-    if (!ds__array_make_room(&b->node, sizeof *b->node, b->count, &b->room))
+    if (!ds__graph_array_reserve(&b->node, sizeof *b->node, b->count, &b->room))
         return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
@@ -353,10 +342,8 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
 
 /* Adds an object to the body, which becomes an owner of it. */
 static ds_result ds__body_object_add(ds__body *b, ds__object *o) {
-    uint32_t room = (uint32_t)b->object_room;
-    if (!ds__array_make_room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+    if (!ds__graph_array_reserve(&b->object, sizeof *b->object, b->object_count, &b->object_room))
         return DS_ERR_OUT_OF_MEMORY;
-    b->object_room = room;
     b->object[b->object_count++] = ds__object_ref(o);
     if (o->launch_fn)
         b->hooked = 1;

@@ -31,22 +31,6 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
-/* Makes room for one more mapping. Returns 0 if there is no memory. The lock is held. */
-static int ds__mapping_grow(void) {
-    if (ds__g.mapping_count < ds__g.mapping_room)
-        return 1;
-    size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-    ds__mapping *more = ds__host_alloc(room * sizeof *more);
-    if (!more)
-        return 0;
-    if (ds__g.mapping_count)
-        memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-    ds__host_free(ds__g.mappings);
-    ds__g.mappings = more;
-    ds__g.mapping_room = room;
-    return 1;
-}
-
 /* Adds a mapping. Refuses one that overlaps a known mapping. */
 DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
@@ -55,7 +39,8 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     size_t i = ds__mapping_after(at);
     if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    else if (!ds__mapping_grow())
+    else if (!ds__array_reserve(&ds__g.mappings, sizeof *ds__g.mappings, ds__g.mapping_count, 1,
+                                &ds__g.mapping_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         memmove(ds__g.mappings + i + 1, ds__g.mappings + i,

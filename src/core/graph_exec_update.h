@@ -54,7 +54,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
             }
             x->body->node = fresh->node;
             fresh->node = nodes;
-            uint32_t room = x->body->room;
+            size_t room = x->body->room;
             x->body->room = fresh->room;
             fresh->room = room;
             ds__object **objects = x->body->object;

@@ -46,7 +46,7 @@ typedef struct ds__cpu_flat {
     const ds__node *node;
     uint32_t *deps;
     uint32_t dep_count;
-    uint32_t dep_room;
+    size_t dep_room;
     uint32_t lane;
     uint32_t number;
     uint32_t level;
@@ -68,10 +68,10 @@ typedef struct ds__cpu_exec {
     int dirty; /* 1: the shadow graph has changed since the plan was made */
     int hosts; /* 1: there are host functions */
     uint32_t flats;
-    uint32_t flat_room;
+    size_t flat_room;
     uint32_t lanes;
     uint32_t entries;
-    uint32_t entry_room;
+    size_t entry_room;
     ds__cpu_flat *flat;
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
@@ -106,7 +106,7 @@ static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t 
 /* Adds a dependency of a flat node on another one. Returns 0 if there is no memory. */
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
-    if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
+    if (!ds__graph_array_reserve(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
         return 0;
     f->deps[f->dep_count++] = on;
     return 1;
@@ -118,7 +118,7 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+        if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
             return 0;
         memset(&x->flat[x->flats], 0, sizeof *x->flat);
         x->flat[x->flats++].node = b->node[i];
@@ -129,7 +129,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         uint32_t begin = own;
         if (n->child && n->child->count) {
             begin = x->flats;
-            if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+            if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
             memset(&x->flat[x->flats++], 0, sizeof *x->flat);
         }
@@ -195,7 +195,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
 /* Appends an entry to a lane. Returns 0 if there is no memory. */
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
-    if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
+    if (!ds__graph_array_reserve(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
     x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
     x->operations[lane]++;

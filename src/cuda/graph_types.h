@@ -51,7 +51,7 @@ typedef struct ds__cuda_own {
 typedef struct ds__cuda_owns {
     ds__cuda_own *at;
     uint32_t count;
-    uint32_t room;
+    size_t room;
 } ds__cuda_owns;
 
 typedef struct ds__cuda_graph {
@@ -138,7 +138,7 @@ static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
 /* Makes room for one more entry. Returns 0 if there is no memory, which is reported. */
 static int ds__cuda_own_room(ds__cuda_owns *list) {
-    return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
+    return ds__graph_array_reserve(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
 /* Keeps an object for a node, or under a tag. Returns 0 if there is no memory. */

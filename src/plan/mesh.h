@@ -155,8 +155,8 @@ static int ds__mesh_link_find(const ds__mesh_growth *g, int *from, int *to) {
 /* Adds one rank to the tree of a root, so that `more` trees remain possible. Returns 0 if no link
    allows that. */
 static int ds__mesh_tree_grow(ds__mesh_growth *g, int root, int more) {
-    int u;
-    int v;
+    int u = 0;
+    int v = 0;
     memset(g->tried, 0, sizeof g->tried);
     while (ds__mesh_link_find(g, &u, &v)) {
         g->tried[u][v] = 1;

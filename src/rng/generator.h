@@ -63,7 +63,7 @@ typedef struct ds__rng_graph {
 static struct {
     ds__spinlock lock; /* of what follows */
     int ready;
-    uint32_t room;
+    size_t room;
     uint32_t used;
     ds__generator **slot; /* by index; a handle is valid if the generator's id equals it */
     uint32_t generation;

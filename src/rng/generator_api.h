@@ -60,7 +60,7 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     while (index < ds__rng.used && ds__rng.slot[index])
         index++;
     int fits = index < DS__RNG_OWN &&
-               ds__array_make_room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
+               ds__array_reserve(&ds__rng.slot, sizeof *ds__rng.slot, index, 1, &ds__rng.room);
     if (fits) {
         if (index == ds__rng.used)
             ds__rng.used++;

@@ -106,23 +106,13 @@ static const struct {
 /* Adds a zeroed element to an array, which may move. Returns the element; if memory is exhausted,
    reports the error and returns NULL. */
 static void *ds__array_add(void *array, size_t count, size_t *room, size_t size) {
-    void *at;
-    memcpy(&at, array, sizeof at);
-    if (count == *room) {
-        size_t n = *room ? 2 * *room : 16;
-        void *fresh = n < UINT32_MAX ? ds__host_alloc(n * size) : NULL;
-        if (!fresh) {
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n);
-            return NULL;
-        }
-        if (at)
-            memcpy(fresh, at, count * size);
-        ds__host_free(at);
-        memcpy(array, &fresh, sizeof fresh);
-        at = fresh;
-        *room = n;
+    char *at;
+    if (count >= UINT32_MAX || !ds__array_reserve(array, size, count, 1, room)) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", count + 1);
+        return NULL;
     }
-    return (char *)at + count * size;
+    memcpy(&at, array, sizeof at);
+    return at + count * size;
 }
 
 /* Returns the route from one rank to another; rank `devices` is the host. */

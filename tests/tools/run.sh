@@ -120,6 +120,31 @@ layers 'an instruction outside of os/' 'src/core/mid.h:6: is for src/os'
 layered && room core/mid.h '#include "internal.h"' '#ifdef DEVSTREAM_CUDA' 'int x;' '#endif'
 layers 'a question for a macro of the program' 'src/core/mid.h:5: asks for a macro of the program'
 
+# Limits of functions and of the names of tests.
+limits() { # NAME SENTENCE LINES...: tools/density.py must say it of a file with these lines, and fail; no sentence: it must not fail
+    local name=$1 sentence=$2 status
+    printf '%s\n' "${@:3}" >"$work/limits.h"
+    python3 tools/density.py --limits "$work/limits.h" >"$work/said" 2>&1
+    status=$?
+    if [ -z "$sentence" ]; then [ $status = 0 ]; else [ $status = 1 ] && grep -qF "$sentence" "$work/said"; fi
+    verdict "$name" $?
+}
+if command -v python3 >/dev/null; then
+    limits 'a function within the limits' '' 'static int f(int a) {' '    return a ? 1 : 2;' '}'
+    # shellcheck disable=SC2046
+    limits 'a function of 61 lines' 'f: 61 lines; at most 60 are allowed' 'static void f(void) {' $(printf 'g();\n%.0s' $(seq 59)) '}'
+    limits 'seven parameters' 'f: 7 parameters; at most 6 are allowed' 'static int f(int a, int b, int c, int d, int e, int g, int h) {' '    return a;' '}'
+    # shellcheck disable=SC2046
+    limits 'sixteen decisions' 'f: 16 decisions; at most 15 are allowed' 'static void f(int a) {' $(printf 'if(a)g();\n%.0s' $(seq 16)) '}'
+    limits 'five levels' 'f: 5 levels; at most 4 are allowed' 'static void f(int a) {' '    if (a) {' 'if (a) {' 'if (a) {' 'if (a) {' 'if (a) {' 'g();' '}' '}' '}' '}' '}' '}'
+    limits 'a nested conditional' 'f: 1 nested ?:' 'static int f(int a) {' '    return a ? 1 : a > 2 ? 3 : 4;' '}'
+else
+    echo 'skip  tools: the limits of functions are not tested, since there is no python3'
+fi
+long=$(git grep -hoE '(cmocka_unit_test|DS_TEST)[a-z_]*\([a-z_0-9]{61,}' -- tests)
+[ -z "$long" ]
+verdict "names of tests have at most 60 characters$long" $?
+
 # Templates.
 template() { printf '%s\n' "$@" | put comm/t.tmpl; awk -f tools/expand.awk path="$work/src/comm/t.tmpl" >"$work/said" 2>&1; }
 template '//! for W N in 16 a, 32 b' 'int x$(N)[$(W)];' '//! for K in $(N) c' 'f$(K)_$(W)' '//! end' '//! end' >/dev/null
