@@ -7254,7 +7254,7 @@ typedef struct ds__arrangement {
     ds__dues freed; /* what is free again, by the first step that waits for it */
 } ds__arrangement;
 
-/* Returns 1 if a step copies between groups of many ranks. Its wires would hardly ever be free all
+/* Returns 1 if a step copies between groups of many ranks. Its wires would rarely be free all
    at once, so it may reserve them. */
 static int ds__step_is_far(const ds__draft *d, const ds__dstep *s) {
     if (d->p <= DS__PLAN_LARGE || d->run || s->source < 0 || s->source >= d->p ||
@@ -7284,7 +7284,7 @@ static int ds__step_waits(ds__arrangement *x, uint32_t i, size_t own, int kept) 
         if (!w->busy[r->wire[k]])
             continue;
         int far = ds__step_is_far(d, s);
-        /* its wires would hardly ever be free all at once: nobody else begins on them */
+        /* no other step may begin on its wires, which would rarely be free all at once */
         if (far && !kept) {
             for (size_t m = 0; m < hops; m++)
                 w->kept[r->wire[m]] = i + 1;
@@ -7365,7 +7365,7 @@ static int ds__arrange_begin(ds__arrangement *x, int64_t now) {
     while (x->freed.dues) {
         uint32_t id = ds__due_take(&x->freed).id;
         int ok = 1;
-        /* whatever else waits */
+        /* a step that reserved the wire comes before all others */
         if (w->kept[id]) {
             ok = ds__begin_step(x, w->kept[id] - 1, now);
         } else if (w->head[id] && !ds__arrange_is_busy(x, id)) {
@@ -7654,10 +7654,10 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
     }
 }
 
-/* The virtual clock serves the step that is ready first, whatever the chosen order is. A step that
-   is served holds all it needs from then on. So the steps are gone through in the chosen order,
-   with the times that they get. Each takes a lane. If needed it waits for one more step, so that
-   it is ready after the earlier steps that use the same. Returns 0 if memory is exhausted. */
+/* Gives each step a lane, in the chosen order. The virtual clock serves the step that is ready
+   first, and a served step holds its wires, engine or memory from then on. If needed, a step waits
+   for one more step: it is then ready after the earlier steps of the same wires, engine or memory.
+   Returns 0 if memory is exhausted. */
 static int ds__settle_plan(ds__draft *d) {
     int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
     ds__settling x;
@@ -8775,7 +8775,7 @@ typedef struct ds__cycle {
     uint64_t seed;
     int64_t turn; /* of the best order: time from round to round */
     int64_t end;  /* of the best order: time of one round */
-    int64_t grid[3];
+    int64_t grid; /* the longest arc of the busiest wires */
     size_t pieces;
 } ds__cycle;
 
@@ -8973,23 +8973,16 @@ static int64_t ds__cycle_load(ds__cycle *r, uint32_t i, size_t k) {
     return most;
 }
 
-/* Chooses the grids of the start times: the longest and the shortest arc of the busiest wires, and
-   1. The busiest wires are full only if their arcs are adjacent. */
+/* Finds the longest arc of the busiest wires, whose load is about `most`. */
 static void ds__cycle_grid_find(ds__cycle *r, size_t k, int64_t most) {
     const ds_topology *t = r->d->t;
-    r->grid[0] = 1;
-    r->grid[1] = most;
-    r->grid[2] = 1;
+    r->grid = 1;
     for (uint32_t i = 0; i < r->steps; i++) {
         const ds__troute *route = ds__step_route(r->d, &r->d->step[i]);
         for (size_t h = 0; route && h < route->hops; h++) {
             int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
-            if (r->start[route->wire[h]] < most - most / 16)
-                continue;
-            if (ns > r->grid[0])
-                r->grid[0] = ns;
-            if (ns < r->grid[1])
-                r->grid[1] = ns;
+            if (r->start[route->wire[h]] >= most - most / 16 && ns > r->grid)
+                r->grid = ns;
         }
     }
 }
@@ -9025,22 +9018,28 @@ static int64_t ds__cycle_time(const ds__cycle *r) {
 }
 
 /* Tries the order of `rank` with k pieces on longer and longer circles, and keeps the fastest
-   result. `path` is the result of ds__cycle_path. */
+   result. Steps start at multiples of `grid`. */
+static void ds__cycle_order_on(ds__cycle *r, size_t k, int64_t least, int64_t path, int64_t grid) {
+    for (int more = 0; more <= 32; more = more ? 2 * more : 1) {
+        int64_t turn = (least + least * more / 64 + grid - 1) / grid * grid;
+        if (path + (int64_t)(k - 1) * turn >= ds__cycle_time(r))
+            return;
+        int64_t end = ds__cycle_try(r, k, turn, grid);
+        if (end < 0)
+            continue;
+        if (end + (int64_t)(k - 1) * turn < ds__cycle_time(r))
+            ds__cycle_keep(r, k, turn, end);
+        return;
+    }
+}
+
+/* Tries the order of `rank` with k pieces: at multiples of the longest arc, since the busiest wires
+   are full only if their arcs are adjacent, and at any time. `least` and `path`: the results of
+   ds__cycle_least and ds__cycle_path. */
 static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path) {
-    for (int fine = 0; fine < 3; fine++)
-        for (int more = 0; more <= 32 && (!fine || r->grid[fine] < r->grid[fine - 1]);
-             more = more ? 2 * more : 1) {
-            int64_t g = r->grid[fine];
-            int64_t turn = (least + least * more / 64 + g - 1) / g * g;
-            if (path + (int64_t)(k - 1) * turn >= ds__cycle_time(r))
-                break;
-            int64_t end = ds__cycle_try(r, k, turn, g);
-            if (end < 0)
-                continue;
-            if (end + (int64_t)(k - 1) * turn < ds__cycle_time(r))
-                ds__cycle_keep(r, k, turn, end);
-            break;
-        }
+    ds__cycle_order_on(r, k, least, path, r->grid);
+    if (r->grid > 1)
+        ds__cycle_order_on(r, k, least, path, 1);
 }
 
 /* Returns the time of the longest chain of dependent steps of a round, and sets `tail`. */
@@ -9260,18 +9259,14 @@ enum { DS__WITH_TREES, DS__WITH_MESH, DS__WITH_HOST, DS__WITH_WIRES, DS__WITH_GR
 
 enum { DS__ROOTED, DS__BY_OWNERS, DS__IN_LIST, DS__ONE_SHOT };
 
-enum {
-    DS__GROUPS_CHAIN,
-    DS__GROUPS_SPREAD,
-    DS__GROUPS_STAR,
-    /* each rank of the root's group copies to one of each other group */
-    DS__GROUPS_TWINS
-};
+/* Copies between groups: from group to group; from the root's group to all others; from each rank
+   of the root's group to one of each other group. */
+enum { DS__GROUPS_CHAIN, DS__GROUPS_STAR, DS__GROUPS_TWINS };
 
 typedef struct ds__algo {
     const char *name;
     int with; /* DS__WITH_* */
-    int mode; /* DS__ROOTED...: who sums */
+    int mode; /* DS__ROOTED...: which ranks sum */
     int level;
     int ways;
     int arity; /* copies that each node makes */
@@ -9365,35 +9360,21 @@ static int ds__tree_entry(const ds__tree_maker *m, int n) {
     return (way + m->shift) % n;
 }
 
-/* Returns the group that copies to group g. */
-static int ds__tree_via(const ds__tree_maker *m, int g) {
-    if (m->a->shape == DS__GROUPS_CHAIN)
-        return g - 1;
-    if (m->a->shape == DS__GROUPS_STAR)
-        return 0;
-    int via = 1 + (m->j + m->shift) % (m->groups - 1);
-    return via == g ? 0 : via;
-}
-
-/* Returns the rank of group `via` that copies to group g. */
-static int ds__tree_parent(const ds__tree_maker *m, int g, int via) {
+/* Returns the rank that copies to group g: the entry of the group before, or of the root's. */
+static int ds__tree_parent(const ds__tree_maker *m, int g) {
+    int via = m->a->shape == DS__GROUPS_CHAIN ? g - 1 : 0;
     const ds__tree_group *o = &m->group[via];
     int lead = via == 0 && !m->alone;
-    int e = via > g ? ds__tree_entry(m, o->size - lead) : o->entry;
-    return m->line[o->first + lead + e];
+    return m->line[o->first + lead + o->entry];
 }
 
 /* Returns how many copies to other groups the entry of group g makes. */
-static int ds__tree_skip(const ds__tree_maker *m, int g, int via) {
-    int shape = m->a->shape;
-    if (g == 0) {
-        if (m->groups == 1)
-            return 0;
-        return shape == DS__GROUPS_STAR ? m->groups - 1 : 1;
-    }
-    if (shape == DS__GROUPS_CHAIN)
+static int ds__tree_skip(const ds__tree_maker *m, int g) {
+    if (m->a->shape == DS__GROUPS_CHAIN)
         return g + 1 < m->groups;
-    return shape == DS__GROUPS_SPREAD && via == 0 ? m->groups - 2 : 0;
+    if (g || m->groups == 1)
+        return 0;
+    return m->a->shape == DS__GROUPS_STAR ? m->groups - 1 : 1;
 }
 
 /* Adds the members of group g to the tree. */
@@ -9402,7 +9383,6 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
     int lead = g == 0 && !m->alone;
     int n = o->size - lead;
     int *member = m->line + o->first + lead;
-    int via = 0;
     int parent = m->root;
     o->entry = g == 0 && m->alone ? 0 : ds__tree_entry(m, n);
     if (g && m->a->shape == DS__GROUPS_TWINS) {
@@ -9410,13 +9390,11 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
             m->tree[member[i]] = m->line[i % m->group[0].size];
         return;
     }
-    if (g) {
-        via = ds__tree_via(m, g);
-        parent = ds__tree_parent(m, g, via);
-    } else if (m->alone) {
+    if (g)
+        parent = ds__tree_parent(m, g);
+    else if (m->alone)
         parent = DS__ALONE;
-    }
-    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
+    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g));
 }
 
 /* Returns the j-th tree from a root; -1 if memory is exhausted. */
@@ -10345,19 +10323,10 @@ static void ds__flow_path_add(const ds__flow_maker *m, int root, int j, ptrdiff_
     ds__flow_add(d, part, flow);
 }
 
-/* Adds a part for each rank: those that are far away first. */
+/* Adds the flows of a scatter, gather or all_to_all: a path for each rank. */
 static void ds__flow_paths_add(const ds__flow_maker *m, int root, int j, ptrdiff_t tree) {
-    ds__draft *d = m->d;
-    int deepest = 0;
-    for (int v = 0; v < d->p; v++) {
-        int depth = ds__emit_tree_depth(d->tree + tree, v);
-        if (depth > deepest)
-            deepest = depth;
-    }
-    for (int depth = deepest; depth >= 0; depth--)
-        for (int v = 0; v < d->p && !d->failed; v++)
-            if (ds__emit_tree_depth(d->tree + tree, v) == depth)
-                ds__flow_path_add(m, root, j, tree, v);
+    for (int v = 0; v < m->d->p && !m->d->failed; v++)
+        ds__flow_path_add(m, root, j, tree, v);
 }
 
 /* Returns the flow of a tree: up, down or both ways. `begin` is where the root's block begins. */
@@ -11491,13 +11460,8 @@ static int ds__guesser_add(ds__guesser *g, ds__algo a) {
 
 /* Estimates direct copies, and sums that continue in the order of the list. */
 static int ds__guesser_lists(ds__guesser *g) {
-    ds__algo direct = {
-        .name = "direct", .mode = DS__ROOTED, .ways = 1, .arity = DS__ALL_RANKS, .own = 1
-    };
+    ds__algo direct = { .name = "direct", .ways = 1, .arity = DS__ALL_RANKS, .own = 1 };
     int ok = ds__guesser_add(g, direct);
-    direct.mode = DS__ONE_SHOT;
-    if (g->what == DS_ALL_REDUCE)
-        ok = ok && ds__guesser_add(g, direct);
     for (int split = 1; split <= 6 && g->sums && g->n / split > 1; split++) {
         ds__algo list = {
             .name = "islands", .mode = DS__IN_LIST, .level = 1, .ways = g->n, .arity = split
@@ -11507,18 +11471,15 @@ static int ds__guesser_lists(ds__guesser *g) {
     return ok;
 }
 
-/* Estimates one tree for all data: from group to group, or binomial. */
-static int ds__guesser_single(ds__guesser *g) {
-    ds__algo islands = { .name = "islands",
-                         .level = 1,
-                         .ways = 1,
-                         .arity = DS__ALL_RANKS,
-                         .own = 1,
-                         .shape = g->rooted ? DS__GROUPS_TWINS : DS__GROUPS_CHAIN };
-    ds__algo binomial = { .name = "binomial", .ways = 1, .arity = 2, .own = 1 };
-    if (g->level && g->what != DS_ALL_TO_ALL && !ds__guesser_add(g, islands))
-        return 0;
-    return !(g->rooted || g->trees) || ds__guesser_add(g, binomial);
+/* Estimates one tree for all data, from group to group. */
+static int ds__guesser_islands(ds__guesser *g) {
+    ds__algo a = { .name = "islands",
+                   .level = 1,
+                   .ways = 1,
+                   .arity = DS__ALL_RANKS,
+                   .own = 1,
+                   .shape = g->rooted ? DS__GROUPS_TWINS : DS__GROUPS_CHAIN };
+    return !g->level || g->what == DS_ALL_TO_ALL || ds__guesser_add(g, a);
 }
 
 /* Estimates several trees at once, each for a part of the data. */
@@ -11593,7 +11554,7 @@ static int ds__guesser_predict(ds__guesser *g) {
 static int ds__search_large(ds__search *s) {
     ds__guesser g;
     ds__guesser_init(&g, s);
-    return ds__guesser_lists(&g) && ds__guesser_single(&g) && ds__guesser_spreads(&g) &&
+    return ds__guesser_lists(&g) && ds__guesser_islands(&g) && ds__guesser_spreads(&g) &&
            ds__guesser_grids(&g) && ds__guesser_predict(&g);
 }
 
@@ -11698,11 +11659,8 @@ static int ds__search_all(ds__search *s) {
         { "trees", DS__WITH_MESH, DS__ROOTED, 0, 1, 1, 1, 0 },
         { "chain", DS__WITH_TREES, DS__ROOTED, 0, 1, 1, 1, 0 },
         { "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 2, 1, 0 },
-        { "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 3, 1, 0 },
         { "trees", DS__WITH_MESH, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
         { "chain", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
-        { "binomial", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 2, 1, 0 },
-        { "binomial", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 3, 1, 0 },
         { "staged", DS__WITH_HOST, DS__ROOTED, 0, 1, 1, 1, 0 },
     };
     if (s->now.p > DS__PLAN_LARGE && !s->now.want->algorithm)

@@ -56,7 +56,7 @@ typedef struct ds__cycle {
     uint64_t seed;
     int64_t turn; /* of the best order: time from round to round */
     int64_t end;  /* of the best order: time of one round */
-    int64_t grid[3];
+    int64_t grid; /* the longest arc of the busiest wires */
     size_t pieces;
 } ds__cycle;
 
@@ -254,23 +254,16 @@ static int64_t ds__cycle_load(ds__cycle *r, uint32_t i, size_t k) {
     return most;
 }
 
-/* Chooses the grids of the start times: the longest and the shortest arc of the busiest wires, and
-   1. The busiest wires are full only if their arcs are adjacent. */
+/* Finds the longest arc of the busiest wires, whose load is about `most`. */
 static void ds__cycle_grid_find(ds__cycle *r, size_t k, int64_t most) {
     const ds_topology *t = r->d->t;
-    r->grid[0] = 1;
-    r->grid[1] = most;
-    r->grid[2] = 1;
+    r->grid = 1;
     for (uint32_t i = 0; i < r->steps; i++) {
         const ds__troute *route = ds__step_route(r->d, &r->d->step[i]);
         for (size_t h = 0; route && h < route->hops; h++) {
             int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
-            if (r->start[route->wire[h]] < most - most / 16)
-                continue;
-            if (ns > r->grid[0])
-                r->grid[0] = ns;
-            if (ns < r->grid[1])
-                r->grid[1] = ns;
+            if (r->start[route->wire[h]] >= most - most / 16 && ns > r->grid)
+                r->grid = ns;
         }
     }
 }
@@ -306,22 +299,28 @@ static int64_t ds__cycle_time(const ds__cycle *r) {
 }
 
 /* Tries the order of `rank` with k pieces on longer and longer circles, and keeps the fastest
-   result. `path` is the result of ds__cycle_path. */
+   result. Steps start at multiples of `grid`. */
+static void ds__cycle_order_on(ds__cycle *r, size_t k, int64_t least, int64_t path, int64_t grid) {
+    for (int more = 0; more <= 32; more = more ? 2 * more : 1) {
+        int64_t turn = (least + least * more / 64 + grid - 1) / grid * grid;
+        if (path + (int64_t)(k - 1) * turn >= ds__cycle_time(r))
+            return;
+        int64_t end = ds__cycle_try(r, k, turn, grid);
+        if (end < 0)
+            continue;
+        if (end + (int64_t)(k - 1) * turn < ds__cycle_time(r))
+            ds__cycle_keep(r, k, turn, end);
+        return;
+    }
+}
+
+/* Tries the order of `rank` with k pieces: at multiples of the longest arc, since the busiest wires
+   are full only if their arcs are adjacent, and at any time. `least` and `path`: the results of
+   ds__cycle_least and ds__cycle_path. */
 static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path) {
-    for (int fine = 0; fine < 3; fine++)
-        for (int more = 0; more <= 32 && (!fine || r->grid[fine] < r->grid[fine - 1]);
-             more = more ? 2 * more : 1) {
-            int64_t g = r->grid[fine];
-            int64_t turn = (least + least * more / 64 + g - 1) / g * g;
-            if (path + (int64_t)(k - 1) * turn >= ds__cycle_time(r))
-                break;
-            int64_t end = ds__cycle_try(r, k, turn, g);
-            if (end < 0)
-                continue;
-            if (end + (int64_t)(k - 1) * turn < ds__cycle_time(r))
-                ds__cycle_keep(r, k, turn, end);
-            break;
-        }
+    ds__cycle_order_on(r, k, least, path, r->grid);
+    if (r->grid > 1)
+        ds__cycle_order_on(r, k, least, path, 1);
 }
 
 /* Returns the time of the longest chain of dependent steps of a round, and sets `tail`. */

@@ -139,19 +139,10 @@ static void ds__flow_path_add(const ds__flow_maker *m, int root, int j, ptrdiff_
     ds__flow_add(d, part, flow);
 }
 
-/* Adds a part for each rank: those that are far away first. */
+/* Adds the flows of a scatter, gather or all_to_all: a path for each rank. */
 static void ds__flow_paths_add(const ds__flow_maker *m, int root, int j, ptrdiff_t tree) {
-    ds__draft *d = m->d;
-    int deepest = 0;
-    for (int v = 0; v < d->p; v++) {
-        int depth = ds__emit_tree_depth(d->tree + tree, v);
-        if (depth > deepest)
-            deepest = depth;
-    }
-    for (int depth = deepest; depth >= 0; depth--)
-        for (int v = 0; v < d->p && !d->failed; v++)
-            if (ds__emit_tree_depth(d->tree + tree, v) == depth)
-                ds__flow_path_add(m, root, j, tree, v);
+    for (int v = 0; v < m->d->p && !m->d->failed; v++)
+        ds__flow_path_add(m, root, j, tree, v);
 }
 
 /* Returns the flow of a tree: up, down or both ways. `begin` is where the root's block begins. */

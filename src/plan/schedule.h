@@ -114,7 +114,7 @@ typedef struct ds__arrangement {
     ds__dues freed; /* what is free again, by the first step that waits for it */
 } ds__arrangement;
 
-/* Returns 1 if a step copies between groups of many ranks. Its wires would hardly ever be free all
+/* Returns 1 if a step copies between groups of many ranks. Its wires would rarely be free all
    at once, so it may reserve them. */
 static int ds__step_is_far(const ds__draft *d, const ds__dstep *s) {
     if (d->p <= DS__PLAN_LARGE || d->run || s->source < 0 || s->source >= d->p ||
@@ -144,7 +144,7 @@ static int ds__step_waits(ds__arrangement *x, uint32_t i, size_t own, int kept) 
         if (!w->busy[r->wire[k]])
             continue;
         int far = ds__step_is_far(d, s);
-        /* its wires would hardly ever be free all at once: nobody else begins on them */
+        /* no other step may begin on its wires, which would rarely be free all at once */
         if (far && !kept) {
             for (size_t m = 0; m < hops; m++)
                 w->kept[r->wire[m]] = i + 1;
@@ -225,7 +225,7 @@ static int ds__arrange_begin(ds__arrangement *x, int64_t now) {
     while (x->freed.dues) {
         uint32_t id = ds__due_take(&x->freed).id;
         int ok = 1;
-        /* whatever else waits */
+        /* a step that reserved the wire comes before all others */
         if (w->kept[id]) {
             ok = ds__begin_step(x, w->kept[id] - 1, now);
         } else if (w->head[id] && !ds__arrange_is_busy(x, id)) {

@@ -56,13 +56,8 @@ static int ds__guesser_add(ds__guesser *g, ds__algo a) {
 
 /* Estimates direct copies, and sums that continue in the order of the list. */
 static int ds__guesser_lists(ds__guesser *g) {
-    ds__algo direct = {
-        .name = "direct", .mode = DS__ROOTED, .ways = 1, .arity = DS__ALL_RANKS, .own = 1
-    };
+    ds__algo direct = { .name = "direct", .ways = 1, .arity = DS__ALL_RANKS, .own = 1 };
     int ok = ds__guesser_add(g, direct);
-    direct.mode = DS__ONE_SHOT;
-    if (g->what == DS_ALL_REDUCE)
-        ok = ok && ds__guesser_add(g, direct);
     for (int split = 1; split <= 6 && g->sums && g->n / split > 1; split++) {
         ds__algo list = {
             .name = "islands", .mode = DS__IN_LIST, .level = 1, .ways = g->n, .arity = split
@@ -72,18 +67,15 @@ static int ds__guesser_lists(ds__guesser *g) {
     return ok;
 }
 
-/* Estimates one tree for all data: from group to group, or binomial. */
-static int ds__guesser_single(ds__guesser *g) {
-    ds__algo islands = { .name = "islands",
-                         .level = 1,
-                         .ways = 1,
-                         .arity = DS__ALL_RANKS,
-                         .own = 1,
-                         .shape = g->rooted ? DS__GROUPS_TWINS : DS__GROUPS_CHAIN };
-    ds__algo binomial = { .name = "binomial", .ways = 1, .arity = 2, .own = 1 };
-    if (g->level && g->what != DS_ALL_TO_ALL && !ds__guesser_add(g, islands))
-        return 0;
-    return !(g->rooted || g->trees) || ds__guesser_add(g, binomial);
+/* Estimates one tree for all data, from group to group. */
+static int ds__guesser_islands(ds__guesser *g) {
+    ds__algo a = { .name = "islands",
+                   .level = 1,
+                   .ways = 1,
+                   .arity = DS__ALL_RANKS,
+                   .own = 1,
+                   .shape = g->rooted ? DS__GROUPS_TWINS : DS__GROUPS_CHAIN };
+    return !g->level || g->what == DS_ALL_TO_ALL || ds__guesser_add(g, a);
 }
 
 /* Estimates several trees at once, each for a part of the data. */
@@ -158,7 +150,7 @@ static int ds__guesser_predict(ds__guesser *g) {
 static int ds__search_large(ds__search *s) {
     ds__guesser g;
     ds__guesser_init(&g, s);
-    return ds__guesser_lists(&g) && ds__guesser_single(&g) && ds__guesser_spreads(&g) &&
+    return ds__guesser_lists(&g) && ds__guesser_islands(&g) && ds__guesser_spreads(&g) &&
            ds__guesser_grids(&g) && ds__guesser_predict(&g);
 }
 
@@ -263,11 +255,8 @@ static int ds__search_all(ds__search *s) {
         { "trees", DS__WITH_MESH, DS__ROOTED, 0, 1, 1, 1, 0 },
         { "chain", DS__WITH_TREES, DS__ROOTED, 0, 1, 1, 1, 0 },
         { "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 2, 1, 0 },
-        { "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 3, 1, 0 },
         { "trees", DS__WITH_MESH, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
         { "chain", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 1, 1, 0 },
-        { "binomial", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 2, 1, 0 },
-        { "binomial", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, 3, 1, 0 },
         { "staged", DS__WITH_HOST, DS__ROOTED, 0, 1, 1, 1, 0 },
     };
     if (s->now.p > DS__PLAN_LARGE && !s->now.want->algorithm)

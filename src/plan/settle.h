@@ -225,10 +225,10 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
     }
 }
 
-/* The virtual clock serves the step that is ready first, whatever the chosen order is. A step that
-   is served holds all it needs from then on. So the steps are gone through in the chosen order,
-   with the times that they get. Each takes a lane. If needed it waits for one more step, so that
-   it is ready after the earlier steps that use the same. Returns 0 if memory is exhausted. */
+/* Gives each step a lane, in the chosen order. The virtual clock serves the step that is ready
+   first, and a served step holds its wires, engine or memory from then on. If needed, a step waits
+   for one more step: it is then ready after the earlier steps of the same wires, engine or memory.
+   Returns 0 if memory is exhausted. */
 static int ds__settle_plan(ds__draft *d) {
     int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
     ds__settling x;

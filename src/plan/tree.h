@@ -21,18 +21,14 @@ enum { DS__WITH_TREES, DS__WITH_MESH, DS__WITH_HOST, DS__WITH_WIRES, DS__WITH_GR
 
 enum { DS__ROOTED, DS__BY_OWNERS, DS__IN_LIST, DS__ONE_SHOT };
 
-enum {
-    DS__GROUPS_CHAIN,
-    DS__GROUPS_SPREAD,
-    DS__GROUPS_STAR,
-    /* each rank of the root's group copies to one of each other group */
-    DS__GROUPS_TWINS
-};
+/* Copies between groups: from group to group; from the root's group to all others; from each rank
+   of the root's group to one of each other group. */
+enum { DS__GROUPS_CHAIN, DS__GROUPS_STAR, DS__GROUPS_TWINS };
 
 typedef struct ds__algo {
     const char *name;
     int with; /* DS__WITH_* */
-    int mode; /* DS__ROOTED...: who sums */
+    int mode; /* DS__ROOTED...: which ranks sum */
     int level;
     int ways;
     int arity; /* copies that each node makes */
@@ -126,35 +122,21 @@ static int ds__tree_entry(const ds__tree_maker *m, int n) {
     return (way + m->shift) % n;
 }
 
-/* Returns the group that copies to group g. */
-static int ds__tree_via(const ds__tree_maker *m, int g) {
-    if (m->a->shape == DS__GROUPS_CHAIN)
-        return g - 1;
-    if (m->a->shape == DS__GROUPS_STAR)
-        return 0;
-    int via = 1 + (m->j + m->shift) % (m->groups - 1);
-    return via == g ? 0 : via;
-}
-
-/* Returns the rank of group `via` that copies to group g. */
-static int ds__tree_parent(const ds__tree_maker *m, int g, int via) {
+/* Returns the rank that copies to group g: the entry of the group before, or of the root's. */
+static int ds__tree_parent(const ds__tree_maker *m, int g) {
+    int via = m->a->shape == DS__GROUPS_CHAIN ? g - 1 : 0;
     const ds__tree_group *o = &m->group[via];
     int lead = via == 0 && !m->alone;
-    int e = via > g ? ds__tree_entry(m, o->size - lead) : o->entry;
-    return m->line[o->first + lead + e];
+    return m->line[o->first + lead + o->entry];
 }
 
 /* Returns how many copies to other groups the entry of group g makes. */
-static int ds__tree_skip(const ds__tree_maker *m, int g, int via) {
-    int shape = m->a->shape;
-    if (g == 0) {
-        if (m->groups == 1)
-            return 0;
-        return shape == DS__GROUPS_STAR ? m->groups - 1 : 1;
-    }
-    if (shape == DS__GROUPS_CHAIN)
+static int ds__tree_skip(const ds__tree_maker *m, int g) {
+    if (m->a->shape == DS__GROUPS_CHAIN)
         return g + 1 < m->groups;
-    return shape == DS__GROUPS_SPREAD && via == 0 ? m->groups - 2 : 0;
+    if (g || m->groups == 1)
+        return 0;
+    return m->a->shape == DS__GROUPS_STAR ? m->groups - 1 : 1;
 }
 
 /* Adds the members of group g to the tree. */
@@ -163,7 +145,6 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
     int lead = g == 0 && !m->alone;
     int n = o->size - lead;
     int *member = m->line + o->first + lead;
-    int via = 0;
     int parent = m->root;
     o->entry = g == 0 && m->alone ? 0 : ds__tree_entry(m, n);
     if (g && m->a->shape == DS__GROUPS_TWINS) {
@@ -171,13 +152,11 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
             m->tree[member[i]] = m->line[i % m->group[0].size];
         return;
     }
-    if (g) {
-        via = ds__tree_via(m, g);
-        parent = ds__tree_parent(m, g, via);
-    } else if (m->alone) {
+    if (g)
+        parent = ds__tree_parent(m, g);
+    else if (m->alone)
         parent = DS__ALONE;
-    }
-    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
+    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g));
 }
 
 /* Returns the j-th tree from a root; -1 if memory is exhausted. */
