@@ -504,9 +504,9 @@ static void write_report(const char *path) {
     if (remark_count)
         fprintf(f, "\n");
     write_remarks(f, "- ");
-    fprintf(f, "\n![bars of the queue rows and of the copies](bench.svg)\n\n## Ways to copy\n\nAll "
-               "ways use the same memory, in turn. The ways of the fill are memset, rep stosb and "
-               "non-temporal stores.\n\n");
+    fprintf(f, "\n![bars of the queue rows and of the copies](bench.svg)\n\n## Methods of "
+               "copying\n\nAll methods use the same memory, in turn. The methods of the fill are "
+               "memset, rep stosb and non-temporal stores.\n\n");
     ways_table(f);
     fprintf(f, "\n## Graphs\n\n%s\n", graphs);
     fprintf(f, "\n## The allocator\n\n%s\n", alloc);

@@ -18,13 +18,15 @@
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream.h"
        #include <stdio.h>
-       static void hello(void *who) { printf("hello from the stream, %s\n", (char *)who); }
+       static void hello(void *name) { printf("hello from the stream, %s\n", (char *)name); }
        int main(void) {
            ds_stream s;
-           if (ds_stream_create(NULL, &s) < 0 || ds_stream_launch_host_func(s, hello, "world", NULL)
-           < 0 ||
-               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_error_get_last()); return
-               1; }
+           if (ds_stream_create(NULL, &s) < 0 ||
+               ds_stream_launch_host_func(s, hello, "world", NULL) < 0 ||
+               ds_stream_synchronize(s) < 0) {
+               fprintf(stderr, "%s\n", ds_error_get_last());
+               return 1;
+           }
            return ds_shutdown() < 0;
        }
 

@@ -78,8 +78,9 @@ typedef struct ds_comm_options {
 
    A plan needs one tensor on each rank and pieces of equal size. Entry i of a list must be on the
    i-th device of the topology (for a parsed topology: device i of the driver). The single tensor
-   must be on one of them. Results of a broadcast may be anywhere, if only the tensor's own rank is
-   missing. In other cases the direct form is used; if options->plan is set, the call returns
+   must be on a device of the topology. The results of a broadcast may have any order. Each rank
+   except the tensor's own needs one result; further results on the tensor's device are allowed. In
+   other cases the direct form is used; if options->plan is set, the call returns
    DS_ERR_INVALID_VALUE.
 
    Each rank uses internal streams and ds_plan.scratch bytes of temporary memory from the allocator

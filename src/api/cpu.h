@@ -103,9 +103,9 @@ typedef struct ds_cpu_desc {
     /** memory of each device in bytes; 0: the machine's memory, or the smallest memory.max of the
         process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
-    /** devices x devices, row: accessing device, column: accessed device, 1: access; NULL: all have
-        access, unless the environment has none, or half: the lower and the upper half of the
-        devices have no access to each other [DEVSTREAM_CPU_PEERS=all, none or half] */
+    /** devices x devices, row: accessing device, column: accessed device, 1: access. NULL:
+        by the environment: all (default), none, or half, with no access between the lower and the
+        upper half of the devices [DEVSTREAM_CPU_PEERS=all, none or half] */
     const unsigned char *peer_access;
     unsigned flags; /**< DS_CPU_* */
     /** not 0: ready streams run in a random order drawn from this seed, one operation at a time, to

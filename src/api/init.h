@@ -83,9 +83,10 @@ DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
     threads. Invalidates all handles; the next call initialises devstream again. Does nothing if
     devstream is not initialised. No other thread may be inside a devstream call.
 
-    Process exit does not need this call: pending work is then neither waited for nor joined. A
-    shared object that contains devstream must call it before dlclose. Returns 0 or an error, never
-    a positive result. DS_ERR_FAILED: a device had failed; everything is freed nevertheless. */
+    A process may exit without this call: the exit then does not wait for pending work and joins no
+    threads. A shared object that contains devstream must call ds_shutdown before dlclose. Returns 0
+    or an error, never a positive result. DS_ERR_FAILED: a device had failed; everything is freed
+    nevertheless. */
 DSDEF DS_MUST_USE ds_result ds_shutdown(void);
 
 /** Behaviour of calls that would make the host wait for work of a device. */

@@ -103,7 +103,7 @@ typedef struct ds_grid {
     every driver and without a GPU. DS_ERR_INVALID_VALUE: the text has no such function; the number
     of parameters or a size differs; the function uses a parameter as an address that the table
     calls a value, FIRST or COUNT; or it stores through a DS_PARAM_READ. Kinds are compared only
-    where the text is certain. Cubins and fatbins are not read. */
+    if the text determines them. Cubins and fatbins are not read. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /** Loads the kernel on a device before its first launch there. Blocks while PTX is compiled; does
     nothing on a CPU device. DS_ERR_UNSUPPORTED: the kernel has no form for the device.

@@ -1,10 +1,10 @@
 /* api/kernel_block.h - block kernels.
 
-   Defines DS_BLOCK_KERNEL_1D, _2D and _3D, and what their bodies use: DS_THREADS, DS_SHARED,
-   DS_PRIVATE, DS_OWN, and the indices. On a GPU every thread of a block runs the body, and a thread
-   loop is its own part with a barrier behind it. On the CPU one thread runs the body for a block,
-   and a thread loop is a loop over the block's threads, so that no thread has to stop at a barrier
-   (Stratton, Stone, Hwu: MCUDA, LCPC 2008).
+   Defines DS_BLOCK_KERNEL_1D, _2D and _3D, and the macros for their bodies: DS_THREADS, DS_SHARED,
+   DS_PRIVATE, DS_OWN, and the indices. On a GPU every thread of a block runs the body. Each thread
+   runs its own iteration of a thread loop and then waits at a barrier. On the CPU one thread runs
+   the body for a block. A thread loop iterates over the block's threads, so no thread waits at a
+   barrier (Stratton, Stone, Hwu: MCUDA, LCPC 2008).
 
    Threads: a block runs on one thread of the CPU driver; several blocks run at the same time. */
 #ifndef DS__API_KERNEL_BLOCK_H
@@ -30,18 +30,19 @@
             DS_THREADS if (DS_THREAD_X == 0) sums[DS_BLOCK_X] = part[0];
         }
 
-    Between two thread loops is a barrier: what one loop wrote to shared or global memory, the next
-    loop of the block sees. Code outside of thread loops must do the same for every thread of the
-    block, and must not write memory. A thread loop must not be left by break, goto or return;
-    `continue` ends the thread's part. Extents may use DS_GRID_X, DS_GRID_Y and DS_GRID_Z.
-    DS_LAUNCH(block_sums, stream, blocks, n, x, sums) launches it; parameters as in DS_KERNEL_1D. */
+    Between two thread loops is a barrier: writes of one loop to shared or global memory are
+    visible to the next loop of the block. Code outside of thread loops must do the same for every
+    thread of the block, and must not write memory. A thread loop must not be left by break, goto
+    or return; `continue` ends the thread's iteration. Extents may use DS_GRID_X, DS_GRID_Y and
+    DS_GRID_Z. DS_LAUNCH(block_sums, stream, blocks, n, x, sums) launches the kernel; parameters as
+    in DS_KERNEL_1D. */
 #define DS_BLOCK_KERNEL_1D(name, threads_x, ...)                                          \
     DS__BLOCK_KERNEL(name, threads_x, 1, 1, (size_t dsk__gx), (dsk__gx), (dsk__gx, 1, 1), \
                      __VA_ARGS__)
 
 /** Defines a block kernel with blocks of threads_x by threads_y threads on a two-dimensional grid,
     otherwise as DS_BLOCK_KERNEL_1D does. DS_LAUNCH(name, stream, blocks_x, blocks_y, ...) launches
-    it. */
+    the kernel. */
 #define DS_BLOCK_KERNEL_2D(name, threads_x, threads_y, ...)                           \
     DS__BLOCK_KERNEL(name, threads_x, threads_y, 1, (size_t dsk__gx, size_t dsk__gy), \
                      (dsk__gx, dsk__gy), (dsk__gx, dsk__gy, 1), __VA_ARGS__)
@@ -108,7 +109,7 @@ DS_KERNEL_FN dsk__device_block dsk__block_at(const ds_kernel_dims *d, uint64_t i
 #define DS_THREAD_Y (dsk__b->thread[1])
 #define DS_THREAD_Z (dsk__b->thread[2])
 #define DS_THREAD_RANK DS__TID
-/* break ends the inner loop only, so that no thread misses the barrier. */
+/* `break` ends the inner loop only, so every thread reaches the barrier. */
 #define DS_THREADS                                                                       \
     for (int dsk__pass = DS__UNIFORM(__LINE__); dsk__pass; dsk__pass = 0, DS__BARRIER()) \
         for (int dsk__once = 1; dsk__once; dsk__once = 0)
@@ -145,11 +146,11 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                   \
     DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                         \
     DS__QUIET_BEGIN                                                                          \
-    /* not inlined, so that warnings of the optimiser stay in here */                        \
+    /* not inlined, so the pragma covers warnings of the optimiser */                        \
     DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                      \
         ds_kernel_block *dsk__outer, const void *dsk__args) {                                \
         const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        /* a copy that no other function sees, so that the extents are constants */          \
+        /* a copy that does not escape, so the extents are constants */                      \
         ds_kernel_block dsk__block = *dsk__outer;                                            \
         dsk__block.threads[0] = (x);                                                         \
         dsk__block.threads[1] = (y);                                                         \
@@ -190,7 +191,7 @@ DS_KERNEL_FN int dsk__uniform(int line) {
 #define DS_THREAD_Z (dsk__z)
 #define DS_THREAD_RANK ((dsk__z * dsk__b->threads[1] + dsk__y) * dsk__b->threads[0] + dsk__x)
 #endif
-/** Runs the following statement once per thread of the block, then waits for all of them. */
+/** Runs the following statement once per thread of the block, then waits for all threads. */
 #ifdef DEVSTREAM_KERNEL_CHECK
 /* For clang -fopenmp-simd -fsyntax-only, which refuses break, goto and return in such a loop. */
 #define DS_THREADS \
@@ -209,8 +210,8 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     type *name = (type *)dsk__block_take( \
         dsk__b, sizeof(type), dsk__b->threads[0] * dsk__b->threads[1] * dsk__b->threads[2])
 #define DS_OWN(name) ((name)[DS_THREAD_RANK])
-/** Declares an array of 1 to 3 dimensions in the shared memory of the block, at most 48 KiB
-   together. Not initialised. */
+/** Declares an array of 1 to 3 dimensions in the shared memory of the block. All arrays of a block
+   have at most 48 KiB together. Not initialised. */
 #define DS_SHARED(type, name, ...) \
     DS__JOIN(DS__SHARED_, DS__NUMBER(__VA_ARGS__))(type, name, __VA_ARGS__)
 #define DS__SHARED_1(type, name, a)  \

@@ -1,7 +1,7 @@
-/* api/kernel_common.h - what elementwise kernels and block kernels have in common on the CPU.
+/* api/kernel_common.h - common macros of elementwise kernels and block kernels on the CPU.
 
-   Makes the argument struct and NAME_pack, the function that counts a launch's bytes, the parameter
-   table, the definition NAME_def, and NAME_launch.
+   Defines the argument struct and NAME_pack, the function that counts a launch's bytes, the
+   parameter table, the definition NAME_def, and NAME_launch.
 
    Threads: any; NAME_pack and NAME_launch only read their arguments. */
 #ifndef DS__API_KERNEL_COMMON_H
@@ -12,12 +12,12 @@
 
 /* ---- launching defined kernels --------------------------------------------------------------- */
 
-/* A list in parentheses without them. */
+/* Removes the parentheses of a list. */
 #define DS__LIST(...) __VA_ARGS__
 
 #ifndef DEVSTREAM_KERNEL_DEVICE
 
-/** Launches a kernel of the macros and hands over file and line: DS_LAUNCH(name, stream, counts...,
+/** Launches a kernel of the macros and passes file and line: DS_LAUNCH(name, stream, counts...,
     parameters...). Returns ds_result. The arguments are those of the function NAME_launch, so the
     compiler checks their number and types. */
 #ifdef DEVSTREAM_NO_SITES
@@ -61,7 +61,8 @@
         return name##__extents(DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__)); \
     }
 
-/* The table, the definition and the launch. threads, per_block: block and items_per_block. */
+/* The parameter table, the definition and the launch function. threads: block of ds_kernel_def;
+   per_block: its items_per_block. */
 #define DS__KERNEL_DEF(name, counts, numbers, threads, per_block, ...)                         \
     static const ds_param name##__params[] = {                                                 \
         DS__EACH(DS__AS_ROW, name##_args, __VA_ARGS__){                                        \
@@ -97,7 +98,7 @@
                              DS__LIST numbers DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__));      \
     }
 
-/* The kernel's PTX, if the file that devstream-kernels writes was included before: it defines
+/* The kernel's PTX, if the output file of devstream-kernels was included before. The file defines
    DS_PTX_NAME as a comma and the array's name. Otherwise NULL. */
 #define DS__PTX_OF(name) DS__SECOND(DS_PTX_##name, NULL, 0)
 #define DS__SECOND(...) DS__SECOND_(__VA_ARGS__)

@@ -1,7 +1,7 @@
 /* api/kernel_def.h - kernels that a program defines with macros.
 
-   Declares ds_kernel_def, which the kernel macros fill, the functions that launch it, and what the
-   generated CPU form of a block kernel calls.
+   Declares ds_kernel_def, which the kernel macros fill, and the functions that launch a defined
+   kernel. Also declares the functions that the generated CPU form of a block kernel calls.
 
    Threads: any; several threads may launch one kernel. */
 #ifndef DS__API_KERNEL_DEF_H
@@ -33,7 +33,7 @@ typedef struct ds_kernel_def {
 } ds_kernel_def;
 
 /** Returns the kernel of a definition, for ds_kernel_load and graph nodes. The first call creates
-   it. The program must not destroy it; ds_shutdown does. */
+   the kernel. The program must not destroy the kernel; ds_shutdown does. */
 DSDEF DS_MUST_USE ds_result ds_kernel_def_get_kernel(ds_kernel_def *def, ds_kernel *out);
 /** Launches a defined kernel in stream order. dims: numbers of items, or of blocks for a block
     kernel; if one is 0, nothing runs. args: the struct NAME_args, copied by the call. NAME_launch
@@ -50,7 +50,7 @@ typedef struct ds_kernel_block {
     unsigned threads[3]; /**< threads of the block */
     int in_threads;      /**< 1: inside of a thread loop */
     char *scratch;       /**< memory for DS_SHARED and DS_PRIVATE, aligned to 64 bytes */
-    size_t used;         /**< bytes of it in use */
+    size_t used;         /**< bytes of scratch in use */
 } ds_kernel_block;
 
 /** Bytes of scratch memory of a block: the shared memory of a GPU's block that needs no opt-in (48
@@ -74,7 +74,7 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
     void *p = b->scratch + b->used;
     b->used += bytes;
 #ifdef DEVSTREAM_KERNEL_DEBUG
-    memset(p, 0xff, bytes); /* NaN, for reads of what was not written */
+    memset(p, 0xff, bytes); /* NaN, so reads of unwritten elements are noticed */
 #endif
     return p;
 }

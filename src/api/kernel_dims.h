@@ -2,8 +2,8 @@
 
    Declares ds_kernel_dims. Items are numbered row by row, i = x + nx (y + ny z). To get x, y and z
    of an item, a GPU multiplies by reciprocals that the launch computes (Granlund, Montgomery:
-   Division by invariant integers using multiplication, PLDI 1994). They are exact for items below
-   2^32; larger launches divide.
+   Division by invariant integers using multiplication, PLDI 1994). The reciprocals are exact for
+   items below 2^32; larger launches divide.
 
    Threads: any. */
 #ifndef DS__API_KERNEL_DIMS_H

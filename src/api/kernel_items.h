@@ -1,9 +1,9 @@
 /* api/kernel_items.h - elementwise kernels.
 
-   Defines DS_KERNEL_1D, DS_KERNEL_2D and DS_KERNEL_3D. From a parameter list and the body of one
-   item they make, for the CPU, the argument struct, the parameter table, the loop and the launch
-   function; for a GPU, the kernel function. The body follows the macro, so the function of the item
-   is declared before the loop and defined last.
+   Defines DS_KERNEL_1D, DS_KERNEL_2D and DS_KERNEL_3D. Each macro takes a parameter list and the
+   body of one item. For the CPU, the macro defines the argument struct, the parameter table, the
+   loop and the launch function; for a GPU, the kernel function. The body follows the macro, so the
+   function of the item is declared before the loop and defined last.
 
    Threads: the functions of a kernel run on the threads of its driver. */
 #ifndef DS__API_KERNEL_ITEMS_H
@@ -107,7 +107,7 @@
         DS__INDEPENDENT(size_t dsk__x = dsk__r.begin; dsk__x < dsk__r.end; dsk__x++) \
     name##__item(dsk__x, dsk__r.y, dsk__r.z, dsk__d.n[0], dsk__d.n[1], dsk__d.n[2] __VA_ARGS__);
 
-/* The part of a row that a piece of a launch has. */
+/* The items of a row that belong to a piece of a launch. */
 typedef struct dsk__kernel_row {
     size_t begin; /* items of the row: begin to end - 1 */
     size_t end;

@@ -1,9 +1,10 @@
 /* api/kernel_params.h - parameter lists of kernels.
 
    A kernel macro gets its parameters as DS_READ(...), DS_WRITE(...), DS_READ_WRITE(...) and
-   DS_VALUE(...). These words are no macros: DS__EACH applies a macro to each, which pastes the word
-   to a prefix and so gets kind, type, name, element type and extent. From one list come the
-   argument struct, the table of parameters, the parameters of both forms and the launch function.
+   DS_VALUE(...). These words are not macros. DS__EACH applies a macro to each parameter. The macro
+   pastes the word to a prefix and so gets kind, type, name, element type and extent. One list
+   defines the argument struct, the table of parameters, the parameters of both forms and the launch
+   function.
 
    Threads: none. */
 #ifndef DS__API_KERNEL_PARAMS_H
@@ -13,7 +14,7 @@
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-/* Of each form of a parameter: kind, type, name, element type, extent in elements. */
+/* Expand each form of a parameter to kind, type, name, element type, extent in elements. */
 #define DS__PARAM_DS_READ(type, name, extent) READ, const type *, name, type, extent
 #define DS__PARAM_DS_WRITE(type, name, extent) WRITE, type *, name, type, extent
 #define DS__PARAM_DS_READ_WRITE(type, name, extent) READ_WRITE, type *, name, type, extent
@@ -58,7 +59,7 @@
 #define DS__EACH_23(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_22(m, c, __VA_ARGS__)
 #define DS__EACH_24(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_23(m, c, __VA_ARGS__)
 
-/* What the kernel macros make of each parameter. */
+/* The expansions of a parameter for the kernel macros. */
 #define DS__AS_MEMBER(context, kind, type, name, element, extent) type name;
 #define DS__AS_PARAMETER(context, kind, type, name, element, extent) , type name DS__UNUSED
 #define DS__AS_DEVICE_PARAMETER(context, kind, type, name, element, extent) type name,

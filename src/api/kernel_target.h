@@ -1,14 +1,14 @@
-/* api/kernel_target.h - what kernel source needs from its compiler, for both forms.
+/* api/kernel_target.h - qualifiers and operations of kernel source, for both forms.
 
    A kernel file is compiled twice: as C or C++ for the CPU driver, and as device code for GPUs by
-   devstream-kernels, which defines DEVSTREAM_KERNEL_DEVICE. This room hides the difference:
-   function qualifiers, shared memory, barriers, thread indices, and the operations that each side
-   has as instructions.
+   devstream-kernels, which defines DEVSTREAM_KERNEL_DEVICE. This room defines the differing parts:
+   function qualifiers, shared memory, barriers, thread indices, and operations with their own
+   instructions on CPU and GPU.
 
-   Invariants: device code sees this header and the kernel file only. clang compiles without CUDA's
-   headers (-nocudainc -nocudalib); nvcc includes its own. No operation of this room is contracted:
-   clang gets the pragma below, gcc the attribute DS__KERNEL_EXACT on each loop, the device
-   compilers -ffp-contract=off or --fmad=false.
+   Invariants: device code includes this header and the kernel file only. clang compiles without
+   CUDA's headers (-nocudainc -nocudalib); nvcc includes its own. No operation of this room is
+   contracted: clang gets the pragma below, gcc the attribute DS__KERNEL_EXACT on each loop, the
+   device compilers -ffp-contract=off or --fmad=false.
    Locks: none.
    Threads: any. */
 #ifndef DS__API_KERNEL_TARGET_H
@@ -89,8 +89,8 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #if defined(__x86_64__)
 #include <emmintrin.h>
 #endif
-/* gcc keeps errno for negative arguments of the builtin, which prevents vector code, unless the
-   program is compiled with -fno-math-errno. clang makes vector code of the instruction. */
+/* Unless the program is compiled with -fno-math-errno, gcc sets errno for negative arguments of the
+   builtin, and therefore generates no vector code. clang vectorizes the instruction below. */
 #if defined(__NO_MATH_ERRNO__) || !defined(__x86_64__)
 #define DS__SQRTF(x) __builtin_sqrtf(x)
 #define DS__SQRT(x) __builtin_sqrt(x)
@@ -103,9 +103,9 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__HAS_APPROX 0
 #endif
 
-/* The options of a function that a kernel's items or blocks run in. gcc contracts and vectorizes in
-   the function that everything is inlined into; clang reads the pragma where an expression stands.
-   */
+/* The options of the function that runs a kernel's items or blocks. gcc contracts and vectorizes
+   by the options of the function into which the code is inlined; clang applies the pragma at each
+   expression. */
 #if defined(__clang__)
 #define DS__KERNEL_EXACT
 #pragma STDC FP_CONTRACT OFF
@@ -115,9 +115,9 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__KERNEL_EXACT
 #endif
 
-/* DS__INDEPENDENT is a loop whose iterations are independent, as items on a GPU. clang warns if it
-   makes no vector code of such a loop, which is no fault of the program; the warning names the
-   loop, or without debug information its function, so both are enclosed. */
+/* DS__INDEPENDENT begins a loop with independent iterations, like the items on a GPU. If clang does
+   not vectorize the loop, it warns, although the program is correct. The warning names the loop, or
+   without debug information its function, so the warning is disabled around both. */
 #if defined(__clang__)
 #define DS__QUIET_BEGIN \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
@@ -130,7 +130,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
 #endif
 
-/** Unrolls the loop that follows, whose number of iterations is a constant of at most 16. */
+/** Unrolls the following loop. Its number of iterations must be a constant of at most 16. */
 #if defined(__clang__) || defined(DEVSTREAM_KERNEL_DEVICE)
 #define DS_UNROLL _Pragma("unroll")
 #else

@@ -188,7 +188,7 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
         *o = &ds__comm_usual;
     DS__REQUIRE_RESERVED("ds_comm_options", *o);
     DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)),
-                "unknown flags %#x", (*o)->flags);
+                "unknown flags %#x; use DS_COMM_* flags", (*o)->flags);
     DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, but stream_count is %zu",
                 (*o)->stream_count);
     DS__REQUIRE((*o)->topology || !(*o)->plan, "options->plan is set without options->topology");

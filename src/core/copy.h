@@ -298,7 +298,8 @@ DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stre
 DSDEF ds_result(ds_copy_with)(void *dst, const void *src, size_t size, unsigned flags,
                               ds_stream stream) {
     DS__ENTER("ds_copy_with");
-    DS__REQUIRE((flags & ~(unsigned)DS_COPY_HOST_STABLE) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~(unsigned)DS_COPY_HOST_STABLE) == 0,
+                "unknown flags %#x; use DS_COPY_HOST_STABLE or 0", flags);
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;

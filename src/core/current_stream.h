@@ -79,7 +79,8 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
     if (out_previous)
         out_previous->id = 0;
     DS__ENTER("ds_stream_set_current");
-    DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0,
+                "unknown flags %#x; use DS_PUSH_STRICT or 0", flags);
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
@@ -135,7 +136,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
 /* Pushes a stream; of a zero handle, only the current device and stream are kept. */
 static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0,
-                "unknown flags %#x", flags);
+                "unknown flags %#x; use DS_PUSH_* and DS_POP_WAIT_BACK", flags);
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;

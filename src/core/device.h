@@ -29,7 +29,8 @@ static ds_result ds__device_resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_HOST)
         return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
     if (device.type != DS_DEVICE_CUDA && device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", device.type);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type; use a DS_DEVICE_* type",
+                        device.type);
     int count = ds__type_count(device.type);
     if (count == 0)
         return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
@@ -46,7 +47,8 @@ DSDEF ds_result(ds_backend_get_info)(int index, ds_backend_info *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_backend_get_info");
     DS__REQUIRE(out, "out is NULL");
-    DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT, "there is no backend %d", index);
+    DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT,
+                "backend %d does not exist; the index must be in [0, %d)", index, DS_BACKEND_COUNT);
     *out = ds__g.backend[index];
     return DS_OK;
 }
@@ -55,7 +57,7 @@ DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_backend_format");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     size_t at = 0;
     for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
         int n = snprintf(out + at, size - at, "%-5s %s\n", ds__g.backend[i].name,
@@ -80,7 +82,7 @@ DSDEF ds_result(ds_backend_format_arch_list)(ds_device_type type, char *out, siz
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_backend_format_arch_list");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     const char *words = NULL;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
@@ -108,7 +110,8 @@ DSDEF ds_result(ds_device_get_count)(ds_device_type type, int *out_count) {
         t = thread->caller.device.type;
     }
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", t);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type; use a DS_DEVICE_* type",
+                        t);
     *out_count = t == DS_DEVICE_HOST ? 1 : ds__type_count(t);
     return DS_OK;
 }
@@ -204,7 +207,7 @@ DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_device_format");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     char text[DS_DEVICE_NAME_SIZE];
     if (device.type == DS_DEVICE_HOST) {
         snprintf(text, sizeof text, "host");

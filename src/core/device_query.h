@@ -48,7 +48,7 @@ DSDEF ds_result(ds_device_get_name)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_device_get_name");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
     ds_result r =
@@ -192,7 +192,7 @@ DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_device_get_label");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     DS__RESOLVE(device);
     ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "%s", ds__g.label[ds__device_ordinal(device)]);

@@ -54,7 +54,7 @@ static int ds__event_batched(const void *object) {
 static ds_result ds__event_create(unsigned flags, const char *label, ds_event *out) {
     DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
                                      DS_EVENT_INTERPROCESS)) == 0,
-                "unknown flags %#x", flags);
+                "unknown flags %#x; use DS_EVENT_* flags", flags);
     DS__REQUIRE((flags & (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS)) !=
                     (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS),
                 "an interprocess event cannot have timing");

@@ -238,7 +238,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
-                "%d is not a node kind that can be added", (int)d->kind);
+                "kind is %d; use a DS_NODE_* kind other than DS_NODE_NATIVE", (int)d->kind);
     ds_result r = ds__desc_reserved(d);
     if (r < 0)
         return r;

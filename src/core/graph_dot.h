@@ -140,7 +140,7 @@ static void ds__dot_body(ds__text_writer *p, const ds__body *b, const char *pref
 static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn write_fn,
                                      void *user) {
     /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
-    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x; use DS_DOT_* flags", flags);
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;

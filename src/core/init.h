@@ -269,7 +269,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
-                "unknown flags %#x", desc->flags);
+                "unknown flags %#x; use DS_INIT_* flags", desc->flags);
     int level = (int)desc->log_level;
     DS__REQUIRE(level >= DS_LOG_SILENT && level <= DS_LOG_WARNING,
                 "log_level is %d; it must be from %d to %d", level, DS_LOG_SILENT, DS_LOG_WARNING);

@@ -92,18 +92,22 @@ static void ds__kernel_collect_all(void) {
 
 static ds_result ds__kernel_check_param(const ds_kernel_desc *d, size_t i) {
     const ds_param *p = &d->params[i];
-    DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
-                d->name, i);
+    DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT,
+                "kernel %s: parameter %zu has the kind %d; use a DS_PARAM_* kind", d->name, i,
+                (int)p->kind);
     if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
         DS__REQUIRE(p->size == 4 || p->size == 8,
-                    "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name, i);
+                    "kernel %s: parameter %zu, a number of items, has %zu bytes; use 4 or 8",
+                    d->name, i, p->size);
         return DS_OK;
     }
     DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
-                "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
-                d->args_size);
+                "kernel %s: parameter %zu, %zu bytes at offset %zu, is not inside the %zu bytes of "
+                "arguments",
+                d->name, i, p->size, p->offset, d->args_size);
     DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
-                "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+                "kernel %s: parameter %zu is a pointer of %zu bytes; %zu are needed", d->name, i,
+                p->size, sizeof(void *));
     return DS_OK;
 }
 

@@ -158,8 +158,8 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
                               d ? "the text is NULL" : "desc is NULL");
     if (DS__UNLIKELY((unsigned)d->payload.kind > DS_PAYLOAD_F64))
-        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload",
-                              (int)d->payload.kind);
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
+                              "payload.kind is %d; use a DS_PAYLOAD_* kind", (int)d->payload.kind);
     if (DS__UNLIKELY(!ds__reserved_clear(d->reserved, sizeof d->reserved)))
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
                               "ds_range_desc.reserved is not 0: the struct was not zeroed, or has "

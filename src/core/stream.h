@@ -150,8 +150,8 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     if (!desc)
         desc = &none;
     DS__REQUIRE_RESERVED("ds_stream_desc", desc);
-    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x",
-                desc->flags);
+    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0,
+                "unknown flags %#x; use DS_STREAM_BLOCKING or 0", desc->flags);
     ds_device device = desc->device;
     ds_device now = ds__thread_device();
     if (device.index < 0)

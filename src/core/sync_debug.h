@@ -59,7 +59,8 @@ static ds_result ds__sync_debug_read(const char *text) {
 
 DSDEF ds_result(ds_sync_debug_set_mode)(ds_sync_debug_mode mode) {
     DS__ENTER("ds_sync_debug_set_mode");
-    DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR, "%d is not a sync debug mode", (int)mode);
+    DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR,
+                "mode is %d; use DS_SYNC_DEBUG_DEFAULT, _WARN or _ERROR", (int)mode);
     atomic_store(&ds__g.sync_debug, (int)mode);
     return DS_OK;
 }

@@ -102,7 +102,7 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
 
 DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
     DS__ENTER("ds_pinned_register");
-    DS__REQUIRE(ptr && size, "ptr is NULL or size is 0");
+    DS__REQUIRE(ptr && size, "ptr is %p and size is %zu; neither may be 0", ptr, size);
     DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes exceed the address space", size);
     int b = ds__host_backend();
     if (!ds__g.driver[b])

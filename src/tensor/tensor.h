@@ -207,7 +207,8 @@ DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, d
 static ds_result ds__wrap_read(const ds_tensor *tensor, unsigned flags, ds_tensor **out,
                                ds__dims *d) {
     DS__REQUIRE(out, "out is NULL");
-    DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY), "unknown flags %#x", flags);
+    DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY),
+                "unknown flags %#x; use DS_TENSOR_READ_ONLY or 0", flags);
     ds_result r = ds__tensor_setup();
     return r < 0 ? r : ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), d);
 }
