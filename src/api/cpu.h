@@ -112,8 +112,8 @@ typedef struct ds_cpu_desc {
         expose ordering bugs [DEVSTREAM_CPU_SEED] */
     uint64_t seed;
     /** NULL: no fabric. Otherwise a virtual clock with modelled links; copied by ds_init. workers
-        and the environment variables for devices, peers, inline mode and seed have no effect. peer_access,
-        DS_CPU_INLINE and seed must not be set */
+        and the environment variables for devices, peers, inline mode and seed have no effect.
+        peer_access, DS_CPU_INLINE and seed must not be set */
     const ds_cpu_fabric *fabric;
     uint64_t reserved[8]; /**< 0 */
 } ds_cpu_desc;
