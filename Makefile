@@ -67,7 +67,7 @@ endif
 FUZZ_API    := $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/api*.c))
 FUZZ_PROGRAM := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin)
 
-HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h
+HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream.hpp
 # Versions of a series can stand for each other; before 1.0 a minor version is a series.
 VERSION     := $(shell sed -n 's/^.define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
 SERIES      := $(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(firstword $(subst ., ,$(VERSION))))

@@ -12,7 +12,7 @@ if ! "${tool:-false}" --version 2>/dev/null | grep -q 'version 14\.'; then
 fi
 
 files=$(find src kernels examples bench tests -name build -prune -o -type f \
-    \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp' \) -print |
+    \( -name '*.[ch]' -o -name '*.cu' -o -name '*.[ch]pp' \) -print |
     grep -v '\.gen\.h$\|^tests/support/kernels_ptx\.h$' | sort)
 [ "${1:-}" = --check ] || { echo "$files" | xargs "$tool" -i; exit 0; }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes what sh and awk make of src/: the call-site macros and the page of the memory report in
-# src/, the picture of its folders in docs/, then the headers and devstream.c in the top folder, and the
-# single file. Only what differs is written.
+# src/, the picture of its folders in docs/, then the headers, devstream.hpp and devstream.c in the top
+# folder, and the single file. Only what differs is written.
 #     headers.sh            writes; does nothing outside of a git checkout, as in a release archive
 #     headers.sh --check    writes nothing, and fails when something differs
 set -eu
@@ -49,4 +49,12 @@ awk -f tools/amalgamate.awk src=src out="$new" $entries
 for entry in $entries; do take "$new/$entry.h" "$entry.h"; done
 take "$new/single/devstream.h" single/devstream.h
 take src/devstream.c devstream.c
+
+# The header for C++ is copied; beside the single file there are no other headers.
+# shellcheck disable=SC2016 # the back quotes are text
+note='/* Generated from src/devstream.hpp by `make headers`. Edit the files in src/, not this one. */'
+{ echo "$note"; cat src/devstream.hpp; } >"$new/devstream.hpp"
+take "$new/devstream.hpp" devstream.hpp
+sed '/^#include "devstream_.*\.h"$/d' "$new/devstream.hpp" >"$new/single/devstream.hpp"
+take "$new/single/devstream.hpp" single/devstream.hpp
 exit $status

@@ -36,6 +36,7 @@ sed -n '/(ds_[a-z0-9_]*)(/!s/^DS\(DEF\|INLINE\) [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\2
 cp "$root/examples/hello.c" app.c
 sed '/^#define DEVSTREAM_IMPLEMENTATION/d' app.c >main.c
 use=$root/tests/compile/use.c # C and C++
+owners=$root/tests/compile/owners.cpp
 # The commands of docs/install.md: for a program with the implementation, for one with the shared and for one with the static library.
 awk -v want=commands -f "$root/tests/compile/extract.awk" "$root/docs/install.md" | sed -n "/pkg-config/s|^cc |$CC -O0 |p" >commands
 
@@ -50,13 +51,13 @@ fi
 t "make install" "make_ install $without PREFIX=$dir/usr"
 (cd usr && find . ! -type d | sort) >files
 t "the files are those of docs/install.md, and links lead to them" "
-    { for h in devstream devstream_alloc devstream_comm devstream_rng; do echo ./include/\$h.h; done
+    { for h in devstream.h devstream.hpp devstream_alloc.h devstream_comm.h devstream_rng.h; do echo ./include/\$h; done
       for f in devstream-config-version devstream-config; do echo ./lib/cmake/devstream/\$f.cmake; done
       for f in a so so.$series so.$version; do echo ./lib/libdevstream.\$f; done
       for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done; } | sort | diff - files
     for f in \$(cat files); do [ -s usr/\$f ]; done"
 t "all headers of the project are among them" "
-    (cd $root && ls devstream*.h) >headers; (cd usr/include && ls) | diff headers -"
+    (cd $root && ls devstream*.h devstream*.hpp) | sort >headers; (cd usr/include && ls) | sort | diff headers -"
 t "the shared library shows the declared functions and nothing else" "
     nm -D --defined-only usr/lib/libdevstream.so | awk '{ print \$NF }' | sort >shown
     grep -v '^ds_[a-z]' shown && exit 1
@@ -103,6 +104,8 @@ if command -v pkg-config >/dev/null; then
     command -v c++ >/dev/null && t "pkg-config, from C++, both libraries: run" "
         c++ -std=c++11 -x c++ $use -x none \$(pkg-config --cflags --libs devstream-static) -o use && ./use
         c++ -std=c++11 -x c++ $use -x none \$(pkg-config --cflags --libs devstream) -o use && LD_LIBRARY_PATH=usr/lib ./use"
+    command -v c++ >/dev/null && t "pkg-config, devstream.hpp, shared library: runs" "
+        c++ -std=c++11 $owners \$(pkg-config --cflags --libs devstream) -o owners && LD_LIBRARY_PATH=usr/lib ./owners"
 else
     skip "pkg-config: not installed"
 fi
@@ -148,6 +151,11 @@ if command -v cmake >/dev/null; then
         for p in app main fixed; do cmake/build/\$p | grep 'hello from the stream, world'; done
         needs cmake/build/main | grep -x libdevstream.so.$series
         [ -z \"\$(needs cmake/build/fixed | grep devstream)\" ]"
+    command -v c++ >/dev/null && t "CMake, devstream.hpp, static library: runs" "
+        mkdir owned
+        printf '%s\\n' 'cmake_minimum_required(VERSION 3.16)' 'project(owned CXX)' 'find_package(devstream REQUIRED)' \\
+            'add_executable(owners $owners)' 'target_link_libraries(owners PRIVATE devstream::static)' >owned/CMakeLists.txt
+        cmake -S owned -B owned/build -DCMAKE_PREFIX_PATH=$dir/usr && cmake --build owned/build && owned/build/owners"
     t "CMake: takes versions of the series, no later and no other ones" "
         asks same $version && asks range ${version}...9
         refuses later ${version%.*}.999 && refuses other 99 && refuses before 0.0.1 && refuses ranges 98...99"
