@@ -195,6 +195,10 @@ static int memory() {
     CHECK(blocks() == 1);
     CHECK(x.create(most / 8, s) == DS_ERR_OUT_OF_MEMORY && !x && x.bytes() == 0);
     CHECK(blocks() == 0);
+    DS_CHECK(x.create(10, s));
+    DS_CHECK(none.create(20, s));
+    x = std::move(none);
+    CHECK(blocks() == 1 && x.count() == 20 && none.count() == 0);
 
     DS_CHECK(h.create(10));
     int *ptr = h.release();
@@ -262,6 +266,9 @@ static int scopes() {
         DS_CHECK(ds_device_get_current(&device));
         CHECK(device.index == 0);
         DS_CHECK(in_device.enter(ds_cpu(1)));
+        DS_CHECK(in_device.enter(ds_cpu(0))); /* leaves the other one first */
+        DS_CHECK(ds_device_get_current(&device));
+        CHECK(device.index == 0);
     }
     DS_CHECK(ds_device_get_current(&device));
     DS_CHECK(ds_stream_get_current(device, &now));
