@@ -19,13 +19,15 @@
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream.h"
        #include <stdio.h>
-       static void hello(void *who) { printf("hello from the stream, %s\n", (char *)who); }
+       static void hello(void *name) { printf("hello from the stream, %s\n", (char *)name); }
        int main(void) {
            ds_stream s;
-           if (ds_stream_create(NULL, &s) < 0 || ds_stream_launch_host_func(s, hello, "world", NULL)
-           < 0 ||
-               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_error_get_last()); return
-               1; }
+           if (ds_stream_create(NULL, &s) < 0 ||
+               ds_stream_launch_host_func(s, hello, "world", NULL) < 0 ||
+               ds_stream_synchronize(s) < 0) {
+               fprintf(stderr, "%s\n", ds_error_get_last());
+               return 1;
+           }
            return ds_shutdown() < 0;
        }
 
@@ -261,9 +263,9 @@ DSDEF void ds_check_set_handler(ds_check_fn fn, void *user);
 /** Invokes the handler of the process. Used by DS_CHECK. Callable anywhere. */
 DSDEF void ds_check_report(ds_result result, const char *text, const char *file, int line);
 
-/** Acts on a failed check of DS_CHECK. A program may define its own before the include, or after
-    an #undef, with a statement such as `goto fail`, `return result` or `throw`. Parameters: the
-    result, and the expression, file and line of the check. */
+/** Acts on a failed check of DS_CHECK. A program may define its own before the include, or undefine
+    and define it anew, with a statement such as `goto fail`, `return result` or `throw`.
+    Parameters: the result, and the expression, file and line of the check. */
 #ifndef DS_CHECK_HANDLER
 #define DS_CHECK_HANDLER(result, text, file, line) ds_check_report(result, text, file, line)
 #endif
@@ -353,9 +355,10 @@ DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
     threads. Invalidates all handles; the next call initialises devstream again. Does nothing if
     devstream is not initialised. No other thread may be inside a devstream call.
 
-    Process exit does not need this call: pending work is then neither waited for nor joined. A
-    shared object that contains devstream must call it before dlclose. Returns 0 or an error, never
-    a positive result. DS_ERR_FAILED: a device had failed; everything is freed nevertheless. */
+    A process may exit without this call: the exit then does not wait for pending work and joins no
+    threads. A shared object that contains devstream must call ds_shutdown before dlclose. Returns 0
+    or an error, never a positive result. DS_ERR_FAILED: a device had failed; everything is freed
+    nevertheless. */
 DSDEF DS_MUST_USE ds_result ds_shutdown(void);
 
 /** Behaviour of calls that would make the host wait for work of a device. */
@@ -1233,7 +1236,7 @@ typedef struct ds_grid {
     every driver and without a GPU. DS_ERR_INVALID_VALUE: the text has no such function; the number
     of parameters or a size differs; the function uses a parameter as an address that the table
     calls a value, FIRST or COUNT; or it stores through a DS_PARAM_READ. Kinds are compared only
-    where the text is certain. Cubins and fatbins are not read. */
+    if the text determines them. Cubins and fatbins are not read. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /** Loads the kernel on a device before its first launch there. Blocks while PTX is compiled; does
     nothing on a CPU device. DS_ERR_UNSUPPORTED: the kernel has no form for the device.
@@ -1848,9 +1851,9 @@ typedef struct ds_cpu_desc {
     /** memory of each device in bytes; 0: the machine's memory, or the smallest memory.max of the
         process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
-    /** devices x devices, row: accessing device, column: accessed device, 1: access; NULL: all have
-        access, unless the environment has none, or half: the lower and the upper half of the
-        devices have no access to each other [DEVSTREAM_CPU_PEERS=all, none or half] */
+    /** devices x devices, row: accessing device, column: accessed device, 1: access. NULL:
+        by the environment: all (default), none, or half, with no access between the lower and the
+        upper half of the devices [DEVSTREAM_CPU_PEERS=all, none or half] */
     const unsigned char *peer_access;
     unsigned flags; /**< DS_CPU_* */
     /** not 0: ready streams run in a random order drawn from this seed, one operation at a time, to
@@ -22137,7 +22140,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
-                "unknown flags %#x", desc->flags);
+                "unknown flags %#x; use DS_INIT_* flags", desc->flags);
     int level = (int)desc->log_level;
     DS__REQUIRE(level >= DS_LOG_SILENT && level <= DS_LOG_WARNING,
                 "log_level is %d; it must be from %d to %d", level, DS_LOG_SILENT, DS_LOG_WARNING);
@@ -22394,7 +22397,8 @@ static ds_result ds__sync_debug_read(const char *text) {
 
 DSDEF ds_result(ds_sync_debug_set_mode)(ds_sync_debug_mode mode) {
     DS__ENTER("ds_sync_debug_set_mode");
-    DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR, "%d is not a sync debug mode", (int)mode);
+    DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR,
+                "mode is %d; use DS_SYNC_DEBUG_DEFAULT, _WARN or _ERROR", (int)mode);
     atomic_store(&ds__g.sync_debug, (int)mode);
     return DS_OK;
 }
@@ -22567,8 +22571,8 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
                               d ? "the text is NULL" : "desc is NULL");
     if (DS__UNLIKELY((unsigned)d->payload.kind > DS_PAYLOAD_F64))
-        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload",
-                              (int)d->payload.kind);
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
+                              "payload.kind is %d; use a DS_PAYLOAD_* kind", (int)d->payload.kind);
     if (DS__UNLIKELY(!ds__reserved_clear(d->reserved, sizeof d->reserved)))
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
                               "ds_range_desc.reserved is not 0: the struct was not zeroed, or has "
@@ -22902,7 +22906,8 @@ static ds_result ds__device_resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_HOST)
         return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
     if (device.type != DS_DEVICE_CUDA && device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", device.type);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type; use a DS_DEVICE_* type",
+                        device.type);
     int count = ds__type_count(device.type);
     if (count == 0)
         return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
@@ -22919,7 +22924,8 @@ DSDEF ds_result(ds_backend_get_info)(int index, ds_backend_info *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_backend_get_info");
     DS__REQUIRE(out, "out is NULL");
-    DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT, "there is no backend %d", index);
+    DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT,
+                "backend %d does not exist; the index must be in [0, %d)", index, DS_BACKEND_COUNT);
     *out = ds__g.backend[index];
     return DS_OK;
 }
@@ -22928,7 +22934,7 @@ DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_backend_format");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     size_t at = 0;
     for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
         int n = snprintf(out + at, size - at, "%-5s %s\n", ds__g.backend[i].name,
@@ -22953,7 +22959,7 @@ DSDEF ds_result(ds_backend_format_arch_list)(ds_device_type type, char *out, siz
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_backend_format_arch_list");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     const char *words = NULL;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
@@ -22981,7 +22987,8 @@ DSDEF ds_result(ds_device_get_count)(ds_device_type type, int *out_count) {
         t = thread->caller.device.type;
     }
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", t);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type; use a DS_DEVICE_* type",
+                        t);
     *out_count = t == DS_DEVICE_HOST ? 1 : ds__type_count(t);
     return DS_OK;
 }
@@ -23077,7 +23084,7 @@ DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_device_format");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     char text[DS_DEVICE_NAME_SIZE];
     if (device.type == DS_DEVICE_HOST) {
         snprintf(text, sizeof text, "host");
@@ -23232,7 +23239,7 @@ DSDEF ds_result(ds_device_get_name)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_device_get_name");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
     ds_result r =
@@ -23376,7 +23383,7 @@ DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_device_get_label");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     DS__RESOLVE(device);
     ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "%s", ds__g.label[ds__device_ordinal(device)]);
@@ -23601,8 +23608,8 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     if (!desc)
         desc = &none;
     DS__REQUIRE_RESERVED("ds_stream_desc", desc);
-    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x",
-                desc->flags);
+    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0,
+                "unknown flags %#x; use DS_STREAM_BLOCKING or 0", desc->flags);
     ds_device device = desc->device;
     ds_device now = ds__thread_device();
     if (device.index < 0)
@@ -24183,7 +24190,8 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
     if (out_previous)
         out_previous->id = 0;
     DS__ENTER("ds_stream_set_current");
-    DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0,
+                "unknown flags %#x; use DS_PUSH_STRICT or 0", flags);
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
@@ -24239,7 +24247,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
 /* Pushes a stream; of a zero handle, only the current device and stream are kept. */
 static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0,
-                "unknown flags %#x", flags);
+                "unknown flags %#x; use DS_PUSH_* and DS_POP_WAIT_BACK", flags);
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
@@ -24392,7 +24400,7 @@ static int ds__event_batched(const void *object) {
 static ds_result ds__event_create(unsigned flags, const char *label, ds_event *out) {
     DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
                                      DS_EVENT_INTERPROCESS)) == 0,
-                "unknown flags %#x", flags);
+                "unknown flags %#x; use DS_EVENT_* flags", flags);
     DS__REQUIRE((flags & (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS)) !=
                     (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS),
                 "an interprocess event cannot have timing");
@@ -25283,7 +25291,7 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
 
 DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
     DS__ENTER("ds_pinned_register");
-    DS__REQUIRE(ptr && size, "ptr is NULL or size is 0");
+    DS__REQUIRE(ptr && size, "ptr is %p and size is %zu; neither may be 0", ptr, size);
     DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes exceed the address space", size);
     int b = ds__host_backend();
     if (!ds__g.driver[b])
@@ -25631,7 +25639,8 @@ DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stre
 DSDEF ds_result(ds_copy_with)(void *dst, const void *src, size_t size, unsigned flags,
                               ds_stream stream) {
     DS__ENTER("ds_copy_with");
-    DS__REQUIRE((flags & ~(unsigned)DS_COPY_HOST_STABLE) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~(unsigned)DS_COPY_HOST_STABLE) == 0,
+                "unknown flags %#x; use DS_COPY_HOST_STABLE or 0", flags);
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -26123,18 +26132,22 @@ static void ds__kernel_collect_all(void) {
 
 static ds_result ds__kernel_check_param(const ds_kernel_desc *d, size_t i) {
     const ds_param *p = &d->params[i];
-    DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
-                d->name, i);
+    DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT,
+                "kernel %s: parameter %zu has the kind %d; use a DS_PARAM_* kind", d->name, i,
+                (int)p->kind);
     if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
         DS__REQUIRE(p->size == 4 || p->size == 8,
-                    "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name, i);
+                    "kernel %s: parameter %zu, a number of items, has %zu bytes; use 4 or 8",
+                    d->name, i, p->size);
         return DS_OK;
     }
     DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
-                "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
-                d->args_size);
+                "kernel %s: parameter %zu, %zu bytes at offset %zu, is not inside the %zu bytes of "
+                "arguments",
+                d->name, i, p->size, p->offset, d->args_size);
     DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
-                "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+                "kernel %s: parameter %zu is a pointer of %zu bytes; %zu are needed", d->name, i,
+                p->size, sizeof(void *));
     return DS_OK;
 }
 
@@ -26782,7 +26795,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
-                "%d is not a node kind that can be added", (int)d->kind);
+                "kind is %d; use a DS_NODE_* kind other than DS_NODE_NATIVE", (int)d->kind);
     ds_result r = ds__desc_reserved(d);
     if (r < 0)
         return r;
@@ -27372,7 +27385,7 @@ static void ds__dot_body(ds__text_writer *p, const ds__body *b, const char *pref
 static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn write_fn,
                                      void *user) {
     /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
-    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x; use DS_DOT_* flags", flags);
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
@@ -27484,7 +27497,7 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
     DS__REQUIRE(
         (desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD |
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
-        "unknown flags %#x", desc->flags);
+        "unknown flags %#x; use DS_GRAPH_* flags", desc->flags);
     ds__retired_reclaim();
     ds__graph *g = ds__graph_lock(graph);
     return g ? ds__graph_unlock(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;

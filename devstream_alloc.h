@@ -14117,7 +14117,8 @@ static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_poo
                                     ds_write_fn write_fn, void *user) {
     DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
                 "format is %d; use a DS_SNAPSHOT_* format", (int)format);
-    DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
+    DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY),
+                "unknown flags %#x; use DS_SNAPSHOT_NO_HISTORY or 0", flags);
     ds__mem_pool *only = pool.id ? ds__mem_pool_of(pool) : NULL;
     if (pool.id && !only)
         return DS_ERR_INVALID_HANDLE;

@@ -312,8 +312,9 @@ typedef struct ds_comm_options {
 
    A plan needs one tensor on each rank and pieces of equal size. Entry i of a list must be on the
    i-th device of the topology (for a parsed topology: device i of the driver). The single tensor
-   must be on one of them. Results of a broadcast may be anywhere, if only the tensor's own rank is
-   missing. In other cases the direct form is used; if options->plan is set, the call returns
+   must be on a device of the topology. The results of a broadcast may have any order. Each rank
+   except the tensor's own needs one result; further results on the tensor's device are allowed. In
+   other cases the direct form is used; if options->plan is set, the call returns
    DS_ERR_INVALID_VALUE.
 
    Each rank uses internal streams and ds_plan.scratch bytes of temporary memory from the allocator
@@ -1556,7 +1557,8 @@ DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, d
 static ds_result ds__wrap_read(const ds_tensor *tensor, unsigned flags, ds_tensor **out,
                                ds__dims *d) {
     DS__REQUIRE(out, "out is NULL");
-    DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY), "unknown flags %#x", flags);
+    DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY),
+                "unknown flags %#x; use DS_TENSOR_READ_ONLY or 0", flags);
     ds_result r = ds__tensor_setup();
     return r < 0 ? r : ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), d);
 }
@@ -6732,7 +6734,8 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2,
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
-    DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
+    DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE),
+                "unknown flags %#x; use DS_TOPOLOGY_PROBE or 0", flags);
     ds_topology *t = ds__topology_create();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
@@ -13242,7 +13245,7 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
         *o = &ds__comm_usual;
     DS__REQUIRE_RESERVED("ds_comm_options", *o);
     DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)),
-                "unknown flags %#x", (*o)->flags);
+                "unknown flags %#x; use DS_COMM_* flags", (*o)->flags);
     DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, but stream_count is %zu",
                 (*o)->stream_count);
     DS__REQUIRE((*o)->topology || !(*o)->plan, "options->plan is set without options->topology");

@@ -108,8 +108,8 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #if defined(__x86_64__)
 #include <emmintrin.h>
 #endif
-/* gcc keeps errno for negative arguments of the builtin, which prevents vector code, unless the
-   program is compiled with -fno-math-errno. clang makes vector code of the instruction. */
+/* Unless the program is compiled with -fno-math-errno, gcc sets errno for negative arguments of the
+   builtin, and therefore generates no vector code. clang vectorizes the instruction below. */
 #if defined(__NO_MATH_ERRNO__) || !defined(__x86_64__)
 #define DS__SQRTF(x) __builtin_sqrtf(x)
 #define DS__SQRT(x) __builtin_sqrt(x)
@@ -122,9 +122,9 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__HAS_APPROX 0
 #endif
 
-/* The options of a function that a kernel's items or blocks run in. gcc contracts and vectorizes in
-   the function that everything is inlined into; clang reads the pragma where an expression stands.
-   */
+/* The options of the function that runs a kernel's items or blocks. gcc contracts and vectorizes
+   by the options of the function into which the code is inlined; clang applies the pragma at each
+   expression. */
 #if defined(__clang__)
 #define DS__KERNEL_EXACT
 #pragma STDC FP_CONTRACT OFF
@@ -134,9 +134,9 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__KERNEL_EXACT
 #endif
 
-/* DS__INDEPENDENT is a loop whose iterations are independent, as items on a GPU. clang warns if it
-   makes no vector code of such a loop, which is no fault of the program; the warning names the
-   loop, or without debug information its function, so both are enclosed. */
+/* DS__INDEPENDENT begins a loop with independent iterations, like the items on a GPU. If clang does
+   not vectorize the loop, it warns, although the program is correct. The warning names the loop, or
+   without debug information its function, so the warning is disabled around both. */
 #if defined(__clang__)
 #define DS__QUIET_BEGIN \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
@@ -149,7 +149,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
 #endif
 
-/** Unrolls the loop that follows, whose number of iterations is a constant of at most 16. */
+/** Unrolls the following loop. Its number of iterations must be a constant of at most 16. */
 #if defined(__clang__) || defined(DEVSTREAM_KERNEL_DEVICE)
 #define DS_UNROLL _Pragma("unroll")
 #else
@@ -971,7 +971,7 @@ static inline ds_kernel_dims ds_kernel_dims_of(size_t nx, size_t ny, size_t nz) 
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-/* Of each form of a parameter: kind, type, name, element type, extent in elements. */
+/* Expand each form of a parameter to kind, type, name, element type, extent in elements. */
 #define DS__PARAM_DS_READ(type, name, extent) READ, const type *, name, type, extent
 #define DS__PARAM_DS_WRITE(type, name, extent) WRITE, type *, name, type, extent
 #define DS__PARAM_DS_READ_WRITE(type, name, extent) READ_WRITE, type *, name, type, extent
@@ -1016,7 +1016,7 @@ static inline ds_kernel_dims ds_kernel_dims_of(size_t nx, size_t ny, size_t nz) 
 #define DS__EACH_23(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_22(m, c, __VA_ARGS__)
 #define DS__EACH_24(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_23(m, c, __VA_ARGS__)
 
-/* What the kernel macros make of each parameter. */
+/* The expansions of a parameter for the kernel macros. */
 #define DS__AS_MEMBER(context, kind, type, name, element, extent) type name;
 #define DS__AS_PARAMETER(context, kind, type, name, element, extent) , type name DS__UNUSED
 #define DS__AS_DEVICE_PARAMETER(context, kind, type, name, element, extent) type name,
@@ -1064,7 +1064,7 @@ typedef struct ds_kernel_def {
 } ds_kernel_def;
 
 /** Returns the kernel of a definition, for ds_kernel_load and graph nodes. The first call creates
-   it. The program must not destroy it; ds_shutdown does. */
+   the kernel. The program must not destroy the kernel; ds_shutdown does. */
 DSDEF DS_MUST_USE ds_result ds_kernel_def_get_kernel(ds_kernel_def *def, ds_kernel *out);
 /** Launches a defined kernel in stream order. dims: numbers of items, or of blocks for a block
     kernel; if one is 0, nothing runs. args: the struct NAME_args, copied by the call. NAME_launch
@@ -1081,7 +1081,7 @@ typedef struct ds_kernel_block {
     unsigned threads[3]; /**< threads of the block */
     int in_threads;      /**< 1: inside of a thread loop */
     char *scratch;       /**< memory for DS_SHARED and DS_PRIVATE, aligned to 64 bytes */
-    size_t used;         /**< bytes of it in use */
+    size_t used;         /**< bytes of scratch in use */
 } ds_kernel_block;
 
 /** Bytes of scratch memory of a block: the shared memory of a GPU's block that needs no opt-in (48
@@ -1105,7 +1105,7 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
     void *p = b->scratch + b->used;
     b->used += bytes;
 #ifdef DEVSTREAM_KERNEL_DEBUG
-    memset(p, 0xff, bytes); /* NaN, for reads of what was not written */
+    memset(p, 0xff, bytes); /* NaN, so reads of unwritten elements are noticed */
 #endif
     return p;
 }
@@ -1117,12 +1117,12 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
 
 /* ---- launching defined kernels --------------------------------------------------------------- */
 
-/* A list in parentheses without them. */
+/* Removes the parentheses of a list. */
 #define DS__LIST(...) __VA_ARGS__
 
 #ifndef DEVSTREAM_KERNEL_DEVICE
 
-/** Launches a kernel of the macros and hands over file and line: DS_LAUNCH(name, stream, counts...,
+/** Launches a kernel of the macros and passes file and line: DS_LAUNCH(name, stream, counts...,
     parameters...). Returns ds_result. The arguments are those of the function NAME_launch, so the
     compiler checks their number and types. */
 #ifdef DEVSTREAM_NO_SITES
@@ -1166,7 +1166,8 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
         return name##__extents(DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__)); \
     }
 
-/* The table, the definition and the launch. threads, per_block: block and items_per_block. */
+/* The parameter table, the definition and the launch function. threads: block of ds_kernel_def;
+   per_block: its items_per_block. */
 #define DS__KERNEL_DEF(name, counts, numbers, threads, per_block, ...)                         \
     static const ds_param name##__params[] = {                                                 \
         DS__EACH(DS__AS_ROW, name##_args, __VA_ARGS__){                                        \
@@ -1202,7 +1203,7 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
                              DS__LIST numbers DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__));      \
     }
 
-/* The kernel's PTX, if the file that devstream-kernels writes was included before: it defines
+/* The kernel's PTX, if the output file of devstream-kernels was included before. The file defines
    DS_PTX_NAME as a comma and the array's name. Otherwise NULL. */
 #define DS__PTX_OF(name) DS__SECOND(DS_PTX_##name, NULL, 0)
 #define DS__SECOND(...) DS__SECOND_(__VA_ARGS__)
@@ -1305,7 +1306,7 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
         DS__INDEPENDENT(size_t dsk__x = dsk__r.begin; dsk__x < dsk__r.end; dsk__x++) \
     name##__item(dsk__x, dsk__r.y, dsk__r.z, dsk__d.n[0], dsk__d.n[1], dsk__d.n[2] __VA_ARGS__);
 
-/* The part of a row that a piece of a launch has. */
+/* The items of a row that belong to a piece of a launch. */
 typedef struct dsk__kernel_row {
     size_t begin; /* items of the row: begin to end - 1 */
     size_t end;
@@ -1359,18 +1360,19 @@ static inline void dsk__row_next(const ds_kernel_dims *d, dsk__kernel_row *r) {
             DS_THREADS if (DS_THREAD_X == 0) sums[DS_BLOCK_X] = part[0];
         }
 
-    Between two thread loops is a barrier: what one loop wrote to shared or global memory, the next
-    loop of the block sees. Code outside of thread loops must do the same for every thread of the
-    block, and must not write memory. A thread loop must not be left by break, goto or return;
-    `continue` ends the thread's part. Extents may use DS_GRID_X, DS_GRID_Y and DS_GRID_Z.
-    DS_LAUNCH(block_sums, stream, blocks, n, x, sums) launches it; parameters as in DS_KERNEL_1D. */
+    Between two thread loops is a barrier: writes of one loop to shared or global memory are
+    visible to the next loop of the block. Code outside of thread loops must do the same for every
+    thread of the block, and must not write memory. A thread loop must not be left by break, goto
+    or return; `continue` ends the thread's iteration. Extents may use DS_GRID_X, DS_GRID_Y and
+    DS_GRID_Z. DS_LAUNCH(block_sums, stream, blocks, n, x, sums) launches the kernel; parameters as
+    in DS_KERNEL_1D. */
 #define DS_BLOCK_KERNEL_1D(name, threads_x, ...)                                          \
     DS__BLOCK_KERNEL(name, threads_x, 1, 1, (size_t dsk__gx), (dsk__gx), (dsk__gx, 1, 1), \
                      __VA_ARGS__)
 
 /** Defines a block kernel with blocks of threads_x by threads_y threads on a two-dimensional grid,
     otherwise as DS_BLOCK_KERNEL_1D does. DS_LAUNCH(name, stream, blocks_x, blocks_y, ...) launches
-    it. */
+    the kernel. */
 #define DS_BLOCK_KERNEL_2D(name, threads_x, threads_y, ...)                           \
     DS__BLOCK_KERNEL(name, threads_x, threads_y, 1, (size_t dsk__gx, size_t dsk__gy), \
                      (dsk__gx, dsk__gy), (dsk__gx, dsk__gy, 1), __VA_ARGS__)
@@ -1437,7 +1439,7 @@ DS_KERNEL_FN dsk__device_block dsk__block_at(const ds_kernel_dims *d, uint64_t i
 #define DS_THREAD_Y (dsk__b->thread[1])
 #define DS_THREAD_Z (dsk__b->thread[2])
 #define DS_THREAD_RANK DS__TID
-/* break ends the inner loop only, so that no thread misses the barrier. */
+/* `break` ends the inner loop only, so every thread reaches the barrier. */
 #define DS_THREADS                                                                       \
     for (int dsk__pass = DS__UNIFORM(__LINE__); dsk__pass; dsk__pass = 0, DS__BARRIER()) \
         for (int dsk__once = 1; dsk__once; dsk__once = 0)
@@ -1474,11 +1476,11 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                   \
     DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                         \
     DS__QUIET_BEGIN                                                                          \
-    /* not inlined, so that warnings of the optimiser stay in here */                        \
+    /* not inlined, so the pragma covers warnings of the optimiser */                        \
     DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                      \
         ds_kernel_block *dsk__outer, const void *dsk__args) {                                \
         const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        /* a copy that no other function sees, so that the extents are constants */          \
+        /* a copy that does not escape, so the extents are constants */                      \
         ds_kernel_block dsk__block = *dsk__outer;                                            \
         dsk__block.threads[0] = (x);                                                         \
         dsk__block.threads[1] = (y);                                                         \
@@ -1519,7 +1521,7 @@ DS_KERNEL_FN int dsk__uniform(int line) {
 #define DS_THREAD_Z (dsk__z)
 #define DS_THREAD_RANK ((dsk__z * dsk__b->threads[1] + dsk__y) * dsk__b->threads[0] + dsk__x)
 #endif
-/** Runs the following statement once per thread of the block, then waits for all of them. */
+/** Runs the following statement once per thread of the block, then waits for all threads. */
 #ifdef DEVSTREAM_KERNEL_CHECK
 /* For clang -fopenmp-simd -fsyntax-only, which refuses break, goto and return in such a loop. */
 #define DS_THREADS \
@@ -1538,8 +1540,8 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     type *name = (type *)dsk__block_take( \
         dsk__b, sizeof(type), dsk__b->threads[0] * dsk__b->threads[1] * dsk__b->threads[2])
 #define DS_OWN(name) ((name)[DS_THREAD_RANK])
-/** Declares an array of 1 to 3 dimensions in the shared memory of the block, at most 48 KiB
-   together. Not initialised. */
+/** Declares an array of 1 to 3 dimensions in the shared memory of the block. All arrays of a block
+   have at most 48 KiB together. Not initialised. */
 #define DS_SHARED(type, name, ...) \
     DS__JOIN(DS__SHARED_, DS__NUMBER(__VA_ARGS__))(type, name, __VA_ARGS__)
 #define DS__SHARED_1(type, name, a)  \

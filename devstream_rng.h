@@ -3797,7 +3797,8 @@ static ds_result ds__rng_request_check_out(ds__rng_request *q) {
     if (!d->count)
         return DS_OK;
     if ((uintptr_t)d->out % size)
-        return ds__fail(DS_ERR_INVALID_VALUE, "out must be a multiple of %zu", size);
+        return ds__fail(DS_ERR_INVALID_VALUE, "out is %p; it must be a multiple of %zu", d->out,
+                        size);
     ds_result r = ds__copy_operand_find(d->out, q->bytes, "out", &p, &known);
     if (r == DS_OK && known && p.kind == DS_MEMORY_DEVICE &&
         (p.device.type != s->device.type || p.device.index != s->device.index))

@@ -19,13 +19,15 @@
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream.h"
        #include <stdio.h>
-       static void hello(void *who) { printf("hello from the stream, %s\n", (char *)who); }
+       static void hello(void *name) { printf("hello from the stream, %s\n", (char *)name); }
        int main(void) {
            ds_stream s;
-           if (ds_stream_create(NULL, &s) < 0 || ds_stream_launch_host_func(s, hello, "world", NULL)
-           < 0 ||
-               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_error_get_last()); return
-               1; }
+           if (ds_stream_create(NULL, &s) < 0 ||
+               ds_stream_launch_host_func(s, hello, "world", NULL) < 0 ||
+               ds_stream_synchronize(s) < 0) {
+               fprintf(stderr, "%s\n", ds_error_get_last());
+               return 1;
+           }
            return ds_shutdown() < 0;
        }
 
@@ -261,9 +263,9 @@ DSDEF void ds_check_set_handler(ds_check_fn fn, void *user);
 /** Invokes the handler of the process. Used by DS_CHECK. Callable anywhere. */
 DSDEF void ds_check_report(ds_result result, const char *text, const char *file, int line);
 
-/** Acts on a failed check of DS_CHECK. A program may define its own before the include, or after
-    an #undef, with a statement such as `goto fail`, `return result` or `throw`. Parameters: the
-    result, and the expression, file and line of the check. */
+/** Acts on a failed check of DS_CHECK. A program may define its own before the include, or undefine
+    and define it anew, with a statement such as `goto fail`, `return result` or `throw`.
+    Parameters: the result, and the expression, file and line of the check. */
 #ifndef DS_CHECK_HANDLER
 #define DS_CHECK_HANDLER(result, text, file, line) ds_check_report(result, text, file, line)
 #endif
@@ -353,9 +355,10 @@ DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
     threads. Invalidates all handles; the next call initialises devstream again. Does nothing if
     devstream is not initialised. No other thread may be inside a devstream call.
 
-    Process exit does not need this call: pending work is then neither waited for nor joined. A
-    shared object that contains devstream must call it before dlclose. Returns 0 or an error, never
-    a positive result. DS_ERR_FAILED: a device had failed; everything is freed nevertheless. */
+    A process may exit without this call: the exit then does not wait for pending work and joins no
+    threads. A shared object that contains devstream must call ds_shutdown before dlclose. Returns 0
+    or an error, never a positive result. DS_ERR_FAILED: a device had failed; everything is freed
+    nevertheless. */
 DSDEF DS_MUST_USE ds_result ds_shutdown(void);
 
 /** Behaviour of calls that would make the host wait for work of a device. */
@@ -1233,7 +1236,7 @@ typedef struct ds_grid {
     every driver and without a GPU. DS_ERR_INVALID_VALUE: the text has no such function; the number
     of parameters or a size differs; the function uses a parameter as an address that the table
     calls a value, FIRST or COUNT; or it stores through a DS_PARAM_READ. Kinds are compared only
-    where the text is certain. Cubins and fatbins are not read. */
+    if the text determines them. Cubins and fatbins are not read. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /** Loads the kernel on a device before its first launch there. Blocks while PTX is compiled; does
     nothing on a CPU device. DS_ERR_UNSUPPORTED: the kernel has no form for the device.
@@ -1848,9 +1851,9 @@ typedef struct ds_cpu_desc {
     /** memory of each device in bytes; 0: the machine's memory, or the smallest memory.max of the
         process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
-    /** devices x devices, row: accessing device, column: accessed device, 1: access; NULL: all have
-        access, unless the environment has none, or half: the lower and the upper half of the
-        devices have no access to each other [DEVSTREAM_CPU_PEERS=all, none or half] */
+    /** devices x devices, row: accessing device, column: accessed device, 1: access. NULL:
+        by the environment: all (default), none, or half, with no access between the lower and the
+        upper half of the devices [DEVSTREAM_CPU_PEERS=all, none or half] */
     const unsigned char *peer_access;
     unsigned flags; /**< DS_CPU_* */
     /** not 0: ready streams run in a random order drawn from this seed, one operation at a time, to
@@ -4432,8 +4435,9 @@ typedef struct ds_comm_options {
 
    A plan needs one tensor on each rank and pieces of equal size. Entry i of a list must be on the
    i-th device of the topology (for a parsed topology: device i of the driver). The single tensor
-   must be on one of them. Results of a broadcast may be anywhere, if only the tensor's own rank is
-   missing. In other cases the direct form is used; if options->plan is set, the call returns
+   must be on a device of the topology. The results of a broadcast may have any order. Each rank
+   except the tensor's own needs one result; further results on the tensor's device are allowed. In
+   other cases the direct form is used; if options->plan is set, the call returns
    DS_ERR_INVALID_VALUE.
 
    Each rank uses internal streams and ds_plan.scratch bytes of temporary memory from the allocator
@@ -5558,8 +5562,8 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #if defined(__x86_64__)
 #include <emmintrin.h>
 #endif
-/* gcc keeps errno for negative arguments of the builtin, which prevents vector code, unless the
-   program is compiled with -fno-math-errno. clang makes vector code of the instruction. */
+/* Unless the program is compiled with -fno-math-errno, gcc sets errno for negative arguments of the
+   builtin, and therefore generates no vector code. clang vectorizes the instruction below. */
 #if defined(__NO_MATH_ERRNO__) || !defined(__x86_64__)
 #define DS__SQRTF(x) __builtin_sqrtf(x)
 #define DS__SQRT(x) __builtin_sqrt(x)
@@ -5572,9 +5576,9 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__HAS_APPROX 0
 #endif
 
-/* The options of a function that a kernel's items or blocks run in. gcc contracts and vectorizes in
-   the function that everything is inlined into; clang reads the pragma where an expression stands.
-   */
+/* The options of the function that runs a kernel's items or blocks. gcc contracts and vectorizes
+   by the options of the function into which the code is inlined; clang applies the pragma at each
+   expression. */
 #if defined(__clang__)
 #define DS__KERNEL_EXACT
 #pragma STDC FP_CONTRACT OFF
@@ -5584,9 +5588,9 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__KERNEL_EXACT
 #endif
 
-/* DS__INDEPENDENT is a loop whose iterations are independent, as items on a GPU. clang warns if it
-   makes no vector code of such a loop, which is no fault of the program; the warning names the
-   loop, or without debug information its function, so both are enclosed. */
+/* DS__INDEPENDENT begins a loop with independent iterations, like the items on a GPU. If clang does
+   not vectorize the loop, it warns, although the program is correct. The warning names the loop, or
+   without debug information its function, so the warning is disabled around both. */
 #if defined(__clang__)
 #define DS__QUIET_BEGIN \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
@@ -5599,7 +5603,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
 #endif
 
-/** Unrolls the loop that follows, whose number of iterations is a constant of at most 16. */
+/** Unrolls the following loop. Its number of iterations must be a constant of at most 16. */
 #if defined(__clang__) || defined(DEVSTREAM_KERNEL_DEVICE)
 #define DS_UNROLL _Pragma("unroll")
 #else
@@ -6421,7 +6425,7 @@ static inline ds_kernel_dims ds_kernel_dims_of(size_t nx, size_t ny, size_t nz) 
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-/* Of each form of a parameter: kind, type, name, element type, extent in elements. */
+/* Expand each form of a parameter to kind, type, name, element type, extent in elements. */
 #define DS__PARAM_DS_READ(type, name, extent) READ, const type *, name, type, extent
 #define DS__PARAM_DS_WRITE(type, name, extent) WRITE, type *, name, type, extent
 #define DS__PARAM_DS_READ_WRITE(type, name, extent) READ_WRITE, type *, name, type, extent
@@ -6466,7 +6470,7 @@ static inline ds_kernel_dims ds_kernel_dims_of(size_t nx, size_t ny, size_t nz) 
 #define DS__EACH_23(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_22(m, c, __VA_ARGS__)
 #define DS__EACH_24(m, c, p, ...) DS__APPLY(m, c, p) DS__EACH_23(m, c, __VA_ARGS__)
 
-/* What the kernel macros make of each parameter. */
+/* The expansions of a parameter for the kernel macros. */
 #define DS__AS_MEMBER(context, kind, type, name, element, extent) type name;
 #define DS__AS_PARAMETER(context, kind, type, name, element, extent) , type name DS__UNUSED
 #define DS__AS_DEVICE_PARAMETER(context, kind, type, name, element, extent) type name,
@@ -6514,7 +6518,7 @@ typedef struct ds_kernel_def {
 } ds_kernel_def;
 
 /** Returns the kernel of a definition, for ds_kernel_load and graph nodes. The first call creates
-   it. The program must not destroy it; ds_shutdown does. */
+   the kernel. The program must not destroy the kernel; ds_shutdown does. */
 DSDEF DS_MUST_USE ds_result ds_kernel_def_get_kernel(ds_kernel_def *def, ds_kernel *out);
 /** Launches a defined kernel in stream order. dims: numbers of items, or of blocks for a block
     kernel; if one is 0, nothing runs. args: the struct NAME_args, copied by the call. NAME_launch
@@ -6531,7 +6535,7 @@ typedef struct ds_kernel_block {
     unsigned threads[3]; /**< threads of the block */
     int in_threads;      /**< 1: inside of a thread loop */
     char *scratch;       /**< memory for DS_SHARED and DS_PRIVATE, aligned to 64 bytes */
-    size_t used;         /**< bytes of it in use */
+    size_t used;         /**< bytes of scratch in use */
 } ds_kernel_block;
 
 /** Bytes of scratch memory of a block: the shared memory of a GPU's block that needs no opt-in (48
@@ -6555,7 +6559,7 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
     void *p = b->scratch + b->used;
     b->used += bytes;
 #ifdef DEVSTREAM_KERNEL_DEBUG
-    memset(p, 0xff, bytes); /* NaN, for reads of what was not written */
+    memset(p, 0xff, bytes); /* NaN, so reads of unwritten elements are noticed */
 #endif
     return p;
 }
@@ -6567,12 +6571,12 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
 
 /* ---- launching defined kernels --------------------------------------------------------------- */
 
-/* A list in parentheses without them. */
+/* Removes the parentheses of a list. */
 #define DS__LIST(...) __VA_ARGS__
 
 #ifndef DEVSTREAM_KERNEL_DEVICE
 
-/** Launches a kernel of the macros and hands over file and line: DS_LAUNCH(name, stream, counts...,
+/** Launches a kernel of the macros and passes file and line: DS_LAUNCH(name, stream, counts...,
     parameters...). Returns ds_result. The arguments are those of the function NAME_launch, so the
     compiler checks their number and types. */
 #ifdef DEVSTREAM_NO_SITES
@@ -6616,7 +6620,8 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
         return name##__extents(DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__)); \
     }
 
-/* The table, the definition and the launch. threads, per_block: block and items_per_block. */
+/* The parameter table, the definition and the launch function. threads: block of ds_kernel_def;
+   per_block: its items_per_block. */
 #define DS__KERNEL_DEF(name, counts, numbers, threads, per_block, ...)                         \
     static const ds_param name##__params[] = {                                                 \
         DS__EACH(DS__AS_ROW, name##_args, __VA_ARGS__){                                        \
@@ -6652,7 +6657,7 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
                              DS__LIST numbers DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__));      \
     }
 
-/* The kernel's PTX, if the file that devstream-kernels writes was included before: it defines
+/* The kernel's PTX, if the output file of devstream-kernels was included before. The file defines
    DS_PTX_NAME as a comma and the array's name. Otherwise NULL. */
 #define DS__PTX_OF(name) DS__SECOND(DS_PTX_##name, NULL, 0)
 #define DS__SECOND(...) DS__SECOND_(__VA_ARGS__)
@@ -6755,7 +6760,7 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
         DS__INDEPENDENT(size_t dsk__x = dsk__r.begin; dsk__x < dsk__r.end; dsk__x++) \
     name##__item(dsk__x, dsk__r.y, dsk__r.z, dsk__d.n[0], dsk__d.n[1], dsk__d.n[2] __VA_ARGS__);
 
-/* The part of a row that a piece of a launch has. */
+/* The items of a row that belong to a piece of a launch. */
 typedef struct dsk__kernel_row {
     size_t begin; /* items of the row: begin to end - 1 */
     size_t end;
@@ -6809,18 +6814,19 @@ static inline void dsk__row_next(const ds_kernel_dims *d, dsk__kernel_row *r) {
             DS_THREADS if (DS_THREAD_X == 0) sums[DS_BLOCK_X] = part[0];
         }
 
-    Between two thread loops is a barrier: what one loop wrote to shared or global memory, the next
-    loop of the block sees. Code outside of thread loops must do the same for every thread of the
-    block, and must not write memory. A thread loop must not be left by break, goto or return;
-    `continue` ends the thread's part. Extents may use DS_GRID_X, DS_GRID_Y and DS_GRID_Z.
-    DS_LAUNCH(block_sums, stream, blocks, n, x, sums) launches it; parameters as in DS_KERNEL_1D. */
+    Between two thread loops is a barrier: writes of one loop to shared or global memory are
+    visible to the next loop of the block. Code outside of thread loops must do the same for every
+    thread of the block, and must not write memory. A thread loop must not be left by break, goto
+    or return; `continue` ends the thread's iteration. Extents may use DS_GRID_X, DS_GRID_Y and
+    DS_GRID_Z. DS_LAUNCH(block_sums, stream, blocks, n, x, sums) launches the kernel; parameters as
+    in DS_KERNEL_1D. */
 #define DS_BLOCK_KERNEL_1D(name, threads_x, ...)                                          \
     DS__BLOCK_KERNEL(name, threads_x, 1, 1, (size_t dsk__gx), (dsk__gx), (dsk__gx, 1, 1), \
                      __VA_ARGS__)
 
 /** Defines a block kernel with blocks of threads_x by threads_y threads on a two-dimensional grid,
     otherwise as DS_BLOCK_KERNEL_1D does. DS_LAUNCH(name, stream, blocks_x, blocks_y, ...) launches
-    it. */
+    the kernel. */
 #define DS_BLOCK_KERNEL_2D(name, threads_x, threads_y, ...)                           \
     DS__BLOCK_KERNEL(name, threads_x, threads_y, 1, (size_t dsk__gx, size_t dsk__gy), \
                      (dsk__gx, dsk__gy), (dsk__gx, dsk__gy, 1), __VA_ARGS__)
@@ -6887,7 +6893,7 @@ DS_KERNEL_FN dsk__device_block dsk__block_at(const ds_kernel_dims *d, uint64_t i
 #define DS_THREAD_Y (dsk__b->thread[1])
 #define DS_THREAD_Z (dsk__b->thread[2])
 #define DS_THREAD_RANK DS__TID
-/* break ends the inner loop only, so that no thread misses the barrier. */
+/* `break` ends the inner loop only, so every thread reaches the barrier. */
 #define DS_THREADS                                                                       \
     for (int dsk__pass = DS__UNIFORM(__LINE__); dsk__pass; dsk__pass = 0, DS__BARRIER()) \
         for (int dsk__once = 1; dsk__once; dsk__once = 0)
@@ -6924,11 +6930,11 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                   \
     DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                         \
     DS__QUIET_BEGIN                                                                          \
-    /* not inlined, so that warnings of the optimiser stay in here */                        \
+    /* not inlined, so the pragma covers warnings of the optimiser */                        \
     DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                      \
         ds_kernel_block *dsk__outer, const void *dsk__args) {                                \
         const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        /* a copy that no other function sees, so that the extents are constants */          \
+        /* a copy that does not escape, so the extents are constants */                      \
         ds_kernel_block dsk__block = *dsk__outer;                                            \
         dsk__block.threads[0] = (x);                                                         \
         dsk__block.threads[1] = (y);                                                         \
@@ -6969,7 +6975,7 @@ DS_KERNEL_FN int dsk__uniform(int line) {
 #define DS_THREAD_Z (dsk__z)
 #define DS_THREAD_RANK ((dsk__z * dsk__b->threads[1] + dsk__y) * dsk__b->threads[0] + dsk__x)
 #endif
-/** Runs the following statement once per thread of the block, then waits for all of them. */
+/** Runs the following statement once per thread of the block, then waits for all threads. */
 #ifdef DEVSTREAM_KERNEL_CHECK
 /* For clang -fopenmp-simd -fsyntax-only, which refuses break, goto and return in such a loop. */
 #define DS_THREADS \
@@ -6988,8 +6994,8 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     type *name = (type *)dsk__block_take( \
         dsk__b, sizeof(type), dsk__b->threads[0] * dsk__b->threads[1] * dsk__b->threads[2])
 #define DS_OWN(name) ((name)[DS_THREAD_RANK])
-/** Declares an array of 1 to 3 dimensions in the shared memory of the block, at most 48 KiB
-   together. Not initialised. */
+/** Declares an array of 1 to 3 dimensions in the shared memory of the block. All arrays of a block
+   have at most 48 KiB together. Not initialised. */
 #define DS_SHARED(type, name, ...) \
     DS__JOIN(DS__SHARED_, DS__NUMBER(__VA_ARGS__))(type, name, __VA_ARGS__)
 #define DS__SHARED_1(type, name, a)  \
@@ -26273,7 +26279,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
-                "unknown flags %#x", desc->flags);
+                "unknown flags %#x; use DS_INIT_* flags", desc->flags);
     int level = (int)desc->log_level;
     DS__REQUIRE(level >= DS_LOG_SILENT && level <= DS_LOG_WARNING,
                 "log_level is %d; it must be from %d to %d", level, DS_LOG_SILENT, DS_LOG_WARNING);
@@ -26530,7 +26536,8 @@ static ds_result ds__sync_debug_read(const char *text) {
 
 DSDEF ds_result(ds_sync_debug_set_mode)(ds_sync_debug_mode mode) {
     DS__ENTER("ds_sync_debug_set_mode");
-    DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR, "%d is not a sync debug mode", (int)mode);
+    DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR,
+                "mode is %d; use DS_SYNC_DEBUG_DEFAULT, _WARN or _ERROR", (int)mode);
     atomic_store(&ds__g.sync_debug, (int)mode);
     return DS_OK;
 }
@@ -26703,8 +26710,8 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
                               d ? "the text is NULL" : "desc is NULL");
     if (DS__UNLIKELY((unsigned)d->payload.kind > DS_PAYLOAD_F64))
-        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload",
-                              (int)d->payload.kind);
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
+                              "payload.kind is %d; use a DS_PAYLOAD_* kind", (int)d->payload.kind);
     if (DS__UNLIKELY(!ds__reserved_clear(d->reserved, sizeof d->reserved)))
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
                               "ds_range_desc.reserved is not 0: the struct was not zeroed, or has "
@@ -27038,7 +27045,8 @@ static ds_result ds__device_resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_HOST)
         return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
     if (device.type != DS_DEVICE_CUDA && device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", device.type);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type; use a DS_DEVICE_* type",
+                        device.type);
     int count = ds__type_count(device.type);
     if (count == 0)
         return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
@@ -27055,7 +27063,8 @@ DSDEF ds_result(ds_backend_get_info)(int index, ds_backend_info *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_backend_get_info");
     DS__REQUIRE(out, "out is NULL");
-    DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT, "there is no backend %d", index);
+    DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT,
+                "backend %d does not exist; the index must be in [0, %d)", index, DS_BACKEND_COUNT);
     *out = ds__g.backend[index];
     return DS_OK;
 }
@@ -27064,7 +27073,7 @@ DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_backend_format");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     size_t at = 0;
     for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
         int n = snprintf(out + at, size - at, "%-5s %s\n", ds__g.backend[i].name,
@@ -27089,7 +27098,7 @@ DSDEF ds_result(ds_backend_format_arch_list)(ds_device_type type, char *out, siz
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_backend_format_arch_list");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     const char *words = NULL;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
@@ -27117,7 +27126,8 @@ DSDEF ds_result(ds_device_get_count)(ds_device_type type, int *out_count) {
         t = thread->caller.device.type;
     }
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", t);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type; use a DS_DEVICE_* type",
+                        t);
     *out_count = t == DS_DEVICE_HOST ? 1 : ds__type_count(t);
     return DS_OK;
 }
@@ -27213,7 +27223,7 @@ DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_device_format");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     char text[DS_DEVICE_NAME_SIZE];
     if (device.type == DS_DEVICE_HOST) {
         snprintf(text, sizeof text, "host");
@@ -27368,7 +27378,7 @@ DSDEF ds_result(ds_device_get_name)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_device_get_name");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
     ds_result r =
@@ -27512,7 +27522,7 @@ DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
     DS__ENTER("ds_device_get_label");
-    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__REQUIRE(out && size, "out is NULL or size is 0");
     DS__RESOLVE(device);
     ds__spinlock_lock(&ds__g.label_lock);
     snprintf(out, size, "%s", ds__g.label[ds__device_ordinal(device)]);
@@ -27737,8 +27747,8 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     if (!desc)
         desc = &none;
     DS__REQUIRE_RESERVED("ds_stream_desc", desc);
-    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x",
-                desc->flags);
+    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0,
+                "unknown flags %#x; use DS_STREAM_BLOCKING or 0", desc->flags);
     ds_device device = desc->device;
     ds_device now = ds__thread_device();
     if (device.index < 0)
@@ -28319,7 +28329,8 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
     if (out_previous)
         out_previous->id = 0;
     DS__ENTER("ds_stream_set_current");
-    DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0,
+                "unknown flags %#x; use DS_PUSH_STRICT or 0", flags);
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
@@ -28375,7 +28386,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
 /* Pushes a stream; of a zero handle, only the current device and stream are kept. */
 static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0,
-                "unknown flags %#x", flags);
+                "unknown flags %#x; use DS_PUSH_* and DS_POP_WAIT_BACK", flags);
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
@@ -28528,7 +28539,7 @@ static int ds__event_batched(const void *object) {
 static ds_result ds__event_create(unsigned flags, const char *label, ds_event *out) {
     DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
                                      DS_EVENT_INTERPROCESS)) == 0,
-                "unknown flags %#x", flags);
+                "unknown flags %#x; use DS_EVENT_* flags", flags);
     DS__REQUIRE((flags & (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS)) !=
                     (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS),
                 "an interprocess event cannot have timing");
@@ -29419,7 +29430,7 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
 
 DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
     DS__ENTER("ds_pinned_register");
-    DS__REQUIRE(ptr && size, "ptr is NULL or size is 0");
+    DS__REQUIRE(ptr && size, "ptr is %p and size is %zu; neither may be 0", ptr, size);
     DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes exceed the address space", size);
     int b = ds__host_backend();
     if (!ds__g.driver[b])
@@ -29767,7 +29778,8 @@ DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stre
 DSDEF ds_result(ds_copy_with)(void *dst, const void *src, size_t size, unsigned flags,
                               ds_stream stream) {
     DS__ENTER("ds_copy_with");
-    DS__REQUIRE((flags & ~(unsigned)DS_COPY_HOST_STABLE) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~(unsigned)DS_COPY_HOST_STABLE) == 0,
+                "unknown flags %#x; use DS_COPY_HOST_STABLE or 0", flags);
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -30259,18 +30271,22 @@ static void ds__kernel_collect_all(void) {
 
 static ds_result ds__kernel_check_param(const ds_kernel_desc *d, size_t i) {
     const ds_param *p = &d->params[i];
-    DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
-                d->name, i);
+    DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT,
+                "kernel %s: parameter %zu has the kind %d; use a DS_PARAM_* kind", d->name, i,
+                (int)p->kind);
     if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
         DS__REQUIRE(p->size == 4 || p->size == 8,
-                    "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name, i);
+                    "kernel %s: parameter %zu, a number of items, has %zu bytes; use 4 or 8",
+                    d->name, i, p->size);
         return DS_OK;
     }
     DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
-                "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
-                d->args_size);
+                "kernel %s: parameter %zu, %zu bytes at offset %zu, is not inside the %zu bytes of "
+                "arguments",
+                d->name, i, p->size, p->offset, d->args_size);
     DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
-                "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+                "kernel %s: parameter %zu is a pointer of %zu bytes; %zu are needed", d->name, i,
+                p->size, sizeof(void *));
     return DS_OK;
 }
 
@@ -30918,7 +30934,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
-                "%d is not a node kind that can be added", (int)d->kind);
+                "kind is %d; use a DS_NODE_* kind other than DS_NODE_NATIVE", (int)d->kind);
     ds_result r = ds__desc_reserved(d);
     if (r < 0)
         return r;
@@ -31508,7 +31524,7 @@ static void ds__dot_body(ds__text_writer *p, const ds__body *b, const char *pref
 static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn write_fn,
                                      void *user) {
     /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
-    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x; use DS_DOT_* flags", flags);
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
@@ -31620,7 +31636,7 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
     DS__REQUIRE(
         (desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD |
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
-        "unknown flags %#x", desc->flags);
+        "unknown flags %#x; use DS_GRAPH_* flags", desc->flags);
     ds__retired_reclaim();
     ds__graph *g = ds__graph_lock(graph);
     return g ? ds__graph_unlock(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
@@ -45633,7 +45649,8 @@ static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_poo
                                     ds_write_fn write_fn, void *user) {
     DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
                 "format is %d; use a DS_SNAPSHOT_* format", (int)format);
-    DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
+    DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY),
+                "unknown flags %#x; use DS_SNAPSHOT_NO_HISTORY or 0", flags);
     ds__mem_pool *only = pool.id ? ds__mem_pool_of(pool) : NULL;
     if (pool.id && !only)
         return DS_ERR_INVALID_HANDLE;
@@ -48288,7 +48305,8 @@ DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, d
 static ds_result ds__wrap_read(const ds_tensor *tensor, unsigned flags, ds_tensor **out,
                                ds__dims *d) {
     DS__REQUIRE(out, "out is NULL");
-    DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY), "unknown flags %#x", flags);
+    DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY),
+                "unknown flags %#x; use DS_TENSOR_READ_ONLY or 0", flags);
     ds_result r = ds__tensor_setup();
     return r < 0 ? r : ds__tensor_read(tensor, ds__name_of("the tensor", DS__NO_LIST), d);
 }
@@ -53464,7 +53482,8 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2,
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
-    DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
+    DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE),
+                "unknown flags %#x; use DS_TOPOLOGY_PROBE or 0", flags);
     ds_topology *t = ds__topology_create();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
@@ -59974,7 +59993,7 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
         *o = &ds__comm_usual;
     DS__REQUIRE_RESERVED("ds_comm_options", *o);
     DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)),
-                "unknown flags %#x", (*o)->flags);
+                "unknown flags %#x; use DS_COMM_* flags", (*o)->flags);
     DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, but stream_count is %zu",
                 (*o)->stream_count);
     DS__REQUIRE((*o)->topology || !(*o)->plan, "options->plan is set without options->topology");
@@ -65377,7 +65396,8 @@ static ds_result ds__rng_request_check_out(ds__rng_request *q) {
     if (!d->count)
         return DS_OK;
     if ((uintptr_t)d->out % size)
-        return ds__fail(DS_ERR_INVALID_VALUE, "out must be a multiple of %zu", size);
+        return ds__fail(DS_ERR_INVALID_VALUE, "out is %p; it must be a multiple of %zu", d->out,
+                        size);
     ds_result r = ds__copy_operand_find(d->out, q->bytes, "out", &p, &known);
     if (r == DS_OK && known && p.kind == DS_MEMORY_DEVICE &&
         (p.device.type != s->device.type || p.device.index != s->device.index))

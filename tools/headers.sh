@@ -49,6 +49,12 @@ awk -f tools/amalgamate.awk src=src out="$new" $entries
 for entry in $entries; do take "$new/$entry.h" "$entry.h"; done
 take "$new/single/devstream.h" single/devstream.h
 take src/devstream.c devstream.c
-{ echo "/* Generated from src/devstream.hpp by \`make headers\`. Edit the files in src/, not this one. */"; cat src/devstream.hpp; } >"$new/devstream.hpp"
-for place in devstream.hpp single/devstream.hpp; do take "$new/devstream.hpp" $place; done
+
+# The header for C++ is copied; beside the single file there are no other headers.
+# shellcheck disable=SC2016 # the back quotes are text
+note='/* Generated from src/devstream.hpp by `make headers`. Edit the files in src/, not this one. */'
+{ echo "$note"; cat src/devstream.hpp; } >"$new/devstream.hpp"
+take "$new/devstream.hpp" devstream.hpp
+sed '/^#include "devstream_.*\.h"$/d' "$new/devstream.hpp" >"$new/single/devstream.hpp"
+take "$new/single/devstream.hpp" single/devstream.hpp
 exit $status

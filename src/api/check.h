@@ -32,9 +32,9 @@ DSDEF void ds_check_set_handler(ds_check_fn fn, void *user);
 /** Invokes the handler of the process. Used by DS_CHECK. Callable anywhere. */
 DSDEF void ds_check_report(ds_result result, const char *text, const char *file, int line);
 
-/** Acts on a failed check of DS_CHECK. A program may define its own before the include, or after
-    an #undef, with a statement such as `goto fail`, `return result` or `throw`. Parameters: the
-    result, and the expression, file and line of the check. */
+/** Acts on a failed check of DS_CHECK. A program may define its own before the include, or undefine
+    and define it anew, with a statement such as `goto fail`, `return result` or `throw`.
+    Parameters: the result, and the expression, file and line of the check. */
 #ifndef DS_CHECK_HANDLER
 #define DS_CHECK_HANDLER(result, text, file, line) ds_check_report(result, text, file, line)
 #endif

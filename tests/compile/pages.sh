@@ -1,6 +1,6 @@
 #!/bin/sh
 # Looks for what the pages name and is not there: pages.sh [root]. In all .md files of the project it checks that
-# - each fence is three back quotes at the start of a line, with a language (c blocks are compiled and run by run.sh; output is text), and closed;
+# - each fence is three back quotes at the start of a line, with a language (c and cpp blocks are compiled and run by run.sh; output is text), and closed;
 #   and no code stands there by indentation, where nobody would try it;
 # - links to files, and to headings, lead somewhere;
 # - `make x` in back quotes or in a sh block is a target;
@@ -47,7 +47,7 @@ awk -v folders="${folders%|}" '
     !inside && /^[^ \t]/ { list = /^([-*+]|[0-9]+[.)]) / }
     /^```/ {
         inside = !inside; language = $0; gsub(/[` \t]/, "", language)
-        if (inside && language !~ /^(c|cuda|sh|text|json|dot|cmake|make|diff)$/) say("fence", language == "" ? "bare" : language)
+        if (inside && language !~ /^(c|cpp|cuda|sh|text|json|dot|cmake|make|diff)$/) say("fence", language == "" ? "bare" : language)
         next
     }
     inside { if (language == "sh") { line = $0; sub(/^\$ /, "", line); sub(/[ \t]+#.*/, "", line); command(line) } ; next }
@@ -63,7 +63,7 @@ while read -r where kind value; do
     page=${where%%:*}
     case $kind in
     fence)
-        echo "$where: a fence of the language '$value': use c, cuda, sh, or text" ;;
+        echo "$where: a fence of the language '$value': use c, cpp, cuda, sh, or text" ;;
     indented)
         echo "$where: code by indentation: put it between fences" ;;
     name)

@@ -59,6 +59,8 @@ alloc=devstream_alloc.h; [ -z "$label" ] || alloc=devstream.h
 rng=devstream_rng.h
 
 dialects='-std=c11'
+owner_dialects='-std=c++20'
+[ -n "$fast" ] || owner_dialects='-std=c++11 -std=c++14 -std=c++17 -std=c++20'
 [ -n "$fast" ] || dialects='-std=c11 -std=gnu11 -std=c11,-D_GNU_SOURCE -std=c11,-include,stdio.h'
 
 declarations() { # declarations CC: what costs little; in C, and in the first and the latest C++
@@ -84,14 +86,17 @@ runs() { # runs CC OBJECT: the programs that are linked with that implementation
     have "$cxx" || return 0
     t "$cxx, scopes and verbs, linked with the C object: runs" "
         $cxx -std=c++11 \$CXX -x c++ -c \$T/use.c -o use.o && $cxx $2 use.o -o use -pthread && ./use"
-    t "$cxx, devstream.hpp without exceptions and RTTI: runs" "
-        for option in '-std=c++11' '-std=c++11 -DPLAIN' '-std=c++20'; do
-            $cxx \$option -fno-exceptions -fno-rtti \$CXX -c \$T/owners.cpp -o owners.o
+    t "$cxx, devstream.hpp with and without exceptions and RTTI: runs" "
+        for options in '-std=c++11 -fno-exceptions -fno-rtti' $owner_dialects; do
+            $cxx \$options \$CXX -c \$T/owners.cpp -o owners.o
             $cxx $2 owners.o -o owners -pthread && ./owners
         done"
-    [ -n "$label" ] || t "$cxx, the example of devstream.hpp: runs" "
+    t "$cxx, devstream.hpp: unused results and elements with constructors are refused" "
+        for n in 1 2 3 4; do fails unused-result $cxx -std=c++11 \$CXX -DUNCHECKED=\$n -c \$T/owners.cpp; done
+        fails 'trivially copyable' $cxx -std=c++11 \$CXX -DUNCHECKED=5 -fsyntax-only \$T/owners.cpp"
+    t "$cxx, the example of devstream.hpp: runs" "
         awk -v want=header -f \$T/extract.awk \$I/devstream.hpp >app.cpp
-        $cxx -std=c++11 \$CXX app.cpp $2 -o app -pthread && ./app >out && grep -q '^4000 bytes on a device' out"
+        $cxx -std=c++11 \$CXX app.cpp $2 -o app -pthread && ./app >out && grep -q '^1000 floats, the last is 1.5' out"
 }
 
 compiler() { # compiler CC: what is done with each compiler
@@ -267,6 +272,12 @@ page() { # page PATH
             sed '/define DEVSTREAM_IMPLEMENTATION/d' \$program >app.c
             $CC -std=c11 \$C -I. -I\$T/pages app.c $impl -o app -pthread
             rm -f out && DEVSTREAM_CPU_DEVICES=4 DEVSTREAM_LOG=2 ./app >out 2>log || { cat log; exit 1; }
+            if grep 'not freed\\|not destroyed' log; then exit 1; fi
+        done
+        for program in program*.cpp; do
+            if ! [ -e \$program ] || ! command -v c++ >/dev/null; then continue; fi
+            c++ -std=c++11 \$CXX \$program $impl -o app -pthread
+            DEVSTREAM_LOG=2 ./app 2>log || { cat log; exit 1; }
             if grep 'not freed\\|not destroyed' log; then exit 1; fi
         done
         [ -e out ]

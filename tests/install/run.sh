@@ -66,6 +66,7 @@ int main(void) {
 END
 sed '/^#define DEVSTREAM_IMPLEMENTATION/d' app.c >main.c
 use=$root/tests/compile/use.c # C and C++
+owners=$root/tests/compile/owners.cpp
 # The commands of docs/install.md: for a program with the implementation, for one with the shared and for one with the static library.
 awk -v want=commands -f "$root/tests/compile/extract.awk" "$root/docs/install.md" | sed -n "/pkg-config/s|^cc |$CC -O0 |p" >commands
 
@@ -136,6 +137,8 @@ if command -v pkg-config >/dev/null; then
     command -v c++ >/dev/null && t "pkg-config, from C++, both libraries: run" "
         c++ -std=c++11 -x c++ $use -x none \$(pkg-config --cflags --libs devstream-static) -o use && ./use
         c++ -std=c++11 -x c++ $use -x none \$(pkg-config --cflags --libs devstream) -o use && LD_LIBRARY_PATH=usr/lib ./use"
+    command -v c++ >/dev/null && t "pkg-config, devstream.hpp, shared library: runs" "
+        c++ -std=c++11 $owners \$(pkg-config --cflags --libs devstream) -o owners && LD_LIBRARY_PATH=usr/lib ./owners"
 else
     skip "pkg-config: not installed"
 fi
@@ -181,6 +184,11 @@ if command -v cmake >/dev/null; then
         for p in app main fixed; do cmake/build/\$p | grep 'hello from the stream, world'; done
         needs cmake/build/main | grep -x libdevstream.so.$series
         [ -z \"\$(needs cmake/build/fixed | grep devstream)\" ]"
+    command -v c++ >/dev/null && t "CMake, devstream.hpp, static library: runs" "
+        mkdir owned
+        printf '%s\\n' 'cmake_minimum_required(VERSION 3.16)' 'project(owned CXX)' 'find_package(devstream REQUIRED)' \\
+            'add_executable(owners $owners)' 'target_link_libraries(owners PRIVATE devstream::static)' >owned/CMakeLists.txt
+        cmake -S owned -B owned/build -DCMAKE_PREFIX_PATH=$dir/usr && cmake --build owned/build && owned/build/owners"
     t "CMake: takes versions of the series, no later and no other ones" "
         asks same $version && asks range ${version}...9
         refuses later ${version%.*}.999 && refuses other 99 && refuses before 0.0.1 && refuses ranges 98...99"
