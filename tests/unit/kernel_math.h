@@ -1,5 +1,5 @@
-/* The arithmetic of kernels as lists of functions, for the test, for GPUs (kernel_math_device.cu), and
-   for a program that other compilers compile (tests/compile/kernel_math.c). */
+/* The arithmetic of kernels as lists of functions, for the test, for GPUs (kernel_math_device.cu),
+   and for a program that other compilers compile (tests/compile/kernel_math.c). */
 #ifndef KERNEL_MATH_H
 #define KERNEL_MATH_H
 
