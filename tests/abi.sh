@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fails if a public struct or one of its members has no line in tests/unit/abi.h, if a line there names none, or if a union has
-# no name, which other languages need.
+# no name, which other languages need. Structs of inline functions (ds__) cross no border of a library.
 cd "$(dirname "$0")/.." || exit 2
 awk '
 FILENAME ~ /abi\.h$/ {
@@ -14,7 +14,7 @@ FILENAME ~ /abi\.h$/ {
 }
 { sub(/\/\*.*\*\//, "") }
 /^ *(typedef )?(struct|union) \{/ { print "abi: " FILENAME " has a struct or union without a name"; bad = 1 }
-/^(typedef )?struct ds_[a-z_0-9]*[a-z0-9] \{/ {
+/^(typedef )?struct ds_[a-z][a-z_0-9]*[a-z0-9] \{/ {
     name = $0
     sub(/^(typedef )?struct /, "", name)
     sub(/ .*/, "", name)

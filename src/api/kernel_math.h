@@ -39,7 +39,7 @@
 /* ---- bits ---- */
 
 DS_KERNEL_FN uint32_t ds__math_float_to_bits(float x) {
-    union {
+    union ds__math_bits {
         float f;
         uint32_t u;
     } v;
@@ -49,7 +49,7 @@ DS_KERNEL_FN uint32_t ds__math_float_to_bits(float x) {
 }
 
 DS_KERNEL_FN float ds__math_float_from_bits(uint32_t bits) {
-    union {
+    union ds__math_bits {
         float f;
         uint32_t u;
     } v;
@@ -59,7 +59,7 @@ DS_KERNEL_FN float ds__math_float_from_bits(uint32_t bits) {
 }
 
 DS_KERNEL_FN uint64_t ds__math_double_to_bits(double x) {
-    union {
+    union ds__math_bits {
         double f;
         uint64_t u;
     } v;
@@ -69,7 +69,7 @@ DS_KERNEL_FN uint64_t ds__math_double_to_bits(double x) {
 }
 
 DS_KERNEL_FN double ds__math_double_from_bits(uint64_t bits) {
-    union {
+    union ds__math_bits {
         double f;
         uint64_t u;
     } v;
