@@ -43,10 +43,10 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__SIN_APPROX(x) __nvvm_sin_approx_f(x)
 #define DS__COS_APPROX(x) __nvvm_cos_approx_f(x)
 #define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
-#define DS__RCP_APPROX(x) ds__rcp_approx(x)
+#define DS__RCP_APPROX(x) dsk__rcp_approx(x)
 
 /* clang 14 has no builtin for it. */
-static inline __attribute__((device, always_inline)) float ds__rcp_approx(float x) {
+static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float x) {
     float r;
     __asm__("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
@@ -150,7 +150,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
 
 /* The exponential, trigonometric and hyperbolic functions of float64: DS__WIDE(exp). clang has none
-   for GPUs unless libdevice is linked (math_wide.h). */
+   for GPUs unless libdevice is linked (kernel_math_wide.h). */
 #define DS__HAS_WIDE 1
 #if !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DS__WIDE(name) __builtin_##name

@@ -343,7 +343,7 @@ elif have clang; then
         device=\"clang -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib -ffp-contract=off -std=c++14 \
             -O2 -S -Wall -Wextra -Werror -Wno-unknown-cuda-version\"
         \$device \$root/tests/unit/kernel_math_device.cu -o math.ptx
-        { echo '#define DEVSTREAM_KERNEL_DEVICE'; echo '#include \"kernel/math_wide.h\"'
+        { echo '#define DEVSTREAM_KERNEL_DEVICE'; echo '#include \"api/kernel_math_wide.h\"'
           for f in ds_exp ds_log ds_sin ds_cos ds_tanh; do echo \"DS__GLOBAL \${f}_of(double *p) { *p = \$f(*p); }\"; done
           echo 'DS__GLOBAL ds_pow_of(double *p) { *p = ds_pow(*p, p[1]); }'; } >wide.cu
         fails 'ds_tanh of float64 needs libdevice' \$device -I\$root/src wide.cu -o wide.ptx

@@ -1,12 +1,7 @@
 /* The arithmetic of kernels on a GPU: kernel_math.h as device code. */
 #define DEVSTREAM_KERNEL_DEVICE
-#include "../../src/kernel/math.h"
-#include "../../src/kernel/math_exp.h"
-#include "../../src/kernel/math_trig.h"
-#include "../../src/kernel/math_pow.h"
-#include "../../src/kernel/math_fast.h"
-#include "../../src/kernel/math_wide.h"
-#include "../../src/kernel/atomic.h"
+#include "../../src/devstream_kernel.h"
+
 #include "kernel_math.h"
 
 DS__GLOBAL math_floats(uint32_t which, uint32_t n, const float *px, const float *py,

@@ -1,4 +1,4 @@
-/* kernel/math_fast.h - approximations in float32.
+/* api/kernel_math_fast.h - approximations in float32.
 
    On GPUs these are one to four instructions with errors that depend on the GPU (PTX ISA, ex2,
    lg2, sin, cos, rsqrt and rcp with .approx). On the CPU they are the accurate functions, or
@@ -7,12 +7,12 @@
    Invariants: none of these functions is called by another room.
    Locks: none.
    Threads: any. */
-#ifndef DS__KERNEL_MATH_FAST_H
-#define DS__KERNEL_MATH_FAST_H
+#ifndef DS__API_KERNEL_MATH_FAST_H
+#define DS__API_KERNEL_MATH_FAST_H
 
-#include "math.h"
-#include "math_exp.h"
-#include "math_trig.h"
+#include "kernel_math.h"
+#include "kernel_math_exp.h"
+#include "kernel_math_trig.h"
 
 #if DS__HAS_APPROX
 /* 1.44269502 is log2 e, 0.693147182 is ln 2 */
@@ -29,20 +29,20 @@
 #define DS__FAST_LOG(x) ds_logf(x)
 #define DS__FAST_TANH(x) ds_tanhf(x)
 #define DS__FAST_POW(x, y) ds_expf((y)*ds_logf(x))
-#define DS__FAST_SIN(x) ds__math_near_sine(x)
-#define DS__FAST_COS(x) ds__math_near_cosine(x)
+#define DS__FAST_SIN(x) dsk__math_near_sine(x)
+#define DS__FAST_COS(x) dsk__math_near_cosine(x)
 #define DS__FAST_RSQRT(x) (1.0f / DS__SQRTF(x))
 #define DS__FAST_RCP(x) (1.0f / (x))
 
 /* As ds_sinf and ds_cosf for |x| <= DS__MATH_NEAR. */
-DS_KERNEL_FN float ds__math_near_sine(float x) {
-    return ds__math_angle_sine(ds__math_near_reduce(ds_absf(x)), ds__math_float_to_bits(x));
+DS_KERNEL_FN float dsk__math_near_sine(float x) {
+    return dsk__math_angle_sine(dsk__math_near_reduce(ds_absf(x)), dsk__math_float_to_bits(x));
 }
 
-DS_KERNEL_FN float ds__math_near_cosine(float x) {
-    ds__math_angle w = ds__math_near_reduce(ds_absf(x));
+DS_KERNEL_FN float dsk__math_near_cosine(float x) {
+    dsk__math_angle w = dsk__math_near_reduce(ds_absf(x));
     w.n += 1u;
-    return ds__math_angle_sine(w, 0u);
+    return dsk__math_angle_sine(w, 0u);
 }
 #endif
 

@@ -1,4 +1,4 @@
-/* kernel/math_wide.h - exponential, trigonometric and hyperbolic functions in float64.
+/* api/kernel_math_wide.h - exponential, trigonometric and hyperbolic functions in float64.
 
    These are libm's on the CPU. In device code they are nvcc's own, or with clang those of
    libdevice, NVIDIA's library in LLVM's format. The compilation defines DEVSTREAM_KERNEL_LIBDEVICE
@@ -20,10 +20,10 @@
    Invariants: the two forms need not have the same bits.
    Locks: none.
    Threads: any. */
-#ifndef DS__KERNEL_MATH_WIDE_H
-#define DS__KERNEL_MATH_WIDE_H
+#ifndef DS__API_KERNEL_MATH_WIDE_H
+#define DS__API_KERNEL_MATH_WIDE_H
 
-#include "target.h"
+#include "kernel_target.h"
 
 #if DS__HAS_WIDE
 
