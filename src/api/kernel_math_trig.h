@@ -12,9 +12,9 @@
       for trigonometric functions, 1983). No float but 0 is nearer to a multiple
       of pi/2 than 2^-29.3.
 
-   Invariants: as in kernel_math.h. Both reductions give their results without a branch. Where vector
-   code can load from a table by index (AVX2) both are computed and one is selected, so that loops
-   are vectorized; elsewhere large arguments take a branch. The bits are the same.
+   Invariants: as in kernel_math.h. Both reductions give their results without a branch. Where
+   vector code can load from a table by index (AVX2) both are computed and one is selected, so that
+   loops are vectorized; elsewhere large arguments take a branch. The bits are the same.
    Locks: none.
    Threads: any. */
 #ifndef DS__API_KERNEL_MATH_TRIG_H
@@ -108,7 +108,8 @@ DS_KERNEL_FN float dsk__math_angle_sine(dsk__math_angle w, uint32_t sign) {
     return dsk__math_float_from_bits(y ^ ((w.n << 30 ^ sign) & 0x80000000u));
 }
 
-/** Returns the sine of x, in radians; NaN if x is infinite. Any x is reduced exactly.
+/** Returns the sine of x, in radians; NaN if x is infinite. The error is at most 2.75 ulp, also
+    for large x.
     With AVX2 a loop of the function is vectorized. Else, use ds_sinf_fast for vector code. */
 DS_KERNEL_FN float ds_sinf(float x) {
     float a = ds_absf(x);
@@ -116,7 +117,8 @@ DS_KERNEL_FN float ds_sinf(float x) {
     return dsk__math_float_select(a < dsk__math_infinity(), y, dsk__math_nan());
 }
 
-/** Returns the cosine of x, in radians; NaN if x is infinite. Any x is reduced exactly.
+/** Returns the cosine of x, in radians; NaN if x is infinite. The error is at most 2.72 ulp, also
+    for large x.
     With AVX2 a loop of the function is vectorized. Else, use ds_cosf_fast for vector code. */
 DS_KERNEL_FN float ds_cosf(float x) {
     float a = ds_absf(x);

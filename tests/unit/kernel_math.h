@@ -76,7 +76,7 @@ typedef struct math_numbers {
     double f64;
     uint64_t last;
     uint32_t sum;
-    uint32_t unused;
+    uint32_t block;
 } math_numbers;
 
 /* Each operation once; some change their number, some do not. */
@@ -101,6 +101,7 @@ DS_KERNEL_FN void math_use_atomics(math_numbers *m, math_numbers *old) {
     old->u64[3] = ds_atomic_cas_u64(&m->u64[3], 7u, (uint64_t)1 << 40);
     old->u64[4] = ds_atomic_cas_u64(&m->u64[4], 7u, (uint64_t)1 << 40);
     old->f64 = ds_atomic_add_f64(&m->f64, 0.25);
+    old->block = ds_atomic_add_block_u32(&m->block, 0xfffffff0u);
 }
 
 /* ---- arguments and results ---- */

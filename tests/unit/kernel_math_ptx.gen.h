@@ -195,8 +195,8 @@ static const char ptx_math_atomics[] =
     ".version 5.0\n"
     ".target sm_60\n"
     ".address_size 64\n"
-    ".visible .entry math_atomics( .param .u64 p0, .param .u64 p1 ) { .reg .pred %p<3>; .reg .b32 %r<18>; .reg .f32 %f<2>;\n"
-    ".reg .b64 %d<33>; .reg .f64 %fd<2>; .shared .align 4 .u32 s_sum; ld.param.u64 %d3,[p0]; cvta.to.global.u64 %d2,%d3;\n"
+    ".visible .entry math_atomics( .param .u64 p0, .param .u64 p1 ) { .reg .pred %p<3>; .reg .b32 %r<19>; .reg .f32 %f<2>;\n"
+    ".reg .b64 %d<34>; .reg .f64 %fd<2>; .shared .align 4 .u32 s_sum; ld.param.u64 %d3,[p0]; cvta.to.global.u64 %d2,%d3;\n"
     "mov.u32 %r1,%tid.x; setp.ne.s32 %p1,%r1,0; @%p1 bra L2; ld.param.u64 %d4,[p1]; cvta.to.global.u64 %d1,%d4;\n"
     "atom.global.add.u32 %r2,[%d2],-16; st.global.u32 [%d1],%r2; add.s64 %d5,%d2,4;\n"
     "atom.global.min.u32 %r3,[%d5],-2147483648; st.global.u32 [%d1+4],%r3; add.s64 %d6,%d2,8;\n"
@@ -216,11 +216,11 @@ static const char ptx_math_atomics[] =
     "atom.global.max.u64 %d23,[%d22],1099511627776; st.global.u64 [%d1+72],%d23; add.s64 %d24,%d2,80;\n"
     "atom.global.cas.b64 %d25,[%d24],7,1099511627776; st.global.u64 [%d1+80],%d25; add.s64 %d26,%d2,88;\n"
     "atom.global.cas.b64 %d27,[%d26],7,1099511627776; st.global.u64 [%d1+88],%d27; add.s64 %d28,%d2,96;\n"
-    "atom.global.add.f64 %fd1,[%d28],0d3FD0000000000000; st.global.f64 [%d1+96],%fd1; mov.u32 %r15,0;\n"
-    "st.shared.u32 [s_sum],%r15;\n"
-    "L2: bar.sync 0; mov.u64 %d29,s_sum; atom.shared.add.u32 %r16,[%d29],%r1; add.s64 %d30,%d2,104; cvt.u64.u32 %d31,%r1;\n"
-    "atom.global.max.u64 %d32,[%d30],%d31; bar.sync 0; @%p1 bra L4; ld.shared.u32 %r17,[s_sum];\n"
-    "st.global.u32 [%d2+112],%r17;\n"
-    "L4: ret; }\n"; /* 2451 characters */
+    "atom.global.add.f64 %fd1,[%d28],0d3FD0000000000000; st.global.f64 [%d1+96],%fd1; add.s64 %d29,%d2,116;\n"
+    "atom.global.add.u32 %r15,[%d29],-16; st.global.u32 [%d1+116],%r15; mov.u32 %r16,0; st.shared.u32 [s_sum],%r16;\n"
+    "L2: bar.sync 0; mov.u64 %d30,s_sum; atom.shared.add.u32 %r17,[%d30],%r1; add.s64 %d31,%d2,104; cvt.u64.u32 %d32,%r1;\n"
+    "atom.global.max.u64 %d33,[%d31],%d32; bar.sync 0; @%p1 bra L4; ld.shared.u32 %r18,[s_sum];\n"
+    "st.global.u32 [%d2+112],%r18;\n"
+    "L4: ret; }\n"; /* 2540 characters */
 /* <<device-code tests/unit/kernel_math_device.cu */
 #endif

@@ -468,6 +468,7 @@ static const math_numbers before = {
     .f32 = 1.5f,
     .u64 = { (uint64_t)-1, 5, 5, 7, 8 },
     .f64 = 2.5,
+    .block = 20,
 };
 static const math_numbers after = {
     .u32 = { 84, 0x80000000u, 0xf0000000u, 0x0230u, 0x1ff4u, 0x1dc4u, 77, 78 },
@@ -475,6 +476,7 @@ static const math_numbers after = {
     .f32 = 1.75f,
     .u64 = { ((uint64_t)1 << 40) - 1, 5, (uint64_t)1 << 40, (uint64_t)1 << 40, 8 },
     .f64 = 2.75,
+    .block = 4,
 };
 
 static void expect_numbers(const math_numbers *got, const math_numbers *expected) {
@@ -482,6 +484,7 @@ static void expect_numbers(const math_numbers *got, const math_numbers *expected
     assert_memory_equal(got->i32, expected->i32, sizeof got->i32);
     assert_memory_equal(got->u64, expected->u64, sizeof got->u64);
     assert_true(got->f32 == expected->f32 && got->f64 == expected->f64);
+    assert_int_equal(got->block, expected->block);
 }
 
 static void test_atomic_operations_return_the_old_value(void **state) {

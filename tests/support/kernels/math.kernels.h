@@ -1,5 +1,5 @@
-/* math.kernels.h - the arithmetic of kernels, one kernel per function of tests/unit/kernel_math.h. For
-   tests/conformance/test_kernel_math.c and tests/compile/kernel_math.c. */
+/* math.kernels.h - the arithmetic of kernels: a kernel per function of tests/unit/kernel_math.h.
+   For tests/conformance/test_kernel_math.c and tests/compile/kernel_math.c. */
 #ifndef MATH_KERNELS_H
 #define MATH_KERNELS_H
 #include "devstream_kernel.h"

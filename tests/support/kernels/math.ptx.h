@@ -1,4 +1,4 @@
-/* Written by devstream-kernels from math.kernels.h, check sum 4110989547-8938. Do not edit. */
+/* Written by devstream-kernels from math.kernels.h, check sum 2372216064-9007. Do not edit. */
 #if !defined(DEVSTREAM_PTX_math) && !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DEVSTREAM_PTX_math
 #define DS_PTX_math_expf , math__ptx
@@ -36,12 +36,7 @@ static const char *const math__ptx[] = {
     ".version 5.0\n"
     ".target sm_60\n"
     ".address_size 64\n"
-    ".const .align 4 .b8 _ZL21dsk__math_two_over_pi[96] = {190, 40, 0, 0, 96, 190, 40, 0, 219, 96, "
-    "190, 40, 147, 219, 96, 190, 145, 147, 219, 96, 5, 145, 147, 219, 74, 5, 145, 147, 127, 74, 5, "
-    "145, 9, 127, 74, 5, 213, 9, 127, 74, 244, 213, 9, 127, 125, 244, 213, 9, 77, 125, 244, 213, "
-    "55, 77, 125, 244, 112, 55, 77, 125, 54, 112, 55, 77, 216, 54, 112, 55, 165, 216, 54, 112, "
-    "102, 165, 216, 54, 79, 102, 165, 216, 16, 79, 102, 165, 228, 16, 79, 102, 16, 228, 16, 79, "
-    "127, 16, 228, 16};\n"
+    ".const .align 4 .b8 _ZL21dsk__math_two_over_pi[96] = {190, 40, 0, 0, 96, 190, 40, 0, 219, 96, 190, 40, 147, 219, 96, 190, 145, 147, 219, 96, 5, 145, 147, 219, 74, 5, 145, 147, 127, 74, 5, 145, 9, 127, 74, 5, 213, 9, 127, 74, 244, 213, 9, 127, 125, 244, 213, 9, 77, 125, 244, 213, 55, 77, 125, 244, 112, 55, 77, 125, 54, 112, 55, 77, 216, 54, 112, 55, 165, 216, 54, 112, 102, 165, 216, 54, 79, 102, 165, 216, 16, 79, 102, 165, 228, 16, 79, 102, 16, 228, 16, 79, 127, 16, 228, 16};\n"
     ".visible .entry math_expf(\n"
     ".param .u64 math_expf_param_0,\n"
     ".param .u64 math_expf_param_1,\n"
