@@ -13,7 +13,7 @@ fi
 
 files=$(find src kernels examples bench tests -name build -prune -o -type f \
     \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp' \) -print |
-    grep -v '\.gen\.h$\|^tests/support/kernels_ptx\.h$' | sort)
+    grep -v '\.gen\.h$\|\.ptx\.h$\|^tests/support/kernels_ptx\.h$' | sort)
 [ "${1:-}" = --check ] || { echo "$files" | xargs "$tool" -i; exit 0; }
 
 status=0

@@ -85,8 +85,8 @@ DS__ATOMIC_REPLACE(dsk__atomic_max_int32_t, int32_t, >)
 DS__ATOMIC_REPLACE(dsk__atomic_max_uint64_t, uint64_t, >)
 #undef DS__ATOMIC_REPLACE
 
-/* A thread loop's iterations are declared independent, so a compiler may read the numbers of several
-   threads before it writes one. It does not reorder or combine these accesses. */
+/* A thread loop's iterations are declared independent, so a compiler may read the numbers of
+   several threads before it writes one. It does not reorder or combine these accesses. */
 DS_KERNEL_FN uint32_t dsk__atomic_add_block(uint32_t *p, uint32_t value) {
     uint32_t old = __atomic_load_n(p, __ATOMIC_RELAXED);
     __atomic_store_n(p, old + value, __ATOMIC_RELAXED);
@@ -123,8 +123,8 @@ DS_KERNEL_FN uint32_t ds_atomic_add_u32(uint32_t *p, uint32_t value) {
 }
 
 /** Adds to the number at p, modulo 2^32; returns the previous value. Atomic for the threads of one
-    block, for numbers in shared memory: the CPU, where one thread runs a block, uses a plain addition.
-    In block kernels only. */
+    block, for numbers in shared memory: on the CPU, where one thread runs a block, the addition is
+    a plain one. In block kernels only. */
 DS_KERNEL_FN uint32_t ds_atomic_add_block_u32(uint32_t *p, uint32_t value) {
     return DS__ATOMIC_ADD_BLOCK(p, value);
 }

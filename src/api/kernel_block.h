@@ -144,7 +144,6 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     DS__BLOCK_LIMITS(name, x, y, z)                                                                \
     DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                         \
     DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                               \
-    DS__QUIET_BEGIN                                                                                \
     DS__KERNEL_EXACT static void name##__run(ds_kernel_block *dsk__outer, const void *dsk__args) { \
         const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
         /* a copy that no other function sees, so that the extents are constants */                \
@@ -155,7 +154,6 @@ DS_KERNEL_FN int dsk__uniform(int line) {
         name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));                    \
         dsk__outer->in_threads = dsk__block.in_threads;                                            \
     }                                                                                              \
-    DS__QUIET_END                                                                                  \
     static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {          \
         const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
         return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count,       \

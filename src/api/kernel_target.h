@@ -115,17 +115,12 @@ static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float
 #endif
 
 /* DS__INDEPENDENT is a loop whose iterations are independent, as items on a GPU. clang warns if it
-   makes no vector code of such a loop, which is no fault of the program; the warning names the loop,
-   or without debug information its function, so both are enclosed. */
+   makes no vector code of such a loop, which is no fault of the program. It looks for the pragma at
+   the place of the kernel, so the warning is off for the rest of the file. */
 #if defined(__clang__)
-#define DS__QUIET_BEGIN \
-    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
-#define DS__QUIET_END _Pragma("clang diagnostic pop")
-#define DS__INDEPENDENT(...) \
-    DS__QUIET_BEGIN _Pragma("clang loop vectorize(assume_safety)") for (__VA_ARGS__) DS__QUIET_END
+#pragma clang diagnostic ignored "-Wpass-failed"
+#define DS__INDEPENDENT(...) _Pragma("clang loop vectorize(assume_safety)") for (__VA_ARGS__)
 #else
-#define DS__QUIET_BEGIN
-#define DS__QUIET_END
 #define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
 #endif
 

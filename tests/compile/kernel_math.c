@@ -1,6 +1,6 @@
-/* Prints a check sum of the results of each kernel in tests/support/kernels/math.kernels.h, for some
-   10^5 arguments. All compilers, options and processors must print the same. C and C++.
-   The kernels that promise no bits are called without a check. */
+/* Prints a check sum of the results of each kernel in math.kernels.h, for some 10^5 arguments. All
+   compilers, options and processors must print the same. C and C++. The kernels that promise no
+   bits are called without a check. */
 #include "../support/kernels/math.kernels.h"
 
 #include <stdio.h>

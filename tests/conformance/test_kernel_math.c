@@ -1,5 +1,5 @@
-/* The arithmetic of kernels: as a kernel on either driver, each function has the bits that it has on
-   the host. On the stand-in the PTX interpreter runs the device form. */
+/* The arithmetic of kernels: as a kernel on either driver, each function has the bits that it has
+   on the host. On the stand-in the PTX interpreter runs the device form. */
 #include "harness.h"
 #include "kernels/math.kernels.h"
 
