@@ -18,7 +18,7 @@
 #include "kernel_target.h"
 
 #if DS__HAS_APPROX && !defined(__clang__)
-/* ---- device code, nvcc: the pointer's type selects the function ---- */
+/* device code, nvcc: the pointer's type selects the function */
 DS_KERNEL_FN unsigned *dsk__atomic_native(uint32_t *p) {
     return p;
 }
@@ -44,7 +44,7 @@ DS_KERNEL_FN unsigned long long *dsk__atomic_native(uint64_t *p) {
 #define DS__ATOMIC_ADD_F64(p, value) atomicAdd(p, value)
 
 #else
-/* ---- gcc and clang ---- */
+/* gcc and clang */
 #define DS__ATOMIC_ADD(p, value) __atomic_fetch_add(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_AND(p, value) __atomic_fetch_and(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_OR(p, value) __atomic_fetch_or(p, value, __ATOMIC_RELAXED)
@@ -54,7 +54,7 @@ DS_KERNEL_FN unsigned long long *dsk__atomic_native(uint64_t *p) {
     __atomic_compare_exchange_n(p, &(old), value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
 
 #if DS__HAS_APPROX
-/* ---- device code, clang ---- */
+/* device code, clang */
 #define DS__ATOMIC_ADD_BLOCK(p, value) DS__ATOMIC_ADD(p, value)
 #define DS__ATOMIC_MIN(type, p, value) __atomic_fetch_min(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_MAX(type, p, value) __atomic_fetch_max(p, value, __ATOMIC_RELAXED)
@@ -62,7 +62,7 @@ DS_KERNEL_FN unsigned long long *dsk__atomic_native(uint64_t *p) {
 #define DS__ATOMIC_ADD_F64(p, value) __nvvm_atom_add_gen_d(p, value)
 
 #else
-/* ---- the CPU ---- */
+/* the CPU */
 #define DS__ATOMIC_ADD_BLOCK(p, value) dsk__atomic_add_block(p, value)
 #define DS__ATOMIC_MIN(type, p, value) dsk__atomic_min_##type(p, value)
 #define DS__ATOMIC_MAX(type, p, value) dsk__atomic_max_##type(p, value)
@@ -115,7 +115,7 @@ DS_KERNEL_FN double dsk__atomic_add_double(double *p, double value) {
 #endif
 #endif
 
-/* ---- functions ---- */
+/* ---- atomic operations ------------------------------------------------------------------------- */
 
 /** Adds to the number at p, modulo 2^32; returns the previous value. */
 DS_KERNEL_FN uint32_t ds_atomic_add_u32(uint32_t *p, uint32_t value) {

@@ -42,7 +42,7 @@
 
 #include "kernel_target.h"
 
-/* ---- bits ---- */
+/* bits */
 
 DS_KERNEL_FN uint32_t dsk__math_float_to_bits(float x) {
     union dsk__math_float {
@@ -110,7 +110,7 @@ DS_KERNEL_FN float dsk__math_infinity(void) {
     return dsk__math_float_from_bits(0x7f800000u);
 }
 
-/* ---- functions ---- */
+/* ---- arithmetic -------------------------------------------------------------------------------- */
 
 /** Returns |x|. */
 DS_KERNEL_FN float ds_absf(float x) {

@@ -15,7 +15,7 @@
 #define DS__API_KERNEL_TARGET_H
 
 #if defined(DEVSTREAM_KERNEL_DEVICE) && defined(__clang__)
-/* ---- device code, clang without CUDA's headers ---- */
+/* device code, clang without CUDA's headers */
 typedef __INT8_TYPE__ int8_t;
 typedef __INT16_TYPE__ int16_t;
 typedef __INT32_TYPE__ int32_t;
@@ -55,7 +55,7 @@ static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float
 #define DS__HAS_APPROX 1
 
 #elif defined(DEVSTREAM_KERNEL_DEVICE)
-/* ---- device code, nvcc ---- */
+/* device code, nvcc */
 #include <stddef.h>
 #include <stdint.h>
 #define DS__GLOBAL extern "C" __global__ void
@@ -80,7 +80,7 @@ static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float
 #define DS__HAS_APPROX 1
 
 #else
-/* ---- the CPU ---- */
+/* the CPU */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
