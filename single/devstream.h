@@ -5488,7 +5488,7 @@ static inline DS_MUST_USE ds_result ds_at_rng_fill(const char *file_, int line_,
 #define DEVSTREAM_KERNEL_H_INCLUDED
 
 #if defined(DEVSTREAM_KERNEL_DEVICE) && defined(__clang__)
-/* ---- device code, clang without CUDA's headers ---- */
+/* device code, clang without CUDA's headers */
 typedef __INT8_TYPE__ int8_t;
 typedef __INT16_TYPE__ int16_t;
 typedef __INT32_TYPE__ int32_t;
@@ -5516,10 +5516,10 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__SIN_APPROX(x) __nvvm_sin_approx_f(x)
 #define DS__COS_APPROX(x) __nvvm_cos_approx_f(x)
 #define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
-#define DS__RCP_APPROX(x) ds__rcp_approx(x)
+#define DS__RCP_APPROX(x) dsk__rcp_approx(x)
 
 /* clang 14 has no builtin for it. */
-static inline __attribute__((device, always_inline)) float ds__rcp_approx(float x) {
+static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float x) {
     float r;
     __asm__("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
@@ -5528,7 +5528,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__HAS_APPROX 1
 
 #elif defined(DEVSTREAM_KERNEL_DEVICE)
-/* ---- device code, nvcc ---- */
+/* device code, nvcc */
 #include <stddef.h>
 #include <stdint.h>
 #define DS__GLOBAL extern "C" __global__ void
@@ -5553,7 +5553,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__HAS_APPROX 1
 
 #else
-/* ---- the CPU ---- */
+/* the CPU */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -5589,17 +5589,12 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #endif
 
 /* DS__INDEPENDENT begins a loop with independent iterations, like the items on a GPU. If clang does
-   not vectorize the loop, it warns, although the program is correct. The warning names the loop, or
-   without debug information its function, so the warning is disabled around both. */
+   not vectorize the loop, it warns, although the program is correct. clang looks for the pragma at
+   the place of the kernel, so the warning is disabled for the rest of the file. */
 #if defined(__clang__)
-#define DS__QUIET_BEGIN \
-    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
-#define DS__QUIET_END _Pragma("clang diagnostic pop")
-#define DS__INDEPENDENT(...) \
-    DS__QUIET_BEGIN _Pragma("clang loop vectorize(assume_safety)") for (__VA_ARGS__) DS__QUIET_END
+#pragma clang diagnostic ignored "-Wpass-failed"
+#define DS__INDEPENDENT(...) _Pragma("clang loop vectorize(assume_safety)") for (__VA_ARGS__)
 #else
-#define DS__QUIET_BEGIN
-#define DS__QUIET_END
 #define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
 #endif
 
@@ -5632,7 +5627,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
 
 /* The exponential, trigonometric and hyperbolic functions of float64: DS__WIDE(exp). clang has none
-   for GPUs unless libdevice is linked (math_wide.h). */
+   for GPUs unless libdevice is linked (kernel_math_wide.h). */
 #define DS__HAS_WIDE 1
 #if !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DS__WIDE(name) __builtin_##name
@@ -5645,10 +5640,10 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__HAS_WIDE 0
 #endif
 
-/* ---- bits ---- */
+/* bits */
 
-DS_KERNEL_FN uint32_t ds__math_float_to_bits(float x) {
-    union ds__math_bits {
+DS_KERNEL_FN uint32_t dsk__math_float_to_bits(float x) {
+    union dsk__math_float {
         float f;
         uint32_t u;
     } v;
@@ -5657,8 +5652,8 @@ DS_KERNEL_FN uint32_t ds__math_float_to_bits(float x) {
     return v.u;
 }
 
-DS_KERNEL_FN float ds__math_float_from_bits(uint32_t bits) {
-    union ds__math_bits {
+DS_KERNEL_FN float dsk__math_float_from_bits(uint32_t bits) {
+    union dsk__math_float {
         float f;
         uint32_t u;
     } v;
@@ -5667,8 +5662,8 @@ DS_KERNEL_FN float ds__math_float_from_bits(uint32_t bits) {
     return v.f;
 }
 
-DS_KERNEL_FN uint64_t ds__math_double_to_bits(double x) {
-    union ds__math_bits {
+DS_KERNEL_FN uint64_t dsk__math_double_to_bits(double x) {
+    union dsk__math_double {
         double f;
         uint64_t u;
     } v;
@@ -5677,8 +5672,8 @@ DS_KERNEL_FN uint64_t ds__math_double_to_bits(double x) {
     return v.u;
 }
 
-DS_KERNEL_FN double ds__math_double_from_bits(uint64_t bits) {
-    union ds__math_bits {
+DS_KERNEL_FN double dsk__math_double_from_bits(uint64_t bits) {
+    union dsk__math_double {
         double f;
         uint64_t u;
     } v;
@@ -5688,41 +5683,41 @@ DS_KERNEL_FN double ds__math_double_from_bits(uint64_t bits) {
 }
 
 /* Returns a if the condition is 1, b if it is 0. */
-DS_KERNEL_FN uint32_t ds__math_word_select(int condition, uint32_t a, uint32_t b) {
+DS_KERNEL_FN uint32_t dsk__math_word_select(int condition, uint32_t a, uint32_t b) {
     uint32_t mask = 0u - (uint32_t)condition;
     return (a & mask) | (b & ~mask);
 }
 
-DS_KERNEL_FN float ds__math_float_select(int condition, float a, float b) {
-    return ds__math_float_from_bits(
-        ds__math_word_select(condition, ds__math_float_to_bits(a), ds__math_float_to_bits(b)));
+DS_KERNEL_FN float dsk__math_float_select(int condition, float a, float b) {
+    return dsk__math_float_from_bits(
+        dsk__math_word_select(condition, dsk__math_float_to_bits(a), dsk__math_float_to_bits(b)));
 }
 
-DS_KERNEL_FN double ds__math_double_select(int condition, double a, double b) {
+DS_KERNEL_FN double dsk__math_double_select(int condition, double a, double b) {
     uint64_t mask = 0u - (uint64_t)condition;
-    return ds__math_double_from_bits((ds__math_double_to_bits(a) & mask) |
-                                     (ds__math_double_to_bits(b) & ~mask));
+    return dsk__math_double_from_bits((dsk__math_double_to_bits(a) & mask) |
+                                      (dsk__math_double_to_bits(b) & ~mask));
 }
 
 /* Returns the NaN of all functions. */
-DS_KERNEL_FN float ds__math_nan(void) {
-    return ds__math_float_from_bits(0x7fc00000u);
+DS_KERNEL_FN float dsk__math_nan(void) {
+    return dsk__math_float_from_bits(0x7fc00000u);
 }
 
-DS_KERNEL_FN float ds__math_infinity(void) {
-    return ds__math_float_from_bits(0x7f800000u);
+DS_KERNEL_FN float dsk__math_infinity(void) {
+    return dsk__math_float_from_bits(0x7f800000u);
 }
 
-/* ---- functions ---- */
+/* ---- arithmetic ------------------------------------------------------------------------------ */
 
 /** Returns |x|. */
 DS_KERNEL_FN float ds_absf(float x) {
-    return ds__math_float_from_bits(ds__math_float_to_bits(x) & 0x7fffffffu);
+    return dsk__math_float_from_bits(dsk__math_float_to_bits(x) & 0x7fffffffu);
 }
 
 /** Returns |x|. */
 DS_KERNEL_FN double ds_abs(double x) {
-    return ds__math_double_from_bits(ds__math_double_to_bits(x) & 0x7fffffffffffffffu);
+    return dsk__math_double_from_bits(dsk__math_double_to_bits(x) & 0x7fffffffffffffffu);
 }
 
 /** Returns the square root of x, correctly rounded; NaN if x < 0. */
@@ -5738,27 +5733,28 @@ DS_KERNEL_FN double ds_sqrt(double x) {
 /* x86-64 without FMA instructions: the product of two floats is exact as a double. The double sum
    is made odd if it is not exact, so that the second rounding, to float, sees on which side of the
    sum the exact value is (Boldo, Melquiond: Emulation of FMA and correctly rounded sums, 2008). */
-DS_KERNEL_FN float ds__math_fma_by_double(float a, float b, float c) {
+DS_KERNEL_FN float dsk__math_fma_by_double(float a, float b, float c) {
     double p = (double)a * (double)b;
     double wide = (double)c;
     double s = p + wide;
     double d = s - p;
     double rest = (p - (s - d)) + (wide - d);
 
-    uint64_t bits = ds__math_double_to_bits(s);
+    uint64_t bits = dsk__math_double_to_bits(s);
     uint64_t up = 0u - (uint64_t)((rest > 0.0) == (s > 0.0));
     uint64_t inexact = 0u - (uint64_t)((rest > 0.0) | (rest < 0.0));
     uint64_t even = (bits & 1u) - 1u;
     bits += ((up & 2u) - 1u) & inexact & even;
-    return (float)ds__math_double_from_bits(bits);
+    return (float)dsk__math_double_from_bits(bits);
 }
 
 /** Returns a b + c, rounded once.
-    On x86-64 without FMA instructions (-mfma) the function takes about 13 ns, and 2.5 ns in a
-    vectorized loop; with them 1.1 ns and 0.13 ns. */
+    If a program for x86-64 is compiled without FMA instructions (-mfma), a loop takes 1.3 ns per
+    item with clang and 2.5 ns with gcc (0.7 ns with -mavx2) on an EPYC of 2.6 GHz, instead of
+    0.14 ns. */
 DS_KERNEL_FN float ds_fmaf(float a, float b, float c) {
 #if defined(__x86_64__) && !defined(__FMA__) && !DS__HAS_APPROX
-    return ds__math_fma_by_double(a, b, c);
+    return dsk__math_fma_by_double(a, b, c);
 #else
     return DS__FMAF(a, b, c);
 #endif
@@ -5766,8 +5762,8 @@ DS_KERNEL_FN float ds_fmaf(float a, float b, float c) {
 
 /** Returns a b + c, rounded once.
     Without FMA instructions (-mfma on x86-64) the function calls fma of libm, so the program must
-    be linked with -lm. A call takes about 2.6 ns if the processor has FMA instructions, else
-    about 97 ns. */
+    be linked with -lm. On an EPYC of 2.6 GHz a call takes 2.7 ns, instead of 0.27 ns per item; on
+    processors without these instructions libm computes the result in about 100 ns. */
 DS_KERNEL_FN double ds_fma(double a, double b, double c) {
     return DS__FMA(a, b, c);
 }
@@ -5779,50 +5775,52 @@ DS_KERNEL_FN double ds_fma(double a, double b, double c) {
 /** Returns the smaller of a and b; -0 is smaller than 0. If one of them is NaN, returns the other
     one. */
 DS_KERNEL_FN float ds_fminf(float a, float b) {
-    float equal = ds__math_float_from_bits(ds__math_float_to_bits(a) | ds__math_float_to_bits(b));
-    float r = ds__math_float_select(a < b, a, b);
-    r = ds__math_float_select(a == b, equal, r);
-    return ds__math_float_select(b != b, a, r);
+    float equal =
+        dsk__math_float_from_bits(dsk__math_float_to_bits(a) | dsk__math_float_to_bits(b));
+    float r = dsk__math_float_select(a < b, a, b);
+    r = dsk__math_float_select(a == b, equal, r);
+    return dsk__math_float_select(b != b, a, r);
 }
 
 /** Returns the larger of a and b; 0 is larger than -0. If one of them is NaN, returns the other
     one. */
 DS_KERNEL_FN float ds_fmaxf(float a, float b) {
-    float equal = ds__math_float_from_bits(ds__math_float_to_bits(a) & ds__math_float_to_bits(b));
-    float r = ds__math_float_select(a > b, a, b);
-    r = ds__math_float_select(a == b, equal, r);
-    return ds__math_float_select(b != b, a, r);
+    float equal =
+        dsk__math_float_from_bits(dsk__math_float_to_bits(a) & dsk__math_float_to_bits(b));
+    float r = dsk__math_float_select(a > b, a, b);
+    r = dsk__math_float_select(a == b, equal, r);
+    return dsk__math_float_select(b != b, a, r);
 }
 
 /** Returns the smaller of a and b; -0 is smaller than 0. If one of them is NaN, returns the other
     one. */
 DS_KERNEL_FN double ds_fmin(double a, double b) {
     double equal =
-        ds__math_double_from_bits(ds__math_double_to_bits(a) | ds__math_double_to_bits(b));
-    double r = ds__math_double_select(a < b, a, b);
-    r = ds__math_double_select(a == b, equal, r);
-    return ds__math_double_select(b != b, a, r);
+        dsk__math_double_from_bits(dsk__math_double_to_bits(a) | dsk__math_double_to_bits(b));
+    double r = dsk__math_double_select(a < b, a, b);
+    r = dsk__math_double_select(a == b, equal, r);
+    return dsk__math_double_select(b != b, a, r);
 }
 
 /** Returns the larger of a and b; 0 is larger than -0. If one of them is NaN, returns the other
     one. */
 DS_KERNEL_FN double ds_fmax(double a, double b) {
     double equal =
-        ds__math_double_from_bits(ds__math_double_to_bits(a) & ds__math_double_to_bits(b));
-    double r = ds__math_double_select(a > b, a, b);
-    r = ds__math_double_select(a == b, equal, r);
-    return ds__math_double_select(b != b, a, r);
+        dsk__math_double_from_bits(dsk__math_double_to_bits(a) & dsk__math_double_to_bits(b));
+    double r = dsk__math_double_select(a > b, a, b);
+    r = dsk__math_double_select(a == b, equal, r);
+    return dsk__math_double_select(b != b, a, r);
 }
 
 /* e^x = 2^n (1 + p); a negative n is n + 2^32. */
-typedef struct ds__math_power {
+typedef struct dsk__math_power {
     float p;
     uint32_t n;
-} ds__math_power;
+} dsk__math_power;
 
 /* x is a number of at most 2^21. */
-DS_KERNEL_FN ds__math_power ds__math_exp_reduce(float x) {
-    ds__math_power e;
+DS_KERNEL_FN dsk__math_power dsk__math_exp_reduce(float x) {
+    dsk__math_power e;
     float t = x * 1.44269502f + 12582912.0f;
     float n = t - 12582912.0f;
     float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
@@ -5833,43 +5831,44 @@ DS_KERNEL_FN ds__math_power ds__math_exp_reduce(float x) {
     q = q * r + 0.166665211f;
     q = q * r + 0.49999994f;
     e.p = r + r * r * q;
-    e.n = ds__math_float_to_bits(t) - 0x4b400000u;
+    e.n = dsk__math_float_to_bits(t) - 0x4b400000u;
     return e;
 }
 
-/** Returns e^x. */
+/** Returns e^x; the error is at most 0.99 ulp. */
 DS_KERNEL_FN float ds_expf(float x) {
-    float a = ds__math_float_select(x < 89.0f, x, 89.0f);
-    a = ds__math_float_select(a > -104.0f, a, -104.0f);
-    ds__math_power e = ds__math_exp_reduce(a);
+    float a = dsk__math_float_select(x < 89.0f, x, 89.0f);
+    a = dsk__math_float_select(a > -104.0f, a, -104.0f);
+    dsk__math_power e = dsk__math_exp_reduce(a);
 
     /* 2^n as a product, since neither 2^128 nor 2^-150 is a normal number. */
     uint32_t n = e.n + 254u;
     uint32_t half = n >> 1;
-    float y = (1.0f + e.p) * ds__math_float_from_bits(half << 23);
-    y = y * ds__math_float_from_bits((n - half) << 23);
-    return ds__math_float_select(x != x, ds__math_nan(), y);
+    float y = (1.0f + e.p) * dsk__math_float_from_bits(half << 23);
+    y = y * dsk__math_float_from_bits((n - half) << 23);
+    return dsk__math_float_select(x != x, dsk__math_nan(), y);
 }
 
-/** Returns the hyperbolic tangent of x. */
+/** Returns the hyperbolic tangent of x; the error is at most 2.67 ulp. */
 DS_KERNEL_FN float ds_tanhf(float x) {
     float a = ds_absf(x);
-    a = ds__math_float_select(a < 10.0f, a, 10.0f);
-    ds__math_power e = ds__math_exp_reduce(a + a);
-    float s = ds__math_float_from_bits((e.n + 127u) << 23);
+    a = dsk__math_float_select(a < 10.0f, a, 10.0f);
+    dsk__math_power e = dsk__math_exp_reduce(a + a);
+    float s = dsk__math_float_from_bits((e.n + 127u) << 23);
     float m = s * e.p + (s - 1.0f);
-    uint32_t y = ds__math_float_to_bits(m / (m + 2.0f));
-    y |= ds__math_float_to_bits(x) & 0x80000000u;
-    return ds__math_float_select(x != x, ds__math_nan(), ds__math_float_from_bits(y));
+    uint32_t y = dsk__math_float_to_bits(m / (m + 2.0f));
+    y |= dsk__math_float_to_bits(x) & 0x80000000u;
+    return dsk__math_float_select(x != x, dsk__math_nan(), dsk__math_float_from_bits(y));
 }
 
-/** Returns the natural logarithm of x; -infinity if x is 0, NaN if x < 0. */
+/** Returns the natural logarithm of x; -infinity if x is 0, NaN if x < 0. The error is at most
+    0.85 ulp. */
 DS_KERNEL_FN float ds_logf(float x) {
     int small = x < 1.17549435e-38f;
-    uint32_t bits = ds__math_float_to_bits(ds__math_float_select(small, x * 8388608.0f, x));
+    uint32_t bits = dsk__math_float_to_bits(dsk__math_float_select(small, x * 8388608.0f, x));
     bits += 0x3f800000u - 0x3f3504f3u; /* 1 and the square root of 1/2 */
-    float n = (float)((int32_t)(bits >> 23) - 127) - ds__math_float_select(small, 23.0f, 0.0f);
-    float f = ds__math_float_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+    float n = (float)((int32_t)(bits >> 23) - 127) - dsk__math_float_select(small, 23.0f, 0.0f);
+    float f = dsk__math_float_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
 
     float q = -0.0763724893f;
     q = q * f + 0.127640843f;
@@ -5884,16 +5883,16 @@ DS_KERNEL_FN float ds_logf(float x) {
     y = (y - 0.5f * z) + f;
     y = y + n * 0.693145752f;
 
-    y = ds__math_float_select(x == 0.0f, -ds__math_infinity(), y);
-    y = ds__math_float_select(x == ds__math_infinity(), x, y);
-    return ds__math_float_select(x >= 0.0f, y, ds__math_nan());
+    y = dsk__math_float_select(x == 0.0f, -dsk__math_infinity(), y);
+    y = dsk__math_float_select(x == dsk__math_infinity(), x, y);
+    return dsk__math_float_select(x >= 0.0f, y, dsk__math_nan());
 }
 
 /* n of it is 2047. */
 #define DS__MATH_NEAR 3216.0f
 
 /* Element i: 32 bits of 2/pi / 2^18 from bit 8 i on. */
-DS_KERNEL_CONST uint32_t ds__math_two_over_pi[24] = {
+DS_KERNEL_CONST uint32_t dsk__math_two_over_pi[24] = {
     0x000028beu, 0x0028be60u, 0x28be60dbu, 0xbe60db93u, 0x60db9391u, 0xdb939105u,
     0x9391054au, 0x91054a7fu, 0x054a7f09u, 0x4a7f09d5u, 0x7f09d5f4u, 0x09d5f47du,
     0xd5f47d4du, 0xf47d4d37u, 0x7d4d3770u, 0x4d377036u, 0x377036d8u, 0x7036d8a5u,
@@ -5901,36 +5900,36 @@ DS_KERNEL_CONST uint32_t ds__math_two_over_pi[24] = {
 };
 
 /* n pi/2 + r; n modulo 4 is in the lower bits of n. */
-typedef struct ds__math_angle {
+typedef struct dsk__math_angle {
     float r;
     uint32_t n;
-} ds__math_angle;
+} dsk__math_angle;
 
 /* 0 <= a <= DS__MATH_NEAR */
-DS_KERNEL_FN ds__math_angle ds__math_near_reduce(float a) {
-    ds__math_angle w;
+DS_KERNEL_FN dsk__math_angle dsk__math_near_reduce(float a) {
+    dsk__math_angle w;
     float t = a * 0.636619747f + 12582912.0f; /* as in kernel_math_exp.h */
     float n = t - 12582912.0f;
     w.r = ((a - n * 1.57080078f) - n * -4.45451587e-6f) - n * 6.07710063e-11f;
-    w.n = ds__math_float_to_bits(t);
+    w.n = dsk__math_float_to_bits(t);
     return w;
 }
 
 /* a >= 2^9; for other arguments the result has no meaning, but the table is read inside of its
    bounds. */
-DS_KERNEL_FN ds__math_angle ds__math_far_reduce(float a) {
-    ds__math_angle w;
-    uint32_t bits = ds__math_float_to_bits(a);
+DS_KERNEL_FN dsk__math_angle dsk__math_far_reduce(float a) {
+    dsk__math_angle w;
+    uint32_t bits = dsk__math_float_to_bits(a);
     uint32_t k = bits >> 23;
     k = k > 134u ? k - 134u : 0u;
     uint32_t j = k >> 3;
     /* The mantissa times 2^(k mod 8): a variable shift would not be vectorized without AVX2. */
     uint32_t scaled = (bits & 0x7fffffu) | ((150u + (k & 7u)) << 23);
-    uint32_t m = (uint32_t)(int32_t)ds__math_float_from_bits(scaled);
+    uint32_t m = (uint32_t)(int32_t)dsk__math_float_from_bits(scaled);
 
-    uint64_t turns = (uint64_t)(m * ds__math_two_over_pi[j]) << 32;
-    turns += (uint64_t)m * ds__math_two_over_pi[j + 4u];
-    turns += (uint64_t)m * ds__math_two_over_pi[j + 8u] >> 32;
+    uint64_t turns = (uint64_t)(m * dsk__math_two_over_pi[j]) << 32;
+    turns += (uint64_t)m * dsk__math_two_over_pi[j + 4u];
+    turns += (uint64_t)m * dsk__math_two_over_pi[j + 8u] >> 32;
     turns += (uint64_t)1 << 61;
     uint32_t high = (uint32_t)(turns >> 32);
     uint32_t low = (uint32_t)turns;
@@ -5944,22 +5943,22 @@ DS_KERNEL_FN ds__math_angle ds__math_far_reduce(float a) {
     return w;
 }
 
-DS_KERNEL_FN ds__math_angle ds__math_angle_reduce(float a) {
+DS_KERNEL_FN dsk__math_angle dsk__math_angle_reduce(float a) {
 #if defined(__AVX2__) && !DS__HAS_APPROX
-    ds__math_angle w = ds__math_near_reduce(a);
-    ds__math_angle far = ds__math_far_reduce(a);
-    w.r = ds__math_float_select(a > DS__MATH_NEAR, far.r, w.r);
-    w.n = ds__math_word_select(a > DS__MATH_NEAR, far.n, w.n);
+    dsk__math_angle w = dsk__math_near_reduce(a);
+    dsk__math_angle far = dsk__math_far_reduce(a);
+    w.r = dsk__math_float_select(a > DS__MATH_NEAR, far.r, w.r);
+    w.n = dsk__math_word_select(a > DS__MATH_NEAR, far.n, w.n);
     return w;
 #else
     if (a > DS__MATH_NEAR)
-        return ds__math_far_reduce(a);
-    return ds__math_near_reduce(a);
+        return dsk__math_far_reduce(a);
+    return dsk__math_near_reduce(a);
 #endif
 }
 
 /* Returns the sine of n pi/2 + r, for |r| <= pi/4; the sign is that of bit 31 of `sign` too. */
-DS_KERNEL_FN float ds__math_angle_sine(ds__math_angle w, uint32_t sign) {
+DS_KERNEL_FN float dsk__math_angle_sine(dsk__math_angle w, uint32_t sign) {
     float z = w.r * w.r;
     float s = -0.000195178975f;
     s = s * z + 0.00833218731f;
@@ -5971,34 +5970,36 @@ DS_KERNEL_FN float ds__math_angle_sine(ds__math_angle w, uint32_t sign) {
     c = c * z + 0.0416666456f;
     c = (1.0f - 0.5f * z) + z * z * c;
 
-    uint32_t y = ds__math_float_to_bits(ds__math_float_select((int)(w.n & 1u), c, s));
-    return ds__math_float_from_bits(y ^ ((w.n << 30 ^ sign) & 0x80000000u));
+    uint32_t y = dsk__math_float_to_bits(dsk__math_float_select((int)(w.n & 1u), c, s));
+    return dsk__math_float_from_bits(y ^ ((w.n << 30 ^ sign) & 0x80000000u));
 }
 
-/** Returns the sine of x, in radians; NaN if x is infinite. Any x is reduced exactly.
+/** Returns the sine of x, in radians; NaN if x is infinite. The error is at most 2.75 ulp, also
+    for large x.
     With AVX2 a loop of the function is vectorized. Else, use ds_sinf_fast for vector code. */
 DS_KERNEL_FN float ds_sinf(float x) {
     float a = ds_absf(x);
-    float y = ds__math_angle_sine(ds__math_angle_reduce(a), ds__math_float_to_bits(x));
-    return ds__math_float_select(a < ds__math_infinity(), y, ds__math_nan());
+    float y = dsk__math_angle_sine(dsk__math_angle_reduce(a), dsk__math_float_to_bits(x));
+    return dsk__math_float_select(a < dsk__math_infinity(), y, dsk__math_nan());
 }
 
-/** Returns the cosine of x, in radians; NaN if x is infinite. Any x is reduced exactly.
+/** Returns the cosine of x, in radians; NaN if x is infinite. The error is at most 2.72 ulp, also
+    for large x.
     With AVX2 a loop of the function is vectorized. Else, use ds_cosf_fast for vector code. */
 DS_KERNEL_FN float ds_cosf(float x) {
     float a = ds_absf(x);
-    ds__math_angle w = ds__math_angle_reduce(a);
+    dsk__math_angle w = dsk__math_angle_reduce(a);
     w.n += 1u; /* cos x = sin(x + pi/2) */
-    float y = ds__math_angle_sine(w, 0u);
-    return ds__math_float_select(a < ds__math_infinity(), y, ds__math_nan());
+    float y = dsk__math_angle_sine(w, 0u);
+    return dsk__math_float_select(a < dsk__math_infinity(), y, dsk__math_nan());
 }
 
 /* Of 0, an infinity or NaN the result has no meaning, but is finite. */
-DS_KERNEL_FN double ds__math_pow_log2(float a) {
-    uint64_t bits = ds__math_double_to_bits((double)a);
+DS_KERNEL_FN double dsk__math_pow_log2(float a) {
+    uint64_t bits = dsk__math_double_to_bits((double)a);
     bits += 0x3ff0000000000000u - 0x3fe6a09e667f3bcdu; /* 1 and the square root of 1/2 */
     double n = (double)((int32_t)(uint32_t)(bits >> 52) - 1023);
-    double m = ds__math_double_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu);
+    double m = dsk__math_double_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu);
 
     double s = (m - 1.0) / (m + 1.0);
     double z = s * s;
@@ -6009,7 +6010,7 @@ DS_KERNEL_FN double ds__math_pow_log2(float a) {
 }
 
 /* Of |w| > 1022 the result has no meaning. */
-DS_KERNEL_FN float ds__math_pow_exp2(double w) {
+DS_KERNEL_FN float dsk__math_pow_exp2(double w) {
     double t = w + 6755399441055744.0; /* 1.5 2^52: the sum has the unit 1 */
     double f = w - (t - 6755399441055744.0);
     double f2 = f * f;
@@ -6018,38 +6019,39 @@ DS_KERNEL_FN float ds__math_pow_exp2(double w) {
     double p4 = 0.0096180379769126856 + f * 0.0013333935688645785;
     double p6 = 0.00015466810350792741 + f * 1.5196111856884689e-5;
     double p = (p0 + f2 * p2) + f2 * f2 * (p4 + f2 * p6);
-    return (float)(p * ds__math_double_from_bits((ds__math_double_to_bits(t) + 1023u) << 52));
+    return (float)(p * dsk__math_double_from_bits((dsk__math_double_to_bits(t) + 1023u) << 52));
 }
 
 /** Returns x^y. The result is 1 if x is 1 or y is 0, also for a NaN; NaN if x is negative and
-    finite and y is finite and not an integer. */
+    finite and y is finite and not an integer. The error is at most 0.51 ulp, of 1.2e9 random
+    pairs. */
 DS_KERNEL_FN float ds_powf(float x, float y) {
     float a = ds_absf(x);
     float b = ds_absf(y);
-    double w = (double)y * ds__math_pow_log2(a);
-    float r = ds__math_pow_exp2(w);
+    double w = (double)y * dsk__math_pow_log2(a);
+    float r = dsk__math_pow_exp2(w);
 
     /* Overflow and underflow, decided in float: gcc makes no SSE2 code of masks of 64 bits. */
-    float infinity = ds__math_infinity();
+    float infinity = dsk__math_infinity();
     float power = (float)w;
-    r = ds__math_float_select(power > 200.0f, infinity, r);
-    r = ds__math_float_select(power < -200.0f, 0.0f, r);
+    r = dsk__math_float_select(power > 200.0f, infinity, r);
+    r = dsk__math_float_select(power < -200.0f, 0.0f, r);
 
     /* 0 and infinities */
-    float edge = ds__math_float_select((y > 0.0f) == (a > 1.0f), infinity, 0.0f);
-    r = ds__math_float_select((a == 0.0f) | (a == infinity) | (b == infinity), edge, r);
+    float edge = dsk__math_float_select((y > 0.0f) == (a > 1.0f), infinity, 0.0f);
+    r = dsk__math_float_select((a == 0.0f) | (a == infinity) | (b == infinity), edge, r);
 
     /* negative x: floats from 2^24 on are even integers */
-    int32_t i = (int32_t)ds__math_float_select(b < 16777216.0f, b, 16777216.0f);
+    int32_t i = (int32_t)dsk__math_float_select(b < 16777216.0f, b, 16777216.0f);
     int whole = ((float)i == b) | (b >= 16777216.0f);
-    uint32_t sign = (uint32_t)(whole & i) << 31 & ds__math_float_to_bits(x);
-    r = ds__math_float_from_bits(ds__math_float_to_bits(r) | sign);
+    uint32_t sign = (uint32_t)(whole & i) << 31 & dsk__math_float_to_bits(x);
+    r = dsk__math_float_from_bits(dsk__math_float_to_bits(r) | sign);
     int bad = (x < 0.0f) & (a < infinity) & !whole;
 
     bad = bad | (x != x) | (y != y);
     int one = (x == 1.0f) | (y == 0.0f) | ((x == -1.0f) & (b == infinity));
-    r = ds__math_float_select(bad, ds__math_nan(), r);
-    return ds__math_float_select(one, 1.0f, r);
+    r = dsk__math_float_select(bad, dsk__math_nan(), r);
+    return dsk__math_float_select(one, 1.0f, r);
 }
 
 #if DS__HAS_WIDE
@@ -6065,32 +6067,32 @@ __attribute__((device)) double __nv_pow(double, double);
 }
 #endif
 
-/** Returns e^x. */
+/** Returns e^x. The error is at most 1 ulp with glibc, 1 ulp on GPUs. */
 DS_KERNEL_FN double ds_exp(double x) {
     return DS__WIDE(exp)(x);
 }
 
-/** Returns the natural logarithm of x. */
+/** Returns the natural logarithm of x. The error is at most 1 ulp with glibc, 1 ulp on GPUs. */
 DS_KERNEL_FN double ds_log(double x) {
     return DS__WIDE(log)(x);
 }
 
-/** Returns the sine of x, in radians. */
+/** Returns the sine of x, in radians. The error is at most 1 ulp with glibc, 2 ulp on GPUs. */
 DS_KERNEL_FN double ds_sin(double x) {
     return DS__WIDE(sin)(x);
 }
 
-/** Returns the cosine of x, in radians. */
+/** Returns the cosine of x, in radians. The error is at most 1 ulp with glibc, 2 ulp on GPUs. */
 DS_KERNEL_FN double ds_cos(double x) {
     return DS__WIDE(cos)(x);
 }
 
-/** Returns the hyperbolic tangent of x. */
+/** Returns the hyperbolic tangent of x. The error is at most 2 ulp with glibc, 1 ulp on GPUs. */
 DS_KERNEL_FN double ds_tanh(double x) {
     return DS__WIDE(tanh)(x);
 }
 
-/** Returns x^y. */
+/** Returns x^y. The error is at most 1 ulp with glibc, 2 ulp on GPUs. */
 DS_KERNEL_FN double ds_pow(double x, double y) {
     return DS__WIDE(pow)(x, y);
 }
@@ -6124,20 +6126,20 @@ DS__NO_WIDE("ds_pow") double ds_pow(double x, double y);
 #define DS__FAST_LOG(x) ds_logf(x)
 #define DS__FAST_TANH(x) ds_tanhf(x)
 #define DS__FAST_POW(x, y) ds_expf((y)*ds_logf(x))
-#define DS__FAST_SIN(x) ds__math_near_sine(x)
-#define DS__FAST_COS(x) ds__math_near_cosine(x)
+#define DS__FAST_SIN(x) dsk__math_near_sine(x)
+#define DS__FAST_COS(x) dsk__math_near_cosine(x)
 #define DS__FAST_RSQRT(x) (1.0f / DS__SQRTF(x))
 #define DS__FAST_RCP(x) (1.0f / (x))
 
 /* As ds_sinf and ds_cosf for |x| <= DS__MATH_NEAR. */
-DS_KERNEL_FN float ds__math_near_sine(float x) {
-    return ds__math_angle_sine(ds__math_near_reduce(ds_absf(x)), ds__math_float_to_bits(x));
+DS_KERNEL_FN float dsk__math_near_sine(float x) {
+    return dsk__math_angle_sine(dsk__math_near_reduce(ds_absf(x)), dsk__math_float_to_bits(x));
 }
 
-DS_KERNEL_FN float ds__math_near_cosine(float x) {
-    ds__math_angle w = ds__math_near_reduce(ds_absf(x));
+DS_KERNEL_FN float dsk__math_near_cosine(float x) {
+    dsk__math_angle w = dsk__math_near_reduce(ds_absf(x));
     w.n += 1u;
-    return ds__math_angle_sine(w, 0u);
+    return dsk__math_angle_sine(w, 0u);
 }
 #endif
 
@@ -6185,32 +6187,33 @@ DS_KERNEL_FN float ds_rcpf_fast(float x) {
 }
 
 #if DS__HAS_APPROX && !defined(__clang__)
-/* ---- device code, nvcc: the pointer's type selects the function ---- */
-DS_KERNEL_FN unsigned *ds__atomic_native(uint32_t *p) {
+/* device code, nvcc: the pointer's type selects the function */
+DS_KERNEL_FN unsigned *dsk__atomic_native(uint32_t *p) {
     return p;
 }
 
-DS_KERNEL_FN int *ds__atomic_native(int32_t *p) {
+DS_KERNEL_FN int *dsk__atomic_native(int32_t *p) {
     return p;
 }
 
-DS_KERNEL_FN unsigned long long *ds__atomic_native(uint64_t *p) {
+DS_KERNEL_FN unsigned long long *dsk__atomic_native(uint64_t *p) {
     return (unsigned long long *)p;
 }
 
-#define DS__ATOMIC_ADD(p, value) atomicAdd(ds__atomic_native(p), value)
-#define DS__ATOMIC_AND(p, value) atomicAnd(ds__atomic_native(p), value)
-#define DS__ATOMIC_OR(p, value) atomicOr(ds__atomic_native(p), value)
-#define DS__ATOMIC_XOR(p, value) atomicXor(ds__atomic_native(p), value)
-#define DS__ATOMIC_EXCHANGE(p, value) atomicExch(ds__atomic_native(p), value)
-#define DS__ATOMIC_CAS(p, old, value) ((old) = atomicCAS(ds__atomic_native(p), old, value))
-#define DS__ATOMIC_MIN(type, p, value) atomicMin(ds__atomic_native(p), value)
-#define DS__ATOMIC_MAX(type, p, value) atomicMax(ds__atomic_native(p), value)
+#define DS__ATOMIC_ADD(p, value) atomicAdd(dsk__atomic_native(p), value)
+#define DS__ATOMIC_AND(p, value) atomicAnd(dsk__atomic_native(p), value)
+#define DS__ATOMIC_OR(p, value) atomicOr(dsk__atomic_native(p), value)
+#define DS__ATOMIC_XOR(p, value) atomicXor(dsk__atomic_native(p), value)
+#define DS__ATOMIC_EXCHANGE(p, value) atomicExch(dsk__atomic_native(p), value)
+#define DS__ATOMIC_CAS(p, old, value) ((old) = atomicCAS(dsk__atomic_native(p), old, value))
+#define DS__ATOMIC_ADD_BLOCK(p, value) DS__ATOMIC_ADD(p, value)
+#define DS__ATOMIC_MIN(type, p, value) atomicMin(dsk__atomic_native(p), value)
+#define DS__ATOMIC_MAX(type, p, value) atomicMax(dsk__atomic_native(p), value)
 #define DS__ATOMIC_ADD_F32(p, value) atomicAdd(p, value)
 #define DS__ATOMIC_ADD_F64(p, value) atomicAdd(p, value)
 
 #else
-/* ---- gcc and clang ---- */
+/* gcc and clang */
 #define DS__ATOMIC_ADD(p, value) __atomic_fetch_add(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_AND(p, value) __atomic_fetch_and(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_OR(p, value) __atomic_fetch_or(p, value, __ATOMIC_RELAXED)
@@ -6220,18 +6223,20 @@ DS_KERNEL_FN unsigned long long *ds__atomic_native(uint64_t *p) {
     __atomic_compare_exchange_n(p, &(old), value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
 
 #if DS__HAS_APPROX
-/* ---- device code, clang ---- */
+/* device code, clang */
+#define DS__ATOMIC_ADD_BLOCK(p, value) DS__ATOMIC_ADD(p, value)
 #define DS__ATOMIC_MIN(type, p, value) __atomic_fetch_min(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_MAX(type, p, value) __atomic_fetch_max(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_ADD_F32(p, value) __nvvm_atom_add_gen_f(p, value)
 #define DS__ATOMIC_ADD_F64(p, value) __nvvm_atom_add_gen_d(p, value)
 
 #else
-/* ---- the CPU ---- */
-#define DS__ATOMIC_MIN(type, p, value) ds__atomic_min_##type(p, value)
-#define DS__ATOMIC_MAX(type, p, value) ds__atomic_max_##type(p, value)
-#define DS__ATOMIC_ADD_F32(p, value) ds__atomic_add_float(p, value)
-#define DS__ATOMIC_ADD_F64(p, value) ds__atomic_add_double(p, value)
+/* the CPU */
+#define DS__ATOMIC_ADD_BLOCK(p, value) dsk__atomic_add_block(p, value)
+#define DS__ATOMIC_MIN(type, p, value) dsk__atomic_min_##type(p, value)
+#define DS__ATOMIC_MAX(type, p, value) dsk__atomic_max_##type(p, value)
+#define DS__ATOMIC_ADD_F32(p, value) dsk__atomic_add_float(p, value)
+#define DS__ATOMIC_ADD_F64(p, value) dsk__atomic_add_double(p, value)
 
 /* Replaces the value at p by `value` while that is on the given side of it. */
 #define DS__ATOMIC_REPLACE(name, type, side)                       \
@@ -6241,15 +6246,23 @@ DS_KERNEL_FN unsigned long long *ds__atomic_native(uint64_t *p) {
         }                                                          \
         return old;                                                \
     }
-DS__ATOMIC_REPLACE(ds__atomic_min_uint32_t, uint32_t, <)
-DS__ATOMIC_REPLACE(ds__atomic_min_int32_t, int32_t, <)
-DS__ATOMIC_REPLACE(ds__atomic_min_uint64_t, uint64_t, <)
-DS__ATOMIC_REPLACE(ds__atomic_max_uint32_t, uint32_t, >)
-DS__ATOMIC_REPLACE(ds__atomic_max_int32_t, int32_t, >)
-DS__ATOMIC_REPLACE(ds__atomic_max_uint64_t, uint64_t, >)
+DS__ATOMIC_REPLACE(dsk__atomic_min_uint32_t, uint32_t, <)
+DS__ATOMIC_REPLACE(dsk__atomic_min_int32_t, int32_t, <)
+DS__ATOMIC_REPLACE(dsk__atomic_min_uint64_t, uint64_t, <)
+DS__ATOMIC_REPLACE(dsk__atomic_max_uint32_t, uint32_t, >)
+DS__ATOMIC_REPLACE(dsk__atomic_max_int32_t, int32_t, >)
+DS__ATOMIC_REPLACE(dsk__atomic_max_uint64_t, uint64_t, >)
 #undef DS__ATOMIC_REPLACE
 
-DS_KERNEL_FN float ds__atomic_add_float(float *p, float value) {
+/* A thread loop's iterations are declared independent, so a compiler may read the numbers of
+   several threads before it writes one. It does not reorder or combine these accesses. */
+DS_KERNEL_FN uint32_t dsk__atomic_add_block(uint32_t *p, uint32_t value) {
+    uint32_t old = __atomic_load_n(p, __ATOMIC_RELAXED);
+    __atomic_store_n(p, old + value, __ATOMIC_RELAXED);
+    return old;
+}
+
+DS_KERNEL_FN float dsk__atomic_add_float(float *p, float value) {
     float old;
     float sum;
     __atomic_load(p, &old, __ATOMIC_RELAXED);
@@ -6259,7 +6272,7 @@ DS_KERNEL_FN float ds__atomic_add_float(float *p, float value) {
     return old;
 }
 
-DS_KERNEL_FN double ds__atomic_add_double(double *p, double value) {
+DS_KERNEL_FN double dsk__atomic_add_double(double *p, double value) {
     double old;
     double sum;
     __atomic_load(p, &old, __ATOMIC_RELAXED);
@@ -6271,11 +6284,18 @@ DS_KERNEL_FN double ds__atomic_add_double(double *p, double value) {
 #endif
 #endif
 
-/* ---- functions ---- */
+/* ---- atomic operations ---------------------------------------------------------------------- */
 
 /** Adds to the number at p, modulo 2^32; returns the previous value. */
 DS_KERNEL_FN uint32_t ds_atomic_add_u32(uint32_t *p, uint32_t value) {
     return DS__ATOMIC_ADD(p, value);
+}
+
+/** Adds to the number at p, modulo 2^32; returns the previous value. Atomic for the threads of one
+    block, for numbers in shared memory: on the CPU, where one thread runs a block, the addition is
+    a plain one. In block kernels only. */
+DS_KERNEL_FN uint32_t ds_atomic_add_block_u32(uint32_t *p, uint32_t value) {
+    return DS__ATOMIC_ADD_BLOCK(p, value);
 }
 
 /** Adds to the number at p, modulo 2^32; returns the previous value. */
@@ -6360,23 +6380,6 @@ DS_KERNEL_FN uint32_t ds_atomic_cas_u32(uint32_t *p, uint32_t expected, uint32_t
 DS_KERNEL_FN uint64_t ds_atomic_cas_u64(uint64_t *p, uint64_t expected, uint64_t value) {
     DS__ATOMIC_CAS(p, expected, value);
     return expected;
-}
-
-/* ---- among the threads of one block ---- */
-
-/** Adds to a number in shared memory, modulo 2^32; returns the previous value. Only threads of the
-    block may use the number. On the CPU one thread runs a block, so this is a plain addition, many
-    times faster than ds_atomic_add_u32. */
-DS_KERNEL_FN uint32_t ds_atomic_add_block_u32(uint32_t *p, uint32_t value) {
-#if DS__HAS_APPROX
-    return DS__ATOMIC_ADD(p, value);
-#else
-    uint32_t old = *p;
-    *p = old + value;
-    /* a loop over threads is declared to have independent iterations; this one has not */
-    __asm__ volatile("" ::: "memory");
-    return old;
-#endif
 }
 
 /* ---- extents of a launch --------------------------------------------------------------------- */
@@ -6730,14 +6733,12 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
 #define DS__ITEM_KERNEL(name, rank, index, counts, numbers, dims, ...)                  \
     DS__ITEM_FUNCTION(name, index, __VA_ARGS__);                                        \
     DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                    \
-    DS__QUIET_BEGIN                                                                     \
     DS__KERNEL_EXACT static int name##__cpu(size_t dsk__first, size_t dsk__count,       \
                                             const void *dsk__args) {                    \
         const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;       \
         DS__EACH(DS__AS_LOCAL, dsk__a, __VA_ARGS__)                                     \
         DS__ITEM_LOOP_##rank(name, DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__)) return 0; \
     }                                                                                   \
-    DS__QUIET_END                                                                       \
     DS__KERNEL_BYTES_##rank(name, counts, __VA_ARGS__)                                  \
         DS__KERNEL_DEF(name, counts, numbers, 0, 0, __VA_ARGS__)                        \
             DS__ITEM_FUNCTION(name, index, __VA_ARGS__)
@@ -6846,13 +6847,12 @@ static inline void dsk__row_next(const ds_kernel_dims *d, dsk__kernel_row *r) {
     DS__STATIC_ASSERT((x) >= 1 && (y) >= 1 && (z) >= 1 && (x) * (y) * (z) <= 1024 && (z) <= 64, \
                       #name ": a block has 1 to 1,024 threads, at most 64 in z");
 
-/** Index of the block, blocks of the grid. */
-#define DS_BLOCK_X (dsk__b->index[0])
-#define DS_BLOCK_Y (dsk__b->index[1])
-#define DS_BLOCK_Z (dsk__b->index[2])
-#define DS_GRID_X (dsk__b->grid[0])
-#define DS_GRID_Y (dsk__b->grid[1])
-#define DS_GRID_Z (dsk__b->grid[2])
+#define DS_BLOCK_X (dsk__b->index[0]) /**< index of the block */
+#define DS_BLOCK_Y (dsk__b->index[1]) /**< the same in y */
+#define DS_BLOCK_Z (dsk__b->index[2]) /**< the same in z */
+#define DS_GRID_X (dsk__b->grid[0])   /**< number of blocks */
+#define DS_GRID_Y (dsk__b->grid[1])   /**< the same in y */
+#define DS_GRID_Z (dsk__b->grid[2])   /**< the same in z */
 
 #ifdef DEVSTREAM_KERNEL_DEVICE
 #define DS__BLOCK const dsk__device_block
@@ -6925,54 +6925,53 @@ DS_KERNEL_FN int dsk__uniform(int line) {
 
 #else
 #define DS__BLOCK ds_kernel_block
-#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                          \
-    DS__BLOCK_LIMITS(name, x, y, z)                                                          \
-    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                   \
-    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                         \
-    DS__QUIET_BEGIN                                                                          \
-    /* not inlined, so the pragma covers warnings of the optimiser */                        \
-    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                      \
-        ds_kernel_block *dsk__outer, const void *dsk__args) {                                \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        /* a copy that does not escape, so the extents are constants */                      \
-        ds_kernel_block dsk__block = *dsk__outer;                                            \
-        dsk__block.threads[0] = (x);                                                         \
-        dsk__block.threads[1] = (y);                                                         \
-        dsk__block.threads[2] = (z);                                                         \
-        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));              \
-        dsk__outer->in_threads = dsk__block.in_threads;                                      \
-    }                                                                                        \
-    DS__QUIET_END                                                                            \
-    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {    \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count, \
-                                    dsk__args);                                              \
-    }                                                                                        \
-    static inline uint64_t name##__extents(                                                  \
-        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {     \
-        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                     \
-    }                                                                                        \
-    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        ds_kernel_block dsk__block;                                                          \
-        (void)dsk__items;                                                                    \
-        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                  \
-            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];           \
-        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));     \
-    }                                                                                        \
-    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                   \
+#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                                \
+    DS__BLOCK_LIMITS(name, x, y, z)                                                                \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                         \
+    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                               \
+    DS__KERNEL_EXACT static void name##__run(ds_kernel_block *dsk__outer, const void *dsk__args) { \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        /* a copy that no other function sees, so that the extents are constants */                \
+        ds_kernel_block dsk__block = *dsk__outer;                                                  \
+        dsk__block.threads[0] = (x);                                                               \
+        dsk__block.threads[1] = (y);                                                               \
+        dsk__block.threads[2] = (z);                                                               \
+        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));                    \
+        dsk__outer->in_threads = dsk__block.in_threads;                                            \
+    }                                                                                              \
+    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {          \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count,       \
+                                    dsk__args);                                                    \
+    }                                                                                              \
+    static inline uint64_t name##__extents(                                                        \
+        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {           \
+        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                           \
+    }                                                                                              \
+    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                      \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        ds_kernel_block dsk__block;                                                                \
+        (void)dsk__items;                                                                          \
+        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                        \
+            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];                 \
+        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));           \
+    }                                                                                              \
+    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                         \
     DS__BLOCK_FUNCTION(name, __VA_ARGS__)
 
-/* Index of the thread in its block; inside of thread loops only: elsewhere these names are not
-   declared. */
+/** Index of the thread in its block. Inside of thread loops only; elsewhere the name is not
+    declared. */
 #define DS_THREAD_X (dsk__x)
 #ifdef DEVSTREAM_KERNEL_CHECK
 #define DS_THREAD_Y (dsk__x)
 #define DS_THREAD_Z (dsk__x)
 #define DS_THREAD_RANK (dsk__x)
 #else
+/** The same in y. */
 #define DS_THREAD_Y (dsk__y)
+/** The same in z. */
 #define DS_THREAD_Z (dsk__z)
+/** Number of the thread in its block, x fastest. */
 #define DS_THREAD_RANK ((dsk__z * dsk__b->threads[1] + dsk__y) * dsk__b->threads[0] + dsk__x)
 #endif
 /** Runs the following statement once per thread of the block, then waits for all threads. */
@@ -6989,10 +6988,11 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     for (int dsk__once = 1; dsk__once; dsk__once = 0)
 #endif
 /** Declares a value of each thread that lives across barriers: a register on a GPU, an array on the
-    CPU. DS_OWN(name) is the value of the running thread. Not initialised. */
+    CPU. Not initialised. */
 #define DS_PRIVATE(type, name)            \
     type *name = (type *)dsk__block_take( \
         dsk__b, sizeof(type), dsk__b->threads[0] * dsk__b->threads[1] * dsk__b->threads[2])
+/** The running thread's value of a DS_PRIVATE. */
 #define DS_OWN(name) ((name)[DS_THREAD_RANK])
 /** Declares an array of 1 to 3 dimensions in the shared memory of the block. All arrays of a block
    have at most 48 KiB together. Not initialised. */

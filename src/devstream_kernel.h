@@ -58,6 +58,13 @@ extern "C" {
 #include "api/kernel_common.h"
 #include "api/kernel_items.h"
 #include "api/kernel_block.h"
+#include "api/kernel_math.h"
+#include "api/kernel_math_exp.h"
+#include "api/kernel_math_trig.h"
+#include "api/kernel_math_pow.h"
+#include "api/kernel_math_fast.h"
+#include "api/kernel_math_wide.h"
+#include "api/kernel_atomic.h"
 
 #ifndef DEVSTREAM_KERNEL_DEVICE
 #ifndef DEVSTREAM_NO_SITES

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Formats everything that is written by hand, by .clang-format: format.sh; format.sh --check changes
 # nothing and fails for a file that is not formatted, or a line of more than 100 columns.
-# Generated files are left out: the headers in the top folder, *.gen.h, and PTX as text.
+# Generated files are left out: the headers in the top folder, *.gen.h, *.ptx.h, and PTX as text.
 set -eu
 cd "$(dirname "$0")/.."
 tool=${CLANG_FORMAT:-$(command -v clang-format-14 || command -v clang-format || true)}

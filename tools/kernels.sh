@@ -174,6 +174,10 @@ if [ $assemble = 0 ]; then
         folder=$new/$(dirname "$file")
         mkdir -p "$folder"
         cp "$(dirname "$file")"/*.h "$folder"
+        for other in $(sed -n 's,^#include "\(\.\./.*\)"$,\1,p' "$file"); do
+            mkdir -p "$folder/$(dirname "$other")"
+            cp "$(dirname "$file")/$other" "$folder/$other"
+        done
         tools/devstream-kernels --compiler "$clang" --include . "$new/$file"
         mv "${folder}/$(basename "$file" .kernels.h).ptx.h" "$new/file"
         keep "${file%.kernels.h}.ptx.h" || status=1

@@ -18,32 +18,33 @@
 #include "kernel_target.h"
 
 #if DS__HAS_APPROX && !defined(__clang__)
-/* ---- device code, nvcc: the pointer's type selects the function ---- */
-DS_KERNEL_FN unsigned *ds__atomic_native(uint32_t *p) {
+/* device code, nvcc: the pointer's type selects the function */
+DS_KERNEL_FN unsigned *dsk__atomic_native(uint32_t *p) {
     return p;
 }
 
-DS_KERNEL_FN int *ds__atomic_native(int32_t *p) {
+DS_KERNEL_FN int *dsk__atomic_native(int32_t *p) {
     return p;
 }
 
-DS_KERNEL_FN unsigned long long *ds__atomic_native(uint64_t *p) {
+DS_KERNEL_FN unsigned long long *dsk__atomic_native(uint64_t *p) {
     return (unsigned long long *)p;
 }
 
-#define DS__ATOMIC_ADD(p, value) atomicAdd(ds__atomic_native(p), value)
-#define DS__ATOMIC_AND(p, value) atomicAnd(ds__atomic_native(p), value)
-#define DS__ATOMIC_OR(p, value) atomicOr(ds__atomic_native(p), value)
-#define DS__ATOMIC_XOR(p, value) atomicXor(ds__atomic_native(p), value)
-#define DS__ATOMIC_EXCHANGE(p, value) atomicExch(ds__atomic_native(p), value)
-#define DS__ATOMIC_CAS(p, old, value) ((old) = atomicCAS(ds__atomic_native(p), old, value))
-#define DS__ATOMIC_MIN(type, p, value) atomicMin(ds__atomic_native(p), value)
-#define DS__ATOMIC_MAX(type, p, value) atomicMax(ds__atomic_native(p), value)
+#define DS__ATOMIC_ADD(p, value) atomicAdd(dsk__atomic_native(p), value)
+#define DS__ATOMIC_AND(p, value) atomicAnd(dsk__atomic_native(p), value)
+#define DS__ATOMIC_OR(p, value) atomicOr(dsk__atomic_native(p), value)
+#define DS__ATOMIC_XOR(p, value) atomicXor(dsk__atomic_native(p), value)
+#define DS__ATOMIC_EXCHANGE(p, value) atomicExch(dsk__atomic_native(p), value)
+#define DS__ATOMIC_CAS(p, old, value) ((old) = atomicCAS(dsk__atomic_native(p), old, value))
+#define DS__ATOMIC_ADD_BLOCK(p, value) DS__ATOMIC_ADD(p, value)
+#define DS__ATOMIC_MIN(type, p, value) atomicMin(dsk__atomic_native(p), value)
+#define DS__ATOMIC_MAX(type, p, value) atomicMax(dsk__atomic_native(p), value)
 #define DS__ATOMIC_ADD_F32(p, value) atomicAdd(p, value)
 #define DS__ATOMIC_ADD_F64(p, value) atomicAdd(p, value)
 
 #else
-/* ---- gcc and clang ---- */
+/* gcc and clang */
 #define DS__ATOMIC_ADD(p, value) __atomic_fetch_add(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_AND(p, value) __atomic_fetch_and(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_OR(p, value) __atomic_fetch_or(p, value, __ATOMIC_RELAXED)
@@ -53,18 +54,20 @@ DS_KERNEL_FN unsigned long long *ds__atomic_native(uint64_t *p) {
     __atomic_compare_exchange_n(p, &(old), value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
 
 #if DS__HAS_APPROX
-/* ---- device code, clang ---- */
+/* device code, clang */
+#define DS__ATOMIC_ADD_BLOCK(p, value) DS__ATOMIC_ADD(p, value)
 #define DS__ATOMIC_MIN(type, p, value) __atomic_fetch_min(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_MAX(type, p, value) __atomic_fetch_max(p, value, __ATOMIC_RELAXED)
 #define DS__ATOMIC_ADD_F32(p, value) __nvvm_atom_add_gen_f(p, value)
 #define DS__ATOMIC_ADD_F64(p, value) __nvvm_atom_add_gen_d(p, value)
 
 #else
-/* ---- the CPU ---- */
-#define DS__ATOMIC_MIN(type, p, value) ds__atomic_min_##type(p, value)
-#define DS__ATOMIC_MAX(type, p, value) ds__atomic_max_##type(p, value)
-#define DS__ATOMIC_ADD_F32(p, value) ds__atomic_add_float(p, value)
-#define DS__ATOMIC_ADD_F64(p, value) ds__atomic_add_double(p, value)
+/* the CPU */
+#define DS__ATOMIC_ADD_BLOCK(p, value) dsk__atomic_add_block(p, value)
+#define DS__ATOMIC_MIN(type, p, value) dsk__atomic_min_##type(p, value)
+#define DS__ATOMIC_MAX(type, p, value) dsk__atomic_max_##type(p, value)
+#define DS__ATOMIC_ADD_F32(p, value) dsk__atomic_add_float(p, value)
+#define DS__ATOMIC_ADD_F64(p, value) dsk__atomic_add_double(p, value)
 
 /* Replaces the value at p by `value` while that is on the given side of it. */
 #define DS__ATOMIC_REPLACE(name, type, side)                       \
@@ -74,15 +77,23 @@ DS_KERNEL_FN unsigned long long *ds__atomic_native(uint64_t *p) {
         }                                                          \
         return old;                                                \
     }
-DS__ATOMIC_REPLACE(ds__atomic_min_uint32_t, uint32_t, <)
-DS__ATOMIC_REPLACE(ds__atomic_min_int32_t, int32_t, <)
-DS__ATOMIC_REPLACE(ds__atomic_min_uint64_t, uint64_t, <)
-DS__ATOMIC_REPLACE(ds__atomic_max_uint32_t, uint32_t, >)
-DS__ATOMIC_REPLACE(ds__atomic_max_int32_t, int32_t, >)
-DS__ATOMIC_REPLACE(ds__atomic_max_uint64_t, uint64_t, >)
+DS__ATOMIC_REPLACE(dsk__atomic_min_uint32_t, uint32_t, <)
+DS__ATOMIC_REPLACE(dsk__atomic_min_int32_t, int32_t, <)
+DS__ATOMIC_REPLACE(dsk__atomic_min_uint64_t, uint64_t, <)
+DS__ATOMIC_REPLACE(dsk__atomic_max_uint32_t, uint32_t, >)
+DS__ATOMIC_REPLACE(dsk__atomic_max_int32_t, int32_t, >)
+DS__ATOMIC_REPLACE(dsk__atomic_max_uint64_t, uint64_t, >)
 #undef DS__ATOMIC_REPLACE
 
-DS_KERNEL_FN float ds__atomic_add_float(float *p, float value) {
+/* A thread loop's iterations are declared independent, so a compiler may read the numbers of
+   several threads before it writes one. It does not reorder or combine these accesses. */
+DS_KERNEL_FN uint32_t dsk__atomic_add_block(uint32_t *p, uint32_t value) {
+    uint32_t old = __atomic_load_n(p, __ATOMIC_RELAXED);
+    __atomic_store_n(p, old + value, __ATOMIC_RELAXED);
+    return old;
+}
+
+DS_KERNEL_FN float dsk__atomic_add_float(float *p, float value) {
     float old;
     float sum;
     __atomic_load(p, &old, __ATOMIC_RELAXED);
@@ -92,7 +103,7 @@ DS_KERNEL_FN float ds__atomic_add_float(float *p, float value) {
     return old;
 }
 
-DS_KERNEL_FN double ds__atomic_add_double(double *p, double value) {
+DS_KERNEL_FN double dsk__atomic_add_double(double *p, double value) {
     double old;
     double sum;
     __atomic_load(p, &old, __ATOMIC_RELAXED);
@@ -104,11 +115,18 @@ DS_KERNEL_FN double ds__atomic_add_double(double *p, double value) {
 #endif
 #endif
 
-/* ---- functions ---- */
+/* ---- atomic operations ---------------------------------------------------------------------- */
 
 /** Adds to the number at p, modulo 2^32; returns the previous value. */
 DS_KERNEL_FN uint32_t ds_atomic_add_u32(uint32_t *p, uint32_t value) {
     return DS__ATOMIC_ADD(p, value);
+}
+
+/** Adds to the number at p, modulo 2^32; returns the previous value. Atomic for the threads of one
+    block, for numbers in shared memory: on the CPU, where one thread runs a block, the addition is
+    a plain one. In block kernels only. */
+DS_KERNEL_FN uint32_t ds_atomic_add_block_u32(uint32_t *p, uint32_t value) {
+    return DS__ATOMIC_ADD_BLOCK(p, value);
 }
 
 /** Adds to the number at p, modulo 2^32; returns the previous value. */
@@ -193,23 +211,6 @@ DS_KERNEL_FN uint32_t ds_atomic_cas_u32(uint32_t *p, uint32_t expected, uint32_t
 DS_KERNEL_FN uint64_t ds_atomic_cas_u64(uint64_t *p, uint64_t expected, uint64_t value) {
     DS__ATOMIC_CAS(p, expected, value);
     return expected;
-}
-
-/* ---- among the threads of one block ---- */
-
-/** Adds to a number in shared memory, modulo 2^32; returns the previous value. Only threads of the
-    block may use the number. On the CPU one thread runs a block, so this is a plain addition, many
-    times faster than ds_atomic_add_u32. */
-DS_KERNEL_FN uint32_t ds_atomic_add_block_u32(uint32_t *p, uint32_t value) {
-#if DS__HAS_APPROX
-    return DS__ATOMIC_ADD(p, value);
-#else
-    uint32_t old = *p;
-    *p = old + value;
-    /* a loop over threads is declared to have independent iterations; this one has not */
-    __asm__ volatile("" ::: "memory");
-    return old;
-#endif
 }
 
 #endif

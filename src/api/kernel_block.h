@@ -62,13 +62,12 @@
     DS__STATIC_ASSERT((x) >= 1 && (y) >= 1 && (z) >= 1 && (x) * (y) * (z) <= 1024 && (z) <= 64, \
                       #name ": a block has 1 to 1,024 threads, at most 64 in z");
 
-/** Index of the block, blocks of the grid. */
-#define DS_BLOCK_X (dsk__b->index[0])
-#define DS_BLOCK_Y (dsk__b->index[1])
-#define DS_BLOCK_Z (dsk__b->index[2])
-#define DS_GRID_X (dsk__b->grid[0])
-#define DS_GRID_Y (dsk__b->grid[1])
-#define DS_GRID_Z (dsk__b->grid[2])
+#define DS_BLOCK_X (dsk__b->index[0]) /**< index of the block */
+#define DS_BLOCK_Y (dsk__b->index[1]) /**< the same in y */
+#define DS_BLOCK_Z (dsk__b->index[2]) /**< the same in z */
+#define DS_GRID_X (dsk__b->grid[0])   /**< number of blocks */
+#define DS_GRID_Y (dsk__b->grid[1])   /**< the same in y */
+#define DS_GRID_Z (dsk__b->grid[2])   /**< the same in z */
 
 #ifdef DEVSTREAM_KERNEL_DEVICE
 #define DS__BLOCK const dsk__device_block
@@ -141,54 +140,53 @@ DS_KERNEL_FN int dsk__uniform(int line) {
 
 #else
 #define DS__BLOCK ds_kernel_block
-#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                          \
-    DS__BLOCK_LIMITS(name, x, y, z)                                                          \
-    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                   \
-    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                         \
-    DS__QUIET_BEGIN                                                                          \
-    /* not inlined, so the pragma covers warnings of the optimiser */                        \
-    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                      \
-        ds_kernel_block *dsk__outer, const void *dsk__args) {                                \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        /* a copy that does not escape, so the extents are constants */                      \
-        ds_kernel_block dsk__block = *dsk__outer;                                            \
-        dsk__block.threads[0] = (x);                                                         \
-        dsk__block.threads[1] = (y);                                                         \
-        dsk__block.threads[2] = (z);                                                         \
-        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));              \
-        dsk__outer->in_threads = dsk__block.in_threads;                                      \
-    }                                                                                        \
-    DS__QUIET_END                                                                            \
-    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {    \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count, \
-                                    dsk__args);                                              \
-    }                                                                                        \
-    static inline uint64_t name##__extents(                                                  \
-        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {     \
-        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                     \
-    }                                                                                        \
-    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        ds_kernel_block dsk__block;                                                          \
-        (void)dsk__items;                                                                    \
-        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                  \
-            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];           \
-        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));     \
-    }                                                                                        \
-    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                   \
+#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                                \
+    DS__BLOCK_LIMITS(name, x, y, z)                                                                \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                         \
+    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                               \
+    DS__KERNEL_EXACT static void name##__run(ds_kernel_block *dsk__outer, const void *dsk__args) { \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        /* a copy that no other function sees, so that the extents are constants */                \
+        ds_kernel_block dsk__block = *dsk__outer;                                                  \
+        dsk__block.threads[0] = (x);                                                               \
+        dsk__block.threads[1] = (y);                                                               \
+        dsk__block.threads[2] = (z);                                                               \
+        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));                    \
+        dsk__outer->in_threads = dsk__block.in_threads;                                            \
+    }                                                                                              \
+    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {          \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count,       \
+                                    dsk__args);                                                    \
+    }                                                                                              \
+    static inline uint64_t name##__extents(                                                        \
+        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {           \
+        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                           \
+    }                                                                                              \
+    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                      \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
+        ds_kernel_block dsk__block;                                                                \
+        (void)dsk__items;                                                                          \
+        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                        \
+            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];                 \
+        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));           \
+    }                                                                                              \
+    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                         \
     DS__BLOCK_FUNCTION(name, __VA_ARGS__)
 
-/* Index of the thread in its block; inside of thread loops only: elsewhere these names are not
-   declared. */
+/** Index of the thread in its block. Inside of thread loops only; elsewhere the name is not
+    declared. */
 #define DS_THREAD_X (dsk__x)
 #ifdef DEVSTREAM_KERNEL_CHECK
 #define DS_THREAD_Y (dsk__x)
 #define DS_THREAD_Z (dsk__x)
 #define DS_THREAD_RANK (dsk__x)
 #else
+/** The same in y. */
 #define DS_THREAD_Y (dsk__y)
+/** The same in z. */
 #define DS_THREAD_Z (dsk__z)
+/** Number of the thread in its block, x fastest. */
 #define DS_THREAD_RANK ((dsk__z * dsk__b->threads[1] + dsk__y) * dsk__b->threads[0] + dsk__x)
 #endif
 /** Runs the following statement once per thread of the block, then waits for all threads. */
@@ -205,10 +203,11 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     for (int dsk__once = 1; dsk__once; dsk__once = 0)
 #endif
 /** Declares a value of each thread that lives across barriers: a register on a GPU, an array on the
-    CPU. DS_OWN(name) is the value of the running thread. Not initialised. */
+    CPU. Not initialised. */
 #define DS_PRIVATE(type, name)            \
     type *name = (type *)dsk__block_take( \
         dsk__b, sizeof(type), dsk__b->threads[0] * dsk__b->threads[1] * dsk__b->threads[2])
+/** The running thread's value of a DS_PRIVATE. */
 #define DS_OWN(name) ((name)[DS_THREAD_RANK])
 /** Declares an array of 1 to 3 dimensions in the shared memory of the block. All arrays of a block
    have at most 48 KiB together. Not initialised. */

@@ -77,14 +77,12 @@
 #define DS__ITEM_KERNEL(name, rank, index, counts, numbers, dims, ...)                  \
     DS__ITEM_FUNCTION(name, index, __VA_ARGS__);                                        \
     DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                    \
-    DS__QUIET_BEGIN                                                                     \
     DS__KERNEL_EXACT static int name##__cpu(size_t dsk__first, size_t dsk__count,       \
                                             const void *dsk__args) {                    \
         const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;       \
         DS__EACH(DS__AS_LOCAL, dsk__a, __VA_ARGS__)                                     \
         DS__ITEM_LOOP_##rank(name, DS__EACH(DS__AS_ARGUMENT, 0, __VA_ARGS__)) return 0; \
     }                                                                                   \
-    DS__QUIET_END                                                                       \
     DS__KERNEL_BYTES_##rank(name, counts, __VA_ARGS__)                                  \
         DS__KERNEL_DEF(name, counts, numbers, 0, 0, __VA_ARGS__)                        \
             DS__ITEM_FUNCTION(name, index, __VA_ARGS__)

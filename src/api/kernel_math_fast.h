@@ -29,20 +29,20 @@
 #define DS__FAST_LOG(x) ds_logf(x)
 #define DS__FAST_TANH(x) ds_tanhf(x)
 #define DS__FAST_POW(x, y) ds_expf((y)*ds_logf(x))
-#define DS__FAST_SIN(x) ds__math_near_sine(x)
-#define DS__FAST_COS(x) ds__math_near_cosine(x)
+#define DS__FAST_SIN(x) dsk__math_near_sine(x)
+#define DS__FAST_COS(x) dsk__math_near_cosine(x)
 #define DS__FAST_RSQRT(x) (1.0f / DS__SQRTF(x))
 #define DS__FAST_RCP(x) (1.0f / (x))
 
 /* As ds_sinf and ds_cosf for |x| <= DS__MATH_NEAR. */
-DS_KERNEL_FN float ds__math_near_sine(float x) {
-    return ds__math_angle_sine(ds__math_near_reduce(ds_absf(x)), ds__math_float_to_bits(x));
+DS_KERNEL_FN float dsk__math_near_sine(float x) {
+    return dsk__math_angle_sine(dsk__math_near_reduce(ds_absf(x)), dsk__math_float_to_bits(x));
 }
 
-DS_KERNEL_FN float ds__math_near_cosine(float x) {
-    ds__math_angle w = ds__math_near_reduce(ds_absf(x));
+DS_KERNEL_FN float dsk__math_near_cosine(float x) {
+    dsk__math_angle w = dsk__math_near_reduce(ds_absf(x));
     w.n += 1u;
-    return ds__math_angle_sine(w, 0u);
+    return dsk__math_angle_sine(w, 0u);
 }
 #endif
 

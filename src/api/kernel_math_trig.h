@@ -12,9 +12,9 @@
       for trigonometric functions, 1983). No float but 0 is nearer to a multiple
       of pi/2 than 2^-29.3.
 
-   Invariants: as in math.h. Both reductions give their results without a branch. Where vector
-   code can load from a table by index (AVX2) both are computed and one is selected, so that loops
-   are vectorized; elsewhere large arguments take a branch. The bits are the same.
+   Invariants: as in kernel_math.h. Both reductions give their results without a branch. Where
+   vector code can load from a table by index (AVX2) both are computed and one is selected, so that
+   loops are vectorized; elsewhere large arguments take a branch. The bits are the same.
    Locks: none.
    Threads: any. */
 #ifndef DS__API_KERNEL_MATH_TRIG_H
@@ -26,7 +26,7 @@
 #define DS__MATH_NEAR 3216.0f
 
 /* Element i: 32 bits of 2/pi / 2^18 from bit 8 i on. */
-DS_KERNEL_CONST uint32_t ds__math_two_over_pi[24] = {
+DS_KERNEL_CONST uint32_t dsk__math_two_over_pi[24] = {
     0x000028beu, 0x0028be60u, 0x28be60dbu, 0xbe60db93u, 0x60db9391u, 0xdb939105u,
     0x9391054au, 0x91054a7fu, 0x054a7f09u, 0x4a7f09d5u, 0x7f09d5f4u, 0x09d5f47du,
     0xd5f47d4du, 0xf47d4d37u, 0x7d4d3770u, 0x4d377036u, 0x377036d8u, 0x7036d8a5u,
@@ -34,36 +34,36 @@ DS_KERNEL_CONST uint32_t ds__math_two_over_pi[24] = {
 };
 
 /* n pi/2 + r; n modulo 4 is in the lower bits of n. */
-typedef struct ds__math_angle {
+typedef struct dsk__math_angle {
     float r;
     uint32_t n;
-} ds__math_angle;
+} dsk__math_angle;
 
 /* 0 <= a <= DS__MATH_NEAR */
-DS_KERNEL_FN ds__math_angle ds__math_near_reduce(float a) {
-    ds__math_angle w;
+DS_KERNEL_FN dsk__math_angle dsk__math_near_reduce(float a) {
+    dsk__math_angle w;
     float t = a * 0.636619747f + 12582912.0f; /* as in kernel_math_exp.h */
     float n = t - 12582912.0f;
     w.r = ((a - n * 1.57080078f) - n * -4.45451587e-6f) - n * 6.07710063e-11f;
-    w.n = ds__math_float_to_bits(t);
+    w.n = dsk__math_float_to_bits(t);
     return w;
 }
 
 /* a >= 2^9; for other arguments the result has no meaning, but the table is read inside of its
    bounds. */
-DS_KERNEL_FN ds__math_angle ds__math_far_reduce(float a) {
-    ds__math_angle w;
-    uint32_t bits = ds__math_float_to_bits(a);
+DS_KERNEL_FN dsk__math_angle dsk__math_far_reduce(float a) {
+    dsk__math_angle w;
+    uint32_t bits = dsk__math_float_to_bits(a);
     uint32_t k = bits >> 23;
     k = k > 134u ? k - 134u : 0u;
     uint32_t j = k >> 3;
     /* The mantissa times 2^(k mod 8): a variable shift would not be vectorized without AVX2. */
     uint32_t scaled = (bits & 0x7fffffu) | ((150u + (k & 7u)) << 23);
-    uint32_t m = (uint32_t)(int32_t)ds__math_float_from_bits(scaled);
+    uint32_t m = (uint32_t)(int32_t)dsk__math_float_from_bits(scaled);
 
-    uint64_t turns = (uint64_t)(m * ds__math_two_over_pi[j]) << 32;
-    turns += (uint64_t)m * ds__math_two_over_pi[j + 4u];
-    turns += (uint64_t)m * ds__math_two_over_pi[j + 8u] >> 32;
+    uint64_t turns = (uint64_t)(m * dsk__math_two_over_pi[j]) << 32;
+    turns += (uint64_t)m * dsk__math_two_over_pi[j + 4u];
+    turns += (uint64_t)m * dsk__math_two_over_pi[j + 8u] >> 32;
     turns += (uint64_t)1 << 61;
     uint32_t high = (uint32_t)(turns >> 32);
     uint32_t low = (uint32_t)turns;
@@ -77,22 +77,22 @@ DS_KERNEL_FN ds__math_angle ds__math_far_reduce(float a) {
     return w;
 }
 
-DS_KERNEL_FN ds__math_angle ds__math_angle_reduce(float a) {
+DS_KERNEL_FN dsk__math_angle dsk__math_angle_reduce(float a) {
 #if defined(__AVX2__) && !DS__HAS_APPROX
-    ds__math_angle w = ds__math_near_reduce(a);
-    ds__math_angle far = ds__math_far_reduce(a);
-    w.r = ds__math_float_select(a > DS__MATH_NEAR, far.r, w.r);
-    w.n = ds__math_word_select(a > DS__MATH_NEAR, far.n, w.n);
+    dsk__math_angle w = dsk__math_near_reduce(a);
+    dsk__math_angle far = dsk__math_far_reduce(a);
+    w.r = dsk__math_float_select(a > DS__MATH_NEAR, far.r, w.r);
+    w.n = dsk__math_word_select(a > DS__MATH_NEAR, far.n, w.n);
     return w;
 #else
     if (a > DS__MATH_NEAR)
-        return ds__math_far_reduce(a);
-    return ds__math_near_reduce(a);
+        return dsk__math_far_reduce(a);
+    return dsk__math_near_reduce(a);
 #endif
 }
 
 /* Returns the sine of n pi/2 + r, for |r| <= pi/4; the sign is that of bit 31 of `sign` too. */
-DS_KERNEL_FN float ds__math_angle_sine(ds__math_angle w, uint32_t sign) {
+DS_KERNEL_FN float dsk__math_angle_sine(dsk__math_angle w, uint32_t sign) {
     float z = w.r * w.r;
     float s = -0.000195178975f;
     s = s * z + 0.00833218731f;
@@ -104,26 +104,28 @@ DS_KERNEL_FN float ds__math_angle_sine(ds__math_angle w, uint32_t sign) {
     c = c * z + 0.0416666456f;
     c = (1.0f - 0.5f * z) + z * z * c;
 
-    uint32_t y = ds__math_float_to_bits(ds__math_float_select((int)(w.n & 1u), c, s));
-    return ds__math_float_from_bits(y ^ ((w.n << 30 ^ sign) & 0x80000000u));
+    uint32_t y = dsk__math_float_to_bits(dsk__math_float_select((int)(w.n & 1u), c, s));
+    return dsk__math_float_from_bits(y ^ ((w.n << 30 ^ sign) & 0x80000000u));
 }
 
-/** Returns the sine of x, in radians; NaN if x is infinite. Any x is reduced exactly.
+/** Returns the sine of x, in radians; NaN if x is infinite. The error is at most 2.75 ulp, also
+    for large x.
     With AVX2 a loop of the function is vectorized. Else, use ds_sinf_fast for vector code. */
 DS_KERNEL_FN float ds_sinf(float x) {
     float a = ds_absf(x);
-    float y = ds__math_angle_sine(ds__math_angle_reduce(a), ds__math_float_to_bits(x));
-    return ds__math_float_select(a < ds__math_infinity(), y, ds__math_nan());
+    float y = dsk__math_angle_sine(dsk__math_angle_reduce(a), dsk__math_float_to_bits(x));
+    return dsk__math_float_select(a < dsk__math_infinity(), y, dsk__math_nan());
 }
 
-/** Returns the cosine of x, in radians; NaN if x is infinite. Any x is reduced exactly.
+/** Returns the cosine of x, in radians; NaN if x is infinite. The error is at most 2.72 ulp, also
+    for large x.
     With AVX2 a loop of the function is vectorized. Else, use ds_cosf_fast for vector code. */
 DS_KERNEL_FN float ds_cosf(float x) {
     float a = ds_absf(x);
-    ds__math_angle w = ds__math_angle_reduce(a);
+    dsk__math_angle w = dsk__math_angle_reduce(a);
     w.n += 1u; /* cos x = sin(x + pi/2) */
-    float y = ds__math_angle_sine(w, 0u);
-    return ds__math_float_select(a < ds__math_infinity(), y, ds__math_nan());
+    float y = dsk__math_angle_sine(w, 0u);
+    return dsk__math_float_select(a < dsk__math_infinity(), y, dsk__math_nan());
 }
 
 #endif

@@ -38,32 +38,32 @@ __attribute__((device)) double __nv_pow(double, double);
 }
 #endif
 
-/** Returns e^x. */
+/** Returns e^x. The error is at most 1 ulp with glibc, 1 ulp on GPUs. */
 DS_KERNEL_FN double ds_exp(double x) {
     return DS__WIDE(exp)(x);
 }
 
-/** Returns the natural logarithm of x. */
+/** Returns the natural logarithm of x. The error is at most 1 ulp with glibc, 1 ulp on GPUs. */
 DS_KERNEL_FN double ds_log(double x) {
     return DS__WIDE(log)(x);
 }
 
-/** Returns the sine of x, in radians. */
+/** Returns the sine of x, in radians. The error is at most 1 ulp with glibc, 2 ulp on GPUs. */
 DS_KERNEL_FN double ds_sin(double x) {
     return DS__WIDE(sin)(x);
 }
 
-/** Returns the cosine of x, in radians. */
+/** Returns the cosine of x, in radians. The error is at most 1 ulp with glibc, 2 ulp on GPUs. */
 DS_KERNEL_FN double ds_cos(double x) {
     return DS__WIDE(cos)(x);
 }
 
-/** Returns the hyperbolic tangent of x. */
+/** Returns the hyperbolic tangent of x. The error is at most 2 ulp with glibc, 1 ulp on GPUs. */
 DS_KERNEL_FN double ds_tanh(double x) {
     return DS__WIDE(tanh)(x);
 }
 
-/** Returns x^y. */
+/** Returns x^y. The error is at most 1 ulp with glibc, 2 ulp on GPUs. */
 DS_KERNEL_FN double ds_pow(double x, double y) {
     return DS__WIDE(pow)(x, y);
 }

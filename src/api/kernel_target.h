@@ -15,7 +15,7 @@
 #define DS__API_KERNEL_TARGET_H
 
 #if defined(DEVSTREAM_KERNEL_DEVICE) && defined(__clang__)
-/* ---- device code, clang without CUDA's headers ---- */
+/* device code, clang without CUDA's headers */
 typedef __INT8_TYPE__ int8_t;
 typedef __INT16_TYPE__ int16_t;
 typedef __INT32_TYPE__ int32_t;
@@ -43,10 +43,10 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__SIN_APPROX(x) __nvvm_sin_approx_f(x)
 #define DS__COS_APPROX(x) __nvvm_cos_approx_f(x)
 #define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
-#define DS__RCP_APPROX(x) ds__rcp_approx(x)
+#define DS__RCP_APPROX(x) dsk__rcp_approx(x)
 
 /* clang 14 has no builtin for it. */
-static inline __attribute__((device, always_inline)) float ds__rcp_approx(float x) {
+static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float x) {
     float r;
     __asm__("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
@@ -55,7 +55,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__HAS_APPROX 1
 
 #elif defined(DEVSTREAM_KERNEL_DEVICE)
-/* ---- device code, nvcc ---- */
+/* device code, nvcc */
 #include <stddef.h>
 #include <stdint.h>
 #define DS__GLOBAL extern "C" __global__ void
@@ -80,7 +80,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS__HAS_APPROX 1
 
 #else
-/* ---- the CPU ---- */
+/* the CPU */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -116,17 +116,12 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #endif
 
 /* DS__INDEPENDENT begins a loop with independent iterations, like the items on a GPU. If clang does
-   not vectorize the loop, it warns, although the program is correct. The warning names the loop, or
-   without debug information its function, so the warning is disabled around both. */
+   not vectorize the loop, it warns, although the program is correct. clang looks for the pragma at
+   the place of the kernel, so the warning is disabled for the rest of the file. */
 #if defined(__clang__)
-#define DS__QUIET_BEGIN \
-    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
-#define DS__QUIET_END _Pragma("clang diagnostic pop")
-#define DS__INDEPENDENT(...) \
-    DS__QUIET_BEGIN _Pragma("clang loop vectorize(assume_safety)") for (__VA_ARGS__) DS__QUIET_END
+#pragma clang diagnostic ignored "-Wpass-failed"
+#define DS__INDEPENDENT(...) _Pragma("clang loop vectorize(assume_safety)") for (__VA_ARGS__)
 #else
-#define DS__QUIET_BEGIN
-#define DS__QUIET_END
 #define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
 #endif
 
@@ -159,7 +154,7 @@ static inline __attribute__((device, always_inline)) float ds__rcp_approx(float 
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
 
 /* The exponential, trigonometric and hyperbolic functions of float64: DS__WIDE(exp). clang has none
-   for GPUs unless libdevice is linked (math_wide.h). */
+   for GPUs unless libdevice is linked (kernel_math_wide.h). */
 #define DS__HAS_WIDE 1
 #if !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DS__WIDE(name) __builtin_##name

@@ -332,13 +332,13 @@ else
     skip "aarch64-linux-gnu-gcc: not installed"
 fi
 
-# A program prints check sums of the kernels' functions.
+# A program prints check sums of the results of kernels.
 if [ -z "$fast$label" ]; then
     native=; [ "$(uname -m)" != x86_64 ] || native=-march=native
     cxx=$(for cc in $compilers; do cxx_of "$cc"; done)
     long "arithmetic of kernels, the same bits by all compilers and options: runs" "
         same() { # same COMPILER OPTIONS...
-            \"\$@\" \$warn -I\$root/src \$T/kernel_math.c -o math -lm || return
+            \"\$@\" \$warn -I\$I \$T/kernel_math.c -o math -lm || return
             \${run:-} ./math >sums
             [ -e expected ] || cp sums expected
             cmp expected sums || { echo \"by: \$*\"; diff expected sums; }
@@ -349,11 +349,13 @@ if [ -z "$fast$label" ]; then
             same \$cc -std=gnu11 -O3 $native
         done
         for cxx in $(echo $cxx); do
-            if command -v \$cxx >/dev/null; then same \$cxx -x c++ -std=c++11 -O2; fi
+            if command -v \$cxx >/dev/null; then same \$cxx -x c++ -std=c++11 -O2; same \$cxx -x c++ -std=c++11 -O3 $native; fi
         done
         if command -v aarch64-linux-gnu-gcc && command -v qemu-aarch64; then
             run='qemu-aarch64 -L /usr/aarch64-linux-gnu'
+            same aarch64-linux-gnu-gcc -std=gnu11 -O0
             same aarch64-linux-gnu-gcc -std=gnu11 -O3
+            if command -v clang; then same clang --target=aarch64-linux-gnu -std=gnu11 -O3; fi
         fi"
 fi
 # The functions of float64 need libdevice there; an older clang reads a newer toolkit's.

@@ -193,6 +193,69 @@ static void test_a_stencil_reads_its_neighbours(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* The numbers after n items of once_atomics, from `words` on. */
+static void atomics_expect(uint32_t n, uint32_t *words, int32_t *ints, uint64_t *longs) {
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t mix = once_mix(k);
+        uint64_t high = (uint64_t)mix << 20;
+        words[0] += mix;
+        words[1] = mix < words[1] ? mix : words[1];
+        words[2] = mix > words[2] ? mix : words[2];
+        words[3] &= ~(k & 0xf0u);
+        words[4] |= k << 8;
+        words[5] ^= mix;
+        ints[0] += (int32_t)mix / 2;
+        ints[1] = (int32_t)mix < ints[1] ? (int32_t)mix : ints[1];
+        ints[2] = (int32_t)mix > ints[2] ? (int32_t)mix : ints[2];
+        longs[0] += high;
+        longs[1] = high < longs[1] ? high : longs[1];
+        longs[2] = high > longs[2] ? high : longs[2];
+        longs[3] += high;
+    }
+}
+
+static void test_atomic_results_do_not_depend_on_order(void **state) {
+    (void)state;
+
+    enum { N = 3000 };
+
+    ds_stream s = stream_new();
+    const uint32_t words[10] = { 5, UINT32_MAX, 0, UINT32_MAX };
+    const int32_t ints[3] = { 0, INT32_MAX, INT32_MIN };
+    const uint64_t longs[4] = { 7, UINT64_MAX, 0, 9 };
+    uint32_t want_words[10];
+    int32_t want_ints[3];
+    uint64_t want_longs[4];
+    memcpy(want_words, words, sizeof words);
+    memcpy(want_ints, ints, sizeof ints);
+    memcpy(want_longs, longs, sizeof longs);
+    uint32_t *w = words_new(sizeof words);
+    int32_t *i = words_new(sizeof ints);
+    uint64_t *l = words_new(sizeof longs);
+    float *f = words_new(sizeof *f);
+    double *d = words_new(sizeof *d);
+    memcpy(w, words, sizeof words);
+    memcpy(i, ints, sizeof ints);
+    memcpy(l, longs, sizeof longs);
+
+    ok(DS_LAUNCH(once_atomics, s, N, w, i, l, f, d));
+    ok(ds_stream_synchronize(s));
+
+    atomics_expect(N, want_words, want_ints, want_longs);
+    assert_memory_equal(w, want_words, 6 * sizeof *w);
+    assert_int_equal(w[6] + w[7], N * (N - 1) / 2);
+    assert_true(w[8] > 0 && w[8] <= N && w[9] == 1);
+    assert_memory_equal(i, want_ints, sizeof ints);
+    assert_memory_equal(l, want_longs, sizeof longs);
+    assert_true(*f == N / 16 * 120 + N % 16 * (N % 16 - 1) / 2 && *d == N * (N - 1) / 2);
+    words_free(w);
+    words_free(i);
+    words_free(l);
+    words_free(f);
+    words_free(d);
+    ok(ds_stream_destroy(s));
+}
+
 /* ---- blocks ---- */
 
 static void test_a_tiled_product_has_the_bits_of_the_plain_one(void **state) {
@@ -274,6 +337,35 @@ static void test_a_histogram_counts_every_byte(void **state) {
     assert_memory_equal(bins, want, sizeof want);
     words_free(in);
     words_free(bins);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_threads_of_a_block_add_to_one_number(void **state) {
+    (void)state;
+
+    enum { BLOCKS = 3 };
+
+    ds_stream s = stream_new();
+    uint32_t *sums = words_new(3 * BLOCKS * sizeof *sums);
+    uint32_t *places = words_new(256 * BLOCKS * sizeof *places);
+
+    ok(DS_LAUNCH(once_clash, s, BLOCKS, sums, places));
+    ok(ds_stream_synchronize(s));
+
+    for (int b = 0; b < BLOCKS; b++) {
+        uint32_t want[3] = { 0 };
+        int taken[256] = { 0 };
+        for (uint32_t t = 0; t < 256; t++) {
+            want[t % 3] += t;
+            assert_true(places[256 * b + (int)t] < 256);
+            taken[places[256 * b + (int)t]]++;
+        }
+        assert_memory_equal(sums + 3 * b, want, sizeof want);
+        for (int t = 0; t < 256; t++)
+            assert_int_equal(taken[t], 1);
+    }
+    words_free(sums);
+    words_free(places);
     ok(ds_stream_destroy(s));
 }
 
@@ -493,9 +585,11 @@ const struct CMUnitTest tests_kernel_once[] = {
     DS_TEST(test_values_of_all_sizes_arrive, "kernel: once"),
     DS_TEST(test_saxpy_has_the_bits_of_two_roundings, "kernel: once"),
     DS_TEST(test_a_stencil_reads_its_neighbours, "kernel: once"),
+    DS_TEST(test_atomic_results_do_not_depend_on_order, "kernel: once"),
     DS_TEST(test_a_tiled_product_has_the_bits_of_the_plain_one, "kernel: once"),
     DS_TEST(test_a_scan_sums_each_block, "kernel: once"),
     DS_TEST(test_a_histogram_counts_every_byte, "kernel: once"),
+    DS_TEST(test_threads_of_a_block_add_to_one_number, "kernel: once"),
     DS_TEST(test_a_halo_in_shared_memory_is_complete, "kernel: once"),
     DS_TEST(test_indices_of_blocks_and_threads_are_right, "kernel: once"),
     DS_TEST(test_a_kernel_is_a_node_of_a_graph, "kernel: once"),

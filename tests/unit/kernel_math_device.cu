@@ -1,12 +1,7 @@
 /* The arithmetic of kernels on a GPU: kernel_math.h as device code. */
 #define DEVSTREAM_KERNEL_DEVICE
-#include "../../src/api/kernel_math.h"
-#include "../../src/api/kernel_math_exp.h"
-#include "../../src/api/kernel_math_trig.h"
-#include "../../src/api/kernel_math_pow.h"
-#include "../../src/api/kernel_math_fast.h"
-#include "../../src/api/kernel_math_wide.h"
-#include "../../src/api/kernel_atomic.h"
+#include "../../src/devstream_kernel.h"
+
 #include "kernel_math.h"
 
 DS__GLOBAL math_floats(uint32_t which, uint32_t n, const float *px, const float *py,

@@ -6,7 +6,7 @@ static const char *const ptx_math_floats[] = {
     ".version 5.0\n"
     ".target sm_60\n"
     ".address_size 64\n"
-    ".const .align 4 .b8 _ZL20ds__math_two_over_pi[96] = {190, 40, 0, 0, 96, 190, 40, 0, 219, 96, 190, 40, 147, 219, 96, 190, 145, 147, 219, 96, 5, 145, 147, 219, 74, 5, 145, 147, 127, 74, 5, 145, 9, 127, 74, 5, 213, 9, 127, 74, 244, 213, 9, 127, 125, 244, 213, 9, 77, 125, 244, 213, 55, 77, 125, 244, 112, 55, 77, 125, 54, 112, 55, 77, 216, 54, 112, 55, 165, 216, 54, 112, 102, 165, 216, 54, 79, 102, 165, 216, 16, 79, 102, 165, 228, 16, 79, 102, 16, 228, 16, 79, 127, 16, 228, 16}; \n"
+    ".const .align 4 .b8 _ZL21dsk__math_two_over_pi[96] = {190, 40, 0, 0, 96, 190, 40, 0, 219, 96, 190, 40, 147, 219, 96, 190, 145, 147, 219, 96, 5, 145, 147, 219, 74, 5, 145, 147, 127, 74, 5, 145, 9, 127, 74, 5, 213, 9, 127, 74, 244, 213, 9, 127, 125, 244, 213, 9, 77, 125, 244, 213, 55, 77, 125, 244, 112, 55, 77, 125, 54, 112, 55, 77, 216, 54, 112, 55, 165, 216, 54, 112, 102, 165, 216, 54, 79, 102, 165, 216, 16, 79, 102, 165, 228, 16, 79, 102, 16, 228, 16, 79, 127, 16, 228, 16}; \n"
     ".visible .entry math_floats( .param .u32 p0, .param .u32 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
     ".param .u64 p5 ) { .reg .pred %p<54>; .reg .b32 %r<149>; .reg .f32 %f<194>; .reg .b64 %d<70>; .reg .f64 %fd<42>;\n"
     "ld.param.u32 %r13,[p1]; mov.u32 %r14,%tid.x; mov.u32 %r15,%ctaid.x; mov.u32 %r16,%ntid.x;\n"
@@ -42,7 +42,7 @@ static const char *const ptx_math_floats[] = {
     "cvt.rn.f64.s32 %fd3,%r36; and.b64 %d29,%d27,4503599627370495; add.s64 %d30,%d29,4604544271217802189;\n"
     "mov.b64 %fd4,%d30; add.rn.f64 %fd5,%fd4,0dBFF0000000000000; add.rn.f64 %fd6,%fd4,0d3FF0000000000000;\n"
     "div.rn.f64 %fd7,%fd5,%fd6; mul.rn.f64 %fd8,%fd7,%fd7; mul.rn.f64 %fd9,%fd8,0d3FEEC709D12C6B4B;\n"
-    "add.rn.f64 %fd10,%fd9,0d40071547652BEDE2; mul.rn.f64 %fd11,%fd8,0d3FDA58D81CD2D540;\n", /* 4086 characters */
+    "add.rn.f64 %fd10,%fd9,0d40071547652BEDE2; mul.rn.f64 %fd11,%fd8,0d3FDA58D81CD2D540;\n", /* 4087 characters */
     "add.rn.f64 %fd12,%fd11,0d3FE27777FF479D09; mul.rn.f64 %fd13,%fd8,%fd8; mul.rn.f64 %fd14,%fd13,0d3FD5CE8E783FE2EE;\n"
     "add.rn.f64 %fd15,%fd12,%fd14; mul.rn.f64 %fd16,%fd13,%fd15; add.rn.f64 %fd17,%fd10,%fd16; mul.rn.f64 %fd18,%fd7,%fd17;\n"
     "add.rn.f64 %fd19,%fd18,%fd3; mul.rn.f64 %fd20,%fd19,%fd1; add.rn.f64 %fd21,%fd20,0d4338000000000000;\n"
@@ -89,7 +89,7 @@ static const char *const ptx_math_floats[] = {
     "shr.u32 %r86,%r3,23; setp.gt.u32 %p46,%r3,1132462079; add.s32 %r87,%r86,-134; selp.b32 %r88,%r87,0,%p46;\n"
     "shr.u32 %r89,%r88,3; and.b32 %r90,%r2,8388607; shl.b32 %r91,%r88,23; and.b32 %r92,%r91,58720256;\n"
     "or.b32 %r93,%r92,%r90; add.s32 %r94,%r93,1258291200; mov.b32 %f78,%r94; cvt.rzi.s32.f32 %r95,%f78;\n"
-    "mul.wide.u32 %d50,%r89,4; mov.u64 %d51,_ZL20ds__math_two_over_pi; add.s64 %d52,%d51,%d50; ld.const.u32 %r96,[%d52];\n"
+    "mul.wide.u32 %d50,%r89,4; mov.u64 %d51,_ZL21dsk__math_two_over_pi; add.s64 %d52,%d51,%d50; ld.const.u32 %r96,[%d52];\n"
     "mul.lo.s32 %r97,%r96,%r95; cvt.u64.u32 %d53,%r97; shl.b64 %d54,%d53,32; ld.const.u32 %r98,[%d52+16];\n"
     "mul.wide.u32 %d55,%r98,%r95; ld.const.u32 %r99,[%d52+32]; mul.hi.u32 %r100,%r99,%r95; cvt.u64.u32 %d56,%r100;\n"
     "add.s64 %d57,%d55,%d54; add.s64 %d58,%d57,%d56; add.s64 %d59,%d58,2305843009213693952; shr.u64 %d60,%d59,32;\n"
@@ -122,7 +122,7 @@ static const char *const ptx_math_floats[] = {
     "shr.u32 %r50,%r8,23; setp.gt.u32 %p43,%r8,1132462079; add.s32 %r51,%r50,-134; selp.b32 %r52,%r51,0,%p43;\n"
     "shr.u32 %r53,%r52,3; and.b32 %r54,%r7,8388607; shl.b32 %r55,%r52,23; and.b32 %r56,%r55,58720256;\n"
     "or.b32 %r57,%r56,%r54; add.s32 %r58,%r57,1258291200; mov.b32 %f43,%r58; cvt.rzi.s32.f32 %r59,%f43;\n"
-    "mul.wide.u32 %d36,%r53,4; mov.u64 %d37,_ZL20ds__math_two_over_pi; add.s64 %d38,%d37,%d36; ld.const.u32 %r60,[%d38];\n", /* 4015 characters */
+    "mul.wide.u32 %d36,%r53,4; mov.u64 %d37,_ZL21dsk__math_two_over_pi; add.s64 %d38,%d37,%d36; ld.const.u32 %r60,[%d38];\n", /* 4017 characters */
     "mul.lo.s32 %r61,%r60,%r59; cvt.u64.u32 %d39,%r61; shl.b64 %d40,%d39,32; ld.const.u32 %r62,[%d38+16];\n"
     "mul.wide.u32 %d41,%r62,%r59; ld.const.u32 %r63,[%d38+32]; mul.hi.u32 %r64,%r63,%r59; cvt.u64.u32 %d42,%r64;\n"
     "add.s64 %d43,%d41,%d40; add.s64 %d44,%d43,%d42; add.s64 %d45,%d44,2305843009213693952; shr.u64 %d46,%d45,32;\n"
@@ -195,8 +195,8 @@ static const char ptx_math_atomics[] =
     ".version 5.0\n"
     ".target sm_60\n"
     ".address_size 64\n"
-    ".visible .entry math_atomics( .param .u64 p0, .param .u64 p1 ) { .reg .pred %p<3>; .reg .b32 %r<18>; .reg .f32 %f<2>;\n"
-    ".reg .b64 %d<33>; .reg .f64 %fd<2>; .shared .align 4 .u32 s_sum; ld.param.u64 %d3,[p0]; cvta.to.global.u64 %d2,%d3;\n"
+    ".visible .entry math_atomics( .param .u64 p0, .param .u64 p1 ) { .reg .pred %p<3>; .reg .b32 %r<19>; .reg .f32 %f<2>;\n"
+    ".reg .b64 %d<34>; .reg .f64 %fd<2>; .shared .align 4 .u32 s_sum; ld.param.u64 %d3,[p0]; cvta.to.global.u64 %d2,%d3;\n"
     "mov.u32 %r1,%tid.x; setp.ne.s32 %p1,%r1,0; @%p1 bra L2; ld.param.u64 %d4,[p1]; cvta.to.global.u64 %d1,%d4;\n"
     "atom.global.add.u32 %r2,[%d2],-16; st.global.u32 [%d1],%r2; add.s64 %d5,%d2,4;\n"
     "atom.global.min.u32 %r3,[%d5],-2147483648; st.global.u32 [%d1+4],%r3; add.s64 %d6,%d2,8;\n"
@@ -216,11 +216,11 @@ static const char ptx_math_atomics[] =
     "atom.global.max.u64 %d23,[%d22],1099511627776; st.global.u64 [%d1+72],%d23; add.s64 %d24,%d2,80;\n"
     "atom.global.cas.b64 %d25,[%d24],7,1099511627776; st.global.u64 [%d1+80],%d25; add.s64 %d26,%d2,88;\n"
     "atom.global.cas.b64 %d27,[%d26],7,1099511627776; st.global.u64 [%d1+88],%d27; add.s64 %d28,%d2,96;\n"
-    "atom.global.add.f64 %fd1,[%d28],0d3FD0000000000000; st.global.f64 [%d1+96],%fd1; mov.u32 %r15,0;\n"
-    "st.shared.u32 [s_sum],%r15;\n"
-    "L2: bar.sync 0; mov.u64 %d29,s_sum; atom.shared.add.u32 %r16,[%d29],%r1; add.s64 %d30,%d2,104; cvt.u64.u32 %d31,%r1;\n"
-    "atom.global.max.u64 %d32,[%d30],%d31; bar.sync 0; @%p1 bra L4; ld.shared.u32 %r17,[s_sum];\n"
-    "st.global.u32 [%d2+112],%r17;\n"
-    "L4: ret; }\n"; /* 2451 characters */
+    "atom.global.add.f64 %fd1,[%d28],0d3FD0000000000000; st.global.f64 [%d1+96],%fd1; add.s64 %d29,%d2,116;\n"
+    "atom.global.add.u32 %r15,[%d29],-16; st.global.u32 [%d1+116],%r15; mov.u32 %r16,0; st.shared.u32 [s_sum],%r16;\n"
+    "L2: bar.sync 0; mov.u64 %d30,s_sum; atom.shared.add.u32 %r17,[%d30],%r1; add.s64 %d31,%d2,104; cvt.u64.u32 %d32,%r1;\n"
+    "atom.global.max.u64 %d33,[%d31],%d32; bar.sync 0; @%p1 bra L4; ld.shared.u32 %r18,[s_sum];\n"
+    "st.global.u32 [%d2+112],%r18;\n"
+    "L4: ret; }\n"; /* 2540 characters */
 /* <<device-code tests/unit/kernel_math_device.cu */
 #endif

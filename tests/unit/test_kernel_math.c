@@ -128,7 +128,7 @@ static void compare_floats(ptx_module *module, int which, float *const *in) {
     for (size_t i = 0; i < BATCH; i++) {
         const char *name = math_float_names[which];
         uint64_t expected = math_float_result(which, plain[i]);
-        uint32_t x = ds__math_float_to_bits(in[0][i]), y = ds__math_float_to_bits(in[1][i]);
+        uint32_t x = dsk__math_float_to_bits(in[0][i]), y = dsk__math_float_to_bits(in[1][i]);
         if (HAS_FUSED)
             compare(name, "FMA", i, math_float_result(which, fused[i]), expected, x, y);
         if (module)
@@ -147,7 +147,7 @@ static void compare_doubles(ptx_module *module, int which, double *const *in) {
     for (size_t i = 0; i < BATCH; i++) {
         const char *name = math_double_names[which];
         uint64_t expected = math_double_result(plain[i]);
-        uint64_t x = ds__math_double_to_bits(in[0][i]), y = ds__math_double_to_bits(in[1][i]);
+        uint64_t x = dsk__math_double_to_bits(in[0][i]), y = dsk__math_double_to_bits(in[1][i]);
         if (HAS_FUSED)
             compare(name, "FMA", i, math_double_result(fused[i]), expected, x, y);
         if (module)
@@ -195,10 +195,10 @@ typedef struct special {
 
 static void expect_specials(int which, const special *s, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        float x = ds__math_float_from_bits(s[i].x), y = ds__math_float_from_bits(s[i].y), r;
+        float x = dsk__math_float_from_bits(s[i].x), y = dsk__math_float_from_bits(s[i].y), r;
         float *const in[] = { &x, &y, &y };
         plain_floats(which, 1, in, &r);
-        compare(math_float_names[which], "C", i, ds__math_float_to_bits(r), s[i].expected, s[i].x,
+        compare(math_float_names[which], "C", i, dsk__math_float_to_bits(r), s[i].expected, s[i].x,
                 s[i].y);
     }
 }
@@ -276,12 +276,12 @@ static double ulps(float got, double exact) {
     /* Of an infinity: where the next float would be. */
     double a = fabs((double)got) < 0x1p128 ? fabs((double)got) : 0x1p128;
     double b = fabs(exact) < 0x1p128 ? fabs(exact) : 0x1p128;
-    uint64_t exponent = ds__math_double_to_bits(b) >> 52;
+    uint64_t exponent = dsk__math_double_to_bits(b) >> 52;
     if (exponent < 1023 - 126)
         exponent = 1023 - 126;
     if (exponent > 1023 + 127)
         exponent = 1023 + 127;
-    return fabs(a - b) * ds__math_double_from_bits((2 * 1023 + 23 - exponent) << 52);
+    return fabs(a - b) * dsk__math_double_from_bits((2 * 1023 + 23 - exponent) << 52);
 }
 
 static double exact_of(int which, float x, float y) {
@@ -338,7 +338,7 @@ static void test_no_error_is_above_4_ulp(void **state) {
         uint64_t bits = 0, arguments = 0;
         while (bits >> 32 == 0) {
             for (size_t i = 0; i < BATCH; i++, bits += stride, arguments++)
-                x[i] = ds__math_float_from_bits((uint32_t)bits);
+                x[i] = dsk__math_float_from_bits((uint32_t)bits);
             double error = largest_error(which, in, now);
             if (error > most)
                 most = error, at[0] = now[0], at[1] = now[1];
@@ -352,8 +352,8 @@ static void test_no_error_is_above_4_ulp(void **state) {
 static void make_pair(uint64_t *random, float *x, float *y) {
     uint64_t r = math_random(random);
     uint32_t a = (uint32_t)r, b = (uint32_t)(r >> 32);
-    *x = ds__math_float_from_bits(a);
-    *y = ds__math_float_from_bits(b);
+    *x = dsk__math_float_from_bits(a);
+    *y = dsk__math_float_from_bits(b);
     switch (b & 3u) {
     case 1: {
         double w = ((double)(b >> 2) * 0x1p-30 - 0.5) * 302, l = log2(fabs((double)*x));
@@ -361,11 +361,11 @@ static void make_pair(uint64_t *random, float *x, float *y) {
         break;
     }
     case 2:
-        *x = ds__math_float_from_bits(0x3f800000u + (a & 0xffffu) - 0x8000u);
-        *y = ds__math_float_from_bits((b & 0x80ffffffu) + 0x47000000u);
+        *x = dsk__math_float_from_bits(0x3f800000u + (a & 0xffffu) - 0x8000u);
+        *y = dsk__math_float_from_bits((b & 0x80ffffffu) + 0x47000000u);
         break;
     case 3:
-        *x = ds__math_float_from_bits((a & 0x87ffffffu) + 0x3c000000u);
+        *x = dsk__math_float_from_bits((a & 0x87ffffffu) + 0x3c000000u);
         *y = (float)((int)(b >> 2 & 511u) - 256);
         break;
     default:
@@ -422,7 +422,7 @@ static void test_a_fused_product_is_rounded_once(void **state) {
         for (size_t i = 0; i < BATCH; i++)
             compare("fmaf", "C", i, math_float_result(MATH_fmaf, out[i]),
                     math_float_result(MATH_fmaf, fmaf(x[i], y[i], z[i])),
-                    ds__math_float_to_bits(x[i]), ds__math_float_to_bits(y[i]));
+                    dsk__math_float_to_bits(x[i]), dsk__math_float_to_bits(y[i]));
     }
     assert_true(ds_fma(0x1.0000001p0, 0x1.0000001p0, -1.0) == 0x1.00000008p-27);
 }
@@ -430,7 +430,7 @@ static void test_a_fused_product_is_rounded_once(void **state) {
 static void test_roots_are_rounded_correctly(void **state) {
     (void)state;
     for (uint64_t bits = 0; bits >> 32 == 0; bits += 100003) {
-        float x = ds__math_float_from_bits((uint32_t)bits);
+        float x = dsk__math_float_from_bits((uint32_t)bits);
         compare("sqrtf", "C", 0, math_float_result(MATH_sqrtf, ds_sqrtf(x)),
                 math_float_result(MATH_sqrtf, sqrtf(x)), bits, 0);
     }
@@ -468,6 +468,7 @@ static const math_numbers before = {
     .f32 = 1.5f,
     .u64 = { (uint64_t)-1, 5, 5, 7, 8 },
     .f64 = 2.5,
+    .block = 20,
 };
 static const math_numbers after = {
     .u32 = { 84, 0x80000000u, 0xf0000000u, 0x0230u, 0x1ff4u, 0x1dc4u, 77, 78 },
@@ -475,6 +476,7 @@ static const math_numbers after = {
     .f32 = 1.75f,
     .u64 = { ((uint64_t)1 << 40) - 1, 5, (uint64_t)1 << 40, (uint64_t)1 << 40, 8 },
     .f64 = 2.75,
+    .block = 4,
 };
 
 static void expect_numbers(const math_numbers *got, const math_numbers *expected) {
@@ -482,6 +484,7 @@ static void expect_numbers(const math_numbers *got, const math_numbers *expected
     assert_memory_equal(got->i32, expected->i32, sizeof got->i32);
     assert_memory_equal(got->u64, expected->u64, sizeof got->u64);
     assert_true(got->f32 == expected->f32 && got->f64 == expected->f64);
+    assert_int_equal(got->block, expected->block);
 }
 
 static void test_atomic_operations_return_the_old_value(void **state) {

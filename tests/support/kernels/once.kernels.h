@@ -49,6 +49,42 @@ DS_KERNEL_2D(once_stencil, x, y, nx, ny, DS_READ(float, in, nx *ny), DS_WRITE(fl
     out[at] = 0.25f * ((in[at - 1] + in[at + 1]) + (in[at - nx] + in[at + nx]));
 }
 
+/* Every item changes the same numbers, of which the last values do not depend on the order. */
+DS_KERNEL_FN uint32_t once_mix(uint32_t i) {
+    i = (i ^ i >> 15) * 0x2c1b3c6du;
+    return i ^ i >> 12;
+}
+
+DS_KERNEL_1D(once_atomics, i, n, DS_READ_WRITE(uint32_t, words, 10),
+             DS_READ_WRITE(int32_t, ints, 3), DS_READ_WRITE(uint64_t, longs, 4),
+             DS_READ_WRITE(float, floats, 1), DS_READ_WRITE(double, doubles, 1)) {
+    const uint32_t k = (uint32_t)i;
+    const uint64_t high = (uint64_t)once_mix(k) << 20;
+    (void)ds_atomic_add_u32(&words[0], once_mix(k));
+    (void)ds_atomic_min_u32(&words[1], once_mix(k));
+    (void)ds_atomic_max_u32(&words[2], once_mix(k));
+    (void)ds_atomic_and_u32(&words[3], ~(k & 0xf0u));
+    (void)ds_atomic_or_u32(&words[4], k << 8);
+    (void)ds_atomic_xor_u32(&words[5], once_mix(k));
+    (void)ds_atomic_add_u32(&words[7], ds_atomic_exchange_u32(&words[6], k));
+    if (ds_atomic_cas_u32(&words[8], 0, k + 1) == 0)
+        (void)ds_atomic_add_u32(&words[9], 1);
+    (void)ds_atomic_add_i32(&ints[0], (int32_t)once_mix(k) / 2);
+    (void)ds_atomic_min_i32(&ints[1], (int32_t)once_mix(k));
+    (void)ds_atomic_max_i32(&ints[2], (int32_t)once_mix(k));
+    (void)ds_atomic_add_u64(&longs[0], high);
+    (void)ds_atomic_min_u64(&longs[1], high);
+    (void)ds_atomic_max_u64(&longs[2], high);
+    uint64_t old = 0;
+    uint64_t seen = ds_atomic_cas_u64(&longs[3], old, old + high);
+    while (seen != old) {
+        old = seen;
+        seen = ds_atomic_cas_u64(&longs[3], old, old + high);
+    }
+    (void)ds_atomic_add_f32(floats, (float)(k % 16));
+    (void)ds_atomic_add_f64(doubles, (double)k);
+}
+
 /* ---- blocks ---- */
 
 enum { ONCE_TILE = 16, ONCE_SCAN = 256, ONCE_BINS = 64, ONCE_HALO = 3 };
@@ -123,6 +159,16 @@ DS_BLOCK_KERNEL_1D(once_histogram, 128, DS_VALUE(uint32_t, n), DS_READ(uint8_t, 
         if (DS_THREAD_X < ONCE_BINS)
             (void)ds_atomic_add_u32(&bins[DS_THREAD_X], own[DS_THREAD_X]);
     }
+}
+
+/* Every thread adds to one of three numbers, in a loop that compilers would like to vectorize. */
+DS_BLOCK_KERNEL_1D(once_clash, 256, DS_WRITE(uint32_t, sums, 3 * DS_GRID_X),
+                   DS_WRITE(uint32_t, places, 256 * DS_GRID_X)) {
+    DS_SHARED(uint32_t, own, 4);
+    DS_THREADS if (DS_THREAD_X < 4) own[DS_THREAD_X] = 0;
+    DS_THREADS(void) ds_atomic_add_block_u32(&own[DS_THREAD_X % 3], DS_THREAD_X);
+    DS_THREADS places[DS_BLOCK_X * 256 + DS_THREAD_X] = ds_atomic_add_block_u32(&own[3], 1);
+    DS_THREADS if (DS_THREAD_X < 3) sums[DS_BLOCK_X * 3 + DS_THREAD_X] = own[DS_THREAD_X];
 }
 
 /* Sums of 2 ONCE_HALO + 1 neighbours; the block's numbers and a halo are in shared memory. */
