@@ -82,8 +82,9 @@ typedef struct ds_mem_config {
     /** 1: segments grow in reserved address space if the device supports virtual memory. If the
         system refuses the address space (RLIMIT_AS), segments are plain and a warning is logged */
     int expandable_segments;
-    /** 1: exact best fit; the lowest address among equal blocks (torch, CuPy). 0: near best fit;
-        the block freed last among equal blocks (faster) */
+    /** 1: exact best fit; among equal blocks that of the oldest segment, in it the lowest address
+        (torch, CuPy: the lowest address). 0: near best fit; the block freed last among equal
+        blocks (faster) */
     int best_fit_by_address;
     /** 1: small and large requests share segments (CuPy) */
     int single_pool;
@@ -2607,13 +2608,13 @@ static const char ds__no_owner;
    Threads: any. Labels belong to the calling thread. */
 
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
-   same order wherever its memory lies; then by address. */
+   same order independent of addresses; then by address. */
 static inline int ds__block_is_earlier(const ds__mem_block *a, const ds__mem_block *b) {
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
 
-/* Links a block into a list between two neighbours. `before` is NULL at the head, `at` at the end.
-   */
+/* Links a block into a list between two neighbours. `before` is NULL at the head, `at` is NULL at
+   the end. */
 static inline void ds__block_list_in(ds__mem_block **head, ds__mem_block *b, ds__mem_block *before,
                                      ds__mem_block *at) {
     b->list_prev = before;

@@ -25,13 +25,13 @@
 #include "state.h"
 
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
-   same order wherever its memory lies; then by address. */
+   same order independent of addresses; then by address. */
 static inline int ds__block_is_earlier(const ds__mem_block *a, const ds__mem_block *b) {
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
 
-/* Links a block into a list between two neighbours. `before` is NULL at the head, `at` at the end.
-   */
+/* Links a block into a list between two neighbours. `before` is NULL at the head, `at` is NULL at
+   the end. */
 static inline void ds__block_list_in(ds__mem_block **head, ds__mem_block *b, ds__mem_block *before,
                                      ds__mem_block *at) {
     b->list_prev = before;

@@ -40,8 +40,9 @@ typedef struct ds_mem_config {
     /** 1: segments grow in reserved address space if the device supports virtual memory. If the
         system refuses the address space (RLIMIT_AS), segments are plain and a warning is logged */
     int expandable_segments;
-    /** 1: exact best fit; the lowest address among equal blocks (torch, CuPy). 0: near best fit;
-        the block freed last among equal blocks (faster) */
+    /** 1: exact best fit; among equal blocks that of the oldest segment, in it the lowest address
+        (torch, CuPy: the lowest address). 0: near best fit; the block freed last among equal
+        blocks (faster) */
     int best_fit_by_address;
     /** 1: small and large requests share segments (CuPy) */
     int single_pool;
