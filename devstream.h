@@ -11548,8 +11548,8 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
    of proxies. ds__cpu_progress_for takes it, ds__cpu_progress_pass and ds__cpu_progress_unused do
    without it, and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's
    lock under it.
-   Threads: caller's threads and the watcher. ds__cpu_progress_pass runs on the owner of the stream.
-   */
+   Threads: caller's threads and the watcher. ds__cpu_progress_pass runs on the owner of the
+   stream. */
 
 /* The progress counter of a stream in a registry. */
 struct ds__cpu_progress {

@@ -2584,8 +2584,8 @@ static ds__mem_dev *ds__mem_device_at(int backend, int index) {
    every room. */
 static const ds__module ds__mem_module;
 
-/* Its address as ds__mem_dev.owner: several threads have allocated, so no thread owns the device.
-   */
+/* Its address as ds__mem_dev.owner: several threads have allocated, so no thread owns the
+   device. */
 static const char ds__no_owner;
 
 /* alloc/util.h - helpers of all rooms; labels.
@@ -4359,8 +4359,8 @@ static void ds__mem_limit(ds__mem_dev *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
-/* Sets whether ds_shutdown frees the pools now. If so, waits for graphs that release their pools.
-   */
+/* Sets whether ds_shutdown frees the pools now. If so, waits for graphs that release their
+   pools. */
 static void ds__mem_closing(int closing) {
     ds__mutex_lock(&ds__memory_state.leaving);
     ds__memory_state.closing = closing;
@@ -6123,8 +6123,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
     return n.held ? DS_NOT_READY : DS_OK;
 }
 
-/* Compares the statistics of a device, or of a pool (`only`), with the sums of blocks and segments.
-   */
+/* Compares the statistics of a device, or of a pool (`only`), with the sums of blocks and
+   segments. */
 static ds_result ds__validate_sums(ds__mem_dev *dev, ds__mem_pool *only,
                                    int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
     static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
@@ -7155,8 +7155,8 @@ static ds__mem_block *ds__segment_first_create(ds__arena *a, ds__segment *s) {
 }
 
 /* Takes a segment whose memory is the driver's again, and its only block, out of the arena.
-   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is locked.
-   */
+   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is
+   locked. */
 static void ds__segment_retire(ds__arena *a, ds__segment *s) {
     ds__segment_out(a, s);
     ds__mem_block_destroy(a, s->first);
@@ -7316,8 +7316,8 @@ static struct {
 } ds__rs = { .lock = DS__MUTEX_INIT };
 
 /* The functions of every resource made by devstream. resource_kinds.h defines the values, because
-   it uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource.
-   */
+   it uses the pools: a resource may allocate from a pool, and the upstream of a pool is a
+   resource. */
 static const ds_resource ds__res_made;
 
 /* Returns the record of a number, which stays until ds__res_unref; *out_live: its `live` before. If
@@ -7458,8 +7458,8 @@ static ds_result ds__inside_fail(void) {
     return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself");
 }
 
-/* Returns memory to the pool's upstream. All work on the memory is done. No spinning lock is held.
-   */
+/* Returns memory to the pool's upstream. All work on the memory is done. No spinning lock is
+   held. */
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__inside inside = { a->pool, ds__memory_thread.inside };
     ds__memory_thread.inside = &inside;
@@ -7593,8 +7593,8 @@ static size_t ds__plain_size(const ds__arena *a, int kind, size_t least) {
     return size > least ? size : least;
 }
 
-/* Takes `size` bytes from the pool's source, within the limits. On success the bytes are reserved.
-   */
+/* Takes `size` bytes from the pool's source, within the limits. On success the bytes are
+   reserved. */
 static ds_result ds__plain_take(ds__arena *a, size_t size, int *out_source, void **out_base) {
     ds_result r = ds__segment_reserve(a, size);
     if (r < 0)
@@ -8035,8 +8035,8 @@ static ds_result ds__direct_enqueue(ds__stream *s, ds__mem_block *b, int done) {
 }
 
 /* Gives a block of the driver's pool back in the order of a stream, behind the uses of the block.
-   If the stream cannot wait for the uses, they must be done: with `wait` the host waits for them.
-   */
+   If the stream cannot wait for the uses, they must be done: with `wait` the host waits for
+   them. */
 static ds_result ds__direct_put(ds__stream *s, ds__mem_block *b, int wait) {
     ds_result r = ds__direct_enqueue(s, b, 0);
     if (r != DS_OK && !ds__captures_open() &&
@@ -9444,8 +9444,8 @@ static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
     return !s->known || need <= s->free + back;
 }
 
-/* Advice if an open capture keeps memory from the request. Returns 0 if the reason does not apply.
-   */
+/* Advice if an open capture keeps memory from the request. Returns 0 if the reason does not
+   apply. */
 static int ds__oom_hint_capture(ds__oom_facts *s) {
     const ds_mem_config *c = ds__pool_policy(s->pool);
     if (!s->capturing || ds__oom_fits(s, 0, 0))
@@ -9629,8 +9629,8 @@ static void ds__oom_hint(ds__oom_facts *s) {
    if they do not fit.
    Locks: expects none. ds__oom_collect takes all locks of the device; the program's memory and
    log functions are called without a lock.
-   Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own page.
-   */
+   Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own
+   page. */
 
 /* A text of limited size. */
 typedef struct ds__oom_page {
@@ -10235,8 +10235,8 @@ static ds_result ds__direct_reserve(ds__wanted *q, int async, void **out) {
 }
 
 /* Takes the memory of a request from the driver. After a shortage caches of other backends are
-   emptied, and then the shortage callbacks are invoked, as in ds__fallback_serve. Errors are muted.
-   */
+   emptied, and then the shortage callbacks are invoked, as in ds__fallback_serve. Errors are
+   muted. */
 static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     ds__arena *a = q->a;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
@@ -10961,8 +10961,8 @@ static void ds__domain_freeze(ds__mem_dev *dev, ds__mem_pool *only, int stop) {
         }
 }
 
-/* Returns whether a device's policy may be set, and stores the copy of the policy. All is locked.
-   */
+/* Returns whether a device's policy may be set, and stores the copy of the policy. All is
+   locked. */
 static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) {
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
@@ -12616,8 +12616,8 @@ typedef struct ds__sindex_kind {
     uint64_t (*hash_of)(const ds__snap *s, uint32_t at);
 } ds__sindex_kind;
 
-/* Gives a hash table with `count` elements four times as many slots. Returns 0 without host memory.
-   */
+/* Gives a hash table with `count` elements four times as many slots. Returns 0 without host
+   memory. */
 static int ds__sindex_grow(const ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
                            size_t count) {
     size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
@@ -14282,8 +14282,8 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
 }
 
 /* Returns whether the uses of a block are done: the graphs of a capture are destroyed, or the event
-   is complete. Uses of failed streams are done; other errors do not tell whether the work is done.
-   */
+   is complete. Uses of failed streams are done; other errors do not tell whether the work is
+   done. */
 static int ds__pinned_done(const ds__stream_use *u) {
     for (; u; u = u->next) {
         if (u->hold) {
@@ -14352,8 +14352,8 @@ static size_t ds__pinned_batch_end(ds__arena *a, const ds__pinned_batch *x) {
 }
 
 /* Frees pending blocks whose uses are done, the oldest first, until `patience` blocks had open
-   uses; these are examined last the next time. Returns the number of freed blocks. No lock is held.
-   */
+   uses; these are examined last the next time. Returns the number of freed blocks. No lock is
+   held. */
 static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
     ds__pinned_batch x;
     size_t freed = 0;
@@ -14441,8 +14441,8 @@ static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     return r;
 }
 
-/* Frees the pending blocks whose uses are done, and gives cached segments back. Returns the bytes.
-   */
+/* Frees the pending blocks whose uses are done, and gives cached segments back. Returns the
+   bytes. */
 static size_t ds__pinned_flush(void) {
     size_t done = 0;
     for (int i = 0; i < 2; i++)
@@ -14885,8 +14885,8 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
                     DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left));
 }
 
-/* Returns the link to the entry of an enlarged block, or the end of its list. The record is locked.
-   */
+/* Returns the link to the entry of an enlarged block, or the end of its list. The record is
+   locked. */
 static ds__moved **ds__res_moved(ds__res *r, const void *ptr) {
     uintptr_t n = (uintptr_t)ptr >> 8;
     ds__moved **at = &r->moved[(n ^ n >> 6 ^ n >> 14) & 63];
@@ -15561,8 +15561,8 @@ static int ds__export_look(const void *ptr, ds__exported *x) {
     return 1;
 }
 
-/* Marks the block as exported and enters a new record. Returns 0 if the block was freed meanwhile.
-   */
+/* Marks the block as exported and enters a new record. Returns 0 if the block was freed
+   meanwhile. */
 static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     ds__arena *a = NULL;
     ds__mem_block *b = ds__find_live(x->start, 1, &a);

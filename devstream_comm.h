@@ -1377,8 +1377,8 @@ DS__SYMBOL(ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, 
                                   int64_t *shape))
 DS__SYMBOL(void *ds_tensor_address(const ds_tensor *tensor))
 
-/* Returns the link that points to the object, or the last link of its bucket. Expects ds__c.lock.
-   */
+/* Returns the link that points to the object, or the last link of its bucket. Expects
+   ds__c.lock. */
 static ds__tensor **ds__tensor_place(const void *t) {
     uintptr_t n = (uintptr_t)t >> 5;
     ds__tensor **at = &ds__c.bucket[(n ^ n >> 10) % DS__TENSOR_BUCKETS];
@@ -1399,8 +1399,8 @@ static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out
     return o != NULL;
 }
 
-/* Creates an object with the description `d`. Takes over one use of the storage, also on failure.
-   */
+/* Creates an object with the description `d`. Takes over one use of the storage, also on
+   failure. */
 static ds_result ds__tensor_create(const ds__dims *d, ds__storage *storage, unsigned flags,
                                    ds_tensor **out) {
     size_t n = (size_t)d->ndim;
@@ -3319,8 +3319,8 @@ static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, con
 }
 
 /* Reduces numbers first to end - 1 of f16 or bf16 if the first input or the result is f32, as in
-   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block.
-   */
+   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by
+   block. */
 static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end,
                                  int vector) {
     enum { NUMBERS = 256 };
@@ -4331,8 +4331,8 @@ static const unsigned char ds__comm_complex_products[5] = { 0, 0, 0, 1 + DS__COM
                                                             1 + DS__COMM_C128 };
 
 /* Returns the kind of a data type's numbers, and their count per element; -1: the reduction is not
-   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average.
-   */
+   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an
+   average. */
 static int ds__comm_kind(ds_dtype dtype, uint32_t *op, uint32_t divisor, uint64_t *per_element) {
     int complex = dtype.code == DS_CODE_COMPLEX;
     *per_element = complex && *op != DS__COMM_PRODUCT ? 2 : 1;
@@ -9692,8 +9692,8 @@ static void ds__flow_add(ds__draft *d, ds__extent part, ds__flow flow) {
     *f = flow;
 }
 
-/* Returns the path from the root of a tree to a node as a tree of its own, forwards or backwards.
-   */
+/* Returns the path from the root of a tree to a node as a tree of its own, forwards or
+   backwards. */
 static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
     int root = to;
     if (d->failed)
@@ -12274,8 +12274,8 @@ static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location 
     return (uint32_t)w->steps - 1;
 }
 
-/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes.
-   */
+/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no
+   bytes. */
 static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, ds__location src,
                                   size_t bytes) {
     uint32_t i = w->r < 0 || !bytes ? DS__NO_INDEX : ds__step_add(w, DS__STEP_COPY, lane, dst, src);
@@ -12465,8 +12465,8 @@ static uint32_t ds__copy_add_packed(ds__work *w, uint32_t lane, ds__operand dst,
 }
 
 /* Appends the steps of a copy on a lane, which is that of the source or of the destination. Shape
-   and data type are those of `shape`. Returns the last step; DS__NO_INDEX: none, or out of memory.
-   */
+   and data type are those of `shape`. Returns the last step; DS__NO_INDEX: none, or out of
+   memory. */
 static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__operand dst, ds__operand src,
                              const ds__dims *shape) {
     ds__moves m;
@@ -13506,8 +13506,8 @@ typedef struct ds__schedule {
     uint32_t *scratch; /* of each rank and of the host: its region */
 } ds__schedule;
 
-/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error.
-   */
+/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an
+   error. */
 __attribute__((format(printf, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
                                                                 ...) {
     char why[200];
@@ -14775,8 +14775,8 @@ static int ds__all_is_in_place(const ds__all *a, size_t i, int rule) {
     }
 }
 
-/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows it.
-   */
+/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows
+   it. */
 static ds_result ds__all_check_disjoint(const ds__all *a, int rule) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
@@ -14797,8 +14797,8 @@ static ds_result ds__all_check_reducible(const ds__all *a, ds_reduce_op op) {
     return r;
 }
 
-/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension 0.
-   */
+/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension
+   0. */
 static ds_result ds__all_check_sizes(const ds__participant *many, const char *words,
                                      const ds__participant *one, const char *other, size_t count) {
     int64_t n;

@@ -166,8 +166,8 @@ static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float
 #define DS__KERNEL_OPTIONS(name)
 #endif
 
-/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`.
-   */
+/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x)
+   {...}`. */
 #define DS_KERNEL_FN DS__DEVICE_FN
 /** Qualifies a table of constants that kernels read in both forms. */
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
@@ -1705,8 +1705,8 @@ DSDEF void(ds_kernel_block_overflow)(void) {
    Invariants: a definition is in the list exactly while `epoch` is that of the library's present
    start; then `kernel` is valid. The epoch is stored last, so a launch that reads it needs no lock.
    Locks: `making` guards the list and the creation; the driver is not called under it.
-   Threads: any. The list is emptied in ds_shutdown, while no other thread is inside of devstream.
-   */
+   Threads: any. The list is emptied in ds_shutdown, while no other thread is inside of
+   devstream. */
 
 static struct {
     ds__mutex making;

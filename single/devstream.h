@@ -5621,8 +5621,8 @@ static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float
 #define DS__KERNEL_OPTIONS(name)
 #endif
 
-/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`.
-   */
+/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x)
+   {...}`. */
 #define DS_KERNEL_FN DS__DEVICE_FN
 /** Qualifies a table of constants that kernels read in both forms. */
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
@@ -15688,8 +15688,8 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
    of proxies. ds__cpu_progress_for takes it, ds__cpu_progress_pass and ds__cpu_progress_unused do
    without it, and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's
    lock under it.
-   Threads: caller's threads and the watcher. ds__cpu_progress_pass runs on the owner of the stream.
-   */
+   Threads: caller's threads and the watcher. ds__cpu_progress_pass runs on the owner of the
+   stream. */
 
 /* The progress counter of a stream in a registry. */
 struct ds__cpu_progress {
@@ -34116,8 +34116,8 @@ static ds__mem_dev *ds__mem_device_at(int backend, int index) {
    every room. */
 static const ds__module ds__mem_module;
 
-/* Its address as ds__mem_dev.owner: several threads have allocated, so no thread owns the device.
-   */
+/* Its address as ds__mem_dev.owner: several threads have allocated, so no thread owns the
+   device. */
 static const char ds__no_owner;
 
 /* alloc/util.h - helpers of all rooms; labels.
@@ -35891,8 +35891,8 @@ static void ds__mem_limit(ds__mem_dev *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
-/* Sets whether ds_shutdown frees the pools now. If so, waits for graphs that release their pools.
-   */
+/* Sets whether ds_shutdown frees the pools now. If so, waits for graphs that release their
+   pools. */
 static void ds__mem_closing(int closing) {
     ds__mutex_lock(&ds__memory_state.leaving);
     ds__memory_state.closing = closing;
@@ -37655,8 +37655,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
     return n.held ? DS_NOT_READY : DS_OK;
 }
 
-/* Compares the statistics of a device, or of a pool (`only`), with the sums of blocks and segments.
-   */
+/* Compares the statistics of a device, or of a pool (`only`), with the sums of blocks and
+   segments. */
 static ds_result ds__validate_sums(ds__mem_dev *dev, ds__mem_pool *only,
                                    int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
     static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
@@ -38687,8 +38687,8 @@ static ds__mem_block *ds__segment_first_create(ds__arena *a, ds__segment *s) {
 }
 
 /* Takes a segment whose memory is the driver's again, and its only block, out of the arena.
-   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is locked.
-   */
+   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is
+   locked. */
 static void ds__segment_retire(ds__arena *a, ds__segment *s) {
     ds__segment_out(a, s);
     ds__mem_block_destroy(a, s->first);
@@ -38848,8 +38848,8 @@ static struct {
 } ds__rs = { .lock = DS__MUTEX_INIT };
 
 /* The functions of every resource made by devstream. resource_kinds.h defines the values, because
-   it uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource.
-   */
+   it uses the pools: a resource may allocate from a pool, and the upstream of a pool is a
+   resource. */
 static const ds_resource ds__res_made;
 
 /* Returns the record of a number, which stays until ds__res_unref; *out_live: its `live` before. If
@@ -38990,8 +38990,8 @@ static ds_result ds__inside_fail(void) {
     return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself");
 }
 
-/* Returns memory to the pool's upstream. All work on the memory is done. No spinning lock is held.
-   */
+/* Returns memory to the pool's upstream. All work on the memory is done. No spinning lock is
+   held. */
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__inside inside = { a->pool, ds__memory_thread.inside };
     ds__memory_thread.inside = &inside;
@@ -39125,8 +39125,8 @@ static size_t ds__plain_size(const ds__arena *a, int kind, size_t least) {
     return size > least ? size : least;
 }
 
-/* Takes `size` bytes from the pool's source, within the limits. On success the bytes are reserved.
-   */
+/* Takes `size` bytes from the pool's source, within the limits. On success the bytes are
+   reserved. */
 static ds_result ds__plain_take(ds__arena *a, size_t size, int *out_source, void **out_base) {
     ds_result r = ds__segment_reserve(a, size);
     if (r < 0)
@@ -39567,8 +39567,8 @@ static ds_result ds__direct_enqueue(ds__stream *s, ds__mem_block *b, int done) {
 }
 
 /* Gives a block of the driver's pool back in the order of a stream, behind the uses of the block.
-   If the stream cannot wait for the uses, they must be done: with `wait` the host waits for them.
-   */
+   If the stream cannot wait for the uses, they must be done: with `wait` the host waits for
+   them. */
 static ds_result ds__direct_put(ds__stream *s, ds__mem_block *b, int wait) {
     ds_result r = ds__direct_enqueue(s, b, 0);
     if (r != DS_OK && !ds__captures_open() &&
@@ -40976,8 +40976,8 @@ static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
     return !s->known || need <= s->free + back;
 }
 
-/* Advice if an open capture keeps memory from the request. Returns 0 if the reason does not apply.
-   */
+/* Advice if an open capture keeps memory from the request. Returns 0 if the reason does not
+   apply. */
 static int ds__oom_hint_capture(ds__oom_facts *s) {
     const ds_mem_config *c = ds__pool_policy(s->pool);
     if (!s->capturing || ds__oom_fits(s, 0, 0))
@@ -41161,8 +41161,8 @@ static void ds__oom_hint(ds__oom_facts *s) {
    if they do not fit.
    Locks: expects none. ds__oom_collect takes all locks of the device; the program's memory and
    log functions are called without a lock.
-   Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own page.
-   */
+   Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own
+   page. */
 
 /* A text of limited size. */
 typedef struct ds__oom_page {
@@ -41767,8 +41767,8 @@ static ds_result ds__direct_reserve(ds__wanted *q, int async, void **out) {
 }
 
 /* Takes the memory of a request from the driver. After a shortage caches of other backends are
-   emptied, and then the shortage callbacks are invoked, as in ds__fallback_serve. Errors are muted.
-   */
+   emptied, and then the shortage callbacks are invoked, as in ds__fallback_serve. Errors are
+   muted. */
 static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     ds__arena *a = q->a;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
@@ -42493,8 +42493,8 @@ static void ds__domain_freeze(ds__mem_dev *dev, ds__mem_pool *only, int stop) {
         }
 }
 
-/* Returns whether a device's policy may be set, and stores the copy of the policy. All is locked.
-   */
+/* Returns whether a device's policy may be set, and stores the copy of the policy. All is
+   locked. */
 static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) {
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
@@ -44148,8 +44148,8 @@ typedef struct ds__sindex_kind {
     uint64_t (*hash_of)(const ds__snap *s, uint32_t at);
 } ds__sindex_kind;
 
-/* Gives a hash table with `count` elements four times as many slots. Returns 0 without host memory.
-   */
+/* Gives a hash table with `count` elements four times as many slots. Returns 0 without host
+   memory. */
 static int ds__sindex_grow(const ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
                            size_t count) {
     size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
@@ -45814,8 +45814,8 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
 }
 
 /* Returns whether the uses of a block are done: the graphs of a capture are destroyed, or the event
-   is complete. Uses of failed streams are done; other errors do not tell whether the work is done.
-   */
+   is complete. Uses of failed streams are done; other errors do not tell whether the work is
+   done. */
 static int ds__pinned_done(const ds__stream_use *u) {
     for (; u; u = u->next) {
         if (u->hold) {
@@ -45884,8 +45884,8 @@ static size_t ds__pinned_batch_end(ds__arena *a, const ds__pinned_batch *x) {
 }
 
 /* Frees pending blocks whose uses are done, the oldest first, until `patience` blocks had open
-   uses; these are examined last the next time. Returns the number of freed blocks. No lock is held.
-   */
+   uses; these are examined last the next time. Returns the number of freed blocks. No lock is
+   held. */
 static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
     ds__pinned_batch x;
     size_t freed = 0;
@@ -45973,8 +45973,8 @@ static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     return r;
 }
 
-/* Frees the pending blocks whose uses are done, and gives cached segments back. Returns the bytes.
-   */
+/* Frees the pending blocks whose uses are done, and gives cached segments back. Returns the
+   bytes. */
 static size_t ds__pinned_flush(void) {
     size_t done = 0;
     for (int i = 0; i < 2; i++)
@@ -46417,8 +46417,8 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
                     DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left));
 }
 
-/* Returns the link to the entry of an enlarged block, or the end of its list. The record is locked.
-   */
+/* Returns the link to the entry of an enlarged block, or the end of its list. The record is
+   locked. */
 static ds__moved **ds__res_moved(ds__res *r, const void *ptr) {
     uintptr_t n = (uintptr_t)ptr >> 8;
     ds__moved **at = &r->moved[(n ^ n >> 6 ^ n >> 14) & 63];
@@ -47093,8 +47093,8 @@ static int ds__export_look(const void *ptr, ds__exported *x) {
     return 1;
 }
 
-/* Marks the block as exported and enters a new record. Returns 0 if the block was freed meanwhile.
-   */
+/* Marks the block as exported and enters a new record. Returns 0 if the block was freed
+   meanwhile. */
 static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     ds__arena *a = NULL;
     ds__mem_block *b = ds__find_live(x->start, 1, &a);
@@ -48126,8 +48126,8 @@ DS__SYMBOL(ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, 
                                   int64_t *shape))
 DS__SYMBOL(void *ds_tensor_address(const ds_tensor *tensor))
 
-/* Returns the link that points to the object, or the last link of its bucket. Expects ds__c.lock.
-   */
+/* Returns the link that points to the object, or the last link of its bucket. Expects
+   ds__c.lock. */
 static ds__tensor **ds__tensor_place(const void *t) {
     uintptr_t n = (uintptr_t)t >> 5;
     ds__tensor **at = &ds__c.bucket[(n ^ n >> 10) % DS__TENSOR_BUCKETS];
@@ -48148,8 +48148,8 @@ static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out
     return o != NULL;
 }
 
-/* Creates an object with the description `d`. Takes over one use of the storage, also on failure.
-   */
+/* Creates an object with the description `d`. Takes over one use of the storage, also on
+   failure. */
 static ds_result ds__tensor_create(const ds__dims *d, ds__storage *storage, unsigned flags,
                                    ds_tensor **out) {
     size_t n = (size_t)d->ndim;
@@ -50068,8 +50068,8 @@ static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, con
 }
 
 /* Reduces numbers first to end - 1 of f16 or bf16 if the first input or the result is f32, as in
-   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block.
-   */
+   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by
+   block. */
 static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end,
                                  int vector) {
     enum { NUMBERS = 256 };
@@ -51080,8 +51080,8 @@ static const unsigned char ds__comm_complex_products[5] = { 0, 0, 0, 1 + DS__COM
                                                             1 + DS__COMM_C128 };
 
 /* Returns the kind of a data type's numbers, and their count per element; -1: the reduction is not
-   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average.
-   */
+   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an
+   average. */
 static int ds__comm_kind(ds_dtype dtype, uint32_t *op, uint32_t divisor, uint64_t *per_element) {
     int complex = dtype.code == DS_CODE_COMPLEX;
     *per_element = complex && *op != DS__COMM_PRODUCT ? 2 : 1;
@@ -56441,8 +56441,8 @@ static void ds__flow_add(ds__draft *d, ds__extent part, ds__flow flow) {
     *f = flow;
 }
 
-/* Returns the path from the root of a tree to a node as a tree of its own, forwards or backwards.
-   */
+/* Returns the path from the root of a tree to a node as a tree of its own, forwards or
+   backwards. */
 static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
     int root = to;
     if (d->failed)
@@ -59023,8 +59023,8 @@ static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location 
     return (uint32_t)w->steps - 1;
 }
 
-/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes.
-   */
+/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no
+   bytes. */
 static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, ds__location src,
                                   size_t bytes) {
     uint32_t i = w->r < 0 || !bytes ? DS__NO_INDEX : ds__step_add(w, DS__STEP_COPY, lane, dst, src);
@@ -59214,8 +59214,8 @@ static uint32_t ds__copy_add_packed(ds__work *w, uint32_t lane, ds__operand dst,
 }
 
 /* Appends the steps of a copy on a lane, which is that of the source or of the destination. Shape
-   and data type are those of `shape`. Returns the last step; DS__NO_INDEX: none, or out of memory.
-   */
+   and data type are those of `shape`. Returns the last step; DS__NO_INDEX: none, or out of
+   memory. */
 static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__operand dst, ds__operand src,
                              const ds__dims *shape) {
     ds__moves m;
@@ -60255,8 +60255,8 @@ typedef struct ds__schedule {
     uint32_t *scratch; /* of each rank and of the host: its region */
 } ds__schedule;
 
-/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error.
-   */
+/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an
+   error. */
 __attribute__((format(printf, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
                                                                 ...) {
     char why[200];
@@ -61524,8 +61524,8 @@ static int ds__all_is_in_place(const ds__all *a, size_t i, int rule) {
     }
 }
 
-/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows it.
-   */
+/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows
+   it. */
 static ds_result ds__all_check_disjoint(const ds__all *a, int rule) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
@@ -61546,8 +61546,8 @@ static ds_result ds__all_check_reducible(const ds__all *a, ds_reduce_op op) {
     return r;
 }
 
-/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension 0.
-   */
+/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension
+   0. */
 static ds_result ds__all_check_sizes(const ds__participant *many, const char *words,
                                      const ds__participant *one, const char *other, size_t count) {
     int64_t n;
@@ -65685,8 +65685,8 @@ DSDEF void(ds_kernel_block_overflow)(void) {
    Invariants: a definition is in the list exactly while `epoch` is that of the library's present
    start; then `kernel` is valid. The epoch is stored last, so a launch that reads it needs no lock.
    Locks: `making` guards the list and the creation; the driver is not called under it.
-   Threads: any. The list is emptied in ds_shutdown, while no other thread is inside of devstream.
-   */
+   Threads: any. The list is emptied in ds_shutdown, while no other thread is inside of
+   devstream. */
 
 static struct {
     ds__mutex making;

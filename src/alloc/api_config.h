@@ -42,8 +42,8 @@ static void ds__domain_freeze(ds__mem_dev *dev, ds__mem_pool *only, int stop) {
         }
 }
 
-/* Returns whether a device's policy may be set, and stores the copy of the policy. All is locked.
-   */
+/* Returns whether a device's policy may be set, and stores the copy of the policy. All is
+   locked. */
 static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) {
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);

@@ -85,8 +85,8 @@ static ds_result ds__direct_reserve(ds__wanted *q, int async, void **out) {
 }
 
 /* Takes the memory of a request from the driver. After a shortage caches of other backends are
-   emptied, and then the shortage callbacks are invoked, as in ds__fallback_serve. Errors are muted.
-   */
+   emptied, and then the shortage callbacks are invoked, as in ds__fallback_serve. Errors are
+   muted. */
 static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     ds__arena *a = q->a;
     ds_result r = DS_ERR_OUT_OF_MEMORY;

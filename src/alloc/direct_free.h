@@ -64,8 +64,8 @@ static ds_result ds__direct_enqueue(ds__stream *s, ds__mem_block *b, int done) {
 }
 
 /* Gives a block of the driver's pool back in the order of a stream, behind the uses of the block.
-   If the stream cannot wait for the uses, they must be done: with `wait` the host waits for them.
-   */
+   If the stream cannot wait for the uses, they must be done: with `wait` the host waits for
+   them. */
 static ds_result ds__direct_put(ds__stream *s, ds__mem_block *b, int wait) {
     ds_result r = ds__direct_enqueue(s, b, 0);
     if (r != DS_OK && !ds__captures_open() &&

@@ -155,8 +155,8 @@ static int ds__export_look(const void *ptr, ds__exported *x) {
     return 1;
 }
 
-/* Marks the block as exported and enters a new record. Returns 0 if the block was freed meanwhile.
-   */
+/* Marks the block as exported and enters a new record. Returns 0 if the block was freed
+   meanwhile. */
 static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     ds__arena *a = NULL;
     ds__mem_block *b = ds__find_live(x->start, 1, &a);

@@ -57,8 +57,8 @@ static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
     return !s->known || need <= s->free + back;
 }
 
-/* Advice if an open capture keeps memory from the request. Returns 0 if the reason does not apply.
-   */
+/* Advice if an open capture keeps memory from the request. Returns 0 if the reason does not
+   apply. */
 static int ds__oom_hint_capture(ds__oom_facts *s) {
     const ds_mem_config *c = ds__pool_policy(s->pool);
     if (!s->capturing || ds__oom_fits(s, 0, 0))

@@ -10,8 +10,8 @@
    if they do not fit.
    Locks: expects none. ds__oom_collect takes all locks of the device; the program's memory and
    log functions are called without a lock.
-   Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own page.
-   */
+   Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own
+   page. */
 #ifndef DS__ALLOC_OOM_REPORT_H
 #define DS__ALLOC_OOM_REPORT_H
 

@@ -85,8 +85,8 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
 }
 
 /* Returns whether the uses of a block are done: the graphs of a capture are destroyed, or the event
-   is complete. Uses of failed streams are done; other errors do not tell whether the work is done.
-   */
+   is complete. Uses of failed streams are done; other errors do not tell whether the work is
+   done. */
 static int ds__pinned_done(const ds__stream_use *u) {
     for (; u; u = u->next) {
         if (u->hold) {
@@ -155,8 +155,8 @@ static size_t ds__pinned_batch_end(ds__arena *a, const ds__pinned_batch *x) {
 }
 
 /* Frees pending blocks whose uses are done, the oldest first, until `patience` blocks had open
-   uses; these are examined last the next time. Returns the number of freed blocks. No lock is held.
-   */
+   uses; these are examined last the next time. Returns the number of freed blocks. No lock is
+   held. */
 static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
     ds__pinned_batch x;
     size_t freed = 0;
@@ -244,8 +244,8 @@ static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     return r;
 }
 
-/* Frees the pending blocks whose uses are done, and gives cached segments back. Returns the bytes.
-   */
+/* Frees the pending blocks whose uses are done, and gives cached segments back. Returns the
+   bytes. */
 static size_t ds__pinned_flush(void) {
     size_t done = 0;
     for (int i = 0; i < 2; i++)

@@ -175,8 +175,8 @@ static void ds__mem_limit(ds__mem_dev *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
-/* Sets whether ds_shutdown frees the pools now. If so, waits for graphs that release their pools.
-   */
+/* Sets whether ds_shutdown frees the pools now. If so, waits for graphs that release their
+   pools. */
 static void ds__mem_closing(int closing) {
     ds__mutex_lock(&ds__memory_state.leaving);
     ds__memory_state.closing = closing;

@@ -83,8 +83,8 @@ static struct {
 } ds__rs = { .lock = DS__MUTEX_INIT };
 
 /* The functions of every resource made by devstream. resource_kinds.h defines the values, because
-   it uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource.
-   */
+   it uses the pools: a resource may allocate from a pool, and the upstream of a pool is a
+   resource. */
 static const ds_resource ds__res_made;
 
 /* Returns the record of a number, which stays until ds__res_unref; *out_live: its `live` before. If

@@ -71,8 +71,8 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
                     DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left));
 }
 
-/* Returns the link to the entry of an enlarged block, or the end of its list. The record is locked.
-   */
+/* Returns the link to the entry of an enlarged block, or the end of its list. The record is
+   locked. */
 static ds__moved **ds__res_moved(ds__res *r, const void *ptr) {
     uintptr_t n = (uintptr_t)ptr >> 8;
     ds__moved **at = &r->moved[(n ^ n >> 6 ^ n >> 14) & 63];

@@ -270,8 +270,8 @@ static ds__mem_block *ds__segment_first_create(ds__arena *a, ds__segment *s) {
 }
 
 /* Takes a segment whose memory is the driver's again, and its only block, out of the arena.
-   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is locked.
-   */
+   ds__segment_destroy and ds__segment_unreserve must follow without the lock. The arena is
+   locked. */
 static void ds__segment_retire(ds__arena *a, ds__segment *s) {
     ds__segment_out(a, s);
     ds__mem_block_destroy(a, s->first);

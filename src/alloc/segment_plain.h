@@ -42,8 +42,8 @@ static size_t ds__plain_size(const ds__arena *a, int kind, size_t least) {
     return size > least ? size : least;
 }
 
-/* Takes `size` bytes from the pool's source, within the limits. On success the bytes are reserved.
-   */
+/* Takes `size` bytes from the pool's source, within the limits. On success the bytes are
+   reserved. */
 static ds_result ds__plain_take(ds__arena *a, size_t size, int *out_source, void **out_base) {
     ds_result r = ds__segment_reserve(a, size);
     if (r < 0)

@@ -119,8 +119,8 @@ typedef struct ds__sindex_kind {
     uint64_t (*hash_of)(const ds__snap *s, uint32_t at);
 } ds__sindex_kind;
 
-/* Gives a hash table with `count` elements four times as many slots. Returns 0 without host memory.
-   */
+/* Gives a hash table with `count` elements four times as many slots. Returns 0 without host
+   memory. */
 static int ds__sindex_grow(const ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
                            size_t count) {
     size_t size = x->mask ? 4 * (x->mask + 1) : 1024;

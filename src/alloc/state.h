@@ -110,8 +110,8 @@ static ds__mem_dev *ds__mem_device_at(int backend, int index) {
    every room. */
 static const ds__module ds__mem_module;
 
-/* Its address as ds__mem_dev.owner: several threads have allocated, so no thread owns the device.
-   */
+/* Its address as ds__mem_dev.owner: several threads have allocated, so no thread owns the
+   device. */
 static const char ds__no_owner;
 
 #endif

@@ -43,8 +43,8 @@ static ds_result ds__inside_fail(void) {
     return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself");
 }
 
-/* Returns memory to the pool's upstream. All work on the memory is done. No spinning lock is held.
-   */
+/* Returns memory to the pool's upstream. All work on the memory is done. No spinning lock is
+   held. */
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__inside inside = { a->pool, ds__memory_thread.inside };
     ds__memory_thread.inside = &inside;

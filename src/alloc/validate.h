@@ -224,8 +224,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
     return n.held ? DS_NOT_READY : DS_OK;
 }
 
-/* Compares the statistics of a device, or of a pool (`only`), with the sums of blocks and segments.
-   */
+/* Compares the statistics of a device, or of a pool (`only`), with the sums of blocks and
+   segments. */
 static ds_result ds__validate_sums(ds__mem_dev *dev, ds__mem_pool *only,
                                    int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
     static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",

@@ -147,8 +147,8 @@ static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float
 #define DS__KERNEL_OPTIONS(name)
 #endif
 
-/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`.
-   */
+/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x)
+   {...}`. */
 #define DS_KERNEL_FN DS__DEVICE_FN
 /** Qualifies a table of constants that kernels read in both forms. */
 #define DS_KERNEL_CONST static DS__CONSTANT_ONLY const

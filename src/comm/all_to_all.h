@@ -127,8 +127,8 @@ static int ds__all_is_in_place(const ds__all *a, size_t i, int rule) {
     }
 }
 
-/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows it.
-   */
+/* Checks that the outputs share no memory with inputs, unless the rule (DS__IN_PLACE_*) allows
+   it. */
 static ds_result ds__all_check_disjoint(const ds__all *a, int rule) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
@@ -149,8 +149,8 @@ static ds_result ds__all_check_reducible(const ds__all *a, ds_reduce_op op) {
     return r;
 }
 
-/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension 0.
-   */
+/* Checks that the tensors `many` have `count` times the size of the tensors `one` in dimension
+   0. */
 static ds_result ds__all_check_sizes(const ds__participant *many, const char *words,
                                      const ds__participant *one, const char *other, size_t count) {
     int64_t n;

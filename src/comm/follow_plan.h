@@ -64,8 +64,8 @@ typedef struct ds__schedule {
     uint32_t *scratch; /* of each rank and of the host: its region */
 } ds__schedule;
 
-/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an error.
-   */
+/* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an
+   error. */
 __attribute__((format(printf, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
                                                                 ...) {
     char why[200];

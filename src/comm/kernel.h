@@ -211,8 +211,8 @@ static const unsigned char ds__comm_complex_products[5] = { 0, 0, 0, 1 + DS__COM
                                                             1 + DS__COMM_C128 };
 
 /* Returns the kind of a data type's numbers, and their count per element; -1: the reduction is not
-   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an average.
-   */
+   supported. For bool, sum and product become maximum and minimum. divisor: not 0 for an
+   average. */
 static int ds__comm_kind(ds_dtype dtype, uint32_t *op, uint32_t divisor, uint64_t *per_element) {
     int complex = dtype.code == DS_CODE_COMPLEX;
     *per_element = complex && *op != DS__COMM_PRODUCT ? 2 : 1;

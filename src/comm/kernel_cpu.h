@@ -31,8 +31,8 @@ static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, con
 }
 
 /* Reduces numbers first to end - 1 of f16 or bf16 if the first input or the result is f32, as in
-   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by block.
-   */
+   reductions of several launches. Widens the numbers, computes in f32 and narrows, block by
+   block. */
 static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end,
                                  int vector) {
     enum { NUMBERS = 256 };

@@ -138,8 +138,8 @@ static uint32_t ds__copy_add_packed(ds__work *w, uint32_t lane, ds__operand dst,
 }
 
 /* Appends the steps of a copy on a lane, which is that of the source or of the destination. Shape
-   and data type are those of `shape`. Returns the last step; DS__NO_INDEX: none, or out of memory.
-   */
+   and data type are those of `shape`. Returns the last step; DS__NO_INDEX: none, or out of
+   memory. */
 static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__operand dst, ds__operand src,
                              const ds__dims *shape) {
     ds__moves m;

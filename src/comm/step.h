@@ -298,8 +298,8 @@ static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location 
     return (uint32_t)w->steps - 1;
 }
 
-/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no bytes.
-   */
+/* Appends a copy of consecutive bytes. Returns the step; DS__NO_INDEX: out of memory, or no
+   bytes. */
 static uint32_t ds__step_copy_add(ds__work *w, uint32_t lane, ds__location dst, ds__location src,
                                   size_t bytes) {
     uint32_t i = w->r < 0 || !bytes ? DS__NO_INDEX : ds__step_add(w, DS__STEP_COPY, lane, dst, src);

@@ -24,8 +24,8 @@
    of proxies. ds__cpu_progress_for takes it, ds__cpu_progress_pass and ds__cpu_progress_unused do
    without it, and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's
    lock under it.
-   Threads: caller's threads and the watcher. ds__cpu_progress_pass runs on the owner of the stream.
-   */
+   Threads: caller's threads and the watcher. ds__cpu_progress_pass runs on the owner of the
+   stream. */
 #ifndef DS__CPU_SHARED_EVENT_H
 #define DS__CPU_SHARED_EVENT_H
 

@@ -6,8 +6,8 @@
    Invariants: a definition is in the list exactly while `epoch` is that of the library's present
    start; then `kernel` is valid. The epoch is stored last, so a launch that reads it needs no lock.
    Locks: `making` guards the list and the creation; the driver is not called under it.
-   Threads: any. The list is emptied in ds_shutdown, while no other thread is inside of devstream.
-   */
+   Threads: any. The list is emptied in ds_shutdown, while no other thread is inside of
+   devstream. */
 #ifndef DS__KERNEL_DEFINITION_H
 #define DS__KERNEL_DEFINITION_H
 

@@ -32,8 +32,8 @@ static void ds__flow_add(ds__draft *d, ds__extent part, ds__flow flow) {
     *f = flow;
 }
 
-/* Returns the path from the root of a tree to a node as a tree of its own, forwards or backwards.
-   */
+/* Returns the path from the root of a tree to a node as a tree of its own, forwards or
+   backwards. */
 static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
     int root = to;
     if (d->failed)

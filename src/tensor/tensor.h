@@ -27,8 +27,8 @@ DS__SYMBOL(ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, 
                                   int64_t *shape))
 DS__SYMBOL(void *ds_tensor_address(const ds_tensor *tensor))
 
-/* Returns the link that points to the object, or the last link of its bucket. Expects ds__c.lock.
-   */
+/* Returns the link that points to the object, or the last link of its bucket. Expects
+   ds__c.lock. */
 static ds__tensor **ds__tensor_place(const void *t) {
     uintptr_t n = (uintptr_t)t >> 5;
     ds__tensor **at = &ds__c.bucket[(n ^ n >> 10) % DS__TENSOR_BUCKETS];
@@ -49,8 +49,8 @@ static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out
     return o != NULL;
 }
 
-/* Creates an object with the description `d`. Takes over one use of the storage, also on failure.
-   */
+/* Creates an object with the description `d`. Takes over one use of the storage, also on
+   failure. */
 static ds_result ds__tensor_create(const ds__dims *d, ds__storage *storage, unsigned flags,
                                    ds_tensor **out) {
     size_t n = (size_t)d->ndim;
