@@ -401,9 +401,9 @@ static void step_defined_kernel(void) {
         return;
     size_t nx = PICK(sizes);
     size_t ny = PICK(sizes);
-    if (nx > 100 && ny < 2)
-        nx = 100; /* that many items would be run */
-    if (ny > 100 && nx < 2)
+    if (nx > 100 && ny < 3)
+        nx = 100; /* the items do not exceed size_t, so all would run */
+    if (ny > 100 && nx < 3)
         ny = 100;
     struct fuzz_add_args args = fuzz_add_pack(nx, ny, byte(), out);
     CALL(ds_kernel_def_launch(odd() ? NULL : &fuzz_add_def, stream, odd() ? NULL : &args.dsk__dims,
