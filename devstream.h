@@ -4417,8 +4417,8 @@ static void ds__host_free(void *ptr) {
 
 /* Makes room for `more` further elements in an array that has `count` elements, and room for *room.
    `array` is the address of the pointer to the array. Returns 0 without memory, and the array is as
-   before. An empty array gets 4 elements: the dependencies of a node then fit into malloc's smallest
-   chunk, which is 25 ns faster than the next one (capture of 1,000 launches). */
+   before. An empty array gets 4 elements: the dependencies of a node then fit into the smallest
+   chunk of malloc, which saves 25 ns per captured launch. */
 DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count, size_t more,
                                       size_t *room) {
     if (more <= *room - count)
