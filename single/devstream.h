@@ -5557,20 +5557,32 @@ static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float
 /* the CPU */
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 #define DS__DEVICE_FN static inline __attribute__((always_inline))
 #define DS__CONSTANT_ONLY
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
 /* Unless the program is compiled with -fno-math-errno, gcc sets errno for negative arguments of the
    builtin, and therefore generates no vector code. clang vectorizes the instruction below. */
 #if defined(__NO_MATH_ERRNO__) || !defined(__x86_64__)
 #define DS__SQRTF(x) __builtin_sqrtf(x)
 #define DS__SQRT(x) __builtin_sqrt(x)
 #else
-#define DS__SQRTF(x) _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)))
-#define DS__SQRT(x) _mm_cvtsd_f64(_mm_sqrt_sd(_mm_set_sd(0), _mm_set_sd(x)))
+typedef float ds__float4 __attribute__((vector_size(16)));
+typedef double ds__double2 __attribute__((vector_size(16)));
+
+/* The instruction by its builtin, since emmintrin.h would show macros of the C library. */
+DS__DEVICE_FN float ds__sqrt_float(float x) {
+    ds__float4 v = { x, 0.0f, 0.0f, 0.0f };
+    v = __builtin_ia32_sqrtss(v);
+    return v[0];
+}
+
+DS__DEVICE_FN double ds__sqrt_double(double x) {
+    ds__double2 v = { x, 0.0 };
+    v = __builtin_ia32_sqrtsd(v);
+    return v[0];
+}
+
+#define DS__SQRTF(x) ds__sqrt_float(x)
+#define DS__SQRT(x) ds__sqrt_double(x)
 #endif
 #define DS__FMAF(a, b, c) __builtin_fmaf(a, b, c)
 #define DS__FMA(a, b, c) __builtin_fma(a, b, c)
@@ -6563,7 +6575,7 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
     void *p = b->scratch + b->used;
     b->used += bytes;
 #ifdef DEVSTREAM_KERNEL_DEBUG
-    memset(p, 0xff, bytes); /* NaN, so reads of unwritten elements are noticed */
+    __builtin_memset(p, 0xff, bytes); /* NaN, so reads of unwritten elements are noticed */
 #endif
     return p;
 }

@@ -74,7 +74,7 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
     void *p = b->scratch + b->used;
     b->used += bytes;
 #ifdef DEVSTREAM_KERNEL_DEBUG
-    memset(p, 0xff, bytes); /* NaN, so reads of unwritten elements are noticed */
+    __builtin_memset(p, 0xff, bytes); /* NaN, so reads of unwritten elements are noticed */
 #endif
     return p;
 }
