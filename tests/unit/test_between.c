@@ -1287,6 +1287,7 @@ static void test_a_launch_of_fills_stays_out_of_a_new_capture(void **state) {
     in_every_way(launch_when_a_capture_begins);
 }
 
+#ifdef DEVSTREAM_CUDA
 static pthread_t drawer;
 
 static void *draw_sixteen(void *user) {
@@ -1300,7 +1301,6 @@ static void guest_draws(void) {
     nanosleep(&a_while, NULL); /* it may have to wait for this thread */
 }
 
-#ifdef DEVSTREAM_CUDA
 static void draw_while_cuda_begins(void) {
     ds_graph_exec x;
     where = ds_cuda(0);
