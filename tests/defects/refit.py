@@ -30,7 +30,10 @@ def applies(diff):
 def defects(path):
     """The defects of a file as [title, by, room, diff lines]."""
     found = []
-    for line in read(path)[1:]:
+    lines = read(path)
+    if not lines[0].startswith("Seeded defects of "):
+        sys.exit(path + ": the first line must be \"" + HEAD % "ROOM" + "\"")
+    for line in lines[1:]:
         if line.startswith("title: "):
             found.append([line[7:], "", "", []])
         elif line.startswith("by: ") and found and not found[-1][3]:
