@@ -10,6 +10,12 @@
 #ifndef DS__OS_OS_H
 #define DS__OS_OS_H
 
+/* The declarations for kernels have this pragma. Here it keeps the object independent of whether
+   they are read before or after this line. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
+
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #error "devstream is implemented for x86-64 and aarch64 only, so far"
 #endif
