@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "ptx_ranges.h"
 #include "standin/ptx.h"
 
 /* ---- the device's source on the host ---- */
@@ -50,12 +51,6 @@ static const char *const form_names[] = {
     "vectors of 32 bytes, native", "the device's source", "PTX"
 };
 
-typedef struct range {
-    const void *start;
-    size_t size;
-    int writable;
-} range;
-
 typedef struct memory {
     range range[DS__COMM_INPUTS + 1];
     int count;
@@ -63,15 +58,7 @@ typedef struct memory {
 
 static void *reach(void *user, uint64_t address, size_t size, int write) {
     const memory *m = user;
-    for (int i = 0; i < m->count; i++) {
-        uint64_t start = (uint64_t)(uintptr_t)m->range[i].start;
-        if (write && !m->range[i].writable)
-            continue;
-        if (address >= start && address - start <= m->range[i].size &&
-            size <= m->range[i].size - (size_t)(address - start))
-            return (void *)(uintptr_t)address;
-    }
-    return NULL;
+    return ranges_reach(m->range, m->count, address, size, write);
 }
 
 static ptx_module *modules[DS__COMM_KERNELS];

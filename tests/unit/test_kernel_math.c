@@ -13,6 +13,7 @@
 
 #include "kernel_math.h"
 #include "kernel_math_ptx.gen.h"
+#include "ptx_ranges.h"
 #include "standin/ptx.h"
 
 /* ---- the functions, as loops ---- */
@@ -34,27 +35,13 @@
 
 /* ---- PTX ---- */
 
-typedef struct range {
-    const void *start;
-    size_t size;
-    int writable;
-} range;
-
 typedef struct memory {
     range range[4];
 } memory;
 
 static void *reach(void *user, uint64_t address, size_t size, int write) {
     const memory *m = user;
-    for (int i = 0; i < 4; i++) {
-        uint64_t start = (uint64_t)(uintptr_t)m->range[i].start;
-        if (write && !m->range[i].writable)
-            continue;
-        if (address >= start && address - start <= m->range[i].size &&
-            size <= m->range[i].size - (size_t)(address - start))
-            return (void *)(uintptr_t)address;
-    }
-    return NULL;
+    return ranges_reach(m->range, 4, address, size, write);
 }
 
 static ptx_module *load_text(const char *text) {

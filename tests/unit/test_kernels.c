@@ -8,15 +8,10 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "ptx_ranges.h"
 #include "standin/ptx.h"
 
 enum { LARGEST = 4 * BLOCK };
-
-typedef struct range {
-    const void *start;
-    size_t size;
-    int writable;
-} range;
 
 typedef struct memory {
     range range[2];
@@ -24,15 +19,7 @@ typedef struct memory {
 
 static void *reach(void *user, uint64_t address, size_t size, int write) {
     const memory *m = user;
-    for (int i = 0; i < 2; i++) {
-        uint64_t start = (uint64_t)(uintptr_t)m->range[i].start;
-        if (write && !m->range[i].writable)
-            continue;
-        if (address >= start && address - start <= m->range[i].size &&
-            size <= m->range[i].size - (size_t)(address - start))
-            return (void *)(uintptr_t)address;
-    }
-    return NULL;
+    return ranges_reach(m->range, 2, address, size, write);
 }
 
 /* ---- launches ---- */
