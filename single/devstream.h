@@ -5560,7 +5560,8 @@ static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float
 #define DS__DEVICE_FN static inline __attribute__((always_inline))
 #define DS__CONSTANT_ONLY
 /* Unless the program is compiled with -fno-math-errno, gcc sets errno for negative arguments of the
-   builtin, and therefore generates no vector code. clang vectorizes the instruction below. */
+   builtin, and therefore generates no vector code. clang vectorizes the instruction below. It is
+   called without emmintrin.h, which would show macros of the C library. */
 #if defined(__NO_MATH_ERRNO__) || !defined(__x86_64__)
 #define DS__SQRTF(x) __builtin_sqrtf(x)
 #define DS__SQRT(x) __builtin_sqrt(x)
@@ -5568,7 +5569,6 @@ static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float
 typedef float ds__float4 __attribute__((vector_size(16)));
 typedef double ds__double2 __attribute__((vector_size(16)));
 
-/* The instruction by its builtin, since emmintrin.h would show macros of the C library. */
 DS__DEVICE_FN float ds__sqrt_float(float x) {
     ds__float4 v = { x, 0.0f, 0.0f, 0.0f };
     v = __builtin_ia32_sqrtss(v);
