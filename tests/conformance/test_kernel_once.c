@@ -204,7 +204,7 @@ static void atomics_expect(uint32_t n, uint32_t *words, int32_t *ints, uint64_t 
         words[3] &= ~(k & 0xf0u);
         words[4] |= k << 8;
         words[5] ^= mix;
-        ints[0] += (int32_t)mix / 2;
+        ints[0] = (int32_t)((uint32_t)ints[0] + (uint32_t)((int32_t)mix / 2)); // wraps as CUDA's
         ints[1] = (int32_t)mix < ints[1] ? (int32_t)mix : ints[1];
         ints[2] = (int32_t)mix > ints[2] ? (int32_t)mix : ints[2];
         longs[0] += high;
