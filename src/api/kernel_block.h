@@ -175,31 +175,38 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     DS__BLOCK_FUNCTION(name, __VA_ARGS__)
 
 /** Index of the thread in its block. Inside of thread loops only; elsewhere the name is not
-    declared. */
-#define DS_THREAD_X (dsk__x)
+    declared, and the compiler's error names DS_THREADS. */
+#define DS_THREAD_X (dsk__x_only_in_DS_THREADS)
 #ifdef DEVSTREAM_KERNEL_CHECK
-#define DS_THREAD_Y (dsk__x)
-#define DS_THREAD_Z (dsk__x)
-#define DS_THREAD_RANK (dsk__x)
+#define DS_THREAD_Y (dsk__x_only_in_DS_THREADS)
+#define DS_THREAD_Z (dsk__x_only_in_DS_THREADS)
+#define DS_THREAD_RANK (dsk__x_only_in_DS_THREADS)
 #else
 /** The same in y. */
-#define DS_THREAD_Y (dsk__y)
+#define DS_THREAD_Y (dsk__y_only_in_DS_THREADS)
 /** The same in z. */
-#define DS_THREAD_Z (dsk__z)
+#define DS_THREAD_Z (dsk__z_only_in_DS_THREADS)
 /** Number of the thread in its block, x fastest. */
-#define DS_THREAD_RANK ((dsk__z * dsk__b->threads[1] + dsk__y) * dsk__b->threads[0] + dsk__x)
+#define DS_THREAD_RANK                                                              \
+    ((dsk__z_only_in_DS_THREADS * dsk__b->threads[1] + dsk__y_only_in_DS_THREADS) * \
+         dsk__b->threads[0] +                                                       \
+     dsk__x_only_in_DS_THREADS)
 #endif
+/* A loop over the block's threads along an axis. */
+#define DS__AXIS(index, axis)      \
+    unsigned index = 0;            \
+    index < dsk__b->threads[axis]; \
+    index++
 /** Runs the following statement once per thread of the block, then waits for all threads. */
 #ifdef DEVSTREAM_KERNEL_CHECK
 /* For clang -fopenmp-simd -fsyntax-only, which refuses break, goto and return in such a loop. */
-#define DS_THREADS \
-    _Pragma("omp simd") for (unsigned dsk__x = 0; dsk__x < dsk__b->threads[0]; dsk__x++)
+#define DS_THREADS _Pragma("omp simd") for (DS__AXIS(dsk__x_only_in_DS_THREADS, 0))
 #else
-#define DS_THREADS                                                                          \
-    for (dsk__b->in_threads = 1; dsk__b->in_threads; dsk__b->in_threads = 0)                \
-        for (unsigned dsk__z = 0; dsk__z < dsk__b->threads[2]; dsk__z++)                    \
-            for (unsigned dsk__y = 0; dsk__y < dsk__b->threads[1]; dsk__y++)                \
-                DS__INDEPENDENT(unsigned dsk__x = 0; dsk__x < dsk__b->threads[0]; dsk__x++) \
+#define DS_THREADS                                                           \
+    for (dsk__b->in_threads = 1; dsk__b->in_threads; dsk__b->in_threads = 0) \
+        for (DS__AXIS(dsk__z_only_in_DS_THREADS, 2))                         \
+            for (DS__AXIS(dsk__y_only_in_DS_THREADS, 1))                     \
+                DS__INDEPENDENT(DS__AXIS(dsk__x_only_in_DS_THREADS, 0))      \
     for (int dsk__once = 1; dsk__once; dsk__once = 0)
 #endif
 /** Declares a value of each thread that lives across barriers: a register on a GPU, an array on the
