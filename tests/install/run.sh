@@ -107,6 +107,18 @@ t "so does the static one, but for hidden ones of NVTX where its header is found
 t "the tool for kernels is executable and finds the installed header" "
     command -v clang >/dev/null || exit 0
     usr/bin/devstream-kernels --ptx add.kernels.h && grep 'entry add' add.ptx"
+t "the tool for kernels names the rule of a wrong thread loop" "
+    command -v clang >/dev/null || exit 0
+    wrong() { # wrong WORDS BODY
+        echo '#include \"devstream_kernel.h\"' >wrong.kernels.h
+        echo \"DS_BLOCK_KERNEL_1D(wrong, 32, DS_WRITE(int, y, 32)) { \$2 }\" >>wrong.kernels.h
+        if usr/bin/devstream-kernels wrong.kernels.h 2>out; then return 1; fi
+        cat out && grep -F -e \"\$1\" out
+    }
+    for way in break return 'goto out'; do
+        wrong 'must not be left by break, goto or return' \"DS_THREADS { if (DS_THREAD_X) \$way; y[DS_THREAD_X] = 1; } out: ;\"
+    done
+    wrong only_in_DS_THREADS 'int at = DS_THREAD_X; DS_THREADS y[at] = 1;'"
 t "the shared library's soname is libdevstream.so.$series" "readelf -d usr/lib/libdevstream.so | grep 'SONAME.*\[libdevstream.so.$series\]'"
 
 # ---- pkg-config ----
