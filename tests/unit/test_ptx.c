@@ -1424,9 +1424,9 @@ static ptx_status status_of(const char *body, unsigned threads) {
 
 static void fails(const char *body, unsigned threads, ptx_status want, unsigned line,
                   const char *why) {
-    char begin[20];
+    char begin[50];
     ptx_status s = status_of(body, threads);
-    snprintf(begin, sizeof begin, "line %u, ", line);
+    snprintf(begin, sizeof begin, "kernel k, line %u of its PTX, ", line);
     if (s != want || strncmp(said, begin, strlen(begin)) || !strstr(said, why))
         fail_msg("%d: %s\nsaid of: %s", (int)s, said, body);
 }

@@ -4481,9 +4481,10 @@ static void explain(const run *r, char *error, size_t error_size) {
     for (unsigned l = 1; l < line; l++)
         s = strchr(s, '\n') + 1;
     s += strspn(s, " \t");
-    snprintf(error, error_size, "line %u, block (%u, %u, %u), thread (%u, %u, %u): %s: %.*s", line,
-             r->block[0], r->block[1], r->block[2], (unsigned)id[0], (unsigned)id[1],
-             (unsigned)id[2], r->why, (int)strcspn(s, "\r\n"), s);
+    snprintf(error, error_size,
+             "kernel %s, line %u of its PTX, block (%u, %u, %u), thread (%u, %u, %u): %s: %.*s",
+             r->f->name, line, r->block[0], r->block[1], r->block[2], (unsigned)id[0],
+             (unsigned)id[1], (unsigned)id[2], r->why, (int)strcspn(s, "\r\n"), s);
 }
 
 ptx_status ptx_run(const ptx_function *f, const ptx_launch *launch, char *error,

@@ -800,7 +800,7 @@ static void submit(op *o) {
 
 /* ---- running them ---- */
 
-static char kernel_error[256];
+static char kernel_error[512];
 
 static void poison(int index, int code) {
     int none = 0;
