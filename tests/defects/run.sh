@@ -75,7 +75,7 @@ tested() { # PART
     local object name
     for object in "$built"/tests/conformance/*.o "$built"/tests/support/*.o; do
         name=$(basename "$object" .o)
-        if [[ $room = src/api/* && -n $1 ]] && grep -qs "test_[a-z0-9_]*$1" "tests/conformance/$name.c"; then
+        if [[ ${room:-} = src/api/* && -n $1 ]] && grep -qs "test_[a-z0-9_]*$1" "tests/conformance/$name.c"; then
             compile -std=gnu11 -Itests/support -c "tests/conformance/$name.c" -o "$dir/$name.o" || return
             object=$dir/$name.o
         fi
