@@ -37,28 +37,6 @@ static void ds__write_page(ds__item_writer *k) {
         ds__item_writer_plain(k, ds__page_code[i]);
 }
 
-/* Makes the writer of a snapshot. Returns NULL without host memory. */
-static ds__item_writer *ds__item_writer_create(const ds__snap *s) {
-    ds__item_writer *k = ds__host_alloc(sizeof *k);
-    if (!k)
-        return NULL;
-    k->s = s;
-    k->text = ds__host_alloc((s->texts_count + 1) * sizeof *k->text);
-    k->frame = ds__host_alloc((s->frame_count + 1) * sizeof *k->frame);
-    if (k->text && k->frame)
-        return k;
-    ds__host_free(k->text);
-    ds__host_free(k->frame);
-    ds__host_free(k);
-    return NULL;
-}
-
-static void ds__item_writer_destroy(ds__item_writer *k) {
-    ds__host_free(k->text);
-    ds__host_free(k->frame);
-    ds__host_free(k);
-}
-
 /* Collects a snapshot and passes it to the writer. */
 static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_pool pool,
                                     ds_write_fn write_fn, void *user) {
@@ -72,12 +50,16 @@ static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_poo
     ds__snap *s = ds__snap_collect(flags, only);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
-    ds__item_writer *k = ds__item_writer_create(s);
+    size_t numbers = s->texts.count + s->frames.count + 2;
+    ds__item_writer *k = ds__host_alloc(sizeof *k + numbers * sizeof k->memo[0]);
     if (!k) {
         ds__snap_free(s);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     }
 
+    k->s = s;
+    k->text = k->memo;
+    k->frame = k->memo + s->texts.count + 1;
     k->out = (ds__text_writer){ .write_fn = write_fn, .user = user };
     k->pickle = format == DS_SNAPSHOT_PICKLE;
     if (format == DS_SNAPSHOT_HTML)
@@ -86,7 +68,7 @@ static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_poo
         ds__write_snapshot(k);
     ds__item_writer_flush(k);
     ds_result r = ds__text_writer_result(&k->out);
-    ds__item_writer_destroy(k);
+    ds__host_free(k);
     ds__snap_free(s);
     return r;
 }

@@ -199,11 +199,8 @@ static void ds__snap_free(ds__snap *s) {
     ds__host_free(s->segments);
     ds__host_free(s->blocks);
     ds__host_free(s->pools);
-    ds__host_free(s->frames);
-    ds__host_free(s->text);
-    ds__host_free(s->texts);
-    ds__host_free(s->text_index.slot);
-    ds__host_free(s->frame_index.slot);
+    ds__snap_set_deinit(&s->texts);
+    ds__snap_set_deinit(&s->frames);
     ds__host_free(s);
 }
 

@@ -103,13 +103,15 @@ typedef struct ds__item_writer {
         char close;
     } level[8]; /* close: ']' or '}' */
 
-    uint32_t memos;                /* the last memo number of the pickle */
-    uint32_t word[DS__WORD_COUNT]; /* memo numbers of words, texts and frames; 0: not written yet */
-    uint32_t *text;
-    uint32_t *frame;
+    uint32_t memos; /* the last memo number of the pickle */
     const ds__snap *s;
     size_t size;
     char buffer[16384];
+    /* memo numbers by word, text or frame; 0: not written yet */
+    uint32_t word[DS__WORD_COUNT];
+    uint32_t *text;
+    uint32_t *frame;
+    uint32_t memo[]; /* the elements of `text`, then those of `frame` */
 } ds__item_writer;
 
 /* Passes the buffer to the writer, unless the writer has stopped. */
@@ -243,25 +245,34 @@ static void ds__item_writer_item(ds__item_writer *k) {
         ds__item_writer_plain(k, n ? "e(" : "(");
 }
 
-/* Writes one of DS__WORDS. */
-static void ds__item_writer_word(ds__item_writer *k, int word) {
+/* Writes a string, in a pickle only once. */
+static void ds__item_writer_once(ds__item_writer *k, const char *text, uint32_t *memo) {
     if (!k->pickle) {
-        ds__item_writer_quoted(k, ds__words[word]);
+        ds__item_writer_quoted(k, text);
         return;
     }
-    if (ds__pickle_again(k, &k->word[word]))
+    if (ds__pickle_again(k, memo))
         return;
-    ds__pickle_text(k, ds__words[word]);
-    ds__pickle_keep(k, &k->word[word]);
+    ds__pickle_text(k, text);
+    ds__pickle_keep(k, memo);
+}
+
+/* Writes one of DS__WORDS. */
+static void ds__item_writer_word(ds__item_writer *k, int word) {
+    ds__item_writer_once(k, ds__words[word], &k->word[word]);
 }
 
 /* Writes the key of a value in a dictionary. */
-static void ds__item_writer_key(ds__item_writer *k, int word) {
+static void ds__item_writer_key_once(ds__item_writer *k, const char *key, uint32_t *memo) {
     if (!k->pickle && k->level[k->depth - 1].count++)
         ds__item_writer_byte(k, ',');
-    ds__item_writer_word(k, word);
+    ds__item_writer_once(k, key, memo);
     if (!k->pickle)
         ds__item_writer_byte(k, ':');
+}
+
+static void ds__item_writer_key(ds__item_writer *k, int word) {
+    ds__item_writer_key_once(k, ds__words[word], &k->word[word]);
 }
 
 /* Writes a number; in a pickle, numbers above INT64_MAX become INT64_MAX. */
@@ -292,29 +303,16 @@ static void ds__item_writer_int(ds__item_writer *k, uint64_t n) {
         ds__item_writer_byte(k, (int)(n >> 8 * i & 255));
 }
 
-/* Writes a text by its number in the snapshot. */
-static void ds__item_writer_text(ds__item_writer *k, uint32_t text) {
-    const char *string = ds__snap_string(k->s, text);
-    if (!k->pickle) {
-        ds__item_writer_quoted(k, string);
-        return;
-    }
-    if (text && ds__pickle_again(k, &k->text[text - 1]))
-        return;
-    ds__pickle_text(k, string);
-    if (text)
-        ds__pickle_keep(k, &k->text[text - 1]);
-}
-
 /* The following functions write a key and a value. */
 static void ds__put_int(ds__item_writer *k, int word, uint64_t n) {
     ds__item_writer_key(k, word);
     ds__item_writer_int(k, n);
 }
 
+/* Writes a text by its number in the snapshot. */
 static void ds__put_text(ds__item_writer *k, int word, uint32_t text) {
     ds__item_writer_key(k, word);
-    ds__item_writer_text(k, text);
+    ds__item_writer_once(k, ds__snap_string(k->s, text), &k->text[text]);
 }
 
 static void ds__put_word(ds__item_writer *k, int word, int value) {

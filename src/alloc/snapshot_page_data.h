@@ -36,14 +36,15 @@ static void ds__page_member(ds__item_writer *k, const char *name, uint64_t n) {
 static void ds__page_names(ds__item_writer *k) {
     const ds__snap *s = k->s;
     ds__item_writer_plain(k, ",\"texts\":[\"\"");
-    for (uint32_t i = 1; i <= s->texts_count; i++) {
+    for (uint32_t i = 1; i <= s->texts.count; i++) {
         ds__item_writer_byte(k, ',');
         ds__item_writer_quoted(k, ds__snap_string(s, i));
     }
     ds__item_writer_plain(k, "],\n\"frames\":[0,0,0"); /* file, line, label */
-    for (size_t i = 0; i < s->frame_count; i++)
-        ds__page_numbers(k, (uint64_t[]){ s->frames[i].file, s->frames[i].line, s->frames[i].name },
-                         3, 0);
+    for (uint32_t i = 1; i <= s->frames.count; i++) {
+        const ds__sframe *f = ds__snap_frame_at(s, i);
+        ds__page_numbers(k, (uint64_t[]){ f->file, f->line, f->name }, 3, 0);
+    }
     ds__item_writer_plain(k, "],\n\"pools\":["); /* id, label */
     for (size_t i = 0; i < s->pool_count; i++)
         ds__page_numbers(

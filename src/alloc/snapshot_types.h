@@ -1,7 +1,7 @@
 /* alloc/snapshot_types.h - collected data of a snapshot; texts and frames by number.
 
-   Defines the collected data of a snapshot (ds__snap) and the tables that store each text and
-   frame once. ds__snap_text and ds__snap_frame return the number of a text or a frame;
+   Defines the collected data of a snapshot (ds__snap) and the sets (ds__snap_set) that store each
+   text and frame once. ds__snap_text and ds__snap_frame return the number of a text or a frame;
    ds__snap_string returns a text.
 
    Invariants: Numbers of texts and frames begin at 1; 0 means none. Texts are valid UTF-8. If
@@ -65,11 +65,18 @@ typedef struct ds__sdevice {
     size_t count;
 } ds__sdevice;
 
-/* A hash table of texts or frames. */
-typedef struct ds__sindex {
-    uint32_t *slot; /* numbers of elements; 0: free */
+/* Strings of bytes, each stored once. Their numbers begin at 1. No string is the beginning of
+   another one: texts end with their 0, and frames have one size. */
+typedef struct ds__snap_set {
+    char *bytes;
+    size_t *at;   /* string n is at bytes[at[n - 1]], up to bytes[at[n]] */
+    size_t count; /* of strings */
+    size_t size;  /* of all strings */
+    size_t at_room;
+    size_t room;
+    uint32_t *slot; /* a hash table with the numbers of the strings; 0: free */
     size_t mask;    /* number of slots - 1 */
-} ds__sindex;
+} ds__snap_set;
 
 typedef struct ds__snap {
     int broken;           /* 1: out of host memory */
@@ -78,23 +85,14 @@ typedef struct ds__snap {
     ds__ssegment *segments;
     ds__sblock *blocks;
     ds__spool *pools;
-    ds__sframe *frames; /* from 1 */
-    char *text;
-    size_t *texts; /* starts of the texts in `text`; from 1 */
     size_t segment_count;
     size_t segment_room;
     size_t block_count;
     size_t block_room;
     size_t pool_count;
     size_t pool_room;
-    size_t frame_count;
-    size_t frame_room;
-    size_t text_size;
-    size_t text_room;
-    size_t texts_count;
-    size_t texts_room;
-    ds__sindex text_index;
-    ds__sindex frame_index;
+    ds__snap_set texts;
+    ds__snap_set frames; /* of ds__sframe */
 
     struct {
         const char *ptr;
@@ -113,25 +111,24 @@ typedef struct ds__snap {
     (!(s)->broken && ((s)->broken = !ds__array_reserve(&(s)->list, sizeof *(s)->list, (s)->count, \
                                                        1, &(s)->room)) == 0)
 
-/* The functions of a hash table: whether an element equals a key, and the hash of an element. */
-typedef struct ds__sindex_kind {
-    int (*same)(const ds__snap *s, uint32_t at, const void *key);
-    uint64_t (*hash_of)(const ds__snap *s, uint32_t at);
-} ds__sindex_kind;
+static uint64_t ds__snap_set_hash(const char *bytes, size_t size) {
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < size; i++)
+        h = (h ^ (unsigned char)bytes[i]) * 1099511628211u;
+    return h ^ h >> 32;
+}
 
-/* Gives a hash table with `count` elements four times as many slots. Returns 0 without host
-   memory. */
-static int ds__sindex_grow(const ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
-                           size_t count) {
+/* Gives the hash table four times as many slots. Returns 0 without host memory. */
+static int ds__snap_set_grow(ds__snap_set *x) {
     size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
     uint32_t *bigger = ds__host_alloc(size * sizeof *bigger);
     if (!bigger)
         return 0;
-    for (uint32_t i = 1; i <= count; i++) {
-        size_t at = kind->hash_of(s, i) & (size - 1);
+    for (size_t i = 0; i < x->count; i++) {
+        size_t at = ds__snap_set_hash(x->bytes + x->at[i], x->at[i + 1] - x->at[i]) & (size - 1);
         while (bigger[at])
             at = (at + 1) & (size - 1);
-        bigger[at] = i;
+        bigger[at] = (uint32_t)i + 1;
     }
     ds__host_free(x->slot);
     x->slot = bigger;
@@ -139,62 +136,58 @@ static int ds__sindex_grow(const ds__snap *s, ds__sindex *x, const ds__sindex_ki
     return 1;
 }
 
-/* Returns the slot of the element that equals the key, or the free slot for it. Returns NULL
-   without host memory, and the snapshot is broken. */
-static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
-                               size_t count, uint64_t hash, const void *key) {
-    if (2 * count >= x->mask && !ds__sindex_grow(s, x, kind, count)) {
-        s->broken = 1;
-        return NULL;
-    }
-    size_t at = hash & x->mask;
-    while (x->slot[at] && !kind->same(s, x->slot[at], key))
-        at = (at + 1) & x->mask;
-    return &x->slot[at];
+/* Appends a string, and returns its number. Returns 0 without host memory. */
+static uint32_t ds__snap_set_append(ds__snap_set *x, const void *bytes, size_t size) {
+    if (!ds__array_reserve(&x->bytes, 1, x->size, size, &x->room) ||
+        !ds__array_reserve(&x->at, sizeof *x->at, x->count, 2, &x->at_room))
+        return 0;
+    memcpy(x->bytes + x->size, bytes, size);
+    x->at[x->count++] = x->size;
+    x->size += size;
+    x->at[x->count] = x->size;
+    return (uint32_t)x->count;
 }
 
-static uint64_t ds__hash_text(const char *text) {
-    uint64_t h = 14695981039346656037u; /* FNV-1a */
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 1099511628211u;
-    return h ^ h >> 32;
+/* Returns the number of a string, which is copied at its first use. Returns 0 without host memory,
+   and the snapshot is broken. */
+static uint32_t ds__snap_set_number(ds__snap *s, ds__snap_set *x, const void *bytes, size_t size) {
+    if (2 * x->count >= x->mask && !ds__snap_set_grow(x)) {
+        s->broken = 1;
+        return 0;
+    }
+    size_t i = ds__snap_set_hash(bytes, size) & x->mask;
+    for (; x->slot[i]; i = (i + 1) & x->mask) {
+        size_t at = x->at[x->slot[i] - 1];
+        if (x->size - at >= size && !memcmp(x->bytes + at, bytes, size))
+            return x->slot[i];
+    }
+    x->slot[i] = ds__snap_set_append(x, bytes, size);
+    s->broken = !x->slot[i];
+    return x->slot[i];
+}
+
+static void ds__snap_set_deinit(ds__snap_set *x) {
+    ds__host_free(x->bytes);
+    ds__host_free(x->at);
+    ds__host_free(x->slot);
 }
 
 static const char *ds__snap_string(const ds__snap *s, uint32_t text) {
-    return text ? s->text + s->texts[text - 1] : "";
+    return text ? s->texts.bytes + s->texts.at[text - 1] : "";
 }
 
-static int ds__text_same(const ds__snap *s, uint32_t at, const void *key) {
-    return strcmp(ds__snap_string(s, at), key) == 0;
+/* Returns the frame with this number, from 1 on. */
+static const ds__sframe *ds__snap_frame_at(const ds__snap *s, uint32_t frame) {
+    return (const ds__sframe *)(const void *)s->frames.bytes + (frame - 1);
 }
 
-static uint64_t ds__text_hash(const ds__snap *s, uint32_t at) {
-    return ds__hash_text(ds__snap_string(s, at));
-}
-
-static const ds__sindex_kind ds__text_kind = { ds__text_same, ds__text_hash };
-
-/* Returns the number of a text, which is copied at its first use. Returns 0 for NULL, or without
-   host memory. */
+/* Returns the number of a text. Returns 0 for NULL, or without host memory. */
 static uint32_t ds__snap_text(ds__snap *s, const char *text) {
     char clean[2048];
     if (!text || s->broken)
         return 0;
-    size_t n = ds__utf8_copy(clean, sizeof clean, text) + 1;
-    uint32_t *slot = ds__snap_slot(s, &s->text_index, &ds__text_kind, s->texts_count,
-                                   ds__hash_text(clean), clean);
-    if (!slot || *slot)
-        return slot ? *slot : 0;
-    if (!DS__SNAP_MORE(s, texts, texts_count, texts_room))
-        return 0;
-    if (!ds__array_reserve(&s->text, 1, s->text_size, n, &s->text_room)) {
-        s->broken = 1;
-        return 0;
-    }
-    memcpy(s->text + s->text_size, clean, n);
-    s->texts[s->texts_count] = s->text_size;
-    s->text_size += n;
-    return *slot = (uint32_t)++s->texts_count;
+    size_t n = ds__utf8_copy(clean, sizeof clean, text);
+    return ds__snap_set_number(s, &s->texts, clean, n + 1);
 }
 
 /* As ds__snap_text, for a text that does not change before ds__snap_forget. Compares pointers
@@ -213,37 +206,14 @@ static void ds__snap_forget(ds__snap *s) {
     memset(s->recent, 0, sizeof s->recent);
 }
 
-static uint64_t ds__hash_frame(const ds__sframe *f) {
-    uint64_t h = (f->file * 0x9e3779b97f4a7c15u + f->line) * 0x9e3779b97f4a7c15u + f->name;
-    h *= 0x9e3779b97f4a7c15u;
-    return h ^ h >> 32;
-}
-
-static int ds__frame_same(const ds__snap *s, uint32_t at, const void *key) {
-    return memcmp(&s->frames[at - 1], key, sizeof(ds__sframe)) == 0;
-}
-
-static uint64_t ds__frame_hash(const ds__snap *s, uint32_t at) {
-    return ds__hash_frame(&s->frames[at - 1]);
-}
-
-static const ds__sindex_kind ds__frame_kind = { ds__frame_same, ds__frame_hash };
-
 /* Returns the number of a frame. Returns 0 if neither file nor label is known, or without host
    memory. */
 static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, const char *label) {
     ds__sframe f = { ds__snap_known(s, file), file ? line : 0,
                      ds__snap_known(s, label && *label ? label : NULL) };
-    if (!f.file && !f.name)
+    if (s->broken || (!f.file && !f.name))
         return 0;
-    uint32_t *slot =
-        ds__snap_slot(s, &s->frame_index, &ds__frame_kind, s->frame_count, ds__hash_frame(&f), &f);
-    if (!slot || *slot)
-        return slot ? *slot : 0;
-    if (!DS__SNAP_MORE(s, frames, frame_count, frame_room))
-        return 0;
-    s->frames[s->frame_count] = f;
-    return *slot = (uint32_t)++s->frame_count;
+    return ds__snap_set_number(s, &s->frames, &f, sizeof f);
 }
 
 #endif

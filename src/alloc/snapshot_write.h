@@ -33,11 +33,11 @@ static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
 /* Writes a list with one frame, or an empty list for frame 0. */
 static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
     ds__item_writer_key(k, DS__WORD_frames);
-    if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1]))
+    if (k->pickle && ds__pickle_again(k, &k->frame[frame]))
         return;
     ds__item_writer_open(k, '[');
     if (frame) {
-        const ds__sframe *f = &k->s->frames[frame - 1];
+        const ds__sframe *f = ds__snap_frame_at(k->s, frame);
         k->level[k->depth - 1].count++;
         if (k->pickle)
             ds__item_writer_byte(k, '(');
@@ -49,7 +49,7 @@ static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
     }
     ds__item_writer_close(k);
     if (k->pickle && frame)
-        ds__pickle_keep(k, &k->frame[frame - 1]);
+        ds__pickle_keep(k, &k->frame[frame]);
 }
 
 /* Returns a time of day in microseconds. */
@@ -130,12 +130,9 @@ static void ds__write_settings(ds__item_writer *k) {
     ds__item_writer_open(k, '{');
     for (unsigned i = 0; i < 16; i++) { /* the keys are sizes in MiB */
         char mib[8];
+        uint32_t memo = 0;
         snprintf(mib, sizeof mib, "%u", 1u << i);
-        if (i && !k->pickle)
-            ds__item_writer_byte(k, ',');
-        ds__item_writer_string(k, mib);
-        if (!k->pickle)
-            ds__item_writer_byte(k, ':');
+        ds__item_writer_key_once(k, mib, &memo);
         ds__item_writer_int(k, c->roundup_power2_divisions[i]
                                    ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
                                    : (uint64_t)0);
