@@ -211,23 +211,26 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
 
 DSDEF ds_result(ds_mem_add_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
     DS__ENTER("ds_mem_add_shortage_callback");
-    return ds__callback_add(&ds__memory_state.shortage, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_add(&ds__memory_state.shortage, &ds__memory_state.lock,
+                            (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_remove_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_shortage_callback");
-    return ds__callback_remove(&ds__memory_state.shortage,
+    return ds__callback_remove(&ds__memory_state.shortage, &ds__memory_state.lock,
                                (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_add_oom_callback)(ds_mem_oom_fn fn, void *user) {
     DS__ENTER("ds_mem_add_oom_callback");
-    return ds__callback_add(&ds__memory_state.oom, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_add(&ds__memory_state.oom, &ds__memory_state.lock,
+                            (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_oom_callback");
-    return ds__callback_remove(&ds__memory_state.oom, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_remove(&ds__memory_state.oom, &ds__memory_state.lock,
+                               (ds__callback){ (void (*)(void))fn, user });
 }
 
 #endif

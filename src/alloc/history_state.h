@@ -38,11 +38,6 @@ struct ds__config_remark {
     char text[256];
 };
 
-typedef struct ds__mem_observer {
-    ds_mem_event_fn fn;
-    void *user;
-} ds__mem_observer;
-
 static struct {
     ds__mutex lock; /* guards the members up to `watch`, and the sizes of all rings */
     int on;
@@ -56,10 +51,8 @@ static struct {
         ds__config_remark *last;
     } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-    ds__mutex watch; /* guards the members below */
-    ds__mem_observer *watchers;
-    size_t watcher_count;
-    size_t watcher_room;
+    ds__mutex watch;
+    ds__callback_list observers; /* ds_mem_event_fn, guarded by `watch` */
 } ds__history_state = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
 
 /* Runs a statement for each device that was used: `dev` is its record, ds__b its backend, ds__i its
@@ -105,8 +98,10 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
                            .pool = { e->pool } };
     ds__mutex_lock(&ds__history_state.watch);
     ds__callback_guard g = ds__callback_guard_begin();
-    for (size_t i = 0; i < ds__history_state.watcher_count; i++)
-        ds__history_state.watchers[i].fn(dev->device, &event, ds__history_state.watchers[i].user);
+    for (size_t i = 0; i < ds__history_state.observers.count; i++) {
+        const ds__callback *observer = &ds__history_state.observers.entries[i];
+        ((ds_mem_event_fn)observer->fn)(dev->device, &event, observer->user);
+    }
     ds__callback_guard_end(g);
     ds__mutex_unlock(&ds__history_state.watch);
 }
@@ -116,7 +111,7 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
 static void ds__history_apply(ds__mem_dev *dev) {
     ds__mutex_lock(&ds__history_state.watch);
     unsigned watch = (ds__history_state.on && dev->history_room ? ds__history_state.actions : 0) |
-                     (ds__history_state.watcher_count || ds__observer_is_set() ? DS__WATCHED : 0);
+                     (ds__history_state.observers.count || ds__observer_is_set() ? DS__WATCHED : 0);
     ds__mutex_unlock(&ds__history_state.watch);
     ds__spinlock_lock(&dev->history_lock);
     atomic_store(&dev->watch, watch);
