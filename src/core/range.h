@@ -8,8 +8,8 @@
    the first call, so ranges can stand anywhere.
 
    Invariants: levels belong to a thread. Open ranges and domains stand in tables of fixed size.
-   The word of a range holds whether it is open and its generation; of two threads that end a
-   range, one finds it. A thread that invokes the hook first counts itself in and reads the hook
+   The word of a range holds its state and its generation; of two threads that end a range, one
+   finds it open. A thread that invokes the hook first counts itself in and reads the hook
    again. So the thread that removes a hook can wait until no other thread is inside.
    Locks: ds__notes.lock guards the creation of domains and the initialisation of NVTX.
    ds__notes.hook_lock guards the exchange of the hook. They are separate, because a hook may
@@ -27,12 +27,13 @@
 
 enum { DS__RANGES = 4096 };
 
+/* The state of an entry for open ranges. `busy`: a thread writes or reads its members. */
+enum { DS__RANGE_FREE, DS__RANGE_BUSY, DS__RANGE_OPEN };
+
 typedef struct ds__open_range {
-    /* generation << 1 | 1 while it is open; its id is generation << 32 | index + 1 */
-    _Atomic uint64_t word;
-    _Atomic uint32_t next; /* index + 1 of the next spare one */
+    _Atomic uint64_t word; /* generation << 2 | state; the id is generation << 32 | index + 1 */
+    uint64_t native;       /* NVTX's id */
     uint32_t domain;
-    uint64_t native; /* NVTX's id */
 } ds__open_range;
 
 typedef struct ds__range_domain {
@@ -56,9 +57,7 @@ static struct {
     ds__mutex hook_lock;
     ds__range_watcher watcher[2];
     ds__range_domain domain[DS__DOMAINS];
-    _Atomic uint32_t used; /* the number of entries of `open` that were ever used */
-    /* the list of spare entries: index + 1 of the first one, and a count of changes << 32 */
-    _Atomic uint64_t spare;
+    _Atomic uint32_t next; /* the entry of `open` that is tried first */
     ds__open_range open[DS__RANGES];
 } ds__notes = { .lock = DS__MUTEX_INIT, .hook_lock = DS__MUTEX_INIT };
 

@@ -4,8 +4,8 @@
    ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
    ds__ranges_deinit ends all domains at shutdown.
 
-   Invariants: a range handle is its generation and its index + 1 in ds__notes.open. A closed
-   place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
+   Invariants: a range handle is its generation and its index + 1 in ds__notes.open. The search for
+   a free entry begins at the entry that was freed last, or behind the one that was taken last.
    Domain handles carry the generation of the domains, so ds_shutdown makes them stale. Ranges of
    the default domain stay open over ds_shutdown.
    Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_set_hook holds
@@ -60,29 +60,21 @@ static inline int ds__range_pop(const char *fn, ds_domain handle) {
     return *level;
 }
 
-/* Takes an entry for a range, which is not open yet. NULL: all entries are open. */
+/* Takes an entry for a range, busy with the next generation. NULL: no entry is free. */
 static ds__open_range *ds__range_place(void) {
-    uint64_t first = atomic_load(&ds__notes.spare);
-    while ((uint32_t)first) {
-        ds__open_range *o = &ds__notes.open[(uint32_t)first - 1];
-        /* the count shows that another thread has changed the list */
-        uint64_t rest = ((first >> 32) + 1) << 32 | atomic_load(&o->next);
-        if (atomic_compare_exchange_weak(&ds__notes.spare, &first, rest))
+    uint32_t first = atomic_load_explicit(&ds__notes.next, memory_order_relaxed);
+    for (uint32_t n = 0; n < DS__RANGES; n++) {
+        uint32_t i = (first + n) % DS__RANGES;
+        ds__open_range *o = &ds__notes.open[i];
+        uint64_t word = atomic_load(&o->word);
+        uint64_t generation = ((word >> 2) + 1) & UINT32_MAX;
+        if ((word & 3) == DS__RANGE_FREE &&
+            atomic_compare_exchange_strong(&o->word, &word, generation << 2 | DS__RANGE_BUSY)) {
+            atomic_store_explicit(&ds__notes.next, i + 1, memory_order_relaxed);
             return o;
+        }
     }
-    uint32_t n = atomic_load(&ds__notes.used);
-    while (n < DS__RANGES)
-        if (atomic_compare_exchange_weak(&ds__notes.used, &n, n + 1))
-            return &ds__notes.open[n];
     return NULL;
-}
-
-static void ds__range_place_over(ds__open_range *o) {
-    uint64_t first = atomic_load(&ds__notes.spare);
-    do
-        atomic_store(&o->next, (uint32_t)first);
-    while (!atomic_compare_exchange_weak(
-        &ds__notes.spare, &first, ((first >> 32) + 1) << 32 | (uint64_t)(o - ds__notes.open + 1)));
 }
 
 static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_range *out) {
@@ -100,9 +92,9 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
                               "%d ranges are open, the maximum; end some", (int)DS__RANGES);
     o->domain = (uint32_t)domain;
     o->native = ds__nvtx_range_start(ds__notes.domain[domain].native, d);
-    uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
+    uint64_t generation = atomic_load(&o->word) >> 2;
     out->id = generation << 32 | (uint64_t)(o - ds__notes.open + 1);
-    atomic_store(&o->word, generation << 1 | 1);
+    atomic_store(&o->word, generation << 2 | DS__RANGE_OPEN);
     if (ds__range_heard())
         ds__range_tell_of(DS_RANGE_START, d, (uint32_t)domain, 0, out->id, site);
     return DS_OK;
@@ -175,17 +167,19 @@ DSDEF ds_result(ds_range_start_with)(const ds_range_desc *desc, ds_range *out) {
 DSDEF ds_result(ds_range_end)(ds_range range) {
     ds_site site = ds__site_take(&ds__tls);
     uint32_t index = (uint32_t)range.id;
-    uint64_t word = range.id >> 32 << 1 | 1;
+    uint64_t generation = range.id >> 32;
+    uint64_t word = generation << 2 | DS__RANGE_OPEN;
     if (!index || index > DS__RANGES ||
         !atomic_compare_exchange_strong(&ds__notes.open[index - 1].word, &word,
-                                        word & ~(uint64_t)1))
+                                        generation << 2 | DS__RANGE_BUSY))
         return ds__range_fail("ds_range_end", site, DS_ERR_INVALID_HANDLE, "%s",
                               range.id ? "the range has ended already, or was never started"
                                        : "no range was given (the handle is zero)");
     ds__open_range *o = &ds__notes.open[index - 1];
     uint32_t domain = o->domain;
     ds__nvtx_range_end(ds__notes.domain[domain].native, o->native);
-    ds__range_place_over(o);
+    atomic_store(&o->word, generation << 2 | DS__RANGE_FREE);
+    atomic_store_explicit(&ds__notes.next, index - 1, memory_order_relaxed);
     if (ds__range_heard()) {
         ds_range_desc d = { 0 };
         if (domain)
@@ -286,13 +280,11 @@ static void ds__tell_device_label(ds_device device, const char *label) {
 
 /* At shutdown: domains end, with the ranges in them. */
 static void ds__ranges_deinit(void) {
-    for (uint32_t i = 0; i < atomic_load(&ds__notes.used); i++) {
+    for (uint32_t i = 0; i < DS__RANGES; i++) {
         ds__open_range *o = &ds__notes.open[i];
         uint64_t word = atomic_load(&o->word);
-        if (!(word & 1) || !o->domain)
-            continue;
-        atomic_store(&o->word, word & ~(uint64_t)1);
-        ds__range_place_over(o);
+        if ((word & 3) == DS__RANGE_OPEN && o->domain)
+            atomic_store(&o->word, word >> 2 << 2 | DS__RANGE_FREE);
     }
     for (uint32_t i = 1; i <= atomic_load(&ds__notes.domains); i++)
         ds__nvtx_domain_destroy(ds__notes.domain[i].native);
