@@ -1,7 +1,7 @@
 /* alloc/config.h - allocator options: presets, checks, sizes.
 
-   Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy, and
-   checks configurations (ds__config_check). ds__config_round_size, ds__config_segment_size and
+   Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy. Lists the
+   options (ds__config_options), and checks configurations (ds__config_check). ds__config_round_size, ds__config_segment_size and
    ds__config_reserve_size compute from a configuration the sizes of blocks, of plain segments and
    of reserved address space.
 
@@ -52,6 +52,80 @@ DSDEF ds_mem_config(ds_mem_config_cupy)(void) {
     c.poll_on_alloc = 0;
     return c;
 }
+
+enum {
+    DS__IS_BOOL,
+    DS__IS_MB,
+    DS__IS_BYTES,
+    DS__IS_COUNT,
+    DS__IS_CHOICE,
+    DS__IS_OPEN,
+    DS__IS_CLOSED,
+    DS__IS_DIVISIONS,
+    DS__IS_RESERVE,
+    DS__IS_LIMIT,
+    DS__IS_PRESET,
+    DS__IS_FIXED /* only the value that devstream implements */
+};
+
+typedef struct ds__config_option {
+    const char *name;
+    int kind;
+    size_t offset;
+    uint64_t low;  /* MB, bytes, count: the smallest value */
+    uint64_t high; /* MB, bytes, count: the largest value; bool, choice: the largest number */
+    /* DS__IS_CHOICE: the choices in the order of their numbers, each with a bar behind it.
+       DS__IS_FIXED: the only value, a bar, and the reason */
+    const char *choices;
+} ds__config_option;
+
+#define DS__AT(member) offsetof(ds_mem_config, member)
+static const ds__config_option ds__config_options[] = {
+    { "preset", DS__IS_PRESET, 0, 0, 0, "default|torch|cupy|" },
+    { "backend", DS__IS_CHOICE, DS__AT(backend), 0, DS_MEM_UNCACHED,
+      "native|cudaMallocAsync|uncached|" },
+    { "max_split_size_mb", DS__IS_MB, DS__AT(max_split_size), 1, UINT64_MAX, NULL },
+    { "max_non_split_rounding_mb", DS__IS_MB, DS__AT(max_non_split_rounding), 1, UINT64_MAX, NULL },
+    { "large_segment_size_mb", DS__IS_MB, DS__AT(large_segment_size), 2, 1 << 20, NULL },
+    { "garbage_collection_threshold", DS__IS_OPEN, DS__AT(garbage_collection_threshold), 0, 0,
+      NULL },
+    { "roundup_power2_divisions", DS__IS_DIVISIONS, 0, 0, 0, NULL },
+    { "expandable_segments", DS__IS_BOOL, DS__AT(expandable_segments), 0, 1, NULL },
+    { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0,
+      NULL },
+    { "expandable_segments_reserve_by_class", DS__IS_FIXED, 0, 0, 0,
+      "|streams have no classes; use expandable_segments_reserve" },
+    { "release_lock_on_cudamalloc", DS__IS_FIXED, 0, 0, 0,
+      "True|the driver is always called without a lock that other streams need" },
+    { "per_process_memory_fraction", DS__IS_CLOSED, DS__AT(memory_fraction), 0, 0, NULL },
+    { "throw_on_cudamalloc_oom", DS__IS_BOOL, DS__AT(throw_on_cudamalloc_oom), 0, 1, NULL },
+    { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse),
+      0, 1, NULL },
+    { "pinned_use_cuda_host_register", DS__IS_BOOL, DS__AT(pinned_use_cuda_host_register), 0, 1,
+      NULL },
+    { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128,
+      NULL },
+    { "pinned_use_background_threads", DS__IS_FIXED, 0, 0, 0,
+      "False|events are queried at allocations, without a thread" },
+    { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20,
+      NULL },
+    { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX,
+      NULL },
+    { "pinned_max_cached_size_mb", DS__IS_MB, DS__AT(pinned_max_cached_size), 0, UINT64_MAX, NULL },
+    { "pinned_free_catch_all", DS__IS_FIXED, 0, 0, 0,
+      "False|an error of the driver at a free is always reported" },
+    { "reuse", DS__IS_CHOICE, DS__AT(reuse), 0, DS_REUSE_ALWAYS, "never|on_shortage|always|" },
+    { "statistics", DS__IS_CHOICE, DS__AT(statistics), 0, DS_STATISTICS_CURRENT, "full|current|" },
+    { "limit", DS__IS_LIMIT, 0, 0, 0, NULL },
+    { "debug", DS__IS_CHOICE, DS__AT(debug), 0, 2, "0|1|2|" },
+    { "poison", DS__IS_BOOL, DS__AT(poison), 0, 1, NULL },
+    { "guard_bytes", DS__IS_BYTES, DS__AT(guard_bytes), 0, 1 << 30, NULL },
+    { "segment_growth", DS__IS_COUNT, DS__AT(segment_growth), 0, UINT32_MAX, NULL },
+    { "single_pool", DS__IS_BOOL, DS__AT(single_pool), 0, 1, NULL },
+    { "best_fit_by_address", DS__IS_BOOL, DS__AT(best_fit_by_address), 0, 1, NULL },
+    { "poll_on_alloc", DS__IS_BOOL, DS__AT(poll_on_alloc), 0, 1, NULL }
+};
+#define DS__OPTIONS (sizeof ds__config_options / sizeof ds__config_options[0])
 
 #define DS__LARGEST_DIVISIONS 64 /* 1 + log2 of 2^63 */
 /* expandable_segments_reserve: values from here on are bytes, smaller ones a multiple */
@@ -111,28 +185,14 @@ DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
     DS__REQUIRE_RESERVED("ds_mem_config", c);
 
-    const struct {
-        const char *name;
-        int value;
-        int largest;
-    } choices[] = { { "backend", c->backend, DS_MEM_UNCACHED },
-                    { "expandable_segments", c->expandable_segments, 1 },
-                    { "best_fit_by_address", c->best_fit_by_address, 1 },
-                    { "single_pool", c->single_pool, 1 },
-                    { "reuse", c->reuse, DS_REUSE_ALWAYS },
-                    { "poll_on_alloc", c->poll_on_alloc, 1 },
-                    { "statistics", c->statistics, DS_STATISTICS_CURRENT },
-                    { "debug", c->debug, 2 },
-                    { "poison", c->poison, 1 },
-                    { "throw_on_cudamalloc_oom", c->throw_on_cudamalloc_oom, 1 },
-                    { "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse,
-                      1 },
-                    { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 } };
-
-    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
-        DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest,
-                    "%s is %d; it must be from 0 to %d", choices[i].name, choices[i].value,
-                    choices[i].largest);
+    for (size_t i = 0; i < DS__OPTIONS; i++) {
+        const ds__config_option *o = &ds__config_options[i];
+        int value = 0;
+        if (o->kind == DS__IS_BOOL || o->kind == DS__IS_CHOICE)
+            memcpy(&value, (const char *)c + o->offset, sizeof value);
+        DS__REQUIRE(value >= 0 && (unsigned)value <= o->high, "%s is %d; it must be from 0 to %d",
+                    o->name, value, (int)o->high);
+    }
     ds_result r = ds__config_check_sizes(c);
     return r < 0 ? r : ds__config_check_numbers(c);
 }

@@ -1,8 +1,8 @@
 /* alloc/config_text.h - allocator options as text.
 
    Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
-   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
-   lists the options. config_token.h splits the text into tokens.
+   and ds_mem_config_parse. ds__config_read applies a text to a configuration; config_token.h splits
+   the text into tokens.
 
    Invariants: On an error the configuration is unchanged. As in PyTorch, each text first resets
    max_split_size, garbage_collection_threshold and roundup_power2_divisions. The option `preset`
@@ -132,79 +132,6 @@ static ds_result ds__config_read_limit(ds__config_text *t, ds_mem_config *c) {
     c->memory_fraction = 1;
     return DS_OK;
 }
-
-enum {
-    DS__IS_BOOL,
-    DS__IS_MB,
-    DS__IS_BYTES,
-    DS__IS_COUNT,
-    DS__IS_CHOICE,
-    DS__IS_OPEN,
-    DS__IS_CLOSED,
-    DS__IS_DIVISIONS,
-    DS__IS_RESERVE,
-    DS__IS_LIMIT,
-    DS__IS_PRESET,
-    DS__IS_FIXED /* only the value that devstream implements */
-};
-
-typedef struct ds__config_option {
-    const char *name;
-    int kind;
-    size_t offset;
-    uint64_t low;  /* MB, bytes, count: the smallest value */
-    uint64_t high; /* MB, bytes, count: the largest value */
-    /* DS__IS_CHOICE: the choices in the order of their numbers, each with a bar behind it.
-       DS__IS_FIXED: the only value, a bar, and the reason */
-    const char *choices;
-} ds__config_option;
-
-#define DS__AT(member) offsetof(ds_mem_config, member)
-static const ds__config_option ds__config_options[] = {
-    { "preset", DS__IS_PRESET, 0, 0, 0, "default|torch|cupy|" },
-    { "backend", DS__IS_CHOICE, DS__AT(backend), 0, 0, "native|cudaMallocAsync|uncached|" },
-    { "max_split_size_mb", DS__IS_MB, DS__AT(max_split_size), 1, UINT64_MAX, NULL },
-    { "max_non_split_rounding_mb", DS__IS_MB, DS__AT(max_non_split_rounding), 1, UINT64_MAX, NULL },
-    { "large_segment_size_mb", DS__IS_MB, DS__AT(large_segment_size), 2, 1 << 20, NULL },
-    { "garbage_collection_threshold", DS__IS_OPEN, DS__AT(garbage_collection_threshold), 0, 0,
-      NULL },
-    { "roundup_power2_divisions", DS__IS_DIVISIONS, 0, 0, 0, NULL },
-    { "expandable_segments", DS__IS_BOOL, DS__AT(expandable_segments), 0, 0, NULL },
-    { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0,
-      NULL },
-    { "expandable_segments_reserve_by_class", DS__IS_FIXED, 0, 0, 0,
-      "|streams have no classes; use expandable_segments_reserve" },
-    { "release_lock_on_cudamalloc", DS__IS_FIXED, 0, 0, 0,
-      "True|the driver is always called without a lock that other streams need" },
-    { "per_process_memory_fraction", DS__IS_CLOSED, DS__AT(memory_fraction), 0, 0, NULL },
-    { "throw_on_cudamalloc_oom", DS__IS_BOOL, DS__AT(throw_on_cudamalloc_oom), 0, 0, NULL },
-    { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse),
-      0, 0, NULL },
-    { "pinned_use_cuda_host_register", DS__IS_BOOL, DS__AT(pinned_use_cuda_host_register), 0, 0,
-      NULL },
-    { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128,
-      NULL },
-    { "pinned_use_background_threads", DS__IS_FIXED, 0, 0, 0,
-      "False|events are queried at allocations, without a thread" },
-    { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20,
-      NULL },
-    { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX,
-      NULL },
-    { "pinned_max_cached_size_mb", DS__IS_MB, DS__AT(pinned_max_cached_size), 0, UINT64_MAX, NULL },
-    { "pinned_free_catch_all", DS__IS_FIXED, 0, 0, 0,
-      "False|an error of the driver at a free is always reported" },
-    { "reuse", DS__IS_CHOICE, DS__AT(reuse), 0, 0, "never|on_shortage|always|" },
-    { "statistics", DS__IS_CHOICE, DS__AT(statistics), 0, 0, "full|current|" },
-    { "limit", DS__IS_LIMIT, 0, 0, 0, NULL },
-    { "debug", DS__IS_CHOICE, DS__AT(debug), 0, 0, "0|1|2|" },
-    { "poison", DS__IS_BOOL, DS__AT(poison), 0, 0, NULL },
-    { "guard_bytes", DS__IS_BYTES, DS__AT(guard_bytes), 0, 1 << 30, NULL },
-    { "segment_growth", DS__IS_COUNT, DS__AT(segment_growth), 0, UINT32_MAX, NULL },
-    { "single_pool", DS__IS_BOOL, DS__AT(single_pool), 0, 0, NULL },
-    { "best_fit_by_address", DS__IS_BOOL, DS__AT(best_fit_by_address), 0, 0, NULL },
-    { "poll_on_alloc", DS__IS_BOOL, DS__AT(poll_on_alloc), 0, 0, NULL }
-};
-#define DS__OPTIONS (sizeof ds__config_options / sizeof ds__config_options[0])
 
 /* Returns the Levenshtein distance of two words: letters to add, remove or change. */
 static unsigned ds__config_word_distance(const char *a, const char *b) {

@@ -114,30 +114,6 @@ static int ds__config_is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-/* Parses digits with at most one point, as *out_n / 10^*out_places. Digits that *out_n cannot hold
-   only count for the places. Returns the number of characters, or 0 without a digit. */
-static size_t ds__config_digits_parse(const char *word, uint64_t *out_n, int *out_places) {
-    int digits = 0;
-    int point = 0;
-    size_t i = 0;
-    *out_n = 0;
-    *out_places = 0;
-    for (; ds__config_is_digit(word[i]) || (word[i] == '.' && !point); i++) {
-        if (word[i] == '.') {
-            point = 1;
-            continue;
-        }
-        digits++;
-        if (*out_n < UINT64_MAX / 10 - 1) {
-            *out_n = *out_n * 10 + (uint64_t)(word[i] - '0');
-            *out_places += point;
-        } else {
-            *out_places -= !point;
-        }
-    }
-    return digits ? i : 0;
-}
-
 /* Parses an exponent such as e-1. Returns the number of characters, or 0 if there is none. */
 static size_t ds__config_exponent_parse(const char *word, int *out) {
     int exponent = 0;
@@ -160,16 +136,26 @@ static size_t ds__config_exponent_parse(const char *word, int *out) {
 /* Parses 12, 0.5, .5, or 5e-1, in all locales. Returns the number of characters, or 0 if there is
    no number. Numbers of up to 15 digits have the value that C gives them. */
 static size_t ds__config_real_parse(const char *word, double *out) {
-    uint64_t n;
-    int places;
+    double value = 0;
+    double scale = 1;
+    int digits = 0;
+    int places = 0;
     int exponent;
-    size_t i = ds__config_digits_parse(word, &n, &places);
-    if (!i)
+    const char *point = NULL;
+    size_t i = 0;
+    for (; ds__config_is_digit(word[i]) || (word[i] == '.' && !point); i++) {
+        if (word[i] == '.') {
+            point = word + i;
+            continue;
+        }
+        value = value * 10 + (word[i] - '0');
+        digits++;
+        places += point != NULL;
+    }
+    if (!digits)
         return 0;
     i += ds__config_exponent_parse(word + i, &exponent);
     places -= exponent;
-    double scale = 1;
-    double value = (double)n;
     for (int k = places < 0 ? -places : places; k > 0 && scale < 1e300; k--)
         scale *= 10;
     *out = places < 0 ? value * scale : value / scale;
