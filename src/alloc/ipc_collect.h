@@ -5,7 +5,7 @@
    records.
 
    Invariants: A record in `limbo` leaves the list only without leases; then its slot and event
-   are released and its block becomes free or pending. With DS__COLLECT_BY_THE_WAY, a
+   are released and its block, if the record has one, becomes free or pending. With DS__COLLECT_BY_THE_WAY, a
    limbo of 32 blocks or more is examined no more than once per millisecond. More than 1,000
    blocks in `limbo` cause one warning.
    Locks: ds__share_collect_now tries to take ds__share.mutex; only ds_mem_ipc_collect waits for
@@ -28,18 +28,16 @@ static ds__ipc_export *ds__share_sort(void) {
     ds__ipc_export *ready = NULL;
     ds__got_collect(0);
     ds__spinlock_lock(&ds__share.lock);
-    ds__ipc_export *over = ds__share.over;
     ds__ipc_export *limbo = ds__share.limbo;
-    ds__share.over = ds__share.limbo = NULL;
+    ds__share.limbo = NULL;
     ds__spinlock_unlock(&ds__share.lock);
-    while (over) {
-        ds__ipc_export *s = over;
-        over = s->next;
-        ds__ipc_export_end(s);
-    }
     while (limbo) {
         ds__ipc_export *s = limbo;
         limbo = s->next;
+        if (!s->block) {
+            ds__ipc_export_end(s);
+            continue;
+        }
         if (!ds__export_slot_leased(s->slot, 1)) {
             ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
@@ -122,7 +120,6 @@ static void ds__share_shutdown(void) {
     for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
         ds__ipc_exports_deinit(&ds__share.bucket[i]);
     ds__ipc_exports_deinit(&ds__share.limbo);
-    ds__ipc_exports_deinit(&ds__share.over);
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
     ds__mutex_unlock(&ds__share.mutex);

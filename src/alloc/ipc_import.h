@@ -46,7 +46,7 @@ static ds_result ds__guest_open(ds__guest *q) {
                         "the memory is not of a %s device and cannot be imported on one",
                         ds__type_name(q->device.type));
     q->size = (size_t)facts->size;
-    ds_result r = ds__shared_segment_open(q->device, facts->handle, q->size, &base);
+    ds_result r = ds__shared_segment_create(q->device, facts->handle, q->size, &base);
     q->base = base;
     return r;
 }
@@ -115,44 +115,29 @@ static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const d
     return NULL;
 }
 
-/* Checks that the handle's pointer is inside of the block. */
-static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
-    DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
-                (unsigned long long)p->inner, size);
-    return DS_OK;
-}
-
 /* Makes a record of an import: takes the lease of the block, and opens its segment. ds__share.mutex
    is held. */
 static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__registry *b,
                                 ds__got **out) {
-    uint32_t lease;
-    ds__guest *q = NULL;
-    ds_result r = ds__lease_ref(b, p->slot, p->generation, &lease);
-    if (r < 0)
-        return r;
     const ds__export_slot_facts *facts = &b->page->slot[p->slot].facts;
-    ds__got *g = NULL;
-    r = ds__inner_check(p, (size_t)facts->size);
+    ds__got *g = ds__host_alloc(sizeof *g);
+    if (!g)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    ds_result r = ds__lease_ref(b, p->slot, p->generation, &g->lease);
     if (r == DS_OK) {
-        g = ds__host_alloc(sizeof *g);
-        if (!g)
-            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+        r = ds__guest_of(device, facts, b, &g->guest);
+        if (r < 0)
+            ds__lease_unref(b, p->slot, g->lease);
     }
-    if (r == DS_OK)
-        r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
         ds__host_free(g);
-        ds__lease_unref(b, p->slot, lease);
         return r;
     }
-    q->blocks++;
-    g->guest = q;
-    g->ptr = q->base + facts->offset;
+    g->guest->blocks++;
+    g->ptr = g->guest->base + facts->offset;
     g->size = (size_t)facts->size;
     g->slot = p->slot;
     g->generation = p->generation;
-    g->lease = lease;
     g->open = 1;
     atomic_store(&g->left, 1);
     g->next = ds__share.got;
@@ -186,8 +171,9 @@ static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
         r = ds__got_create(device, p, b, &g);
-    else
-        r = ds__inner_check(p, g->size);
+    if (r == DS_OK && p->inner >= g->size)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "the handle names byte %llu of a block of %zu bytes",
+                     (unsigned long long)p->inner, g->size);
     if (r == DS_OK)
         r = ds__got_wait(g, stream);
     if (r < 0 && g) {

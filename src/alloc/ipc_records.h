@@ -6,7 +6,7 @@
    it. ds__got_collect ends imports after their streams have passed them.
 
    Invariants: A live exported block has one record (ds__ipc_export), in the bucket of its address.
-   A free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
+   A free moves the record to `limbo`, without the block if the block has no leases. A segment given back
    stays while other processes have it open. An imported segment (ds__guest) stays open as long as
    it has a record of a block (ds__got).
    Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
@@ -42,8 +42,8 @@ static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
     return s;
 }
 
-/* Moves the record of a freed block to `limbo` or `over`. Returns 1 if other processes still have
-   leases of the block. The arena is locked. */
+/* Moves the record of a freed block to `limbo`. Returns 1 if other processes still have leases of
+   the block. The arena is locked. */
 static int ds__share_hold(ds__mem_block *b) {
     ds__spinlock_lock(&ds__share.lock);
     ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
@@ -51,13 +51,14 @@ static int ds__share_hold(ds__mem_block *b) {
     if (s) {
         ds__export_slot_close(s->slot);
         leased = ds__export_slot_leased(s->slot, 0);
-        ds__ipc_export **list = leased ? &ds__share.limbo : &ds__share.over;
-        s->next = *list;
-        *list = s;
-        if (leased)
+        s->next = ds__share.limbo;
+        ds__share.limbo = s;
+        if (leased) {
             atomic_fetch_add(&ds__share.in_limbo, 1);
-        else
+        } else {
             b->exported = 0;
+            s->block = NULL;
+        }
     }
     ds__spinlock_unlock(&ds__share.lock);
     return leased;
@@ -87,8 +88,7 @@ static void ds__export_hold_end(ds__export_hold *h, int stays) {
     if (stays)
         (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
     else
-        /* without a wait: the allocator has waited for the device */
-        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size, 1));
+        ds__shared_segment_destroy(h->device, h->base, 0);
     if (h->generation && !stays) {
         ds__registries_lock();
         ds__export_slot_end(ds__registries.own, h->slot);
@@ -123,7 +123,7 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
     ds__export_hold *h = ds__host_alloc(sizeof *h);
     if (!h)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
-    ds_result r = ds__shared_segment_alloc(device, size, out);
+    ds_result r = ds__shared_segment_create(device, NULL, size, out);
     if (r < 0) {
         ds__host_free(h);
         return r;
@@ -177,7 +177,7 @@ static void ds__guest_end(ds__guest *q) {
     while (*p != q)
         p = &(*p)->next;
     *p = q->next;
-    ds__shared_segment_close(q->device, q->base);
+    ds__shared_segment_destroy(q->device, q->base, 1);
     ds__lease_unref(q->registry, q->slot, q->lease);
     ds__registries_lock();
     ds__registry_close(q->registry);

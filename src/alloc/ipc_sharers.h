@@ -32,7 +32,7 @@ typedef struct ds__sharers {
     size_t count;
 
     struct {
-        uint64_t number; /* in the own registry; 0: memory was imported from the process */
+        uint64_t number; /* in the own registry; 0: the process is alive */
         uint64_t bytes;
         unsigned pid;
     } at[DS__SHARERS];
@@ -57,7 +57,7 @@ static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t
 /* Adds the processes with leases of the device's blocks in a list of exports. */
 static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_export *s) {
     for (; s; s = s->next) {
-        const ds__arena *a = atomic_load(&s->block->seg->arena);
+        const ds__arena *a = s->block ? atomic_load(&s->block->seg->arena) : NULL;
         if (!a || a->dev->device.index != device.index || a->dev->device.type != device.type)
             continue;
         for (int k = 0; k < DS__LEASES; k++) {
@@ -82,23 +82,20 @@ static void ds__share_list(ds_device device, ds__text_writer *p) {
         ds__sharers_of(l, device, ds__share.limbo);
         ds__spinlock_unlock(&ds__share.lock);
     }
-    for (size_t i = 0; i < l->count; i++)
+    for (size_t i = 0; i < l->count; i++) {
         if (!ds__registry_alive(ds__registries.own, l->at[i].number))
             l->at[i].bytes = 0;
+        else
+            l->at[i].number = 0; /* imports from the process are added to this entry */
+    }
     for (const ds__got *g = ds__share.got; g; g = g->next)
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
             g->guest->device.type == device.type)
             ds__sharer_add(l, 0, (unsigned)g->guest->registry->pid, g->size);
     ds__mutex_unlock(&ds__share.mutex);
-    for (size_t i = 0; i < l->count; i++) {
-        for (size_t k = i + 1; k < l->count; k++)
-            if (l->at[k].pid == l->at[i].pid) {
-                l->at[i].bytes += l->at[k].bytes;
-                l->at[k].bytes = 0;
-            }
+    for (size_t i = 0; i < l->count; i++)
         if (l->at[i].bytes)
             ds__sharer_write(p, l->at[i].pid, l->at[i].bytes);
-    }
     ds__host_free(l);
 }
 

@@ -19,7 +19,7 @@
       in that callback. A later call of this process closes the segment when no block of the
       segment is left; then the segment's lease ends.
    4. A freed block without leases is free. A freed block with leases is in `limbo` until the
-      leases are gone. `limbo` is searched when a block is exported, imported, closed or freed,
+      leases are gone. The records of both are in `limbo`. `limbo` is searched when a block is exported, imported, closed or freed,
       by ds_mem_ipc_collect, and when memory is short.
    5. A slot is closed before its leases are read, and a lease is taken before the slot is read.
       So of a free and an import at the same time, one sees the other.
@@ -28,9 +28,9 @@
 
    Invariants: ds__got.left counts open imports and closed imports before their callback. When
    `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
-   `in_limbo` is the length of `limbo`. `events` is at most DS__SENT_EVENTS.
+   `in_limbo` is the number of blocks in `limbo`. `events` is at most DS__SENT_EVENTS.
    Locks: order: ds__share.mutex, the registries' mutex (ds__registries.mutex), an arena's lock,
-   ds__share.lock. ds__share.lock guards `limbo`, `over` and the buckets, ds__share.mutex all
+   ds__share.lock. ds__share.lock guards `limbo` and the buckets, ds__share.mutex all
    other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
    holds a mutex.
    Threads: caller's threads; ds__got.left and ds__got.gone also change on driver threads. */
@@ -55,8 +55,8 @@ typedef struct ds__export_hold {
 
 /* An exported block, until it is free. */
 typedef struct ds__ipc_export {
-    struct ds__ipc_export *next; /* in a bucket, in `limbo`, or in `over` */
-    ds__mem_block *block;
+    struct ds__ipc_export *next; /* in a bucket, or in `limbo` */
+    ds__mem_block *block;        /* NULL: the block is free, and only the record is left */
     char *ptr;
     uint32_t slot; /* the export slot */
     uint32_t generation;
@@ -92,9 +92,8 @@ typedef struct ds__got {
 
 static struct {
     ds__mutex mutex;
-    ds__spinlock lock;     /* guards `limbo`, `over` and `bucket` */
-    ds__ipc_export *limbo; /* freed blocks with leases */
-    ds__ipc_export *over;  /* records of freed blocks without leases */
+    ds__spinlock lock;     /* guards `limbo` and `bucket` */
+    ds__ipc_export *limbo; /* records of freed blocks */
     ds__ipc_export *bucket[DS__SENT_BUCKETS];
     ds__export_hold *hoards; /* all exported segments */
     ds__guest *guests;

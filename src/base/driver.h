@@ -91,7 +91,7 @@ typedef struct ds__processes {
    Memory for several processes:
    share_alloc    Like memory_alloc, for the entries that follow.
    share_export   Writes the 64 bytes that name the memory, always the same.
-   share_import   Maps the memory at some address, until share_close. DS_ERR_ILLEGAL_STATE: the
+   share_import   Maps the memory at some address, until share_end. DS_ERR_ILLEGAL_STATE: the
                   memory is this process's own. */
 /* clang-format off */
 #define DS__ENTRIES(X) \
@@ -224,10 +224,8 @@ struct ds__driver {
     ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size);
     /* gives a reservation back, in which nothing is mapped */
     void (*space_release)(int device, void *at, size_t size);
-    /* gives memory of share_alloc back, which no work uses */
-    void (*share_release)(int device, void *base, size_t size);
-    /* ends what share_import has made, which no work uses */
-    void (*share_close)(int device, void *base, size_t size);
+    /* frees memory of share_alloc, or closes memory of share_import (imported 1); no work uses it */
+    void (*share_end)(int device, void *base, size_t size, int imported);
 #define DS__MEMBER(entry, parameters, arguments) ds_result(*entry) parameters;
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER

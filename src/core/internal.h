@@ -155,12 +155,11 @@ static ds_result ds__pinned_segment_alloc(size_t size, void **out);
 static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle);
 /* The same by the kind of memory, DS_MEMORY_*. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle);
-/* Segments that other processes can open, by the 64 bytes of share_export. */
-static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out);
-static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size, int idle);
-static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle, size_t size,
-                                         void **out);
-static void ds__shared_segment_close(ds_device device, void *ptr);
+/* Allocate and free segments that other processes can open. With a handle, the 64 bytes of
+   share_export, and with `imported`: open and close those of other processes. */
+static ds_result ds__shared_segment_create(ds_device device, const unsigned char *handle,
+                                           size_t size, void **out);
+static void ds__shared_segment_destroy(ds_device device, void *ptr, int imported);
 /* Reserve and release address space for the entries space_map and space_unmap. *out_page: the unit
    of mappings. A release unmaps the mappings that are left; no work uses them any more. */
 static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page, void **out);

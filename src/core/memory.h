@@ -106,10 +106,8 @@ static void ds__memory_end_all(void) {
             continue;
         if ((k & DS__HELD) == DS__HELD_SPACE)
             ds__space_end(driver, k >> 9, (void *)base, size);
-        else if ((k & DS__HELD) == DS__HELD_SHARED)
-            driver->share_release(k >> 9, (void *)base, size);
-        else if ((k & DS__HELD) == DS__HELD_IMPORTED)
-            driver->share_close(k >> 9, (void *)base, size);
+        else if ((k & DS__HELD) == DS__HELD_SHARED || (k & DS__HELD) == DS__HELD_IMPORTED)
+            driver->share_end(k >> 9, (void *)base, size, (k & DS__HELD) == DS__HELD_IMPORTED);
         else
             DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }

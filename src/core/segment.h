@@ -143,15 +143,19 @@ DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
     return r;
 }
 
-/* Allocates memory that other processes can open. */
-DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out) {
+/* Allocates memory that other processes can open. With a handle, the 64 bytes of share_export, opens
+   memory of another process. */
+DS__SEAM static ds_result ds__shared_segment_create(ds_device device, const unsigned char *handle,
+                                                    size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
+    int kind = DS_MEMORY_DEVICE | (handle ? DS__HELD_IMPORTED : DS__HELD_SHARED);
     *out = NULL;
     ds__tls.relaxed++;
-    ds_result r = driver->share_alloc(device.index, size, out);
-    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SHARED,
-                                    ds__backend_of(device), device.index) != DS_OK) {
-        driver->share_release(device.index, *out, size);
+    ds_result r = handle ? driver->share_import(device.index, handle, size, out)
+                         : driver->share_alloc(device.index, size, out);
+    if (r == DS_OK &&
+        ds__range_add(*out, size, kind, ds__backend_of(device), device.index) != DS_OK) {
+        driver->share_end(device.index, *out, size, handle != NULL);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
     ds__tls.relaxed--;
@@ -160,48 +164,15 @@ DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size
     return r;
 }
 
-/* As ds__segment_free. */
-DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size,
-                                                  int idle) {
+/* Frees memory that other processes can open, or closes memory of another process (imported 1). No
+   work uses it. */
+DS__SEAM static void ds__shared_segment_destroy(ds_device device, void *ptr, int imported) {
     ds__found f;
-    (void)size;
-    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f),
-                "%p is not the start of a shareable segment", ptr);
-    ds__tls.relaxed++;
-    ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
-    if (r < 0)
-        DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_SHARED, f.backend,
-                                f.device));
-    else
-        ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
-    ds__tls.relaxed--;
-    return idle ? r : ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
-}
-
-/* Opens a segment of another process by the 64 bytes of share_export. */
-DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle,
-                                                  size_t size, void **out) {
-    const ds__driver *driver = ds__driver_of(device);
-    *out = NULL;
-    ds__tls.relaxed++;
-    ds_result r = driver->share_import(device.index, handle, size, out);
-    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_IMPORTED,
-                                    ds__backend_of(device), device.index) != DS_OK) {
-        driver->share_close(device.index, *out, size);
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
-    }
-    ds__tls.relaxed--;
-    if (r < 0)
-        *out = NULL;
-    return r;
-}
-
-DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
-    ds__found f;
-    if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, &f))
+    if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | (imported ? DS__HELD_IMPORTED : DS__HELD_SHARED),
+                          &f))
         return;
     ds__tls.relaxed++;
-    ds__driver_of(device)->share_close(device.index, ptr, f.end - f.base);
+    ds__driver_of(device)->share_end(device.index, ptr, f.end - f.base, imported);
     ds__tls.relaxed--;
 }
 

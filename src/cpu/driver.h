@@ -284,8 +284,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_passed,
                                            ds__cpu_memory_release,
                                            ds__cpu_space_release,
-                                           ds__cpu_share_release,
-                                           ds__cpu_share_close,
+                                           ds__cpu_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
                                            DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER

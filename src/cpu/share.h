@@ -72,11 +72,11 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     return DS_OK;
 }
 
-static void ds__cpu_share_release(int device, void *base, size_t size) {
-    ds__cpu_share *s = ds__cpu_share_find(base, 1);
+static void ds__cpu_share_end(int device, void *base, size_t size, int imported) {
+    ds__cpu_share *s = imported ? NULL : ds__cpu_share_find(base, 1);
+    ds__os_unmap(base, size);
     if (!s)
         return;
-    ds__os_unmap(base, size);
     ds__os_close(s->fd);
     ds__host_free(s);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
@@ -121,11 +121,6 @@ static ds_result ds__cpu_share_import(int device, const unsigned char *handle, s
                 : ds__fail(DS_ERR_OUT_OF_MEMORY,
                            "the system cannot reserve %zu bytes of address space for cpu:%d", size,
                            device);
-}
-
-static void ds__cpu_share_close(int device, void *base, size_t size) {
-    (void)device;
-    ds__os_unmap(base, size);
 }
 
 #endif

@@ -182,8 +182,7 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_passed,
                                             ds__cuda_memory_release,
                                             ds__cuda_space_release,
-                                            ds__cuda_share_release,
-                                            ds__cuda_share_close,
+                                            ds__cuda_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
                                             DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER

@@ -1,11 +1,10 @@
 /* cuda/share.h - device memory shared between processes.
 
-   Implements the entries share_alloc, share_export, share_import, share_close and share_release
-   with cudaMalloc and CUDA's handles for other processes. The handle is a cudaIpcMemHandle_t in 64
-   bytes.
+   Implements the entries share_alloc, share_export, share_import and share_end with cudaMalloc and
+   CUDA's handles for other processes. The handle is a cudaIpcMemHandle_t in 64 bytes.
 
    Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
-   (ds__cuda_import_result). No work uses the memory when it is closed or released.
+   (ds__cuda_import_result). No work uses the memory when it is closed or freed.
    Locks: none.
    Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode. */
 #ifndef DS__CUDA_SHARE_H
@@ -55,24 +54,16 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
     return r;
 }
 
-static void ds__cuda_share_close(int device, void *base, size_t size) {
+static void ds__cuda_share_end(int device, void *base, size_t size, int imported) {
     ds__cuda_scope scope;
     (void)size;
     ds__cuda_enter_or_not(&scope, device);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (base));
-    ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_scope_end(&scope);
-}
-
-static void ds__cuda_share_release(int device, void *base, size_t size) {
-    ds__cuda_scope scope;
-    (void)size;
-    ds__cuda_enter_or_not(&scope, device);
-    enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_quiet(&scope, &mode);
-    (void)DS__RT_CODE(scope, cudaFree, (base));
+    if (imported)
+        (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (base));
+    else
+        (void)DS__RT_CODE(scope, cudaFree, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
 }
