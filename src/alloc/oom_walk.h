@@ -2,22 +2,23 @@
 
    Collects the numbers for the report of a failed request in ds__oom_facts (ds__oom_collect).
    The numbers cover the device, the limits, all blocks by state, the biggest owners, and free
-   blocks that the request could not use. ds__oom_count counts live blocks; the leak report uses
-   it too.
+   blocks that the request could not use. ds__oom_count returns the number of live blocks; the leak
+   report uses it too.
 
    Invariants: `mine`, `kept`, `theirs` and `elsewhere` are sizes of the largest free block of
    the request's pool, each for one reason. `back` is computed by the rules of ds__arena_trim.
    Names of owners are copied while everything is locked, because a label lives as long as its
    block.
-   Locks: ds__oom_collect expects none and takes all locks of the device twice: to count live
-   blocks, and to walk over all blocks. In between, without a lock, the table of owners is
-   allocated. The driver is asked for free memory before any lock is taken.
+   Locks: ds__oom_collect expects none and takes all locks of the device twice: to read the
+   number of live blocks, and to walk over all blocks. In between, without a lock, the table of
+   owners is allocated. The driver is asked for free memory before any lock is taken.
    Threads: the thread of the failed request. */
 #ifndef DS__ALLOC_OOM_WALK_H
 #define DS__ALLOC_OOM_WALK_H
 
 #include "../core/internal.h"
 #include "types.h"
+#include "counters.h"
 #include "bins.h"
 #include "block.h"
 #include "locks.h"
@@ -156,14 +157,10 @@ static size_t ds__oom_back(const ds__segment *g, size_t *awaited) {
 }
 
 /* Returns the number of live blocks. All is locked. */
-static size_t ds__oom_count(const ds__mem_dev *dev) {
-    size_t live = 0;
-    for (const ds__mem_pool *p = &dev->main; p; p = p->next)
-        for (const ds__arena *a = p->arenas; a; a = a->next)
-            for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mem_block *b = g->first; b; b = b->next)
-                    live += b->state == DS_BLOCK_LIVE;
-    return live;
+static size_t ds__oom_count(ds__mem_dev *dev) {
+    int64_t now[2][DS__METRICS];
+    ds__domain_now(dev, NULL, now, NULL);
+    return (size_t)(now[0][DS__ALLOCATION] + now[1][DS__ALLOCATION]);
 }
 
 /* Collects the numbers of all blocks and segments. All is locked. */
