@@ -38,7 +38,7 @@ static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) {
     (void)stream;
 }
 
-/* Checks the description of a pool, except its device and its configuration. */
+/* Checks the description of a pool, except its device and most of its configuration. */
 static ds_result ds__pool_desc_check(const ds_pool_desc *desc) {
     DS__REQUIRE_RESERVED("ds_pool_desc", desc);
     DS__REQUIRE(!desc->alloc_fn == !desc->free_fn,
@@ -47,6 +47,9 @@ static ds_result ds__pool_desc_check(const ds_pool_desc *desc) {
                 "a pool has one upstream: set alloc_fn or upstream, not both");
     DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn),
                 "the upstream has no functions: was it destroyed?");
+    DS__REQUIRE(!desc->config || desc->config->backend == DS_MEM_NATIVE,
+                "ds_pool_desc.config has the backend %d; a pool needs %d, DS_MEM_NATIVE",
+                desc->config->backend, DS_MEM_NATIVE);
     DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream),
                 "a shareable pool cannot have an upstream");
     return DS_OK;

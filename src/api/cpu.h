@@ -111,9 +111,9 @@ typedef struct ds_cpu_desc {
     /** not 0: ready streams run in a random order drawn from this seed, one operation at a time, to
         expose ordering bugs [DEVSTREAM_CPU_SEED] */
     uint64_t seed;
-    /** NULL: no fabric. Otherwise a virtual clock with modelled links; copied by ds_init. workers
-        and the environment variables for devices, peers, inline mode and seed have no effect.
-        peer_access, DS_CPU_INLINE and seed must not be set */
+    /** NULL: no fabric. Otherwise a virtual clock with modelled links; copied by ds_init. The
+        environment variables for devices, workers, peers, inline mode and seed have no effect.
+        workers, peer_access, DS_CPU_INLINE and seed must not be set */
     const ds_cpu_fabric *fabric;
     uint64_t reserved[8]; /**< 0 */
 } ds_cpu_desc;

@@ -55,8 +55,8 @@ typedef struct ds_init_desc {
     const struct ds_cpu_desc *cpu; /**< options of the CPU driver, or NULL */
     /** comma-separated names of layers ("fault"), in any order; NULL: DEVSTREAM_LAYERS */
     const char *layers;
-    /** rules of the fault layer: "entry:n" fails the n-th call of a driver entry, "*:n" the n-th
-        call of any; NULL: DEVSTREAM_FAULT */
+    /** rules of the fault layer, which must be in `layers`: "entry:n" fails the n-th call of a
+        driver entry, "*:n" the n-th call of any; NULL: DEVSTREAM_FAULT */
     const char *fault;
     /** log callback; NULL: items go to standard error if DEVSTREAM_LOG is set */
     ds_log_fn log_fn;
@@ -75,7 +75,7 @@ DSDEF int ds_version_get(void);
 
 /** Configures devstream before its first use. Optional: the first call initialises devstream with
     the defaults. Starts no driver or thread. Errors: DS_ERR_ILLEGAL_STATE if devstream is already
-    initialised, DS_ERR_INVALID_VALUE for an unknown layer. */
+    initialised, DS_ERR_INVALID_VALUE for an unknown layer, or a fault rule without its layer. */
 DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
 
 /** Waits for all work (blocks), ends the threads and frees everything. Logs a warning with the

@@ -26,8 +26,8 @@ typedef struct ds_resource ds_resource; /* below */
 /** Parameters of ds_pool_create; zero means default. */
 typedef struct ds_pool_desc {
     ds_device device; /**< device of the memory */
-    /** NULL: the device's policy. If set, its limit and memory_fraction (of the device's memory)
-        limit the pool */
+    /** NULL: the device's policy. If set, its backend must be DS_MEM_NATIVE, and its limit and
+        memory_fraction (of the device's memory) limit the pool */
     const ds_mem_config *config;
     ds_upstream_alloc_fn alloc_fn; /**< source of segments; NULL: the device */
     ds_upstream_free_fn free_fn;   /**< required with alloc_fn */

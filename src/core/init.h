@@ -34,8 +34,8 @@ static void ds__fork_handle(void) {
     atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED);
 }
 
-static const char *ds__layer_list(void) {
-    return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS");
+static const char *ds__layer_list(const ds_init_desc *desc) {
+    return desc->layers ? desc->layers : getenv("DEVSTREAM_LAYERS");
 }
 
 /* Looks for devices and starts the drivers that have any. If the CUDA driver fails to start, the
@@ -105,11 +105,14 @@ static ds_result ds__start_config(unsigned *out_layers) {
     ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-    r = ds__layers_read(ds__layer_list(), out_layers);
+    const char *fault = ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT");
+    r = ds__layers_read(ds__layer_list(&ds__g.desc), out_layers);
+    if (r == DS_OK)
+        r = ds__layers_check_fault(*out_layers, fault);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
-        r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
+        r = ds__fault_parse(fault);
     return r;
 }
 
@@ -279,7 +282,9 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         if (ds__backends[b].driver)
             r = ds__backends[b].driver->check(desc);
     if (r == DS_OK)
-        r = ds__layers_read(desc->layers, &layers);
+        r = ds__layers_read(ds__layer_list(desc), &layers);
+    if (r == DS_OK)
+        r = ds__layers_check_fault(layers, desc->fault);
     if (r < 0)
         return r;
     /* before the lock: in a forked child it may never be released */

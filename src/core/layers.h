@@ -37,6 +37,14 @@ static const ds__layer ds__layers[] = { DS__LAYERS(DS__LAYER) };
 #undef DS__LAYER
 #define DS__LAYER_COUNT (sizeof ds__layers / sizeof ds__layers[0])
 
+/* Refuses a fault rule that would be ignored, because the fault layer, which is the first one, is
+   not in the list. */
+static ds_result ds__layers_check_fault(unsigned layers, const char *rule) {
+    DS__REQUIRE(!rule || !*rule || (layers & 1),
+                "the fault rule \"%.40s\" needs the layer \"fault\" in the list of layers", rule);
+    return DS_OK;
+}
+
 /* Reads a list of names with commas between them. *out has a bit for each layer. */
 static ds_result ds__layers_read(const char *list, unsigned *out) {
     *out = 0;

@@ -98,6 +98,8 @@ static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
                 f->devices);
     DS__REQUIRE(!desc->peer_access,
                 "peer_access must be NULL with a fabric, whose routes define the access");
+    DS__REQUIRE(!desc->workers, "ds_cpu_desc.workers is %d; it must be 0 with a fabric",
+                desc->workers);
     DS__REQUIRE(!(desc->flags & DS_CPU_INLINE) && !desc->seed,
                 "DS_CPU_INLINE and a seed are not allowed with a fabric");
     DS__REQUIRE(f->route, "the fabric has no routes: ds_cpu_fabric.route is NULL");

@@ -92,7 +92,7 @@ static void test_init_copies_its_input_and_a_refused_one_changes_nothing(void **
     harness_shutdown();
     ds_result configured = configure_from_memory_that_changes();
     ds_result asked = ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &reach);
-    ds_result again = ds_init(&(ds_init_desc){ .fault = "stream_create:1" });
+    ds_result again = ds_init(&(ds_init_desc){ .layers = "fault", .fault = "stream_create:1" });
     ds_result created = ds_stream_create(NULL, &s);
     ds_result first = ds_stream_query(s), second = ds_stream_query(s);
     ds_result destroyed = ds_stream_destroy(s);
@@ -163,6 +163,21 @@ static void test_a_layer_named_twice_is_refused(void **state) {
     (void)state;
     harness_shutdown();
     refused(ds_init(&(ds_init_desc){ .layers = "fault,fault" }), DS_ERR_INVALID_VALUE);
+}
+
+static void test_a_fault_rule_without_its_layer_is_refused(void **state) {
+    (void)state;
+    harness_shutdown();
+    refused(ds_init(&(ds_init_desc){ .layers = "", .fault = "stream_create:1" }),
+            DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "\"stream_create:1\" needs the layer \"fault\""));
+    setenv("DEVSTREAM_FAULT", "stream_create:1", 1);
+    int count = 0;
+    ds_result started = ds_device_get_count(DS_DEVICE_CPU, &count);
+    unsetenv("DEVSTREAM_FAULT");
+    assert_int_equal(started, DS_ERR_INVALID_VALUE);
+    ok(ds_device_get_count(DS_DEVICE_CPU, &count));
+    ok(ds_shutdown());
 }
 
 static int fail_item(size_t first, size_t count, const void *args) {
@@ -348,6 +363,7 @@ const struct CMUnitTest tests_lifecycle[] = {
     DS_TEST(test_an_unwrapped_stream_has_one_owner_until_its_last_handle, "review"),
     DS_TEST(test_init_copies_its_input_and_a_refused_one_changes_nothing, "review"),
     DS_TEST(test_a_layer_named_twice_is_refused, "review"),
+    DS_TEST(test_a_fault_rule_without_its_layer_is_refused, "review"),
     DS_TEST_CPU(test_an_event_in_failed_work_stays_failed_after_a_reset, "peers b.1, review"),
     DS_TEST(test_a_refused_strict_push_enqueues_nothing, "review"),
     DS_TEST(test_pop_restores_the_stream_of_the_device_at_entry_too, "peers C5, review"),

@@ -165,6 +165,10 @@ static void test_a_pool_has_the_devices_policy_or_one_of_its_own(void **state) {
             DS_ERR_INVALID_VALUE);
     assert_non_null(strstr(ds_error_get_last(), "large_segment_size"));
     assert_int_equal(none.id, 0);
+    torch.backend = DS_MEM_UNCACHED;
+    refused(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .config = &torch }, &none),
+            DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "backend 2"));
     ok(ds_stream_destroy(s));
     finish();
 }

@@ -798,6 +798,7 @@ static void test_bad_fabrics_are_refused(void **state) {
     refuse("devices", (ds_cpu_desc){ 0 });
     refuse("ds_cpu_desc.devices is 3, but the fabric has 2 devices", (ds_cpu_desc){ .devices = 3 });
     refuse("peer_access", (ds_cpu_desc){ .devices = 2, .peer_access = peers });
+    refuse("workers is 2", (ds_cpu_desc){ .workers = 2 });
     refuse("INLINE", (ds_cpu_desc){ .flags = DS_CPU_INLINE });
     refuse("seed", (ds_cpu_desc){ .seed = 3 });
     fabric.route = NULL;
