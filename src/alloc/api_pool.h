@@ -23,21 +23,6 @@
 #include "upstream.h"
 #include "trim.h"
 
-/* Functions of pools whose upstream is a resource. They are not called. */
-static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
-    (void)size;
-    (void)device;
-    (void)stream;
-    return NULL;
-}
-
-static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) {
-    (void)ptr;
-    (void)size;
-    (void)device;
-    (void)stream;
-}
-
 /* Checks the description of a pool, except its device and most of its configuration. */
 static ds_result ds__pool_desc_check(const ds_pool_desc *desc) {
     DS__REQUIRE_RESERVED("ds_pool_desc", desc);
@@ -78,10 +63,6 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
     c.backend = DS_MEM_NATIVE;
     ds_pool_desc d = *desc;
-    if (d.upstream) {
-        d.alloc_fn = ds__no_alloc;
-        d.free_fn = ds__no_free;
-    }
     /* without a configuration, the limits of the device's own apply anyway */
     size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
     if (by_config && (!d.limit || by_config < d.limit))

@@ -64,7 +64,7 @@ static ds_result ds__segment_obtain(ds__wanted *q) {
         ds__mutex_unlock(&a->grow);
         return DS_OK;
     }
-    if (ds__pool_policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
+    if (ds__pool_policy(a->pool)->expandable_segments && dev->has_space && !a->pool->has_upstream &&
         !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
         if (r != DS_ERR_UNSUPPORTED)

@@ -31,8 +31,8 @@ static int ds__oom_fragmentation(const ds__oom_facts *s) {
 static int ds__oom_could_grow(const ds__oom_facts *s) {
     void *at = NULL;
     size_t page = 0;
-    if (ds__pool_policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable ||
-        s->dev->has_space == 0)
+    if (ds__pool_policy(s->pool)->expandable_segments || s->pool->has_upstream ||
+        s->pool->shareable || s->dev->has_space == 0)
         return 0;
     if (s->dev->has_space > 0)
         return 1;

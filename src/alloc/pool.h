@@ -321,6 +321,7 @@ static void ds__mem_pool_begin(ds__mem_pool *p, uint32_t slot, const ds_pool_des
     p->alloc_fn = desc->alloc_fn;
     p->free_fn = desc->free_fn;
     p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
+    p->has_upstream = desc->alloc_fn || desc->upstream;
     p->use_on_oom = desc->use_on_oom != 0;
     p->no_split = desc->no_split != 0;
     p->shareable = desc->shareable != 0;

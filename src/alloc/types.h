@@ -317,7 +317,8 @@ struct ds__mem_pool {
     const ds_mem_config *_Atomic policy;
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
-    ds_resource upstream; /* if set, alloc_fn and free_fn are not NULL and not called */
+    ds_resource upstream;
+    uint8_t has_upstream; /* 1: `upstream`, or alloc_fn and free_fn, are set */
     uint8_t no_split;
     uint8_t shareable;
     _Atomic uint8_t use_on_oom;

@@ -122,7 +122,7 @@ static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, vo
     *out = NULL;
     if (a->dev->device.type == DS_DEVICE_HOST)
         return ds__pinned_source_alloc(size, out_source, out);
-    if (p->alloc_fn) {
+    if (p->has_upstream) {
         *out_source = DS__FROM_UPSTREAM;
         return ds__upstream_alloc(a, size, out);
     }
