@@ -1,7 +1,7 @@
 /* alloc/snapshot_format.h - output of pickle and JSON: buffer, words, opcodes.
 
    The text writer of snapshots (ds__item_writer): buffers the output, and writes dictionaries,
-   lists, numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
+   lists, numbers and texts as pickle (protocol 2) or JSON.
 
    Invariants: `level` has the open lists and dictionaries, at most 8. In a pickle, a word, text
    or frame is written once, and later ones refer to its memo number. Nothing is written after
@@ -15,83 +15,6 @@
 #include "../base/text_writer.h"
 #include "history_state.h"
 #include "snapshot_types.h"
-
-/* The words of both formats. */
-/* clang-format off */
-#define DS__WORDS(X) \
-    X(segments) \
-    X(device_traces) \
-    X(allocator_settings) \
-    X(external_annotations) \
-    X(devices) \
-    X(time_us) \
-    X(device) \
-    X(address) \
-    X(total_size) \
-    X(allocated_size) \
-    X(active_size) \
-    X(requested_size) \
-    X(stream) \
-    X(segment_type) \
-    X(segment_pool_id) \
-    X(pool_label) \
-    X(is_expandable) \
-    X(frames) \
-    X(blocks) \
-    X(size) \
-    X(state) \
-    X(filename) \
-    X(line) \
-    X(name) \
-    X(action) \
-    X(addr) \
-    X(device_free) \
-    X(small) \
-    X(large) \
-    X(inactive) \
-    X(active_allocated) \
-    X(active_pending_free) \
-    X(alloc) \
-    X(free_requested) \
-    X(free_completed) \
-    X(segment_alloc) \
-    X(segment_free) \
-    X(segment_map) \
-    X(segment_unmap) \
-    X(snapshot) \
-    X(oom) \
-    X(annotation) \
-    X(total_memory) \
-    X(limit) \
-    X(history_entries) \
-    X(history_events) \
-    X(PYTORCH_CUDA_ALLOC_CONF) \
-    X(max_split_size) \
-    X(garbage_collection_threshold) \
-    X(expandable_segments) \
-    X(pinned_num_register_threads) \
-    X(release_lock_on_cudamalloc) \
-    X(pinned_use_cuda_host_register) \
-    X(graph_capture_record_stream_reuse) \
-    X(roundup_power2_divisions) \
-    X(trace_alloc_overflowed) \
-    X(trace_alloc_max_entries) \
-    X(max_round_threshold) \
-    X(max_cached_size)
-
-/* clang-format on */
-enum {
-
-#define DS__WORD_(word) DS__WORD_##word,
-    DS__WORDS(DS__WORD_)
-#undef DS__WORD_
-        DS__WORD_COUNT
-};
-static const char *const ds__words[] = {
-#define DS__WORD_(word) #word,
-    DS__WORDS(DS__WORD_)
-#undef DS__WORD_
-};
 
 typedef struct ds__item_writer {
     ds__text_writer out;
@@ -107,8 +30,15 @@ typedef struct ds__item_writer {
     const ds__snap *s;
     size_t size;
     char buffer[16384];
-    /* memo numbers by word, text or frame; 0: not written yet */
-    uint32_t word[DS__WORD_COUNT];
+
+    /* memo numbers of the words of the format, by the address of the literal. The formats have less
+       than 100 words */
+    struct {
+        const char *word;
+        uint32_t memo;
+    } words[256];
+
+    /* memo numbers by text or frame; 0: not written yet */
     uint32_t *text;
     uint32_t *frame;
     uint32_t memo[]; /* the elements of `text`, then those of `frame` */
@@ -257,12 +187,21 @@ static void ds__item_writer_once(ds__item_writer *k, const char *text, uint32_t 
     ds__pickle_keep(k, memo);
 }
 
-/* Writes one of DS__WORDS. */
-static void ds__item_writer_word(ds__item_writer *k, int word) {
-    ds__item_writer_once(k, ds__words[word], &k->word[word]);
+/* Returns the memo number of a word of the format, which must be a literal. */
+static uint32_t *ds__item_writer_memo(ds__item_writer *k, const char *word) {
+    size_t at = ((uintptr_t)word >> 2 ^ (uintptr_t)word >> 10) & 255;
+    while (k->words[at].word && k->words[at].word != word)
+        at = (at + 1) & 255;
+    k->words[at].word = word;
+    return &k->words[at].memo;
 }
 
-/* Writes the key of a value in a dictionary. */
+/* Writes a word of the format, which must be a literal. */
+static void ds__item_writer_word(ds__item_writer *k, const char *word) {
+    ds__item_writer_once(k, word, ds__item_writer_memo(k, word));
+}
+
+/* Writes the key of a value in a dictionary, in a pickle only once. */
 static void ds__item_writer_key_once(ds__item_writer *k, const char *key, uint32_t *memo) {
     if (!k->pickle && k->level[k->depth - 1].count++)
         ds__item_writer_byte(k, ',');
@@ -271,8 +210,9 @@ static void ds__item_writer_key_once(ds__item_writer *k, const char *key, uint32
         ds__item_writer_byte(k, ':');
 }
 
-static void ds__item_writer_key(ds__item_writer *k, int word) {
-    ds__item_writer_key_once(k, ds__words[word], &k->word[word]);
+/* Writes a key that is a word of the format. */
+static void ds__item_writer_key(ds__item_writer *k, const char *word) {
+    ds__item_writer_key_once(k, word, ds__item_writer_memo(k, word));
 }
 
 /* Writes a number; in a pickle, numbers above INT64_MAX become INT64_MAX. */
@@ -304,23 +244,23 @@ static void ds__item_writer_int(ds__item_writer *k, uint64_t n) {
 }
 
 /* The following functions write a key and a value. */
-static void ds__put_int(ds__item_writer *k, int word, uint64_t n) {
+static void ds__put_int(ds__item_writer *k, const char *word, uint64_t n) {
     ds__item_writer_key(k, word);
     ds__item_writer_int(k, n);
 }
 
 /* Writes a text by its number in the snapshot. */
-static void ds__put_text(ds__item_writer *k, int word, uint32_t text) {
+static void ds__put_text(ds__item_writer *k, const char *word, uint32_t text) {
     ds__item_writer_key(k, word);
     ds__item_writer_once(k, ds__snap_string(k->s, text), &k->text[text]);
 }
 
-static void ds__put_word(ds__item_writer *k, int word, int value) {
+static void ds__put_word(ds__item_writer *k, const char *word, const char *value) {
     ds__item_writer_key(k, word);
     ds__item_writer_word(k, value);
 }
 
-static void ds__put_bool(ds__item_writer *k, int word, int value) {
+static void ds__put_bool(ds__item_writer *k, const char *word, int value) {
     ds__item_writer_key(k, word);
     if (k->pickle)
         ds__item_writer_byte(k, value ? 0x88 : 0x89);
@@ -328,13 +268,13 @@ static void ds__put_bool(ds__item_writer *k, int word, int value) {
         ds__item_writer_plain(k, value ? "true" : "false");
 }
 
-static void ds__put_list(ds__item_writer *k, int word) {
+static void ds__put_list(ds__item_writer *k, const char *word) {
     ds__item_writer_key(k, word);
     ds__item_writer_open(k, '[');
 }
 
 /* Writes a size; SIZE_MAX becomes -1. */
-static void ds__put_size(ds__item_writer *k, int word, size_t size) {
+static void ds__put_size(ds__item_writer *k, const char *word, size_t size) {
     if (size <= INT64_MAX) {
         ds__put_int(k, word, size);
         return;
@@ -347,7 +287,7 @@ static void ds__put_size(ds__item_writer *k, int word, size_t size) {
 }
 
 /* Writes a number from 0 to 1000. */
-static void ds__put_real(ds__item_writer *k, int word, double value) {
+static void ds__put_real(ds__item_writer *k, const char *word, double value) {
     char text[32];
     uint64_t bits;
     unsigned millionths = (unsigned)(value * 1e6 + 0.5);

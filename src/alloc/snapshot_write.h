@@ -4,8 +4,8 @@
    structure of PyTorch's snapshots. One walk over the collected data makes the pickle or the
    JSON, so both have the same contents.
 
-   Invariants: The words of actions follow DS__WORD_alloc in the order of ds_mem_action. The
-   loops over segments, blocks and events end once the user's writer has stopped the output.
+   Invariants: The loops over segments, blocks and events end once the user's writer has stopped the
+   output.
    Locks: none. The user's writer is called with no lock of the allocator held.
    Threads: the thread of the snapshot call. */
 #ifndef DS__ALLOC_SNAPSHOT_WRITE_H
@@ -20,7 +20,7 @@
 /* Writes the identifier of a pool: a tuple or a list of two numbers. */
 static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
-    ds__item_writer_key(k, DS__WORD_segment_pool_id);
+    ds__item_writer_key(k, "segment_pool_id");
     if (!k->pickle)
         ds__item_writer_byte(k, '[');
     ds__item_writer_int(k, name[0]);
@@ -32,7 +32,7 @@ static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
 
 /* Writes a list with one frame, or an empty list for frame 0. */
 static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
-    ds__item_writer_key(k, DS__WORD_frames);
+    ds__item_writer_key(k, "frames");
     if (k->pickle && ds__pickle_again(k, &k->frame[frame]))
         return;
     ds__item_writer_open(k, '[');
@@ -42,9 +42,9 @@ static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
         if (k->pickle)
             ds__item_writer_byte(k, '(');
         ds__item_writer_open(k, '{');
-        ds__put_text(k, DS__WORD_filename, f->file);
-        ds__put_int(k, DS__WORD_line, f->line);
-        ds__put_text(k, DS__WORD_name, f->name ? f->name : k->s->nobody);
+        ds__put_text(k, "filename", f->file);
+        ds__put_int(k, "line", f->line);
+        ds__put_text(k, "name", f->name ? f->name : k->s->nobody);
         ds__item_writer_close(k);
     }
     ds__item_writer_close(k);
@@ -58,33 +58,32 @@ static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) {
 }
 
 static void ds__write_block(ds__item_writer *k, const ds__sblock *b) {
-    static const int states[] = { DS__WORD_inactive, DS__WORD_active_allocated,
-                                  DS__WORD_active_pending_free };
+    static const char *const states[] = { "inactive", "active_allocated", "active_pending_free" };
     ds__item_writer_open(k, '{');
-    ds__put_int(k, DS__WORD_address, b->address);
-    ds__put_int(k, DS__WORD_size, b->size);
-    ds__put_int(k, DS__WORD_requested_size, b->asked);
-    ds__put_word(k, DS__WORD_state, states[b->state]);
+    ds__put_int(k, "address", b->address);
+    ds__put_int(k, "size", b->size);
+    ds__put_int(k, "requested_size", b->asked);
+    ds__put_word(k, "state", states[b->state]);
     ds__put_frames(k, b->frame);
     ds__item_writer_close(k);
 }
 
 static void ds__write_segment(ds__item_writer *k, const ds__ssegment *g) {
     ds__item_writer_open(k, '{');
-    ds__put_int(k, DS__WORD_device, g->device);
-    ds__put_int(k, DS__WORD_address, g->address);
-    ds__put_int(k, DS__WORD_total_size, g->size);
-    ds__put_int(k, DS__WORD_allocated_size, g->allocated);
-    ds__put_int(k, DS__WORD_active_size, g->active);
-    ds__put_int(k, DS__WORD_requested_size, g->requested);
-    ds__put_int(k, DS__WORD_stream, g->stream);
-    ds__put_word(k, DS__WORD_segment_type, g->kind == DS__SMALL ? DS__WORD_small : DS__WORD_large);
+    ds__put_int(k, "device", g->device);
+    ds__put_int(k, "address", g->address);
+    ds__put_int(k, "total_size", g->size);
+    ds__put_int(k, "allocated_size", g->allocated);
+    ds__put_int(k, "active_size", g->active);
+    ds__put_int(k, "requested_size", g->requested);
+    ds__put_int(k, "stream", g->stream);
+    ds__put_word(k, "segment_type", g->kind == DS__SMALL ? "small" : "large");
     ds__put_pool(k, g->pool);
     if (k->s->pools[g->pool].label)
-        ds__put_text(k, DS__WORD_pool_label, k->s->pools[g->pool].label);
-    ds__put_bool(k, DS__WORD_is_expandable, (int)g->growing);
+        ds__put_text(k, "pool_label", k->s->pools[g->pool].label);
+    ds__put_bool(k, "is_expandable", (int)g->growing);
     ds__put_frames(k, 0);
-    ds__put_list(k, DS__WORD_blocks);
+    ds__put_list(k, "blocks");
     for (size_t i = 0; i < g->count && !k->out.stopped; i++) {
         ds__item_writer_item(k);
         ds__write_block(k, &k->s->blocks[g->first + i]);
@@ -94,12 +93,16 @@ static void ds__write_segment(ds__item_writer *k, const ds__ssegment *g) {
 }
 
 static void ds__write_event(ds__item_writer *k, const ds__history_event *e) {
+    /* in the order of ds_mem_action; annotations are written elsewhere */
+    static const char *const actions[] = { "alloc",         "free_requested", "free_completed",
+                                           "segment_alloc", "segment_free",   "segment_map",
+                                           "segment_unmap", "snapshot",       "oom" };
     ds__item_writer_open(k, '{');
-    ds__put_word(k, DS__WORD_action, DS__WORD_alloc + (int)e->action);
-    ds__put_int(k, e->action == DS_ACTION_OOM ? DS__WORD_device_free : DS__WORD_addr, e->address);
-    ds__put_int(k, DS__WORD_size, e->bytes);
-    ds__put_int(k, DS__WORD_stream, e->stream);
-    ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
+    ds__put_word(k, "action", actions[e->action]);
+    ds__put_int(k, e->action == DS_ACTION_OOM ? "device_free" : "addr", e->address);
+    ds__put_int(k, "size", e->bytes);
+    ds__put_int(k, "stream", e->stream);
+    ds__put_int(k, "time_us", ds__snap_us(k->s, e->time_ns));
     if (k->s->pools[e->pool].id)
         ds__put_pool(k, (uint32_t)e->pool);
     ds__put_frames(k, e->line);
@@ -113,20 +116,19 @@ static void ds__write_settings(ds__item_writer *k) {
     int overflowed = 0;
     for (uint32_t i = 0; i < k->s->device_count; i++)
         overflowed |= k->s->devices[i].seen > k->s->devices[i].room;
-    ds__item_writer_key(k, DS__WORD_allocator_settings);
+    ds__item_writer_key(k, "allocator_settings");
     ds__item_writer_open(k, '{');
-    ds__item_writer_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
+    ds__item_writer_key(k, "PYTORCH_CUDA_ALLOC_CONF");
     ds__utf8_copy(clean, sizeof clean, conf ? conf : "");
     ds__item_writer_string(k, clean);
-    ds__put_size(k, DS__WORD_max_split_size, c->max_split_size);
-    ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
-    ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
-    ds__put_int(k, DS__WORD_pinned_num_register_threads, c->pinned_num_register_threads);
-    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, 1); /* always */
-    ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
-    ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
-                 c->graph_capture_record_stream_reuse);
-    ds__item_writer_key(k, DS__WORD_roundup_power2_divisions);
+    ds__put_size(k, "max_split_size", c->max_split_size);
+    ds__put_real(k, "garbage_collection_threshold", c->garbage_collection_threshold);
+    ds__put_bool(k, "expandable_segments", c->expandable_segments);
+    ds__put_int(k, "pinned_num_register_threads", c->pinned_num_register_threads);
+    ds__put_bool(k, "release_lock_on_cudamalloc", 1); /* always */
+    ds__put_bool(k, "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register);
+    ds__put_bool(k, "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse);
+    ds__item_writer_key(k, "roundup_power2_divisions");
     ds__item_writer_open(k, '{');
     for (unsigned i = 0; i < 16; i++) { /* the keys are sizes in MiB */
         char mib[8];
@@ -138,10 +140,10 @@ static void ds__write_settings(ds__item_writer *k) {
                                    : (uint64_t)0);
     }
     ds__item_writer_close(k);
-    ds__put_bool(k, DS__WORD_trace_alloc_overflowed, overflowed);
-    ds__put_int(k, DS__WORD_trace_alloc_max_entries, k->s->entries);
-    ds__put_size(k, DS__WORD_max_round_threshold, c->pinned_max_round_threshold);
-    ds__put_size(k, DS__WORD_max_cached_size, c->pinned_max_cached_size);
+    ds__put_bool(k, "trace_alloc_overflowed", overflowed);
+    ds__put_int(k, "trace_alloc_max_entries", k->s->entries);
+    ds__put_size(k, "max_round_threshold", c->pinned_max_round_threshold);
+    ds__put_size(k, "max_cached_size", c->pinned_max_cached_size);
     ds__item_writer_close(k);
 }
 
@@ -152,24 +154,24 @@ static void ds__write_name(ds__item_writer *k, ds_device device) {
 }
 
 static void ds__write_devices(ds__item_writer *k) {
-    ds__put_list(k, DS__WORD_devices);
+    ds__put_list(k, "devices");
     for (uint32_t i = 0; i < k->s->device_count; i++) {
         const ds__sdevice *d = &k->s->devices[i];
         ds__item_writer_item(k);
         ds__item_writer_open(k, '{');
-        ds__item_writer_key(k, DS__WORD_name);
+        ds__item_writer_key(k, "name");
         ds__write_name(k, d->device);
-        ds__put_int(k, DS__WORD_total_memory, d->total);
-        ds__put_int(k, DS__WORD_limit, d->limit);
-        ds__put_int(k, DS__WORD_history_entries, d->room);
-        ds__put_int(k, DS__WORD_history_events, d->seen);
+        ds__put_int(k, "total_memory", d->total);
+        ds__put_int(k, "limit", d->limit);
+        ds__put_int(k, "history_entries", d->room);
+        ds__put_int(k, "history_events", d->seen);
         ds__item_writer_close(k);
     }
     ds__item_writer_close(k);
 }
 
 static void ds__write_annotations(ds__item_writer *k) {
-    ds__put_list(k, DS__WORD_external_annotations);
+    ds__put_list(k, "external_annotations");
     for (uint32_t d = 0; d < k->s->device_count; d++)
         for (size_t i = 0; i < k->s->devices[d].count && !k->out.stopped; i++) {
             const ds__history_event *e = &k->s->devices[d].events[i];
@@ -177,9 +179,9 @@ static void ds__write_annotations(ds__item_writer *k) {
                 continue;
             ds__item_writer_item(k);
             ds__item_writer_open(k, '{');
-            ds__put_int(k, DS__WORD_device, d);
-            ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
-            ds__put_text(k, DS__WORD_name, e->line);
+            ds__put_int(k, "device", d);
+            ds__put_int(k, "time_us", ds__snap_us(k->s, e->time_ns));
+            ds__put_text(k, "name", e->line);
             ds__item_writer_close(k);
         }
     ds__item_writer_close(k);
@@ -191,13 +193,13 @@ static void ds__write_snapshot(ds__item_writer *k) {
     if (k->pickle)
         ds__snapshot_opcode_write(k, 0x80, 2, 1);
     ds__item_writer_open(k, '{');
-    ds__put_list(k, DS__WORD_segments);
+    ds__put_list(k, "segments");
     for (size_t i = 0; i < s->segment_count && !k->out.stopped; i++) {
         ds__item_writer_item(k);
         ds__write_segment(k, &s->segments[i]);
     }
     ds__item_writer_close(k);
-    ds__put_list(k, DS__WORD_device_traces);
+    ds__put_list(k, "device_traces");
     for (uint32_t d = 0; d < s->device_count; d++) {
         ds__item_writer_item(k);
         ds__item_writer_open(k, '[');
@@ -213,7 +215,7 @@ static void ds__write_snapshot(ds__item_writer *k) {
     ds__write_settings(k);
     ds__write_annotations(k);
     ds__write_devices(k);
-    ds__put_int(k, DS__WORD_time_us, ds__snap_us(s, s->time_ns));
+    ds__put_int(k, "time_us", ds__snap_us(s, s->time_ns));
     ds__item_writer_close(k);
     ds__item_writer_plain(k, k->pickle ? "." : "\n");
 }
