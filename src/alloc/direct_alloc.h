@@ -49,8 +49,7 @@
 
 /* Returns memory of ds__direct_reserve that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {
-    DS_IGNORE(async ? ds__async_free(q->s, base)
-                    : ds__segment_free(q->a->dev->device, base, q->size, 0));
+    DS_IGNORE(async ? ds__async_free(q->s, base) : ds__segment_end(base, DS_MEMORY_DEVICE, 0));
     if (async)
         atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
     ds__segment_unreserve(q->a, q->size);

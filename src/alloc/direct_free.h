@@ -163,7 +163,7 @@ static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     if (!done)
         return 0;
     ds__segment_leaves(b->seg, 1);
-    done = plain ? ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK
+    done = plain ? ds__segment_end(b->seg->base, DS_MEMORY_DEVICE, 1) == DS_OK
                  : ds__direct_release(a, b, wait == DS__WAIT_ALL);
     if (!done)
         ds__segment_leaves(b->seg, 0);

@@ -82,7 +82,7 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
         DS_IGNORE(ds__segment_end(s->base, DS_MEMORY_REGISTERED, 1));
         ds__os_aligned_free(s->base);
     } else {
-        DS_IGNORE(ds__pinned_segment_free(s->base, s->size, 1));
+        DS_IGNORE(ds__segment_end(s->base, DS_MEMORY_PINNED, 1));
     }
     ds__tls.mute--;
     ds__clock_add(&ds__host.ended, since);

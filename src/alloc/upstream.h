@@ -145,7 +145,7 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
     case DS__FROM_REGISTERED:
         return ds__pinned_source_free(s);
     default:
-        return ds__segment_free(a->dev->device, s->base, s->size, 1);
+        return ds__segment_end(s->base, DS_MEMORY_DEVICE, 1);
     }
 }
 

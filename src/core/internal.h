@@ -145,15 +145,12 @@ static ds_result ds__capture_attachment(ds__stream *s, const ds__attachment *a, 
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Allocate and free device memory like ds_device_alloc, and pinned memory like ds_pinned_alloc.
-   idle: the caller knows that no work uses the memory; otherwise a free waits for the work. If the
-   wait fails the memory is not freed. After the wait it is freed, even if the driver reports an
-   error. */
+/* Allocate device memory like ds_device_alloc, and pinned memory like ds_pinned_alloc. */
 static ds_result ds__segment_alloc(ds_device device, size_t size, void **out);
-static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle);
 static ds_result ds__pinned_segment_alloc(size_t size, void **out);
-static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle);
-/* The same by the kind of memory, DS_MEMORY_*. */
+/* Frees such memory by its kind, DS_MEMORY_*. idle: the caller knows that no work uses the memory;
+   otherwise the function waits for the work. If the wait fails, the memory is not freed. After the
+   wait the memory is freed, even if the driver reports an error. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle);
 /* Allocate and free segments that other processes can open. With a handle, the 64 bytes of
    share_export, and with `imported`: open and close those of other processes. */

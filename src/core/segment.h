@@ -11,8 +11,8 @@
 
    Invariants: all memory handed out here stands in the memory table with a DS__HELD_* mark; if
    it cannot be entered, it is given back. A release that fails in its wait leaves the memory as
-   it was. After the wait, ds__segment_free and ds__pinned_segment_free report success even if
-   the driver reports an error; the error is logged.
+   it was. After the wait, ds__segment_end reports success even if the driver reports an error;
+   the error is logged.
    Locks: none but those inside of the memory table and of ds__space_end; none is held over a
    driver call.
    Threads: any; of two threads that give the same memory back, only one reaches the driver. */
@@ -82,10 +82,10 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     return r;
 }
 
-/* Waits like ds_device_free and ds_pinned_free, unless the caller knows that no work uses the
-   memory (idle). If the wait fails, the memory is not freed. After the wait the memory is freed and
-   must not be used, even if the driver reports an error. */
-static ds_result ds__segment_end(void *ptr, int kind, int idle) {
+/* Frees a segment of this kind, DS_MEMORY_*. Waits like ds_device_free and ds_pinned_free, unless
+   the caller knows that no work uses the memory (idle). If the wait fails, the memory is not freed.
+   After the wait the memory is freed and must not be used, even if the driver reports an error. */
+DS__SEAM static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f),
                 "%p is not the start of a segment", ptr);
@@ -97,17 +97,6 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__tls.mute--;
     ds__tls.relaxed--;
     return r;
-}
-
-DS__SEAM static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle) {
-    (void)device;
-    (void)size;
-    return ds__segment_end(ptr, DS_MEMORY_DEVICE, idle);
-}
-
-DS__SEAM static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle) {
-    (void)size;
-    return ds__segment_end(ptr, DS_MEMORY_PINNED, idle);
 }
 
 /* Allocates memory of the driver's own allocator in the order of the stream. */

@@ -229,7 +229,7 @@ static ds_result ds__rng_graph_create(ds_device device, ds__rng_graph **out) {
         r = ds__event_create(0, "generator of a graph", &u->read);
     if (r < 0) {
         if (state)
-            DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
+            DS_IGNORE(ds__segment_end(state, DS_MEMORY_DEVICE, 1));
         ds__host_free(u);
         return r;
     }

@@ -259,7 +259,7 @@ static void test_a_device_that_is_full_says_so_and_nothing_is_mapped(void **stat
     fill(at, 1, 22 * PAGE);
     ok(unmap(at + 20 * PAGE, 2 * PAGE));
     ok(ds__segment_alloc(device, 2 * PAGE, &segment));
-    ok(ds__segment_free(device, segment, 2 * PAGE, 1));
+    ok(ds__segment_end(segment, DS_MEMORY_DEVICE, 1));
     ok(unmap(at, 20 * PAGE));
     ok(ds_device_free(plain));
     assert_int_equal(in_use(), 0);
@@ -288,15 +288,17 @@ static void test_the_user_cannot_free_what_is_the_allocators(void **state) {
             "belongs to the allocator; use ds_mem_pinned_free");
     refused(ds_device_free(pinned), DS_ERR_INVALID_VALUE,
             "belongs to the allocator; use ds_mem_pinned_free");
-    refused(ds__segment_free(device, at, PAGE, 1), DS_ERR_INVALID_VALUE, "not the start of a");
-    refused(ds__segment_free(device, pinned, 4096, 1), DS_ERR_INVALID_VALUE, "not the start of a");
-    refused(ds__pinned_segment_free(segment, 4096, 1), DS_ERR_INVALID_VALUE, "not the start of a");
+    refused(ds__segment_end(at, DS_MEMORY_DEVICE, 1), DS_ERR_INVALID_VALUE, "not the start of a");
+    refused(ds__segment_end(pinned, DS_MEMORY_DEVICE, 1), DS_ERR_INVALID_VALUE,
+            "not the start of a");
+    refused(ds__segment_end(segment, DS_MEMORY_PINNED, 1), DS_ERR_INVALID_VALUE,
+            "not the start of a");
     refused(ds__async_free(s, segment), DS_ERR_INVALID_VALUE, "of the driver's allocator");
     ok(ds__async_free(s, async));
     refused(ds__async_free(s, async), DS_ERR_INVALID_VALUE, "of the driver's allocator");
     ds__stream_unpin(s);
-    ok(ds__segment_free(device, segment, 4096, 0));
-    ok(ds__pinned_segment_free(pinned, 4096, 0));
+    ok(ds__segment_end(segment, DS_MEMORY_DEVICE, 0));
+    ok(ds__segment_end(pinned, DS_MEMORY_PINNED, 0));
     refused(ds_device_free(segment), DS_ERR_INVALID_VALUE, "is not the start of an allocation");
     ok(unmap(at, PAGE));
     ds__space_release(device, at, PAGE);
@@ -313,7 +315,7 @@ static void test_a_release_unmaps_what_is_mapped_and_knows_its_own(void **state)
     ds__space_release(device, at + PAGE, PAGE);
     assert_true(in_use() >= 3 * PAGE + 4096);
     ds__space_release(device, at, 4 * PAGE);
-    ok(ds__segment_free(device, segment, 4096, 0));
+    ok(ds__segment_end(segment, DS_MEMORY_DEVICE, 0));
     assert_int_equal(in_use(), 0);
 }
 
@@ -351,10 +353,10 @@ static void test_a_capture_does_not_hinder_the_allocator(void **state) {
         ok(map(at + PAGE, PAGE));
         ok(ds__segment_alloc(device, 4096, &segment));
         ok(ds__pinned_segment_alloc(4096, &pinned));
-        ok(ds__segment_free(device, segment, 4096, 0));
+        ok(ds__segment_end(segment, DS_MEMORY_DEVICE, 0));
         ok(ds__segment_alloc(device, 4096, &segment));
-        ok(ds__segment_free(device, segment, 4096, 1));
-        ok(ds__pinned_segment_free(pinned, 4096, 0));
+        ok(ds__segment_end(segment, DS_MEMORY_DEVICE, 1));
+        ok(ds__segment_end(pinned, DS_MEMORY_PINNED, 0));
         ok(unmap(at, 2 * PAGE));
         ds__space_release(device, at, 4 * PAGE);
         ok(driver->async_trim(device.index, 0));
@@ -434,15 +436,15 @@ static void test_a_segment_that_may_be_in_use_is_waited_for(void **state) {
         ok(ds_stream_launch_host_func(stream, wait_for, &gate, NULL));
         ok(ds_fill(segment, 1, 1, 64, stream));
         assert_int_equal(pthread_create(&opener, NULL, open_later, &gate), 0);
-        ok(host ? ds__pinned_segment_free(pinned, 4096, 0)
-                : ds__segment_free(device, segment, 4096, 0));
+        ok(host ? ds__segment_end(pinned, DS_MEMORY_PINNED, 0)
+                : ds__segment_end(segment, DS_MEMORY_DEVICE, 0));
         assert_int_equal(atomic_load(&gate), 1);
         pthread_join(opener, NULL);
         ok(ds_stream_synchronize(stream));
         if (!host)
             ok(ds__segment_alloc(device, 4096, &segment));
     }
-    ok(ds__segment_free(device, segment, 4096, 0));
+    ok(ds__segment_end(segment, DS_MEMORY_DEVICE, 0));
 }
 
 static void test_a_segment_that_is_idle_is_not_waited_for(void **state) {
@@ -452,13 +454,13 @@ static void test_a_segment_that_is_idle_is_not_waited_for(void **state) {
     ok(ds__segment_alloc(device, 4096, &segment));
     ok(ds__pinned_segment_alloc(4096, &pinned));
     ok(ds_stream_launch_host_func(stream, wait_for, &gate, NULL));
-    ok(ds__pinned_segment_free(pinned, 4096, 1));
+    ok(ds__segment_end(pinned, DS_MEMORY_PINNED, 1));
     /* cudaFree waits by itself */
     if (!on_cuda())
-        ok(ds__segment_free(device, segment, 4096, 1));
+        ok(ds__segment_end(segment, DS_MEMORY_DEVICE, 1));
     atomic_store(&gate, 1);
     if (on_cuda())
-        ok(ds__segment_free(device, segment, 4096, 1));
+        ok(ds__segment_end(segment, DS_MEMORY_DEVICE, 1));
     ok(ds_stream_synchronize(stream));
 }
 
@@ -480,8 +482,8 @@ static void test_segments_are_memory_like_the_users(void **state) {
     ok(ds_copy(pinned, segment, 4096, stream)); /* pinned: it does not block */
     ok(ds_stream_synchronize(stream));
     assert_int_equal(((char *)pinned)[4095], 5);
-    ok(ds__segment_free(device, segment, 3 * MIB, 0));
-    ok(ds__pinned_segment_free(pinned, 4096, 0));
+    ok(ds__segment_end(segment, DS_MEMORY_DEVICE, 0));
+    ok(ds__segment_end(pinned, DS_MEMORY_PINNED, 0));
     assert_int_equal(in_use(), 0);
 }
 
@@ -727,9 +729,9 @@ static ds_result little_program(void) {
             DO(ds_graph_destroy(graph));
     }
     if (segment)
-        DO(ds__segment_free(device, segment, 4096, 1));
+        DO(ds__segment_end(segment, DS_MEMORY_DEVICE, 1));
     if (pinned)
-        DO(ds__pinned_segment_free(pinned, 4096, 0));
+        DO(ds__segment_end(pinned, DS_MEMORY_PINNED, 0));
     DO(ds__async_alloc(s, 4096, &async));
     if (async) {
         DO(ds_fill(async, 1, 1, 4096, s_handle));
@@ -819,7 +821,7 @@ static ds_result round_of(work *w, ds__stream *s, ds_stream own, int number) {
     if (r == DS_OK && (back[0] != w->index || back[15] != w->index))
         r = ds__fail(DS_ERR_SYSTEM, "%d came out as %d", w->index, back[0]);
     if (r == DS_OK)
-        r = ds__segment_free(device, segment, 4096, number & 1);
+        r = ds__segment_end(segment, DS_MEMORY_DEVICE, number & 1);
     return r == DS_OK ? unmap(w->at, 2 * PAGE) : r;
 }
 
@@ -1015,8 +1017,8 @@ static void test_the_users_error_and_device_stay(void **state) {
         ok(ds__async_alloc(s, 4096, &async));
         assert_true(ds__async_alloc(s, MEMORY, &none) < 0);
         ok(ds__async_free(s, async));
-        ok(ds__segment_free(device, segment, 4096, 0));
-        ok(ds__pinned_segment_free(pinned, 4096, 0));
+        ok(ds__segment_end(segment, DS_MEMORY_DEVICE, 0));
+        ok(ds__segment_end(pinned, DS_MEMORY_PINNED, 0));
         ok(driver->async_info(0, &a, &b));
         ok(driver->async_trim(0, 0));
         ds__space_release(device, at, 64 * PAGE);
@@ -1122,7 +1124,7 @@ static void test_a_capture_of_others_is_seen_too(void **state) {
     ok(ds__segment_alloc(device, 4096, &ptr));
     assert_int_equal(cudaStreamEndCapture(native, &graph), cudaSuccess);
     assert_int_equal(cudaGraphDestroy(graph), cudaSuccess);
-    ok(ds__segment_free(device, ptr, 4096, 0));
+    ok(ds__segment_end(ptr, DS_MEMORY_DEVICE, 0));
     ds__stream_unpin(s);
 }
 #endif
