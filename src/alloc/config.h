@@ -1,9 +1,9 @@
 /* alloc/config.h - allocator options: presets, checks, sizes.
 
    Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy. Lists the
-   options (ds__config_options), and checks configurations (ds__config_check). ds__config_round_size, ds__config_segment_size and
-   ds__config_reserve_size compute from a configuration the sizes of blocks, of plain segments and
-   of reserved address space.
+   options (ds__config_options), and checks configurations (ds__config_check).
+   ds__config_round_size, ds__config_segment_size and ds__config_reserve_size compute from a
+   configuration the sizes of blocks, of plain segments and of reserved address space.
 
    Invariants: A configuration is accepted only with the exact size of ds_mem_config in its first
    member. The size of a block is a multiple of 512. A size too large to round becomes the

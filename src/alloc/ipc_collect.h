@@ -5,9 +5,9 @@
    records.
 
    Invariants: A record in `limbo` leaves the list only without leases; then its slot and event
-   are released and its block, if the record has one, becomes free or pending. With DS__COLLECT_BY_THE_WAY, a
-   limbo of 32 blocks or more is examined no more than once per millisecond. More than 1,000
-   blocks in `limbo` cause one warning.
+   are released and its block, if the record has one, becomes free or pending. With
+   DS__COLLECT_BY_THE_WAY, a limbo of 32 blocks or more is examined no more than once per
+   millisecond. More than 1,000 blocks in `limbo` cause one warning.
    Locks: ds__share_collect_now tries to take ds__share.mutex; only ds_mem_ipc_collect waits for
    the mutex. Inside, the registries' mutex and ds__share.lock are taken for short steps. Blocks
    are returned (ds__mem_return) after the mutex is released, because a thread may wait for the

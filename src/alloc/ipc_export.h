@@ -27,14 +27,13 @@
    ds__share.mutex is held. */
 static ds_result ds__export_hold_export(ds__export_hold *h) {
     ds__registry *b;
-    unsigned char handle[64];
+    ds__export_slot_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
     if (h->generation)
         return DS_OK;
-    ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, handle);
+    ds_result r =
+        ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, facts.handle);
     if (r < 0)
         return r;
-    ds__export_slot_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
-    memcpy(facts.handle, handle, sizeof facts.handle);
     ds__registries_lock();
     r = ds__registry_own(&b);
     if (r == DS_OK)
@@ -121,16 +120,13 @@ static ds_result ds__ipc_export_create(const ds__exported *x, const ds__export_h
    first time. ds__share.mutex is held. */
 static ds_result ds__ipc_export_event(const ds__ipc_export *s) {
     ds__export_slot_facts *facts = &ds__registries.own->page->slot[s->slot].facts;
-    unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
     ds_result r = DS_OK;
     if (native && !atomic_load(&facts->has_event)) {
-        r = e->driver->event_export(native, handle);
-        if (r == DS_OK) {
-            memcpy(facts->handle, handle, sizeof facts->handle);
+        r = e->driver->event_export(native, facts->handle); /* importers do not read it yet */
+        if (r == DS_OK)
             atomic_store(&facts->has_event, 1);
-        }
     }
     if (e)
         ds__event_unpin(e);

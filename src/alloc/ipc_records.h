@@ -6,9 +6,9 @@
    it. ds__got_collect ends imports after their streams have passed them.
 
    Invariants: A live exported block has one record (ds__ipc_export), in the bucket of its address.
-   A free moves the record to `limbo`, without the block if the block has no leases. A segment given back
-   stays while other processes have it open. An imported segment (ds__guest) stays open as long as
-   it has a record of a block (ds__got).
+   A free moves the record to `limbo`, without the block if the block has no leases. A segment given
+   back stays while other processes have it open. An imported segment (ds__guest) stays open as long
+   as it has a record of a block (ds__got).
    Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
    usually hold `grow` of an arena. ds__share_hold expects the arena's lock and takes
    ds__share.lock. ds__ipc_export_find expects ds__share.lock. The other functions expect

@@ -19,8 +19,8 @@
       in that callback. A later call of this process closes the segment when no block of the
       segment is left; then the segment's lease ends.
    4. A freed block without leases is free. A freed block with leases is in `limbo` until the
-      leases are gone. The records of both are in `limbo`. `limbo` is searched when a block is exported, imported, closed or freed,
-      by ds_mem_ipc_collect, and when memory is short.
+      leases are gone. The records of both are in `limbo`. `limbo` is searched when a block is
+      exported, imported, closed or freed, by ds_mem_ipc_collect, and when memory is short.
    5. A slot is closed before its leases are read, and a lease is taken before the slot is read.
       So of a free and an import at the same time, one sees the other.
    6. A freed segment stays until all processes that have it open have closed it, as CUDA

@@ -224,7 +224,8 @@ struct ds__driver {
     ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size);
     /* gives a reservation back, in which nothing is mapped */
     void (*space_release)(int device, void *at, size_t size);
-    /* frees memory of share_alloc, or closes memory of share_import (imported 1); no work uses it */
+    /* frees memory of share_alloc (imported 0), or closes memory of share_import (1); no work uses
+       the memory */
     void (*share_end)(int device, void *base, size_t size, int imported);
 #define DS__MEMBER(entry, parameters, arguments) ds_result(*entry) parameters;
     DS__ENTRIES(DS__MEMBER)

@@ -132,8 +132,8 @@ DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
     return r;
 }
 
-/* Allocates memory that other processes can open. With a handle, the 64 bytes of share_export, opens
-   memory of another process. */
+/* Allocates memory that other processes can open. With a handle, the 64 bytes of share_export,
+   opens memory of another process. */
 DS__SEAM static ds_result ds__shared_segment_create(ds_device device, const unsigned char *handle,
                                                     size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
