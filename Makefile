@@ -348,6 +348,14 @@ $(B)/tests/%.o: tests/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE_TEST) -c $< -o $@
 
+# Kernels at two levels of the optimiser, in both forms.
+$(B)/tests/conformance/test_kernel_once_o0.o: private QUICK := -O0 -I$(B)
+$(B)/tests/conformance/test_kernel_once_o3.o: private QUICK := -O3 -I$(B)
+$(B)/tests/conformance/test_kernel_once_o0.o: $(B)/ptx/o0/once.ptx.h
+$(B)/tests/conformance/test_kernel_once_o3.o: $(B)/ptx/o3/once.ptx.h
+$(B)/ptx/o%/once.ptx.h: tests/support/kernels/once.kernels.h tests/support/kernels/compile.sh tools/devstream-kernels src/devstream_kernel.h $(wildcard src/api/kernel_*.h)
+	@tests/support/kernels/compile.sh -O$* $< $(@D)
+
 $(B)/conformance: $(CONFORMANCE) $(B)/devstream.o
 	$(LINK) $^ -o $@ $(CMOCKA:%=-L%/lib) -lcmocka -pthread -ldl -lm
 

@@ -70,13 +70,16 @@ run_in() { # cpu, suite, fault or unit; PART
 compile() { $cc -O0 -w -I"$dir/src" "$@" 2>"$dir/log" || { verdict BROKEN "$title: $(head -n 1 "$dir/log")"; return 1; }; }
 
 # Adds the objects of the suite. A room of api/ can have code that the tests compile, so the file of the test
-# that PART names is compiled with the defect.
+# that PART names is compiled with the defect; if its kernels are also tested at other levels of the optimiser, in both forms.
 tested() { # PART
-    local object name
+    local object name level
     for object in "$built"/tests/conformance/*.o "$built"/tests/support/*.o; do
-        name=$(basename "$object" .o)
-        if [[ ${room:-} = src/api/* && -n $1 ]] && grep -qs "test_[a-z0-9_]*$1" "tests/conformance/$name.c"; then
-            compile -std=gnu11 -Itests/support -c "tests/conformance/$name.c" -o "$dir/$name.o" || return
+        name=$(basename "$object" .o) level=
+        [[ $name != *_o[03] ]] || level=${name##*_o}
+        if [[ ${room:-} = src/api/* && -n $1 ]] && grep -qs "test_[a-z0-9_]*$1" "tests/conformance/${name%_o[03]}.c"; then
+            [ -z "$level" ] || tests/support/kernels/compile.sh -O"$level" tests/support/kernels/once.kernels.h "$dir/ptx/o$level" "$dir/src" >/dev/null ||
+                { verdict BROKEN "$title: the kernels have no PTX"; return 1; }
+            compile -O"${level:-0}" -std=gnu11 -I"$dir" -Itests/support -c "tests/conformance/$name.c" -o "$dir/$name.o" || return
             object=$dir/$name.o
         fi
         objects+=("$object")
