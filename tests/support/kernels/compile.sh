@@ -1,6 +1,7 @@
 #!/bin/sh
 # Compiles a kernel file to PTX at a level of the optimiser: compile.sh LEVEL NAME.kernels.h FOLDER [HEADERS], for example
-# -O3. Writes FOLDER/NAME.ptx.h; HEADERS is the folder of devstream_kernel.h (src). Without clang that file is empty, and the test that includes it uses the committed PTX.
+# -O3. Writes FOLDER/NAME.ptx.h; HEADERS is the folder of devstream_kernel.h (src). Without clang that file is empty, and
+# the test that includes it uses the committed PTX.
 set -eu
 cd "$(dirname "$0")/../../.."
 level=$1 source=$2 folder=$3 headers=${4:-src}
