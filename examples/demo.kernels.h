@@ -93,38 +93,49 @@ DS_BLOCK_KERNEL_1D(checksum, THREADS, DS_READ(uint32_t, data, size / 4),
                    DS_VALUE(uint64_t, offset)) {
     DS_SHARED(uint64_t, sums, THREADS);
     DS_SHARED(uint64_t, weights, THREADS);
+    DS_PRIVATE(uint32_t, sum);    /* of the thread's bytes in tiles */
+    DS_PRIVATE(uint32_t, before); /* total over the tiles: `sum` of those before */
+    DS_PRIVATE(uint32_t, inside); /* bytes times their distance from the thread's first in a tile */
+    const uint64_t start = (uint64_t)DS_BLOCK_X * BLOCK;
     const uint64_t end = block_end(size, DS_BLOCK_X);
-    uint64_t tile = (uint64_t)DS_BLOCK_X * BLOCK;
-    uint32_t position = (uint32_t)((offset + tile) % ADLER); /* of the tile */
-    DS_THREADS sums[DS_THREAD_X] = weights[DS_THREAD_X] = 0;
+    const uint64_t position = (offset + start) % ADLER;
+    uint64_t tile = start;
+    DS_THREADS DS_OWN(sum) = DS_OWN(before) = DS_OWN(inside) = 0;
     for (; end - tile >= TILE; tile += TILE) {
         DS_THREADS {
             /* Two sums side by side, in 16 bits each: bytes 0 and 2 of words, bytes 1 and 3, and
-               words times their number. */
+               words times their number: the last word goes first, so it is added to `words` with
+               each of the others. */
             uint32_t even = 0;
             uint32_t odd = 0;
             uint32_t words = 0;
             DS_UNROLL
             for (uint32_t k = 0; k < WORDS_EACH; k++) {
-                uint32_t word = data[tile / 4 + k * THREADS + DS_THREAD_X];
+                uint32_t number = WORDS_EACH - 1 - k;
+                uint32_t word = data[tile / 4 + number * THREADS + DS_THREAD_X];
+                words += even + odd;
                 even += word & 0xff00ff;
                 odd += word >> 8 & 0xff00ff;
-                words += k * ((word & 0xff00ff) + (word >> 8 & 0xff00ff));
             }
-            uint32_t sum = add_halves(even + odd);
-            uint32_t inside = add_halves(odd) + 2 * ((even + odd) >> 16);
-            uint64_t first = position + 4 * DS_THREAD_X;
-            sums[DS_THREAD_X] += sum;
-            weights[DS_THREAD_X] += first * sum + 4 * THREADS * add_halves(words) + inside;
+            DS_OWN(before) += DS_OWN(sum);
+            DS_OWN(sum) += add_halves(even + odd);
+            DS_OWN(inside) +=
+                4 * THREADS * add_halves(words) + add_halves(odd) + 2 * ((even + odd) >> 16);
         }
-        position = (position + TILE) % ADLER;
     }
     DS_THREADS {
+        /* The weight that all bytes would have in the last tile, less TILE for each later tile:
+           `before` has the bytes of a tile once for each later one. */
+        uint64_t all = DS_OWN(sum);
+        uint64_t last = position + (tile - start) - TILE + 4 * DS_THREAD_X;
+        uint64_t weight = last * all - (uint64_t)TILE * DS_OWN(before) + DS_OWN(inside);
         for (uint64_t at = tile + DS_THREAD_X; at < end; at += THREADS) {
             uint64_t byte = ((const uint8_t *)data)[at];
-            sums[DS_THREAD_X] += byte;
-            weights[DS_THREAD_X] += (position + at - tile) * byte;
+            all += byte;
+            weight += (position + (at - start)) * byte;
         }
+        sums[DS_THREAD_X] = all;
+        weights[DS_THREAD_X] = weight;
     }
     for (uint32_t half = THREADS / 2; half > 0; half /= 2) {
         DS_THREADS {

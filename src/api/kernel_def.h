@@ -66,12 +66,20 @@ DSDEF int ds_kernel_run_blocks(void (*block_fn)(ds_kernel_block *block, const vo
     DS_KERNEL_SCRATCH_BYTES. Does not return. */
 DSDEF void ds_kernel_block_overflow(void);
 
+/* Returns p. Compilers do not see that, and know from the attribute `malloc` that no other pointer
+   leads to the memory. Otherwise, after each store to it they would load the kernel's inputs
+   again. Blocks use the same memory one after another, so a block is a function call of its own. */
+__attribute__((noinline, malloc, assume_aligned(64), unused)) static void *dsk__block_own(void *p) {
+    __asm__("" : "+r"(p));
+    return p;
+}
+
 /* Takes count elements of the block's scratch memory. */
 static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t count) {
     size_t bytes = (size * count + 63) / 64 * 64;
     if (bytes > DS_KERNEL_SCRATCH_BYTES - b->used)
         ds_kernel_block_overflow();
-    void *p = b->scratch + b->used;
+    void *p = dsk__block_own(b->scratch + b->used);
     b->used += bytes;
 #ifdef DEVSTREAM_KERNEL_DEBUG
     __builtin_memset(p, 0xff, bytes); /* NaN, so reads of unwritten elements are noticed */

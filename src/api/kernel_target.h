@@ -117,12 +117,14 @@ DS__DEVICE_FN double ds__sqrt_double(double x) {
 
 /* The options of the function that runs a kernel's items or blocks. gcc contracts and vectorizes
    by the options of the function into which the code is inlined; clang applies the pragma at each
-   expression. */
+   expression. gcc's -O3 jams the turns of a loop around a thread loop into it, which can put
+   branches there, and then it generates no vector code. */
 #if defined(__clang__)
 #define DS__KERNEL_EXACT
 #pragma STDC FP_CONTRACT OFF
 #elif defined(__GNUC__) && !defined(DEVSTREAM_KERNEL_DEVICE)
-#define DS__KERNEL_EXACT __attribute__((optimize("O3", "fp-contract=off")))
+#define DS__KERNEL_EXACT \
+    __attribute__((optimize("O3", "fp-contract=off", "no-loop-unroll-and-jam")))
 #else
 #define DS__KERNEL_EXACT
 #endif
