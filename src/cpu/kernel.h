@@ -41,6 +41,16 @@ static uint32_t ds__cpu_item_ps(uint64_t ns, size_t items) {
     return ps < UINT32_MAX ? (uint32_t)ps : UINT32_MAX;
 }
 
+/* Returns the number of pieces of a job that takes so long: some for each thread, since they do not
+   begin at the same time. A thread needs some 100 ns to take a piece. */
+static size_t ds__cpu_pieces(double ns) {
+    size_t threads = (size_t)ds__cpu.workers + 1;
+    double pieces = ns / DS__CPU_PIECE_NS;
+    if (pieces > 8 * (double)threads)
+        return 8 * threads;
+    return pieces > 2 * (double)threads ? (size_t)pieces : 2 * threads;
+}
+
 /* Runs the launch and returns its status. The first items run alone and are timed. The rest is
    split if it is expected to take long. *known_ps is the time of an item in earlier launches (0:
    not known), and becomes that of this launch. */
@@ -60,6 +70,7 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     uint64_t start = ds__now_ns();
     int status = k->cpu_fn(0, first, args);
     uint64_t took = ds__now_ns() - start;
+    took -= took < ds__cpu.clock_ns ? took : ds__cpu.clock_ns;
     *known_ps = ds__cpu_item_ps(took, first);
     if (status || first == n)
         return status;
@@ -68,7 +79,7 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
         return k->cpu_fn(first, n - first, args);
     ds__cpu_job job;
     memset(&job, 0, sizeof job);
-    size_t pieces = 8 * (size_t)(ds__cpu.workers + 1);
+    size_t pieces = ds__cpu_pieces(rest_ns);
     size_t items = (n - first - 1) / pieces + 1; /* rounded up, also of SIZE_MAX items */
     job.piece_fn = ds__cpu_kernel_piece;
     job.op = op;

@@ -68,6 +68,7 @@ enum {
     DS__CPU_LONG_NS = 5000,
     /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
+    DS__CPU_PIECE_NS = 500,  /* shortest piece, if each thread has two */
     DS__CPU_CALL_NS = 40000, /* sleeping workers are woken if the rest takes longer than this */
     /* time of the first part of a kernel that has run before; the part is timed */
     DS__CPU_FIRST_NS = 20000,
@@ -303,6 +304,7 @@ static struct {
     int processors;
     int no_spin;
     int is_inline;
+    uint64_t clock_ns; /* time between two reads of the clock in a row */
     int is_lax;
     int spin_limit;
     uint64_t seed;
