@@ -16,8 +16,8 @@
 #include <time.h>
 
 /* What a goal means. BENCH_MOST: the value is at most the goal. BENCH_SHARE: the value is at
-   least that share of the limit. */
-enum { BENCH_MOST, BENCH_SHARE };
+   least that share of the limit. BENCH_PEER: the value is at most that share of OpenMP's. */
+enum { BENCH_MOST, BENCH_SHARE, BENCH_PEER };
 
 /* In which plot a row stands. */
 enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };

@@ -1,137 +1,288 @@
-/* once.c - the CPU form of kernels that are written once, beside the same loops with OpenMP. Both
-   are measured in turns in one process. Prints a table of microseconds per launch with its wait;
-   the ratio is devstream's median divided by OpenMP's. */
+/* once.c - devstream's and OpenMP's rows about kernels that are written once, and the limit. All
+   three are measured in turns in one process, on the same inputs. Without -fopenmp OpenMP's rows
+   are left out. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "once.kernels.h"
 
+#include "bench.h"
+#include "once.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#ifdef _OPENMP
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
-enum { SMALLEST = 12, LARGEST = 26, ROUNDS = 15 };
-
-#define CHECK(call)                                       \
-    do {                                                  \
-        if ((call) < 0) {                                 \
-            fprintf(stderr, "%s\n", ds_error_get_last()); \
-            exit(1);                                      \
-        }                                                 \
-    } while (0)
-
-static float *a, *b, *c, *d;
+static float *in[2];  /* inputs */
+static float *out[3]; /* devstream's, OpenMP's and the limit's */
 static ds_stream stream;
 
-static double now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+static void check(ds_result r) {
+    if (r < 0) {
+        fprintf(stderr, "%s\n", ds_error_get_last());
+        exit(1);
+    }
 }
 
-/* A square-like image of n inner points. */
-static void sides(size_t n, size_t *nx, size_t *ny) {
-    *nx = 64;
-    while (*nx * *nx < n)
-        *nx *= 2;
-    *ny = n / *nx;
+/* The columns of a square-like image of n inner points. */
+static size_t columns(size_t n) {
+    size_t nx = 64;
+    while (nx * nx < n)
+        nx *= 2;
+    return nx;
 }
 
-__attribute__((noinline)) static void omp_add(size_t n) {
+/* ---- devstream ------------------------------------------------------------------------------- */
+
+static void ds_add(size_t n) {
+    check(DS_LAUNCH(add, stream, n, in[0], in[1], out[0]));
+    check(ds_stream_synchronize(stream));
+}
+
+static void ds_saxpy(size_t n) {
+    check(DS_LAUNCH(saxpy, stream, n, 0.5f, in[0], out[0]));
+    check(ds_stream_synchronize(stream));
+}
+
+static void ds_stencil(size_t n) {
+    size_t nx = columns(n);
+    check(DS_LAUNCH(stencil, stream, nx, n / nx, in[0], out[0]));
+    check(ds_stream_synchronize(stream));
+}
+
+/* ---- OpenMP ---------------------------------------------------------------------------------- */
+
+#ifdef _OPENMP
+static void omp_add(size_t n) {
+    const float *a = in[0];
+    const float *b = in[1];
+    float *c = out[1];
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < n; i++)
-        d[i] = a[i] + b[i];
+        c[i] = a[i] + b[i];
 }
 
-__attribute__((noinline)) static void omp_saxpy(size_t n) {
+static void omp_saxpy(size_t n) {
+    const float *a = in[0];
+    float *c = out[1];
     float factor = 0.5f;
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < n; i++)
-        d[i] = factor * a[i] + d[i];
+        c[i] = factor * a[i] + c[i];
 }
 
-__attribute__((noinline)) static void omp_stencil(size_t n) {
-    size_t nx, ny;
-    sides(n, &nx, &ny);
+static void omp_stencil(size_t n) {
+    const float *a = in[0];
+    float *c = out[1];
+    size_t nx = columns(n);
+    size_t ny = n / nx;
     size_t row = nx + 2;
 #pragma omp parallel for schedule(static)
     for (size_t y = 0; y < ny; y++) {
 #pragma omp simd
         for (size_t x = 0; x < nx; x++) {
             size_t at = (y + 1) * row + x + 1;
-            d[at] = 0.25f * ((a[at - 1] + a[at + 1]) + (a[at - row] + a[at + row]));
+            c[at] = 0.25f * ((a[at - 1] + a[at + 1]) + (a[at - row] + a[at + row]));
         }
     }
 }
 
-static void ds_add(size_t n) {
-    CHECK(DS_LAUNCH(add, stream, n, a, b, c));
+/* Ends the threads that spin. */
+static void omp_rest(void) {
+#if _OPENMP >= 201811
+    omp_pause_resource_all(omp_pause_soft);
+#else
+    bench_sleep_us(20000);
+#endif
+}
+#else
+#define omp_add NULL
+#define omp_saxpy NULL
+#define omp_stencil NULL
+
+static void omp_rest(void) {
+}
+#endif
+
+/* ---- the limit ------------------------------------------------------------------------------- */
+
+/* Items from to `to` - 1; of the stencil, rows of nx items. */
+typedef void (*part_fn)(size_t from, size_t to, size_t nx);
+
+static void add_part(size_t from, size_t to, size_t nx) {
+    const float *a = in[0];
+    const float *b = in[1];
+    float *c = out[2];
+    (void)nx;
+#pragma omp simd
+    for (size_t i = from; i < to; i++)
+        c[i] = a[i] + b[i];
 }
 
-static void ds_saxpy(size_t n) {
-    CHECK(DS_LAUNCH(saxpy, stream, n, 0.5f, a, c));
+static void add_around(size_t from, size_t to, size_t nx) {
+#if defined(__x86_64__)
+    (void)nx;
+    for (size_t i = from; i < to; i += 4)
+        _mm_stream_ps(out[2] + i, _mm_add_ps(_mm_load_ps(in[0] + i), _mm_load_ps(in[1] + i)));
+    _mm_sfence();
+#else
+    add_part(from, to, nx);
+#endif
 }
 
-static void ds_stencil(size_t n) {
-    size_t nx, ny;
-    sides(n, &nx, &ny);
-    CHECK(DS_LAUNCH(stencil, stream, nx, ny, a, c));
+static void saxpy_part(size_t from, size_t to, size_t nx) {
+    const float *a = in[0];
+    float *c = out[2];
+    float factor = 0.5f;
+    (void)nx;
+#pragma omp simd
+    for (size_t i = from; i < to; i++)
+        c[i] = factor * a[i] + c[i];
 }
 
-static int by_value(const void *x, const void *y) {
-    double p = *(const double *)x, q = *(const double *)y;
-    return (p > q) - (p < q);
-}
-
-/* Microseconds of one call, over some repetitions. */
-static double time_of(void (*run)(size_t), size_t n, int repeat, int wait) {
-    double start = now_us();
-    for (int i = 0; i < repeat; i++) {
-        run(n);
-        if (wait)
-            CHECK(ds_stream_synchronize(stream));
+static void stencil_part(size_t from, size_t to, size_t nx) {
+    const float *a = in[0];
+    float *c = out[2];
+    size_t row = nx + 2;
+    for (size_t y = from; y < to; y++) {
+#pragma omp simd
+        for (size_t x = 0; x < nx; x++) {
+            size_t at = (y + 1) * row + x + 1;
+            c[at] = 0.25f * ((a[at - 1] + a[at + 1]) + (a[at - row] + a[at + row]));
+        }
     }
-    return (now_us() - start) / repeat;
+}
+
+static struct {
+    part_fn part; /* NULL: the thread ends */
+    size_t from, to, nx;
+} job;
+
+static _Alignas(64) atomic_int order;
+static _Alignas(64) atomic_int done;
+
+static void *second(void *user) {
+    (void)user;
+    for (int i = 1;; i++) {
+        while (atomic_load_explicit(&order, memory_order_acquire) != i)
+            bench_pause();
+        if (!job.part)
+            return NULL;
+        job.part(job.from, job.to, job.nx);
+        atomic_store_explicit(&done, i, memory_order_release);
+    }
+}
+
+/* Returns the microseconds of a pass over `count` items or rows with one or two threads. */
+static double limit_us(part_fn part, int threads, size_t count, size_t nx, int repeat) {
+    pthread_t thread;
+    size_t half = threads == 2 ? count / 2 / 16 * 16 : count;
+    job.part = part;
+    job.from = half;
+    job.to = count;
+    job.nx = nx;
+    atomic_store(&order, 0);
+    atomic_store(&done, 0);
+    if (threads == 2 && pthread_create(&thread, NULL, second, NULL))
+        abort();
+    bench_sleep_us(500); /* the second thread spins, devstream's threads have gone to sleep */
+    double start = 0;
+    for (int k = -1; k < repeat; k++) { /* one that does not count */
+        if (k == 0)
+            start = bench_now_ns();
+        if (threads == 2)
+            atomic_store_explicit(&order, k + 2, memory_order_release);
+        part(0, half, nx);
+        while (threads == 2 && atomic_load_explicit(&done, memory_order_acquire) != k + 2)
+            bench_pause();
+    }
+    double us = (bench_now_ns() - start) / 1e3 / repeat;
+    if (threads == 2) {
+        job.part = NULL;
+        atomic_store(&order, repeat + 2);
+        pthread_join(thread, NULL);
+    }
+    return us;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+typedef struct row {
+    const char *id;
+    void (*ours)(size_t n);
+    void (*theirs)(size_t n); /* NULL without OpenMP */
+    part_fn parts[2];         /* ways of the limit; the second may be NULL */
+} row;
+
+static const row rows[] = {
+    { "once_add", ds_add, omp_add, { add_part, add_around } },
+    { "once_saxpy", ds_saxpy, omp_saxpy, { saxpy_part, NULL } },
+    { "once_stencil", ds_stencil, omp_stencil, { stencil_part, NULL } },
+};
+
+/* Returns the microseconds of one run, after others, in which threads wake up. */
+static double run_us(void (*run)(size_t n), size_t n, int repeat) {
+    for (int i = 0; i < repeat / 2 + 1; i++)
+        run(n);
+    double start = bench_now_ns();
+    for (int i = 0; i < repeat; i++)
+        run(n);
+    return (bench_now_ns() - start) / 1e3 / repeat;
+}
+
+static double limit_of(const row *r, size_t n, int repeat, int rounds) {
+    double v[ONCE_ROUNDS];
+    double best = NAN;
+    size_t nx = columns(n);
+    size_t count = r->ours == ds_stencil ? n / nx : n;
+    for (int way = 0; way < 4; way++) {
+        part_fn part = r->parts[way / 2];
+        if (!part)
+            continue;
+        for (int k = 0; k < rounds; k++)
+            v[k] = limit_us(part, 1 + way % 2, count, nx, repeat);
+        double us = bench_median(v, rounds);
+        best = us >= best ? best : us;
+    }
+    return best;
+}
+
+static void measure(const row *r, int bits) {
+    double ours[ONCE_ROUNDS];
+    double theirs[ONCE_ROUNDS];
+    char name[32];
+    size_t n = (size_t)1 << bits;
+    int repeat = bits < 22 ? 1 << (22 - bits) : 1;
+    int rounds = bench_quick() ? 3 : ONCE_ROUNDS;
+    for (int k = 0; k < rounds; k++) {
+        ours[k] = run_us(r->ours, n, repeat);
+        if (r->theirs)
+            theirs[k] = run_us(r->theirs, n, repeat);
+        omp_rest();
+    }
+    int wrong = r->theirs && memcmp(out[0], out[1], n * sizeof(float));
+    snprintf(name, sizeof name, "%s_%d", r->id, bits);
+    bench_put(name, "devstream", wrong ? NAN : bench_median(ours, rounds));
+    if (r->theirs)
+        bench_put(name, "openmp", bench_median(theirs, rounds));
+    bench_put(name, "limit", limit_of(r, n, repeat, rounds / 3));
 }
 
 int main(void) {
-    static const struct {
-        const char *name;
-        void (*ours)(size_t), (*theirs)(size_t);
-    } rows[] = { { "c = a + b", ds_add, omp_add },
-                 { "c = f a + c", ds_saxpy, omp_saxpy },
-                 { "5-point stencil", ds_stencil, omp_stencil } };
-
-    size_t room = ((size_t)1 << LARGEST) + ((size_t)1 << 16);
-    CHECK(ds_stream_create(NULL, &stream));
-    float **const all[] = { &a, &b, &c, &d };
-    for (int k = 0; k < 4; k++) {
-        CHECK(ds_device_alloc(ds_device_current(), room * sizeof(float), (void **)all[k]));
+    int largest = bench_quick() ? ONCE_LARGEST_QUICK : ONCE_LARGEST;
+    size_t room = ((size_t)1 << largest) + ((size_t)1 << 16);
+    float **const all[] = { &in[0], &in[1], &out[0], &out[1], &out[2] };
+    check(ds_stream_create(NULL, &stream));
+    for (int k = 0; k < 5; k++) {
+        check(ds_device_alloc(ds_device_current(), room * sizeof(float), (void **)all[k]));
         for (size_t i = 0; i < room; i++)
             (*all[k])[i] = (float)(i % 1000) / 1000;
     }
-    memcpy(d, c, room * sizeof(float));
-    omp_set_num_threads(omp_get_num_procs());
-
-    printf("| kernel | items | devstream, us | OpenMP, us | ratio |\n|---|---:|---:|---:|---:|\n");
-    int wrong = 0;
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-        for (int bits = SMALLEST; bits <= LARGEST; bits += 2) {
-            size_t n = (size_t)1 << bits;
-            int repeat = bits < 20 ? 1 << (20 - bits) : 1;
-            double ours[ROUNDS], theirs[ROUNDS];
-            for (int k = 0; k < ROUNDS; k++) {
-                ours[k] = time_of(rows[r].ours, n, repeat, 1);
-                theirs[k] = time_of(rows[r].theirs, n, repeat, 0);
-            }
-            wrong |= memcmp(c, d, n * sizeof(float)) != 0;
-            qsort(ours, ROUNDS, sizeof *ours, by_value);
-            qsort(theirs, ROUNDS, sizeof *theirs, by_value);
-            printf("| %s | 2^%d | %.2f | %.2f | %.2f |\n", rows[r].name, bits, ours[ROUNDS / 2],
-                   theirs[ROUNDS / 2], ours[ROUNDS / 2] / theirs[ROUNDS / 2]);
-            fflush(stdout);
-        }
-    if (wrong)
-        printf("WRONG: the results differ\n");
-    return wrong || ds_shutdown() < 0;
+        for (int bits = ONCE_SMALLEST; bits <= largest; bits += 2)
+            measure(&rows[r], bits);
+    return bench_failed || ds_shutdown() < 0;
 }

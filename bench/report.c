@@ -2,12 +2,14 @@
    writes the report. report RESULTS FOLDER [REPORT.md]: FOLDER gets the data of the plots. Of an
    old REPORT.md what stands between the notes' markers is kept. report RESULTS: prints only the
    part about graphs; report --alloc RESULTS: that about the allocator; report --comm RESULTS:
-   that about collectives. BENCH_MACHINE is the line about the machine. Exit 1 when a result was
+   that about collectives; report --once RESULTS: that about kernels that are written once.
+   BENCH_MACHINE is the line about the machine. Exit 1 when a result was
    wrong or a program failed. */
 #include "bench.h"
 #include "graphs.h"
 #include "alloc.h"
 #include "comm.h"
+#include "once.h"
 
 /* PLAIN: the work of graphs without graphs. HEAPS: the allocator's peers; AGAIN: five passes;
    CONFS: its other configurations. */
@@ -22,7 +24,8 @@ enum {
     FIRST_CONF,
     OPENMPI = FIRST_CONF + 3,
     NUMPY,
-    SOURCES = NUMPY + 2,
+    OPENMP = NUMPY + 2,
+    SOURCES,
     SAMPLES = 64
 };
 
@@ -32,12 +35,14 @@ enum {
     GRAPH_ROWS = BENCH_GRAPH_ROWS(COUNT_),
     ALLOC_ROWS = BENCH_ALLOC_ROWS(COUNT_),
     COMM_ROWS = BENCH_COMM_ROWS(COUNT_),
+    ONCE_ROWS = BENCH_ONCE_ROWS(COUNT_),
 #undef COUNT_
     /* the main table's, these, those */
     FIRST_GRAPH_ROW = BENCH_ROW_COUNT,
     FIRST_ALLOC_ROW = FIRST_GRAPH_ROW + GRAPH_ROWS,
     FIRST_COMM_ROW = FIRST_ALLOC_ROW + ALLOC_ROWS,
-    ROWS = FIRST_COMM_ROW + COMM_ROWS
+    FIRST_ONCE_ROW = FIRST_COMM_ROW + COMM_ROWS,
+    ROWS = FIRST_ONCE_ROW + ONCE_ROWS
 };
 
 static const struct {
@@ -65,13 +70,14 @@ static const struct {
                        { "cupy conf", "preset cupy" },
                        { "openmpi", "OpenMPI" },
                        { "numpy 1", "numpy, 1" },
-                       { "numpy 2", "numpy, 2" } };
+                       { "numpy 2", "numpy, 2" },
+                       { "openmp", "OpenMP" } };
 
 static const bench_row rows[ROWS] = {
 #define BENCH_ROW_(id, plot, title, unit, meaning, goal, note) \
     { #id, title, unit, note, goal, BENCH_##plot, BENCH_##meaning },
     BENCH_ROWS(BENCH_ROW_) BENCH_GRAPH_ROWS(BENCH_ROW_) BENCH_ALLOC_ROWS(BENCH_ROW_)
-        BENCH_COMM_ROWS(BENCH_ROW_)
+        BENCH_COMM_ROWS(BENCH_ROW_) BENCH_ONCE_ROWS(BENCH_ROW_)
 #undef BENCH_ROW_
 };
 
@@ -178,7 +184,8 @@ static void value(char out[TEXT], int r, int s) {
     if (!c->n) {
         int shown = rows[r].plot == BENCH_QUEUE || rows[r].plot == BENCH_GRAPH ||
                     (rows[r].plot == BENCH_ALLOC && s >= FIRST_HEAP) ||
-                    (rows[r].plot == BENCH_COMM && s == OPENMPI);
+                    (rows[r].plot == BENCH_COMM && s == OPENMPI) ||
+                    (rows[r].plot == BENCH_ONCE && s == OPENMP);
         snprintf(out, TEXT, "%s", gone[s] && shown ? gone[s] : "-");
         return;
     }
@@ -203,12 +210,15 @@ static void verdict(char out[TEXT], int r) {
         snprintf(out, TEXT, "%s", c->wrong ? "WRONG" : "not measured");
         return;
     }
-    if (isnan(rows[r].goal)) {
+    if (isnan(rows[r].goal) || (rows[r].meaning == BENCH_PEER && !cells[r][OPENMP].n)) {
         snprintf(out, TEXT, "-");
         return;
     }
-    int met = rows[r].meaning == BENCH_MOST ? c->median <= rows[r].goal
-                                            : c->median >= rows[r].goal * limit;
+    int met = c->median <= rows[r].goal;
+    if (rows[r].meaning == BENCH_SHARE)
+        met = c->median >= rows[r].goal * limit;
+    if (rows[r].meaning == BENCH_PEER)
+        met = c->median <= rows[r].goal * cells[r][OPENMP].median;
     snprintf(out, TEXT, "%s", met ? "met" : "**not met**");
 }
 
@@ -360,7 +370,7 @@ static void comm_table(FILE *f) {
     };
     for (int c = 0; c < 9; c++)
         snprintf(t[0][c], TEXT, "%s", heads[c]);
-    for (int r = FIRST_COMM_ROW; r < ROWS; r++) {
+    for (int r = FIRST_COMM_ROW; r < FIRST_ONCE_ROW; r++) {
         char(*line)[TEXT] = t[r - FIRST_COMM_ROW + 1];
         static const int others[] = { OPENMPI, LIMIT };
         const cell *c = &cells[r][DEVSTREAM];
@@ -376,6 +386,29 @@ static void comm_table(FILE *f) {
         verdict(line[8], r);
     }
     table(f, COMM_ROWS + 1, 9, t);
+}
+
+static void once_table(FILE *f) {
+    static char t[ONCE_ROWS + 1][12][TEXT];
+    static const char *const heads[] = { "row",   "goal",     "devstream", "OpenMP",
+                                         "limit", "/ OpenMP", "/ limit",   "goal met" };
+    for (int c = 0; c < 8; c++)
+        snprintf(t[0][c], TEXT, "%s", heads[c]);
+    for (int r = FIRST_ONCE_ROW; r < ROWS; r++) {
+        char(*line)[TEXT] = t[r - FIRST_ONCE_ROW + 1];
+        static const int others[] = { OPENMP, LIMIT };
+        const cell *c = &cells[r][DEVSTREAM];
+        double mine = c->n && !c->wrong ? c->median : NAN;
+        snprintf(line[0], TEXT, "%.44s, %.8s", rows[r].title, rows[r].unit);
+        snprintf(line[1], TEXT, "%.0f %% of OpenMP", rows[r].goal * 100);
+        value(line[2], r, DEVSTREAM);
+        for (int i = 0; i < 2; i++) {
+            value(line[3 + i], r, others[i]);
+            number(line[5 + i], cells[r][others[i]].n ? mine / cells[r][others[i]].median : NAN);
+        }
+        verdict(line[7], r);
+    }
+    table(f, ONCE_ROWS + 1, 8, t);
 }
 
 static void ways_table(FILE *f) {
@@ -447,7 +480,7 @@ static void write_plot(const char *folder, const char *name, int plot, int first
 }
 
 /* A part of an old report between its markers, or an empty one: what is written by hand
-   ("notes"), or by run.sh ("cuda", "graphs", "alloc", "comm"). */
+   ("notes"), or by run.sh ("cuda", "graphs", "alloc", "comm", "once"). */
 static char *read_part(const char *path, const char *name) {
     char *text = calloc(1, 1 << 20), *from = NULL, *to = NULL, open[40], close[40];
     FILE *f = fopen(path, "r");
@@ -475,7 +508,7 @@ static void write_row_notes(FILE *f, int from, int to) {
 static void write_report(const char *path) {
     char *notes = read_part(path, "notes"), *cuda = read_part(path, "cuda"),
          *graphs = read_part(path, "graphs"), *alloc = read_part(path, "alloc"),
-         *comm = read_part(path, "comm"), next[512];
+         *comm = read_part(path, "comm"), *once = read_part(path, "once"), next[512];
     const char *machine = getenv("BENCH_MACHINE");
     snprintf(next, sizeof next, "%.500s.new", path);
     FILE *f = fopen(next, "w");
@@ -511,6 +544,7 @@ static void write_report(const char *path) {
     fprintf(f, "\n## Graphs\n\n%s\n", graphs);
     fprintf(f, "\n## The allocator\n\n%s\n", alloc);
     fprintf(f, "\n## Collectives\n\n%s\n", comm);
+    fprintf(f, "\n## Kernels that are written once\n\n%s\n", once);
     fprintf(f, "\n## Additional cost of a cudart call through devstream\n\n%s\n", cuda);
     fprintf(f, "\n## Notes\n\n%s\n\n## What the rows measure\n\n", notes);
     write_row_notes(f, 0, BENCH_ROW_COUNT);
@@ -519,6 +553,7 @@ static void write_report(const char *path) {
     free(graphs);
     free(alloc);
     free(comm);
+    free(once);
     if (fclose(f) || rename(next, path)) {
         perror(path);
         exit(2);
@@ -527,14 +562,16 @@ static void write_report(const char *path) {
 
 int main(int argc, char **argv) {
     int alloc = argc > 2 && !strcmp(argv[1], "--alloc"),
-        comm = argc > 2 && !strcmp(argv[1], "--comm");
+        comm = argc > 2 && !strcmp(argv[1], "--comm"),
+        once = argc > 2 && !strcmp(argv[1], "--once");
     if (argc < 2) {
         fprintf(stderr,
-                "usage: %s RESULTS [FOLDER [REPORT.md]] | --alloc RESULTS | --comm RESULTS\n",
+                "usage: %s RESULTS [FOLDER [REPORT.md]] | --alloc RESULTS | --comm RESULTS | "
+                "--once RESULTS\n",
                 argv[0]);
         return 2;
     }
-    read_results(argv[alloc || comm ? 2 : 1]);
+    read_results(argv[alloc || comm || once ? 2 : 1]);
     if (alloc) {
         alloc_table(stdout);
         printf(
@@ -553,6 +590,14 @@ int main(int argc, char **argv) {
         write_remarks(stderr, "");
         if (!bench_quick())
             printf("%s\n", BENCH_COMM_NOTE);
+        return failed;
+    }
+    if (once) {
+        once_table(stdout);
+        printf("\n");
+        write_remarks(stderr, "");
+        if (!bench_quick())
+            printf("%s\n", BENCH_ONCE_NOTE);
         return failed;
     }
     if (argc == 2) {

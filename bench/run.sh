@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# run.sh - builds and runs the benchmarks, prints the table and writes docs/bench.md and docs/bench.svg; some 7 minutes.
+# run.sh - builds and runs the benchmarks, prints the table and writes docs/bench.md and docs/bench.svg; some 9 minutes.
 # run.sh cuda - only the CUDA driver's own cost, upon the stand-in for cudart, into docs/bench.md. (On a GPU: make check-gpu.)
 # run.sh graphs - only the rows about graphs, into docs/bench.md; half a minute.
 # run.sh alloc - only the rows about the allocator, into docs/bench.md; alloc --quick: one short pass of devstream and the limit, only printed.
 # run.sh comm - only the rows about collectives, into docs/bench.md; two minutes. comm --quick: one short pass, only printed.
+# run.sh once - only the rows about kernels that are written once, into docs/bench.md; two minutes. once --quick: one short pass, only printed.
 # run.sh quick - one short pass without the largest copies and the compile times, under 30 seconds, only printed. Set CC, CXX, CFLAGS as you like.
 # Exit 1 when a result was wrong or a program failed; a missed goal is not a failure, and an absent peer is printed.
 set -uo pipefail
@@ -15,13 +16,13 @@ warn="-Wall -Wextra -Wpedantic -Wshadow"
 warn_c="$warn -Wconversion -Wsign-conversion -Werror"
 case $only in
     quick) export BENCH_QUICK=1 passes=1 ;;
-    cuda | graphs | alloc | comm | '') ;;
-    *) echo "usage: $0 [quick | cuda | graphs | alloc [--quick] | comm [--quick]]" >&2; exit 2 ;;
+    cuda | graphs | alloc | comm | once | '') ;;
+    *) echo "usage: $0 [quick | cuda | graphs | alloc [--quick] | comm [--quick] | once [--quick]]" >&2; exit 2 ;;
 esac
 case $only$short in
     "$only") ;;
-    alloc--quick | comm--quick) export BENCH_QUICK=1 passes=1 ;;
-    *) echo "usage: $0 alloc|comm --quick" >&2; exit 2 ;;
+    alloc--quick | comm--quick | once--quick) export BENCH_QUICK=1 passes=1 ;;
+    *) echo "usage: $0 alloc|comm|once --quick" >&2; exit 2 ;;
 esac
 read -r load _ </proc/loadavg
 [ "${load%.*}" -lt 1 ] || echo "the machine is busy (load $load): expect worse figures and wide ranges" >&2
@@ -60,6 +61,7 @@ section() { # section NAME [OPTION OF REPORT]
 graphs() { section graphs; }
 alloc() { section alloc --alloc; }
 comm() { section comm --comm; }
+once() { section once --once; }
 cuda() {
     if [ -z "${CUDA_HOME:-}" ]; then echo "the CUDA driver's own cost: not measured, no toolkit found (CUDA_HOME)"; return; fi
     $cc -std=gnu11 $flags $warn_c -DDEVSTREAM_CUDA -I. -Ibench -I"$CUDA_HOME/include" bench/cuda.c tests/support/standin/*.c -o $out/cuda -pthread -ldl -lm &&
@@ -138,18 +140,25 @@ comm_programs() {
         remark openmpi "failed: peer_mpi does not build"
     fi
 }
+# Without OpenMP its pragmas say only that loops may be vectorised. A contracted loop would have other bits.
+once_programs() {
+    local openmp=-fopenmp
+    usable omp.h "$cc -fopenmp -xc" || { openmp=-fopenmp-simd; remark openmp "not installed: package libgomp1 with the compiler's OpenMP headers (libgcc-*-dev)"; }
+    build devstream once $cc -std=gnu11 $flags $warn_c -ffp-contract=off $openmp -I. bench/once.c -pthread -lm
+}
 case $only in
     graphs) graph_programs ;;
     alloc) alloc_programs ;;
     comm) comm_programs ;;
-    *) main_programs; graph_programs; alloc_programs; comm_programs ;;
+    once) once_programs ;;
+    *) main_programs; graph_programs; alloc_programs; comm_programs; once_programs ;;
 esac
 $cc -std=gnu11 $flags $warn_c bench/report.c -o $out/report -lm || exit 2
 
 run() { # SOURCE PROGRAM [ARGUMENT]; a hang is a failure too
     local source=$1 most=60
     shift
-    case $1 in alloc | comm | peer_mpi) most=180 ;; esac # the first has a limit for each of its cases, the others move much memory
+    case $1 in alloc | comm | once | peer_mpi) most=180 ;; esac # the first has a limit for each of its cases, the others move much memory
     if [ "$source" = openmpi ]; then # so many processes; more than there are processors give way
         timeout $most mpirun --allow-run-as-root --oversubscribe -np "$2" "$out/$1" || remark openmpi "failed: $* ended with $?"
         return
@@ -168,7 +177,7 @@ for ((pass = 1; pass <= passes; pass++)); do
         fi
     done
 done
-if [ "$only" = graphs ] || [ "$only" = alloc ] || [ "$only" = comm ]; then echo "$BENCH_MACHINE"; $only; exit; fi
+if [ "$only" = graphs ] || [ "$only" = alloc ] || [ "$only" = comm ] || [ "$only" = once ]; then echo "$BENCH_MACHINE"; $only; exit; fi
 [ $passes = 1 ] || bench/compile.sh $out >>$BENCH_RESULTS || remark devstream "failed: compile.sh"
 
 echo "$BENCH_MACHINE"
@@ -178,6 +187,7 @@ if [ $passes = 1 ]; then
     echo && graphs || status=1
     echo && alloc || status=1
     echo && comm || status=1
+    echo && once || status=1
     exit $status
 fi
 $out/report $BENCH_RESULTS $out docs/bench.md
@@ -185,6 +195,7 @@ status=$?
 echo && graphs || status=1
 echo && alloc || status=1
 echo && comm || status=1
+echo && once || status=1
 cuda || status=1
 if command -v gnuplot >/dev/null; then
     gnuplot -e "folder='$out'; out='docs/bench.svg'" bench/plot.gp || status=1
