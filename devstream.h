@@ -327,8 +327,8 @@ typedef struct ds_init_desc {
     const struct ds_cpu_desc *cpu; /**< options of the CPU driver, or NULL */
     /** comma-separated names of layers ("fault"), in any order; NULL: DEVSTREAM_LAYERS */
     const char *layers;
-    /** rules of the fault layer: "entry:n" fails the n-th call of a driver entry, "*:n" the n-th
-        call of any; NULL: DEVSTREAM_FAULT */
+    /** rules of the fault layer, which must be in `layers`: "entry:n" fails the n-th call of a
+        driver entry, "*:n" the n-th call of any; NULL: DEVSTREAM_FAULT */
     const char *fault;
     /** log callback; NULL: items go to standard error if DEVSTREAM_LOG is set */
     ds_log_fn log_fn;
@@ -347,7 +347,7 @@ DSDEF int ds_version_get(void);
 
 /** Configures devstream before its first use. Optional: the first call initialises devstream with
     the defaults. Starts no driver or thread. Errors: DS_ERR_ILLEGAL_STATE if devstream is already
-    initialised, DS_ERR_INVALID_VALUE for an unknown layer. */
+    initialised, DS_ERR_INVALID_VALUE for an unknown layer, or a fault rule without its layer. */
 DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
 
 /** Waits for all work (blocks), ends the threads and frees everything. Logs a warning with the
@@ -1859,9 +1859,9 @@ typedef struct ds_cpu_desc {
     /** not 0: ready streams run in a random order drawn from this seed, one operation at a time, to
         expose ordering bugs [DEVSTREAM_CPU_SEED] */
     uint64_t seed;
-    /** NULL: no fabric. Otherwise a virtual clock with modelled links; copied by ds_init. workers
-        and the environment variables for devices, peers, inline mode and seed have no effect.
-        peer_access, DS_CPU_INLINE and seed must not be set */
+    /** NULL: no fabric. Otherwise a virtual clock with modelled links; copied by ds_init. The
+        environment variables for devices, workers, peers, inline mode and seed have no effect.
+        workers, peer_access, DS_CPU_INLINE and seed must not be set */
     const ds_cpu_fabric *fabric;
     uint64_t reserved[8]; /**< 0 */
 } ds_cpu_desc;
@@ -5416,7 +5416,7 @@ typedef struct ds__processes {
    Memory for several processes:
    share_alloc    Like memory_alloc, for the entries that follow.
    share_export   Writes the 64 bytes that name the memory, always the same.
-   share_import   Maps the memory at some address, until share_close. DS_ERR_ILLEGAL_STATE: the
+   share_import   Maps the memory at some address, until share_end. DS_ERR_ILLEGAL_STATE: the
                   memory is this process's own. */
 /* clang-format off */
 #define DS__ENTRIES(X) \
@@ -5549,10 +5549,9 @@ struct ds__driver {
     ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size);
     /* gives a reservation back, in which nothing is mapped */
     void (*space_release)(int device, void *at, size_t size);
-    /* gives memory of share_alloc back, which no work uses */
-    void (*share_release)(int device, void *base, size_t size);
-    /* ends what share_import has made, which no work uses */
-    void (*share_close)(int device, void *base, size_t size);
+    /* frees memory of share_alloc (imported 0), or closes memory of share_import (1); no work uses
+       the memory */
+    void (*share_end)(int device, void *base, size_t size, int imported);
 #define DS__MEMBER(entry, parameters, arguments) ds_result(*entry) parameters;
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
@@ -7936,6 +7935,7 @@ enum {
     DS__CPU_LONG_NS = 5000,
     /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
+    DS__CPU_PIECE_NS = 500,  /* shortest piece, if each thread has two */
     DS__CPU_CALL_NS = 40000, /* sleeping workers are woken if the rest takes longer than this */
     /* time of the first part of a kernel that has run before; the part is timed */
     DS__CPU_FIRST_NS = 20000,
@@ -8171,6 +8171,7 @@ static struct {
     int processors;
     int no_spin;
     int is_inline;
+    uint64_t clock_ns; /* time between two reads of the clock in a row */
     int is_lax;
     int spin_limit;
     uint64_t seed;
@@ -9335,6 +9336,16 @@ static uint32_t ds__cpu_item_ps(uint64_t ns, size_t items) {
     return ps < UINT32_MAX ? (uint32_t)ps : UINT32_MAX;
 }
 
+/* Returns the number of pieces of a job that takes so long: some for each thread, since they do not
+   begin at the same time. A thread needs some 100 ns to take a piece. */
+static size_t ds__cpu_pieces(double ns) {
+    size_t threads = (size_t)ds__cpu.workers + 1;
+    double pieces = ns / DS__CPU_PIECE_NS;
+    if (pieces > 8 * (double)threads)
+        return 8 * threads;
+    return pieces > 2 * (double)threads ? (size_t)pieces : 2 * threads;
+}
+
 /* Runs the launch and returns its status. The first items run alone and are timed. The rest is
    split if it is expected to take long. *known_ps is the time of an item in earlier launches (0:
    not known), and becomes that of this launch. */
@@ -9354,6 +9365,7 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     uint64_t start = ds__now_ns();
     int status = k->cpu_fn(0, first, args);
     uint64_t took = ds__now_ns() - start;
+    took -= took < ds__cpu.clock_ns ? took : ds__cpu.clock_ns;
     *known_ps = ds__cpu_item_ps(took, first);
     if (status || first == n)
         return status;
@@ -9362,7 +9374,7 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
         return k->cpu_fn(first, n - first, args);
     ds__cpu_job job;
     memset(&job, 0, sizeof job);
-    size_t pieces = 8 * (size_t)(ds__cpu.workers + 1);
+    size_t pieces = ds__cpu_pieces(rest_ns);
     size_t items = (n - first - 1) / pieces + 1; /* rounded up, also of SIZE_MAX items */
     job.piece_fn = ds__cpu_kernel_piece;
     job.op = op;
@@ -13947,11 +13959,11 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     return DS_OK;
 }
 
-static void ds__cpu_share_release(int device, void *base, size_t size) {
-    ds__cpu_share *s = ds__cpu_share_find(base, 1);
+static void ds__cpu_share_end(int device, void *base, size_t size, int imported) {
+    ds__cpu_share *s = imported ? NULL : ds__cpu_share_find(base, 1);
+    ds__os_unmap(base, size);
     if (!s)
         return;
-    ds__os_unmap(base, size);
     ds__os_close(s->fd);
     ds__host_free(s);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
@@ -13996,11 +14008,6 @@ static ds_result ds__cpu_share_import(int device, const unsigned char *handle, s
                 : ds__fail(DS_ERR_OUT_OF_MEMORY,
                            "the system cannot reserve %zu bytes of address space for cpu:%d", size,
                            device);
-}
-
-static void ds__cpu_share_close(int device, void *base, size_t size) {
-    (void)device;
-    ds__os_unmap(base, size);
 }
 
 /* cpu/host_memory.h - pinned memory, release of memory, and draining.
@@ -14338,6 +14345,8 @@ static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
                 f->devices);
     DS__REQUIRE(!desc->peer_access,
                 "peer_access must be NULL with a fabric, whose routes define the access");
+    DS__REQUIRE(!desc->workers, "ds_cpu_desc.workers is %d; it must be 0 with a fabric",
+                desc->workers);
     DS__REQUIRE(!(desc->flags & DS_CPU_INLINE) && !desc->seed,
                 "DS_CPU_INLINE and a seed are not allowed with a fabric");
     DS__REQUIRE(f->route, "the fabric has no routes: ds_cpu_fabric.route is NULL");
@@ -14473,6 +14482,17 @@ static void ds__cpu_probe(ds_backend_info *out) {
 
 static void ds__cpu_deinit(void);
 
+/* Returns the least time of several between two reads of the clock in a row. */
+static uint64_t ds__cpu_clock_cost(void) {
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < 32; i++) {
+        uint64_t start = ds__now_ns();
+        uint64_t took = ds__now_ns() - start;
+        least = took < least ? took : least;
+    }
+    return least;
+}
+
 /* Sets the options of the driver, from the kept ones and from the environment. Returns the number
    of workers to start. */
 static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
@@ -14482,6 +14502,7 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
     ds__cpu.processors = processors;
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
+    ds__cpu.clock_ns = ds__cpu_clock_cost();
     ds__cpu.no_spin = (desc->flags & DS_CPU_NO_SPIN) != 0;
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
@@ -14711,8 +14732,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_passed,
                                            ds__cpu_memory_release,
                                            ds__cpu_space_release,
-                                           ds__cpu_share_release,
-                                           ds__cpu_share_close,
+                                           ds__cpu_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
                                            DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
@@ -21040,12 +21060,11 @@ static void ds__cuda_pool_deinit(const ds__cuda_scope *scope, int device) {
 
 /* cuda/share.h - device memory shared between processes.
 
-   Implements the entries share_alloc, share_export, share_import, share_close and share_release
-   with cudaMalloc and CUDA's handles for other processes. The handle is a cudaIpcMemHandle_t in 64
-   bytes.
+   Implements the entries share_alloc, share_export, share_import and share_end with cudaMalloc and
+   CUDA's handles for other processes. The handle is a cudaIpcMemHandle_t in 64 bytes.
 
    Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
-   (ds__cuda_import_result). No work uses the memory when it is closed or released.
+   (ds__cuda_import_result). No work uses the memory when it is closed or freed.
    Locks: none.
    Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode. */
 
@@ -21089,24 +21108,16 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
     return r;
 }
 
-static void ds__cuda_share_close(int device, void *base, size_t size) {
+static void ds__cuda_share_end(int device, void *base, size_t size, int imported) {
     ds__cuda_scope scope;
     (void)size;
     ds__cuda_enter_or_not(&scope, device);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (base));
-    ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_scope_end(&scope);
-}
-
-static void ds__cuda_share_release(int device, void *base, size_t size) {
-    ds__cuda_scope scope;
-    (void)size;
-    ds__cuda_enter_or_not(&scope, device);
-    enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_quiet(&scope, &mode);
-    (void)DS__RT_CODE(scope, cudaFree, (base));
+    if (imported)
+        (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (base));
+    else
+        (void)DS__RT_CODE(scope, cudaFree, (base));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
 }
@@ -21413,8 +21424,7 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_passed,
                                             ds__cuda_memory_release,
                                             ds__cuda_space_release,
-                                            ds__cuda_share_release,
-                                            ds__cuda_share_close,
+                                            ds__cuda_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
                                             DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
@@ -21610,22 +21620,18 @@ static ds_result ds__capture_attachment(ds__stream *s, const ds__attachment *a, 
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Allocate and free device memory like ds_device_alloc, and pinned memory like ds_pinned_alloc.
-   idle: the caller knows that no work uses the memory; otherwise a free waits for the work. If the
-   wait fails the memory is not freed. After the wait it is freed, even if the driver reports an
-   error. */
+/* Allocate device memory like ds_device_alloc, and pinned memory like ds_pinned_alloc. */
 static ds_result ds__segment_alloc(ds_device device, size_t size, void **out);
-static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle);
 static ds_result ds__pinned_segment_alloc(size_t size, void **out);
-static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle);
-/* The same by the kind of memory, DS_MEMORY_*. */
+/* Frees such memory by its kind, DS_MEMORY_*. idle: the caller knows that no work uses the memory;
+   otherwise the function waits for the work. If the wait fails, the memory is not freed. After the
+   wait the memory is freed, even if the driver reports an error. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle);
-/* Segments that other processes can open, by the 64 bytes of share_export. */
-static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out);
-static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size, int idle);
-static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle, size_t size,
-                                         void **out);
-static void ds__shared_segment_close(ds_device device, void *ptr);
+/* Allocate and free segments that other processes can open. With a handle, the 64 bytes of
+   share_export, and with `imported`: open and close those of other processes. */
+static ds_result ds__shared_segment_create(ds_device device, const unsigned char *handle,
+                                           size_t size, void **out);
+static void ds__shared_segment_destroy(ds_device device, void *ptr, int imported);
 /* Reserve and release address space for the entries space_map and space_unmap. *out_page: the unit
    of mappings. A release unmaps the mappings that are left; no work uses them any more. */
 static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page, void **out);
@@ -21846,6 +21852,14 @@ static const ds__layer ds__layers[] = { DS__LAYERS(DS__LAYER) };
 #undef DS__LAYER
 #define DS__LAYER_COUNT (sizeof ds__layers / sizeof ds__layers[0])
 
+/* Refuses a fault rule that would be ignored, because the fault layer, which is the first one, is
+   not in the list. */
+static ds_result ds__layers_check_fault(unsigned layers, const char *rule) {
+    DS__REQUIRE(!rule || !*rule || (layers & 1),
+                "the fault rule \"%.40s\" needs the layer \"fault\" in the list of layers", rule);
+    return DS_OK;
+}
+
 /* Reads a list of names with commas between them. *out has a bit for each layer. */
 static ds_result ds__layers_read(const char *list, unsigned *out) {
     *out = 0;
@@ -21912,8 +21926,8 @@ static void ds__fork_handle(void) {
     atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED);
 }
 
-static const char *ds__layer_list(void) {
-    return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS");
+static const char *ds__layer_list(const ds_init_desc *desc) {
+    return desc->layers ? desc->layers : getenv("DEVSTREAM_LAYERS");
 }
 
 /* Looks for devices and starts the drivers that have any. If the CUDA driver fails to start, the
@@ -21983,11 +21997,14 @@ static ds_result ds__start_config(unsigned *out_layers) {
     ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-    r = ds__layers_read(ds__layer_list(), out_layers);
+    const char *fault = ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT");
+    r = ds__layers_read(ds__layer_list(&ds__g.desc), out_layers);
+    if (r == DS_OK)
+        r = ds__layers_check_fault(*out_layers, fault);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
-        r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
+        r = ds__fault_parse(fault);
     return r;
 }
 
@@ -22157,7 +22174,9 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         if (ds__backends[b].driver)
             r = ds__backends[b].driver->check(desc);
     if (r == DS_OK)
-        r = ds__layers_read(desc->layers, &layers);
+        r = ds__layers_read(ds__layer_list(desc), &layers);
+    if (r == DS_OK)
+        r = ds__layers_check_fault(layers, desc->fault);
     if (r < 0)
         return r;
     /* before the lock: in a forked child it may never be released */
@@ -22435,8 +22454,8 @@ DSDEF ds_result(ds_sync_debug_get_mode)(ds_sync_debug_mode *out) {
    the first call, so ranges can stand anywhere.
 
    Invariants: levels belong to a thread. Open ranges and domains stand in tables of fixed size.
-   The word of a range holds whether it is open and its generation; of two threads that end a
-   range, one finds it. A thread that invokes the hook first counts itself in and reads the hook
+   The word of a range holds its state and its generation; of two threads that end a range, one
+   finds it open. A thread that invokes the hook first counts itself in and reads the hook
    again. So the thread that removes a hook can wait until no other thread is inside.
    Locks: ds__notes.lock guards the creation of domains and the initialisation of NVTX.
    ds__notes.hook_lock guards the exchange of the hook. They are separate, because a hook may
@@ -22447,12 +22466,13 @@ DSDEF ds_result(ds_sync_debug_get_mode)(ds_sync_debug_mode *out) {
 
 enum { DS__RANGES = 4096 };
 
+/* The state of an entry for open ranges. `busy`: a thread writes or reads its members. */
+enum { DS__RANGE_FREE, DS__RANGE_BUSY, DS__RANGE_OPEN };
+
 typedef struct ds__open_range {
-    /* generation << 1 | 1 while it is open; its id is generation << 32 | index + 1 */
-    _Atomic uint64_t word;
-    _Atomic uint32_t next; /* index + 1 of the next spare one */
+    _Atomic uint64_t word; /* generation << 2 | state; the id is generation << 32 | index + 1 */
+    uint64_t native;       /* NVTX's id */
     uint32_t domain;
-    uint64_t native; /* NVTX's id */
 } ds__open_range;
 
 typedef struct ds__range_domain {
@@ -22476,9 +22496,7 @@ static struct {
     ds__mutex hook_lock;
     ds__range_watcher watcher[2];
     ds__range_domain domain[DS__DOMAINS];
-    _Atomic uint32_t used; /* the number of entries of `open` that were ever used */
-    /* the list of spare entries: index + 1 of the first one, and a count of changes << 32 */
-    _Atomic uint64_t spare;
+    _Atomic uint32_t next; /* the entry of `open` that is tried first */
     ds__open_range open[DS__RANGES];
 } ds__notes = { .lock = DS__MUTEX_INIT, .hook_lock = DS__MUTEX_INIT };
 
@@ -22594,8 +22612,8 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
    ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
    ds__ranges_deinit ends all domains at shutdown.
 
-   Invariants: a range handle is its generation and its index + 1 in ds__notes.open. A closed
-   place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
+   Invariants: a range handle is its generation and its index + 1 in ds__notes.open. The search for
+   a free entry begins at the entry that was freed last, or behind the one that was taken last.
    Domain handles carry the generation of the domains, so ds_shutdown makes them stale. Ranges of
    the default domain stay open over ds_shutdown.
    Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_set_hook holds
@@ -22646,29 +22664,21 @@ static inline int ds__range_pop(const char *fn, ds_domain handle) {
     return *level;
 }
 
-/* Takes an entry for a range, which is not open yet. NULL: all entries are open. */
+/* Takes an entry for a range, busy with the next generation. NULL: no entry is free. */
 static ds__open_range *ds__range_place(void) {
-    uint64_t first = atomic_load(&ds__notes.spare);
-    while ((uint32_t)first) {
-        ds__open_range *o = &ds__notes.open[(uint32_t)first - 1];
-        /* the count shows that another thread has changed the list */
-        uint64_t rest = ((first >> 32) + 1) << 32 | atomic_load(&o->next);
-        if (atomic_compare_exchange_weak(&ds__notes.spare, &first, rest))
+    uint32_t first = atomic_load_explicit(&ds__notes.next, memory_order_relaxed);
+    for (uint32_t n = 0; n < DS__RANGES; n++) {
+        uint32_t i = (first + n) % DS__RANGES;
+        ds__open_range *o = &ds__notes.open[i];
+        uint64_t word = atomic_load(&o->word);
+        uint64_t generation = ((word >> 2) + 1) & UINT32_MAX;
+        if ((word & 3) == DS__RANGE_FREE &&
+            atomic_compare_exchange_strong(&o->word, &word, generation << 2 | DS__RANGE_BUSY)) {
+            atomic_store_explicit(&ds__notes.next, i + 1, memory_order_relaxed);
             return o;
+        }
     }
-    uint32_t n = atomic_load(&ds__notes.used);
-    while (n < DS__RANGES)
-        if (atomic_compare_exchange_weak(&ds__notes.used, &n, n + 1))
-            return &ds__notes.open[n];
     return NULL;
-}
-
-static void ds__range_place_over(ds__open_range *o) {
-    uint64_t first = atomic_load(&ds__notes.spare);
-    do
-        atomic_store(&o->next, (uint32_t)first);
-    while (!atomic_compare_exchange_weak(
-        &ds__notes.spare, &first, ((first >> 32) + 1) << 32 | (uint64_t)(o - ds__notes.open + 1)));
 }
 
 static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_range *out) {
@@ -22686,9 +22696,9 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
                               "%d ranges are open, the maximum; end some", (int)DS__RANGES);
     o->domain = (uint32_t)domain;
     o->native = ds__nvtx_range_start(ds__notes.domain[domain].native, d);
-    uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
+    uint64_t generation = atomic_load(&o->word) >> 2;
     out->id = generation << 32 | (uint64_t)(o - ds__notes.open + 1);
-    atomic_store(&o->word, generation << 1 | 1);
+    atomic_store(&o->word, generation << 2 | DS__RANGE_OPEN);
     if (ds__range_heard())
         ds__range_tell_of(DS_RANGE_START, d, (uint32_t)domain, 0, out->id, site);
     return DS_OK;
@@ -22761,17 +22771,19 @@ DSDEF ds_result(ds_range_start_with)(const ds_range_desc *desc, ds_range *out) {
 DSDEF ds_result(ds_range_end)(ds_range range) {
     ds_site site = ds__site_take(&ds__tls);
     uint32_t index = (uint32_t)range.id;
-    uint64_t word = range.id >> 32 << 1 | 1;
+    uint64_t generation = range.id >> 32;
+    uint64_t word = generation << 2 | DS__RANGE_OPEN;
     if (!index || index > DS__RANGES ||
         !atomic_compare_exchange_strong(&ds__notes.open[index - 1].word, &word,
-                                        word & ~(uint64_t)1))
+                                        generation << 2 | DS__RANGE_BUSY))
         return ds__range_fail("ds_range_end", site, DS_ERR_INVALID_HANDLE, "%s",
                               range.id ? "the range has ended already, or was never started"
                                        : "no range was given (the handle is zero)");
     ds__open_range *o = &ds__notes.open[index - 1];
     uint32_t domain = o->domain;
     ds__nvtx_range_end(ds__notes.domain[domain].native, o->native);
-    ds__range_place_over(o);
+    atomic_store(&o->word, generation << 2 | DS__RANGE_FREE);
+    atomic_store_explicit(&ds__notes.next, index - 1, memory_order_relaxed);
     if (ds__range_heard()) {
         ds_range_desc d = { 0 };
         if (domain)
@@ -22872,13 +22884,11 @@ static void ds__tell_device_label(ds_device device, const char *label) {
 
 /* At shutdown: domains end, with the ranges in them. */
 static void ds__ranges_deinit(void) {
-    for (uint32_t i = 0; i < atomic_load(&ds__notes.used); i++) {
+    for (uint32_t i = 0; i < DS__RANGES; i++) {
         ds__open_range *o = &ds__notes.open[i];
         uint64_t word = atomic_load(&o->word);
-        if (!(word & 1) || !o->domain)
-            continue;
-        atomic_store(&o->word, word & ~(uint64_t)1);
-        ds__range_place_over(o);
+        if ((word & 3) == DS__RANGE_OPEN && o->domain)
+            atomic_store(&o->word, word >> 2 << 2 | DS__RANGE_FREE);
     }
     for (uint32_t i = 1; i <= atomic_load(&ds__notes.domains); i++)
         ds__nvtx_domain_destroy(ds__notes.domain[i].native);
@@ -24983,10 +24993,8 @@ static void ds__memory_end_all(void) {
             continue;
         if ((k & DS__HELD) == DS__HELD_SPACE)
             ds__space_end(driver, k >> 9, (void *)base, size);
-        else if ((k & DS__HELD) == DS__HELD_SHARED)
-            driver->share_release(k >> 9, (void *)base, size);
-        else if ((k & DS__HELD) == DS__HELD_IMPORTED)
-            driver->share_close(k >> 9, (void *)base, size);
+        else if ((k & DS__HELD) == DS__HELD_SHARED || (k & DS__HELD) == DS__HELD_IMPORTED)
+            driver->share_end(k >> 9, (void *)base, size, (k & DS__HELD) == DS__HELD_IMPORTED);
         else
             DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }
@@ -25017,8 +25025,8 @@ static void ds__memory_end_all(void) {
 
    Invariants: all memory handed out here stands in the memory table with a DS__HELD_* mark; if
    it cannot be entered, it is given back. A release that fails in its wait leaves the memory as
-   it was. After the wait, ds__segment_free and ds__pinned_segment_free report success even if
-   the driver reports an error; the error is logged.
+   it was. After the wait, ds__segment_end reports success even if the driver reports an error;
+   the error is logged.
    Locks: none but those inside of the memory table and of ds__space_end; none is held over a
    driver call.
    Threads: any; of two threads that give the same memory back, only one reaches the driver. */
@@ -25081,10 +25089,10 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     return r;
 }
 
-/* Waits like ds_device_free and ds_pinned_free, unless the caller knows that no work uses the
-   memory (idle). If the wait fails, the memory is not freed. After the wait the memory is freed and
-   must not be used, even if the driver reports an error. */
-static ds_result ds__segment_end(void *ptr, int kind, int idle) {
+/* Frees a segment of this kind, DS_MEMORY_*. Waits like ds_device_free and ds_pinned_free, unless
+   the caller knows that no work uses the memory (idle). If the wait fails, the memory is not freed.
+   After the wait the memory is freed and must not be used, even if the driver reports an error. */
+DS__SEAM static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f),
                 "%p is not the start of a segment", ptr);
@@ -25096,17 +25104,6 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__tls.mute--;
     ds__tls.relaxed--;
     return r;
-}
-
-DS__SEAM static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle) {
-    (void)device;
-    (void)size;
-    return ds__segment_end(ptr, DS_MEMORY_DEVICE, idle);
-}
-
-DS__SEAM static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle) {
-    (void)size;
-    return ds__segment_end(ptr, DS_MEMORY_PINNED, idle);
 }
 
 /* Allocates memory of the driver's own allocator in the order of the stream. */
@@ -25142,15 +25139,19 @@ DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
     return r;
 }
 
-/* Allocates memory that other processes can open. */
-DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out) {
+/* Allocates memory that other processes can open. With a handle, the 64 bytes of share_export,
+   opens memory of another process. */
+DS__SEAM static ds_result ds__shared_segment_create(ds_device device, const unsigned char *handle,
+                                                    size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
+    int kind = DS_MEMORY_DEVICE | (handle ? DS__HELD_IMPORTED : DS__HELD_SHARED);
     *out = NULL;
     ds__tls.relaxed++;
-    ds_result r = driver->share_alloc(device.index, size, out);
-    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SHARED,
-                                    ds__backend_of(device), device.index) != DS_OK) {
-        driver->share_release(device.index, *out, size);
+    ds_result r = handle ? driver->share_import(device.index, handle, size, out)
+                         : driver->share_alloc(device.index, size, out);
+    if (r == DS_OK &&
+        ds__range_add(*out, size, kind, ds__backend_of(device), device.index) != DS_OK) {
+        driver->share_end(device.index, *out, size, handle != NULL);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
     ds__tls.relaxed--;
@@ -25159,48 +25160,15 @@ DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size
     return r;
 }
 
-/* As ds__segment_free. */
-DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size,
-                                                  int idle) {
+/* Frees memory that other processes can open, or closes memory of another process (imported 1). No
+   work uses it. */
+DS__SEAM static void ds__shared_segment_destroy(ds_device device, void *ptr, int imported) {
     ds__found f;
-    (void)size;
-    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f),
-                "%p is not the start of a shareable segment", ptr);
-    ds__tls.relaxed++;
-    ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
-    if (r < 0)
-        DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_SHARED, f.backend,
-                                f.device));
-    else
-        ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
-    ds__tls.relaxed--;
-    return idle ? r : ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
-}
-
-/* Opens a segment of another process by the 64 bytes of share_export. */
-DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle,
-                                                  size_t size, void **out) {
-    const ds__driver *driver = ds__driver_of(device);
-    *out = NULL;
-    ds__tls.relaxed++;
-    ds_result r = driver->share_import(device.index, handle, size, out);
-    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_IMPORTED,
-                                    ds__backend_of(device), device.index) != DS_OK) {
-        driver->share_close(device.index, *out, size);
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
-    }
-    ds__tls.relaxed--;
-    if (r < 0)
-        *out = NULL;
-    return r;
-}
-
-DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
-    ds__found f;
-    if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, &f))
+    if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | (imported ? DS__HELD_IMPORTED : DS__HELD_SHARED),
+                          &f))
         return;
     ds__tls.relaxed++;
-    ds__driver_of(device)->share_close(device.index, ptr, f.end - f.base);
+    ds__driver_of(device)->share_end(device.index, ptr, f.end - f.base, imported);
     ds__tls.relaxed--;
 }
 

@@ -284,8 +284,8 @@ typedef struct ds_resource ds_resource; /* below */
 /** Parameters of ds_pool_create; zero means default. */
 typedef struct ds_pool_desc {
     ds_device device; /**< device of the memory */
-    /** NULL: the device's policy. If set, its limit and memory_fraction (of the device's memory)
-        limit the pool */
+    /** NULL: the device's policy. If set, its backend must be DS_MEM_NATIVE, and its limit and
+        memory_fraction (of the device's memory) limit the pool */
     const ds_mem_config *config;
     ds_upstream_alloc_fn alloc_fn; /**< source of segments; NULL: the device */
     ds_upstream_free_fn free_fn;   /**< required with alloc_fn */
@@ -1578,7 +1578,8 @@ struct ds__mem_pool {
     const ds_mem_config *_Atomic policy;
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
-    ds_resource upstream; /* if set, alloc_fn and free_fn are not NULL and not called */
+    ds_resource upstream;
+    uint8_t has_upstream; /* 1: `upstream`, or alloc_fn and free_fn, are set */
     uint8_t no_split;
     uint8_t shareable;
     _Atomic uint8_t use_on_oom;
@@ -1654,10 +1655,10 @@ struct ds__mem_dev {
 
 /* alloc/config.h - allocator options: presets, checks, sizes.
 
-   Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy, and
-   checks configurations (ds__config_check). ds__config_round_size, ds__config_segment_size and
-   ds__config_reserve_size compute from a configuration the sizes of blocks, of plain segments and
-   of reserved address space.
+   Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy. Lists the
+   options (ds__config_options), and checks configurations (ds__config_check).
+   ds__config_round_size, ds__config_segment_size and ds__config_reserve_size compute from a
+   configuration the sizes of blocks, of plain segments and of reserved address space.
 
    Invariants: A configuration is accepted only with the exact size of ds_mem_config in its first
    member. The size of a block is a multiple of 512. A size too large to round becomes the
@@ -1701,6 +1702,80 @@ DSDEF ds_mem_config(ds_mem_config_cupy)(void) {
     c.poll_on_alloc = 0;
     return c;
 }
+
+enum {
+    DS__IS_BOOL,
+    DS__IS_MB,
+    DS__IS_BYTES,
+    DS__IS_COUNT,
+    DS__IS_CHOICE,
+    DS__IS_OPEN,
+    DS__IS_CLOSED,
+    DS__IS_DIVISIONS,
+    DS__IS_RESERVE,
+    DS__IS_LIMIT,
+    DS__IS_PRESET,
+    DS__IS_FIXED /* only the value that devstream implements */
+};
+
+typedef struct ds__config_option {
+    const char *name;
+    int kind;
+    size_t offset;
+    uint64_t low;  /* MB, bytes, count: the smallest value */
+    uint64_t high; /* MB, bytes, count: the largest value; bool, choice: the largest number */
+    /* DS__IS_CHOICE: the choices in the order of their numbers, each with a bar behind it.
+       DS__IS_FIXED: the only value, a bar, and the reason */
+    const char *choices;
+} ds__config_option;
+
+#define DS__AT(member) offsetof(ds_mem_config, member)
+static const ds__config_option ds__config_options[] = {
+    { "preset", DS__IS_PRESET, 0, 0, 0, "default|torch|cupy|" },
+    { "backend", DS__IS_CHOICE, DS__AT(backend), 0, DS_MEM_UNCACHED,
+      "native|cudaMallocAsync|uncached|" },
+    { "max_split_size_mb", DS__IS_MB, DS__AT(max_split_size), 1, UINT64_MAX, NULL },
+    { "max_non_split_rounding_mb", DS__IS_MB, DS__AT(max_non_split_rounding), 1, UINT64_MAX, NULL },
+    { "large_segment_size_mb", DS__IS_MB, DS__AT(large_segment_size), 2, 1 << 20, NULL },
+    { "garbage_collection_threshold", DS__IS_OPEN, DS__AT(garbage_collection_threshold), 0, 0,
+      NULL },
+    { "roundup_power2_divisions", DS__IS_DIVISIONS, 0, 0, 0, NULL },
+    { "expandable_segments", DS__IS_BOOL, DS__AT(expandable_segments), 0, 1, NULL },
+    { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0,
+      NULL },
+    { "expandable_segments_reserve_by_class", DS__IS_FIXED, 0, 0, 0,
+      "|streams have no classes; use expandable_segments_reserve" },
+    { "release_lock_on_cudamalloc", DS__IS_FIXED, 0, 0, 0,
+      "True|the driver is always called without a lock that other streams need" },
+    { "per_process_memory_fraction", DS__IS_CLOSED, DS__AT(memory_fraction), 0, 0, NULL },
+    { "throw_on_cudamalloc_oom", DS__IS_BOOL, DS__AT(throw_on_cudamalloc_oom), 0, 1, NULL },
+    { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse),
+      0, 1, NULL },
+    { "pinned_use_cuda_host_register", DS__IS_BOOL, DS__AT(pinned_use_cuda_host_register), 0, 1,
+      NULL },
+    { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128,
+      NULL },
+    { "pinned_use_background_threads", DS__IS_FIXED, 0, 0, 0,
+      "False|events are queried at allocations, without a thread" },
+    { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20,
+      NULL },
+    { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX,
+      NULL },
+    { "pinned_max_cached_size_mb", DS__IS_MB, DS__AT(pinned_max_cached_size), 0, UINT64_MAX, NULL },
+    { "pinned_free_catch_all", DS__IS_FIXED, 0, 0, 0,
+      "False|an error of the driver at a free is always reported" },
+    { "reuse", DS__IS_CHOICE, DS__AT(reuse), 0, DS_REUSE_ALWAYS, "never|on_shortage|always|" },
+    { "statistics", DS__IS_CHOICE, DS__AT(statistics), 0, DS_STATISTICS_CURRENT, "full|current|" },
+    { "limit", DS__IS_LIMIT, 0, 0, 0, NULL },
+    { "debug", DS__IS_CHOICE, DS__AT(debug), 0, 2, "0|1|2|" },
+    { "poison", DS__IS_BOOL, DS__AT(poison), 0, 1, NULL },
+    { "guard_bytes", DS__IS_BYTES, DS__AT(guard_bytes), 0, 1 << 30, NULL },
+    { "segment_growth", DS__IS_COUNT, DS__AT(segment_growth), 0, UINT32_MAX, NULL },
+    { "single_pool", DS__IS_BOOL, DS__AT(single_pool), 0, 1, NULL },
+    { "best_fit_by_address", DS__IS_BOOL, DS__AT(best_fit_by_address), 0, 1, NULL },
+    { "poll_on_alloc", DS__IS_BOOL, DS__AT(poll_on_alloc), 0, 1, NULL }
+};
+#define DS__OPTIONS (sizeof ds__config_options / sizeof ds__config_options[0])
 
 #define DS__LARGEST_DIVISIONS 64 /* 1 + log2 of 2^63 */
 /* expandable_segments_reserve: values from here on are bytes, smaller ones a multiple */
@@ -1760,28 +1835,14 @@ DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
     DS__REQUIRE_RESERVED("ds_mem_config", c);
 
-    const struct {
-        const char *name;
-        int value;
-        int largest;
-    } choices[] = { { "backend", c->backend, DS_MEM_UNCACHED },
-                    { "expandable_segments", c->expandable_segments, 1 },
-                    { "best_fit_by_address", c->best_fit_by_address, 1 },
-                    { "single_pool", c->single_pool, 1 },
-                    { "reuse", c->reuse, DS_REUSE_ALWAYS },
-                    { "poll_on_alloc", c->poll_on_alloc, 1 },
-                    { "statistics", c->statistics, DS_STATISTICS_CURRENT },
-                    { "debug", c->debug, 2 },
-                    { "poison", c->poison, 1 },
-                    { "throw_on_cudamalloc_oom", c->throw_on_cudamalloc_oom, 1 },
-                    { "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse,
-                      1 },
-                    { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 } };
-
-    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
-        DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest,
-                    "%s is %d; it must be from 0 to %d", choices[i].name, choices[i].value,
-                    choices[i].largest);
+    for (size_t i = 0; i < DS__OPTIONS; i++) {
+        const ds__config_option *o = &ds__config_options[i];
+        int value = 0;
+        if (o->kind == DS__IS_BOOL || o->kind == DS__IS_CHOICE)
+            memcpy(&value, (const char *)c + o->offset, sizeof value);
+        DS__REQUIRE(value >= 0 && (unsigned)value <= o->high, "%s is %d; it must be from 0 to %d",
+                    o->name, value, (int)o->high);
+    }
     ds_result r = ds__config_check_sizes(c);
     return r < 0 ? r : ds__config_check_numbers(c);
 }
@@ -1957,30 +2018,6 @@ static int ds__config_is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-/* Parses digits with at most one point, as *out_n / 10^*out_places. Digits that *out_n cannot hold
-   only count for the places. Returns the number of characters, or 0 without a digit. */
-static size_t ds__config_digits_parse(const char *word, uint64_t *out_n, int *out_places) {
-    int digits = 0;
-    int point = 0;
-    size_t i = 0;
-    *out_n = 0;
-    *out_places = 0;
-    for (; ds__config_is_digit(word[i]) || (word[i] == '.' && !point); i++) {
-        if (word[i] == '.') {
-            point = 1;
-            continue;
-        }
-        digits++;
-        if (*out_n < UINT64_MAX / 10 - 1) {
-            *out_n = *out_n * 10 + (uint64_t)(word[i] - '0');
-            *out_places += point;
-        } else {
-            *out_places -= !point;
-        }
-    }
-    return digits ? i : 0;
-}
-
 /* Parses an exponent such as e-1. Returns the number of characters, or 0 if there is none. */
 static size_t ds__config_exponent_parse(const char *word, int *out) {
     int exponent = 0;
@@ -2003,16 +2040,26 @@ static size_t ds__config_exponent_parse(const char *word, int *out) {
 /* Parses 12, 0.5, .5, or 5e-1, in all locales. Returns the number of characters, or 0 if there is
    no number. Numbers of up to 15 digits have the value that C gives them. */
 static size_t ds__config_real_parse(const char *word, double *out) {
-    uint64_t n;
-    int places;
+    double value = 0;
+    double scale = 1;
+    int digits = 0;
+    int places = 0;
     int exponent;
-    size_t i = ds__config_digits_parse(word, &n, &places);
-    if (!i)
+    const char *point = NULL;
+    size_t i = 0;
+    for (; ds__config_is_digit(word[i]) || (word[i] == '.' && !point); i++) {
+        if (word[i] == '.') {
+            point = word + i;
+            continue;
+        }
+        value = value * 10 + (word[i] - '0');
+        digits++;
+        places += point != NULL;
+    }
+    if (!digits)
         return 0;
     i += ds__config_exponent_parse(word + i, &exponent);
     places -= exponent;
-    double scale = 1;
-    double value = (double)n;
     for (int k = places < 0 ? -places : places; k > 0 && scale < 1e300; k--)
         scale *= 10;
     *out = places < 0 ? value * scale : value / scale;
@@ -2022,8 +2069,8 @@ static size_t ds__config_real_parse(const char *word, double *out) {
 /* alloc/config_text.h - allocator options as text.
 
    Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
-   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
-   lists the options. config_token.h splits the text into tokens.
+   and ds_mem_config_parse. ds__config_read applies a text to a configuration; config_token.h splits
+   the text into tokens.
 
    Invariants: On an error the configuration is unchanged. As in PyTorch, each text first resets
    max_split_size, garbage_collection_threshold and roundup_power2_divisions. The option `preset`
@@ -2147,79 +2194,6 @@ static ds_result ds__config_read_limit(ds__config_text *t, ds_mem_config *c) {
     c->memory_fraction = 1;
     return DS_OK;
 }
-
-enum {
-    DS__IS_BOOL,
-    DS__IS_MB,
-    DS__IS_BYTES,
-    DS__IS_COUNT,
-    DS__IS_CHOICE,
-    DS__IS_OPEN,
-    DS__IS_CLOSED,
-    DS__IS_DIVISIONS,
-    DS__IS_RESERVE,
-    DS__IS_LIMIT,
-    DS__IS_PRESET,
-    DS__IS_FIXED /* only the value that devstream implements */
-};
-
-typedef struct ds__config_option {
-    const char *name;
-    int kind;
-    size_t offset;
-    uint64_t low;  /* MB, bytes, count: the smallest value */
-    uint64_t high; /* MB, bytes, count: the largest value */
-    /* DS__IS_CHOICE: the choices in the order of their numbers, each with a bar behind it.
-       DS__IS_FIXED: the only value, a bar, and the reason */
-    const char *choices;
-} ds__config_option;
-
-#define DS__AT(member) offsetof(ds_mem_config, member)
-static const ds__config_option ds__config_options[] = {
-    { "preset", DS__IS_PRESET, 0, 0, 0, "default|torch|cupy|" },
-    { "backend", DS__IS_CHOICE, DS__AT(backend), 0, 0, "native|cudaMallocAsync|uncached|" },
-    { "max_split_size_mb", DS__IS_MB, DS__AT(max_split_size), 1, UINT64_MAX, NULL },
-    { "max_non_split_rounding_mb", DS__IS_MB, DS__AT(max_non_split_rounding), 1, UINT64_MAX, NULL },
-    { "large_segment_size_mb", DS__IS_MB, DS__AT(large_segment_size), 2, 1 << 20, NULL },
-    { "garbage_collection_threshold", DS__IS_OPEN, DS__AT(garbage_collection_threshold), 0, 0,
-      NULL },
-    { "roundup_power2_divisions", DS__IS_DIVISIONS, 0, 0, 0, NULL },
-    { "expandable_segments", DS__IS_BOOL, DS__AT(expandable_segments), 0, 0, NULL },
-    { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0,
-      NULL },
-    { "expandable_segments_reserve_by_class", DS__IS_FIXED, 0, 0, 0,
-      "|streams have no classes; use expandable_segments_reserve" },
-    { "release_lock_on_cudamalloc", DS__IS_FIXED, 0, 0, 0,
-      "True|the driver is always called without a lock that other streams need" },
-    { "per_process_memory_fraction", DS__IS_CLOSED, DS__AT(memory_fraction), 0, 0, NULL },
-    { "throw_on_cudamalloc_oom", DS__IS_BOOL, DS__AT(throw_on_cudamalloc_oom), 0, 0, NULL },
-    { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse),
-      0, 0, NULL },
-    { "pinned_use_cuda_host_register", DS__IS_BOOL, DS__AT(pinned_use_cuda_host_register), 0, 0,
-      NULL },
-    { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128,
-      NULL },
-    { "pinned_use_background_threads", DS__IS_FIXED, 0, 0, 0,
-      "False|events are queried at allocations, without a thread" },
-    { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20,
-      NULL },
-    { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX,
-      NULL },
-    { "pinned_max_cached_size_mb", DS__IS_MB, DS__AT(pinned_max_cached_size), 0, UINT64_MAX, NULL },
-    { "pinned_free_catch_all", DS__IS_FIXED, 0, 0, 0,
-      "False|an error of the driver at a free is always reported" },
-    { "reuse", DS__IS_CHOICE, DS__AT(reuse), 0, 0, "never|on_shortage|always|" },
-    { "statistics", DS__IS_CHOICE, DS__AT(statistics), 0, 0, "full|current|" },
-    { "limit", DS__IS_LIMIT, 0, 0, 0, NULL },
-    { "debug", DS__IS_CHOICE, DS__AT(debug), 0, 0, "0|1|2|" },
-    { "poison", DS__IS_BOOL, DS__AT(poison), 0, 0, NULL },
-    { "guard_bytes", DS__IS_BYTES, DS__AT(guard_bytes), 0, 1 << 30, NULL },
-    { "segment_growth", DS__IS_COUNT, DS__AT(segment_growth), 0, UINT32_MAX, NULL },
-    { "single_pool", DS__IS_BOOL, DS__AT(single_pool), 0, 0, NULL },
-    { "best_fit_by_address", DS__IS_BOOL, DS__AT(best_fit_by_address), 0, 0, NULL },
-    { "poll_on_alloc", DS__IS_BOOL, DS__AT(poll_on_alloc), 0, 0, NULL }
-};
-#define DS__OPTIONS (sizeof ds__config_options / sizeof ds__config_options[0])
 
 /* Returns the Levenshtein distance of two words: letters to add, remove or change. */
 static unsigned ds__config_word_distance(const char *a, const char *b) {
@@ -2804,11 +2778,6 @@ struct ds__config_remark {
     char text[256];
 };
 
-typedef struct ds__mem_observer {
-    ds_mem_event_fn fn;
-    void *user;
-} ds__mem_observer;
-
 static struct {
     ds__mutex lock; /* guards the members up to `watch`, and the sizes of all rings */
     int on;
@@ -2822,10 +2791,8 @@ static struct {
         ds__config_remark *last;
     } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-    ds__mutex watch; /* guards the members below */
-    ds__mem_observer *watchers;
-    size_t watcher_count;
-    size_t watcher_room;
+    ds__mutex watch;
+    ds__callback_list observers; /* ds_mem_event_fn, guarded by `watch` */
 } ds__history_state = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
 
 /* Runs a statement for each device that was used: `dev` is its record, ds__b its backend, ds__i its
@@ -2871,8 +2838,10 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
                            .pool = { e->pool } };
     ds__mutex_lock(&ds__history_state.watch);
     ds__callback_guard g = ds__callback_guard_begin();
-    for (size_t i = 0; i < ds__history_state.watcher_count; i++)
-        ds__history_state.watchers[i].fn(dev->device, &event, ds__history_state.watchers[i].user);
+    for (size_t i = 0; i < ds__history_state.observers.count; i++) {
+        const ds__callback *observer = &ds__history_state.observers.entries[i];
+        ((ds_mem_event_fn)observer->fn)(dev->device, &event, observer->user);
+    }
     ds__callback_guard_end(g);
     ds__mutex_unlock(&ds__history_state.watch);
 }
@@ -2882,7 +2851,7 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
 static void ds__history_apply(ds__mem_dev *dev) {
     ds__mutex_lock(&ds__history_state.watch);
     unsigned watch = (ds__history_state.on && dev->history_room ? ds__history_state.actions : 0) |
-                     (ds__history_state.watcher_count || ds__observer_is_set() ? DS__WATCHED : 0);
+                     (ds__history_state.observers.count || ds__observer_is_set() ? DS__WATCHED : 0);
     ds__mutex_unlock(&ds__history_state.watch);
     ds__spinlock_lock(&dev->history_lock);
     atomic_store(&dev->watch, watch);
@@ -4505,6 +4474,7 @@ static void ds__mem_pool_begin(ds__mem_pool *p, uint32_t slot, const ds_pool_des
     p->alloc_fn = desc->alloc_fn;
     p->free_fn = desc->free_fn;
     p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
+    p->has_upstream = desc->alloc_fn || desc->upstream;
     p->use_on_oom = desc->use_on_oom != 0;
     p->no_split = desc->no_split != 0;
     p->shareable = desc->shareable != 0;
@@ -5147,38 +5117,40 @@ static int ds__arena_drain(ds__arena *a) {
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
-/* alloc/callbacks.h - lists of the program's callbacks for shortage and out of memory.
+/* alloc/callbacks.h - lists of the program's callbacks for shortage, out of memory and events.
 
    ds__callback_add and ds__callback_remove change a list. ds__callback_get returns one entry, so
    that the caller invokes the function without a lock. ds__callback_clear empties a list at
    shutdown.
 
    Invariants: entries keep the order in which they were added.
-   Locks: ds__memory_state.lock guards the lists. No function here expects it to be held.
-   Threads: any. A callback that was removed may still run on another thread. */
+   Locks: ds__memory_state.lock guards the lists for shortage and out of memory,
+   ds__history_state.watch the list for events. No function here expects the lock to be held.
+   Threads: any. A callback for shortage or out of memory that was removed may still run on another
+   thread. */
 
-/* Adds an entry. DS_ERR_INVALID_VALUE: its function is NULL. */
-static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
+/* Adds an entry; `lock` guards the list. DS_ERR_INVALID_VALUE: its function is NULL. */
+static ds_result ds__callback_add(ds__callback_list *list, ds__mutex *lock, ds__callback entry) {
     DS__REQUIRE(entry.fn, "fn is NULL");
-    ds_result r = ds__mem_setup();
+    ds_result r = ds__mem_setup(); /* then ds_shutdown empties the list */
     if (r < 0)
         return r;
 
-    ds__mutex_lock(&ds__memory_state.lock);
+    ds__mutex_lock(lock);
     int room =
         ds__array_reserve(&list->entries, sizeof *list->entries, list->count, 1, &list->room);
     if (room)
         list->entries[list->count++] = entry;
-    ds__mutex_unlock(&ds__memory_state.lock);
+    ds__mutex_unlock(lock);
 
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");
 }
 
-/* Removes the first entry with this function and argument. */
-static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry) {
+/* Removes the first entry with this function and argument; `lock` guards the list. */
+static ds_result ds__callback_remove(ds__callback_list *list, ds__mutex *lock, ds__callback entry) {
     size_t i = 0;
 
-    ds__mutex_lock(&ds__memory_state.lock);
+    ds__mutex_lock(lock);
     while (i < list->count &&
            (list->entries[i].fn != entry.fn || list->entries[i].user != entry.user))
         i++;
@@ -5188,7 +5160,7 @@ static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry
         memmove(&list->entries[i], &list->entries[i + 1],
                 (list->count - i) * sizeof *list->entries);
     }
-    ds__mutex_unlock(&ds__memory_state.lock);
+    ds__mutex_unlock(lock);
 
     return found ? DS_OK
                  : ds__fail(DS_ERR_INVALID_VALUE,
@@ -5904,7 +5876,7 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
         DS_IGNORE(ds__segment_end(s->base, DS_MEMORY_REGISTERED, 1));
         ds__os_aligned_free(s->base);
     } else {
-        DS_IGNORE(ds__pinned_segment_free(s->base, s->size, 1));
+        DS_IGNORE(ds__segment_end(s->base, DS_MEMORY_PINNED, 1));
     }
     ds__tls.mute--;
     ds__clock_add(&ds__host.ended, since);
@@ -6371,8 +6343,8 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
       in that callback. A later call of this process closes the segment when no block of the
       segment is left; then the segment's lease ends.
    4. A freed block without leases is free. A freed block with leases is in `limbo` until the
-      leases are gone. `limbo` is searched when a block is exported, imported, closed or freed,
-      by ds_mem_ipc_collect, and when memory is short.
+      leases are gone. The records of both are in `limbo`. `limbo` is searched when a block is
+      exported, imported, closed or freed, by ds_mem_ipc_collect, and when memory is short.
    5. A slot is closed before its leases are read, and a lease is taken before the slot is read.
       So of a free and an import at the same time, one sees the other.
    6. A freed segment stays until all processes that have it open have closed it, as CUDA
@@ -6380,9 +6352,9 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
 
    Invariants: ds__got.left counts open imports and closed imports before their callback. When
    `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
-   `in_limbo` is the length of `limbo`. `events` is at most DS__SENT_EVENTS.
+   `in_limbo` is the number of blocks in `limbo`. `events` is at most DS__SENT_EVENTS.
    Locks: order: ds__share.mutex, the registries' mutex (ds__registries.mutex), an arena's lock,
-   ds__share.lock. ds__share.lock guards `limbo`, `over` and the buckets, ds__share.mutex all
+   ds__share.lock. ds__share.lock guards `limbo` and the buckets, ds__share.mutex all
    other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
    holds a mutex.
    Threads: caller's threads; ds__got.left and ds__got.gone also change on driver threads. */
@@ -6402,8 +6374,8 @@ typedef struct ds__export_hold {
 
 /* An exported block, until it is free. */
 typedef struct ds__ipc_export {
-    struct ds__ipc_export *next; /* in a bucket, in `limbo`, or in `over` */
-    ds__mem_block *block;
+    struct ds__ipc_export *next; /* in a bucket, or in `limbo` */
+    ds__mem_block *block;        /* NULL: the block is free, and only the record is left */
     char *ptr;
     uint32_t slot; /* the export slot */
     uint32_t generation;
@@ -6439,9 +6411,8 @@ typedef struct ds__got {
 
 static struct {
     ds__mutex mutex;
-    ds__spinlock lock;     /* guards `limbo`, `over` and `bucket` */
-    ds__ipc_export *limbo; /* freed blocks with leases */
-    ds__ipc_export *over;  /* records of freed blocks without leases */
+    ds__spinlock lock;     /* guards `limbo` and `bucket` */
+    ds__ipc_export *limbo; /* records of freed blocks */
     ds__ipc_export *bucket[DS__SENT_BUCKETS];
     ds__export_hold *hoards; /* all exported segments */
     ds__guest *guests;
@@ -6586,9 +6557,9 @@ static void ds__lease_unref(const ds__registry *b, uint32_t slot, uint32_t lease
    it. ds__got_collect ends imports after their streams have passed them.
 
    Invariants: A live exported block has one record (ds__ipc_export), in the bucket of its address.
-   A free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
-   stays while other processes have it open. An imported segment (ds__guest) stays open as long as
-   it has a record of a block (ds__got).
+   A free moves the record to `limbo`, without the block if the block has no leases. A segment given
+   back stays while other processes have it open. An imported segment (ds__guest) stays open as long
+   as it has a record of a block (ds__got).
    Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
    usually hold `grow` of an arena. ds__share_hold expects the arena's lock and takes
    ds__share.lock. ds__ipc_export_find expects ds__share.lock. The other functions expect
@@ -6612,8 +6583,8 @@ static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
     return s;
 }
 
-/* Moves the record of a freed block to `limbo` or `over`. Returns 1 if other processes still have
-   leases of the block. The arena is locked. */
+/* Moves the record of a freed block to `limbo`. Returns 1 if other processes still have leases of
+   the block. The arena is locked. */
 static int ds__share_hold(ds__mem_block *b) {
     ds__spinlock_lock(&ds__share.lock);
     ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
@@ -6621,13 +6592,14 @@ static int ds__share_hold(ds__mem_block *b) {
     if (s) {
         ds__export_slot_close(s->slot);
         leased = ds__export_slot_leased(s->slot, 0);
-        ds__ipc_export **list = leased ? &ds__share.limbo : &ds__share.over;
-        s->next = *list;
-        *list = s;
-        if (leased)
+        s->next = ds__share.limbo;
+        ds__share.limbo = s;
+        if (leased) {
             atomic_fetch_add(&ds__share.in_limbo, 1);
-        else
+        } else {
             b->exported = 0;
+            s->block = NULL;
+        }
     }
     ds__spinlock_unlock(&ds__share.lock);
     return leased;
@@ -6657,8 +6629,7 @@ static void ds__export_hold_end(ds__export_hold *h, int stays) {
     if (stays)
         (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
     else
-        /* without a wait: the allocator has waited for the device */
-        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size, 1));
+        ds__shared_segment_destroy(h->device, h->base, 0);
     if (h->generation && !stays) {
         ds__registries_lock();
         ds__export_slot_end(ds__registries.own, h->slot);
@@ -6693,7 +6664,7 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
     ds__export_hold *h = ds__host_alloc(sizeof *h);
     if (!h)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
-    ds_result r = ds__shared_segment_alloc(device, size, out);
+    ds_result r = ds__shared_segment_create(device, NULL, size, out);
     if (r < 0) {
         ds__host_free(h);
         return r;
@@ -6747,7 +6718,7 @@ static void ds__guest_end(ds__guest *q) {
     while (*p != q)
         p = &(*p)->next;
     *p = q->next;
-    ds__shared_segment_close(q->device, q->base);
+    ds__shared_segment_destroy(q->device, q->base, 1);
     ds__lease_unref(q->registry, q->slot, q->lease);
     ds__registries_lock();
     ds__registry_close(q->registry);
@@ -6780,9 +6751,9 @@ static void ds__got_collect(int all) {
    records.
 
    Invariants: A record in `limbo` leaves the list only without leases; then its slot and event
-   are released and its block becomes free or pending. With DS__COLLECT_BY_THE_WAY, a
-   limbo of 32 blocks or more is examined no more than once per millisecond. More than 1,000
-   blocks in `limbo` cause one warning.
+   are released and its block, if the record has one, becomes free or pending. With
+   DS__COLLECT_BY_THE_WAY, a limbo of 32 blocks or more is examined no more than once per
+   millisecond. More than 1,000 blocks in `limbo` cause one warning.
    Locks: ds__share_collect_now tries to take ds__share.mutex; only ds_mem_ipc_collect waits for
    the mutex. Inside, the registries' mutex and ds__share.lock are taken for short steps. Blocks
    are returned (ds__mem_return) after the mutex is released, because a thread may wait for the
@@ -6795,18 +6766,16 @@ static ds__ipc_export *ds__share_sort(void) {
     ds__ipc_export *ready = NULL;
     ds__got_collect(0);
     ds__spinlock_lock(&ds__share.lock);
-    ds__ipc_export *over = ds__share.over;
     ds__ipc_export *limbo = ds__share.limbo;
-    ds__share.over = ds__share.limbo = NULL;
+    ds__share.limbo = NULL;
     ds__spinlock_unlock(&ds__share.lock);
-    while (over) {
-        ds__ipc_export *s = over;
-        over = s->next;
-        ds__ipc_export_end(s);
-    }
     while (limbo) {
         ds__ipc_export *s = limbo;
         limbo = s->next;
+        if (!s->block) {
+            ds__ipc_export_end(s);
+            continue;
+        }
         if (!ds__export_slot_leased(s->slot, 1)) {
             ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
@@ -6889,7 +6858,6 @@ static void ds__share_shutdown(void) {
     for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
         ds__ipc_exports_deinit(&ds__share.bucket[i]);
     ds__ipc_exports_deinit(&ds__share.limbo);
-    ds__ipc_exports_deinit(&ds__share.over);
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
     ds__mutex_unlock(&ds__share.mutex);
@@ -7537,7 +7505,7 @@ static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, vo
     *out = NULL;
     if (a->dev->device.type == DS_DEVICE_HOST)
         return ds__pinned_source_alloc(size, out_source, out);
-    if (p->alloc_fn) {
+    if (p->has_upstream) {
         *out_source = DS__FROM_UPSTREAM;
         return ds__upstream_alloc(a, size, out);
     }
@@ -7560,7 +7528,7 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
     case DS__FROM_REGISTERED:
         return ds__pinned_source_free(s);
     default:
-        return ds__segment_free(a->dev->device, s->base, s->size, 1);
+        return ds__segment_end(s->base, DS_MEMORY_DEVICE, 1);
     }
 }
 
@@ -8134,7 +8102,7 @@ static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     if (!done)
         return 0;
     ds__segment_leaves(b->seg, 1);
-    done = plain ? ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK
+    done = plain ? ds__segment_end(b->seg->base, DS_MEMORY_DEVICE, 1) == DS_OK
                  : ds__direct_release(a, b, wait == DS__WAIT_ALL);
     if (!done)
         ds__segment_leaves(b->seg, 0);
@@ -9168,16 +9136,16 @@ static void ds__oom_owner_name(const ds__oom_owners *t, const ds__oom_owner *whi
 
    Collects the numbers for the report of a failed request in ds__oom_facts (ds__oom_collect).
    The numbers cover the device, the limits, all blocks by state, the biggest owners, and free
-   blocks that the request could not use. ds__oom_count counts live blocks; the leak report uses
-   it too.
+   blocks that the request could not use. ds__oom_count returns the number of live blocks; the leak
+   report uses it too.
 
    Invariants: `mine`, `kept`, `theirs` and `elsewhere` are sizes of the largest free block of
    the request's pool, each for one reason. `back` is computed by the rules of ds__arena_trim.
    Names of owners are copied while everything is locked, because a label lives as long as its
    block.
-   Locks: ds__oom_collect expects none and takes all locks of the device twice: to count live
-   blocks, and to walk over all blocks. In between, without a lock, the table of owners is
-   allocated. The driver is asked for free memory before any lock is taken.
+   Locks: ds__oom_collect expects none and takes all locks of the device twice: to read the
+   number of live blocks, and to walk over all blocks. In between, without a lock, the table of
+   owners is allocated. The driver is asked for free memory before any lock is taken.
    Threads: the thread of the failed request. */
 
 #define DS__TOP 10
@@ -9313,14 +9281,10 @@ static size_t ds__oom_back(const ds__segment *g, size_t *awaited) {
 }
 
 /* Returns the number of live blocks. All is locked. */
-static size_t ds__oom_count(const ds__mem_dev *dev) {
-    size_t live = 0;
-    for (const ds__mem_pool *p = &dev->main; p; p = p->next)
-        for (const ds__arena *a = p->arenas; a; a = a->next)
-            for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mem_block *b = g->first; b; b = b->next)
-                    live += b->state == DS_BLOCK_LIVE;
-    return live;
+static size_t ds__oom_count(ds__mem_dev *dev) {
+    int64_t now[2][DS__METRICS];
+    ds__domain_now(dev, NULL, now, NULL);
+    return (size_t)(now[0][DS__ALLOCATION] + now[1][DS__ALLOCATION]);
 }
 
 /* Collects the numbers of all blocks and segments. All is locked. */
@@ -9418,8 +9382,8 @@ static int ds__oom_fragmentation(const ds__oom_facts *s) {
 static int ds__oom_could_grow(const ds__oom_facts *s) {
     void *at = NULL;
     size_t page = 0;
-    if (ds__pool_policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable ||
-        s->dev->has_space == 0)
+    if (ds__pool_policy(s->pool)->expandable_segments || s->pool->has_upstream ||
+        s->pool->shareable || s->dev->has_space == 0)
         return 0;
     if (s->dev->has_space > 0)
         return 1;
@@ -9968,7 +9932,7 @@ static ds_result ds__segment_obtain(ds__wanted *q) {
         ds__mutex_unlock(&a->grow);
         return DS_OK;
     }
-    if (ds__pool_policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
+    if (ds__pool_policy(a->pool)->expandable_segments && dev->has_space && !a->pool->has_upstream &&
         !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
         if (r != DS_ERR_UNSUPPORTED)
@@ -10199,8 +10163,7 @@ static ds_result ds__ask_slow(ds__wanted *q) {
 
 /* Returns memory of ds__direct_reserve that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {
-    DS_IGNORE(async ? ds__async_free(q->s, base)
-                    : ds__segment_free(q->a->dev->device, base, q->size, 0));
+    DS_IGNORE(async ? ds__async_free(q->s, base) : ds__segment_end(base, DS_MEMORY_DEVICE, 0));
     if (async)
         atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
     ds__segment_unreserve(q->a, q->size);
@@ -11130,23 +11093,26 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
 
 DSDEF ds_result(ds_mem_add_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
     DS__ENTER("ds_mem_add_shortage_callback");
-    return ds__callback_add(&ds__memory_state.shortage, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_add(&ds__memory_state.shortage, &ds__memory_state.lock,
+                            (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_remove_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_shortage_callback");
-    return ds__callback_remove(&ds__memory_state.shortage,
+    return ds__callback_remove(&ds__memory_state.shortage, &ds__memory_state.lock,
                                (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_add_oom_callback)(ds_mem_oom_fn fn, void *user) {
     DS__ENTER("ds_mem_add_oom_callback");
-    return ds__callback_add(&ds__memory_state.oom, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_add(&ds__memory_state.oom, &ds__memory_state.lock,
+                            (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_oom_callback");
-    return ds__callback_remove(&ds__memory_state.oom, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_remove(&ds__memory_state.oom, &ds__memory_state.lock,
+                               (ds__callback){ (void (*)(void))fn, user });
 }
 
 /* alloc/api_pool.h - pools: create, destroy, push, pop.
@@ -11162,22 +11128,7 @@ DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
    (trim.h).
    Threads: any caller's thread; pushes belong to the calling thread. */
 
-/* Functions of pools whose upstream is a resource. They are not called. */
-static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
-    (void)size;
-    (void)device;
-    (void)stream;
-    return NULL;
-}
-
-static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) {
-    (void)ptr;
-    (void)size;
-    (void)device;
-    (void)stream;
-}
-
-/* Checks the description of a pool, except its device and its configuration. */
+/* Checks the description of a pool, except its device and most of its configuration. */
 static ds_result ds__pool_desc_check(const ds_pool_desc *desc) {
     DS__REQUIRE_RESERVED("ds_pool_desc", desc);
     DS__REQUIRE(!desc->alloc_fn == !desc->free_fn,
@@ -11186,6 +11137,9 @@ static ds_result ds__pool_desc_check(const ds_pool_desc *desc) {
                 "a pool has one upstream: set alloc_fn or upstream, not both");
     DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn),
                 "the upstream has no functions: was it destroyed?");
+    DS__REQUIRE(!desc->config || desc->config->backend == DS_MEM_NATIVE,
+                "ds_pool_desc.config has the backend %d; a pool needs %d, DS_MEM_NATIVE",
+                desc->config->backend, DS_MEM_NATIVE);
     DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream),
                 "a shareable pool cannot have an upstream");
     return DS_OK;
@@ -11214,10 +11168,6 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
     c.backend = DS_MEM_NATIVE;
     ds_pool_desc d = *desc;
-    if (d.upstream) {
-        d.alloc_fn = ds__no_alloc;
-        d.free_fn = ds__no_free;
-    }
     /* without a configuration, the limits of the device's own apply anyway */
     size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
     if (by_config && (!d.limit || by_config < d.limit))
@@ -12163,7 +12113,7 @@ typedef struct ds__sharers {
     size_t count;
 
     struct {
-        uint64_t number; /* in the own registry; 0: memory was imported from the process */
+        uint64_t number; /* in the own registry; 0: the process is alive */
         uint64_t bytes;
         unsigned pid;
     } at[DS__SHARERS];
@@ -12188,7 +12138,7 @@ static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t
 /* Adds the processes with leases of the device's blocks in a list of exports. */
 static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_export *s) {
     for (; s; s = s->next) {
-        const ds__arena *a = atomic_load(&s->block->seg->arena);
+        const ds__arena *a = s->block ? atomic_load(&s->block->seg->arena) : NULL;
         if (!a || a->dev->device.index != device.index || a->dev->device.type != device.type)
             continue;
         for (int k = 0; k < DS__LEASES; k++) {
@@ -12213,23 +12163,20 @@ static void ds__share_list(ds_device device, ds__text_writer *p) {
         ds__sharers_of(l, device, ds__share.limbo);
         ds__spinlock_unlock(&ds__share.lock);
     }
-    for (size_t i = 0; i < l->count; i++)
+    for (size_t i = 0; i < l->count; i++) {
         if (!ds__registry_alive(ds__registries.own, l->at[i].number))
             l->at[i].bytes = 0;
+        else
+            l->at[i].number = 0; /* imports from the process are added to this entry */
+    }
     for (const ds__got *g = ds__share.got; g; g = g->next)
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
             g->guest->device.type == device.type)
             ds__sharer_add(l, 0, (unsigned)g->guest->registry->pid, g->size);
     ds__mutex_unlock(&ds__share.mutex);
-    for (size_t i = 0; i < l->count; i++) {
-        for (size_t k = i + 1; k < l->count; k++)
-            if (l->at[k].pid == l->at[i].pid) {
-                l->at[i].bytes += l->at[k].bytes;
-                l->at[k].bytes = 0;
-            }
+    for (size_t i = 0; i < l->count; i++)
         if (l->at[i].bytes)
             ds__sharer_write(p, l->at[i].pid, l->at[i].bytes);
-    }
     ds__host_free(l);
 }
 
@@ -12446,45 +12393,28 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
    Threads: an observer runs on the thread that reports the event, one call at a time in the
    process. */
 
-DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
-    DS__ENTER("ds_mem_add_event_callback");
-    DS__REQUIRE(fn, "fn is NULL");
-    ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
-    if (r < 0)
-        return r;
+/* Sets the reported events of all devices, after the list of observers has changed. */
+static void ds__observers_apply(void) {
     ds__mutex_lock(&ds__history_state.lock);
-    ds__mutex_lock(&ds__history_state.watch);
-    int room =
-        ds__array_reserve(&ds__history_state.watchers, sizeof *ds__history_state.watchers,
-                          ds__history_state.watcher_count, 1, &ds__history_state.watcher_room);
-    if (room)
-        ds__history_state.watchers[ds__history_state.watcher_count++] =
-            (ds__mem_observer){ fn, user };
-    ds__mutex_unlock(&ds__history_state.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
     ds__mutex_unlock(&ds__history_state.lock);
-    return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
+}
+
+DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
+    DS__ENTER("ds_mem_add_event_callback");
+    ds_result r = ds__callback_add(&ds__history_state.observers, &ds__history_state.watch,
+                                   (ds__callback){ (void (*)(void))fn, user });
+    ds__observers_apply();
+    return r;
 }
 
 DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_event_callback");
     DS__REQUIRE(fn, "fn is NULL");
-    ds__mutex_lock(&ds__history_state.lock);
-    ds__mutex_lock(&ds__history_state.watch);
-    size_t i = 0;
-    size_t n = ds__history_state.watcher_count;
-    while (i < n &&
-           (ds__history_state.watchers[i].fn != fn || ds__history_state.watchers[i].user != user))
-        i++;
-    if (i < n)
-        memmove(&ds__history_state.watchers[i], &ds__history_state.watchers[i + 1],
-                (--ds__history_state.watcher_count - i) * sizeof *ds__history_state.watchers);
-    ds__mutex_unlock(&ds__history_state.watch);
-    DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    ds__mutex_unlock(&ds__history_state.lock);
-    return i < n ? DS_OK
-                 : ds__fail(DS_ERR_INVALID_VALUE,
-                            "this function was not added with this user pointer");
+    ds_result r = ds__callback_remove(&ds__history_state.observers, &ds__history_state.watch,
+                                      (ds__callback){ (void (*)(void))fn, user });
+    ds__observers_apply();
+    return r;
 }
 
 /* Resets history and observers at ds_shutdown. */
@@ -12493,18 +12423,16 @@ static void ds__snapshot_shutdown(void) {
         ds__host_free(ds__history_swap(dev, NULL, 0));
         ds__remarks_free(ds__b, ds__i, UINT64_MAX, 0);
     }
-    ds__host_free(ds__history_state.watchers);
-    ds__history_state.watchers = NULL;
-    ds__history_state.watcher_count = ds__history_state.watcher_room = ds__history_state.entries =
-        0;
+    ds__callback_clear(&ds__history_state.observers);
+    ds__history_state.entries = 0;
     ds__history_state.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
 }
 
 /* alloc/snapshot_types.h - collected data of a snapshot; texts and frames by number.
 
-   Defines the collected data of a snapshot (ds__snap) and the tables that store each text and
-   frame once. ds__snap_text and ds__snap_frame return the number of a text or a frame;
+   Defines the collected data of a snapshot (ds__snap) and the sets (ds__snap_set) that store each
+   text and frame once. ds__snap_text and ds__snap_frame return the number of a text or a frame;
    ds__snap_string returns a text.
 
    Invariants: Numbers of texts and frames begin at 1; 0 means none. Texts are valid UTF-8. If
@@ -12562,11 +12490,18 @@ typedef struct ds__sdevice {
     size_t count;
 } ds__sdevice;
 
-/* A hash table of texts or frames. */
-typedef struct ds__sindex {
-    uint32_t *slot; /* numbers of elements; 0: free */
+/* Strings of bytes, each stored once. Their numbers begin at 1. No string is the beginning of
+   another one: texts end with their 0, and frames have one size. */
+typedef struct ds__snap_set {
+    char *bytes;
+    size_t *at;   /* string n is at bytes[at[n - 1]], up to bytes[at[n]] */
+    size_t count; /* of strings */
+    size_t size;  /* of all strings */
+    size_t at_room;
+    size_t room;
+    uint32_t *slot; /* a hash table with the numbers of the strings; 0: free */
     size_t mask;    /* number of slots - 1 */
-} ds__sindex;
+} ds__snap_set;
 
 typedef struct ds__snap {
     int broken;           /* 1: out of host memory */
@@ -12575,23 +12510,14 @@ typedef struct ds__snap {
     ds__ssegment *segments;
     ds__sblock *blocks;
     ds__spool *pools;
-    ds__sframe *frames; /* from 1 */
-    char *text;
-    size_t *texts; /* starts of the texts in `text`; from 1 */
     size_t segment_count;
     size_t segment_room;
     size_t block_count;
     size_t block_room;
     size_t pool_count;
     size_t pool_room;
-    size_t frame_count;
-    size_t frame_room;
-    size_t text_size;
-    size_t text_room;
-    size_t texts_count;
-    size_t texts_room;
-    ds__sindex text_index;
-    ds__sindex frame_index;
+    ds__snap_set texts;
+    ds__snap_set frames; /* of ds__sframe */
 
     struct {
         const char *ptr;
@@ -12610,25 +12536,24 @@ typedef struct ds__snap {
     (!(s)->broken && ((s)->broken = !ds__array_reserve(&(s)->list, sizeof *(s)->list, (s)->count, \
                                                        1, &(s)->room)) == 0)
 
-/* The functions of a hash table: whether an element equals a key, and the hash of an element. */
-typedef struct ds__sindex_kind {
-    int (*same)(const ds__snap *s, uint32_t at, const void *key);
-    uint64_t (*hash_of)(const ds__snap *s, uint32_t at);
-} ds__sindex_kind;
+static uint64_t ds__snap_set_hash(const char *bytes, size_t size) {
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < size; i++)
+        h = (h ^ (unsigned char)bytes[i]) * 1099511628211u;
+    return h ^ h >> 32;
+}
 
-/* Gives a hash table with `count` elements four times as many slots. Returns 0 without host
-   memory. */
-static int ds__sindex_grow(const ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
-                           size_t count) {
+/* Gives the hash table four times as many slots. Returns 0 without host memory. */
+static int ds__snap_set_grow(ds__snap_set *x) {
     size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
     uint32_t *bigger = ds__host_alloc(size * sizeof *bigger);
     if (!bigger)
         return 0;
-    for (uint32_t i = 1; i <= count; i++) {
-        size_t at = kind->hash_of(s, i) & (size - 1);
+    for (size_t i = 0; i < x->count; i++) {
+        size_t at = ds__snap_set_hash(x->bytes + x->at[i], x->at[i + 1] - x->at[i]) & (size - 1);
         while (bigger[at])
             at = (at + 1) & (size - 1);
-        bigger[at] = i;
+        bigger[at] = (uint32_t)i + 1;
     }
     ds__host_free(x->slot);
     x->slot = bigger;
@@ -12636,62 +12561,58 @@ static int ds__sindex_grow(const ds__snap *s, ds__sindex *x, const ds__sindex_ki
     return 1;
 }
 
-/* Returns the slot of the element that equals the key, or the free slot for it. Returns NULL
-   without host memory, and the snapshot is broken. */
-static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, const ds__sindex_kind *kind,
-                               size_t count, uint64_t hash, const void *key) {
-    if (2 * count >= x->mask && !ds__sindex_grow(s, x, kind, count)) {
-        s->broken = 1;
-        return NULL;
-    }
-    size_t at = hash & x->mask;
-    while (x->slot[at] && !kind->same(s, x->slot[at], key))
-        at = (at + 1) & x->mask;
-    return &x->slot[at];
+/* Appends a string, and returns its number. Returns 0 without host memory. */
+static uint32_t ds__snap_set_append(ds__snap_set *x, const void *bytes, size_t size) {
+    if (!ds__array_reserve(&x->bytes, 1, x->size, size, &x->room) ||
+        !ds__array_reserve(&x->at, sizeof *x->at, x->count, 2, &x->at_room))
+        return 0;
+    memcpy(x->bytes + x->size, bytes, size);
+    x->at[x->count++] = x->size;
+    x->size += size;
+    x->at[x->count] = x->size;
+    return (uint32_t)x->count;
 }
 
-static uint64_t ds__hash_text(const char *text) {
-    uint64_t h = 14695981039346656037u; /* FNV-1a */
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 1099511628211u;
-    return h ^ h >> 32;
+/* Returns the number of a string, which is copied at its first use. Returns 0 without host memory,
+   and the snapshot is broken. */
+static uint32_t ds__snap_set_number(ds__snap *s, ds__snap_set *x, const void *bytes, size_t size) {
+    if (2 * x->count >= x->mask && !ds__snap_set_grow(x)) {
+        s->broken = 1;
+        return 0;
+    }
+    size_t i = ds__snap_set_hash(bytes, size) & x->mask;
+    for (; x->slot[i]; i = (i + 1) & x->mask) {
+        size_t at = x->at[x->slot[i] - 1];
+        if (x->size - at >= size && !memcmp(x->bytes + at, bytes, size))
+            return x->slot[i];
+    }
+    x->slot[i] = ds__snap_set_append(x, bytes, size);
+    s->broken = !x->slot[i];
+    return x->slot[i];
+}
+
+static void ds__snap_set_deinit(ds__snap_set *x) {
+    ds__host_free(x->bytes);
+    ds__host_free(x->at);
+    ds__host_free(x->slot);
 }
 
 static const char *ds__snap_string(const ds__snap *s, uint32_t text) {
-    return text ? s->text + s->texts[text - 1] : "";
+    return text ? s->texts.bytes + s->texts.at[text - 1] : "";
 }
 
-static int ds__text_same(const ds__snap *s, uint32_t at, const void *key) {
-    return strcmp(ds__snap_string(s, at), key) == 0;
+/* Returns the frame with this number, from 1 on. */
+static const ds__sframe *ds__snap_frame_at(const ds__snap *s, uint32_t frame) {
+    return (const ds__sframe *)(const void *)s->frames.bytes + (frame - 1);
 }
 
-static uint64_t ds__text_hash(const ds__snap *s, uint32_t at) {
-    return ds__hash_text(ds__snap_string(s, at));
-}
-
-static const ds__sindex_kind ds__text_kind = { ds__text_same, ds__text_hash };
-
-/* Returns the number of a text, which is copied at its first use. Returns 0 for NULL, or without
-   host memory. */
+/* Returns the number of a text. Returns 0 for NULL, or without host memory. */
 static uint32_t ds__snap_text(ds__snap *s, const char *text) {
     char clean[2048];
     if (!text || s->broken)
         return 0;
-    size_t n = ds__utf8_copy(clean, sizeof clean, text) + 1;
-    uint32_t *slot = ds__snap_slot(s, &s->text_index, &ds__text_kind, s->texts_count,
-                                   ds__hash_text(clean), clean);
-    if (!slot || *slot)
-        return slot ? *slot : 0;
-    if (!DS__SNAP_MORE(s, texts, texts_count, texts_room))
-        return 0;
-    if (!ds__array_reserve(&s->text, 1, s->text_size, n, &s->text_room)) {
-        s->broken = 1;
-        return 0;
-    }
-    memcpy(s->text + s->text_size, clean, n);
-    s->texts[s->texts_count] = s->text_size;
-    s->text_size += n;
-    return *slot = (uint32_t)++s->texts_count;
+    size_t n = ds__utf8_copy(clean, sizeof clean, text);
+    return ds__snap_set_number(s, &s->texts, clean, n + 1);
 }
 
 /* As ds__snap_text, for a text that does not change before ds__snap_forget. Compares pointers
@@ -12710,37 +12631,14 @@ static void ds__snap_forget(ds__snap *s) {
     memset(s->recent, 0, sizeof s->recent);
 }
 
-static uint64_t ds__hash_frame(const ds__sframe *f) {
-    uint64_t h = (f->file * 0x9e3779b97f4a7c15u + f->line) * 0x9e3779b97f4a7c15u + f->name;
-    h *= 0x9e3779b97f4a7c15u;
-    return h ^ h >> 32;
-}
-
-static int ds__frame_same(const ds__snap *s, uint32_t at, const void *key) {
-    return memcmp(&s->frames[at - 1], key, sizeof(ds__sframe)) == 0;
-}
-
-static uint64_t ds__frame_hash(const ds__snap *s, uint32_t at) {
-    return ds__hash_frame(&s->frames[at - 1]);
-}
-
-static const ds__sindex_kind ds__frame_kind = { ds__frame_same, ds__frame_hash };
-
 /* Returns the number of a frame. Returns 0 if neither file nor label is known, or without host
    memory. */
 static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, const char *label) {
     ds__sframe f = { ds__snap_known(s, file), file ? line : 0,
                      ds__snap_known(s, label && *label ? label : NULL) };
-    if (!f.file && !f.name)
+    if (s->broken || (!f.file && !f.name))
         return 0;
-    uint32_t *slot =
-        ds__snap_slot(s, &s->frame_index, &ds__frame_kind, s->frame_count, ds__hash_frame(&f), &f);
-    if (!slot || *slot)
-        return slot ? *slot : 0;
-    if (!DS__SNAP_MORE(s, frames, frame_count, frame_room))
-        return 0;
-    s->frames[s->frame_count] = f;
-    return *slot = (uint32_t)++s->frame_count;
+    return ds__snap_set_number(s, &s->frames, &f, sizeof f);
 }
 
 /* alloc/snapshot_collect.h - collecting a snapshot.
@@ -12934,11 +12832,8 @@ static void ds__snap_free(ds__snap *s) {
     ds__host_free(s->segments);
     ds__host_free(s->blocks);
     ds__host_free(s->pools);
-    ds__host_free(s->frames);
-    ds__host_free(s->text);
-    ds__host_free(s->texts);
-    ds__host_free(s->text_index.slot);
-    ds__host_free(s->frame_index.slot);
+    ds__snap_set_deinit(&s->texts);
+    ds__snap_set_deinit(&s->frames);
     ds__host_free(s);
 }
 
@@ -12996,7 +12891,7 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mem_pool *only) {
 /* alloc/snapshot_format.h - output of pickle and JSON: buffer, words, opcodes.
 
    The text writer of snapshots (ds__item_writer): buffers the output, and writes dictionaries,
-   lists, numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
+   lists, numbers and texts as pickle (protocol 2) or JSON.
 
    Invariants: `level` has the open lists and dictionaries, at most 8. In a pickle, a word, text
    or frame is written once, and later ones refer to its memo number. Nothing is written after
@@ -13004,83 +12899,6 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mem_pool *only) {
    Locks: none. ds__item_writer_flush calls the user's writer with no lock of the allocator held,
    and devstream refuses calls from it.
    Threads: one thread per ds__item_writer: that of the snapshot call. */
-
-/* The words of both formats. */
-/* clang-format off */
-#define DS__WORDS(X) \
-    X(segments) \
-    X(device_traces) \
-    X(allocator_settings) \
-    X(external_annotations) \
-    X(devices) \
-    X(time_us) \
-    X(device) \
-    X(address) \
-    X(total_size) \
-    X(allocated_size) \
-    X(active_size) \
-    X(requested_size) \
-    X(stream) \
-    X(segment_type) \
-    X(segment_pool_id) \
-    X(pool_label) \
-    X(is_expandable) \
-    X(frames) \
-    X(blocks) \
-    X(size) \
-    X(state) \
-    X(filename) \
-    X(line) \
-    X(name) \
-    X(action) \
-    X(addr) \
-    X(device_free) \
-    X(small) \
-    X(large) \
-    X(inactive) \
-    X(active_allocated) \
-    X(active_pending_free) \
-    X(alloc) \
-    X(free_requested) \
-    X(free_completed) \
-    X(segment_alloc) \
-    X(segment_free) \
-    X(segment_map) \
-    X(segment_unmap) \
-    X(snapshot) \
-    X(oom) \
-    X(annotation) \
-    X(total_memory) \
-    X(limit) \
-    X(history_entries) \
-    X(history_events) \
-    X(PYTORCH_CUDA_ALLOC_CONF) \
-    X(max_split_size) \
-    X(garbage_collection_threshold) \
-    X(expandable_segments) \
-    X(pinned_num_register_threads) \
-    X(release_lock_on_cudamalloc) \
-    X(pinned_use_cuda_host_register) \
-    X(graph_capture_record_stream_reuse) \
-    X(roundup_power2_divisions) \
-    X(trace_alloc_overflowed) \
-    X(trace_alloc_max_entries) \
-    X(max_round_threshold) \
-    X(max_cached_size)
-
-/* clang-format on */
-enum {
-
-#define DS__WORD_(word) DS__WORD_##word,
-    DS__WORDS(DS__WORD_)
-#undef DS__WORD_
-        DS__WORD_COUNT
-};
-static const char *const ds__words[] = {
-#define DS__WORD_(word) #word,
-    DS__WORDS(DS__WORD_)
-#undef DS__WORD_
-};
 
 typedef struct ds__item_writer {
     ds__text_writer out;
@@ -13092,13 +12910,22 @@ typedef struct ds__item_writer {
         char close;
     } level[8]; /* close: ']' or '}' */
 
-    uint32_t memos;                /* the last memo number of the pickle */
-    uint32_t word[DS__WORD_COUNT]; /* memo numbers of words, texts and frames; 0: not written yet */
-    uint32_t *text;
-    uint32_t *frame;
+    uint32_t memos; /* the last memo number of the pickle */
     const ds__snap *s;
     size_t size;
     char buffer[16384];
+
+    /* memo numbers of the words of the format, by the address of the literal. The formats have less
+       than 100 words */
+    struct {
+        const char *word;
+        uint32_t memo;
+    } words[256];
+
+    /* memo numbers by text or frame; 0: not written yet */
+    uint32_t *text;
+    uint32_t *frame;
+    uint32_t memo[]; /* the elements of `text`, then those of `frame` */
 } ds__item_writer;
 
 /* Passes the buffer to the writer, unless the writer has stopped. */
@@ -13232,25 +13059,44 @@ static void ds__item_writer_item(ds__item_writer *k) {
         ds__item_writer_plain(k, n ? "e(" : "(");
 }
 
-/* Writes one of DS__WORDS. */
-static void ds__item_writer_word(ds__item_writer *k, int word) {
+/* Writes a string, in a pickle only once. */
+static void ds__item_writer_once(ds__item_writer *k, const char *text, uint32_t *memo) {
     if (!k->pickle) {
-        ds__item_writer_quoted(k, ds__words[word]);
+        ds__item_writer_quoted(k, text);
         return;
     }
-    if (ds__pickle_again(k, &k->word[word]))
+    if (ds__pickle_again(k, memo))
         return;
-    ds__pickle_text(k, ds__words[word]);
-    ds__pickle_keep(k, &k->word[word]);
+    ds__pickle_text(k, text);
+    ds__pickle_keep(k, memo);
 }
 
-/* Writes the key of a value in a dictionary. */
-static void ds__item_writer_key(ds__item_writer *k, int word) {
+/* Returns the memo number of a word of the format, which must be a literal. */
+static uint32_t *ds__item_writer_memo(ds__item_writer *k, const char *word) {
+    size_t at = ((uintptr_t)word >> 2 ^ (uintptr_t)word >> 10) & 255;
+    while (k->words[at].word && k->words[at].word != word)
+        at = (at + 1) & 255;
+    k->words[at].word = word;
+    return &k->words[at].memo;
+}
+
+/* Writes a word of the format, which must be a literal. */
+static void ds__item_writer_word(ds__item_writer *k, const char *word) {
+    ds__item_writer_once(k, word, ds__item_writer_memo(k, word));
+}
+
+/* Writes the key of a value in a dictionary, in a pickle only once. */
+static void ds__item_writer_key_once(ds__item_writer *k, const char *key, uint32_t *memo) {
     if (!k->pickle && k->level[k->depth - 1].count++)
         ds__item_writer_byte(k, ',');
-    ds__item_writer_word(k, word);
+    ds__item_writer_once(k, key, memo);
     if (!k->pickle)
         ds__item_writer_byte(k, ':');
+}
+
+/* Writes a key that is a word of the format. */
+static void ds__item_writer_key(ds__item_writer *k, const char *word) {
+    ds__item_writer_key_once(k, word, ds__item_writer_memo(k, word));
 }
 
 /* Writes a number; in a pickle, numbers above INT64_MAX become INT64_MAX. */
@@ -13281,37 +13127,24 @@ static void ds__item_writer_int(ds__item_writer *k, uint64_t n) {
         ds__item_writer_byte(k, (int)(n >> 8 * i & 255));
 }
 
-/* Writes a text by its number in the snapshot. */
-static void ds__item_writer_text(ds__item_writer *k, uint32_t text) {
-    const char *string = ds__snap_string(k->s, text);
-    if (!k->pickle) {
-        ds__item_writer_quoted(k, string);
-        return;
-    }
-    if (text && ds__pickle_again(k, &k->text[text - 1]))
-        return;
-    ds__pickle_text(k, string);
-    if (text)
-        ds__pickle_keep(k, &k->text[text - 1]);
-}
-
 /* The following functions write a key and a value. */
-static void ds__put_int(ds__item_writer *k, int word, uint64_t n) {
+static void ds__put_int(ds__item_writer *k, const char *word, uint64_t n) {
     ds__item_writer_key(k, word);
     ds__item_writer_int(k, n);
 }
 
-static void ds__put_text(ds__item_writer *k, int word, uint32_t text) {
+/* Writes a text by its number in the snapshot. */
+static void ds__put_text(ds__item_writer *k, const char *word, uint32_t text) {
     ds__item_writer_key(k, word);
-    ds__item_writer_text(k, text);
+    ds__item_writer_once(k, ds__snap_string(k->s, text), &k->text[text]);
 }
 
-static void ds__put_word(ds__item_writer *k, int word, int value) {
+static void ds__put_word(ds__item_writer *k, const char *word, const char *value) {
     ds__item_writer_key(k, word);
     ds__item_writer_word(k, value);
 }
 
-static void ds__put_bool(ds__item_writer *k, int word, int value) {
+static void ds__put_bool(ds__item_writer *k, const char *word, int value) {
     ds__item_writer_key(k, word);
     if (k->pickle)
         ds__item_writer_byte(k, value ? 0x88 : 0x89);
@@ -13319,13 +13152,13 @@ static void ds__put_bool(ds__item_writer *k, int word, int value) {
         ds__item_writer_plain(k, value ? "true" : "false");
 }
 
-static void ds__put_list(ds__item_writer *k, int word) {
+static void ds__put_list(ds__item_writer *k, const char *word) {
     ds__item_writer_key(k, word);
     ds__item_writer_open(k, '[');
 }
 
 /* Writes a size; SIZE_MAX becomes -1. */
-static void ds__put_size(ds__item_writer *k, int word, size_t size) {
+static void ds__put_size(ds__item_writer *k, const char *word, size_t size) {
     if (size <= INT64_MAX) {
         ds__put_int(k, word, size);
         return;
@@ -13338,7 +13171,7 @@ static void ds__put_size(ds__item_writer *k, int word, size_t size) {
 }
 
 /* Writes a number from 0 to 1000. */
-static void ds__put_real(ds__item_writer *k, int word, double value) {
+static void ds__put_real(ds__item_writer *k, const char *word, double value) {
     char text[32];
     uint64_t bits;
     unsigned millionths = (unsigned)(value * 1e6 + 0.5);
@@ -13360,15 +13193,15 @@ static void ds__put_real(ds__item_writer *k, int word, double value) {
    structure of PyTorch's snapshots. One walk over the collected data makes the pickle or the
    JSON, so both have the same contents.
 
-   Invariants: The words of actions follow DS__WORD_alloc in the order of ds_mem_action. The
-   loops over segments, blocks and events end once the user's writer has stopped the output.
+   Invariants: The loops over segments, blocks and events end once the user's writer has stopped the
+   output.
    Locks: none. The user's writer is called with no lock of the allocator held.
    Threads: the thread of the snapshot call. */
 
 /* Writes the identifier of a pool: a tuple or a list of two numbers. */
 static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
-    ds__item_writer_key(k, DS__WORD_segment_pool_id);
+    ds__item_writer_key(k, "segment_pool_id");
     if (!k->pickle)
         ds__item_writer_byte(k, '[');
     ds__item_writer_int(k, name[0]);
@@ -13380,24 +13213,24 @@ static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
 
 /* Writes a list with one frame, or an empty list for frame 0. */
 static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
-    ds__item_writer_key(k, DS__WORD_frames);
-    if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1]))
+    ds__item_writer_key(k, "frames");
+    if (k->pickle && ds__pickle_again(k, &k->frame[frame]))
         return;
     ds__item_writer_open(k, '[');
     if (frame) {
-        const ds__sframe *f = &k->s->frames[frame - 1];
+        const ds__sframe *f = ds__snap_frame_at(k->s, frame);
         k->level[k->depth - 1].count++;
         if (k->pickle)
             ds__item_writer_byte(k, '(');
         ds__item_writer_open(k, '{');
-        ds__put_text(k, DS__WORD_filename, f->file);
-        ds__put_int(k, DS__WORD_line, f->line);
-        ds__put_text(k, DS__WORD_name, f->name ? f->name : k->s->nobody);
+        ds__put_text(k, "filename", f->file);
+        ds__put_int(k, "line", f->line);
+        ds__put_text(k, "name", f->name ? f->name : k->s->nobody);
         ds__item_writer_close(k);
     }
     ds__item_writer_close(k);
     if (k->pickle && frame)
-        ds__pickle_keep(k, &k->frame[frame - 1]);
+        ds__pickle_keep(k, &k->frame[frame]);
 }
 
 /* Returns a time of day in microseconds. */
@@ -13406,33 +13239,32 @@ static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) {
 }
 
 static void ds__write_block(ds__item_writer *k, const ds__sblock *b) {
-    static const int states[] = { DS__WORD_inactive, DS__WORD_active_allocated,
-                                  DS__WORD_active_pending_free };
+    static const char *const states[] = { "inactive", "active_allocated", "active_pending_free" };
     ds__item_writer_open(k, '{');
-    ds__put_int(k, DS__WORD_address, b->address);
-    ds__put_int(k, DS__WORD_size, b->size);
-    ds__put_int(k, DS__WORD_requested_size, b->asked);
-    ds__put_word(k, DS__WORD_state, states[b->state]);
+    ds__put_int(k, "address", b->address);
+    ds__put_int(k, "size", b->size);
+    ds__put_int(k, "requested_size", b->asked);
+    ds__put_word(k, "state", states[b->state]);
     ds__put_frames(k, b->frame);
     ds__item_writer_close(k);
 }
 
 static void ds__write_segment(ds__item_writer *k, const ds__ssegment *g) {
     ds__item_writer_open(k, '{');
-    ds__put_int(k, DS__WORD_device, g->device);
-    ds__put_int(k, DS__WORD_address, g->address);
-    ds__put_int(k, DS__WORD_total_size, g->size);
-    ds__put_int(k, DS__WORD_allocated_size, g->allocated);
-    ds__put_int(k, DS__WORD_active_size, g->active);
-    ds__put_int(k, DS__WORD_requested_size, g->requested);
-    ds__put_int(k, DS__WORD_stream, g->stream);
-    ds__put_word(k, DS__WORD_segment_type, g->kind == DS__SMALL ? DS__WORD_small : DS__WORD_large);
+    ds__put_int(k, "device", g->device);
+    ds__put_int(k, "address", g->address);
+    ds__put_int(k, "total_size", g->size);
+    ds__put_int(k, "allocated_size", g->allocated);
+    ds__put_int(k, "active_size", g->active);
+    ds__put_int(k, "requested_size", g->requested);
+    ds__put_int(k, "stream", g->stream);
+    ds__put_word(k, "segment_type", g->kind == DS__SMALL ? "small" : "large");
     ds__put_pool(k, g->pool);
     if (k->s->pools[g->pool].label)
-        ds__put_text(k, DS__WORD_pool_label, k->s->pools[g->pool].label);
-    ds__put_bool(k, DS__WORD_is_expandable, (int)g->growing);
+        ds__put_text(k, "pool_label", k->s->pools[g->pool].label);
+    ds__put_bool(k, "is_expandable", (int)g->growing);
     ds__put_frames(k, 0);
-    ds__put_list(k, DS__WORD_blocks);
+    ds__put_list(k, "blocks");
     for (size_t i = 0; i < g->count && !k->out.stopped; i++) {
         ds__item_writer_item(k);
         ds__write_block(k, &k->s->blocks[g->first + i]);
@@ -13442,12 +13274,16 @@ static void ds__write_segment(ds__item_writer *k, const ds__ssegment *g) {
 }
 
 static void ds__write_event(ds__item_writer *k, const ds__history_event *e) {
+    /* in the order of ds_mem_action; annotations are written elsewhere */
+    static const char *const actions[] = { "alloc",         "free_requested", "free_completed",
+                                           "segment_alloc", "segment_free",   "segment_map",
+                                           "segment_unmap", "snapshot",       "oom" };
     ds__item_writer_open(k, '{');
-    ds__put_word(k, DS__WORD_action, DS__WORD_alloc + (int)e->action);
-    ds__put_int(k, e->action == DS_ACTION_OOM ? DS__WORD_device_free : DS__WORD_addr, e->address);
-    ds__put_int(k, DS__WORD_size, e->bytes);
-    ds__put_int(k, DS__WORD_stream, e->stream);
-    ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
+    ds__put_word(k, "action", actions[e->action]);
+    ds__put_int(k, e->action == DS_ACTION_OOM ? "device_free" : "addr", e->address);
+    ds__put_int(k, "size", e->bytes);
+    ds__put_int(k, "stream", e->stream);
+    ds__put_int(k, "time_us", ds__snap_us(k->s, e->time_ns));
     if (k->s->pools[e->pool].id)
         ds__put_pool(k, (uint32_t)e->pool);
     ds__put_frames(k, e->line);
@@ -13461,38 +13297,34 @@ static void ds__write_settings(ds__item_writer *k) {
     int overflowed = 0;
     for (uint32_t i = 0; i < k->s->device_count; i++)
         overflowed |= k->s->devices[i].seen > k->s->devices[i].room;
-    ds__item_writer_key(k, DS__WORD_allocator_settings);
+    ds__item_writer_key(k, "allocator_settings");
     ds__item_writer_open(k, '{');
-    ds__item_writer_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
+    ds__item_writer_key(k, "PYTORCH_CUDA_ALLOC_CONF");
     ds__utf8_copy(clean, sizeof clean, conf ? conf : "");
     ds__item_writer_string(k, clean);
-    ds__put_size(k, DS__WORD_max_split_size, c->max_split_size);
-    ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
-    ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
-    ds__put_int(k, DS__WORD_pinned_num_register_threads, c->pinned_num_register_threads);
-    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, 1); /* always */
-    ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
-    ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
-                 c->graph_capture_record_stream_reuse);
-    ds__item_writer_key(k, DS__WORD_roundup_power2_divisions);
+    ds__put_size(k, "max_split_size", c->max_split_size);
+    ds__put_real(k, "garbage_collection_threshold", c->garbage_collection_threshold);
+    ds__put_bool(k, "expandable_segments", c->expandable_segments);
+    ds__put_int(k, "pinned_num_register_threads", c->pinned_num_register_threads);
+    ds__put_bool(k, "release_lock_on_cudamalloc", 1); /* always */
+    ds__put_bool(k, "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register);
+    ds__put_bool(k, "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse);
+    ds__item_writer_key(k, "roundup_power2_divisions");
     ds__item_writer_open(k, '{');
     for (unsigned i = 0; i < 16; i++) { /* the keys are sizes in MiB */
         char mib[8];
+        uint32_t memo = 0;
         snprintf(mib, sizeof mib, "%u", 1u << i);
-        if (i && !k->pickle)
-            ds__item_writer_byte(k, ',');
-        ds__item_writer_string(k, mib);
-        if (!k->pickle)
-            ds__item_writer_byte(k, ':');
+        ds__item_writer_key_once(k, mib, &memo);
         ds__item_writer_int(k, c->roundup_power2_divisions[i]
                                    ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
                                    : (uint64_t)0);
     }
     ds__item_writer_close(k);
-    ds__put_bool(k, DS__WORD_trace_alloc_overflowed, overflowed);
-    ds__put_int(k, DS__WORD_trace_alloc_max_entries, k->s->entries);
-    ds__put_size(k, DS__WORD_max_round_threshold, c->pinned_max_round_threshold);
-    ds__put_size(k, DS__WORD_max_cached_size, c->pinned_max_cached_size);
+    ds__put_bool(k, "trace_alloc_overflowed", overflowed);
+    ds__put_int(k, "trace_alloc_max_entries", k->s->entries);
+    ds__put_size(k, "max_round_threshold", c->pinned_max_round_threshold);
+    ds__put_size(k, "max_cached_size", c->pinned_max_cached_size);
     ds__item_writer_close(k);
 }
 
@@ -13503,24 +13335,24 @@ static void ds__write_name(ds__item_writer *k, ds_device device) {
 }
 
 static void ds__write_devices(ds__item_writer *k) {
-    ds__put_list(k, DS__WORD_devices);
+    ds__put_list(k, "devices");
     for (uint32_t i = 0; i < k->s->device_count; i++) {
         const ds__sdevice *d = &k->s->devices[i];
         ds__item_writer_item(k);
         ds__item_writer_open(k, '{');
-        ds__item_writer_key(k, DS__WORD_name);
+        ds__item_writer_key(k, "name");
         ds__write_name(k, d->device);
-        ds__put_int(k, DS__WORD_total_memory, d->total);
-        ds__put_int(k, DS__WORD_limit, d->limit);
-        ds__put_int(k, DS__WORD_history_entries, d->room);
-        ds__put_int(k, DS__WORD_history_events, d->seen);
+        ds__put_int(k, "total_memory", d->total);
+        ds__put_int(k, "limit", d->limit);
+        ds__put_int(k, "history_entries", d->room);
+        ds__put_int(k, "history_events", d->seen);
         ds__item_writer_close(k);
     }
     ds__item_writer_close(k);
 }
 
 static void ds__write_annotations(ds__item_writer *k) {
-    ds__put_list(k, DS__WORD_external_annotations);
+    ds__put_list(k, "external_annotations");
     for (uint32_t d = 0; d < k->s->device_count; d++)
         for (size_t i = 0; i < k->s->devices[d].count && !k->out.stopped; i++) {
             const ds__history_event *e = &k->s->devices[d].events[i];
@@ -13528,9 +13360,9 @@ static void ds__write_annotations(ds__item_writer *k) {
                 continue;
             ds__item_writer_item(k);
             ds__item_writer_open(k, '{');
-            ds__put_int(k, DS__WORD_device, d);
-            ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
-            ds__put_text(k, DS__WORD_name, e->line);
+            ds__put_int(k, "device", d);
+            ds__put_int(k, "time_us", ds__snap_us(k->s, e->time_ns));
+            ds__put_text(k, "name", e->line);
             ds__item_writer_close(k);
         }
     ds__item_writer_close(k);
@@ -13542,13 +13374,13 @@ static void ds__write_snapshot(ds__item_writer *k) {
     if (k->pickle)
         ds__snapshot_opcode_write(k, 0x80, 2, 1);
     ds__item_writer_open(k, '{');
-    ds__put_list(k, DS__WORD_segments);
+    ds__put_list(k, "segments");
     for (size_t i = 0; i < s->segment_count && !k->out.stopped; i++) {
         ds__item_writer_item(k);
         ds__write_segment(k, &s->segments[i]);
     }
     ds__item_writer_close(k);
-    ds__put_list(k, DS__WORD_device_traces);
+    ds__put_list(k, "device_traces");
     for (uint32_t d = 0; d < s->device_count; d++) {
         ds__item_writer_item(k);
         ds__item_writer_open(k, '[');
@@ -13564,7 +13396,7 @@ static void ds__write_snapshot(ds__item_writer *k) {
     ds__write_settings(k);
     ds__write_annotations(k);
     ds__write_devices(k);
-    ds__put_int(k, DS__WORD_time_us, ds__snap_us(s, s->time_ns));
+    ds__put_int(k, "time_us", ds__snap_us(s, s->time_ns));
     ds__item_writer_close(k);
     ds__item_writer_plain(k, k->pickle ? "." : "\n");
 }
@@ -13600,14 +13432,15 @@ static void ds__page_member(ds__item_writer *k, const char *name, uint64_t n) {
 static void ds__page_names(ds__item_writer *k) {
     const ds__snap *s = k->s;
     ds__item_writer_plain(k, ",\"texts\":[\"\"");
-    for (uint32_t i = 1; i <= s->texts_count; i++) {
+    for (uint32_t i = 1; i <= s->texts.count; i++) {
         ds__item_writer_byte(k, ',');
         ds__item_writer_quoted(k, ds__snap_string(s, i));
     }
     ds__item_writer_plain(k, "],\n\"frames\":[0,0,0"); /* file, line, label */
-    for (size_t i = 0; i < s->frame_count; i++)
-        ds__page_numbers(k, (uint64_t[]){ s->frames[i].file, s->frames[i].line, s->frames[i].name },
-                         3, 0);
+    for (uint32_t i = 1; i <= s->frames.count; i++) {
+        const ds__sframe *f = ds__snap_frame_at(s, i);
+        ds__page_numbers(k, (uint64_t[]){ f->file, f->line, f->name }, 3, 0);
+    }
     ds__item_writer_plain(k, "],\n\"pools\":["); /* id, label */
     for (size_t i = 0; i < s->pool_count; i++)
         ds__page_numbers(
@@ -14091,28 +13924,6 @@ static void ds__write_page(ds__item_writer *k) {
         ds__item_writer_plain(k, ds__page_code[i]);
 }
 
-/* Makes the writer of a snapshot. Returns NULL without host memory. */
-static ds__item_writer *ds__item_writer_create(const ds__snap *s) {
-    ds__item_writer *k = ds__host_alloc(sizeof *k);
-    if (!k)
-        return NULL;
-    k->s = s;
-    k->text = ds__host_alloc((s->texts_count + 1) * sizeof *k->text);
-    k->frame = ds__host_alloc((s->frame_count + 1) * sizeof *k->frame);
-    if (k->text && k->frame)
-        return k;
-    ds__host_free(k->text);
-    ds__host_free(k->frame);
-    ds__host_free(k);
-    return NULL;
-}
-
-static void ds__item_writer_destroy(ds__item_writer *k) {
-    ds__host_free(k->text);
-    ds__host_free(k->frame);
-    ds__host_free(k);
-}
-
 /* Collects a snapshot and passes it to the writer. */
 static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_pool pool,
                                     ds_write_fn write_fn, void *user) {
@@ -14126,12 +13937,16 @@ static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_poo
     ds__snap *s = ds__snap_collect(flags, only);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
-    ds__item_writer *k = ds__item_writer_create(s);
+    size_t numbers = s->texts.count + s->frames.count + 2;
+    ds__item_writer *k = ds__host_alloc(sizeof *k + numbers * sizeof k->memo[0]);
     if (!k) {
         ds__snap_free(s);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     }
 
+    k->s = s;
+    k->text = k->memo;
+    k->frame = k->memo + s->texts.count + 1;
     k->out = (ds__text_writer){ .write_fn = write_fn, .user = user };
     k->pickle = format == DS_SNAPSHOT_PICKLE;
     if (format == DS_SNAPSHOT_HTML)
@@ -14140,7 +13955,7 @@ static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_poo
         ds__write_snapshot(k);
     ds__item_writer_flush(k);
     ds_result r = ds__text_writer_result(&k->out);
-    ds__item_writer_destroy(k);
+    ds__host_free(k);
     ds__snap_free(s);
     return r;
 }
@@ -15433,14 +15248,13 @@ static void ds__resource_shutdown(void) {
    ds__share.mutex is held. */
 static ds_result ds__export_hold_export(ds__export_hold *h) {
     ds__registry *b;
-    unsigned char handle[64];
+    ds__export_slot_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
     if (h->generation)
         return DS_OK;
-    ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, handle);
+    ds_result r =
+        ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, facts.handle);
     if (r < 0)
         return r;
-    ds__export_slot_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
-    memcpy(facts.handle, handle, sizeof facts.handle);
     ds__registries_lock();
     r = ds__registry_own(&b);
     if (r == DS_OK)
@@ -15527,16 +15341,13 @@ static ds_result ds__ipc_export_create(const ds__exported *x, const ds__export_h
    first time. ds__share.mutex is held. */
 static ds_result ds__ipc_export_event(const ds__ipc_export *s) {
     ds__export_slot_facts *facts = &ds__registries.own->page->slot[s->slot].facts;
-    unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
     ds_result r = DS_OK;
     if (native && !atomic_load(&facts->has_event)) {
-        r = e->driver->event_export(native, handle);
-        if (r == DS_OK) {
-            memcpy(facts->handle, handle, sizeof facts->handle);
+        r = e->driver->event_export(native, facts->handle); /* importers do not read it yet */
+        if (r == DS_OK)
             atomic_store(&facts->has_event, 1);
-        }
     }
     if (e)
         ds__event_unpin(e);
@@ -15693,7 +15504,7 @@ static ds_result ds__guest_open(ds__guest *q) {
                         "the memory is not of a %s device and cannot be imported on one",
                         ds__type_name(q->device.type));
     q->size = (size_t)facts->size;
-    ds_result r = ds__shared_segment_open(q->device, facts->handle, q->size, &base);
+    ds_result r = ds__shared_segment_create(q->device, facts->handle, q->size, &base);
     q->base = base;
     return r;
 }
@@ -15762,44 +15573,29 @@ static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const d
     return NULL;
 }
 
-/* Checks that the handle's pointer is inside of the block. */
-static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
-    DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
-                (unsigned long long)p->inner, size);
-    return DS_OK;
-}
-
 /* Makes a record of an import: takes the lease of the block, and opens its segment. ds__share.mutex
    is held. */
 static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__registry *b,
                                 ds__got **out) {
-    uint32_t lease;
-    ds__guest *q = NULL;
-    ds_result r = ds__lease_ref(b, p->slot, p->generation, &lease);
-    if (r < 0)
-        return r;
     const ds__export_slot_facts *facts = &b->page->slot[p->slot].facts;
-    ds__got *g = NULL;
-    r = ds__inner_check(p, (size_t)facts->size);
+    ds__got *g = ds__host_alloc(sizeof *g);
+    if (!g)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    ds_result r = ds__lease_ref(b, p->slot, p->generation, &g->lease);
     if (r == DS_OK) {
-        g = ds__host_alloc(sizeof *g);
-        if (!g)
-            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+        r = ds__guest_of(device, facts, b, &g->guest);
+        if (r < 0)
+            ds__lease_unref(b, p->slot, g->lease);
     }
-    if (r == DS_OK)
-        r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
         ds__host_free(g);
-        ds__lease_unref(b, p->slot, lease);
         return r;
     }
-    q->blocks++;
-    g->guest = q;
-    g->ptr = q->base + facts->offset;
+    g->guest->blocks++;
+    g->ptr = g->guest->base + facts->offset;
     g->size = (size_t)facts->size;
     g->slot = p->slot;
     g->generation = p->generation;
-    g->lease = lease;
     g->open = 1;
     atomic_store(&g->left, 1);
     g->next = ds__share.got;
@@ -15833,8 +15629,9 @@ static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
         r = ds__got_create(device, p, b, &g);
-    else
-        r = ds__inner_check(p, g->size);
+    if (r == DS_OK && p->inner >= g->size)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "the handle names byte %llu of a block of %zu bytes",
+                     (unsigned long long)p->inner, g->size);
     if (r == DS_OK)
         r = ds__got_wait(g, stream);
     if (r < 0 && g) {

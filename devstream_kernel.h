@@ -136,12 +136,14 @@ DS__DEVICE_FN double ds__sqrt_double(double x) {
 
 /* The options of the function that runs a kernel's items or blocks. gcc contracts and vectorizes
    by the options of the function into which the code is inlined; clang applies the pragma at each
-   expression. */
+   expression. gcc's -O3 jams the turns of a loop around a thread loop into it, which can put
+   branches there, and then it generates no vector code. */
 #if defined(__clang__)
 #define DS__KERNEL_EXACT
 #pragma STDC FP_CONTRACT OFF
 #elif defined(__GNUC__) && !defined(DEVSTREAM_KERNEL_DEVICE)
-#define DS__KERNEL_EXACT __attribute__((optimize("O3", "fp-contract=off")))
+#define DS__KERNEL_EXACT \
+    __attribute__((optimize("O3", "fp-contract=off", "no-loop-unroll-and-jam")))
 #else
 #define DS__KERNEL_EXACT
 #endif
@@ -813,10 +815,17 @@ DS__ATOMIC_REPLACE(dsk__atomic_max_uint64_t, uint64_t, >)
 #undef DS__ATOMIC_REPLACE
 
 /* A thread loop's iterations are declared independent, so a compiler may read the numbers of
-   several threads before it writes one. It does not reorder or combine these accesses. */
+   several threads before it writes one. It does not reorder or combine atomic accesses, nor does it
+   vectorize a loop with assembly. gcc needs three instructions for the accesses, also if the old
+   value is not used. */
 DS_KERNEL_FN uint32_t dsk__atomic_add_block(uint32_t *p, uint32_t value) {
+#ifdef __x86_64__
+    uint32_t old = *p;
+    __asm__ volatile("addl %1, %0" : "+m"(*p) : "re"(value) : "cc");
+#else
     uint32_t old = __atomic_load_n(p, __ATOMIC_RELAXED);
     __atomic_store_n(p, old + value, __ATOMIC_RELAXED);
+#endif
     return old;
 }
 
@@ -1112,12 +1121,20 @@ DSDEF int ds_kernel_run_blocks(void (*block_fn)(ds_kernel_block *block, const vo
     DS_KERNEL_SCRATCH_BYTES. Does not return. */
 DSDEF void ds_kernel_block_overflow(void);
 
+/* Returns p. Compilers do not see that, and know from the attribute `malloc` that no other pointer
+   leads to the memory. Otherwise, after each store to it they would load the kernel's inputs
+   again. Blocks use the same memory one after another, so a block is a function call of its own. */
+__attribute__((noinline, malloc, assume_aligned(64), unused)) static void *dsk__block_own(void *p) {
+    __asm__("" : "+r"(p));
+    return p;
+}
+
 /* Takes count elements of the block's scratch memory. */
 static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t count) {
     size_t bytes = (size * count + 63) / 64 * 64;
     if (bytes > DS_KERNEL_SCRATCH_BYTES - b->used)
         ds_kernel_block_overflow();
-    void *p = b->scratch + b->used;
+    void *p = dsk__block_own(b->scratch + b->used);
     b->used += bytes;
 #ifdef DEVSTREAM_KERNEL_DEBUG
     __builtin_memset(p, 0xff, bytes); /* NaN, so reads of unwritten elements are noticed */
@@ -1483,38 +1500,39 @@ DS_KERNEL_FN int dsk__uniform(int line) {
 
 #else
 #define DS__BLOCK ds_kernel_block
-#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                                \
-    DS__BLOCK_LIMITS(name, x, y, z)                                                                \
-    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                         \
-    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                               \
-    DS__KERNEL_EXACT static void name##__run(ds_kernel_block *dsk__outer, const void *dsk__args) { \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
-        /* a copy that no other function sees, so that the extents are constants */                \
-        ds_kernel_block dsk__block = *dsk__outer;                                                  \
-        dsk__block.threads[0] = (x);                                                               \
-        dsk__block.threads[1] = (y);                                                               \
-        dsk__block.threads[2] = (z);                                                               \
-        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));                    \
-        dsk__outer->in_threads = dsk__block.in_threads;                                            \
-    }                                                                                              \
-    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {          \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
-        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count,       \
-                                    dsk__args);                                                    \
-    }                                                                                              \
-    static inline uint64_t name##__extents(                                                        \
-        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {           \
-        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                           \
-    }                                                                                              \
-    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                      \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
-        ds_kernel_block dsk__block;                                                                \
-        (void)dsk__items;                                                                          \
-        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                        \
-            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];                 \
-        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));           \
-    }                                                                                              \
-    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                         \
+#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                          \
+    DS__BLOCK_LIMITS(name, x, y, z)                                                          \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                   \
+    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                         \
+    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                      \
+        ds_kernel_block *dsk__outer, const void *dsk__args) {                                \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
+        /* a copy that no other function sees, so that the extents are constants */          \
+        ds_kernel_block dsk__block = *dsk__outer;                                            \
+        dsk__block.threads[0] = (x);                                                         \
+        dsk__block.threads[1] = (y);                                                         \
+        dsk__block.threads[2] = (z);                                                         \
+        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));              \
+        dsk__outer->in_threads = dsk__block.in_threads;                                      \
+    }                                                                                        \
+    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {    \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
+        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count, \
+                                    dsk__args);                                              \
+    }                                                                                        \
+    static inline uint64_t name##__extents(                                                  \
+        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {     \
+        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                     \
+    }                                                                                        \
+    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
+        ds_kernel_block dsk__block;                                                          \
+        (void)dsk__items;                                                                    \
+        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                  \
+            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];           \
+        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));     \
+    }                                                                                        \
+    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                   \
     DS__BLOCK_FUNCTION(name, __VA_ARGS__)
 
 /** Index of the thread in its block. Inside of thread loops only; elsewhere the name is not

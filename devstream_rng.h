@@ -2361,7 +2361,6 @@ static void ds__rng_shutdown_graphs(void) {
         ds__rng_graph *u = ds__rng.all;
         uint64_t *state = u->state;
         ds_event read = u->read;
-        ds_device device = u->device;
         ds__rng.all = u->all;
         u->state = NULL;
         ds__spinlock_unlock(&ds__rng.lock);
@@ -2370,7 +2369,7 @@ static void ds__rng_shutdown_graphs(void) {
             ds__table_invalidate(&ds__g.events, e);
             ds__unpin(&ds__g.events, e);
         }
-        DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
+        DS_IGNORE(ds__segment_end(state, DS_MEMORY_DEVICE, 1));
         ds__spinlock_lock(&ds__rng.lock);
     }
     ds__rng_graph *idle = ds__rng.idle;
@@ -3279,7 +3278,7 @@ static ds_result ds__rng_graph_create(ds_device device, ds__rng_graph **out) {
         r = ds__event_create(0, "generator of a graph", &u->read);
     if (r < 0) {
         if (state)
-            DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
+            DS_IGNORE(ds__segment_end(state, DS_MEMORY_DEVICE, 1));
         ds__host_free(u);
         return r;
     }
