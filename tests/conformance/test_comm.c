@@ -1005,6 +1005,11 @@ static void test_outputs_that_share_memory_are_refused(void **state) {
     says("output tensor at index 0 shares memory with the input tensor at index 1");
     refused(ds_comm_all_reduce(INPUTS(in), INPUTS(twice), 2, DS_REDUCE_SUM, NULL),
             DS_ERR_INVALID_VALUE);
+    /* in its own place, which another input overlaps */
+    refused(ds_comm_all_reduce(INPUTS(cross), INPUTS((ds_tensor *[]){ top, side }), 2,
+                               DS_REDUCE_SUM, NULL),
+            DS_ERR_INVALID_VALUE);
+    says("output tensor at index 0 shares memory with the input tensor at index 1");
     refused(ds_comm_all_to_all(INPUTS(in), INPUTS(in), 2, NULL), DS_ERR_INVALID_VALUE);
     /* a part that is where it belongs */
     ok(ds_comm_scatter_into(whole, INPUTS((ds_tensor *[]){ top, side }), 2, 0, NULL));

@@ -412,6 +412,21 @@ static void test_indices_of_blocks_and_threads_are_right(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* Takes more than half of the scratch memory. */
+static void take_much_scratch(ds_kernel_block *block, const void *args) {
+    (void)args;
+    char *p = dsk__block_take(block, 1, DS_KERNEL_SCRATCH_BYTES / 2 + 64);
+    *p = 1;
+}
+
+static void test_blocks_take_the_scratch_of_the_block_before(void **state) {
+    (void)state;
+
+    const ds_kernel_dims dims = { .n = { 5, 1, 1 } };
+
+    assert_int_equal(ds_kernel_run_blocks(take_much_scratch, &dims, 0, 5, NULL), 0);
+}
+
 /* ---- launches ---- */
 
 static void test_a_kernel_is_a_node_of_a_graph(void **state) {
@@ -500,6 +515,8 @@ static void test_extents_beyond_size_t_are_refused(void **state) {
     assert_non_null(strstr(ds_error_get_last(), place));
     assert_non_null(strstr(ds_error_get_last(), "once_number_2d"));
     refused(DS_LAUNCH(once_number_3d, s, SIZE_MAX / 2, 2, 2, seen), DS_ERR_INVALID_VALUE);
+    /* the product is 0 if it wraps */
+    refused(DS_LAUNCH(once_number_3d, s, SIZE_MAX / 2 + 1, 2, 2, seen), DS_ERR_INVALID_VALUE);
     refused(ds_kernel_def_launch(NULL, s, NULL, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_kernel_def_get_kernel(NULL, NULL), DS_ERR_INVALID_VALUE);
     refused(DS_LAUNCH(once_touch, (ds_stream){ 0 }, 0, seen), DS_ERR_INVALID_HANDLE);
@@ -592,6 +609,7 @@ const struct CMUnitTest tests_kernel_once[] = {
     DS_TEST(test_threads_of_a_block_add_to_one_number, "kernel: once"),
     DS_TEST(test_a_halo_in_shared_memory_is_complete, "kernel: once"),
     DS_TEST(test_indices_of_blocks_and_threads_are_right, "kernel: once"),
+    DS_TEST_CPU(test_blocks_take_the_scratch_of_the_block_before, "kernel: once"),
     DS_TEST(test_a_kernel_is_a_node_of_a_graph, "kernel: once"),
     DS_TEST(test_a_launch_is_captured, "kernel: once"),
     DS_TEST(test_a_kernel_is_created_again_after_shutdown, "kernel: once"),
