@@ -3,9 +3,8 @@
    100000" (devstream alone, once: for a profiler). */
 #include "bench.h"
 #include "comm.h"
+#include "second.h"
 #include "../devstream_comm.h"
-#include <pthread.h>
-#include <stdatomic.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -242,26 +241,14 @@ static struct {
     float *dst[MOST];
     const float *src[MOST];
     size_t from, to;
-} job;
+} job; /* of the second thread */
 
-static _Alignas(64) atomic_int order;
-static _Alignas(64) atomic_int done;
-
-static void *second(void *user) {
-    (void)user;
-    for (int i = 1;; i++) {
-        while (atomic_load_explicit(&order, memory_order_acquire) != i)
-            bench_pause();
-        if (!job.way)
-            return NULL;
-        job.way(job.dst, job.src, job.from, job.to);
-        atomic_store_explicit(&done, i, memory_order_release);
-    }
+static void run_job(void) {
+    job.way(job.dst, job.src, job.from, job.to);
 }
 
 static void limit_rounds(const op *o, pass_fn pass, int threads, size_t bytes, int n,
                          double *out_ns) {
-    pthread_t thread;
     size_t elements = bytes / 4, half = threads == 2 ? elements / 2 / 32 * 32 : elements;
     for (int i = 0; i < o->from; i++)
         job.src[i] = memory[i];
@@ -269,28 +256,18 @@ static void limit_rounds(const op *o, pass_fn pass, int threads, size_t bytes, i
     for (int i = 0; i < o->to; i++)
         job.dst[i] = o->parts ? memory[1] : output(o, i);
     job.way = pass, job.from = half, job.to = elements;
-    atomic_store(&order, 0);
-    atomic_store(&done, 0);
-    if (threads == 2 && pthread_create(&thread, NULL, second, NULL))
-        abort();
-    bench_sleep_us(500); /* the second thread spins, devstream's threads have gone to sleep */
+    bench_second_begin(threads == 2 ? run_job : NULL);
     double last = bench_now_ns();
     for (int k = -2; k < n; k++) { /* two that do not count */
-        if (threads == 2)
-            atomic_store_explicit(&order, k + 3, memory_order_release);
+        bench_second_go();
         pass(job.dst, job.src, 0, half);
-        while (threads == 2 && atomic_load_explicit(&done, memory_order_acquire) != k + 3)
-            bench_pause();
+        bench_second_await();
         double now = bench_now_ns();
         if (k >= 0)
             out_ns[k] = now - last;
         last = now;
     }
-    if (threads == 2) {
-        job.way = NULL;
-        atomic_store(&order, n + 3);
-        pthread_join(thread, NULL);
-    }
+    bench_second_end();
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

@@ -2,9 +2,8 @@
    memory, because page placement and noisy neighbours move all of them together. The sources
    "libc 1" to "stream 2" are the limits. */
 #include "bench.h"
+#include "second.h"
 #include "../devstream_rng.h"
-#include <pthread.h>
-#include <stdatomic.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -73,48 +72,27 @@ static struct {
     char *dst;
     const char *src;
     size_t size;
-} job;
+} job; /* of the second thread */
 
-static atomic_int order, done;
-
-static void *second(void *user) {
-    (void)user;
-    for (int i = 1;; i++) {
-        while (atomic_load_explicit(&order, memory_order_acquire) != i)
-            bench_pause();
-        if (!job.way)
-            return NULL;
-        job.way(job.dst, job.src, job.size);
-        atomic_store_explicit(&done, i, memory_order_release);
-    }
+static void run_job(void) {
+    job.way(job.dst, job.src, job.size);
 }
 
 static double time_way(way_fn way, int threads, char *dst, const char *src, size_t size, int n) {
-    pthread_t thread;
     size_t half = threads == 2 ? size / 2 : size;
-    atomic_store(&order, 0);
-    if (threads == 2 && pthread_create(&thread, NULL, second, NULL))
-        abort();
-    bench_sleep_us(500); /* the second thread spins, devstream's threads have gone to sleep */
+    job.way = way;
+    job.dst = dst + half;
+    job.src = src ? src + half : NULL;
+    job.size = size - half;
+    bench_second_begin(threads == 2 ? run_job : NULL);
     double t = bench_now_ns();
-    for (int i = 1; i <= n; i++) {
-        if (threads == 2) {
-            job.way = way, job.dst = dst + half, job.src = src ? src + half : NULL,
-            job.size = size - half;
-            atomic_store_explicit(&order, i, memory_order_release);
-        }
+    for (int i = 0; i < n; i++) {
+        bench_second_go();
         way(dst, src, half);
-        if (threads == 2)
-            while (atomic_load_explicit(&done, memory_order_acquire) != i)
-                bench_pause();
+        bench_second_await();
     }
     t = bench_now_ns() - t;
-    if (threads == 2) {
-        job.way = NULL;
-        atomic_store(&order, n + 1);
-        pthread_join(thread, NULL);
-        atomic_store(&done, 0);
-    }
+    bench_second_end();
     return t / n;
 }
 

@@ -6,9 +6,8 @@
 
 #include "bench.h"
 #include "once.h"
+#include "second.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -157,54 +156,32 @@ static void stencil_part(size_t from, size_t to, size_t nx) {
 }
 
 static struct {
-    part_fn part; /* NULL: the thread ends */
+    part_fn part;
     size_t from, to, nx;
-} job;
+} job; /* of the second thread */
 
-static _Alignas(64) atomic_int order;
-static _Alignas(64) atomic_int done;
-
-static void *second(void *user) {
-    (void)user;
-    for (int i = 1;; i++) {
-        while (atomic_load_explicit(&order, memory_order_acquire) != i)
-            bench_pause();
-        if (!job.part)
-            return NULL;
-        job.part(job.from, job.to, job.nx);
-        atomic_store_explicit(&done, i, memory_order_release);
-    }
+static void run_job(void) {
+    job.part(job.from, job.to, job.nx);
 }
 
 /* Returns the microseconds of a pass over `count` items or rows with one or two threads. */
 static double limit_us(part_fn part, int threads, size_t count, size_t nx, int repeat) {
-    pthread_t thread;
     size_t half = threads == 2 ? count / 2 / 16 * 16 : count;
     job.part = part;
     job.from = half;
     job.to = count;
     job.nx = nx;
-    atomic_store(&order, 0);
-    atomic_store(&done, 0);
-    if (threads == 2 && pthread_create(&thread, NULL, second, NULL))
-        abort();
-    bench_sleep_us(500); /* the second thread spins, devstream's threads have gone to sleep */
+    bench_second_begin(threads == 2 ? run_job : NULL);
     double start = 0;
     for (int k = -1; k < repeat; k++) { /* one that does not count */
         if (k == 0)
             start = bench_now_ns();
-        if (threads == 2)
-            atomic_store_explicit(&order, k + 2, memory_order_release);
+        bench_second_go();
         part(0, half, nx);
-        while (threads == 2 && atomic_load_explicit(&done, memory_order_acquire) != k + 2)
-            bench_pause();
+        bench_second_await();
     }
     double us = (bench_now_ns() - start) / 1e3 / repeat;
-    if (threads == 2) {
-        job.part = NULL;
-        atomic_store(&order, repeat + 2);
-        pthread_join(thread, NULL);
-    }
+    bench_second_end();
     return us;
 }
 

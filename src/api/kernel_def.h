@@ -66,9 +66,9 @@ DSDEF int ds_kernel_run_blocks(void (*block_fn)(ds_kernel_block *block, const vo
     DS_KERNEL_SCRATCH_BYTES. Does not return. */
 DSDEF void ds_kernel_block_overflow(void);
 
-/* Returns p. Compilers do not see that, and know from the attribute `malloc` that no other pointer
-   leads to the memory. Otherwise, after each store to it they would load the kernel's inputs
-   again. Blocks use the same memory one after another, so a block is a function call of its own. */
+/* Returns p, with the promise to compilers that no other pointer leads to its memory (`malloc`).
+   Without the promise they load the kernel's inputs again after each store to this memory. Blocks
+   use the same memory one after another, so each block must be a function call of its own. */
 __attribute__((noinline, malloc, assume_aligned(64), unused)) static void *dsk__block_own(void *p) {
     __asm__("" : "+r"(p));
     return p;

@@ -117,8 +117,9 @@ DS__DEVICE_FN double ds__sqrt_double(double x) {
 
 /* The options of the function that runs a kernel's items or blocks. gcc contracts and vectorizes
    by the options of the function into which the code is inlined; clang applies the pragma at each
-   expression. gcc's -O3 jams the turns of a loop around a thread loop into it, which can put
-   branches there, and then it generates no vector code. */
+   expression. With unroll-and-jam, which -O3 turns on, gcc merges several turns of a loop around a
+   thread loop. The merged thread loop can have branches, and gcc then generates no vector code for
+   it. */
 #if defined(__clang__)
 #define DS__KERNEL_EXACT
 #pragma STDC FP_CONTRACT OFF
