@@ -29,7 +29,9 @@ static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     return DS_OK;
 }
 
-static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
+/* Inlined, so that the checks of a text alone cost nothing. */
+__attribute__((always_inline)) static inline int ds__range_push(const char *fn,
+                                                                const ds_range_desc *d) {
     ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_check(fn, site, d);
     if (DS__UNLIKELY(domain < 0))
@@ -41,7 +43,7 @@ static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
     return level;
 }
 
-static inline int ds__range_pop(const char *fn, ds_domain handle) {
+__attribute__((always_inline)) static inline int ds__range_pop(const char *fn, ds_domain handle) {
     ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_domain_of(fn, site, handle);
     if (DS__UNLIKELY(domain < 0))
