@@ -68,7 +68,8 @@ enum {
     DS__CPU_LONG_NS = 5000,
     /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
-    DS__CPU_PIECE_NS = 500,  /* shortest piece, if each thread has two */
+    /* shortest piece, if each thread has two: taking one moves two cache lines between cores */
+    DS__CPU_PIECE_NS = 2000,
     DS__CPU_CALL_NS = 40000, /* sleeping workers are woken if the rest takes longer than this */
     /* time of the first part of a kernel that has run before; the part is timed */
     DS__CPU_FIRST_NS = 20000,

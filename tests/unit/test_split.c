@@ -65,7 +65,7 @@ static void test_the_clock_does_not_count_as_work(void **state) {
 
 static void test_pieces_of_short_launches_are_not_tiny(void **state) {
     (void)state;
-    assert_int_equal(calls_of(6400, 1000), 1 + 6300 / DS__CPU_PIECE_NS);
+    assert_int_equal(calls_of(25600, 1000), 1 + 25200 / DS__CPU_PIECE_NS);
 }
 
 static void test_each_thread_has_two_pieces_at_least(void **state) {
