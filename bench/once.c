@@ -228,10 +228,10 @@ static double limit_of(const row *r, size_t n, int repeat, int rounds) {
     return best;
 }
 
-/* Sets the items of the result to a start value. */
-static void start_over(size_t room) {
-    for (size_t i = 0; i < room; i++)
-        out[i] = (float)(i % 1000) / 1000;
+/* Sets items to their start values. */
+static void set_start(float *items, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        items[i] = (float)(i % 1000) / 1000;
 }
 
 /* Returns whether devstream and OpenMP have the same result. */
@@ -239,10 +239,10 @@ static int is_equal(const row *r, size_t n) {
     size_t room = n + ((size_t)1 << 16);
     if (!r->theirs)
         return 1;
-    start_over(room);
+    set_start(out, room);
     r->ours(n);
     memcpy(kept, out, room * sizeof(float));
-    start_over(room);
+    set_start(out, room);
     r->theirs(n);
     omp_rest();
     return !memcmp(kept, out, room * sizeof(float));
@@ -256,14 +256,15 @@ static void measure(const row *r, int bits) {
     int repeat = bits < 22 ? 1 << (22 - bits) : 1;
     int rounds = bench_quick() ? 3 : ONCE_ROUNDS;
     int equal = is_equal(r, n);
-    for (int k = 0; k < 2 * rounds; k++) { /* each goes first as often as the other */
-        if ((k / 2 + k) % 2 == 0) {
-            ours[k / 2] = run_us(r->ours, n, repeat);
-        } else if (r->theirs) {
-            theirs[k / 2] = run_us(r->theirs, n, repeat);
-            omp_rest();
+    for (int k = 0; k < rounds; k++)
+        for (int turn = 0; turn < 2; turn++) { /* each goes first as often as the other */
+            if ((k + turn) % 2 == 0) {
+                ours[k] = run_us(r->ours, n, repeat);
+            } else if (r->theirs) {
+                theirs[k] = run_us(r->theirs, n, repeat);
+                omp_rest();
+            }
         }
-    }
     snprintf(name, sizeof name, "%s_%d", r->id, bits);
     bench_put(name, "devstream", equal ? bench_median(ours, rounds) : NAN);
     if (r->theirs)
@@ -278,8 +279,7 @@ int main(void) {
     check(ds_stream_create(NULL, &stream));
     for (int k = 0; k < 4; k++) {
         check(ds_device_alloc(ds_device_current(), room * sizeof(float), (void **)all[k]));
-        for (size_t i = 0; i < room; i++)
-            (*all[k])[i] = (float)(i % 1000) / 1000;
+        set_start(*all[k], room);
     }
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         for (int bits = ONCE_SMALLEST; bits <= largest; bits += 2)
