@@ -4651,7 +4651,8 @@ static char *ds__copy_text(const char *text, size_t longest) {
 /* Modules above the core, in the order of their layers. */
 enum {
     DS__MODULE_ALLOC,
-    DS__MODULE_KERNEL,
+    DS__STREAM_MODULES, /* the number of modules above, which keep state for each stream */
+    DS__MODULE_KERNEL = DS__STREAM_MODULES,
     DS__MODULE_RNG,
     DS__MODULE_TENSOR,
     DS__MODULE_TOPOLOGY,
@@ -5038,15 +5039,15 @@ typedef struct ds__stream {
     int priority;
     int requested;
     unsigned flags;
-    uint8_t kind;      /* DS__STREAM_* */
-    uint8_t borrowed;  /* 1: a wrapper that must not end the native stream */
-    uint8_t of_legacy; /* 1: a wrapper of the legacy stream */
+    uint8_t kind;              /* DS__STREAM_* */
+    uint8_t borrowed;          /* 1: a wrapper that must not end the native stream */
+    uint8_t of_legacy;         /* 1: a wrapper of the legacy stream */
+    uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
+    _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
+    _Atomic int owners;
     /* of a wrapper of a default stream: that stream, with a reference */
     ds_stream base;
-    _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
-    uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
-    _Atomic(void *) module[DS__MODULES]; /* the state that each module keeps for the stream */
-    _Atomic int owners;
+    _Atomic(void *) module[DS__STREAM_MODULES]; /* the state that modules keep for the stream */
     char *label;
     void (*release_fn)(void *user);
     void *user;
@@ -5268,7 +5269,8 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
 
    Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
    and shutdown. A module enters itself at its first use (ds__module_add). Each has a pointer of
-   its own in every thread (ds__caller), stream (ds__stream) and device (ds__module_device).
+   its own in every thread (ds__caller) and device (ds__module_device); the first
+   DS__STREAM_MODULES have one in every stream (ds__stream).
 
    Invariants: the number of a module is a constant. Shutdown runs from the last number to the
    first, so a module ends before those that it uses.
@@ -24005,9 +24007,11 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
 }
 
 /* Enters a getter and pins its stream. Returns NULL if the call is refused; *r has the result.
-   has_room: the caller gave memory for the answer. */
-static ds__stream *ds__stream_pin_to_read(const char *fn, ds_stream stream, int has_room,
-                                          ds_result *r) {
+   has_room: the caller gave memory for the answer. Inlined: a getter takes few nanoseconds. */
+__attribute__((always_inline)) static inline ds__stream *ds__stream_pin_to_read(const char *fn,
+                                                                                ds_stream stream,
+                                                                                int has_room,
+                                                                                ds_result *r) {
     *r = ds__api_enter(fn);
     if (*r < 0)
         return NULL;

@@ -43,7 +43,8 @@ static char *ds__copy_text(const char *text, size_t longest) {
 /* Modules above the core, in the order of their layers. */
 enum {
     DS__MODULE_ALLOC,
-    DS__MODULE_KERNEL,
+    DS__STREAM_MODULES, /* the number of modules above, which keep state for each stream */
+    DS__MODULE_KERNEL = DS__STREAM_MODULES,
     DS__MODULE_RNG,
     DS__MODULE_TENSOR,
     DS__MODULE_TOPOLOGY,

@@ -2,7 +2,8 @@
 
    Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
    and shutdown. A module enters itself at its first use (ds__module_add). Each has a pointer of
-   its own in every thread (ds__caller), stream (ds__stream) and device (ds__module_device).
+   its own in every thread (ds__caller) and device (ds__module_device); the first
+   DS__STREAM_MODULES have one in every stream (ds__stream).
 
    Invariants: the number of a module is a constant. Shutdown runs from the last number to the
    first, so a module ends before those that it uses.

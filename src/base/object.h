@@ -39,15 +39,15 @@ typedef struct ds__stream {
     int priority;
     int requested;
     unsigned flags;
-    uint8_t kind;      /* DS__STREAM_* */
-    uint8_t borrowed;  /* 1: a wrapper that must not end the native stream */
-    uint8_t of_legacy; /* 1: a wrapper of the legacy stream */
+    uint8_t kind;              /* DS__STREAM_* */
+    uint8_t borrowed;          /* 1: a wrapper that must not end the native stream */
+    uint8_t of_legacy;         /* 1: a wrapper of the legacy stream */
+    uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
+    _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
+    _Atomic int owners;
     /* of a wrapper of a default stream: that stream, with a reference */
     ds_stream base;
-    _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
-    uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
-    _Atomic(void *) module[DS__MODULES]; /* the state that each module keeps for the stream */
-    _Atomic int owners;
+    _Atomic(void *) module[DS__STREAM_MODULES]; /* the state that modules keep for the stream */
     char *label;
     void (*release_fn)(void *user);
     void *user;
