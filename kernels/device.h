@@ -42,8 +42,9 @@ typedef __SIZE_TYPE__ size_t;
 #define BLOCK_COUNT ((uint32_t)__nvvm_read_ptx_sreg_nctaid_x())
 #define GLOBAL_INDEX() ((uint64_t)BLOCK_INDEX * BLOCK_SIZE + THREAD_INDEX)
 
-/* all threads of the block; orders shared and global memory among them */
-#define BARRIER() __syncthreads()
+/* All threads of the block; orders shared and global memory among them. Not __syncthreads(): clang
+   14 moves loads of shared variables across it. */
+#define BARRIER() __asm__ volatile("bar.sync 0;" ::: "memory")
 /* orders this thread's accesses for the whole device */
 #define FENCE() __nvvm_membar_gl()
 #define FENCE_SYSTEM() __nvvm_membar_sys() /* and for the host and other devices */

@@ -5506,7 +5506,7 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__TID ((unsigned)__nvvm_read_ptx_sreg_tid_x())
 #define DS__CTAID ((unsigned)__nvvm_read_ptx_sreg_ctaid_x())
 #define DS__NTID ((unsigned)__nvvm_read_ptx_sreg_ntid_x())
-#define DS__BARRIER() __syncthreads()
+#define DS__BARRIER() dsk__barrier()
 #define DS__TRAP() __builtin_trap()
 #define DS__SQRTF(x) __nvvm_sqrt_rn_f(x)
 #define DS__SQRT(x) __nvvm_sqrt_rn_d(x)
@@ -5518,6 +5518,11 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__COS_APPROX(x) __nvvm_cos_approx_f(x)
 #define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
 #define DS__RCP_APPROX(x) dsk__rcp_approx(x)
+
+/* Not __syncthreads(): clang 14 moves loads of shared variables across it. */
+static inline __attribute__((device, always_inline)) void dsk__barrier(void) {
+    __asm__ volatile("bar.sync 0;" ::: "memory");
+}
 
 /* clang 14 has no builtin for it. */
 static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float x) {
@@ -6937,12 +6942,13 @@ DS_KERNEL_FN dsk__device_block dsk__block_at(const ds_kernel_dims *d, uint64_t i
 #define DS__EXTENTS_3(a, b, c) [a][b][c]
 
 #ifdef DEVSTREAM_KERNEL_DEBUG
-/* Fails the device if the threads of a block are at different thread loops. */
+/* Fails the device if the threads of a block are at different thread loops. They meet in different
+   instructions then, which this barrier allows from sm_70 on and bar.sync does not. */
 DS_KERNEL_FN int dsk__uniform(int line) {
     DS__SHARED_ONLY int at;
     if (DS__TID == 0)
         at = line;
-    DS__BARRIER();
+    __asm__ volatile("barrier.sync 0;" ::: "memory");
     if (at != line)
         DS__TRAP();
     DS__BARRIER();

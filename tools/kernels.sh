@@ -178,7 +178,12 @@ if [ $assemble = 0 ]; then
             mkdir -p "$folder/$(dirname "$other")"
             cp "$(dirname "$file")/$other" "$folder/$other"
         done
-        tools/devstream-kernels --compiler "$clang" --include . "$new/$file"
+        case $file in
+        */debug.kernels.h) debug=--debug ;; # the checks are tested
+        *) debug= ;;
+        esac
+        # shellcheck disable=SC2086
+        tools/devstream-kernels $debug --compiler "$clang" --include . "$new/$file"
         mv "${folder}/$(basename "$file" .kernels.h).ptx.h" "$new/file"
         keep "${file%.kernels.h}.ptx.h" || status=1
     done

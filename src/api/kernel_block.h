@@ -121,12 +121,13 @@ DS_KERNEL_FN dsk__device_block dsk__block_at(const ds_kernel_dims *d, uint64_t i
 #define DS__EXTENTS_3(a, b, c) [a][b][c]
 
 #ifdef DEVSTREAM_KERNEL_DEBUG
-/* Fails the device if the threads of a block are at different thread loops. */
+/* Fails the device if the threads of a block are at different thread loops. They meet in different
+   instructions then, which this barrier allows from sm_70 on and bar.sync does not. */
 DS_KERNEL_FN int dsk__uniform(int line) {
     DS__SHARED_ONLY int at;
     if (DS__TID == 0)
         at = line;
-    DS__BARRIER();
+    __asm__ volatile("barrier.sync 0;" ::: "memory");
     if (at != line)
         DS__TRAP();
     DS__BARRIER();

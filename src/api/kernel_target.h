@@ -32,7 +32,7 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__TID ((unsigned)__nvvm_read_ptx_sreg_tid_x())
 #define DS__CTAID ((unsigned)__nvvm_read_ptx_sreg_ctaid_x())
 #define DS__NTID ((unsigned)__nvvm_read_ptx_sreg_ntid_x())
-#define DS__BARRIER() __syncthreads()
+#define DS__BARRIER() dsk__barrier()
 #define DS__TRAP() __builtin_trap()
 #define DS__SQRTF(x) __nvvm_sqrt_rn_f(x)
 #define DS__SQRT(x) __nvvm_sqrt_rn_d(x)
@@ -44,6 +44,11 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__COS_APPROX(x) __nvvm_cos_approx_f(x)
 #define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
 #define DS__RCP_APPROX(x) dsk__rcp_approx(x)
+
+/* Not __syncthreads(): clang 14 moves loads of shared variables across it. */
+static inline __attribute__((device, always_inline)) void dsk__barrier(void) {
+    __asm__ volatile("bar.sync 0;" ::: "memory");
+}
 
 /* clang 14 has no builtin for it. */
 static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float x) {

@@ -369,6 +369,23 @@ static void test_threads_of_a_block_add_to_one_number(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+static void test_all_threads_read_what_one_wrote(void **state) {
+    (void)state;
+
+    enum { BLOCKS = 3 };
+
+    ds_stream s = stream_new();
+    uint32_t *out = words_new(64 * BLOCKS * sizeof *out);
+
+    ok(DS_LAUNCH(once_broadcast, s, BLOCKS, out));
+    ok(ds_stream_synchronize(s));
+
+    for (uint32_t i = 0; i < 64 * BLOCKS; i++)
+        assert_int_equal(out[i], 7);
+    words_free(out);
+    ok(ds_stream_destroy(s));
+}
+
 static void test_a_halo_in_shared_memory_is_complete(void **state) {
     (void)state;
     static const uint32_t counts[] = { 1, 63, 64, 65, 1000 };
@@ -607,6 +624,7 @@ const struct CMUnitTest tests_kernel_once[] = {
     DS_TEST(test_a_scan_sums_each_block, "kernel: once"),
     DS_TEST(test_a_histogram_counts_every_byte, "kernel: once"),
     DS_TEST(test_threads_of_a_block_add_to_one_number, "kernel: once"),
+    DS_TEST(test_all_threads_read_what_one_wrote, "kernel: once"),
     DS_TEST(test_a_halo_in_shared_memory_is_complete, "kernel: once"),
     DS_TEST(test_indices_of_blocks_and_threads_are_right, "kernel: once"),
     DS_TEST_CPU(test_blocks_take_the_scratch_of_the_block_before, "kernel: once"),

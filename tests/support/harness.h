@@ -23,7 +23,7 @@
 /* Makes a device fail: on CUDA that is for good, so the test gets a process of its own there. */
 #define DS_TEST_ALONE(fn, lines) \
     HARNESS_TEST_(fn, lines, HARNESS_CPU | HARNESS_CUDA | HARNESS_ALONE, NULL)
-/* CUDA only, in a process of its own with this in its environment, "NAME=value". */
+/* CUDA only, in a process of its own with this in its environment, "NAME=value"; NULL: nothing. */
 #define DS_TEST_CUDA_WITH(fn, lines, setting) \
     HARNESS_TEST_(fn, lines, HARNESS_CUDA | HARNESS_ALONE, setting)
 #define HARNESS_TEST_(fn, lines, where, setting)                                                   \

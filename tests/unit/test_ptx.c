@@ -1553,6 +1553,15 @@ static void test_barrier_divergence_is_reported(void **state) {
     fails(body, 8, PTX_BAD_PROGRAM, L + 1, "8 of 8 threads wait for ever");
     snprintf(body, sizeof body, "%s@%%p1 bra X;\nbar.sync 0; bra Y;\nX: bar.sync 0; Y:", first);
     fails(body, 8, PTX_BAD_PROGRAM, L + 2, "barrier divergence");
+    snprintf(body, sizeof body, "%s@%%p1 bra X;\nbarrier.sync 0; bra Y;\nX: bar.sync 0; Y:", first);
+    fails(body, 8, PTX_BAD_PROGRAM, L + 2, "barrier divergence");
+    snprintf(body, sizeof body,
+             "%s@%%p1 bra X;\nbarrier.sync 0; bra Y;\nX: barrier.sync 0; Y:", first);
+    assert_int_equal(status_of(body, 8), PTX_OK);
+    snprintf(
+        body, sizeof body,
+        "%s@%%p1 bra X;\nbarrier.sync.aligned 0; bra Y;\nX: barrier.sync.aligned 0; Y:", first);
+    fails(body, 8, PTX_BAD_PROGRAM, L + 2, "barrier divergence");
     snprintf(body, sizeof body, "%s@%%p1 ret;\nbar.sync 0, 32;", first);
     fails(body, 32, PTX_BAD_PROGRAM, L + 1, "31 of 32 threads wait for ever");
     snprintf(body, sizeof body, "%s@%%p1 ret;\nbar.sync 0;", first);

@@ -171,6 +171,13 @@ DS_BLOCK_KERNEL_1D(once_clash, 256, DS_WRITE(uint32_t, sums, 3 * DS_GRID_X),
     DS_THREADS if (DS_THREAD_X < 3) sums[DS_BLOCK_X * 3 + DS_THREAD_X] = own[DS_THREAD_X];
 }
 
+/* One thread writes, all threads read. LLVM must not move the load across the barrier. */
+DS_BLOCK_KERNEL_1D(once_broadcast, 64, DS_WRITE(uint32_t, out, 64 * DS_GRID_X)) {
+    DS_SHARED(uint32_t, first, 1);
+    DS_THREADS if (DS_THREAD_RANK == 63) first[0] = 7;
+    DS_THREADS out[DS_BLOCK_X * 64 + DS_THREAD_X] = first[0];
+}
+
 /* Sums of 2 ONCE_HALO + 1 neighbours; the block's numbers and a halo are in shared memory. */
 DS_BLOCK_KERNEL_1D(once_halo, 64, DS_VALUE(uint32_t, n), DS_READ(int32_t, in, n),
                    DS_WRITE(int32_t, out, n)) {

@@ -143,7 +143,7 @@ enum { RN, RZ, RM, RP };
 
 enum { AT_ADD, AT_AND, AT_OR, AT_XOR, AT_EXCH, AT_MIN, AT_MAX, AT_INC, AT_DEC, AT_CAS };
 
-enum { BAR_SYNC, BAR_ARRIVE, BAR_POPC, BAR_AND, BAR_OR };
+enum { BAR_SYNC, BAR_ARRIVE, BAR_POPC, BAR_AND, BAR_OR, BAR_UNALIGNED };
 
 enum { VOTE_ALL, VOTE_ANY, VOTE_UNI, VOTE_BALLOT };
 
@@ -1913,10 +1913,11 @@ static void i_prefetch(parser *p, int what) { /* does nothing */
         p->at++;
 }
 
-static void i_bar(parser *p, int what) { /* bar and barrier */
+/* bar; if what is 1, barrier, at which threads may wait in different instructions, unless it is
+   "aligned". (Devices before sm_70 cannot do that.) */
+static void i_bar(parser *p, int what) {
     static const char *const red[] = { "popc", "and", "or", NULL };
     int sync = mod(p, "sync"), arrive = mod(p, "arrive"), reduce = mod(p, "red");
-    (void)what;
     if (mod(p, "warp")) {
         need(p, sync && !arrive && !reduce);
         mods_done(p);
@@ -1924,7 +1925,8 @@ static void i_bar(parser *p, int what) { /* bar and barrier */
         return;
     }
     need(p, sync + arrive + reduce == 1);
-    mod(p, "aligned"), mod(p, "cta");
+    int aligned = mod(p, "aligned") || !what;
+    mod(p, "cta");
     int which = reduce ? mod_of(p, red, -1) : 0;
     need(p, which >= 0);
     if (reduce)
@@ -1951,9 +1953,10 @@ static void i_bar(parser *p, int what) { /* bar and barrier */
     }
     need(p, !arrive || count != constant_slot(p, 0));
     emit(p, OP_BAR, d, id, count, c,
-         (unsigned)(reduce   ? BAR_POPC + which
-                    : arrive ? BAR_ARRIVE
-                             : BAR_SYNC),
+         (unsigned)(reduce    ? BAR_POPC + which
+                    : arrive  ? BAR_ARRIVE
+                    : aligned ? BAR_SYNC
+                              : BAR_UNALIGNED),
          0);
 }
 
@@ -2199,7 +2202,7 @@ static const struct {
     { "prefetch", i_prefetch, 0 },
     { "prefetchu", i_prefetch, 0 },
     { "bar", i_bar, 0 },
-    { "barrier", i_bar, 0 },
+    { "barrier", i_bar, 1 },
     { "shfl", i_shfl, 0 },
     { "vote", i_vote, 0 },
     { "match", i_match, 0 },
@@ -4141,7 +4144,8 @@ static int release_barriers(run *r) {
         if (!waiting[b]++)
             at[b] = t->pc, wanted[b] = t->wanted;
         true_count[b] += t->top->r[i->c] != 0;
-        if (wanted[b] != t->wanted || (!wanted[b] && at[b] != t->pc)) {
+        int together = i->x == BAR_UNALIGNED && r->m->code[at[b]].x == BAR_UNALIGNED;
+        if (wanted[b] != t->wanted || (!wanted[b] && at[b] != t->pc && !together)) {
             r->at = n;
             fail(r, PTX_BAD_PROGRAM,
                  "barrier divergence: threads of a block wait at different instructions, here and "
