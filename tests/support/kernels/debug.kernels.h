@@ -1,5 +1,5 @@
-/* debug.kernels.h - block kernels with the checks of DEVSTREAM_KERNEL_DEBUG: the program defines it,
-   and tools/kernels.sh calls devstream-kernels --debug. */
+/* debug.kernels.h - block kernels with the checks of DEVSTREAM_KERNEL_DEBUG: the program defines
+   it, and tools/kernels.sh calls devstream-kernels --debug. */
 #ifndef DEBUG_KERNELS_H
 #define DEBUG_KERNELS_H
 #include "devstream_kernel.h"

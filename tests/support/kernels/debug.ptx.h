@@ -1,4 +1,4 @@
-/* Written by devstream-kernels from debug.kernels.h, check sum 3421791702-1003. Do not edit. */
+/* Written by devstream-kernels from debug.kernels.h, check sum 2760544652-1003. Do not edit. */
 #if !defined(DEVSTREAM_PTX_debug) && !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DEVSTREAM_PTX_debug
 #define DS_PTX_debug_split , debug__ptx
