@@ -3,7 +3,8 @@
 #     kernels.sh                        rewrites the NAME.ptx.h files and the marked blocks
 #     kernels.sh --check                changes nothing; fails when one of them is not what its source gives
 #     kernels.sh --assemble [--check]   assembles all of this PTX with ptxas for all architectures that it knows, and rewrites (or
-#                                       compares) docs/kernels.md; a spilled register is an error
+#                                       compares) docs/kernels.md; a spilled register is an error. The part of the page between
+#                                       marks needs nvdisasm, too (PATH, CUDA_HOME, NVDISASM); without it, the part stays as it is
 # A kernel file, NAME.kernels.h, that includes NAME.ptx.h has its PTX there. tools/devstream-kernels compiles it.
 # A block lies between the lines
 #     /* >>device-code DIR/NAME.cu: written by make kernels */    and    /* <<device-code DIR/NAME.cu */
@@ -22,7 +23,7 @@ for option in "$@"; do
     case $option in
     --check) write=0 ;;
     --assemble) assemble=1 ;;
-    *) sed -n '2,7s/^# *//p' "$0"; exit 1 ;;
+    *) sed -n '2,8s/^# *//p' "$0"; exit 1 ;;
     esac
 done
 new=$(mktemp -d)
@@ -252,6 +253,10 @@ for file in $(blocks) $(kernel_files | sed 's/\.kernels\.h$/.ptx.h/'); do
     *.ptx.h) from_ptx_h "$file" "$new/list" >"$new/module.ptx" ;;
     *) from_c "$file" "$new/list" >"$new/module.ptx" ;;
     esac
+    case $file in
+    src/*/kernels.gen.h | examples/demo.ptx.h) # those that tools/sass.py looks at
+        cp "$new/module.ptx" "$new/$(echo "$file" | tr / -).ptx" ;;
+    esac
     : >"$new/found"
     for architecture in $architectures; do
         "$ptxas" -v -arch=sm_"$architecture" "$new/module.ptx" -o "$new/module.cubin" >"$new/log" 2>&1 || {
@@ -272,6 +277,24 @@ for file in $(blocks) $(kernel_files | sed 's/\.kernels\.h$/.ptx.h/'); do
     ' "$new/found" "$new/list"
     awk 'NR == FNR { source[$2] = $1; next } $1 in source { print source[$1], $0 }' "$new/list" "$new/found" >>"$new/all"
 done
+
+# Instructions of the hot loops, by the same ptxas.
+disassembler=
+for candidate in "${NVDISASM:-}" "${CUDA_HOME:+$CUDA_HOME/bin/nvdisasm}" "$(command -v nvdisasm || true)" "$(dirname "$ptxas")/nvdisasm"; do
+    if [ -z "$disassembler" ] && [ -x "$candidate" ]; then disassembler=$candidate; fi
+done
+instructions() {
+    if [ -z "$disassembler" ]; then
+        echo "kernels: nvdisasm was not found, so the instructions in $page are not counted" >&2
+        sed -n '/^<!-- >>instructions/,/^<!-- <<instructions/p' $page
+        return
+    fi
+    python3 tools/sass.py --ptxas "$ptxas" --disassembler "$disassembler" "$new"/*.h.ptx >"$new/counts" || return
+    echo '<!-- >>instructions: written by tools/kernels.sh and tools/sass.py -->'
+    python3 tools/sass.py --table tools/sass-before.txt "$new/counts" || return
+    echo '<!-- <<instructions -->'
+}
+instructions >"$new/instructions"
 
 # The page shows what is the project's own, not the tests'.
 {
@@ -299,6 +322,8 @@ EOF
             print row " " shared[key] " | " spilled[key] + 0 " |"
         }
     }'
+    echo
+    cat "$new/instructions"
 } >"$new/page"
 sed -n '/^|/p' "$new/page"
 if [ $write = 1 ]; then
