@@ -96,6 +96,7 @@ DEVICE uint32_t is_inside(const walk *w, int32_t i) {
 #define UP(n) v[1] = v[1] << (n) | v[0] >> (64 - (n)), v[0] <<= (n)
 #define DOWN(n) v[0] = v[0] >> (n) | v[1] << (64 - (n)), v[1] >>= (n)
 WORDS(uint8_t, bytes, UP(8), DOWN(8))
+WORDS(uint16_t, halves, UP(16), DOWN(16))
 WORDS(uint64_t, longs, (v[1] = v[0], v[0] = 0), v[0] = v[1])
 
 /* ---- the largest or smallest of any kind: several numbers in a word, by ds__comm_masks_of ---- */
@@ -332,56 +333,74 @@ DEVICE void narrow(uint32_t kind, uint32_t *x) {
         ds__comm_narrow_bf16_f32(x);
 }
 
-/* Eight sums a thread lie in shared memory, so that one piece of code does them one after the
-   other. */
+/* The low and the high half of a word as floats. */
+DEVICE void widen_pair(uint32_t kind, uint32_t word, uint32_t *x) {
+    if (kind == DS__COMM_F16) {
+        x[0] = word & 0xffff, x[1] = word >> 16;
+        ds__comm_widen_f16_f32(&x[0]);
+        ds__comm_widen_f16_f32(&x[1]);
+    } else {
+        x[0] = word << 16, x[1] = word & 0xffff0000u;
+    }
+}
+
+DEVICE uint32_t narrow_pair(uint32_t kind, uint32_t low, uint32_t high) {
+    narrow(kind, &low);
+    narrow(kind, &high);
+    return low | high << 16;
+}
+
+/* Adds or multiplies eight numbers, two in each word. */
+#define HALVES(KIND, OP)                          \
+    for (uint32_t j = 0; j < 4; j++) {            \
+        uint32_t x[2];                            \
+        widen_pair(KIND, v[j], x);                \
+        reals_step_f32(OP, &a[2 * j], &x[0]);     \
+        reals_step_f32(OP, &a[2 * j + 1], &x[1]); \
+    }
+
+/* Eight sums a thread, in registers. The kind is tested once for an input. */
 KERNEL(ds__comm_halves)
 
 (char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor,
  uint32_t kind) {
-    SHARED uint32_t sums[8 * THREADS];
-    uint32_t *mine = sums + THREAD_INDEX;
     walk w = walk_of(out, bytes, 14);
     uint32_t start = op == DS__COMM_SUM ? 0x80000000u : 0x3f800000u;
 #pragma nounroll
     for (; w.at < w.bytes; w.at += w.step) {
-        pair8 v = { 0, 0 };
-        char *to = out + w.at;
-        uint32_t whole;
+        uint32_t a[8] = { start, start, start, start, start, start, start, start };
+        vector4 r;
         uint32_t k = 0;
 #pragma nounroll
         do {
-            const char *p = (const char *)in.at[k] + w.at;
-            whole = fits(&w, in.at[k]);
-            if (whole)
-                v = *(const pair8 *)p;
-#pragma nounroll
-            for (int32_t i = 0; i < 16; i += 2) {
-                uint32_t a = k ? mine[i / 2 * THREADS] : start, x = (uint32_t)v[0] & 0xffff;
-                DOWN(16);
-                if (!whole) {
-                    x = 0;
-                    if (is_inside(&w, i))
-                        x = *(const uint16_t *)(p + i);
-                }
-                widen(kind, &x);
-                reals_step_f32(op, &a, &x);
-                mine[i / 2 * THREADS] = a;
+            pair8 got = halves_get(in.at[k], &w);
+            uint32_t v[4] = { (uint32_t)got[0], (uint32_t)(got[0] >> 32), (uint32_t)got[1],
+                              (uint32_t)(got[1] >> 32) };
+            if (kind == DS__COMM_F16) {
+                HALVES(DS__COMM_F16, op)
+            } else {
+                HALVES(DS__COMM_BF16, op)
             }
         } while (++k < inputs);
-        whole = fits(&w, out);
+        if (divisor > 1) {
 #pragma nounroll
-        for (int32_t i = 0; i < 16; i += 2) {
-            uint32_t a = mine[i / 2 * THREADS];
-            if (divisor > 1)
-                ds__comm_end_f32(divisor, &a);
-            narrow(kind, &a);
-            if (!whole && is_inside(&w, i))
-                *(uint16_t *)(to + i) = (uint16_t)a;
-            DOWN(16);
-            v[1] |= (uint64_t)a << 48;
+            for (uint32_t j = 0; j < 8; j++) {
+                uint32_t first = a[0];
+                ds__comm_end_f32(divisor, &first);
+                for (uint32_t i = 0; i < 7; i++)
+                    a[i] = a[i + 1];
+                a[7] = first;
+            }
         }
-        if (whole)
-            *(pair8 *)to = v;
+        if (kind == DS__COMM_F16) {
+            for (uint32_t j = 0; j < 4; j++)
+                r[j] = narrow_pair(DS__COMM_F16, a[2 * j], a[2 * j + 1]);
+        } else {
+            for (uint32_t j = 0; j < 4; j++)
+                r[j] = narrow_pair(DS__COMM_BF16, a[2 * j], a[2 * j + 1]);
+        }
+        pair8 result = { r[0] | (uint64_t)r[1] << 32, r[2] | (uint64_t)r[3] << 32 };
+        halves_put(out, &w, result);
     }
 }
 

@@ -50552,54 +50552,114 @@ static const char ds__ptx_comm_f64[] =
     "L14: st.global.u64 [%d41],%d39;\n"
     "L15: add.s64 %d65,%d67,8; setp.ge.u64 %p22,%d65,%d45; @%p22 bra L17; st.global.u64 [%d41+8],%d40; bra.uni L17;\n"
     "L18: ret; }\n"; /* 3219 characters */
-static const char ds__ptx_comm_halves[] =
+static const char *const ds__ptx_comm_halves[] = {
     ".version 5.0\n"
     ".target sm_60\n"
     ".address_size 64\n"
     ".visible .entry ds__comm_halves( .param .u64 p0, .param .align 8 .b8 p1[64], .param .u64 p2, .param .u32 p3,\n"
-    ".param .u32 p4, .param .u32 p5, .param .u32 p6 ) { .reg .pred %p<24>; .reg .b16 %h<3>; .reg .b16 %rs<4>;\n"
-    ".reg .b32 %r<46>; .reg .f32 %f<11>; .reg .b64 %d<86>; .shared .align 4 .b8 s_sums[8192]; ld.param.u64 %d42,[p2];\n"
-    "ld.param.u64 %d41,[p0]; mov.u32 %r23,%tid.x; cvt.u64.u32 %d3,%r23; and.b64 %d44,%d41,14; mov.u32 %r24,%ctaid.x;\n"
-    "mul.wide.u32 %d45,%r24,256; add.s64 %d46,%d45,%d3; shl.b64 %d47,%d46,4; sub.s64 %d73,%d47,%d44;\n"
-    "setp.ge.s64 %p5,%d73,%d42; @%p5 bra L29; ld.param.u32 %r22,[p6]; ld.param.u32 %r21,[p5]; ld.param.u32 %r20,[p4];\n"
-    "ld.param.u32 %r19,[p3]; mov.b64 %d43,p1; mov.u64 %d1,%d43; cvta.to.global.u64 %d2,%d41; mov.u32 %r25,%nctaid.x;\n"
-    "mul.wide.u32 %d5,%r25,4096; setp.lt.u64 %p3,%d42,16; add.s64 %d48,%d42,-15; selp.b64 %d6,0,%d48,%p3;\n"
-    "setp.eq.s32 %p4,%r20,0; selp.b32 %r1,-2147483648,1065353216,%p4; cvt.rn.f32.u32 %f1,%r21; max.u32 %r2,%r19,1;\n"
-    "shl.b64 %d49,%d3,2; mov.u64 %d50,s_sums; add.s64 %d28,%d50,%d49; add.s64 %d72,%d2,%d73; mov.u32 %r26,0;\n"
-    "setp.ne.s32 %p10,%r22,8; setp.lt.u32 %p16,%r21,2; bra.uni L2;\n"
-    "L28: add.s64 %d73,%d73,%d5; add.s64 %d72,%d72,%d5; setp.lt.s64 %p23,%d73,%d42; @%p23 bra L2; bra.uni L29;\n"
-    "L2: mov.u64 %d76,0; mov.u32 %r40,%r26; mov.u64 %d77,%d76; bra.uni L3;\n"
-    "L15: add.s32 %r40,%r40,1; setp.eq.s32 %p13,%r40,%r2; @%p13 bra L16;\n"
-    "L3: setp.lt.u64 %p6,%d73,%d6; mul.wide.u32 %d53,%r40,8; add.s64 %d54,%d1,%d53; ld.param.u64 %d55,[%d54];\n"
-    "cvta.to.global.u64 %d56,%d55; add.s64 %d13,%d56,%d73; add.s64 %d57,%d73,%d55; and.b64 %d58,%d57,15;\n"
-    "setp.eq.s64 %p7,%d58,0; and.pred %p1,%p6,%p7; @!%p1 bra L5; bra.uni L4;\n"
-    "L4: ld.global.v2.u64 {%d76,%d77},[%d13];\n"
-    "L5: mov.u64 %d79,0; mov.u64 %d78,%d28; bra.uni L6;\n"
-    "L13: shl.b32 %r43,%r42,16;\n"
-    "L14: shr.u64 %d60,%d76,16; shl.b64 %d61,%d77,48; or.b64 %d76,%d61,%d60; shr.u64 %d77,%d77,16; mov.b32 %f3,%r41;\n"
-    "mov.b32 %f4,%r43; mul.rn.f32 %f5,%f3,%f4; add.rn.f32 %f6,%f3,%f4; selp.f32 %f7,%f6,%f5,%p4; st.shared.f32 [%d78],%f7;\n"
-    "add.s64 %d79,%d79,2; cvt.u32.u64 %r29,%d79; add.s32 %r30,%r29,-2; add.s64 %d78,%d78,1024; setp.lt.u32 %p12,%r30,14;\n"
-    "@%p12 bra L6; bra.uni L15;\n"
-    "L6: setp.eq.s32 %p8,%r40,0; mov.u32 %r41,%r1; @%p8 bra L8; ld.shared.u32 %r41,[%d78];\n"
-    "L8: cvt.u32.u64 %r27,%d76; and.b32 %r42,%r27,65535; @%p1 bra L11; add.s64 %d62,%d73,%d79; setp.ge.u64 %p9,%d62,%d42;\n"
-    "mov.u32 %r42,0; @%p9 bra L11; add.s64 %d25,%d13,%d79; ld.global.u16 %r42,[%d25];\n"
-    "L11: @%p10 bra L13; cvt.u16.u32 %rs2,%r42; mov.b16 %h1,%rs2; cvt.f32.f16 %f2,%h1; mov.b32 %r43,%f2; bra.uni L14;\n"
-    "L16: add.s64 %d29,%d2,%d73; add.s64 %d64,%d73,%d41; and.b64 %d65,%d64,15; setp.eq.s64 %p15,%d65,0;\n"
-    "and.pred %p2,%p6,%p15; mov.u64 %d83,0; mov.u64 %d82,%d28; bra.uni L17;\n"
-    "L25: shr.u64 %d67,%d76,16; shl.b64 %d68,%d77,48; or.b64 %d76,%d68,%d67; cvt.u64.u32 %d69,%r45; shr.u64 %d70,%d77,16;\n"
-    "shl.b64 %d71,%d69,48; or.b64 %d77,%d71,%d70; add.s64 %d83,%d83,2; cvt.u32.u64 %r38,%d83; add.s32 %r39,%r38,-2;\n"
-    "add.s64 %d82,%d82,1024; setp.lt.u32 %p22,%r39,14; @%p22 bra L17; bra.uni L26;\n"
-    "L17: ld.shared.u32 %r44,[%d82]; @%p16 bra L19; mov.b32 %f8,%r44; div.rn.f32 %f9,%f8,%f1; setp.nan.f32 %p17,%f9,%f9;\n"
-    "mov.b32 %r31,%f9; selp.b32 %r44,2143289344,%r31,%p17;\n"
-    "L19: @%p10 bra L21; mov.b32 %f10,%r44; cvt.rn.f16.f32 %h2,%f10; mov.b16 %rs3,%h2; setp.nan.f32 %p20,%f10,%f10;\n"
-    "cvt.u32.u16 %r37,%rs3; selp.b32 %r45,32256,%r37,%p20; bra.uni L22;\n"
-    "L21: and.b32 %r32,%r44,2147483647; setp.gt.u32 %p19,%r32,2139095040; bfe.u32 %r33,%r44,16,1; add.s32 %r34,%r44,%r33;\n"
-    "add.s32 %r35,%r34,32767; shr.u32 %r36,%r35,16; selp.b32 %r45,32704,%r36,%p19;\n"
-    "L22: @%p2 bra L25; add.s64 %d66,%d73,%d83; setp.ge.u64 %p21,%d66,%d42; @%p21 bra L25; add.s64 %d34,%d72,%d83;\n"
-    "cvt.u16.u32 %rs1,%r45; st.global.u16 [%d34],%rs1; bra.uni L25;\n"
-    "L26: @%p2 bra L27; bra.uni L28;\n"
-    "L27: st.global.v2.u64 [%d29],{%d76,%d77}; bra.uni L28;\n"
-    "L29: ret; }\n"; /* 3882 characters */
+    ".param .u32 p4, .param .u32 p5, .param .u32 p6 ) { .reg .pred %p<39>; .reg .b16 %h<17>; .reg .b16 %rs<17>;\n"
+    ".reg .b32 %r<175>; .reg .f32 %f<108>; .reg .b64 %d<102>; ld.param.u64 %d50,[p2]; ld.param.u64 %d49,[p0];\n"
+    "and.b64 %d3,%d49,14; mov.u32 %r60,%ctaid.x; mul.wide.u32 %d52,%r60,256; mov.u32 %r61,%tid.x; cvt.u64.u32 %d5,%r61;\n"
+    "add.s64 %d53,%d52,%d5; shl.b64 %d54,%d53,4; sub.s64 %d92,%d54,%d3; setp.ge.s64 %p3,%d92,%d50; @%p3 bra L24;\n"
+    "ld.param.u32 %r59,[p6]; ld.param.u32 %r58,[p5]; ld.param.u32 %r57,[p4]; ld.param.u32 %r56,[p3]; mov.b64 %d51,p1;\n"
+    "mov.u64 %d1,%d51; cvta.to.global.u64 %d2,%d49; cvt.u64.u32 %d4,%r60; mov.u32 %r62,%nctaid.x;\n"
+    "mul.wide.u32 %d7,%r62,4096; setp.lt.u64 %p1,%d50,16; add.s64 %d55,%d50,-15; selp.b64 %d8,0,%d55,%p1;\n"
+    "setp.eq.s32 %p2,%r57,0; selp.b32 %r1,-2147483648,1065353216,%p2; cvt.rn.f32.u32 %f1,%r58; max.u32 %r2,%r56,1;\n"
+    "shl.b64 %d56,%d4,12; shl.b64 %d57,%d5,4; add.s64 %d58,%d56,%d57; sub.s64 %d59,%d58,%d3; add.s64 %d91,%d59,14;\n"
+    "add.s64 %d90,%d2,%d92; setp.eq.s32 %p9,%r59,8; setp.lt.u32 %p13,%r58,2; bra.uni L2;\n"
+    "L26: add.s64 %d39,%d2,%d92; st.global.v2.u64 [%d39],{%d100,%d101};\n"
+    "L23: add.s64 %d92,%d92,%d7; add.s64 %d91,%d91,%d7; add.s64 %d90,%d90,%d7; setp.lt.s64 %p38,%d92,%d50; @%p38 bra L2;\n"
+    "bra.uni L24;\n"
+    "L2: mov.u32 %r153,0; mov.u32 %r163,%r1; mov.u32 %r164,%r1; mov.u32 %r165,%r1; mov.u32 %r166,%r1; mov.u32 %r167,%r1;\n"
+    "mov.u32 %r168,%r1; mov.u32 %r169,%r1; mov.u32 %r170,%r1; bra.uni L3;\n"
+    "L10: cvt.u16.u64 %rs1,%d97; mov.b16 %h1,%rs1; cvt.f32.f16 %f58,%h1; shr.u64 %d73,%d97,16; cvt.u16.u64 %rs2,%d73;\n"
+    "mov.b16 %h2,%rs2; cvt.f32.f16 %f59,%h2; mov.b32 %f60,%r166; mul.rn.f32 %f61,%f58,%f60; add.rn.f32 %f62,%f58,%f60;\n"
+    "selp.f32 %f103,%f62,%f61,%p2; mov.b32 %f63,%r165; mul.rn.f32 %f64,%f59,%f63; add.rn.f32 %f65,%f59,%f63;\n"
+    "selp.f32 %f102,%f65,%f64,%p2; cvt.u16.u64 %rs3,%d34; mov.b16 %h3,%rs3; cvt.f32.f16 %f66,%h3; shr.u64 %d74,%d97,48;\n"
+    "cvt.u16.u64 %rs4,%d74; mov.b16 %h4,%rs4; cvt.f32.f16 %f67,%h4; mov.b32 %f68,%r164; mul.rn.f32 %f69,%f66,%f68;\n"
+    "add.rn.f32 %f70,%f66,%f68; selp.f32 %f101,%f70,%f69,%p2; mov.b32 %f71,%r163; mul.rn.f32 %f72,%f67,%f71;\n"
+    "add.rn.f32 %f73,%f67,%f71; selp.f32 %f100,%f73,%f72,%p2; cvt.u16.u64 %rs5,%d98; mov.b16 %h5,%rs5;\n"
+    "cvt.f32.f16 %f74,%h5; shr.u64 %d75,%d98,16; cvt.u16.u64 %rs6,%d75; mov.b16 %h6,%rs6; cvt.f32.f16 %f75,%h6;\n"
+    "mov.b32 %f76,%r167; mul.rn.f32 %f77,%f74,%f76; add.rn.f32 %f78,%f74,%f76; selp.f32 %f104,%f78,%f77,%p2;\n"
+    "mov.b32 %f79,%r168; mul.rn.f32 %f80,%f75,%f79; add.rn.f32 %f81,%f75,%f79; selp.f32 %f105,%f81,%f80,%p2;\n"
+    "cvt.u16.u64 %rs7,%d36; mov.b16 %h7,%rs7; cvt.f32.f16 %f82,%h7; shr.u64 %d76,%d98,48; cvt.u16.u64 %rs8,%d76;\n"
+    "mov.b16 %h8,%rs8; cvt.f32.f16 %f83,%h8; mov.b32 %f84,%r169; mul.rn.f32 %f85,%f82,%f84; add.rn.f32 %f86,%f82,%f84;\n"
+    "selp.f32 %f106,%f86,%f85,%p2; mov.b32 %f87,%r170; mul.rn.f32 %f88,%f83,%f87; add.rn.f32 %f89,%f83,%f87;\n"
+    "selp.f32 %f107,%f89,%f88,%p2;\n"
+    "L11: mov.b32 %r170,%f107; mov.b32 %r169,%f106; mov.b32 %r168,%f105; mov.b32 %r167,%f104; mov.b32 %r166,%f103;\n"
+    "mov.b32 %r165,%f102; mov.b32 %r164,%f101; mov.b32 %r163,%f100; add.s32 %r153,%r153,1; setp.ne.s32 %p12,%r153,%r2;\n"
+    "@%p12 bra L3; bra.uni L12;\n"
+    "L3: setp.lt.u64 %p4,%d92,%d8; mul.wide.u32 %d60,%r153,8; add.s64 %d61,%d1,%d60; ld.param.u64 %d62,[%d61];\n"
+    "cvta.to.global.u64 %d14,%d62; add.s64 %d63,%d92,%d62; and.b64 %d64,%d63,15; setp.eq.s64 %p5,%d64,0;\n"
+    "and.pred %p6,%p4,%p5; @%p6 bra L25; add.s64 %d16,%d14,%d91; mov.u64 %d93,0; mov.u64 %d94,%d93; mov.u64 %d98,%d93;\n"
+    "bra.uni L5;\n"
+    "L7: shr.u64 %d68,%d94,48; shl.b64 %d69,%d98,16; or.b64 %d98,%d69,%d68; add.s64 %d93,%d93,-2; cvt.u32.u64 %r64,%d93;\n"
+    "setp.ne.s32 %p8,%r64,-16; mov.u64 %d94,%d97; @%p8 bra L5; bra.uni L8;\n"
+    "L5: shl.b64 %d97,%d94,16; add.s64 %d70,%d92,%d93; add.s64 %d71,%d70,14; setp.ge.u64 %p7,%d71,%d50; @%p7 bra L7;\n"
+    "add.s64 %d25,%d16,%d93; ld.global.u16 %d72,[%d25]; or.b64 %d97,%d97,%d72; bra.uni L7;\n"
+    "L25: add.s64 %d15,%d14,%d92; ld.global.v2.u64 {%d97,%d98},[%d15];\n", /* 4042 characters */
+    "L8: shr.u64 %d34,%d97,32; shr.u64 %d36,%d98,32; @%p9 bra L10; cvt.u32.u64 %r12,%d97; cvt.u32.u64 %r13,%d34;\n"
+    "cvt.u32.u64 %r14,%d98; cvt.u32.u64 %r15,%d36; shl.b32 %r65,%r12,16; and.b32 %r66,%r12,-65536; mov.b32 %f26,%r166;\n"
+    "mov.b32 %f27,%r65; mul.rn.f32 %f28,%f26,%f27; add.rn.f32 %f29,%f26,%f27; selp.f32 %f103,%f29,%f28,%p2;\n"
+    "mov.b32 %f30,%r165; mov.b32 %f31,%r66; mul.rn.f32 %f32,%f30,%f31; add.rn.f32 %f33,%f30,%f31;\n"
+    "selp.f32 %f102,%f33,%f32,%p2; shl.b32 %r67,%r13,16; and.b32 %r68,%r13,-65536; mov.b32 %f34,%r164; mov.b32 %f35,%r67;\n"
+    "mul.rn.f32 %f36,%f34,%f35; add.rn.f32 %f37,%f34,%f35; selp.f32 %f101,%f37,%f36,%p2; mov.b32 %f38,%r163;\n"
+    "mov.b32 %f39,%r68; mul.rn.f32 %f40,%f38,%f39; add.rn.f32 %f41,%f38,%f39; selp.f32 %f100,%f41,%f40,%p2;\n"
+    "shl.b32 %r69,%r14,16; and.b32 %r70,%r14,-65536; mov.b32 %f42,%r167; mov.b32 %f43,%r69; mul.rn.f32 %f44,%f42,%f43;\n"
+    "add.rn.f32 %f45,%f42,%f43; selp.f32 %f104,%f45,%f44,%p2; mov.b32 %f46,%r168; mov.b32 %f47,%r70;\n"
+    "mul.rn.f32 %f48,%f46,%f47; add.rn.f32 %f49,%f46,%f47; selp.f32 %f105,%f49,%f48,%p2; shl.b32 %r71,%r15,16;\n"
+    "and.b32 %r72,%r15,-65536; mov.b32 %f50,%r169; mov.b32 %f51,%r71; mul.rn.f32 %f52,%f50,%f51; add.rn.f32 %f53,%f50,%f51;\n"
+    "selp.f32 %f106,%f53,%f52,%p2; mov.b32 %f54,%r170; mov.b32 %f55,%r72; mul.rn.f32 %f56,%f54,%f55;\n"
+    "add.rn.f32 %f57,%f54,%f55; selp.f32 %f107,%f57,%f56,%p2; bra.uni L11;\n"
+    "L12: @%p13 bra L15; mov.u32 %r154,8; mov.u32 %r155,%r163; mov.u32 %r158,%r166; mov.u32 %r159,%r167;\n"
+    "mov.u32 %r160,%r168; mov.u32 %r161,%r169;\n"
+    "L14: mov.u32 %r169,%r170; mov.u32 %r168,%r161; mov.u32 %r167,%r160; mov.u32 %r163,%r159; mov.u32 %r166,%r165;\n"
+    "mov.u32 %r165,%r164; mov.u32 %r164,%r155; mov.b32 %f90,%r158; div.rn.f32 %f91,%f90,%f1; mov.b32 %r74,%f91;\n"
+    "setp.nan.f32 %p14,%f91,%f91; selp.b32 %r170,2143289344,%r74,%p14; add.s32 %r154,%r154,-1; setp.ne.s32 %p15,%r154,0;\n"
+    "mov.u32 %r155,%r163; mov.u32 %r158,%r166; mov.u32 %r159,%r167; mov.u32 %r160,%r168; mov.u32 %r161,%r169;\n"
+    "@%p15 bra L14;\n"
+    "L15: @%p9 bra L17; bra.uni L16;\n"
+    "L17: mov.b32 %f92,%r166; mov.b32 %f93,%r165; cvt.rn.f16.f32 %h9,%f92; mov.b16 %rs9,%h9; setp.nan.f32 %p25,%f92,%f92;\n"
+    "cvt.u32.u16 %r123,%rs9; selp.b32 %r124,32256,%r123,%p25; cvt.rn.f16.f32 %h10,%f93; mov.b16 %rs10,%h10;\n"
+    "setp.nan.f32 %p26,%f93,%f93; cvt.u32.u16 %r125,%rs10; shl.b32 %r126,%r125,16; selp.b32 %r127,2113929216,%r126,%p26;\n"
+    "or.b32 %r171,%r127,%r124; mov.b32 %f94,%r164; mov.b32 %f95,%r163; cvt.rn.f16.f32 %h11,%f94; mov.b16 %rs11,%h11;\n"
+    "setp.nan.f32 %p27,%f94,%f94; cvt.u32.u16 %r128,%rs11; selp.b32 %r129,32256,%r128,%p27; cvt.rn.f16.f32 %h12,%f95;\n"
+    "mov.b16 %rs12,%h12; setp.nan.f32 %p28,%f95,%f95; cvt.u32.u16 %r130,%rs12; shl.b32 %r131,%r130,16;\n"
+    "selp.b32 %r132,2113929216,%r131,%p28; or.b32 %r172,%r132,%r129; mov.b32 %f96,%r167; mov.b32 %f97,%r168;\n"
+    "cvt.rn.f16.f32 %h13,%f96; mov.b16 %rs13,%h13; setp.nan.f32 %p29,%f96,%f96; cvt.u32.u16 %r133,%rs13;\n"
+    "selp.b32 %r134,32256,%r133,%p29; cvt.rn.f16.f32 %h14,%f97; mov.b16 %rs14,%h14; setp.nan.f32 %p30,%f97,%f97;\n"
+    "cvt.u32.u16 %r135,%rs14; shl.b32 %r136,%r135,16; selp.b32 %r137,2113929216,%r136,%p30; or.b32 %r173,%r137,%r134;\n"
+    "mov.b32 %f98,%r169; mov.b32 %f99,%r170; cvt.rn.f16.f32 %h15,%f98; mov.b16 %rs15,%h15; setp.nan.f32 %p31,%f98,%f98;\n"
+    "cvt.u32.u16 %r138,%rs15; selp.b32 %r139,32256,%r138,%p31; cvt.rn.f16.f32 %h16,%f99; mov.b16 %rs16,%h16;\n"
+    "setp.nan.f32 %p32,%f99,%f99; cvt.u32.u16 %r140,%rs16; shl.b32 %r141,%r140,16; selp.b32 %r142,2113929216,%r141,%p32;\n"
+    "or.b32 %r174,%r142,%r139; bra.uni L18;\n"
+    "L16: and.b32 %r75,%r166,2147483647; setp.gt.u32 %p17,%r75,2139095040; bfe.u32 %r76,%r166,16,1;\n"
+    "add.s32 %r77,%r166,%r76; add.s32 %r78,%r77,32767; shr.u32 %r79,%r78,16; selp.b32 %r80,32704,%r79,%p17;\n"
+    "and.b32 %r81,%r165,2147483647; setp.gt.u32 %p18,%r81,2139095040; bfe.u32 %r82,%r165,16,1; add.s32 %r83,%r165,%r82;\n"
+    "add.s32 %r84,%r83,32767; and.b32 %r85,%r84,-65536; selp.b32 %r86,2143289344,%r85,%p18; or.b32 %r171,%r86,%r80;\n"
+    "and.b32 %r87,%r164,2147483647; setp.gt.u32 %p19,%r87,2139095040; bfe.u32 %r88,%r164,16,1; add.s32 %r89,%r164,%r88;\n"
+    "add.s32 %r90,%r89,32767; shr.u32 %r91,%r90,16; selp.b32 %r92,32704,%r91,%p19; and.b32 %r93,%r163,2147483647;\n", /* 4076 characters */
+    "setp.gt.u32 %p20,%r93,2139095040; bfe.u32 %r94,%r163,16,1; add.s32 %r95,%r163,%r94; add.s32 %r96,%r95,32767;\n"
+    "and.b32 %r97,%r96,-65536; selp.b32 %r98,2143289344,%r97,%p20; or.b32 %r172,%r98,%r92; and.b32 %r99,%r167,2147483647;\n"
+    "setp.gt.u32 %p21,%r99,2139095040; bfe.u32 %r100,%r167,16,1; add.s32 %r101,%r167,%r100; add.s32 %r102,%r101,32767;\n"
+    "shr.u32 %r103,%r102,16; selp.b32 %r104,32704,%r103,%p21; and.b32 %r105,%r168,2147483647;\n"
+    "setp.gt.u32 %p22,%r105,2139095040; bfe.u32 %r106,%r168,16,1; add.s32 %r107,%r168,%r106; add.s32 %r108,%r107,32767;\n"
+    "and.b32 %r109,%r108,-65536; selp.b32 %r110,2143289344,%r109,%p22; or.b32 %r173,%r110,%r104;\n"
+    "and.b32 %r111,%r169,2147483647; setp.gt.u32 %p23,%r111,2139095040; bfe.u32 %r112,%r169,16,1;\n"
+    "add.s32 %r113,%r169,%r112; add.s32 %r114,%r113,32767; shr.u32 %r115,%r114,16; selp.b32 %r116,32704,%r115,%p23;\n"
+    "and.b32 %r117,%r170,2147483647; setp.gt.u32 %p24,%r117,2139095040; bfe.u32 %r118,%r170,16,1;\n"
+    "add.s32 %r119,%r170,%r118; add.s32 %r120,%r119,32767; and.b32 %r121,%r120,-65536;\n"
+    "selp.b32 %r122,2143289344,%r121,%p24; or.b32 %r174,%r122,%r116;\n"
+    "L18: cvt.u64.u32 %d77,%r171; cvt.u64.u32 %d78,%r172; shl.b64 %d79,%d78,32; or.b64 %d100,%d79,%d77;\n"
+    "cvt.u64.u32 %d80,%r173; cvt.u64.u32 %d81,%r174; shl.b64 %d82,%d81,32; or.b64 %d101,%d82,%d80; add.s64 %d83,%d92,%d49;\n"
+    "and.b64 %d84,%d83,15; setp.eq.s64 %p34,%d84,0; and.pred %p35,%p4,%p34; @%p35 bra L26; mov.u64 %d99,0; bra.uni L20;\n"
+    "L22: shr.u64 %d88,%d100,16; shl.b64 %d89,%d101,48; or.b64 %d100,%d89,%d88; shr.u64 %d101,%d101,16;\n"
+    "add.s64 %d99,%d99,2; cvt.u32.u64 %r143,%d99; add.s32 %r144,%r143,-2; setp.lt.u32 %p37,%r144,14; @%p37 bra L20;\n"
+    "bra.uni L23;\n"
+    "L20: add.s64 %d86,%d92,%d99; setp.ge.u64 %p36,%d86,%d50; @%p36 bra L22; add.s64 %d87,%d90,%d99;\n"
+    "st.global.u16 [%d87],%d100; bra.uni L22;\n"
+    "L24: ret; }\n", /* 1783 characters */
+    0 };
 static const char ds__ptx_comm_halves_cut[] =
     ".version 5.0\n"
     ".target sm_60\n"
@@ -50792,37 +50852,37 @@ static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
 }
 
 static ds_kernel_desc ds__comm_desc(int which) {
-#define DS__COMM_DESC(text, image_, what, args, list)                                            \
+#define DS__COMM_DESC(text, form, code, what, args, list)                                        \
     {                                                                                            \
         .name = text, .cpu_fn = ds__comm_##what##_items, .bytes_fn = ds__comm_##what##_bytes,    \
         .args_size = sizeof(args), .params = list, .param_count = sizeof(list) / sizeof *(list), \
         .cuda = {                                                                                \
-            .image = ds__ptx_comm_##image_,                                                      \
-            .entry = "ds__comm_" #image_,                                                        \
+            .form = ds__ptx_comm_##code,                                                         \
+            .entry = "ds__comm_" #code,                                                          \
             .block = 256,                                                                        \
             .items_per_block = 1,                                                                \
             .blocks_per_multiprocessor = 8                                                       \
         }                                                                                        \
     }
     static const ds_kernel_desc desc[DS__COMM_KERNELS] = {
-        [DS__COMM_SELECT] = DS__COMM_DESC("largest or smallest of tensors", select, reduce,
+        [DS__COMM_SELECT] = DS__COMM_DESC("largest or smallest of tensors", image, select, reduce,
                                           ds__comm_reduce_args, ds__comm_select_params),
-        [DS__COMM_INTEGERS] = DS__COMM_DESC("sum or product of tensors", integers, reduce,
+        [DS__COMM_INTEGERS] = DS__COMM_DESC("sum or product of tensors", image, integers, reduce,
                                             ds__comm_reduce_args, ds__comm_integer_params),
-        [DS__COMM_DIVIDE] = DS__COMM_DESC("average of integer tensors", divide, divide,
+        [DS__COMM_DIVIDE] = DS__COMM_DESC("average of integer tensors", image, divide, divide,
                                           ds__comm_divide_args, ds__comm_divide_params),
-        [DS__COMM_REAL32] = DS__COMM_DESC("sum or product of tensors", f32, reduce,
+        [DS__COMM_REAL32] = DS__COMM_DESC("sum or product of tensors", image, f32, reduce,
                                           ds__comm_reduce_args, ds__comm_real_params),
-        [DS__COMM_REAL64] = DS__COMM_DESC("sum or product of tensors", f64, reduce,
+        [DS__COMM_REAL64] = DS__COMM_DESC("sum or product of tensors", image, f64, reduce,
                                           ds__comm_reduce_args, ds__comm_real_params),
-        [DS__COMM_HALVES] = DS__COMM_DESC("sum or product of tensors", halves, reduce,
+        [DS__COMM_HALVES] = DS__COMM_DESC("sum or product of tensors", image_pieces, halves, reduce,
                                           ds__comm_reduce_args, ds__comm_half_params),
-        [DS__COMM_HALVES_CUT] = DS__COMM_DESC("sum or product of tensors", halves_cut, reduce,
-                                              ds__comm_reduce_args, ds__comm_cut_params),
-        [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", complex, reduce,
+        [DS__COMM_HALVES_CUT] = DS__COMM_DESC("sum or product of tensors", image, halves_cut,
+                                              reduce, ds__comm_reduce_args, ds__comm_cut_params),
+        [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", image, complex, reduce,
                                            ds__comm_reduce_args, ds__comm_complex_params),
-        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", pack, pack, ds__comm_pack_args,
-                                        ds__comm_pack_params),
+        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", image, pack, pack,
+                                        ds__comm_pack_args, ds__comm_pack_params),
     };
 #undef DS__COMM_DESC
     return desc[which];

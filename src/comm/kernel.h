@@ -100,37 +100,37 @@ static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
 }
 
 static ds_kernel_desc ds__comm_desc(int which) {
-#define DS__COMM_DESC(text, image_, what, args, list)                                            \
+#define DS__COMM_DESC(text, form, code, what, args, list)                                        \
     {                                                                                            \
         .name = text, .cpu_fn = ds__comm_##what##_items, .bytes_fn = ds__comm_##what##_bytes,    \
         .args_size = sizeof(args), .params = list, .param_count = sizeof(list) / sizeof *(list), \
         .cuda = {                                                                                \
-            .image = ds__ptx_comm_##image_,                                                      \
-            .entry = "ds__comm_" #image_,                                                        \
+            .form = ds__ptx_comm_##code,                                                         \
+            .entry = "ds__comm_" #code,                                                          \
             .block = 256,                                                                        \
             .items_per_block = 1,                                                                \
             .blocks_per_multiprocessor = 8                                                       \
         }                                                                                        \
     }
     static const ds_kernel_desc desc[DS__COMM_KERNELS] = {
-        [DS__COMM_SELECT] = DS__COMM_DESC("largest or smallest of tensors", select, reduce,
+        [DS__COMM_SELECT] = DS__COMM_DESC("largest or smallest of tensors", image, select, reduce,
                                           ds__comm_reduce_args, ds__comm_select_params),
-        [DS__COMM_INTEGERS] = DS__COMM_DESC("sum or product of tensors", integers, reduce,
+        [DS__COMM_INTEGERS] = DS__COMM_DESC("sum or product of tensors", image, integers, reduce,
                                             ds__comm_reduce_args, ds__comm_integer_params),
-        [DS__COMM_DIVIDE] = DS__COMM_DESC("average of integer tensors", divide, divide,
+        [DS__COMM_DIVIDE] = DS__COMM_DESC("average of integer tensors", image, divide, divide,
                                           ds__comm_divide_args, ds__comm_divide_params),
-        [DS__COMM_REAL32] = DS__COMM_DESC("sum or product of tensors", f32, reduce,
+        [DS__COMM_REAL32] = DS__COMM_DESC("sum or product of tensors", image, f32, reduce,
                                           ds__comm_reduce_args, ds__comm_real_params),
-        [DS__COMM_REAL64] = DS__COMM_DESC("sum or product of tensors", f64, reduce,
+        [DS__COMM_REAL64] = DS__COMM_DESC("sum or product of tensors", image, f64, reduce,
                                           ds__comm_reduce_args, ds__comm_real_params),
-        [DS__COMM_HALVES] = DS__COMM_DESC("sum or product of tensors", halves, reduce,
+        [DS__COMM_HALVES] = DS__COMM_DESC("sum or product of tensors", image_pieces, halves, reduce,
                                           ds__comm_reduce_args, ds__comm_half_params),
-        [DS__COMM_HALVES_CUT] = DS__COMM_DESC("sum or product of tensors", halves_cut, reduce,
-                                              ds__comm_reduce_args, ds__comm_cut_params),
-        [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", complex, reduce,
+        [DS__COMM_HALVES_CUT] = DS__COMM_DESC("sum or product of tensors", image, halves_cut,
+                                              reduce, ds__comm_reduce_args, ds__comm_cut_params),
+        [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", image, complex, reduce,
                                            ds__comm_reduce_args, ds__comm_complex_params),
-        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", pack, pack, ds__comm_pack_args,
-                                        ds__comm_pack_params),
+        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", image, pack, pack,
+                                        ds__comm_pack_args, ds__comm_pack_params),
     };
 #undef DS__COMM_DESC
     return desc[which];

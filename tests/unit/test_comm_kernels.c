@@ -19,7 +19,6 @@
 #define DEVICE_H_INCLUDED
 #define DEVICE static inline
 #define KERNEL(name) static void host_##name
-#define SHARED static
 #define THREAD_INDEX host_thread
 #define BLOCK_INDEX host_block
 #define BLOCK_COUNT host_blocks
@@ -69,8 +68,11 @@ static void run_ptx(int which, memory *m, unsigned blocks, const void *args) {
     char error[256] = "";
     const void *pointers[DS_KERNEL_MAX_PARAMS];
     ds_kernel_desc desc = ds__comm_desc(which);
-    if (!modules[which])
-        modules[which] = ptx_load(desc.cuda.image, error, sizeof error);
+    if (!modules[which]) {
+        char *joined = desc.cuda.image_pieces ? ds__ptx_join(desc.cuda.image_pieces) : NULL;
+        modules[which] = ptx_load(joined ? joined : desc.cuda.image, error, sizeof error);
+        ds__host_free(joined);
+    }
     if (!modules[which])
         fail_msg("%s", error);
     const ptx_function *f = ptx_find(modules[which], desc.cuda.entry);
@@ -532,8 +534,13 @@ static const size_t aligned_offsets[DS__COMM_INPUTS + 1];
 
 static void test_a_string_is_no_longer_than_c11_promises(void **unused) {
     (void)unused;
-    for (int i = 0; i < DS__COMM_KERNELS; i++)
-        assert_true(strlen(ds__comm_desc(i).cuda.image) <= 4095);
+    for (int i = 0; i < DS__COMM_KERNELS; i++) {
+        ds_kernel_desc desc = ds__comm_desc(i);
+        const char *const whole[] = { desc.cuda.image, NULL };
+        const char *const *piece = desc.cuda.image_pieces ? desc.cuda.image_pieces : whole;
+        for (assert_non_null(*piece); *piece; piece++)
+            assert_true(strlen(*piece) <= 4095);
+    }
 }
 
 static void test_every_half_becomes_the_float_that_it_is_and_back(void **unused) {
