@@ -2114,10 +2114,20 @@ typedef struct ds__comm_inputs {
     const void *at[DS__COMM_INPUTS];
 } ds__comm_inputs;
 
+/* A dimension with the divisor by which device code finds indices: for n < 2^31, n / size is
+   (n + (n magic >> 32)) >> shift (Granlund, Montgomery: Division by invariant integers using
+   multiplication, 1994). */
+typedef struct ds__comm_narrow_dim {
+    uint32_t magic, shift, size;
+    int32_t dst, src;
+} ds__comm_narrow_dim;
+
 /* Dimensions of a strided copy, the innermost last; strides in bytes. */
 typedef struct ds__comm_dims {
     uint64_t size[DS__COMM_DIMS];
     int64_t dst[DS__COMM_DIMS], src[DS__COMM_DIMS];
+    /* the same if ds__comm_pack_args.narrow is 1: the outermost, then from the innermost on */
+    ds__comm_narrow_dim narrow[DS__COMM_DIMS];
 } ds__comm_dims;
 
 /* Masks with which the device code compares numbers that are packed into a word, and adds integers.
@@ -2284,8 +2294,9 @@ typedef struct ds__comm_pack_args {
     const char *src;
     ds__comm_dims dims;
     uint64_t elements;
-    uint32_t ndim; /* 1 to DS__COMM_DIMS */
-    uint32_t size; /* bytes of an element: 1, 2, 4, 8 or 16 */
+    uint32_t ndim;   /* 1 to DS__COMM_DIMS */
+    uint32_t size;   /* bytes of an element: 1, 2, 4, 8 or 16 */
+    uint32_t narrow; /* 1: ds__comm_pack_narrow has filled in dims.narrow */
 } ds__comm_pack_args;
 
 /* by kind */
@@ -4155,37 +4166,70 @@ static const char ds__ptx_comm_complex[] =
     "mul.rn.f64 %fd14,%fd17,%fd9; sub.rn.f64 %fd18,%fd11,%fd12; add.rn.f64 %fd17,%fd14,%fd13; add.s32 %r17,%r17,-1;\n"
     "add.s64 %d55,%d55,8; setp.eq.s32 %p4,%r17,0; @%p4 bra L12; bra.uni L11;\n"
     "L13: ret; }\n"; /* 2916 characters */
-static const char ds__ptx_comm_pack[] =
+static const char *const ds__ptx_comm_pack[] = {
     ".version 5.0\n"
     ".target sm_60\n"
     ".address_size 64\n"
-    ".visible .entry ds__comm_pack( .param .u64 p0, .param .u64 p1, .param .align 8 .b8 p2[192], .param .u64 p3,\n"
-    ".param .u32 p4, .param .u32 p5 ) { .reg .pred %p<11>; .reg .b16 %rs<3>; .reg .b32 %r<14>; .reg .b64 %d<55>;\n"
-    "ld.param.u64 %d28,[p3]; mov.u32 %r7,%ctaid.x; mul.wide.u32 %d32,%r7,256; mov.u32 %r8,%tid.x; cvt.u64.u32 %d33,%r8;\n"
-    "add.s64 %d49,%d32,%d33; setp.ge.u64 %p1,%d49,%d28; @%p1 bra L18; ld.param.u32 %r5,[p5]; ld.param.u32 %r4,[p4];\n"
-    "ld.param.u64 %d29,[p0]; mov.b64 %d30,p2; mov.u64 %d1,%d30; ld.param.u64 %d31,[p1]; cvta.to.global.u64 %d2,%d31;\n"
-    "cvta.to.global.u64 %d3,%d29; mov.u32 %r6,%nctaid.x; mul.wide.u32 %d4,%r6,256; add.s32 %r1,%r4,-1;\n"
-    "ld.param.u64 %d6,[%d1+64]; ld.param.u64 %d7,[%d1+128]; mul.wide.u32 %d34,%r1,8; add.s64 %d35,%d34,%d1;\n"
-    "add.s64 %d8,%d35,128; setp.eq.s32 %p2,%r1,0; setp.gt.s32 %p5,%r5,3; setp.eq.s32 %p8,%r5,1; setp.eq.s32 %p9,%r5,2;\n"
-    "bra.uni L2;\n"
-    "L16: ld.global.v2.u64 {%d47,%d48},[%d15]; st.global.v2.u64 [%d14],{%d47,%d48};\n"
-    "L17: add.s64 %d49,%d49,%d4; setp.lt.u64 %p10,%d49,%d28; @%p10 bra L2; bra.uni L18;\n"
-    "L2: mov.u64 %d50,%d49; mov.u64 %d51,%d3; mov.u64 %d52,%d2; mov.u64 %d53,%d8; mov.u32 %r13,%r1; @%p2 bra L3;\n"
-    "bra.uni L10;\n"
-    "L3: mul.lo.s64 %d44,%d6,%d50; add.s64 %d14,%d51,%d44; mul.lo.s64 %d45,%d7,%d50; add.s64 %d15,%d52,%d45; @%p5 bra L7;\n"
-    "@%p8 bra L14; @%p9 bra L6; bra.uni L16;\n"
-    "L6: ld.global.u16 %rs1,[%d15]; st.global.u16 [%d14],%rs1; bra.uni L17;\n"
-    "L12: div.u64 %d54,%d50,%d20;\n"
-    "L13: mul.lo.s64 %d38,%d54,%d20; sub.s64 %d39,%d50,%d38; ld.param.u64 %d40,[%d53+-64]; mul.lo.s64 %d41,%d39,%d40;\n"
-    "add.s64 %d51,%d51,%d41; ld.param.u64 %d42,[%d53]; mul.lo.s64 %d43,%d39,%d42; add.s64 %d52,%d52,%d43;\n"
-    "add.s32 %r13,%r13,-1; add.s64 %d53,%d53,-8; setp.eq.s32 %p4,%r13,0; mov.u64 %d50,%d54; @%p4 bra L3;\n"
-    "L10: ld.param.u64 %d20,[%d53+-128]; or.b64 %d36,%d50,%d20; and.b64 %d37,%d36,-4294967296; setp.ne.s64 %p3,%d37,0;\n"
-    "@%p3 bra L12; cvt.u32.u64 %r9,%d20; cvt.u32.u64 %r10,%d50; div.u32 %r11,%r10,%r9; cvt.u64.u32 %d54,%r11; bra.uni L13;\n"
-    "L7: setp.eq.s32 %p6,%r5,4; @%p6 bra L15; setp.eq.s32 %p7,%r5,8; @%p7 bra L9; bra.uni L16;\n"
-    "L9: ld.global.u64 %d46,[%d15]; st.global.u64 [%d14],%d46; bra.uni L17;\n"
-    "L14: ld.global.u8 %rs2,[%d15]; st.global.u8 [%d14],%rs2; bra.uni L17;\n"
-    "L15: ld.global.u32 %r12,[%d15]; st.global.u32 [%d14],%r12; bra.uni L17;\n"
-    "L18: ret; }\n"; /* 2326 characters */
+    ".visible .entry ds__comm_pack( .param .u64 p0, .param .u64 p1, .param .align 8 .b8 p2[352], .param .u64 p3,\n"
+    ".param .u32 p4, .param .u32 p5, .param .u32 p6 ) { .reg .pred %p<21>; .reg .b16 %rs<5>; .reg .b32 %r<74>;\n"
+    ".reg .b64 %d<95>; ld.param.u32 %r28,[p5]; ld.param.u32 %r27,[p4]; ld.param.u64 %d48,[p3]; ld.param.u64 %d49,[p0];\n"
+    "mov.b64 %d50,p2; mov.u64 %d1,%d50; ld.param.u64 %d51,[p1]; cvta.to.global.u64 %d2,%d51; cvta.to.global.u64 %d3,%d49;\n"
+    "mov.u32 %r29,%nctaid.x; mul.wide.u32 %d4,%r29,256; ld.param.u32 %r30,[p6]; mov.u32 %r31,%ctaid.x;\n"
+    "mul.wide.u32 %d52,%r31,256; mov.u32 %r32,%tid.x; cvt.u64.u32 %d53,%r32; add.s64 %d89,%d52,%d53;\n"
+    "setp.ne.s32 %p1,%r30,0; @%p1 bra L7; bra.uni L1;\n"
+    "L7: cvt.u32.u64 %r67,%d89; cvt.u32.u64 %r7,%d48; setp.ge.u32 %p2,%r67,%r7; @%p2 bra L26; and.b32 %r8,%r28,12;\n"
+    "and.b32 %r9,%r28,4; and.b32 %r10,%r28,16; and.b32 %r11,%r28,2; cvt.u32.u64 %r12,%d4; add.s32 %r13,%r27,-3;\n"
+    "add.s64 %d18,%d1,268; setp.lt.u32 %p3,%r27,2; setp.lt.u32 %p4,%r27,3; setp.lt.u32 %p5,%r27,4; setp.eq.s32 %p7,%r8,0;\n"
+    "bra.uni L9;\n"
+    "L18: ld.global.u32 %r62,[%d22]; st.global.u32 [%d21],%r62;\n"
+    "L25: add.s32 %r67,%r67,%r12; setp.lt.u32 %p11,%r67,%r7; @%p11 bra L9; bra.uni L26;\n"
+    "L9: mov.u64 %d88,%d3; mov.u64 %d87,%d2; mov.u32 %r69,%r67; @%p3 bra L11; ld.param.u32 %r33,[%d1+212];\n"
+    "mul.hi.u32 %r34,%r33,%r67; add.s32 %r35,%r67,%r34; ld.param.u32 %r36,[%d1+216]; shr.u32 %r69,%r35,%r36;\n"
+    "ld.param.u32 %r37,[%d1+220]; mul.lo.s32 %r38,%r69,%r37; sub.s32 %r39,%r67,%r38; ld.param.u32 %r40,[%d1+224];\n"
+    "mul.wide.s32 %d54,%r39,%r40; add.s64 %d88,%d3,%d54; ld.param.u32 %r41,[%d1+228]; mul.wide.s32 %d55,%r39,%r41;\n"
+    "add.s64 %d87,%d2,%d55;\n"
+    "L11: @%p4 bra L13; ld.param.v2.u32 {%r42,%r43},[%d1+232]; mul.hi.u32 %r44,%r42,%r69; add.s32 %r45,%r69,%r44;\n"
+    "shr.u32 %r17,%r45,%r43; ld.param.v2.u32 {%r46,%r47},[%d1+240]; mul.lo.s32 %r48,%r17,%r46; sub.s32 %r49,%r69,%r48;\n"
+    "mul.wide.s32 %d56,%r49,%r47; add.s64 %d88,%d88,%d56; ld.param.u32 %r50,[%d1+248]; mul.wide.s32 %d57,%r49,%r50;\n"
+    "add.s64 %d87,%d87,%d57; mov.u32 %r69,%r17;\n"
+    "L13: @%p5 bra L16; mov.u64 %d86,%d18; mov.u32 %r71,%r13; mov.u32 %r72,%r69;\n"
+    "L15: ld.param.u32 %r51,[%d86+-16]; mul.hi.u32 %r52,%r51,%r72; add.s32 %r53,%r72,%r52; ld.param.u32 %r54,[%d86+-12];\n"
+    "shr.u32 %r69,%r53,%r54; ld.param.u32 %r55,[%d86+-8]; mul.lo.s32 %r56,%r69,%r55; sub.s32 %r57,%r72,%r56;\n"
+    "ld.param.u32 %r58,[%d86+-4]; mul.wide.s32 %d58,%r57,%r58; add.s64 %d88,%d88,%d58; ld.param.u32 %r59,[%d86];\n"
+    "mul.wide.s32 %d59,%r57,%r59; add.s64 %d87,%d87,%d59; add.s32 %r71,%r71,-1; add.s64 %d86,%d86,20;\n"
+    "setp.eq.s32 %p6,%r71,0; mov.u32 %r72,%r69; @%p6 bra L16; bra.uni L15;\n"
+    "L16: ld.param.u32 %r60,[%d1+204]; mul.wide.s32 %d60,%r60,%r69; add.s64 %d21,%d88,%d60; ld.param.u32 %r61,[%d1+208];\n"
+    "mul.wide.s32 %d61,%r61,%r69; add.s64 %d22,%d87,%d61; @%p7 bra L20; setp.eq.s32 %p8,%r9,0; @%p8 bra L19; bra.uni L18;\n"
+    "L19: ld.global.u64 %d62,[%d22]; st.global.u64 [%d21],%d62; bra.uni L25;\n"
+    "L20: setp.eq.s32 %p9,%r10,0; @%p9 bra L22; bra.uni L21;\n"
+    "L22: setp.eq.s32 %p10,%r11,0; @%p10 bra L24; bra.uni L23;\n"
+    "L24: ld.global.u8 %rs2,[%d22]; st.global.u8 [%d21],%rs2; bra.uni L25;\n"
+    "L21: ld.global.v2.u64 {%d63,%d64},[%d22]; st.global.v2.u64 [%d21],{%d63,%d64}; bra.uni L25;\n"
+    "L23: ld.global.u16 %rs1,[%d22]; st.global.u16 [%d21],%rs1; bra.uni L25;\n"
+    "L1: setp.ge.u64 %p12,%d89,%d48; @%p12 bra L26; add.s32 %r1,%r27,-1; ld.param.u64 %d6,[%d1+64];\n"
+    "ld.param.u64 %d7,[%d1+128]; and.b32 %r2,%r28,12; and.b32 %r3,%r28,4; and.b32 %r4,%r28,16; and.b32 %r5,%r28,2;\n"
+    "mul.wide.u32 %d65,%r1,8; add.s64 %d66,%d65,%d1; add.s64 %d8,%d66,128; setp.ne.s32 %p13,%r1,0; setp.eq.s32 %p16,%r2,0;\n"
+    "setp.eq.s32 %p18,%r4,0; setp.eq.s32 %p19,%r5,0; bra.uni L3;\n"
+    "L6: ld.global.u32 %r66,[%d35]; st.global.u32 [%d34],%r66;\n"
+    "L33: add.s64 %d89,%d89,%d4; setp.lt.u64 %p20,%d89,%d48; @%p20 bra L3; bra.uni L26;\n"
+    "L3: mov.u64 %d90,%d89; mov.u64 %d91,%d3; mov.u64 %d92,%d2; mov.u64 %d93,%d8; mov.u32 %r73,%r1; @%p13 bra L34;\n"
+    "L4: mul.lo.s64 %d75,%d6,%d90; add.s64 %d34,%d91,%d75; mul.lo.s64 %d76,%d7,%d90; add.s64 %d35,%d92,%d76; @%p16 bra L28;\n"
+    "setp.eq.s32 %p17,%r3,0; @%p17 bra L27; bra.uni L6;\n", /* 4073 characters */
+    "L27: ld.global.u64 %d77,[%d35]; st.global.u64 [%d34],%d77; bra.uni L33;\n"
+    "L36: div.u64 %d94,%d90,%d41;\n"
+    "L37: mul.lo.s64 %d69,%d94,%d41; sub.s64 %d70,%d90,%d69; ld.param.u64 %d71,[%d93+-64]; mul.lo.s64 %d72,%d70,%d71;\n"
+    "add.s64 %d91,%d91,%d72; ld.param.u64 %d73,[%d93]; mul.lo.s64 %d74,%d70,%d73; add.s64 %d92,%d92,%d74;\n"
+    "add.s32 %r73,%r73,-1; add.s64 %d93,%d93,-8; setp.eq.s32 %p15,%r73,0; mov.u64 %d90,%d94; @%p15 bra L4;\n"
+    "L34: ld.param.u64 %d41,[%d93+-128]; or.b64 %d67,%d90,%d41; and.b64 %d68,%d67,-4294967296; setp.ne.s64 %p14,%d68,0;\n"
+    "@%p14 bra L36; cvt.u32.u64 %r63,%d41; cvt.u32.u64 %r64,%d90; div.u32 %r65,%r64,%r63; cvt.u64.u32 %d94,%r65;\n"
+    "bra.uni L37;\n"
+    "L28: @%p18 bra L30; bra.uni L29;\n"
+    "L30: @%p19 bra L32; bra.uni L31;\n"
+    "L32: ld.global.u8 %rs4,[%d35]; st.global.u8 [%d34],%rs4; bra.uni L33;\n"
+    "L29: ld.global.v2.u64 {%d78,%d79},[%d35]; st.global.v2.u64 [%d34],{%d78,%d79}; bra.uni L33;\n"
+    "L31: ld.global.u16 %rs3,[%d35]; st.global.u16 [%d34],%rs3; bra.uni L33;\n"
+    "L26: ret; }\n", /* 965 characters */
+    0 };
 /* <<device-code kernels/comm.cu */
 
 /* comm/kernel.h - kernels of the collectives.
@@ -4254,9 +4298,10 @@ static const ds_param ds__comm_divide_params[] = {
     DS__COMM_P(VALUE, ds__comm_divide_args, divisor)
 };
 static const ds_param ds__comm_pack_params[] = {
-    DS__COMM_P(WRITE, ds__comm_pack_args, dst),  DS__COMM_P(READ, ds__comm_pack_args, src),
-    DS__COMM_P(VALUE, ds__comm_pack_args, dims), DS__COMM_P(VALUE, ds__comm_pack_args, elements),
-    DS__COMM_P(VALUE, ds__comm_pack_args, ndim), DS__COMM_P(VALUE, ds__comm_pack_args, size)
+    DS__COMM_P(WRITE, ds__comm_pack_args, dst),   DS__COMM_P(READ, ds__comm_pack_args, src),
+    DS__COMM_P(VALUE, ds__comm_pack_args, dims),  DS__COMM_P(VALUE, ds__comm_pack_args, elements),
+    DS__COMM_P(VALUE, ds__comm_pack_args, ndim),  DS__COMM_P(VALUE, ds__comm_pack_args, size),
+    DS__COMM_P(VALUE, ds__comm_pack_args, narrow)
 };
 
 /* Bytes that a launch reads and writes. On a virtual clock they determine its duration. */
@@ -4309,7 +4354,7 @@ static ds_kernel_desc ds__comm_desc(int which) {
                                               reduce, ds__comm_reduce_args, ds__comm_cut_params),
         [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", image, complex, reduce,
                                            ds__comm_reduce_args, ds__comm_complex_params),
-        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", image, pack, pack,
+        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", image_pieces, pack, pack,
                                         ds__comm_pack_args, ds__comm_pack_params),
     };
 #undef DS__COMM_DESC
@@ -4831,7 +4876,8 @@ static ds_result ds__comm_reduce(ds_stream stream, ds__reduction reduction, void
 /* comm/pack.h - launch of the strided copy.
 
    ds__comm_pack copies elements of any size between any strides by a kernel, in stream order. It
-   chooses the widest possible element for the kernel before it launches.
+   chooses the widest possible element for the kernel before it launches, and prepares the factors by
+   which the device code finds indices without a division.
 
    Invariants: source and destination do not overlap. Dimensions beyond DS__COMM_DIMS, the
    outermost ones, cost one launch for each of their positions. If a stream handle is zero, the
@@ -4898,6 +4944,24 @@ static void ds__comm_pack_dims(ds__comm_pack_args *a, const ds__comm_shape *s, i
     }
 }
 
+/* Fills in the dimensions for the device code that does not divide, if there are less than 2^31
+   elements and the strides have 32 bits. The divisor d has the shift s = ceil(log2 d) and the
+   factor 2^32 (2^s - d) / d + 1. */
+static void ds__comm_pack_narrow(ds__comm_pack_args *a) {
+    a->narrow = a->elements >> 31 == 0;
+    for (uint32_t k = 0; k < a->ndim && a->narrow; k++) {
+        ds__comm_narrow_dim *n = &a->dims.narrow[k ? a->ndim - k : 0];
+        uint64_t d = a->dims.size[k];
+        n->size = (uint32_t)d;
+        n->shift = d > 1 ? 64 - (uint32_t)__builtin_clzll(d - 1) : 0;
+        n->magic = (uint32_t)(((((uint64_t)1 << n->shift) - d) << 32) / d + 1);
+        n->dst = (int32_t)a->dims.dst[k];
+        n->src = (int32_t)a->dims.src[k];
+        if (n->dst != a->dims.dst[k] || n->src != a->dims.src[k])
+            a->narrow = 0;
+    }
+}
+
 /* Copies in stream order on the stream's device. Strides may have any value and elements any size.
    If a graph replaces one of the addresses later, the new address must have the same distance to a
    multiple of 16. */
@@ -4917,6 +4981,7 @@ static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
     for (int i = 0; i < outer; i++)
         launches *= s.size[i];
     ds__comm_pack_dims(&a, &s, outer);
+    ds__comm_pack_narrow(&a);
     for (uint64_t n = 0; n < launches && r == DS_OK; n++) {
         uint64_t rest = n;
         a.dst = dst;

@@ -479,12 +479,62 @@ KERNEL(ds__comm_complex)
 
 /* ---- copies between tensors of any strides: an element a thread ---- */
 
+/* The element whose place is known: 4 and 16 bytes are tested first. */
+DEVICE void copy_element(char *to, const char *from, uint32_t size) {
+    if (size & 12) {
+        if (size & 4)
+            *(uint32_t *)to = *(const uint32_t *)from;
+        else
+            *(uint64_t *)to = *(const uint64_t *)from;
+    } else if (size & 16) {
+        *(pair8 *)to = *(const pair8 *)from;
+    } else if (size & 2) {
+        *(uint16_t *)to = *(const uint16_t *)from;
+    } else {
+        *(uint8_t *)to = *(const uint8_t *)from;
+    }
+}
+
+/* The element's index in a dimension, times the strides; returns its number in the others. */
+DEVICE uint32_t take_index(uint32_t number, const ds__comm_narrow_dim *dim, char **to,
+                           const char **from) {
+    uint32_t above = (uint32_t)((uint64_t)number * dim->magic >> 32);
+    above = (above + number) >> dim->shift;
+    int32_t index = (int32_t)(number - above * dim->size);
+    *to += (int64_t)index * dim->dst;
+    *from += (int64_t)index * dim->src;
+    return above;
+}
+
+/* narrow: dims.narrow is there, by which an element's indices are found without a division. Three
+   dimensions are the most frequent, so their code has no loop. */
 KERNEL(ds__comm_pack)
 
-(char *dst, const char *src, ds__comm_dims dims, uint64_t elements, uint32_t ndim, uint32_t size) {
-    uint64_t step = (uint64_t)BLOCK_COUNT * THREADS;
+(char *dst, const char *src, ds__comm_dims dims, uint64_t elements, uint32_t ndim, uint32_t size,
+ uint32_t narrow) {
+    uint64_t step = (uint64_t)BLOCK_COUNT * THREADS,
+             i = (uint64_t)BLOCK_INDEX * THREADS + THREAD_INDEX;
+    if (narrow) {
 #pragma nounroll
-    for (uint64_t i = (uint64_t)BLOCK_INDEX * THREADS + THREAD_INDEX; i < elements; i += step) {
+        for (uint32_t n = (uint32_t)i; n < (uint32_t)elements; n += (uint32_t)step) {
+            uint32_t number = n;
+            char *to = dst;
+            const char *from = src;
+            if (ndim > 1)
+                number = take_index(number, &dims.narrow[1], &to, &from);
+            if (ndim > 2)
+                number = take_index(number, &dims.narrow[2], &to, &from);
+#pragma nounroll
+            for (uint32_t k = 3; k < ndim; k++)
+                number = take_index(number, &dims.narrow[k], &to, &from);
+            to += (int64_t)(int32_t)number * dims.narrow[0].dst;
+            from += (int64_t)(int32_t)number * dims.narrow[0].src;
+            copy_element(to, from, size);
+        }
+        return;
+    }
+#pragma nounroll
+    for (; i < elements; i += step) {
         uint64_t rest = i;
         char *to = dst;
         const char *from = src;
@@ -498,15 +548,6 @@ KERNEL(ds__comm_pack)
         }
         to += (int64_t)rest * dims.dst[0];
         from += (int64_t)rest * dims.src[0];
-        if (size == 1)
-            *(uint8_t *)to = *(const uint8_t *)from;
-        else if (size == 2)
-            *(uint16_t *)to = *(const uint16_t *)from;
-        else if (size == 4)
-            *(uint32_t *)to = *(const uint32_t *)from;
-        else if (size == 8)
-            *(uint64_t *)to = *(const uint64_t *)from;
-        else
-            *(pair8 *)to = *(const pair8 *)from;
+        copy_element(to, from, size);
     }
 }

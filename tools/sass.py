@@ -53,8 +53,8 @@ CASES = {
         reduction("bf16, sum of 2 inputs", also=[{r"FADD ": 16, r"V?IADD3?\b.* 0x7fff\b": 8}]),
     ],
     "ds__comm_pack": [
-        ("f32, 3 dimensions", 8, [{S4: 1, L4: 1, r"MUFU\.RCP": 2}]),
-        ("16 bytes, 3 dimensions", 32, [{S16: 1, L16: 1, r"MUFU\.RCP": 2}]),
+        ("f32, 3 dimensions", 8, [{S4: 1, L4: 1, r"MUFU\.RCP": 2}, {S4: 1, L4: 1, r"IMAD\.HI\.U32": 2}]),
+        ("16 bytes, 3 dimensions", 32, [{S16: 1, L16: 1, r"MUFU\.RCP": 2}, {S16: 1, L16: 1, r"IMAD\.HI\.U32": 2}]),
     ],
     "ds__rng_uniform32": [fill("f32", {S4: 4}, {S16: 1})],
     "ds__rng_uniform": [fill("f16 or bf16", {U16: 4}, {S8: 1})],

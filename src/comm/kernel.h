@@ -74,9 +74,10 @@ static const ds_param ds__comm_divide_params[] = {
     DS__COMM_P(VALUE, ds__comm_divide_args, divisor)
 };
 static const ds_param ds__comm_pack_params[] = {
-    DS__COMM_P(WRITE, ds__comm_pack_args, dst),  DS__COMM_P(READ, ds__comm_pack_args, src),
-    DS__COMM_P(VALUE, ds__comm_pack_args, dims), DS__COMM_P(VALUE, ds__comm_pack_args, elements),
-    DS__COMM_P(VALUE, ds__comm_pack_args, ndim), DS__COMM_P(VALUE, ds__comm_pack_args, size)
+    DS__COMM_P(WRITE, ds__comm_pack_args, dst),   DS__COMM_P(READ, ds__comm_pack_args, src),
+    DS__COMM_P(VALUE, ds__comm_pack_args, dims),  DS__COMM_P(VALUE, ds__comm_pack_args, elements),
+    DS__COMM_P(VALUE, ds__comm_pack_args, ndim),  DS__COMM_P(VALUE, ds__comm_pack_args, size),
+    DS__COMM_P(VALUE, ds__comm_pack_args, narrow)
 };
 
 /* Bytes that a launch reads and writes. On a virtual clock they determine its duration. */
@@ -129,7 +130,7 @@ static ds_kernel_desc ds__comm_desc(int which) {
                                               reduce, ds__comm_reduce_args, ds__comm_cut_params),
         [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", image, complex, reduce,
                                            ds__comm_reduce_args, ds__comm_complex_params),
-        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", image, pack, pack,
+        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", image_pieces, pack, pack,
                                         ds__comm_pack_args, ds__comm_pack_params),
     };
 #undef DS__COMM_DESC

@@ -67,8 +67,9 @@ typedef struct ds__comm_pack_args {
     const char *src;
     ds__comm_dims dims;
     uint64_t elements;
-    uint32_t ndim; /* 1 to DS__COMM_DIMS */
-    uint32_t size; /* bytes of an element: 1, 2, 4, 8 or 16 */
+    uint32_t ndim;   /* 1 to DS__COMM_DIMS */
+    uint32_t size;   /* bytes of an element: 1, 2, 4, 8 or 16 */
+    uint32_t narrow; /* 1: ds__comm_pack_narrow has filled in dims.narrow */
 } ds__comm_pack_args;
 
 /* by kind */

@@ -1,7 +1,8 @@
 /* comm/pack.h - launch of the strided copy.
 
    ds__comm_pack copies elements of any size between any strides by a kernel, in stream order. It
-   chooses the widest possible element for the kernel before it launches.
+   chooses the widest possible element for the kernel before it launches, and prepares the factors by
+   which the device code finds indices without a division.
 
    Invariants: source and destination do not overlap. Dimensions beyond DS__COMM_DIMS, the
    outermost ones, cost one launch for each of their positions. If a stream handle is zero, the
@@ -75,6 +76,24 @@ static void ds__comm_pack_dims(ds__comm_pack_args *a, const ds__comm_shape *s, i
     }
 }
 
+/* Fills in the dimensions for the device code that does not divide, if there are less than 2^31
+   elements and the strides have 32 bits. The divisor d has the shift s = ceil(log2 d) and the
+   factor 2^32 (2^s - d) / d + 1. */
+static void ds__comm_pack_narrow(ds__comm_pack_args *a) {
+    a->narrow = a->elements >> 31 == 0;
+    for (uint32_t k = 0; k < a->ndim && a->narrow; k++) {
+        ds__comm_narrow_dim *n = &a->dims.narrow[k ? a->ndim - k : 0];
+        uint64_t d = a->dims.size[k];
+        n->size = (uint32_t)d;
+        n->shift = d > 1 ? 64 - (uint32_t)__builtin_clzll(d - 1) : 0;
+        n->magic = (uint32_t)(((((uint64_t)1 << n->shift) - d) << 32) / d + 1);
+        n->dst = (int32_t)a->dims.dst[k];
+        n->src = (int32_t)a->dims.src[k];
+        if (n->dst != a->dims.dst[k] || n->src != a->dims.src[k])
+            a->narrow = 0;
+    }
+}
+
 /* Copies in stream order on the stream's device. Strides may have any value and elements any size.
    If a graph replaces one of the addresses later, the new address must have the same distance to a
    multiple of 16. */
@@ -94,6 +113,7 @@ static ds_result ds__comm_pack(ds_stream stream, void *dst, const void *src,
     for (int i = 0; i < outer; i++)
         launches *= s.size[i];
     ds__comm_pack_dims(&a, &s, outer);
+    ds__comm_pack_narrow(&a);
     for (uint64_t n = 0; n < launches && r == DS_OK; n++) {
         uint64_t rest = n;
         a.dst = dst;

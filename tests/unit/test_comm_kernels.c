@@ -912,6 +912,10 @@ static void test_copies_of_any_strides(void **unused) {
         p.dst = (char *)want.data;
         pack_plainly(&p);
         p.dst = (char *)dst.data;
+        ds__comm_pack_narrow(&p);
+        assert_true(p.narrow);
+        if (round % 4 == 0)
+            p.narrow = 0;
         items = (size_t)(p.elements * p.size / DS__COMM_ITEM + 1);
         assert_int_equal(ds__comm_pack_items(0, items, &p), 0);
         assert_memory_equal(dst.data, want.data, dst_bytes);
@@ -922,7 +926,7 @@ static void test_copies_of_any_strides(void **unused) {
         host_blocks = 2;
         for (host_block = 0; host_block < 2; host_block++)
             for (host_thread = 0; host_thread < THREADS; host_thread++)
-                host_ds__comm_pack(p.dst, p.src, p.dims, p.elements, p.ndim, p.size);
+                host_ds__comm_pack(p.dst, p.src, p.dims, p.elements, p.ndim, p.size, p.narrow);
         assert_memory_equal(dst.data, want.data, dst_bytes);
         memset(dst.data, 0xa5, dst_bytes);
         memory m = { { { dst.data, dst_bytes, 1 }, { src.data, src_bytes, 0 } }, 2 };
@@ -930,6 +934,56 @@ static void test_copies_of_any_strides(void **unused) {
         assert_memory_equal(dst.data, want.data, dst_bytes);
         free(src.block), free(dst.block), free(want.block);
     }
+}
+
+/* The factor and the shift divide every number below 2^31 exactly. Numbers next to a multiple show
+   an error first. */
+static void test_a_product_divides_indices_exactly(void **unused) {
+    (void)unused;
+    for (int round = 0; round < 20000; round++) {
+        ds__comm_pack_args p = { .elements = 0x7fffffff, .ndim = 2, .size = 1 };
+        uint32_t d =
+            round < 300 ? (uint32_t)round + 1 : (uint32_t)next_random() >> (1 + round % 31);
+        if (round % 5 == 0 && round >= 300)
+            d = (1u << (1 + round % 30)) + (uint32_t)(round / 5 % 3) - 1;
+        d += d == 0;
+        p.dims.size[0] = p.elements / d;
+        p.dims.size[1] = d;
+        ds__comm_pack_narrow(&p);
+        assert_true(p.narrow);
+        const ds__comm_narrow_dim *n = &p.dims.narrow[1];
+        for (int i = 0; i < 20; i++) {
+            uint32_t x = i ? (uint32_t)next_random() >> 1 : 0x7fffffffu;
+            if (i % 4)
+                x = x / d * d + (i % 4 == 1 ? 0 : i % 4 == 2 ? d - 1 : d / 2);
+            x &= 0x7fffffffu;
+            uint32_t q = ((uint32_t)((uint64_t)x * n->magic >> 32) + x) >> n->shift;
+            if (q != x / d)
+                fail_msg("%u / %u: %u instead of %u", x, d, q, x / d);
+        }
+    }
+}
+
+/* Copies of 2^31 elements or with strides of 2^31 bytes are divided with 64 bits. */
+static void test_large_copies_are_not_narrow(void **unused) {
+    (void)unused;
+    ds__comm_pack_args p = { .elements = (uint64_t)1 << 31, .ndim = 2, .size = 1 };
+    p.dims.size[0] = (uint64_t)1 << 30;
+    p.dims.size[1] = 2;
+    ds__comm_pack_narrow(&p);
+    assert_false(p.narrow);
+    p.elements = 4, p.dims.size[0] = 2;
+    p.dims.dst[0] = -(int64_t)0x80000000;
+    p.dims.src[1] = 0x7fffffff;
+    ds__comm_pack_narrow(&p);
+    assert_true(p.narrow);
+    p.dims.src[1]++;
+    ds__comm_pack_narrow(&p);
+    assert_false(p.narrow);
+    p.dims.src[1] = 0;
+    p.dims.dst[0]--;
+    ds__comm_pack_narrow(&p);
+    assert_false(p.narrow);
 }
 
 /* Very short rows, and columns that are so far apart that the rows are copied by tiles; with a
@@ -1183,6 +1237,8 @@ int main(void) {
         cmocka_unit_test(test_items_and_stores_around_the_caches),
         cmocka_unit_test(test_how_a_thread_computes_is_not_seen),
         cmocka_unit_test(test_copies_of_any_strides),
+        cmocka_unit_test(test_a_product_divides_indices_exactly),
+        cmocka_unit_test(test_large_copies_are_not_narrow),
         cmocka_unit_test(test_copies_by_columns_and_by_tiles),
         cmocka_unit_test(test_items_of_a_copy),
         cmocka_unit_test(test_what_cannot_be_reduced_is_refused),
