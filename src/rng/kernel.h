@@ -98,11 +98,11 @@ static const struct {
     [DS__RNG_STATE] =
         DS__RNG_FORM("state of a generator", "state", state_items, state, ds__ptx_rng_state, NULL),
     [DS__RNG_UNIFORM32] =
-        DS__RNG_FORM("uniform numbers", "uniform32", items, uniform32, ds__ptx_rng_uniform32, NULL),
+        DS__RNG_FORM("uniform numbers", "uniform32", items, uniform32, NULL, ds__ptx_rng_uniform32),
     [DS__RNG_UNIFORMS] =
-        DS__RNG_FORM("uniform numbers", "uniform", items, uniform, ds__ptx_rng_uniform, NULL),
+        DS__RNG_FORM("uniform numbers", "uniform", items, uniform, NULL, ds__ptx_rng_uniform),
     [DS__RNG_UNIFORM64] =
-        DS__RNG_FORM("uniform numbers", "uniform64", items, f64, ds__ptx_rng_uniform64, NULL),
+        DS__RNG_FORM("uniform numbers", "uniform64", items, f64, NULL, ds__ptx_rng_uniform64),
     [DS__RNG_NORMALS] =
         DS__RNG_FORM("normal numbers", "normal", items, normal, NULL, ds__ptx_rng_normal),
     [DS__RNG_NORMAL64] =
@@ -112,11 +112,11 @@ static const struct {
     [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items,
                                            exponential64, NULL, ds__ptx_rng_exponential64),
     [DS__RNG_ONE_WORD] =
-        DS__RNG_FORM("random integers", "integers", items, integer, ds__ptx_rng_integers, NULL),
-    [DS__RNG_TWO_WORDS] = DS__RNG_FORM("random integers", "wide_integers", items, integer,
-                                       ds__ptx_rng_wide_integers, NULL),
+        DS__RNG_FORM("random integers", "integers", items, integer, NULL, ds__ptx_rng_integers),
+    [DS__RNG_TWO_WORDS] = DS__RNG_FORM("random integers", "wide_integers", items, integer, NULL,
+                                       ds__ptx_rng_wide_integers),
     [DS__RNG_ONE_OR_ZERO] =
-        DS__RNG_FORM("Bernoulli numbers", "bernoulli", items, integer, ds__ptx_rng_bernoulli, NULL),
+        DS__RNG_FORM("Bernoulli numbers", "bernoulli", items, integer, NULL, ds__ptx_rng_bernoulli),
     [DS__RNG_ORDER] = DS__RNG_FORM("random permutation", "permutation", permutation_items, integer,
                                    NULL, ds__ptx_rng_permutation),
 #undef DS__RNG_FORM

@@ -20,6 +20,7 @@
 #define BLOCK_COUNT host_blocks
 static uint32_t host_thread, host_block, host_blocks;
 typedef uint32_t vector4 __attribute__((vector_size(16), may_alias));
+typedef uint64_t pair8 __attribute__((vector_size(16), may_alias));
 #pragma GCC diagnostic push
 #ifndef __clang__
 /* gcc 12, of a vector that is filled element by element */
