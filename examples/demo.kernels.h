@@ -48,6 +48,30 @@ DS_KERNEL_FN void count_byte(uint32_t *table, uint32_t byte, uint32_t thread, ui
     (void)ds_atomic_add_block_u32(&table[counter_of(byte, thread, turn)], 1);
 }
 
+#ifdef DEVSTREAM_KERNEL_DEVICE
+/* The counter's distance in bytes, byte * 4 * TABLES + lane, is a shift of the word and one logical
+   instruction. */
+DS_KERNEL_FN void count_at(uint32_t *table, uint32_t shifted, uint32_t lane) {
+    uint32_t distance = (shifted & 255 * 4 * TABLES) | lane;
+    (void)ds_atomic_add_block_u32((uint32_t *)((char *)table + distance), 1);
+}
+
+DS_KERNEL_FN void count_word(uint32_t *table, uint32_t word, uint32_t thread) {
+    uint32_t lane = thread % TABLES * 4;
+    count_at(table, word << 7, lane);
+    count_at(table, word >> 1, lane);
+    count_at(table, word >> 9, lane);
+    count_at(table, word >> 17, lane);
+}
+#else
+DS_KERNEL_FN void count_word(uint32_t *table, uint32_t word, uint32_t thread) {
+    count_byte(table, word & 255, thread, 0);
+    count_byte(table, word >> 8 & 255, thread, 1);
+    count_byte(table, word >> 16 & 255, thread, 2);
+    count_byte(table, word >> 24, thread, 3);
+}
+#endif
+
 /* Adds the counts to the results. */
 DS_BLOCK_KERNEL_1D(histogram, THREADS, DS_READ(uint32_t, data, size / 4),
                    DS_READ_WRITE(uint64_t, results, WORDS), DS_VALUE(uint64_t, size)) {
@@ -62,11 +86,7 @@ DS_BLOCK_KERNEL_1D(histogram, THREADS, DS_READ(uint32_t, data, size / 4),
         DS_THREADS {
             DS_UNROLL
             for (uint32_t k = 0; k < WORDS_EACH; k++) {
-                uint32_t word = data[tile / 4 + k * THREADS + DS_THREAD_X];
-                count_byte(table, word & 255, DS_THREAD_X, 0);
-                count_byte(table, word >> 8 & 255, DS_THREAD_X, 1);
-                count_byte(table, word >> 16 & 255, DS_THREAD_X, 2);
-                count_byte(table, word >> 24, DS_THREAD_X, 3);
+                count_word(table, data[tile / 4 + k * THREADS + DS_THREAD_X], DS_THREAD_X);
             }
         }
     }
