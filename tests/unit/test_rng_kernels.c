@@ -1,7 +1,7 @@
 /* The kernels of the generators, in all the forms that they have: vectors of 16, 32 and 64 bytes
-   on the CPU, as the program is built and with -O3 -march=native, and the device's source
-   compiled for the host. (The conformance suite compares their PTX, run by the interpreter, with
-   the CPU's form.) And what the numbers are worth: tests over 2^30 bytes. */
+   on the CPU, as the program is built and with -O3 -march=native, the device's source compiled for
+   the host, and its PTX run by the interpreter. And what the numbers are worth: tests over 2^30
+   bytes. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_rng.h"
 #include "rng/kernel_cpu.h"
@@ -28,6 +28,9 @@ typedef uint64_t pair8 __attribute__((vector_size(16), may_alias));
 #endif
 #include "../../kernels/rng.cu"
 #pragma GCC diagnostic pop
+
+#include "ptx_ranges.h" /* its type `range` would shadow parameters of the kernels */
+#include "standin/ptx.h"
 
 void native_rng_part(const ds__rng_args *args, uint64_t at, uint64_t end, int vector);
 int native_rng_permutation(size_t first, size_t count, const void *args);
@@ -77,12 +80,73 @@ static void run_host(const ds__rng_args *a, unsigned blocks) {
         }
 }
 
+static int form_of(const ds__rng_args *a) {
+    int wide = a->kind == DS__RNG_F64;
+    switch (a->what) {
+    case DS__RNG_UNIFORM:
+        if (a->kind == DS__RNG_F32 && a->stride == 1)
+            return DS__RNG_UNIFORM32;
+        return wide ? DS__RNG_UNIFORM64 : DS__RNG_UNIFORMS;
+    case DS__RNG_NORMAL:
+        return wide ? DS__RNG_NORMAL64 : DS__RNG_NORMALS;
+    case DS__RNG_EXPONENTIAL:
+        return wide ? DS__RNG_EXPONENTIAL64 : DS__RNG_EXPONENTIALS;
+    case DS__RNG_INTEGERS:
+        return DS__RNG_ONE_WORD;
+    case DS__RNG_WIDE_INTEGERS:
+        return DS__RNG_TWO_WORDS;
+    case DS__RNG_BERNOULLI:
+        return DS__RNG_ONE_OR_ZERO;
+    default:
+        return DS__RNG_ORDER;
+    }
+}
+
+static void *reach(void *user, uint64_t address, size_t size, int write) {
+    return ranges_reach(user, 2, address, size, write);
+}
+
+static ptx_module *modules[DS__RNG_KERNELS];
+
+/* Two blocks of 64 threads. Nothing but the elements may be written, and every access must lie on a
+   multiple of its size. */
+static void run_ptx(const ds__rng_args *a) {
+    char error[256] = "";
+    int which = form_of(a);
+    const void *params[DS_KERNEL_MAX_PARAMS];
+    range ranges[] = { { a->out, (size_t)a->count * ds__rng_size(a->kind), 1 },
+                       { a->state, a->state ? 16 : 0, 0 } };
+    ptx_launch launch = {
+        .grid = { 2, 1, 1 }, .block = { 64, 1, 1 }, .params = params, .memory = { reach, ranges }
+    };
+    if (!modules[which]) {
+        char *joined =
+            ds__rng_forms[which].pieces ? ds__ptx_join(ds__rng_forms[which].pieces) : NULL;
+        modules[which] = ptx_load(joined ? joined : ds__rng_forms[which].text, error, sizeof error);
+        ds__host_free(joined);
+    }
+    if (!modules[which])
+        fail_msg("%s", error);
+    const ptx_function *f = ptx_find(modules[which], ds__rng_forms[which].entry);
+    assert_non_null(f);
+    for (size_t i = 0; i < ds__rng_forms[which].count; i++)
+        params[i] = (const char *)a + ds__rng_forms[which].params[i].offset;
+    if (ptx_run(f, &launch, error, sizeof error) != PTX_OK)
+        fail_msg("%s: %s", ds__rng_forms[which].entry, error);
+}
+
 /* 0 to 2: vectors of 16, 32 and 64 bytes; 3 to 5: the same, native; 6, 7: the device's source,
-   with one block and with several. */
-enum { FORMS = 8 };
+   with one block and with several; 8: its PTX. */
+enum { FORMS = 9 };
 
 static int run_form(int form, const ds__rng_args *a) {
     int vector = 16 << form % 3;
+    if (form == 8) {
+        if (a->count > 300)
+            return 0;
+        run_ptx(a);
+        return 1;
+    }
     if (form < 6 && vector > ds__os_vector())
         return 0;
     if (form >= 6)
@@ -153,8 +217,9 @@ static void test_all_forms_give_the_same_bits(void **state) {
             for (a.low = 0; a.range > DS__RNG_FEW && (a.range - 1) >> a.low; a.low++) {
             }
         }
-        size_t size = ds__rng_size(a.kind), shift = 16 + size * pick(6),
-               bytes = (size_t)a.count * size;
+        /* half of them begin where blocks can be stored as a whole */
+        size_t size = ds__rng_size(a.kind), at = pick(2) ? a.before : pick(6),
+               shift = 16 + size * at, bytes = (size_t)a.count * size;
         for (int form = 0; form < FORMS; form++) {
             memset(buffers[form], 0xEE, 8 * MOST + 64);
             a.out = buffers[form] + shift;
@@ -174,6 +239,10 @@ static void test_all_forms_give_the_same_bits(void **state) {
     }
     for (int i = 0; i < FORMS; i++)
         free(buffers[i]);
+    for (int i = 0; i < DS__RNG_KERNELS; i++) {
+        ptx_unload(modules[i]);
+        modules[i] = NULL;
+    }
 }
 
 /* Fills so large that they go around the caches. */
