@@ -301,7 +301,7 @@ instructions >"$new/instructions"
     cat <<EOF
 # Device code
 
-With this page you can compare the registers and shared memory of devstream's kernels on each architecture.
+With this page you can compare the registers, shared memory and instructions of devstream's kernels on each architecture.
 ptxas $release assembled the kernels' PTX (ISA 5.0, written for sm_60 by clang 14). Registers are per thread, shared memory is
 per block, and the last column counts the bytes of spilled registers. \`tools/kernels.sh --assemble\` writes this page.
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Counts the instructions of the kernels' hot loops in the machine code of four architectures.
-    sass.py --ptxas PTXAS --disassembler NVDISASM MODULE.ptx...     writes "kernel case architecture count bytes" lines
+    sass.py --ptxas PTXAS --disassembler NVDISASM MODULE.ptx...     writes lines "kernel case architecture instructions bytes"
     sass.py --table BEFORE COUNTS                                   writes two files of such lines as a part of docs/kernels.md
-ptxas assembles the module and nvdisasm prints its machine code. A hot loop is the shortest closed walk through the
-control flow that executes given instructions given times (CASES): for example, one store of 16 bytes and 20 products
-of the generator. Each instruction of the walk counts once, also if its predicate is false. Calls are not walked
-through: they are slow paths of divisions and square roots. Accesses to global memory that a case does not name are not
-walked through either. So a count is exact for that path, and estimates are made from it only in the table."""
+ptxas assembles a module, and nvdisasm prints its machine code. The count of a case is the length of the shortest closed walk through the control
+flow that executes given instructions a given number of times (CASES): for example one store of 16 bytes and two loads.
+- Every instruction of the walk counts once, also if its predicate is false.
+- The walk makes no calls, which are the slow paths of divisions and square roots, and no accesses to global memory that the case does not name.
+- A case must name enough instructions; otherwise the walk leaves out a part of the work.
+tools/sass-before.txt has the counts of an older commit. The comment in its first line names the commit."""
 import argparse
 import re
 import subprocess
@@ -27,45 +28,48 @@ PHILOX = r"LOP3\.LUT.* 0x96,"  # exclusive or of three words: 19 times in a bloc
 S4, S8, S16, U8, U16 = r"STG\.E ", r"STG\.E\.64 ", r"STG\.E\.128 ", r"STG\.E\.U8 ", r"STG\.E\.U16 "
 L4, L16 = r"LDG\.E(\.CONSTANT)? ", r"LDG\.E\.128(\.CONSTANT)? "
 WIDEN = r"HADD2\.F32 "
+RCP = r"MUFU\.RCP"
 NARROW = r"F2FP?\.F16\.F32"
 
 
-def fill(case, *stores, **more):
-    """A fill: a block of words, by any of the stores."""
-    size = {S4: 4, S8: 8, S16: 16, U8: 1, U16: 2}
-    store, times = next(iter(stores[0].items()))
-    return case, size[store] * times, [{**s, PHILOX: 19, **more.get("also", {})} for s in stores]
+def fill(case, several, whole, also=None):
+    """A fill: a block of words, stored as several elements or as a whole."""
+    size = {S4: 4, S8: 8, U8: 1, U16: 2}
+    store, times = next(iter(several.items()))
+    return case, size[store] * times, [{**stores, PHILOX: 19, **(also or {})} for stores in (several, whole)]
 
 
-def reduction(case, **more):
-    return case, 48, [{S16: 1, L16: 2, **m} for m in more["also"]]
+def reduction(case, also):
+    return case, 48, [{S16: 1, L16: 2, **also}]
 
 
-# kernel: (case, bytes read and written per walk, what the walk executes, or one of several). The walk goes through the
-# first instruction.
+def copy(case, store, load, moved):
+    """An element of three dimensions: two divisions, or the upper halves of two products."""
+    return case, moved, [{store: 1, load: 1, RCP: 2}, {store: 1, load: 1, RCP: 0, r"IMAD\.HI\.U32": 2}]
+
+
+# kernel: [(case, bytes read and written per walk, [what the walk executes, or this, ...])]. The walk goes through the
+# first of these instructions; the shortest of several walks counts.
 CASES = {
-    "ds__comm_select": [reduction("maximum of 2 inputs", also=[{}])],
-    "ds__comm_integers": [reduction("sum of 2 inputs", also=[{}])],
-    "ds__comm_f32": [reduction("sum of 2 inputs", also=[{r"FADD ": 8}])],
-    "ds__comm_f64": [reduction("sum of 2 inputs", also=[{r"DADD ": 4}])],
+    "ds__comm_select": [reduction("maximum of 2 inputs", {})],
+    "ds__comm_integers": [reduction("sum of 2 inputs", {})],
+    "ds__comm_f32": [reduction("sum of 2 inputs", {r"FADD ": 8})],
+    "ds__comm_f64": [reduction("sum of 2 inputs", {r"DADD ": 4})],
     "ds__comm_halves": [
-        reduction("f16, sum of 2 inputs", also=[{WIDEN: 16, r"FADD ": 16, NARROW: 8}]),
-        reduction("bf16, sum of 2 inputs", also=[{r"FADD ": 16, r"V?IADD3?\b.* 0x7fff\b": 8}]),
+        reduction("f16, sum of 2 inputs", {WIDEN: 16, r"FADD ": 16, NARROW: 8}),
+        reduction("bf16, sum of 2 inputs", {r"FADD ": 16, r"V?IADD3?\b.* 0x7fff\b": 8}),
     ],
-    "ds__comm_pack": [
-        ("f32, 3 dimensions", 8, [{S4: 1, L4: 1, r"MUFU\.RCP": 2}, {S4: 1, L4: 1, r"IMAD\.HI\.U32": 2}]),
-        ("16 bytes, 3 dimensions", 32, [{S16: 1, L16: 1, r"MUFU\.RCP": 2}, {S16: 1, L16: 1, r"IMAD\.HI\.U32": 2}]),
-    ],
+    "ds__comm_pack": [copy("f32, 3 dimensions", S4, L4, 8), copy("16 bytes, 3 dimensions", S16, L16, 32)],
     "ds__rng_uniform32": [fill("f32", {S4: 4}, {S16: 1})],
     "ds__rng_uniform": [fill("f16 or bf16", {U16: 4}, {S8: 1})],
     "ds__rng_uniform64": [fill("f64", {S8: 2}, {S16: 1})],
     "ds__rng_normal": [
-        fill("f32", {S4: 4}, {S16: 1}, also={r"MUFU\.RSQ": 2}),
-        fill("f16 or bf16", {U16: 4}, {S8: 1}, also={r"MUFU\.RSQ": 2}),
+        fill("f32", {S4: 4}, {S16: 1}, {r"MUFU\.RSQ": 2}),
+        fill("f16 or bf16", {U16: 4}, {S8: 1}, {r"MUFU\.RSQ": 2}),
     ],
     "ds__rng_normal64": [fill("f64", {S8: 2}, {S16: 1})],
-    "ds__rng_exponential": [fill("f32", {S4: 4}, {S16: 1}, also={r"FCHK": 4, r".* 0\.07037683": 4})],
-    "ds__rng_exponential64": [fill("f64", {S8: 2}, {S16: 1}, also={r"MUFU\.RCP64H": 4})],
+    "ds__rng_exponential": [fill("f32", {S4: 4}, {S16: 1}, {r"FCHK": 4, r".* 0\.07037683": 4})],
+    "ds__rng_exponential64": [fill("f64", {S8: 2}, {S16: 1}, {r"MUFU\.RCP64H": 4})],
     "ds__rng_integers": [fill("u32", {S4: 4}, {S16: 1}), fill("u8", {U8: 4}, {S4: 1})],
     "ds__rng_wide_integers": [fill("u64", {S8: 2}, {S16: 1})],
     "ds__rng_bernoulli": [fill("u8", {U8: 4}, {S4: 1}), fill("u32", {S4: 4}, {S16: 1})],
@@ -217,24 +221,25 @@ def table(before, after):
 
 PAGE = """## Instructions per 16 bytes
 
-The table counts the SASS instructions of each kernel's hot loop, per thread and 16 bytes that the kernel reads and writes.
-Before the arrow is the count of {comment}; after it, the present one. `tools/sass.py` counts them along the shortest path through the loop that
-does the work of the case. Nothing here was measured on a GPU.
+The table has the SASS instructions of each kernel's hot loop, per thread and per 16 bytes that the kernel reads and writes.
+The number before an arrow is that of {comment}. `tools/sass.py` counts them along the shortest path through the loop that
+does the work of the case, with all operands aligned. ptxas puts NOPs behind float64 instructions for sm_120; they count, too.
+No GPU has run these kernels for this page.
 
 {rows}
 
 ## Estimated share of the memory's bandwidth
 
-A multiprocessor issues at most 4 instructions per cycle, each for 32 threads. If a kernel were limited only by this rate and by the memory, it would
-reach these shares of the memory's bandwidth. The estimate is an upper bound: latency, shared memory, and instructions with a lower
-rate (conversions, square roots, float64) are not in it. For float64 on an RTX 5090 it means nothing.
+The schedulers of a multiprocessor issue at most 4 instructions per cycle, each for 32 threads. The table has the share of the memory's
+bandwidth that a kernel could use if only the memory and this rate limited it. The estimate is an upper bound. It leaves out latency,
+atomic operations in shared memory, and the lower rate of some instructions: conversions, square roots, float64.
 
 {shares}
 
-Multiprocessors, boost clock and bandwidth are those of NVIDIA's data sheets and white papers; NVIDIA does not publish the clocks of H200 and B200,
-so theirs are those of public databases (hmc-tech.com). The last column is the number of instructions per 16 bytes up to which the estimate is 100 %.
+If a kernel has at most as many instructions per 16 bytes as the last column says, its estimate is 100 %. The numbers of the GPUs come from
+NVIDIA's data sheets and white papers. The clocks of H200 and B200 come from public databases (hmc-tech.com), since NVIDIA does not publish them.
 
-| GPU | architecture | multiprocessors | GHz | GB/s | instructions |
+| GPU | architecture | multiprocessors | boost clock, GHz | memory, GB/s | instructions |
 | --- | --- | ---: | ---: | ---: | ---: |
 {gpus}"""
 

@@ -91,7 +91,11 @@ program() { # cpu, suite, fault, or unit TEST, which has the library in it: buil
     local with="-DDEVSTREAM_CUDA -I$CUDA_HOME/include" object=$dir/cuda.o objects=("$built"/standin/*.o)
     if [ "$1" = cpu ]; then with='' object=$dir/cpu.o objects=(); fi
     case $1 in
-    unit) compile -std=gnu11 $with -Itests/support "tests/unit/$2.c" "${objects[@]}" -o "$dir/unit" -lcmocka -pthread -ldl -lm; return ;;
+    unit)
+        object=$built/native/${2#test_}.o # the CPU's forms, without the defect
+        [ ! -e "$object" ] || objects+=("$object")
+        compile -std=gnu11 $with -Itests/support "tests/unit/$2.c" "${objects[@]}" -o "$dir/unit" -lcmocka -pthread -ldl -lm
+        return ;;
     fault) objects+=("$built"/fault/objects/test_cuda.o) ;;
     *) tested "${2:-}" || return ;;
     esac
