@@ -51448,8 +51448,8 @@ static ds_result ds__comm_reduce(ds_stream stream, ds__reduction reduction, void
 /* comm/pack.h - launch of the strided copy.
 
    ds__comm_pack copies elements of any size between any strides by a kernel, in stream order. It
-   chooses the widest possible element for the kernel before it launches, and prepares the factors by
-   which the device code finds indices without a division.
+   chooses the widest possible element for the kernel before it launches. For device code, it also
+   prepares factors that take the place of divisions (ds__comm_pack_narrow).
 
    Invariants: source and destination do not overlap. Dimensions beyond DS__COMM_DIMS, the
    outermost ones, cost one launch for each of their positions. If a stream handle is zero, the
