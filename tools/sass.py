@@ -237,7 +237,8 @@ atomic operations in shared memory, and the lower rate of some instructions: con
 {shares}
 
 If a kernel has at most as many instructions per 16 bytes as the last column says, its estimate is 100 %. The numbers of the GPUs come from
-NVIDIA's data sheets and white papers. The clocks of H200 and B200 come from public databases (hmc-tech.com), since NVIDIA does not publish them.
+public pages, not from a measurement. A100: thundercompute.com and glennklockwood.com; H200 and B200: hmc-tech.com for multiprocessors and clock,
+ai-hpc.github.io (H200) and glennklockwood.com (B200) for the bandwidth; RTX 5090: Linux Format, May 2025. hmc-tech.com gives 7.7 TB/s for B200.
 
 | GPU | architecture | multiprocessors | boost clock, GHz | memory, GB/s | instructions |
 | --- | --- | ---: | ---: | ---: | ---: |
