@@ -333,7 +333,7 @@ DEVICE void narrow(uint32_t kind, uint32_t *x) {
         ds__comm_narrow_bf16_f32(x);
 }
 
-/* The low and the high half of a word as floats. */
+/* Makes two floats of the low and the high half of a word. */
 DEVICE void widen_pair(uint32_t kind, uint32_t word, uint32_t *x) {
     if (kind == DS__COMM_F16) {
         x[0] = word & 0xffff, x[1] = word >> 16;
@@ -351,15 +351,25 @@ DEVICE uint32_t narrow_pair(uint32_t kind, uint32_t low, uint32_t high) {
 }
 
 /* Adds or multiplies eight numbers, two in each word. */
-#define HALVES(KIND, OP)                          \
-    for (uint32_t j = 0; j < 4; j++) {            \
-        uint32_t x[2];                            \
-        widen_pair(KIND, v[j], x);                \
-        reals_step_f32(OP, &a[2 * j], &x[0]);     \
-        reals_step_f32(OP, &a[2 * j + 1], &x[1]); \
+DEVICE void halves_step(uint32_t kind, uint32_t op, uint32_t *a, const uint32_t *words) {
+    for (uint32_t j = 0; j < 4; j++) {
+        uint32_t x[2];
+        widen_pair(kind, words[j], x);
+        reals_step_f32(op, &a[2 * j], &x[0]);
+        reals_step_f32(op, &a[2 * j + 1], &x[1]);
     }
+}
 
-/* Eight sums a thread, in registers. The kind is tested once for an input. */
+DEVICE pair8 narrow_eight(uint32_t kind, const uint32_t *a) {
+    uint32_t words[4];
+    for (uint32_t j = 0; j < 4; j++)
+        words[j] = narrow_pair(kind, a[2 * j], a[2 * j + 1]);
+    pair8 v = { words[0] | (uint64_t)words[1] << 32, words[2] | (uint64_t)words[3] << 32 };
+    return v;
+}
+
+/* A thread keeps eight sums in registers. It tests the kind once per input: both calls of
+   halves_step have a constant kind. */
 KERNEL(ds__comm_halves)
 
 (char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor,
@@ -369,18 +379,16 @@ KERNEL(ds__comm_halves)
 #pragma nounroll
     for (; w.at < w.bytes; w.at += w.step) {
         uint32_t a[8] = { start, start, start, start, start, start, start, start };
-        vector4 r;
         uint32_t k = 0;
 #pragma nounroll
         do {
-            pair8 got = halves_get(in.at[k], &w);
-            uint32_t v[4] = { (uint32_t)got[0], (uint32_t)(got[0] >> 32), (uint32_t)got[1],
-                              (uint32_t)(got[1] >> 32) };
-            if (kind == DS__COMM_F16) {
-                HALVES(DS__COMM_F16, op)
-            } else {
-                HALVES(DS__COMM_BF16, op)
-            }
+            pair8 v = halves_get(in.at[k], &w);
+            uint32_t words[4] = { (uint32_t)v[0], (uint32_t)(v[0] >> 32), (uint32_t)v[1],
+                                  (uint32_t)(v[1] >> 32) };
+            if (kind == DS__COMM_F16)
+                halves_step(DS__COMM_F16, op, a, words);
+            else
+                halves_step(DS__COMM_BF16, op, a, words);
         } while (++k < inputs);
         if (divisor > 1) {
 #pragma nounroll
@@ -392,15 +400,12 @@ KERNEL(ds__comm_halves)
                 a[7] = first;
             }
         }
-        if (kind == DS__COMM_F16) {
-            for (uint32_t j = 0; j < 4; j++)
-                r[j] = narrow_pair(DS__COMM_F16, a[2 * j], a[2 * j + 1]);
-        } else {
-            for (uint32_t j = 0; j < 4; j++)
-                r[j] = narrow_pair(DS__COMM_BF16, a[2 * j], a[2 * j + 1]);
-        }
-        pair8 result = { r[0] | (uint64_t)r[1] << 32, r[2] | (uint64_t)r[3] << 32 };
-        halves_put(out, &w, result);
+        pair8 v;
+        if (kind == DS__COMM_F16)
+            v = narrow_eight(DS__COMM_F16, a);
+        else
+            v = narrow_eight(DS__COMM_BF16, a);
+        halves_put(out, &w, v);
     }
 }
 
@@ -479,7 +484,7 @@ KERNEL(ds__comm_complex)
 
 /* ---- copies between tensors of any strides: an element a thread ---- */
 
-/* The element whose place is known: 4 and 16 bytes are tested first. */
+/* Copies an element of 1, 2, 4, 8 or 16 bytes. Sizes of 4, 8 and 16 need the fewest tests. */
 DEVICE void copy_element(char *to, const char *from, uint32_t size) {
     if (size & 12) {
         if (size & 4)
@@ -495,7 +500,8 @@ DEVICE void copy_element(char *to, const char *from, uint32_t size) {
     }
 }
 
-/* The element's index in a dimension, times the strides; returns its number in the others. */
+/* Adds the strides times the index in a dimension to both addresses. Returns the element's number
+   in the dimensions outside of it. */
 DEVICE uint32_t take_index(uint32_t number, const ds__comm_narrow_dim *dim, char **to,
                            const char **from) {
     uint32_t above = (uint32_t)((uint64_t)number * dim->magic >> 32);
@@ -506,35 +512,42 @@ DEVICE uint32_t take_index(uint32_t number, const ds__comm_narrow_dim *dim, char
     return above;
 }
 
-/* narrow: dims.narrow is there, by which an element's indices are found without a division. Three
-   dimensions are the most frequent, so their code has no loop. */
+/* Copies fewer than 2^31 elements without a division. A launch has at most a block for each THREADS
+   elements, so i + step has 32 bits. Most copies have three dimensions or fewer, so the code for
+   these has no loop. */
+DEVICE void copy_narrow(char *dst, const char *src, const ds__comm_narrow_dim *dims,
+                        uint32_t elements, uint32_t ndim, uint32_t size) {
+    uint32_t step = BLOCK_COUNT * THREADS;
+#pragma nounroll
+    for (uint32_t i = BLOCK_INDEX * THREADS + THREAD_INDEX; i < elements; i += step) {
+        uint32_t number = i;
+        char *to = dst;
+        const char *from = src;
+        if (ndim > 1)
+            number = take_index(number, &dims[1], &to, &from);
+        if (ndim > 2)
+            number = take_index(number, &dims[2], &to, &from);
+#pragma nounroll
+        for (uint32_t k = 3; k < ndim; k++)
+            number = take_index(number, &dims[k], &to, &from);
+        to += (int64_t)(int32_t)number * dims[0].dst;
+        from += (int64_t)(int32_t)number * dims[0].src;
+        copy_element(to, from, size);
+    }
+}
+
+/* narrow: as in ds__comm_pack_args. */
 KERNEL(ds__comm_pack)
 
 (char *dst, const char *src, ds__comm_dims dims, uint64_t elements, uint32_t ndim, uint32_t size,
  uint32_t narrow) {
-    uint64_t step = (uint64_t)BLOCK_COUNT * THREADS,
-             i = (uint64_t)BLOCK_INDEX * THREADS + THREAD_INDEX;
     if (narrow) {
-#pragma nounroll
-        for (uint32_t n = (uint32_t)i; n < (uint32_t)elements; n += (uint32_t)step) {
-            uint32_t number = n;
-            char *to = dst;
-            const char *from = src;
-            if (ndim > 1)
-                number = take_index(number, &dims.narrow[1], &to, &from);
-            if (ndim > 2)
-                number = take_index(number, &dims.narrow[2], &to, &from);
-#pragma nounroll
-            for (uint32_t k = 3; k < ndim; k++)
-                number = take_index(number, &dims.narrow[k], &to, &from);
-            to += (int64_t)(int32_t)number * dims.narrow[0].dst;
-            from += (int64_t)(int32_t)number * dims.narrow[0].src;
-            copy_element(to, from, size);
-        }
+        copy_narrow(dst, src, dims.narrow, (uint32_t)elements, ndim, size);
         return;
     }
+    uint64_t step = (uint64_t)BLOCK_COUNT * THREADS;
 #pragma nounroll
-    for (; i < elements; i += step) {
+    for (uint64_t i = (uint64_t)BLOCK_INDEX * THREADS + THREAD_INDEX; i < elements; i += step) {
         uint64_t rest = i;
         char *to = dst;
         const char *from = src;

@@ -152,21 +152,16 @@ DEVICE uint32_t float_size(uint32_t kind) {
     return kind == DS__RNG_F32 ? 4 : 2;
 }
 
-/* Four integers of at most 32 bits. kind: DS__RNG_8 and so on, the logarithm of their bytes. */
-DEVICE void put_words(void *out, uint64_t e, uint64_t wholes, uint64_t count, uint32_t stride,
-                      vector4 v, uint32_t kind) {
-    if (e < wholes) {
-        char *p = (char *)out + (e << kind);
-        if (kind == DS__RNG_32)
-            *(vector4 *)p = v;
-        else if (kind == DS__RNG_8)
-            *(uint32_t *)p = (v[0] & 0xff) | (v[1] & 0xff) << 8 | (v[2] & 0xff) << 16 | v[3] << 24;
-        else
-            *(uint64_t *)p = join(v[0] & 0xffff, v[1], v[2] & 0xffff, v[3]);
-        return;
-    }
-    DS__RNG_ROLLED for (int32_t i = 0; i < 4; i++, e += stride, v[0] = v[1], v[1] = v[2],
-                                              v[2] = v[3]) put(out, e, count, v[0], kind);
+/* Stores a whole block of integers of at most 32 bits. kind: DS__RNG_8 and so on, the logarithm of
+   their bytes. */
+DEVICE void put_whole(void *out, uint64_t e, vector4 v, uint32_t kind) {
+    char *p = (char *)out + (e << kind);
+    if (kind == DS__RNG_32)
+        *(vector4 *)p = v;
+    else if (kind == DS__RNG_8)
+        *(uint32_t *)p = (v[0] & 0xff) | (v[1] & 0xff) << 8 | (v[2] & 0xff) << 16 | v[3] << 24;
+    else
+        *(uint64_t *)p = join(v[0] & 0xffff, v[1], v[2] & 0xffff, v[3]);
 }
 
 /* f32 by element. */
@@ -265,14 +260,14 @@ KERNEL(ds__rng_integers)(OPERANDS, uint64_t low, uint64_t range, uint32_t kind) 
             vector4 v;
             for (int32_t i = 0; i < 4; i++)
                 v[i] = (uint32_t)(low + ds__rng_below(x.w[i], range, 0));
-            put_words(out, e, wholes, count, 1, v, kind);
+            put_whole(out, e, v, kind);
         } else if (e < wholes) {
             DS__RNG_ROLLED for (int32_t i = 0; i < 2;
                                 i++, e += 2, x.w[0] = x.w[2], x.w[1] = x.w[3]) {
                 pair8 v;
                 v[0] = low + ds__rng_below(x.w[0], range, 0);
                 v[1] = low + ds__rng_below(x.w[1], range, 0);
-                put_pair(out, e, wholes + 2, count, 1, v);
+                *(pair8 *)((uint64_t *)out + e) = v;
             }
         } else {
             EACH_WORD put(out, e, count, low + ds__rng_below(x.w[0], range, stride > 1), kind);
@@ -302,7 +297,7 @@ KERNEL(ds__rng_bernoulli)(OPERANDS, uint64_t one, uint64_t below, uint32_t kind)
             vector4 v;
             for (int32_t i = 0; i < 4; i++)
                 v[i] = x.w[i] < below ? (uint32_t)one : 0;
-            put_words(out, e, wholes, count, 1, v, kind);
+            put_whole(out, e, v, kind);
         } else {
             EACH_WORD put(out, e, count, x.w[0] < below ? one : 0, kind);
         }

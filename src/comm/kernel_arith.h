@@ -52,9 +52,9 @@ typedef struct ds__comm_inputs {
     const void *at[DS__COMM_INPUTS];
 } ds__comm_inputs;
 
-/* A dimension with the divisor by which device code finds indices: for n < 2^31, n / size is
-   (n + (n magic >> 32)) >> shift (Granlund, Montgomery: Division by invariant integers using
-   multiplication, 1994). */
+/* A dimension with the factor and the shift that take the place of a division by its size. For
+   n < 2^31, n / size is (n + (n magic >> 32)) >> shift (Granlund, Montgomery: Division by invariant
+   integers using multiplication, 1994). */
 typedef struct ds__comm_narrow_dim {
     uint32_t magic, shift, size;
     int32_t dst, src;
@@ -64,7 +64,8 @@ typedef struct ds__comm_narrow_dim {
 typedef struct ds__comm_dims {
     uint64_t size[DS__COMM_DIMS];
     int64_t dst[DS__COMM_DIMS], src[DS__COMM_DIMS];
-    /* the same if ds__comm_pack_args.narrow is 1: the outermost, then from the innermost on */
+    /* the same, if ds__comm_pack_args.narrow is 1; the outermost, without factor and shift, then
+       the others from the innermost on */
     ds__comm_narrow_dim narrow[DS__COMM_DIMS];
 } ds__comm_dims;
 

@@ -76,21 +76,23 @@ static void ds__comm_pack_dims(ds__comm_pack_args *a, const ds__comm_shape *s, i
     }
 }
 
-/* Fills in the dimensions for the device code that does not divide, if there are less than 2^31
+/* Fills in dims.narrow for the device code that does not divide, if there are fewer than 2^31
    elements and the strides have 32 bits. The divisor d has the shift s = ceil(log2 d) and the
-   factor 2^32 (2^s - d) / d + 1. */
+   factor 2^32 (2^s - d) / d + 1. The outermost size is no divisor. */
 static void ds__comm_pack_narrow(ds__comm_pack_args *a) {
     a->narrow = a->elements >> 31 == 0;
     for (uint32_t k = 0; k < a->ndim && a->narrow; k++) {
         ds__comm_narrow_dim *n = &a->dims.narrow[k ? a->ndim - k : 0];
         uint64_t d = a->dims.size[k];
         n->size = (uint32_t)d;
-        n->shift = d > 1 ? 64 - (uint32_t)__builtin_clzll(d - 1) : 0;
-        n->magic = (uint32_t)(((((uint64_t)1 << n->shift) - d) << 32) / d + 1);
         n->dst = (int32_t)a->dims.dst[k];
         n->src = (int32_t)a->dims.src[k];
         if (n->dst != a->dims.dst[k] || n->src != a->dims.src[k])
             a->narrow = 0;
+        if (k == 0)
+            continue;
+        n->shift = d > 1 ? 64 - (uint32_t)__builtin_clzll(d - 1) : 0;
+        n->magic = (uint32_t)(((((uint64_t)1 << n->shift) - d) << 32) / d + 1);
     }
 }
 
