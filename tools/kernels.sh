@@ -4,7 +4,8 @@
 #     kernels.sh --check                changes nothing; fails when one of them is not what its source gives
 #     kernels.sh --assemble [--check]   assembles all of this PTX with ptxas for all architectures that it knows, and rewrites (or
 #                                       compares) docs/kernels.md; a spilled register is an error. The part of the page between
-#                                       marks needs nvdisasm, too (PATH, CUDA_HOME, NVDISASM); without it, the part stays as it is
+#                                       marks needs nvdisasm, too (NVDISASM, CUDA_HOME, PATH); without it, the part stays as it is
+#     kernels.sh --counts               writes the instructions of hot loops to the standard output, as tools/sass.py counts them
 # A kernel file, NAME.kernels.h, that includes NAME.ptx.h has its PTX there. tools/devstream-kernels compiles it.
 # A block lies between the lines
 #     /* >>device-code DIR/NAME.cu: written by make kernels */    and    /* <<device-code DIR/NAME.cu */
@@ -18,14 +19,16 @@ cd "$(dirname "$0")/.."
 clang=${KERNELS_CLANG:-clang-14}
 architectures="75 80 86 89 90 100 120"
 page=docs/kernels.md
-write=1 assemble=0
+write=1 assemble=0 counts=0
 for option in "$@"; do
     case $option in
     --check) write=0 ;;
     --assemble) assemble=1 ;;
-    *) sed -n '2,8s/^# *//p' "$0"; exit 1 ;;
+    --counts) assemble=1 counts=1 ;;
+    *) sed -n '2,9s/^# *//p' "$0"; exit 1 ;;
     esac
 done
+if [ $counts = 1 ]; then exec 3>&1 >&2; fi # only the counts go to the standard output
 new=$(mktemp -d)
 trap 'rm -rf "$new"' EXIT
 
@@ -200,7 +203,7 @@ for candidate in "${CUDA_HOME:+$CUDA_HOME/bin/ptxas}" "$(command -v ptxas || tru
 done
 [ -n "$ptxas" ] || missing "ptxas was not found (CUDA_HOME, PATH, /usr/local/cuda)"
 release=$("$ptxas" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
-known=
+known= wanted=$architectures
 for architecture in $architectures; do
     if "$ptxas" --help | grep -q "sm_$architecture\b"; then known="$known $architecture"; else echo "kernels: ptxas $release does not know sm_$architecture"; fi
 done
@@ -278,18 +281,28 @@ for file in $(blocks) $(kernel_files | sed 's/\.kernels\.h$/.ptx.h/'); do
     awk 'NR == FNR { source[$2] = $1; next } $1 in source { print source[$1], $0 }' "$new/list" "$new/found" >>"$new/all"
 done
 
-# Instructions of the hot loops, by the same ptxas.
+# Instructions of the hot loops, by the same ptxas. tools/sass.py needs the architectures of docs/kernels.md's estimates.
 disassembler=
 for candidate in "${NVDISASM:-}" "${CUDA_HOME:+$CUDA_HOME/bin/nvdisasm}" "$(command -v nvdisasm || true)" "$(dirname "$ptxas")/nvdisasm"; do
     if [ -z "$disassembler" ] && [ -x "$candidate" ]; then disassembler=$candidate; fi
 done
-instructions() {
-    if [ -z "$disassembler" ]; then
-        echo "kernels: nvdisasm was not found, so the instructions in $page are not counted" >&2
+if [ -z "$disassembler" ]; then
+    echo "kernels: the instructions of hot loops are not counted: nvdisasm was not found (NVDISASM, CUDA_HOME, PATH)" >&2
+elif [ "$architectures" != "$wanted" ]; then
+    echo "kernels: the instructions of hot loops are not counted: ptxas $release does not know all architectures" >&2
+else
+    python3 tools/sass.py --ptxas "$ptxas" --disassembler "$disassembler" "$new"/*.h.ptx >"$new/counts"
+fi
+if [ $counts = 1 ]; then
+    [ -e "$new/counts" ] || exit 1
+    LC_ALL=C sort -k 1,2 -k 3,3n "$new/counts" >&3
+    exit
+fi
+instructions() { # the part of the page
+    if [ ! -e "$new/counts" ]; then
         sed -n '/^<!-- >>instructions/,/^<!-- <<instructions/p' $page
         return
     fi
-    python3 tools/sass.py --ptxas "$ptxas" --disassembler "$disassembler" "$new"/*.h.ptx >"$new/counts" || return
     echo '<!-- >>instructions: written by tools/kernels.sh and tools/sass.py -->'
     python3 tools/sass.py --table tools/sass-before.txt "$new/counts" || return
     echo '<!-- <<instructions -->'

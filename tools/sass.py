@@ -1,27 +1,47 @@
 #!/usr/bin/env python3
-"""Counts the instructions of the kernels' hot loops in the machine code of four architectures.
-    sass.py --ptxas PTXAS --disassembler NVDISASM MODULE.ptx...     writes lines "kernel case architecture instructions bytes"
-    sass.py --table BEFORE COUNTS                                   writes two files of such lines as a part of docs/kernels.md
-ptxas assembles a module, and nvdisasm prints its machine code. The count of a case is the length of the shortest closed walk through the control
-flow that executes given instructions a given number of times (CASES): for example one store of 16 bytes and two loads.
+"""sass.py - counts the instructions of the kernels' hot loops in the machine code of four architectures.
+
+sass.py --ptxas PTXAS --disassembler NVDISASM MODULE.ptx...
+                                 writes lines "kernel case architecture instructions bytes"
+sass.py --table BEFORE COUNTS    writes two files of such lines as a part of docs/kernels.md
+
+tools/kernels.sh calls both. ptxas assembles a module, and nvdisasm prints its machine code. The
+count of a case is the length of the shortest closed walk through the control flow that executes
+given instructions a given number of times (CASES): for example one store of 16 bytes and two loads.
+
 - Every instruction of the walk counts once, also if its predicate is false.
-- The walk makes no calls, which are the slow paths of divisions and square roots, and no accesses to global memory that the case does not name.
+- The walk makes no calls. Calls are the slow paths of divisions and square roots.
+- The walk makes no accesses to global memory that the case does not name.
 - A case must name enough instructions; otherwise the walk leaves out a part of the work.
-tools/sass-before.txt has the counts of an older commit. The comment in its first line names the commit."""
+
+tools/sass-before.txt has the counts of an older commit. The comment in its first line names the
+commit, and docs/kernels.md describes how to write the file again.
+"""
 import argparse
 import re
 import subprocess
 import sys
 import tempfile
 
-# A GPU of each architecture: name, multiprocessors, GHz, GB/s.
+# A GPU of each architecture: name, multiprocessors, GHz, GB/s. SOURCES names the pages.
 GPUS = {
     80: ("A100 80GB SXM", 108, 1.41, 2039),
     90: ("H200 SXM", 132, 1.98, 4800),
     100: ("B200", 148, 1.98, 8000),
     120: ("RTX 5090", 170, 2.407, 1792),
 }
-# Each multiprocessor of these GPUs has 4 schedulers. A scheduler issues an instruction for 32 threads per cycle.
+SOURCES = {
+    80: "[1](https://www.techpowerup.com/gpu-specs/a100-sxm4-40-gb.c3506) (multiprocessors and clock, the same with 40 GB), "
+    "[2](https://glennklockwood.com/garden/processors/A100) (memory)",
+    90: "[1](https://ai-hpc.github.io/ai-hardware-engineer-roadmap/Phase%205%20-%20Advanced%20Topics%20and%20Specialization"
+    "/1.%20GPU%20Infrastructure/Nvidia%20GPU/HPC%20Setup/8x-H200-Training-Inference/01-Hardware-Architecture) (multiprocessors, memory), "
+    "[2](https://hmc-tech.com/gpu/nvidia-h100-vs-nvidia-h200-sxm-vs-nvidia-gb200) (clock)",
+    100: "[1](https://hmc-tech.com/gpus/nvidia-b200-vs-nvidia-b100) (multiprocessors, clock; memory 7.7 TB/s), "
+    "[2](https://glennklockwood.com/garden/processors/B200) (memory)",
+    120: "[1](https://pocketmags.com/linux-format-magazine/may-2025/articles/nvidia-geforce-rtx-5090)",
+}
+# A multiprocessor has 4 schedulers. A scheduler issues an instruction for 32 threads per cycle (CUDA C++ Programming Guide,
+# "Compute Capabilities", for 8.x, 9.0, 10.0 and 12.0).
 ISSUE = 4 * 32
 
 PHILOX = r"LOP3\.LUT.* 0x96,"  # exclusive or of three words: 19 times in a block of words, whose counter ends with 0
@@ -79,7 +99,7 @@ CASES = {
 
 
 class Code:
-    """The instructions of a kernel, and where each of them leads."""
+    """The instructions of a kernel. next has the indices of the possible successors of each one."""
 
     def __init__(self, lines):
         self.text, labels, targets = [], {}, []
@@ -110,7 +130,7 @@ class Code:
 
 
 def shortest(code, wanted):
-    """Returns the instructions of the shortest closed walk, or None."""
+    """Returns the number of instructions in the shortest closed walk, or None. wanted: {pattern: times}."""
     patterns = [re.compile(p) for p in wanted]
     times = tuple(wanted.values())
     which = []
@@ -147,6 +167,7 @@ def shortest(code, wanted):
 
 
 def kernels_of(sass):
+    """Returns {kernel: lines of its machine code}."""
     lines, name = {}, None
     for line in sass.splitlines():
         section = re.match(r"\s*\.section\s+\.text\.(\w+)", line)
@@ -215,33 +236,40 @@ def table(before, after):
         rows.append(f"| {kernel} | {case} | " + " | ".join(cells) + " |")
         cells = [both(lambda n, a=a: f"{share(a, n):.0%}", was.get(a), counts[a]) for a in GPUS]
         shares.append(f"| {kernel} | {case} | " + " | ".join(cells) + " |")
-    gpus = [f"| {name} | sm_{a} | {n} | {ghz} | {gbs} | {n * ghz * ISSUE * 16 / gbs:.0f} |" for a, (name, n, ghz, gbs) in GPUS.items()]
+    gpus = [
+        f"| {name} | sm_{a} | {n} | {ghz} | {gbs} | {n * ghz * ISSUE * 16 / gbs:.0f} | {SOURCES[a]} |"
+        for a, (name, n, ghz, gbs) in GPUS.items()
+    ]
     print(PAGE.format(comment=comment, rows="\n".join(rows), shares="\n".join(shares), gpus="\n".join(gpus)))
 
 
 PAGE = """## Instructions per 16 bytes
 
 The table has the SASS instructions of each kernel's hot loop, per thread and per 16 bytes that the kernel reads and writes.
-The number before an arrow is that of {comment}. `tools/sass.py` counts them along the shortest path through the loop that
-does the work of the case, with all operands aligned. ptxas puts NOPs behind float64 instructions for sm_120; they count, too.
-No GPU has run these kernels for this page.
+`tools/sass.py` counts along the shortest path through the loop that does the work of the case, with all operands aligned.
+ptxas puts NOPs behind float64 instructions for sm_120; the NOPs count, too. No GPU has run these kernels for this page.
+`tools/kernels.sh --counts` prints the counts. The script needs nvdisasm, for example of the package `nvidia-cuda-nvdisasm` on PyPI:
+`NVDISASM=PATH tools/kernels.sh --counts`.
+
+The number before an arrow is that of {comment}. To count again, copy `tools/kernels.sh` and `tools/sass.py` into a checkout
+of that commit and run the same command. `tools/sass-before.txt` has its output.
 
 {rows}
 
 ## Estimated share of the memory's bandwidth
 
-The schedulers of a multiprocessor issue at most 4 instructions per cycle, each for 32 threads. The table has the share of the memory's
-bandwidth that a kernel could use if only the memory and this rate limited it. The estimate is an upper bound. It leaves out latency,
-atomic operations in shared memory, and the lower rate of some instructions: conversions, square roots, float64.
+The schedulers of a multiprocessor issue at most 4 instructions per cycle, each for 32 threads (CUDA C++ Programming Guide, "Compute
+Capabilities"). The table has the share of the memory's bandwidth that a kernel could use if only the memory and this rate limited it.
+The estimate is an upper bound. It leaves out latency, atomic operations in shared memory, and the lower rate of some instructions:
+conversions, square roots, float64.
 
 {shares}
 
-If a kernel has at most as many instructions per 16 bytes as the last column says, its estimate is 100 %. The numbers of the GPUs come from
-public pages, not from a measurement. A100: thundercompute.com and glennklockwood.com; H200 and B200: hmc-tech.com for multiprocessors and clock,
-ai-hpc.github.io (H200) and glennklockwood.com (B200) for the bandwidth; RTX 5090: Linux Format, May 2025. hmc-tech.com gives 7.7 TB/s for B200.
+The limit of a GPU is multiprocessors × GHz × 4 × 32 × 16 bytes / GB/s. If a kernel has at most this number of instructions per 16 bytes,
+its estimate is 100 %. The numbers of the GPUs come from the public pages in the last column, not from a measurement.
 
-| GPU | architecture | multiprocessors | boost clock, GHz | memory, GB/s | instructions |
-| --- | --- | ---: | ---: | ---: | ---: |
+| GPU | architecture | multiprocessors | boost clock, GHz | memory, GB/s | limit, instructions | pages |
+| --- | --- | ---: | ---: | ---: | ---: | --- |
 {gpus}"""
 
 
@@ -258,4 +286,5 @@ def main():
         count(given.ptxas, given.disassembler, given.files)
 
 
-main()
+if __name__ == "__main__":
+    main()
