@@ -49,19 +49,20 @@ DS_KERNEL_FN void count_byte(uint32_t *table, uint32_t byte, uint32_t thread, ui
 }
 
 #ifdef DEVSTREAM_KERNEL_DEVICE
-/* The counter's distance in bytes, byte * 4 * TABLES + lane, is a shift of the word and one logical
-   instruction. */
-DS_KERNEL_FN void count_at(uint32_t *table, uint32_t shifted, uint32_t lane) {
-    uint32_t distance = (shifted & 255 * 4 * TABLES) | lane;
+/* The same counter as counter_of, but its distance in bytes is computed by a shift of the word and
+   one logical instruction. shifted: has the byte at bit 7, which multiplies it by 4 * TABLES.
+   lane_bytes: 4 * lane. */
+DS_KERNEL_FN void count_at(uint32_t *table, uint32_t shifted, uint32_t lane_bytes) {
+    uint32_t distance = (shifted & 255 * 4 * TABLES) | lane_bytes;
     (void)ds_atomic_add_block_u32((uint32_t *)((char *)table + distance), 1);
 }
 
 DS_KERNEL_FN void count_word(uint32_t *table, uint32_t word, uint32_t thread) {
-    uint32_t lane = thread % TABLES * 4;
-    count_at(table, word << 7, lane);
-    count_at(table, word >> 1, lane);
-    count_at(table, word >> 9, lane);
-    count_at(table, word >> 17, lane);
+    uint32_t lane_bytes = thread % TABLES * 4;
+    count_at(table, word << 7, lane_bytes);
+    count_at(table, word >> 1, lane_bytes);
+    count_at(table, word >> 9, lane_bytes);
+    count_at(table, word >> 17, lane_bytes);
 }
 #else
 DS_KERNEL_FN void count_word(uint32_t *table, uint32_t word, uint32_t thread) {

@@ -1,4 +1,4 @@
-/* Written by devstream-kernels from demo.kernels.h, check sum 1017111683-7536. Do not edit. */
+/* Written by devstream-kernels from demo.kernels.h, check sum 95616301-7681. Do not edit. */
 #if !defined(DEVSTREAM_PTX_demo) && !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DEVSTREAM_PTX_demo
 #define DS_PTX_histogram , demo__ptx
