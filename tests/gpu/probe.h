@@ -8,8 +8,7 @@
 #define PROBE_H
 
 #define _GNU_SOURCE
-#include <cuda.h>
-#include <cuda_runtime_api.h>
+#include "../support/cuda_headers.h"
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>

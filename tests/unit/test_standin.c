@@ -13,8 +13,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <cuda.h>
-#include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -25,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cuda_headers.h"
 #include "standin/standin.h"
 
 #define OK(call) assert_int_equal((int)(call), 0)

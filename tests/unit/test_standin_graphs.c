@@ -10,8 +10,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <cuda.h>
-#include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -22,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cuda_headers.h"
 #include "standin/standin.h"
 
 /* ---- what the tests use ---- */

@@ -12,8 +12,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <cuda.h>
-#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cuda_headers.h"
 #include "standin/standin.h"
 
 #define OK(call) assert_int_equal((int)(call), 0)
@@ -107,7 +106,7 @@ static CUmemGenericAllocationHandle memory(int device, size_t size) {
 }
 
 static CUresult allow(CUdeviceptr at, size_t size, int device, CUmemAccess_flags flags) {
-    CUmemAccessDesc desc = { { CU_MEM_LOCATION_TYPE_DEVICE, device }, flags };
+    CUmemAccessDesc desc = { { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device }, flags };
     return set_access(at, size, &desc, 1);
 }
 
@@ -250,7 +249,7 @@ static void test_mapped_memory_cannot_be_touched_before_access_is_set(void) {
     CUdeviceptr at = reserved(PAGE);
     CUmemGenericAllocationHandle handle = memory(0, PAGE);
     unsigned long long flags = 77;
-    CUmemLocation here = { CU_MEM_LOCATION_TYPE_DEVICE, 0 };
+    CUmemLocation here = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0 };
     OK(map(at, PAGE, 0, handle, 0));
     OK(get_access(&flags, &here, at));
     assert_int_equal(flags, CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -281,8 +280,8 @@ static void test_a_kernel_that_touches_memory_without_access_fails(void) {
 static void test_access_is_set_for_whole_mappings_of_reachable_devices(void) {
     CUdeviceptr at = reserved(4 * PAGE);
     CUmemAccessDesc both[2] = {
-        { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
-        { { CU_MEM_LOCATION_TYPE_DEVICE, 1 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE }
+        { { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
+        { { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE }
     };
     mapped(at, 2 * PAGE, 0);
     CODE(CUDA_ERROR_INVALID_VALUE, allow(at, PAGE, 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));

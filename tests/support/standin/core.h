@@ -10,10 +10,10 @@
 #endif
 /* names.c alone has functions whose names depend on this. */
 #undef CUDA_API_PER_THREAD_DEFAULT_STREAM
+#include "../cuda_headers.h"
 #include "internal.h"
 #include "ptx.h"
 
-#include <cuda.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
