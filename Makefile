@@ -94,7 +94,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -148,14 +148,18 @@ else
 	    env DS_TEST_DRIVER=cuda $(TEST_ENV) STANDIN_$$set $(call collectives,$(B)/conformance-standin) || exit 1; done
 endif
 
-# As a user has it: linked with libcudart, whose place the stand-in takes at run time; and the binary that starts without a driver.
-conformance-linked: linked-shared linked-static ## the same, with a shared cudart; and without a driver, with the static one
+# As a user has it: linked with libcudart, whose place the stand-in takes at run time; the binary that starts without a driver; and one
+# that finds the stand-in at run time.
+conformance-linked: linked-shared linked-static linked-dlopen ## the same, with a shared cudart; without a driver, with the static one; and with a cudart that is loaded
 linked-shared linked-static: cmocka $(PLUGINS) $(ON_CUDA)
+linked-dlopen: cmocka $(PLUGINS) $(if $(CUDA_HOME),$(B)/conformance-dlopen $(B)/lib/$(CUDART))
 ifneq ($(CUDA_HOME),)
 linked-shared:
 	@echo "== shared library, stand-in" && DS_TEST_DRIVER=cuda $(TEST_ENV) LD_LIBRARY_PATH=$(B)/lib $(call suite,$(B)/conformance-shared)
 linked-static:
 	@echo "== cudart_static, no driver" && DS_TEST_DRIVER=cpu $(TEST_ENV) $(call suite,$(B)/conformance-static)
+linked-dlopen:
+	@echo "== cudart loaded at run time, stand-in" && DS_TEST_DRIVER=cuda $(TEST_ENV) DEVSTREAM_CUDART=$(abspath $(B)/lib) $(call suite,$(B)/conformance-dlopen)
 endif
 
 unit: cmocka $(UNIT) ## only the unit tests
@@ -369,6 +373,13 @@ $(B)/nvml.so: tests/support/nvml.c $(B)/flags
 $(B)/nvml-old.so: tests/support/nvml.c $(B)/flags
 	$(COMPILE) -std=gnu11 -DOLD -fPIC -shared $< -o $@ $(LDFLAGS)
 
+# Libraries with the names of cudart's functions, for the search of cudart at run time.
+CUDART_FAKES := $(patsubst %,$(B)/cudart-%.so,11 12 13 lacks)
+$(B)/cudart-%.so: tests/support/cudart.c $(B)/flags
+	$(COMPILE) -std=gnu11 -DMAJOR=$(subst lacks,12 -DLACKS,$*) -fPIC -shared $< -o $@ $(LDFLAGS) \
+	    -Wl,-soname,libcudart.so.$(subst 11,11.0,$(subst lacks,12,$*))
+$(B)/unit/test_cudart_load: | $(CUDART_FAKES)
+
 # A tool that NVTX loads.
 $(B)/nvtx.so: tests/support/nvtx.c $(B)/flags
 	$(COMPILE) -std=gnu11 $(CUDA_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -pthread
@@ -377,6 +388,11 @@ $(B)/unit/test_nvtx: | $(B)/nvtx.so
 $(B)/cuda/devstream.o: src/devstream.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=c11 $(CUDA_FLAGS) -c $< -o $@
+
+# Without CUDA's headers: cudart is found and loaded at run time.
+$(B)/dlopen/devstream.o: src/devstream.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=c11 -DDEVSTREAM_CUDA_DLOPEN -c $< -o $@
 
 $(B)/standin/%.o: tests/support/standin/%.c $(B)/flags
 	@mkdir -p $(@D)
@@ -402,6 +418,9 @@ $(B)/conformance-shared: $(CONFORMANCE) $(B)/cuda/devstream.o
 
 $(B)/conformance-static: $(CONFORMANCE) $(B)/cuda/devstream.o
 	$(LINK) $^ -o $@ -lcmocka -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
+
+$(B)/conformance-dlopen: $(CONFORMANCE) $(B)/dlopen/devstream.o
+	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
 
 $(B)/fuzz-api: $(FUZZ_API) $(B)/devstream.o
 	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm

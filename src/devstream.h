@@ -145,6 +145,10 @@ extern "C" {
 #define DSDEF DS__HIDDEN
 #endif
 
+#if defined(DEVSTREAM_CUDA_DLOPEN) && !defined(DEVSTREAM_CUDA)
+#define DEVSTREAM_CUDA
+#endif
+
 #include "os/os.h"
 
 #include "base/thread_block.h"

@@ -47,8 +47,12 @@
 #endif
 
 #ifdef DEVSTREAM_CUDA
+#include "../cuda/cudart_types.h"
+#include "../cuda/cudart.h"
+#include "../cuda/version.h"
 #include "../cuda/types.h"
 #include "../cuda/call.h"
+#include "../cuda/cudart_load.h"
 #include "../cuda/device.h"
 #include "../cuda/nvml.h"
 #include "../cuda/stream.h"

@@ -106,7 +106,8 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_sc
         snprintf(where, sizeof where, " on cuda:%d", device);
     return ds__fail(
         ds__cuda_map(code), "%s%s returned %d (%s: %s)%s", call, where, code,
-        cudaGetErrorName((cudaError_t)code), cudaGetErrorString((cudaError_t)code),
+        DS__CUDART(cudaGetErrorName)((cudaError_t)code),
+        DS__CUDART(cudaGetErrorString)((cudaError_t)code),
         ds__cuda_is_sticky(code)
             ? ": earlier work on the device failed, and only a new process can use it again"
             : "");
@@ -117,14 +118,14 @@ static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
     scope->device = device;
     scope->pushed = 0;
     scope->capture = 0;
-    scope->pending = cudaPeekAtLastError();
+    scope->pending = DS__CUDART(cudaPeekAtLastError)();
 }
 
 /* Takes the error of a call from the thread, unless an error was pending before the scope. Returns
    the code. */
 static inline cudaError_t ds__cuda_clear(const ds__cuda_scope *scope, cudaError_t code) {
     if (DS__UNLIKELY(code != cudaSuccess) && scope->pending == cudaSuccess)
-        (void)cudaGetLastError();
+        (void)DS__CUDART(cudaGetLastError)();
     return code;
 }
 
@@ -133,7 +134,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_
                                                                  cudaError_t code,
                                                                  const char *call) {
     if (scope->pending == cudaSuccess)
-        (void)cudaGetLastError();
+        (void)DS__CUDART(cudaGetLastError)();
     return ds__cuda_fail(scope, call, (int)code);
 }
 
@@ -145,8 +146,10 @@ static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t 
 /* Every call of cudart in a scope is one of these two. DS__RT returns a result; a failure is
    cleared, mapped and reported with the function and the device of the scope. DS__RT_CODE clears
    the error and returns the code: for clean-up, and for calls whose failure has a meaning. */
-#define DS__RT(scope, function, arguments) ds__cuda_check(&(scope), function arguments, #function)
-#define DS__RT_CODE(scope, function, arguments) ds__cuda_clear(&(scope), function arguments)
+#define DS__RT(scope, function, arguments) \
+    ds__cuda_check(&(scope), DS__CUDART(function) arguments, #function)
+#define DS__RT_CODE(scope, function, arguments) \
+    ds__cuda_clear(&(scope), DS__CUDART(function) arguments)
 
 /* Relaxes the thread's capture mode around calls of devstream's own that an open capture of any
    thread could forbid or be invalidated by: module loading, pinned buffers, peer access. Returns 1

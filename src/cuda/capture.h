@@ -55,18 +55,14 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     if (!c->into) {
         code = DS__RT_CODE(*scope, cudaStreamBeginCapture, (s->handle, mode));
     } else {
-#if CUDART_VERSION >= 12030
         const ds__cuda_graph *g = c->body->native;
+        if (ds__cudart_version() < 12030)
+            return ds__fail(DS_ERR_UNSUPPORTED,
+                            "capture into an existing graph needs cudart 12.3; this one is %d.%d",
+                            ds__cudart_version() / 1000, ds__cudart_version() % 1000 / 10);
         call = "cudaStreamBeginCaptureToGraph";
-        code = DS__RT_CODE(*scope, cudaStreamBeginCaptureToGraph,
-                           (s->handle, g->graph, after, NULL, count, mode));
-#else
-        (void)after;
-        (void)count;
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "capture into an existing graph needs CUDA 12.3; this build has %d.%d",
-                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-#endif
+        code =
+            ds__cuda_clear(scope, ds__cudart_capture_into(s->handle, g->graph, after, count, mode));
     }
     return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_begin_refused(scope, s, code, call);
 }

@@ -36,23 +36,8 @@ typedef struct ds__cuda_look {
 static cudaError_t ds__cuda_get_info(const ds__cuda_scope *scope, cudaStream_t stream,
                                      ds__cuda_look *out) {
     memset(out, 0, sizeof *out);
-#if CUDART_VERSION >= 13000
-    const cudaGraphEdgeData *edges;
-    return DS__RT_CODE(
-        *scope, cudaStreamGetCaptureInfo,
-        (stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count));
-#elif CUDART_VERSION >= 12030
-    const cudaGraphEdgeData *edges;
-    return DS__RT_CODE(
-        *scope, cudaStreamGetCaptureInfo_v3,
-        (stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count));
-#elif CUDART_VERSION >= 12000
-    return DS__RT_CODE(*scope, cudaStreamGetCaptureInfo,
-                       (stream, &out->status, &out->id, &out->graph, &out->after, &out->count));
-#else
-    return DS__RT_CODE(*scope, cudaStreamGetCaptureInfo_v2,
-                       (stream, &out->status, &out->id, &out->graph, &out->after, &out->count));
-#endif
+    return ds__cuda_clear(scope, ds__cudart_capture_info(stream, &out->status, &out->id,
+                                                         &out->graph, &out->after, &out->count));
 }
 
 /* The same, and reports a failure. */

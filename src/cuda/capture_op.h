@@ -230,12 +230,8 @@ static ds_result ds__cuda_resolve_all(ds__op *op) {
 static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                     cudaGraphNode_t *after, size_t count, int set) {
     unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
-#if CUDART_VERSION >= 13000
-    return DS__RT(*scope, cudaStreamUpdateCaptureDependencies,
-                  (s->handle, after, NULL, count, flags));
-#else
-    return DS__RT(*scope, cudaStreamUpdateCaptureDependencies, (s->handle, after, count, flags));
-#endif
+    return ds__cuda_check(scope, ds__cudart_capture_after(s->handle, after, count, flags),
+                          "cudaStreamUpdateCaptureDependencies");
 }
 
 /* Captures an operation on memory of another device, on a stream of that device that joins the

@@ -18,26 +18,7 @@
 
 #include "types.h"
 #include "call.h"
-
-/* Finds an entry point of the driver library in the version of CUDA 11.8. */
-static cudaError_t ds__cuda_entry_point(const ds__cuda_scope *scope, const char *name, void **out) {
-#if CUDART_VERSION >= 12000
-    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    cudaError_t code = DS__RT_CODE(*scope, cudaGetDriverEntryPointByVersion,
-                                   (name, out, 11080, cudaEnableLegacyStream, &found));
-#else
-    cudaError_t code =
-        DS__RT_CODE(*scope, cudaGetDriverEntryPoint, (name, out, cudaEnableLegacyStream, &found));
-#endif
-    if (code == cudaSuccess && found != cudaDriverEntryPointSuccess)
-        *out = NULL;
-#else
-    cudaError_t code =
-        DS__RT_CODE(*scope, cudaGetDriverEntryPoint, (name, out, cudaEnableLegacyStream));
-#endif
-    return code == cudaSuccess && !*out ? cudaErrorSymbolNotFound : code;
-}
+#include "cudart_load.h"
 
 /* Fills in all entry points of ds__cuda, or none. *call: the one that was not found. */
 static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const char **call) {
@@ -48,10 +29,10 @@ static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        cudaError_t code = ds__cuda_entry_point(scope, names[i], &found[i]);
+        cudaError_t code = ds__cuda_clear(scope, ds__cudart_entry_point(names[i], &found[i]));
         *call = names[i];
-        if (code != cudaSuccess)
-            return code;
+        if (code != cudaSuccess || !found[i])
+            return code == cudaSuccess ? cudaErrorSymbolNotFound : code;
     }
     int i = 0;
 #define DS__CUDA_TAKE(function, parameters) \
@@ -61,19 +42,19 @@ static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const
     return cudaSuccess;
 }
 
-/* Finds devices and entry points. Creates no context, so that a process that only asks for devices
-   takes no memory of a GPU. */
-static void ds__cuda_probe(ds_backend_info *out) {
+/* Finds devices and entry points of the cudart in use. Returns the code of a failed call. */
+static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
     int count = 0;
     int runtime = 0;
     int driver = 0;
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, -1);
     const char *call = "cudaGetDeviceCount";
+    const char *library = ds__cudart_name();
     cudaError_t code = DS__RT_CODE(scope, cudaGetDeviceCount, (&count));
     if (code == cudaSuccess && count == 0) {
         snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device");
-        return;
+        return code;
     }
     if (code == cudaSuccess) {
         call = "cudaRuntimeGetVersion";
@@ -86,17 +67,31 @@ static void ds__cuda_probe(ds_backend_info *out) {
     if (code == cudaSuccess)
         code = ds__cuda_find_entry_points(&scope, &call);
     if (code != cudaSuccess) {
-        snprintf(out->reason, sizeof out->reason, "not taken: %s returned %d (%s: %s)", call,
-                 (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
-        return;
+        snprintf(out->reason, sizeof out->reason, "not taken: %s%s%s returned %d (%s: %s)", call,
+                 *library ? " of " : "", library, (int)code, DS__CUDART(cudaGetErrorName)(code),
+                 DS__CUDART(cudaGetErrorString)(code));
+        return code;
     }
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;
     out->device_count = ds__cuda.devices = count;
-    snprintf(out->reason, sizeof out->reason, "taken: %d device%s, driver %d.%d, runtime %d.%d",
+    snprintf(out->reason, sizeof out->reason, "taken: %d device%s, driver %d.%d, runtime %d.%d%s%s",
              count, count > 1 ? "s" : "", driver / 1000, driver % 1000 / 10, runtime / 1000,
-             runtime % 1000 / 10);
+             runtime % 1000 / 10, *library ? ", " : "", library);
+    return code;
+}
+
+/* Finds devices and entry points, and cudart if the program loads it. Creates no context, so that a
+   process that only asks for devices takes no memory of a GPU. */
+static void ds__cuda_probe(ds_backend_info *out) {
+    ds__cudart_search search = { 0, 0 };
+    cudaError_t code = cudaErrorInsufficientDriver;
+    while (code == cudaErrorInsufficientDriver &&
+           ds__cudart_load(&search, out->reason, sizeof out->reason))
+        code = ds__cuda_probe_devices(out);
+    if (!out->available)
+        ds__cudart_drop();
 }
 
 static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, int *out) {
@@ -135,12 +130,16 @@ static const char *ds__cuda_architectures(void) {
 }
 
 static ds_result ds__cuda_device_properties(int device, ds_device_properties *out) {
-    struct cudaDeviceProp prop;
     ds__cuda_scope scope;
+    ds_result r;
     memset(out, 0, sizeof *out);
     ds__cuda_anywhere(&scope, device);
-    /* only for properties that no attribute has */
-    ds_result r = DS__RT(scope, cudaGetDeviceProperties, (&prop, device));
+    /* cudaGetDeviceProperties reads all attributes, and its struct differs by version */
+    DS__DR(scope, r, cuDeviceGetName, (out->name, (int)sizeof out->name, device));
+    if (r == DS_OK)
+        DS__DR(scope, r, cuDeviceGetUuid, (out->uuid, device));
+    if (r == DS_OK)
+        DS__DR(scope, r, cuDeviceTotalMem, (&out->total_memory, device));
     if (r == DS_OK)
         r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
     if (r == DS_OK)
@@ -149,15 +148,11 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
         r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
     if (r == DS_OK)
         r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
-    if (r < 0) {
+    if (r == DS_OK)
+        out->multiprocessors = ds__cuda.multiprocessors[device];
+    else
         memset(out, 0, sizeof *out);
-        return r;
-    }
-    snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, prop.name);
-    memcpy(out->uuid, &prop.uuid, sizeof out->uuid);
-    out->total_memory = prop.totalGlobalMem;
-    out->multiprocessors = ds__cuda.multiprocessors[device];
-    return DS_OK;
+    return r;
 }
 
 /* Finds out whether NVLink connects two devices: only over NVLink are all atomic operations on the

@@ -18,6 +18,7 @@
 
 #include "types.h"
 #include "call.h"
+#include "cudart_load.h"
 #include "device.h"
 #include "nvml.h"
 #include "stream.h"

@@ -133,7 +133,7 @@ static ds_result ds__cuda_import_result(const ds__cuda_scope *scope, cudaError_t
     return ds__fail(DS_ERR_ILLEGAL_STATE,
                     "%s returned %d (%s): the handle was probably exported by this process; use "
                     "the exported event",
-                    call, (int)code, cudaGetErrorName(code));
+                    call, (int)code, DS__CUDART(cudaGetErrorName)(code));
 }
 
 static ds_result ds__cuda_event_export(void *event, unsigned char *out) {

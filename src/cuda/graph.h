@@ -26,11 +26,8 @@
 static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph,
                                   const cudaGraphNode_t *from, const cudaGraphNode_t *to,
                                   size_t count) {
-#if CUDART_VERSION >= 13000
-    return DS__RT(*scope, cudaGraphAddDependencies, (graph, from, to, NULL, count));
-#else
-    return DS__RT(*scope, cudaGraphAddDependencies, (graph, from, to, count));
-#endif
+    return ds__cuda_check(scope, ds__cudart_connect(graph, from, to, count),
+                          "cudaGraphAddDependencies");
 }
 
 /* Frees the native part of a graph. */

@@ -127,18 +127,10 @@ typedef struct ds__cuda_mismatch {
 /* Updates an executable by CUDA. */
 static ds_result ds__cuda_take_over(const ds__cuda_scope *scope, cudaGraphExec_t exec,
                                     cudaGraph_t graph, ds__cuda_mismatch *out) {
-#if CUDART_VERSION >= 12000
-    cudaGraphExecUpdateResultInfo info;
-    memset(&info, 0, sizeof info);
-    ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, &info));
-    out->reason = (ds_graph_update_reason)info.result;
-    out->node = info.errorNode;
-#else
-    enum cudaGraphExecUpdateResult result = cudaGraphExecUpdateSuccess;
-    out->node = NULL;
-    ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, &out->node, &result));
-    out->reason = (ds_graph_update_reason)result;
-#endif
+    int reason = 0;
+    ds_result r = ds__cuda_check(scope, ds__cudart_update(exec, graph, &reason, &out->node),
+                                 "cudaGraphExecUpdate");
+    out->reason = (ds_graph_update_reason)reason;
     if (r == DS_OK)
         out->reason = DS_GRAPH_UPDATE_SUCCESS;
     else if (!out->reason || out->reason > DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED)

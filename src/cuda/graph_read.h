@@ -36,32 +36,16 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
                                     cudaGraphNode_t **out, size_t *count) {
     *count = 0;
     *out = NULL;
-#if CUDART_VERSION >= 13000
-    ds_result r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, NULL, NULL, count));
-#else
-    ds_result r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, NULL, count));
-#endif
+    ds_result r = ds__cuda_check(scope, ds__cudart_dependencies(node, NULL, NULL, count),
+                                 "cudaGraphNodeGetDependencies");
     if (r < 0 || !*count)
         return r;
-#if CUDART_VERSION >= 12030
     /* edges that other libraries captured may have data */
-    size_t size = sizeof(cudaGraphNode_t) + sizeof(cudaGraphEdgeData);
-#else
-    size_t size = sizeof(cudaGraphNode_t);
-#endif
-    *out = ds__host_alloc(*count * size);
+    *out = ds__host_alloc(*count * (sizeof(cudaGraphNode_t) + DS__CUDART_EDGE));
     if (!*out)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
-#if CUDART_VERSION >= 13000
-    r = DS__RT(*scope, cudaGraphNodeGetDependencies,
-               (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
-#elif CUDART_VERSION >= 12030
-    r = DS__RT(*scope, cudaGraphNodeGetDependencies_v2,
-               (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
-#else
-    r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, *out, count));
-#endif
-    return r;
+    return ds__cuda_check(scope, ds__cudart_dependencies(node, *out, *out + *count, count),
+                          "cudaGraphNodeGetDependencies");
 }
 
 /* Reads the dependencies of a node into the shadow graph. */

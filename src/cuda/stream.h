@@ -262,20 +262,14 @@ static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
 
 /* Refuses a native stream of another device, if the driver can tell the device of a stream. */
 static ds_result ds__cuda_check_device(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
-#if CUDART_VERSION >= 12080
     int on = s->device;
-    cudaError_t code = DS__RT_CODE(*scope, cudaStreamGetDevice, (s->handle, &on));
+    cudaError_t code = ds__cuda_clear(scope, ds__cudart_stream_device(s->handle, &on));
     if (code == cudaErrorCallRequiresNewerDriver)
         return DS_OK;
     if (code == cudaSuccess && on != s->device)
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d",
                         (void *)s->handle, on, s->device);
     return ds__cuda_check(scope, code, "cudaStreamGetDevice");
-#else
-    (void)scope;
-    (void)s;
-    return DS_OK;
-#endif
 }
 
 /* Makes an object for a native stream of the program. own: the object is its owner. */

@@ -1,8 +1,9 @@
 /* cuda/types.h - types and state of the CUDA driver.
 
    Declares the driver's objects for streams, events, host functions, modules and staging buffers,
-   and its global state (ds__cuda). Includes the header of cudart and lists the entry points of the
-   driver library (DS__CUDA_ENTRY_POINTS). Needs neither libcuda nor cuda.h.
+   and its global state (ds__cuda). Lists the entry points of the driver library
+   (DS__CUDA_ENTRY_POINTS); cudart.h and version.h have the functions of cudart. Needs neither
+   libcuda nor cuda.h.
 
    Policy:
    1. cudart does streams, events, copies and memory. The driver library does contexts, kernel
@@ -38,23 +39,7 @@
 
 #include "../api/memory.h"
 #include "../base/operation.h"
-
-#if defined(__has_include)
-#if !__has_include(<cuda_runtime_api.h>)
-#error "DEVSTREAM_CUDA needs cudart's headers: add -I with the folder of cuda_runtime_api.h"
-#endif
-#endif
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"
-#endif
-#include <cuda_runtime_api.h>
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-#if CUDART_VERSION < 11080
-#error "devstream needs cudart 11.8 or newer"
-#endif
+#include "version.h"
 
 /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; older drivers do not read the last two fields. */
 typedef struct ds__cuda_kernel_params {
@@ -105,6 +90,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     X(cuStreamQuery, (cudaStream_t stream)) \
     X(cuEventQuery, (cudaEvent_t event)) \
     X(cuDeviceGetAttribute, (int *value, int attribute, int device)) \
+    X(cuDeviceGetName, (char *out, int size, int device)) \
+    X(cuDeviceGetUuid, (unsigned char *out, int device)) \
+    X(cuDeviceTotalMem, (size_t *out, int device)) \
     X(cuMemGetAllocationGranularity, (size_t *out, const ds__cuda_memory *memory, int option)) \
     X(cuMemAddressReserve, \
       (unsigned long long *out, size_t size, size_t alignment, unsigned long long hint, \

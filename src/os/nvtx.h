@@ -4,7 +4,8 @@
    DEVSTREAM_NO_NVTX is not defined. Else the functions do nothing.
 
    Invariants: a domain is what ds__nvtx_domain_create returned, or NULL for the default one.
-   Names of streams and devices are passed on if DEVSTREAM_CUDA is defined.
+   Names of streams and devices are passed on if DEVSTREAM_CUDA is defined, with
+   DEVSTREAM_CUDA_DLOPEN only if the program includes CUDA's headers.
    Locks: ds__nvtx.lock is held while NVTX is initialised, which replaces its functions.
    Threads: any. */
 #ifndef DS__OS_NVTX_H
@@ -26,7 +27,8 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 #include <nvtx3/nvToolsExt.h>
-#if defined(DEVSTREAM_CUDA) && __has_include(<nvtx3/nvToolsExtCudaRt.h>) && __has_include(<cuda.h>)
+#if defined(DEVSTREAM_CUDA) && (!defined(DEVSTREAM_CUDA_DLOPEN) || defined(CUDART_VERSION)) && \
+    __has_include(<nvtx3/nvToolsExtCudaRt.h>) && __has_include(<cuda.h>)
 #include <nvtx3/nvToolsExtCudaRt.h>
 #define DS__NVTX_CUDA 1
 #endif

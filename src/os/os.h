@@ -25,6 +25,7 @@
 
 #include "cgroup.h"
 #include "device_code.h"
+#include "library.h"
 #include "linux.h"
 #include "lock.h"
 #include "nvtx.h"

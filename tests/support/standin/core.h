@@ -427,6 +427,9 @@ typedef struct device {
 /* clang-format off */
 #define DRIVER_MEMORY(X) \
     X(cuDeviceGetAttribute, 2000) \
+    X(cuDeviceGetName, 2000) \
+    X(cuDeviceGetUuid, 9020) \
+    X(cuDeviceTotalMem, 3020) \
     X(cuMemAddressReserve, 10020) \
     X(cuMemAddressFree, 10020) \
     X(cuMemCreate, 10020) \
@@ -646,6 +649,9 @@ int si_supports(int device, int which);         /* of the attributes: virtual me
 void si_memory_counts(size_t *reservations, size_t *handles, size_t *freed);
 
 CUresult si_cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice device);
+CUresult si_cuDeviceGetName(char *out, int size, CUdevice device);
+CUresult si_cuDeviceGetUuid(CUuuid *out, CUdevice device);
+CUresult si_cuDeviceTotalMem(size_t *out, CUdevice device);
 CUresult si_cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint,
                                 unsigned long long flags);
 CUresult si_cuMemAddressFree(CUdeviceptr at, size_t size);

@@ -16,6 +16,8 @@
 #include "core.h"
 #include "standin.h"
 
+#include <stdio.h>
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -68,6 +70,37 @@ CUresult si_cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice in
     if (!is_device(index))
         return CUDA_ERROR_INVALID_DEVICE;
     *out = si_attribute(index, (int)which);
+    return CUDA_SUCCESS;
+}
+
+CUresult si_cuDeviceGetName(char *out, int size, CUdevice index) {
+    ENTER_DRIVER(cuDeviceGetName);
+    if (!out || size <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(index))
+        return CUDA_ERROR_INVALID_DEVICE;
+    snprintf(out, (size_t)size, "Stand-in GPU %d", index);
+    return CUDA_SUCCESS;
+}
+
+CUresult si_cuDeviceGetUuid(CUuuid *out, CUdevice index) {
+    ENTER_DRIVER(cuDeviceGetUuid);
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(index))
+        return CUDA_ERROR_INVALID_DEVICE;
+    for (int i = 0; i < 16; i++)
+        out->bytes[i] = (char)(0x10 * index + i);
+    return CUDA_SUCCESS;
+}
+
+CUresult si_cuDeviceTotalMem(size_t *out, CUdevice index) {
+    ENTER_DRIVER(cuDeviceTotalMem);
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(index))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *out = si_config.memory;
     return CUDA_SUCCESS;
 }
 
