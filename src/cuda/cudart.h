@@ -1,9 +1,9 @@
 /* cuda/cudart.h - the functions of cudart, linked or loaded.
 
-   Includes the header of cudart, or declares its functions as a table of pointers (ds__cudart) if
-   the program loads cudart at run time (DS__CUDART_LOADED). Every other room names a function of
-   cudart as the argument of DS__CUDART, or of DS__RT and DS__RT_CODE, and is the same in both
-   forms.
+   Declares the functions as a table of pointers (ds__cudart) if the program loads cudart at run
+   time (DS__CUDART_LOADED); otherwise the header of cudart has declared them. Every other room
+   names a function of cudart as the argument of DS__CUDART, or of DS__RT and DS__RT_CODE, and is
+   the same in both forms.
 
    Policy: DS__CUDART_FUNCTIONS lists functions that have one form in all versions; version.h has
    those whose form or name differs. A loaded cudart is called by the names without _ptsz, so the
@@ -14,28 +14,6 @@
    Threads: any. The table is written during initialisation only. */
 #ifndef DS__CUDA_CUDART_H
 #define DS__CUDA_CUDART_H
-
-#include "../os/library.h"
-
-#if defined(__has_include)
-#if !DS__CUDART_LOADED && !__has_include(<cuda_runtime_api.h>)
-#error "DEVSTREAM_CUDA needs -I with cuda_runtime_api.h; DEVSTREAM_CUDA_DLOPEN needs no header"
-#endif
-#endif
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"
-#endif
-/* in a program that loads cudart, only where it has included a part of the headers itself */
-#if !DS__CUDART_LOADED || defined(__DRIVER_TYPES_H__)
-#include <cuda_runtime_api.h>
-#endif
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-#if defined(CUDART_VERSION) && CUDART_VERSION < 11080
-#error "devstream needs cudart 11.8 or newer"
-#endif
 
 #include "cudart_types.h"
 

@@ -14,8 +14,8 @@
    4. A program that includes CUDA's headers loads only the same major version, because structs
       differ between major versions.
 
-   Invariants: either all functions of a version are set, or none is changed. A library of which a
-   function was called is never closed, since cudart may have threads.
+   Invariants: either all functions of a version are set, or none is changed. A library is never
+   closed, since cudart may have threads and the program may have its handles.
    Locks: The core holds its initialisation mutex.
    Threads: runs during initialisation only. */
 #ifndef DS__CUDA_CUDART_LOAD_H
@@ -141,8 +141,11 @@ static const char *ds__cudart_fill(void *library) {
             return names[i];
     }
 
+    /* without a driver, 11.8 gives 35 instead of its version; then no device will be found either */
     memcpy(&version, &found[2], sizeof version);
-    if (version(&forms.version) != cudaSuccess || forms.version < 11080)
+    if (version(&forms.version) != cudaSuccess)
+        forms.version = 11080;
+    if (forms.version < 11080)
         return "CUDA 11.8";
 #ifdef CUDART_VERSION
     if (forms.version / 1000 != CUDART_VERSION / 1000)
@@ -158,6 +161,7 @@ static const char *ds__cudart_fill(void *library) {
         memcpy((char *)&forms + ds__cudart_names[i].member, &form, sizeof form);
     }
     memcpy(&ds__cudart, found, sizeof found);
+    (void)ds__cudart.cudaGetLastError();
     ds__cudart_forms = forms;
     return NULL;
 }
@@ -183,7 +187,6 @@ static int ds__cudart_load(ds__cudart_search *search, char *reason, size_t size)
         }
         snprintf(reason, size, "not taken: %s lacks %s", name, missing);
         search->reported = 1;
-        ds__os_library_close(library);
     }
     if (!search->reported)
         snprintf(reason, size, "not taken: no cudart (%s, %s, %s) was found %s%.60s",

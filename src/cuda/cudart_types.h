@@ -1,12 +1,12 @@
-/* cuda/cudart_types.h - types and constants of cudart for programs without its header.
+/* cuda/cudart_types.h - types and constants of cudart, from its header or declared here.
 
-   Declares the types and constants of cuda_runtime_api.h that the CUDA driver uses, if the program
-   loads cudart at run time and has not included CUDA's headers. If it has, only the types that an
-   older header lacks are declared.
+   Includes cuda_runtime_api.h if the program is linked with cudart. If the program loads cudart at
+   run time, the types and constants that the CUDA driver uses are declared here. If such a program
+   has included CUDA's headers, only the types that an older header lacks are declared.
 
    Policy: layouts and values are those of every version from 11.8 to 13.5. Structs that a later
    version made longer have the length of the latest. Names are cudart's own. A C file that includes
-   CUDA's headers as well must include them before the implementation. tests/compile/layout.sh
+   CUDA's headers as well must include them before the implementation. tests/compile/layout.awk
    compares all of it with the headers of each version.
 
    Invariants: a struct that cudart writes is at least as long as in each version.
@@ -16,6 +16,26 @@
 #define DS__CUDA_CUDART_TYPES_H
 
 #include "../os/library.h"
+
+#if defined(__has_include)
+#if !DS__CUDART_LOADED && !__has_include(<cuda_runtime_api.h>)
+#error "DEVSTREAM_CUDA needs -I with cuda_runtime_api.h; DEVSTREAM_CUDA_DLOPEN needs no header"
+#endif
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#endif
+/* in a program that loads cudart, only where it has included a part of the headers itself */
+#if !DS__CUDART_LOADED || defined(__DRIVER_TYPES_H__)
+#include <cuda_runtime_api.h>
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+#if defined(CUDART_VERSION) && CUDART_VERSION < 11080
+#error "devstream needs cudart 11.8 or newer"
+#endif
 
 #if DS__CUDART_LOADED && !defined(CUDART_VERSION)
 

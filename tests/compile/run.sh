@@ -374,6 +374,15 @@ elif have clang; then
             -I\$root/src wide.cu -o wide.ptx"
 fi
 
+needed=1
+t "$CC, DEVSTREAM_CUDA_DLOPEN, one command without CUDA's headers: runs, and names what it looked for" "
+    $CC -std=c11 \$C \$T/dlopen.c -o dlopen -pthread -ldl
+    ./dlopen >out && cat out
+    DEVSTREAM_CUDART=\$PWD/nowhere ./dlopen >out
+    grep '^cuda: not taken: no cudart (libcudart.so.13, libcudart.so.12, libcudart.so.11.0) was found' out
+    grep '^cpu: taken' out
+    readelf -d dlopen >out && if grep cudart out; then exit 1; fi"
+needed=
 echo '#include <cuda_runtime_api.h>' | $CC -x c -fsyntax-only - 2>/dev/null ||
     t "DEVSTREAM_CUDA without CUDA's headers: refused" "fails 'error.*DEVSTREAM_CUDA' $CC -std=c11 -I\$I -fsyntax-only \$T/cuda.c"
 if [ -n "$CUDA_HOME" ]; then
@@ -447,11 +456,33 @@ END
             $cc -std=c11 \$C -I\$H -DCUDA_API_PER_THREAD_DEFAULT_STREAM -fsyntax-only ../cuda-$v.c
             $cc -std=c11 \$C -I\$H -fsyntax-only \$root/tests/gpu/probes.c
             $cc -std=c11 \$C -I\$H -fsyntax-only \$root/tests/gpu/risks.c"
+        t "$cc, CUDA headers $v, types and functions that are loaded at run time" "
+            H=\$root/build/cuda-headers/$v/include
+            awk -f \$T/layout.awk \$root/src/cuda/cudart_types.h >print.c
+            $cc -w -I\$root/src print.c -o print && ./print >layout.c
+            $cc -std=c11 -Wall -Wextra -Werror -Wno-unused-function -Wno-unused-variable -Wno-deprecated-declarations \\
+                -I. -I\$root/src -I\$H -fsyntax-only \$T/prototypes.c
+            # a program that includes CUDA's headers too, and one that only could
+            $cc -std=c11 \$C -include cuda_runtime_api.h -isystem \$H -fsyntax-only \$T/dlopen.c
+            $cc -std=c11 \$C -isystem \$H -fsyntax-only \$T/dlopen.c"
         t "$cc, CUDA headers $v, the stand-in" "
             H=\$root/build/cuda-headers/$v/include
             for f in \$root/tests/support/standin/[!p]*.c; do $cc -std=gnu11 \$C -I\$H -fsyntax-only \$f; done
             $cc -std=gnu11 \$C -I\$H -DCUDA_API_PER_THREAD_DEFAULT_STREAM -fsyntax-only \$root/tests/support/standin/names.c"
     done
+    if [ -n "$versions" ] && [ "$(uname -m)" = x86_64 ]; then
+        t "$CC, DEVSTREAM_CUDA_DLOPEN with the cudart of these versions, and of wheels: runs" "
+            $CC -std=c11 \$C \$T/dlopen.c -o dlopen -pthread -ldl
+            for v in $versions; do
+                lib=\$root/build/cuda-headers/\$v/lib
+                case \$v in 11*) name=libcudart.so.11.0 folder=cuda_runtime ;; 12*) name=libcudart.so.12 folder=cuda_runtime ;; *) name=libcudart.so.13 folder=cu13 ;; esac
+                DEVSTREAM_CUDART=\$lib ./dlopen >out && cat out && grep -q \"^cuda: .*taken.*\$name\" out
+                wheels=venv-\$v/lib/python3.11/site-packages/nvidia/\$folder
+                mkdir -p \$wheels && ln -s \$lib \$wheels/lib
+                VIRTUAL_ENV=\$PWD/venv-\$v DEVSTREAM_CUDART=wheels ./dlopen >out && cat out && grep -q \"^cuda: .*taken.*\$name\" out
+                if grep lacks out; then exit 1; fi
+            done"
+    fi
     needed=
 fi
 

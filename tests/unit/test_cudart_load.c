@@ -198,6 +198,15 @@ static void test_a_version_before_11_8_is_not_taken(void **state) {
     expect("not taken: libcudart.so.11.0 lacks CUDA 11.8");
 }
 
+static void test_without_a_driver_11_8_reports_that(void **state) {
+    (void)state;
+    put("cudart-11", "libcudart.so.11.0");
+    setenv("FAKE_CUDART_11", "0 35", 1);
+    name("");
+
+    expect("not taken: cudaGetDeviceCount of libcudart.so.11.0 returned 35");
+}
+
 /* A library that the process has loaded, under a path that no search would find. */
 static void probe_beside_another(char *text, size_t size) {
     char path[PATH_MAX];
@@ -350,6 +359,7 @@ int main(int argc, char **argv) {
         TEST(test_the_reason_names_what_was_looked_for),
         TEST(test_a_library_without_a_function_is_not_taken),
         TEST(test_a_version_before_11_8_is_not_taken),
+        TEST(test_without_a_driver_11_8_reports_that),
         TEST(test_a_cudart_of_the_process_is_shared),
         TEST(test_a_second_start_searches_again_after_a_failure),
         TEST(test_each_version_is_called_in_its_own_form),
