@@ -3,8 +3,7 @@
 
    Compile:  cc -O2 -I. examples/demo.c -o demo -pthread
      or, to use GPUs where there are some:
-             cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/demo.c -o demo \
-                -L$CUDA_HOME/lib64 -lcudart -pthread
+             cc -O2 -DDEVSTREAM_CUDA_DLOPEN -I. examples/demo.c -o demo -pthread
    Run:      ./demo                       examples/data/digits.csv, again and again up to 256 MiB
              ./demo FILE                  a file of any size, in constant memory
              producer | ./demo -          standard input

@@ -2,8 +2,7 @@
 
    Compile:  cc -O2 -I. examples/devices.c -o devices -pthread
      or, to see GPUs where there are some:
-             cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/devices.c -o devices \
-                -L$CUDA_HOME/lib64 -lcudart -pthread
+             cc -O2 -DDEVSTREAM_CUDA_DLOPEN -I. examples/devices.c -o devices -pthread
    Run:      ./devices [--size SIZE] [--runs N]   SIZE in bytes, or with K, M or G; 64M and 5 unless
                                                   given
              ./devices --all                      also the attributes of each device

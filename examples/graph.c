@@ -3,8 +3,7 @@
 
    Compile:  cc -O2 -I. examples/graph.c -o graph -pthread
      or, to use a GPU where there is one:
-             cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/graph.c -o graph \
-                -L$CUDA_HOME/lib64 -lcudart -pthread
+             cc -O2 -DDEVSTREAM_CUDA_DLOPEN -I. examples/graph.c -o graph -pthread
    Run:      ./graph                      examples/data/digits.csv, again and again up to 64 MiB
              ./graph --dot FILE           and writes a picture of the graph to FILE:
                                           dot -Tsvg FILE -o graph.svg

@@ -3,8 +3,7 @@
 
    Compile:  cc -I. examples/hello.c -o hello -pthread
      or, to use a GPU where there is one:
-             cc -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/hello.c -o hello \
-                -L$CUDA_HOME/lib64 -lcudart -pthread
+             cc -DDEVSTREAM_CUDA_DLOPEN -I. examples/hello.c -o hello -pthread
    Run:      ./hello */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"

@@ -3,8 +3,7 @@
 
    Compile:  cc -O2 -I. examples/jacobi.c -o jacobi -pthread
      or, to use GPUs where there are some:
-             cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/jacobi.c -o jacobi \
-                -L$CUDA_HOME/lib64 -lcudart -pthread
+             cc -O2 -DDEVSTREAM_CUDA_DLOPEN -I. examples/jacobi.c -o jacobi -pthread
    Run:      ./jacobi                       512 x 512 points, 1000 sweeps
              ./jacobi NX NY SWEEPS PARTS    rows are divided into PARTS; 0: one per device
 

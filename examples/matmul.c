@@ -3,8 +3,7 @@
 
    Compile:  cc -O2 -I. examples/matmul.c -o matmul -pthread
      or, to use a GPU where there is one:
-             cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/matmul.c -o matmul \
-                -L$CUDA_HOME/lib64 -lcudart -pthread
+             cc -O2 -DDEVSTREAM_CUDA_DLOPEN -I. examples/matmul.c -o matmul -pthread
    Run:      ./matmul              500 x 520 by 520 x 510
              ./matmul M K N        M x K by K x N
 

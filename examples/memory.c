@@ -3,8 +3,7 @@
 
    Compile:  cc -O2 -I. examples/memory.c -o memory -pthread
      or, to use a GPU where there is one:
-             cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/memory.c -o memory \
-                -L$CUDA_HOME/lib64 -lcudart -pthread
+             cc -O2 -DDEVSTREAM_CUDA_DLOPEN -I. examples/memory.c -o memory -pthread
    Run:      ./memory              writes memory.html and memory.pickle into the current folder
              ./memory --out NAME   writes NAME.html and NAME.pickle
              ./memory --cpu        uses the CPU although there is a GPU

@@ -4,8 +4,7 @@
 
    Compile:  cc -O2 -I. examples/pipeline.c -o pipeline -pthread
      or, to use a GPU where there is one:
-             cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/pipeline.c -o pipeline \
-                -L$CUDA_HOME/lib64 -lcudart -pthread
+             cc -O2 -DDEVSTREAM_CUDA_DLOPEN -I. examples/pipeline.c -o pipeline -pthread
    Run:      ./pipeline             a picture that the program makes in a temporary file
              ./pipeline IN [OUT]    IN, OUT: binary PGM files (P5) with values up to 255; without
                                     OUT, the result goes to a temporary file

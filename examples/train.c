@@ -3,8 +3,7 @@
 
    Compile:  cc -O2 -I. examples/train.c -o train -pthread
      or, to use GPUs where there are some:
-             cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/train.c -o train \
-                -L$CUDA_HOME/lib64 -lcudart -pthread
+             cc -O2 -DDEVSTREAM_CUDA_DLOPEN -I. examples/train.c -o train -pthread
    Run:      ./train                      from the project's folder; ./train --help has the options
 
    The data are 1,797 pictures of 8x8 pixels. Every fifth one is held out: the network never learns

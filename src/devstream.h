@@ -5,9 +5,10 @@
        #include "devstream.h"
    in exactly one C file, and #include "devstream.h" in all other files that use it.
    Link:  cc app.c -pthread
-   With NVIDIA GPUs (the same program also starts and runs without a GPU):
+   With NVIDIA GPUs (the same program also starts and runs without a GPU or cudart):
+          cc -DDEVSTREAM_CUDA_DLOPEN app.c -pthread
+   or linked with cudart:
           cc -DDEVSTREAM_CUDA app.c -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -pthread
-   or, without cudart as a shared library, with -lcudart_static -ldl -lrt instead of -lcudart.
 
    A stream is a queue of work on a device. Work on one stream runs in order. Work on different
    streams runs concurrently, and events order one stream after another. The CUDA driver runs the
@@ -44,6 +45,10 @@
        DEVSTREAM_CUDA            with the implementation: adds the CUDA driver. Needs the headers of
                                  cudart 11.8 or newer and its library, static or shared; needs no
                                  nvcc, and no libcuda at link time
+       DEVSTREAM_CUDA_DLOPEN     with the implementation: the same without CUDA's headers and
+                                 libraries. The program finds cudart when it starts (before glibc
+                                 2.34: -ldl). A file that includes CUDA's headers as well must
+                                 include them before the implementation
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_get_default() is the
                                  per-thread stream
        DEVSTREAM_NO_NVTX         with the implementation: ranges are not sent to NVIDIA's tools. By
@@ -56,6 +61,8 @@
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
    Environment, read when needed:
        DEVSTREAM_NVML (another name of libnvidia-ml.so.1)
+   Environment, read when the CUDA driver starts:
+       DEVSTREAM_CUDART (with DEVSTREAM_CUDA_DLOPEN: folder or name of cudart, or "wheels")
 
    Contents: results; checks; initialisation; devices; streams; the current stream; events; memory;
    copies and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver;

@@ -141,7 +141,7 @@ static const char *ds__cudart_fill(void *library) {
             return names[i];
     }
 
-    /* without a driver, 11.8 gives 35 instead of its version; then no device will be found either */
+    /* without a driver, 11.8 gives 35 instead of its version; then no device is found either */
     memcpy(&version, &found[2], sizeof version);
     if (version(&forms.version) != cudaSuccess)
         forms.version = 11080;

@@ -269,6 +269,10 @@ END
             [ \"\$(cuda/bin/devstream-standin --devices 2 --peers=0100 -- ./add)\" = '42, 2 GPUs, peer 1' ]
             [ \"\$(cuda/bin/devstream-standin --devices 2 --peers none --memory 4194304 ./add)\" = '42, 2 GPUs, peer 0' ]
             PATH=$dir:$dir/cuda/bin:\$PATH && [ \"\$(cd / && devstream-standin --devices 4 --peers half add)\" = '42, 4 GPUs, peer 1' ]"
+        t "with CUDA: a program that loads cudart runs on the installed stand-in" "
+            cuda/bin/devstream-kernels add.kernels.h
+            $CC -O0 -DDEVSTREAM_CUDA_DLOPEN add.c \$(pkg-config --cflags devstream) -o loads -pthread -ldl
+            [ \"\$(DEVSTREAM_CUDART=/nowhere cuda/bin/devstream-standin --devices 2 ./loads)\" = '42, 2 GPUs, peer 1' ]"
         t "with CUDA: programs that cannot run on the stand-in end with a sentence" "
             refused() { # refused WORDS ARGUMENTS
                 words=\$1 status=0; shift
@@ -284,7 +288,7 @@ END
             $CC plain.c \$at -lcudart -Wl,--disable-new-dtags,-rpath,$CUDA_HOME/lib64 -o rpath && cuda/bin/devstream-standin ./rpath
             $CC cuda.c \$(pkg-config --cflags --libs devstream) -o linked
             LD_LIBRARY_PATH=cuda/lib refused 'libdevstream.* contains cudart as a static' ./linked
-            refused 'sh is not linked with cudart' sh -c true
+            refused 'sh neither loads cudart nor is linked with it' sh -c true
             cuda/bin/devstream-standin --no-check sh -c 'exit \$STANDIN_DEVICES' || [ \$? -eq 4 ]
             refused 'devices 17: a number from 1 to 16' --devices 17 ./add
             refused '4 digits are needed' --devices 2 --peers 010 ./add
