@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 
 static char root[64];
-static char
-    built[PATH_MAX]; /* the folder of the libraries, which is that of the program or above it */
+static char program[PATH_MAX];
+static char built[PATH_MAX]; /* the folder of the libraries */
 
 static int remove_one(const char *path, const struct stat *is, int kind, struct FTW *at) {
     (void)is;
@@ -207,22 +207,33 @@ static void test_without_a_driver_11_8_reports_that(void **state) {
     expect("not taken: cudaGetDeviceCount of libcudart.so.11.0 returned 35");
 }
 
-/* A library that the process has loaded, under a path that no search would find. */
-static void probe_beside_another(char *text, size_t size) {
-    char path[PATH_MAX];
-    path_of(path, "elsewhere/torch.so");
-    if (dlopen(path, RTLD_NOW))
-        probe(text, size);
+/* The program again, with a folder that the system searches, which is known at the start of a process: it loads the library of the
+   process, and then searches. */
+static void test_a_cudart_of_the_process_is_shared(void **state) {
+    char command[4 * PATH_MAX];
+    char text[600] = "";
+    (void)state;
+    put("cudart-13", "system/libcudart.so.13");
+    put("cudart-12", "elsewhere/torch.so");
+    snprintf(command, sizeof command,
+             "LD_LIBRARY_PATH=%s/system '%s' --beside '%s/elsewhere/torch.so'", root, program,
+             root);
+
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(text, sizeof text, f));
+    assert_int_equal(pclose(f), 0);
+
+    if (!strstr(text, "of libcudart.so.12 returned 100"))
+        fail_msg("%s", text);
 }
 
-static void test_a_cudart_of_the_process_is_shared(void **state) {
-    char text[600];
-    (void)state;
-    put("cudart-12", "elsewhere/torch.so");
-
-    in_process(probe_beside_another, text, sizeof text);
-
-    assert_non_null(strstr(text, "of libcudart.so.12 returned 100"));
+static int beside(const char *path) {
+    char text[600] = "";
+    if (!dlopen(path, RTLD_NOW))
+        return 1;
+    probe(text, sizeof text);
+    return puts(text) < 0;
 }
 
 static void test_a_second_start_searches_again_after_a_failure(void **state) {
@@ -364,14 +375,17 @@ int main(int argc, char **argv) {
         TEST(test_a_second_start_searches_again_after_a_failure),
         TEST(test_each_version_is_called_in_its_own_form),
     };
-    char beside[PATH_MAX + 20];
+    char library[PATH_MAX + 20];
     ssize_t n = readlink("/proc/self/exe", built, sizeof built - 1);
     if (n <= 0)
         return 1;
+    strcpy(program, built);
     *strrchr(built, '/') = 0;
-    snprintf(beside, sizeof beside, "%s/cudart-13.so", built);
-    if (access(beside, R_OK) != 0)
+    snprintf(library, sizeof library, "%s/cudart-13.so", built);
+    if (access(library, R_OK) != 0)
         *strrchr(built, '/') = 0;
+    if (argc > 2 && strcmp(argv[1], "--beside") == 0)
+        return beside(argv[2]);
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
