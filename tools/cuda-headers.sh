@@ -55,6 +55,17 @@ fetch_crt() {
     [ -e $at/crt/crt/host_defines.h ] || { echo "the wheel nvidia-cuda-crt does not hold crt/host_defines.h"; return 1; }
 }
 
+# The toolkit: one of the wanted versions, or without arguments also another one.
+here=$(version_of "$CUDA_HOME/include")
+case " $wanted " in
+*" $here "*) ;;
+*) if [ $# -eq 0 ] && [ -n "$here" ]; then wanted="$wanted $here"; else here=; fi ;;
+esac
+if [ -n "$here" ] && ! ready "$here" && [ -e "$CUDA_HOME/include/crt/host_defines.h" ]; then
+    mkdir -p "$at/$here"
+    ln -sfn "$(cd "$CUDA_HOME" && pwd)/include" "$at/$here/include" && ln -sfn "$(cd "$CUDA_HOME" && pwd)/lib64" "$at/$here/lib"
+fi
+
 missing=$(for v in $wanted; do ready "$v" || echo "$v"; done)
 if [ -n "$missing" ] && [ ! -e $at/crt/crt/host_defines.h ] && ! why=$(fetch_crt); then
     for v in $missing; do echo "$why" >"$at/.$v.why"; done
@@ -62,13 +73,6 @@ if [ -n "$missing" ] && [ ! -e $at/crt/crt/host_defines.h ] && ! why=$(fetch_crt
 fi
 for v in $missing; do fetch "$v" >"$at/.$v.why" 2>&1 & done
 wait
-here=$(version_of "$CUDA_HOME/include")
-case " $wanted " in *" $here "*) ;; *)
-    if [ $# -eq 0 ] && [ -n "$here" ] && [ -e "$CUDA_HOME/include/crt/host_defines.h" ]; then
-        mkdir -p "$at/$here" && ln -sfn "$(cd "$CUDA_HOME" && pwd)/include" "$at/$here/include" &&
-            ln -sfn "$(cd "$CUDA_HOME" && pwd)/lib64" "$at/$here/lib" && wanted="$wanted $here"
-    fi ;;
-esac
 for v in $wanted; do
     if ready "$v"; then echo "cuda headers $v: $at/$v/include"
     else echo "cuda headers $v: not to be had: $(tail -n 1 "$at/.$v.why")"; fi

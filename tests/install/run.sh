@@ -128,16 +128,20 @@ needs() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(.*\)\].*/\1/p'; }
 if command -v pkg-config >/dev/null; then
     t "pkg-config: the version is $version" "[ \"\$(pkg-config --modversion devstream devstream-static | uniq)\" = $version ]"
     t "pkg-config, headers only: runs" "
-        [ \$(wc -l <commands) = 3 ]
+        [ \$(wc -l <commands) = 4 ]
         eval \"\$(sed -n 1p commands)\"
         ./app | grep 'hello from the stream, world'
         needs app | grep devstream && exit 1 || true"
+    t "pkg-config, headers only, cudart loaded at run time: runs" "
+        rm app && eval \"\$(sed -n 2p commands)\"
+        ./app | grep 'hello from the stream, world'
+        needs app | grep cudart && exit 1 || true"
     t "pkg-config, shared library: runs" "
-        eval \"\$(sed -n 2p commands)\"
+        eval \"\$(sed -n 3p commands)\"
         needs main | grep -x libdevstream.so.$series
         LD_LIBRARY_PATH=usr/lib ./main | grep 'hello from the stream, world'"
     t "pkg-config, static library: runs" "
-        eval \"\$(sed -n 3p commands)\"
+        eval \"\$(sed -n 4p commands)\"
         ./main | grep 'hello from the stream, world'
         needs main | grep devstream && exit 1 || true"
     t "pkg-config, all examples, shared library: build" "
