@@ -280,11 +280,11 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     return ds__cuda_await_marks(scope, ds__cuda_check(scope, failed, call), events, count);
 }
 
-/* Waits for the work of all devices in use, except for captures. A failed device has no pending
-   work. */
-static ds_result ds__cuda_wait_streams(void) {
+/* Waits for the work of these devices, as far as they are in use, except for captures. A failed
+   device has no pending work. */
+static ds_result ds__cuda_wait_streams(int first, int end) {
     ds_result r = DS_OK;
-    for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
+    for (int i = first; i < end && r == DS_OK; i++) {
         ds__cuda_scope scope;
         if (!atomic_load(&ds__cuda.used[i]))
             continue;

@@ -70,10 +70,11 @@ static ds_result ds__cuda_wait_devices(int first, int end) {
     return DS_OK;
 }
 
-/* Waits before a release of memory. cudaFree waits by itself; the other functions are not
-   documented to wait. A wait for a device would invalidate captures of its streams. If these
-   captures allow the thread to free, only the other streams are waited for. Because of
-   ds__cuda_await_releases, no capture begins between the look at capture_count and the wait. */
+/* Waits before a release of memory. cudaFree only "may" wait (cuda_runtime_api.h; it does not
+   always on CUDA 12 and 13, kokkos#9307), and the other functions are not documented to wait. A
+   wait for a device would invalidate captures of its streams. If these captures allow the thread
+   to free, only the other streams are waited for. Because of ds__cuda_await_releases, no capture
+   begins between the look at capture_count and the wait. */
 static ds_result ds__cuda_memory_wait(int device) {
     int first = device < 0 ? 0 : device;
     int end = device < 0 ? ds__cuda.devices : device + 1;
@@ -86,7 +87,7 @@ static ds_result ds__cuda_memory_wait(int device) {
     atomic_fetch_sub(&ds__cuda.releases, 1);
     if (ds__cuda_forbidden())
         return ds__cuda_wait_devices(first, end);
-    return device >= 0 ? DS_OK : ds__cuda_wait_streams();
+    return ds__cuda_wait_streams(first, end);
 }
 
 /* Frees memory in the way of its kind. Inside of a scope. */

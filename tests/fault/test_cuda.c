@@ -1215,43 +1215,54 @@ static void *open_in_a_moment(void *flag) {
     return NULL;
 }
 
-/* Waiting for the device would spoil it; the stand-in aborts when memory goes that is in use. */
-static void test_host_memory_is_freed_in_a_capture_when_streams_passed(void **state) {
-    (void)state;
-    world *w = open_world(1);
-    ds_stream blocking, own;
-    ds_graph g;
+/* Frees memory that a stream uses, after a function on the stream that returns a moment later. The
+   stand-in aborts when memory goes that is in use. */
+static void free_under_work(world *w, ds_stream s, ds_stream destroyed, int pinned) {
+    _Atomic int opened = 0;
     pthread_t thread;
     void *m;
+    ok(pinned ? ds_pinned_alloc(N, &m) : ds_device_alloc(ds_cuda(1), N, &m));
+    ok(ds_stream_launch_host_func(s, block_until, &opened, NULL));
+    ok(ds_copy(s.id == w->elsewhere.id ? w->far : w->d, m, N, s));
+    if (destroyed.id)
+        ok(ds_stream_destroy(destroyed));
+    assert_int_equal(pthread_create(&thread, NULL, open_in_a_moment, &opened), 0);
+    ok(pinned ? ds_pinned_free(m) : ds_device_free(m));
+    assert_true(opened);
+    pthread_join(thread, NULL);
+}
+
+/* A wait for the device would spoil the capture. */
+static void free_beside_a_capture(int pinned) {
+    world *w = open_world(1);
+    ds_stream blocking, own, gone;
+    ds_graph g;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .flags = DS_STREAM_BLOCKING },
                         &blocking));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &gone));
     ok(ds_stream_get_per_thread(ds_cuda(1), &own));
     ok(ds_capture_begin(w->s, DS_CAPTURE_RELAXED));
     ok(ds_kernel_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s));
-    ds_stream streams[] = { w->other, blocking, own, w->elsewhere };
-    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
-        _Atomic int opened = 0;
-        ok(ds_pinned_alloc(N, &m));
-        ok(ds_stream_launch_host_func(streams[i], block_until, &opened, NULL));
-        ok(ds_copy(i == 3 ? w->far : w->d, m, N, streams[i]));
-        assert_int_equal(pthread_create(&thread, NULL, open_in_a_moment, &opened), 0);
-        ok(ds_pinned_free(m));
-        pthread_join(thread, NULL);
-    }
-    _Atomic int opened = 0; /* work on a destroyed stream */
-    ds_stream gone;
-    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &gone));
-    ok(ds_pinned_alloc(N, &m));
-    ok(ds_stream_launch_host_func(gone, block_until, &opened, NULL));
-    ok(ds_copy(w->d, m, N, gone));
-    ok(ds_stream_destroy(gone));
-    assert_int_equal(pthread_create(&thread, NULL, open_in_a_moment, &opened), 0);
-    ok(ds_pinned_free(m));
-    pthread_join(thread, NULL);
+    free_under_work(w, w->other, (ds_stream){ 0 }, pinned);
+    free_under_work(w, blocking, (ds_stream){ 0 }, pinned);
+    free_under_work(w, own, (ds_stream){ 0 }, pinned);
+    if (pinned)
+        free_under_work(w, w->elsewhere, (ds_stream){ 0 }, pinned);
+    free_under_work(w, gone, gone, pinned);
     ok(ds_capture_end(w->s, &g));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(blocking));
     close_world(w);
+}
+
+static void test_host_memory_is_freed_in_a_capture_when_streams_passed(void **state) {
+    (void)state;
+    free_beside_a_capture(1);
+}
+
+static void test_device_memory_is_freed_in_a_capture_after_its_work(void **state) {
+    (void)state;
+    free_beside_a_capture(0);
 }
 
 static void test_a_launch_that_takes_several_is_captured_but_not_known(void **state) {
@@ -2946,6 +2957,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_foreign_captured_work_stands_in_its_place_in_the_graph, setup),
         cmocka_unit_test_setup(test_loading_in_a_capture_keeps_the_threads_mode, setup),
         cmocka_unit_test_setup(test_host_memory_is_freed_in_a_capture_when_streams_passed, setup),
+        cmocka_unit_test_setup(test_device_memory_is_freed_in_a_capture_after_its_work, setup),
         cmocka_unit_test_setup(test_a_launch_that_takes_several_is_captured_but_not_known, setup),
         cmocka_unit_test_setup(test_what_an_executable_does_not_do_any_more_is_ended, setup),
         cmocka_unit_test_setup(test_priorities_of_nodes_are_cudas, setup),

@@ -1843,11 +1843,7 @@ cudaError_t cudaFree(void *pointer) {
         range *r = range_to_free("cudaFree", pointer, DEVICE_MEMORY);
         if (!code)
             code = sticky(r->device);
-        /* "will not perform any implicit synchronization" for that of pools */
-        if (!r->pool)
-            wait_device(&si_devices[r->device]);
-        if (!code)
-            code = sticky(r->device);
+        /* CUDA's header says that a free "may" synchronize (kokkos#9307): this one does not */
         check_unused("cudaFree", r);
         if (r->pool)
             si_pool_take_back(r);
