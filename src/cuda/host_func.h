@@ -1,13 +1,17 @@
 /* cuda/host_func.h - host functions and callbacks.
 
    Enqueues host functions and callbacks (ds__cuda_submit_host, ds__cuda_post) and runs each once
-   (ds__cuda_run_host). Both use cudaStreamAddCallback, which CUDA invokes after a failure as well.
-   If the stream captures, a host function becomes a node by capture_op.h.
+   (ds__cuda_run_host). A host function uses cudaLaunchHostFunc. A callback gets a status and uses
+   cudaStreamAddCallback, which CUDA invokes after a failure as well. If the stream captures, a
+   host function becomes a node by capture_op.h.
+
+   While a callback of cudaStreamAddCallback runs, CUDA holds a lock, and calls of other threads may
+   wait for it (FBGEMM#5462, numba-cuda#317, AMReX#4044). So nothing but callbacks uses it.
 
    Invariants: A record is in ds__cuda.hosts until it begins to run. The thread that changes its
    state from pending to taken runs it. host_count includes a record until its function and its
-   destructor have returned. After a failure a callback gets DS_ERR_FAILED, a host function does not
-   run, and the destructor runs in any case.
+   destructor have returned. After a failure a callback gets DS_ERR_FAILED. A host function does not
+   run then, and its destructor runs in ds__cuda_drain.
    Locks: `host_lock` guards the list; no driver call and no user code runs under it. ds__cuda_post
    may be called under the capture lock or a stream's staging mutex.
    Threads: any thread enqueues. The functions run on CUDA's callback thread, or during shutdown,
@@ -51,19 +55,26 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
 }
 
 /* Runs a record on a thread of CUDA, unless ds__cuda_drain has taken it. */
-static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status, void *user) {
-    ds__cuda_host *h = user;
+static void ds__cuda_host_taken(ds__cuda_host *h, int failed) {
     int pending = DS__CUDA_PENDING;
     int embedded = h->embedded;
-    (void)stream;
     atomic_fetch_add(&ds__cuda.inside, 1);
     if (atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) {
-        ds__cuda_run_host(h, status != cudaSuccess);
+        ds__cuda_run_host(h, failed);
         if (!embedded)
             ds__host_free(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
     }
     atomic_fetch_sub(&ds__cuda.inside, 1);
+}
+
+static void CUDART_CB ds__cuda_host_main(void *user) {
+    ds__cuda_host_taken(user, 0);
+}
+
+static void CUDART_CB ds__cuda_callback_main(cudaStream_t stream, cudaError_t status, void *user) {
+    (void)stream;
+    ds__cuda_host_taken(user, status != cudaSuccess);
 }
 
 /* Enqueues a record whose fields are set. Inside of a scope of the stream. */
@@ -78,7 +89,10 @@ static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_strea
         h->next->previous = h;
     ds__cuda.hosts = h;
     ds__spinlock_unlock(&ds__cuda.host_lock);
-    ds_result r = DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_host_main, h, 0));
+    ds_result r =
+        h->callback
+            ? DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_callback_main, h, 0))
+            : DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_main, h));
     if (r < 0) {
         ds__cuda_unlist_host(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);

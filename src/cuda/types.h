@@ -20,8 +20,8 @@
    5. CUDA does not require the device to be current for every call (Programming Guide, "Stream and
       Event Behavior"). In a thread without a context, however, cudart would create one for its
       current device.
-   6. Host functions and callbacks both use cudaStreamAddCallback: CUDA runs these in every case and
-      reports a failure to them.
+   6. Host functions use cudaLaunchHostFunc, and only callbacks with a status use
+      cudaStreamAddCallback: CUDA holds a lock while it runs the latter.
 
    Invariants: `streams` holds every stream object except those of the legacy streams. A host
    function is in `hosts` until it begins to run or CUDA refuses it. The state of a host function or

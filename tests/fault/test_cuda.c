@@ -223,7 +223,7 @@ static void close_world(world *w) {
     X(ds_copy(w->d2, w->d, N, w->s), "cudaMemcpyAsync:D2D") \
     X(ds_copy(w->d, w->page, N, w->s), "cudaMemcpyAsync:Default") \
     X(ds_copy(w->far, w->d, N, w->s), "cudaMemcpyPeerAsync") \
-    X(ds_copy(w->pin2, w->pin, N, w->s), "cudaStreamIsCapturing cudaStreamAddCallback") \
+    X(ds_copy(w->pin2, w->pin, N, w->s), "cudaStreamIsCapturing cudaLaunchHostFunc") \
     X(ds_copy_2d(w->d2, 64, w->d, 64, 32, 10, w->s), "cudaMemcpy2DAsync:D2D") \
     X(ds_copy_2d(w->far, 64, w->d, 64, 32, 10, w->s), "cudaMemcpy3DPeerAsync") \
     X(ds_fill(w->d, 1, 1, N, w->s), "cudaMemsetAsync") \
@@ -233,7 +233,7 @@ static void close_world(world *w) {
     X(ds_stream_wait_event(w->other, w->e), "cudaStreamWaitEvent") \
     X(ds_stream_wait_event(w->other, w->never), "") \
     X(ds_stream_launch_host_func(w->s, nothing, NULL, NULL), \
-      "cudaStreamIsCapturing cudaStreamAddCallback") \
+      "cudaStreamIsCapturing cudaLaunchHostFunc") \
     X(ds_stream_add_callback(w->s, nothing_called, NULL, NULL), "cudaStreamAddCallback") \
     X(ds_stream_synchronize(w->s), "cudaStreamSynchronize") \
     X(ds_event_synchronize(w->e), "cudaEventSynchronize") \

@@ -244,8 +244,23 @@ static int injected_failure(void) {
     return 0;
 }
 
+/* What cudaStreamAddCallback calls holds a lock of the driver, and the calls of other threads wait
+   for that lock (FBGEMM#5462, numba-cuda#317, AMReX#4044). So two callbacks never run at once. */
+static pthread_mutex_t callback_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int callbacks_running;
+
+static void await_callbacks(function_id f) {
+    for (int ms = 0; atomic_load(&callbacks_running) && !si_me.in_host_function; ms++) {
+        if (ms == 10000)
+            si_fail_test("%s: a callback of another thread has held the driver's lock for 10 s",
+                         function_names[f]);
+        usleep(1000);
+    }
+}
+
 int si_enter_with(function_id f, const char *argument) {
     count_call(f, argument);
+    await_callbacks(f);
     si_me.injected = 0;
     if (si_me.in_host_function)
         return cudaErrorNotPermitted;
@@ -960,10 +975,15 @@ static void call_host(op *o) {
     o->running = 1;
     unlock();
     si_me.in_host_function = 1;
-    if (o->kind == OP_HOST)
+    if (o->kind == OP_HOST) {
         h.function(h.data);
-    else
+    } else {
+        pthread_mutex_lock(&callback_lock);
+        atomic_fetch_add(&callbacks_running, 1);
         h.callback(h.handle, (cudaError_t)code, h.data);
+        atomic_fetch_sub(&callbacks_running, 1);
+        pthread_mutex_unlock(&callback_lock);
+    }
     si_me.in_host_function = 0;
     lock();
 }
