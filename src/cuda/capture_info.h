@@ -268,12 +268,12 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     for (; s && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
         if (!ds__cuda_can_mark(scope, s))
             continue;
-        failed = ds__cuda_mark(scope, &events[count], s->handle, &call);
+        failed = ds__cuda_record_new(scope, &events[count], s->handle, &call);
         count += events[count] != NULL;
     }
     cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
     if (ended && failed == cudaSuccess) {
-        failed = ds__cuda_mark(scope, &events[count], ended, &call);
+        failed = ds__cuda_record_new(scope, &events[count], ended, &call);
         count += events[count] != NULL;
     }
     ds__cuda_unlock_for_events();

@@ -6,12 +6,11 @@
    ds__cuda_copy_now copies at once for a stream of the CPU driver.
 
    Invariants: ds__cuda_elsewhere makes a stream for one operation, because a shared one would order
-   unrelated streams. A stream's `mark` is not recorded again between a record and the wait for it.
-   ds__cuda_run_together never runs its function, since a GPU's streams cannot be held.
-   Locks: ds__cuda_wait_stream holds the other stream's lock across event creation, the record and
-   cudaStreamWaitEvent; it reports errors of these calls after the release. It may run under the
-   capture lock. ds__cuda_copy_now holds ds__cuda.mutex while it creates a side stream, not during
-   the copy. The other functions take none here.
+   unrelated streams. ds__cuda_run_together never runs its function, since a GPU's streams cannot be
+   held.
+   Locks: ds__cuda_wait_stream may run under the capture lock. ds__cuda_copy_now holds
+   ds__cuda.mutex while it creates a side stream, not during the copy. The other functions take none
+   here.
    Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
    blocks it until the copy is done. All such copies of a device share one side stream. */
 #ifndef DS__CUDA_COPY_H
@@ -50,27 +49,23 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
           ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))))
         return DS_OK;
     ds__cuda_scope scope;
-    const char *call;
     ds_result r = ds__cuda_mine(s);
     if (r == DS_OK)
         r = ds__cuda_on(&scope, other);
     if (r < 0)
         return r;
+    ds__cuda_mark *mark;
     uint64_t capture = scope.capture;
-    ds__spinlock_lock(&other->lock); /* no error is reported under it, see ds__cuda_mark */
-    cudaError_t code = ds__cuda_mark(&scope, &other->mark, other->handle, &call);
+    cudaError_t code = ds__cuda_mark_take(&scope, &mark);
+    r = ds__cuda_check(&scope, code, "cudaEventCreateWithFlags");
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaEventRecord, (mark->event, other->handle));
     ds__cuda_scope_end(&scope);
-    if (code == cudaSuccess)
-        r = ds__cuda_on(&scope, s);
-    if (code == cudaSuccess && r == DS_OK) {
-        if (!scope.capture)
-            scope.capture = capture;
-        call = "cudaStreamWaitEvent";
-        code = DS__RT_CODE(scope, cudaStreamWaitEvent, (s->handle, other->mark, 0));
-        ds__cuda_scope_end(&scope);
-    }
-    ds__spinlock_unlock(&other->lock);
-    return r == DS_OK ? ds__cuda_check(&scope, code, call) : r;
+    if (r == DS_OK)
+        r = ds__cuda_wait_mark(s, mark->event, capture);
+    if (mark)
+        ds__cuda_mark_put(mark);
+    return r;
 }
 
 /* Enqueues an operation on memory of another device on a stream of that device, between two waits.

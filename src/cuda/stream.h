@@ -170,7 +170,6 @@ static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
 static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    const char *call;
     int busy;
     cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
     if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
@@ -181,9 +180,13 @@ static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s)
     cudaStream_t ended = busy == DS__CUDA_NOT_READY ? ds__cuda_ended_stream(scope) : NULL;
     if (!ended)
         return;
-    code = ds__cuda_mark(scope, &s->mark, s->handle, &call);
+    ds__cuda_mark *mark;
+    if (ds__cuda_mark_take(scope, &mark) != cudaSuccess)
+        return;
+    code = DS__RT_CODE(*scope, cudaEventRecord, (mark->event, s->handle));
     if (code == cudaSuccess)
-        (void)DS__RT_CODE(*scope, cudaStreamWaitEvent, (ended, s->mark, 0));
+        (void)DS__RT_CODE(*scope, cudaStreamWaitEvent, (ended, mark->event, 0));
+    ds__cuda_mark_put(mark);
 }
 
 /* Ends an object. owned: destroys the native stream too, which CUDA frees when its work is done. */
@@ -197,8 +200,6 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
         ds__cuda_stop_capture(&scope, s, owned);
     if (owned)
         ds__cuda_note_ended(&scope, s);
-    if (s->mark)
-        (void)DS__RT_CODE(scope, cudaEventDestroy, (s->mark));
     if (owned)
         (void)DS__RT_CODE(scope, cudaStreamDestroy, (s->handle));
     if (DS__UNLIKELY(owned && ds__captures_open()))

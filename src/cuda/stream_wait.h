@@ -1,8 +1,8 @@
 /* cuda/stream_wait.h - queries of streams and waits of the host.
 
    Tells whether the work of a stream is done (ds__cuda_stream_query) and waits for it
-   (ds__cuda_stream_synchronize). Records an event for later waits (ds__cuda_mark). Waits with a
-   time limit by polling (ds__cuda_poll), also for events.
+   (ds__cuda_stream_synchronize). Keeps events for waits between streams (ds__cuda_mark_take). Waits
+   with a time limit by polling (ds__cuda_poll), also for events.
 
    Invariants: The query and the wait of the legacy stream include each blocking stream of its
    device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
@@ -47,20 +47,66 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     return r;
 }
 
-/* Records an event, which is created if *event is NULL. A failure is not reported here: the report
-   of an error about a capture takes the capture lock, and the caller may hold a lock that comes
-   after it. The caller reports *call and the code after it has released its locks. */
-static cudaError_t ds__cuda_mark(const ds__cuda_scope *scope, cudaEvent_t *event,
-                                 cudaStream_t stream, const char **call) {
-    if (!*event) {
-        cudaError_t code =
-            DS__RT_CODE(*scope, cudaEventCreateWithFlags, (event, cudaEventDisableTiming));
-        *call = "cudaEventCreateWithFlags";
-        if (DS__UNLIKELY(code != cudaSuccess)) {
-            *event = NULL;
-            return code;
-        }
+/* Creates an event for waits between streams. The code is not reported. */
+static cudaError_t ds__cuda_make_mark(const ds__cuda_scope *scope, cudaEvent_t *out) {
+    cudaError_t code = DS__RT_CODE(*scope, cudaEventCreateWithFlags, (out, cudaEventDisableTiming));
+    if (DS__UNLIKELY(code != cudaSuccess))
+        *out = NULL;
+    return code;
+}
+
+/* Gives the caller an event of the scope's device for one record and a wait. The code is not
+   reported; it is that of cudaEventCreateWithFlags. */
+static cudaError_t ds__cuda_mark_take(const ds__cuda_scope *scope, ds__cuda_mark **out) {
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    ds__cuda_mark *m = *out = ds__cuda.marks[scope->device];
+    if (m)
+        ds__cuda.marks[scope->device] = m->next;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    if (DS__LIKELY(m))
+        return cudaSuccess;
+    m = ds__host_alloc(sizeof *m);
+    if (!m)
+        return cudaErrorMemoryAllocation;
+    m->device = scope->device;
+    cudaError_t code = ds__cuda_make_mark(scope, &m->event);
+    if (code == cudaSuccess)
+        *out = m;
+    else
+        ds__host_free(m);
+    return code;
+}
+
+/* Keeps an event for another wait. A wait takes the record that precedes it, so the event may be
+   recorded again at once. */
+static void ds__cuda_mark_put(ds__cuda_mark *m) {
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    m->next = ds__cuda.marks[m->device];
+    ds__cuda.marks[m->device] = m;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+}
+
+/* Destroys the kept events of the scope's device. */
+static void ds__cuda_end_marks(const ds__cuda_scope *scope, int device) {
+    ds__cuda_mark *m = ds__cuda.marks[device];
+    ds__cuda.marks[device] = NULL;
+    while (m) {
+        ds__cuda_mark *next = m->next;
+        (void)DS__RT_CODE(*scope, cudaEventDestroy, (m->event));
+        ds__host_free(m);
+        m = next;
     }
+}
+
+/* Records a new event. A failure is not reported here: the report of an error about a capture takes
+   the capture lock, and the caller holds a lock that comes after it. The caller reports *call and
+   the code after it has released its locks. */
+static cudaError_t ds__cuda_record_new(const ds__cuda_scope *scope, cudaEvent_t *event,
+                                       cudaStream_t stream, const char **call) {
+    *call = "cudaEventCreateWithFlags";
+    cudaError_t code = ds__cuda_make_mark(scope, event);
+    if (DS__UNLIKELY(code != cudaSuccess))
+        return code;
     *call = "cudaEventRecord";
     return DS__RT_CODE(*scope, cudaEventRecord, (*event, stream));
 }
@@ -125,7 +171,7 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
         DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
         if (code != DS__CUDA_NOT_READY)
             continue;
-        failed = ds__cuda_mark(scope, &events[*out_count], s->handle, &call);
+        failed = ds__cuda_record_new(scope, &events[*out_count], s->handle, &call);
         *out_count += events[*out_count] != NULL;
     }
     ds__cuda_unlock_for_events();

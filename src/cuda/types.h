@@ -29,7 +29,8 @@
    Primary contexts are retained and peer access is enabled for the life of the process.
    Locks: `mutex` guards the modules, the side streams and the set-up of pools; it is held across
    driver calls that compile or create. `lock` guards `streams` and is held across queries and event
-   records. `host_lock` guards `hosts`, `stages` and `keeps`; no call into CUDA is made under it.
+   records. `host_lock` guards `hosts`, `stages`, `marks` and `keeps`; no call into CUDA is made under
+   it.
    The core's capture lock comes before all of them. An error about a capture takes the capture
    lock, so errors must be reported after `lock` or a stream's lock is released.
    Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation
@@ -158,8 +159,6 @@ typedef struct ds__cuda_stream {
     /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
     uint64_t thread;       /* of a per-thread stream: the number of its thread */
-    ds__spinlock lock;     /* of `mark`, between its record and the wait for it */
-    cudaEvent_t mark;      /* event for waits of other streams; created for the first one */
     ds__mutex staging;     /* held while the pieces of a copy are enqueued */
     ds__cuda_stage *stage; /* created for the first staged copy */
     struct ds__cuda_stream *next;
@@ -174,6 +173,14 @@ typedef struct ds__cuda_event {
     /* an event of another device, where the first record failed; a reader may still use it */
     struct ds__cuda_event *older;
 } ds__cuda_event;
+
+/* An event of the driver's own: recorded on one stream, and waited for by another one directly
+   after that. Nothing but the wait depends on the record, so the event can be used again then. */
+typedef struct ds__cuda_mark {
+    struct ds__cuda_mark *next;
+    cudaEvent_t event;
+    int device;
+} ds__cuda_mark;
 
 /* States of a host function or keep. */
 enum { DS__CUDA_PENDING, DS__CUDA_TAKEN };
@@ -242,11 +249,12 @@ static struct {
     ds__cuda_module *modules;
     ds__spinlock lock;        /* of the list of streams */
     ds__cuda_stream *streams; /* all except for the legacy streams */
-    /* of the next three lists; no call of cudart is made under it */
+    /* of the next four lists; no call of cudart is made under it */
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
-    ds__cuda_stage *stages; /* buffers without users */
-    ds__cuda_keep *keeps;   /* keeps that CUDA has not ended yet */
+    ds__cuda_stage *stages;                /* buffers without users */
+    ds__cuda_mark *marks[DS__MAX_DEVICES]; /* events that no thread uses */
+    ds__cuda_keep *keeps;                  /* keeps that CUDA has not ended yet */
     /* keeps that CUDA had not ended at a shutdown; they stay for good, because CUDA may end them */
     ds__cuda_keep *left;
     _Atomic int host_count; /* host functions that were enqueued and have not returned */
