@@ -1,12 +1,13 @@
 /* cuda/copy.h - copies, fills and waits between streams.
 
    Enqueues copies (ds__cuda_submit_copy) and fills (ds__cuda_submit_fill). Uses a host function
-   between host memory, staging.h for a CPU device's memory, and a temporary stream for another
-   GPU's memory (ds__cuda_elsewhere). ds__cuda_wait_stream makes a stream wait for another one.
+   between host memory, staging.h for a CPU device's memory, and a stream of its own for another GPU's
+   memory (ds__cuda_elsewhere). ds__cuda_wait_stream makes a stream wait for another one.
    ds__cuda_copy_now copies at once for a stream of the CPU driver.
 
-   Invariants: ds__cuda_elsewhere makes a stream for one operation, because a shared one would order
-   unrelated streams. ds__cuda_run_together never runs its function, since a GPU's streams cannot be
+   Invariants: A stream of ds__cuda_elsewhere has the work of one operation only, because a shared
+   one would order unrelated streams; it is used again when that work is done.
+   ds__cuda_run_together never runs its function, since a GPU's streams cannot be
    held.
    Locks: ds__cuda_wait_stream may run under the capture lock. ds__cuda_copy_now holds
    ds__cuda.mutex while it creates a side stream, not during the copy. The other functions take none
@@ -68,12 +69,74 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
     return r;
 }
 
-/* Enqueues an operation on memory of another device on a stream of that device, between two waits.
-   The stream is made for this operation, because a shared one would order unrelated streams. */
-static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op,
-                                    ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
+/* Returns 1 if the stream has no pending work. */
+static int ds__cuda_is_idle(const ds__cuda_stream *s) {
+    ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int code;
+    if (ds__cuda_on(&scope, s) < 0)
+        return 0;
+    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_scope_end(&scope);
+    return code == 0;
+}
+
+/* Keeps a stream for later operations, or ends it if enough are kept: CUDA frees it when its work
+   is done. */
+static void ds__cuda_aside_put(ds__cuda_stream *s) {
+    ds__cuda_aside *kept = &ds__cuda.aside[s->device];
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    int full = kept->count == DS__CUDA_ASIDE;
+    if (!full)
+        kept->stream[(kept->first + kept->count++) % DS__CUDA_ASIDE] = s;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    if (full)
+        ds__cuda_stream_destroy(s);
+}
+
+/* Returns the stream that was kept first, which the caller owns then. NULL: none is kept. */
+static ds__cuda_stream *ds__cuda_aside_oldest(int device) {
+    ds__cuda_aside *kept = &ds__cuda.aside[device];
+    ds__cuda_stream *s = NULL;
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    if (kept->count) {
+        s = kept->stream[kept->first];
+        kept->first = (kept->first + 1) % DS__CUDA_ASIDE;
+        kept->count--;
+    }
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    return s;
+}
+
+/* Takes a stream of the device for one operation: a kept one without pending work, because another
+   one would order unrelated streams, or a new one. */
+static ds_result ds__cuda_aside_take(int device, ds__cuda_stream **out) {
     void *native = NULL;
     int priority = 0;
+    *out = ds__cuda_aside_oldest(device);
+    if (*out && ds__cuda_is_idle(*out))
+        return DS_OK;
+    if (*out)
+        ds__cuda_aside_put(*out);
+    ds_result r =
+        ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    *out = native;
+    return r;
+}
+
+/* Ends the kept streams of the device. */
+static void ds__cuda_end_asides(int device) {
+    for (ds__cuda_stream *s; (s = ds__cuda_aside_oldest(device)) != NULL;)
+        ds__cuda_stream_destroy(s);
+}
+
+/* Enqueues an operation on memory of another device on a stream of that device, between two
+   waits. */
+static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op,
+                                    ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
+    ds__cuda_stream *aside = NULL;
     int capturing = 0;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
@@ -88,15 +151,15 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
                         "in a capture begun outside devstream, work on memory of cuda:%d must be "
                         "enqueued on a stream of that device",
                         device);
-    r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    r = ds__cuda_aside_take(device, &aside);
     if (r < 0)
         return r;
-    r = ds__cuda_wait_stream(native, s);
+    r = ds__cuda_wait_stream(aside, s);
     if (r == DS_OK)
-        r = put(native, op);
+        r = put(aside, op);
     if (r == DS_OK)
-        r = ds__cuda_wait_stream(s, native);
-    ds__cuda_stream_destroy(native); /* CUDA frees it when its work is done */
+        r = ds__cuda_wait_stream(s, aside);
+    ds__cuda_aside_put(aside);
     return r;
 }
 

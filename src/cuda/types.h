@@ -29,7 +29,7 @@
    Primary contexts are retained and peer access is enabled for the life of the process.
    Locks: `mutex` guards the modules, the side streams and the set-up of pools; it is held across
    driver calls that compile or create. `lock` guards `streams` and is held across queries and event
-   records. `host_lock` guards `hosts`, `stages`, `marks` and `keeps`; no call into CUDA is made under
+   records. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and `keeps`; no call into CUDA is made under
    it.
    The core's capture lock comes before all of them. An error about a capture takes the capture
    lock, so errors must be reported after `lock` or a stream's lock is released.
@@ -174,6 +174,16 @@ typedef struct ds__cuda_event {
     struct ds__cuda_event *older;
 } ds__cuda_event;
 
+#define DS__CUDA_ASIDE 8 /* streams that are kept for each device */
+
+/* Streams for operations on memory of another device, oldest first. A kept one may still have the
+   work of its last operation. */
+typedef struct ds__cuda_aside {
+    ds__cuda_stream *stream[DS__CUDA_ASIDE];
+    int first;
+    int count;
+} ds__cuda_aside;
+
 /* An event of the driver's own: recorded on one stream, and waited for by another one directly
    after that. Nothing but the wait depends on the record, so the event can be used again then. */
 typedef struct ds__cuda_mark {
@@ -249,12 +259,13 @@ static struct {
     ds__cuda_module *modules;
     ds__spinlock lock;        /* of the list of streams */
     ds__cuda_stream *streams; /* all except for the legacy streams */
-    /* of the next four lists; no call of cudart is made under it */
+    /* of the next five lists; no call of cudart is made under it */
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
     ds__cuda_stage *stages;                /* buffers without users */
     ds__cuda_mark *marks[DS__MAX_DEVICES]; /* events that no thread uses */
-    ds__cuda_keep *keeps;                  /* keeps that CUDA has not ended yet */
+    ds__cuda_aside aside[DS__MAX_DEVICES];
+    ds__cuda_keep *keeps; /* keeps that CUDA has not ended yet */
     /* keeps that CUDA had not ended at a shutdown; they stay for good, because CUDA may end them */
     ds__cuda_keep *left;
     _Atomic int host_count; /* host functions that were enqueued and have not returned */

@@ -892,6 +892,34 @@ static void test_work_on_remote_memory_waits_for_its_own_stream_only(void **stat
     assert_int_equal(standin_live(NULL, 0), 0);
 }
 
+static void test_work_on_remote_memory_uses_kept_streams_and_events(void **state) {
+    (void)state;
+    ds_stream s;
+    void *far;
+    _Atomic int go = 0;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_device_alloc(ds_cuda(1), N, &far));
+    unsigned long streams = standin_calls("cudaStreamCreateWithPriority");
+    unsigned long events = standin_calls("cudaEventCreateWithFlags");
+    for (int i = 0; i < 20; i++) {
+        ok(ds_fill(far, 1, 1, N, s));
+        ok(ds_stream_synchronize(s));
+    }
+    assert_int_equal(standin_calls("cudaStreamCreateWithPriority") - streams, 1);
+    assert_int_equal(standin_calls("cudaEventCreateWithFlags") - events, 2);
+    ok(ds_stream_launch_host_func(s, block_until, &go, NULL));
+    for (int i = 0; i < 20; i++)
+        ok(ds_fill(far, 2, 1, N, s)); /* more than are kept */
+    /* and one that waits for the pending work of those that were not kept */
+    assert_int_equal(standin_calls("cudaStreamCreateWithPriority") - streams, 21);
+    go = 1;
+    ok(ds_stream_synchronize(s));
+    ok(ds_stream_destroy(s));
+    ok(ds_device_free(far));
+    ok(ds_shutdown());
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
 static void test_copies_between_the_drivers_share_one_buffer_per_stream(void **state) {
     (void)state;
     ds_stream s;
@@ -2950,6 +2978,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_memory_of_cudart_is_copied_and_filled_and_not_freed, setup),
         cmocka_unit_test_setup(test_the_legacy_stream_skips_streams_that_were_given_away, setup),
         cmocka_unit_test_setup(test_work_on_remote_memory_waits_for_its_own_stream_only, setup),
+        cmocka_unit_test_setup(test_work_on_remote_memory_uses_kept_streams_and_events, setup),
         cmocka_unit_test_setup(test_copies_between_the_drivers_share_one_buffer_per_stream, setup),
         cmocka_unit_test_setup(test_calls_whose_failure_means_something_else_are_understood, setup),
         cmocka_unit_test_setup(test_a_capture_begun_by_others_takes_work_and_is_not_ended, setup),
