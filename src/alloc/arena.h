@@ -10,8 +10,7 @@
    An orphan without memory may serve a new stream.
    Locks: ds__arena_main and ds__arena_in take the device lock; ds__arena_of and ds__arena_join
    expect that lock. Arena locks are taken one at a time inside the device lock. Driver calls run
-   under the device lock. ds__record_late even records events under an arena's lock, because the
-   block may be freed at any time. ds__arena_drain expects no lock, or `grow` of the arena.
+   under the device lock. ds__arena_drain expects no lock, or `grow` of the arena.
    Threads: any caller's thread. ds__arena_drain blocks the host. ds__mem_stream_gone is called
    by ds_stream_destroy, and by ds__retired_reclaim for the streams of ended threads. */
 #ifndef DS__ALLOC_ARENA_H
@@ -216,19 +215,41 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
     return r;
 }
 
-/* Records the events of a block's uses by an ending stream that have none. The arena is locked. */
-static void ds__block_record_late(ds__mem_block *b, const ds__stream *s, ds_stream stream) {
+#define DS__LATE_USES 32 /* that are claimed at once */
+
+/* Claims uses of a block by an ending stream that have no event, as far as `out` has room for them.
+   Returns how many `out` has now. The arena is locked. */
+static size_t ds__block_claim_late(ds__mem_block *b, ds_stream stream, ds__stream_use **out,
+                                   size_t count) {
     if (b->state != DS_BLOCK_LIVE && b->state != DS_BLOCK_PENDING)
-        return;
-    for (ds__stream_use *u = b->uses; u; u = u->next)
-        if (u->stream.id == stream.id && ds__use_claim(u)) {
-            u->lost = ds__record_end(u->event, s, stream) < 0;
-            u->recorded = !u->lost;
-        }
+        return count;
+    for (ds__stream_use *u = b->uses; u && count < DS__LATE_USES; u = u->next)
+        if (u->stream.id == stream.id && !u->lost && ds__use_claim(u))
+            out[count++] = u;
+    return count;
 }
 
-/* Records the events of all uses by an ending stream that have none, on all devices. The arenas are
-   locked meanwhile, because the blocks may be freed at any time; such uses are rare. */
+/* Records the events of all uses by an ending stream that have none, in an arena. A thread that
+   frees a block waits for the claimed uses, so they stay while no lock is held. */
+static void ds__arena_record_late(ds__arena *a, const ds__stream *s, ds_stream stream) {
+    ds__stream_use *late[DS__LATE_USES];
+    size_t count;
+    do {
+        count = 0;
+        ds__arena_lock(a);
+        for (ds__segment *g = a->segments; g; g = g->next)
+            for (ds__mem_block *b = g->first; b && count < DS__LATE_USES; b = b->next)
+                count = ds__block_claim_late(b, stream, late, count);
+        ds__arena_unlock(a);
+        for (size_t i = 0; i < count; i++) {
+            ds__stream_use *u = late[i];
+            u->lost = ds__record_end(u->event, s, stream) < 0;
+            u->recorded = !u->lost; /* another thread may free the use after that */
+        }
+    } while (count == DS__LATE_USES);
+}
+
+/* Records the events of all uses by an ending stream that have none, on all devices. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
     for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
         ds__mem_dev *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
@@ -236,13 +257,8 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
             continue;
         ds__mem_dev_lock(dev);
         for (ds__mem_pool *p = &dev->main; p; p = p->next)
-            for (ds__arena *a = p->arenas; a; a = a->next) {
-                ds__arena_lock(a);
-                for (ds__segment *g = a->segments; g; g = g->next)
-                    for (ds__mem_block *b = g->first; b; b = b->next)
-                        ds__block_record_late(b, s, stream);
-                ds__arena_unlock(a);
-            }
+            for (ds__arena *a = p->arenas; a; a = a->next)
+                ds__arena_record_late(a, s, stream);
         ds__mem_dev_unlock(dev);
     }
 }

@@ -9,8 +9,7 @@
    borrowing stream and stays first. dev->late_uses counts the uses without an event and may be
    too high.
    Locks: Takes the arena's lock to find the block, and once more to add the use. Between the
-   two, the event is created and recorded without a lock. If a capture is open, the driver is
-   asked for the stream's capture under the arena's lock (ds__capture_of).
+   two, the event is created and recorded without a lock.
    Threads: any caller's thread. If another thread frees the block meanwhile, the call reports
    DS_ERR_INVALID_VALUE, unless a new block already starts at the same address. */
 #ifndef DS__ALLOC_RECORD_USE_H
@@ -113,7 +112,6 @@ static ds__stream_use *ds__use_earlier_find(const ds__use_note *n) {
 static void ds__use_prepare(ds__use_note *n) {
     ds__arena *a = n->a;
     n->relation = ds__use_relation_get(n);
-    n->capture = n->pinned ? 0 : ds__capture_of(n->s);
     /* the graph orders its own uses; only work before the capture is noted */
     if (n->capture && !a->pool->graphs) {
         n->now = 0;
@@ -205,6 +203,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     ds__expect_end(s);
 
     ds__use_note n = { .ptr = ptr, .stream = stream, .s = s, .now = now, .pinned = pinned };
+    n.capture = pinned ? 0 : ds__capture_of(s);
     ds_result r = ds__use_block_find(&n);
     if (r == DS_OK && n.b)
         r = ds__use_add(&n);

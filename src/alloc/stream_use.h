@@ -12,9 +12,8 @@
    inside a capture counts as done once no capture is open, because the graph
    orders it. A query that fails for another reason than failed work does not count as done.
    Locks: ds__stream_uses_destroy expects the arena's lock. The others may call the driver and
-   expect no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
-   ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
-   ds__record_uses do so themselves.
+   expect no spinning lock. ds__record_held and ds__record_uses_held expect new captures to be held
+   back (ds__g.begin); ds__record_now and ds__record_uses do so themselves.
    Threads: any. ds__uses_awaited and ds__device_wait block the host. */
 #ifndef DS__ALLOC_STREAM_USE_H
 #define DS__ALLOC_STREAM_USE_H

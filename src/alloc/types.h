@@ -36,8 +36,7 @@
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
    ds__memory_state.registry. ds__memory_state.lock comes before the device's `lock`. More than one
    arena's `lock` is held only with the device's. The driver must not be called with a spinning lock
-   held; ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may
-   run under all of these but the registry's.
+   held. Observers (ds_mem_add_event_callback) may run under all of these but the registry's.
    Threads: any. Atomic members may be read without a lock. */
 #ifndef DS__ALLOC_TYPES_H
 #define DS__ALLOC_TYPES_H

@@ -122,7 +122,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
         return DS_OK;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         if (c->driver->type != driver->type || !ds__capture_forbids(c))
             continue;
@@ -132,7 +132,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
         else
             ds__capture_spoil(c, rule);
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 

@@ -60,7 +60,8 @@ typedef struct ds__event {
     ds__spinlock bind;      /* of its device, until that is settled */
     /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
     _Atomic int settled;
-    int claims; /* calls that are about to settle it */
+    int claims;  /* calls that are about to settle it */
+    int binding; /* 1: a thread creates its native event */
     int imported;
     const ds__driver *driver; /* of the first record; set before `native` */
     _Atomic int64_t device;   /* -1 unbound, else type << 32 | index */
@@ -96,7 +97,7 @@ typedef struct ds__kernel {
 
 typedef struct ds__graph {
     ds__slot slot;
-    ds__spinlock lock;
+    ds__mutex lock; /* held across calls of the driver */
     ds__body *body;
     _Atomic int capturing; /* captures that make it */
     char *label;
@@ -105,7 +106,7 @@ typedef struct ds__graph {
 
 typedef struct ds__exec {
     ds__slot slot;
-    ds__spinlock lock;
+    ds__mutex lock; /* held across calls of the driver */
     const ds__driver *driver;
     ds__body *body; /* what later launches do */
     void *native;

@@ -49,8 +49,8 @@ static struct {
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;
-    ds__spinlock capture_lock;
-    ds__capture *captures; /* open ones */
+    ds__mutex capture_lock; /* held across calls of a driver that capture */
+    ds__capture *captures;  /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
     /* held while a capture begins, and by code that needs to know that none is open; never held
@@ -71,7 +71,7 @@ static struct {
     size_t mapping_room;
     /* 1: memory was unmapped, so pointers into reserved address space may be invalid */
     _Atomic int mapping_taken;
-} ds__g = { .mutex = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
+} ds__g = { .mutex = DS__MUTEX_INIT, .capture_lock = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
 
 /* Returns the index of a device's driver in ds__g.driver, ds__g.backend and other tables. */
 static inline int ds__backend_of(ds_device device) {

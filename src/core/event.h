@@ -8,7 +8,7 @@
    no other claim is open, it becomes -1 again. A settled event stays on its device. e->driver is
    set before e->native. A native event lives as long as the event, even if the first record
    failed. A plain wait for an event without a device does nothing.
-   Locks: e->bind guards the binding and is held over the driver's event_create, but not over a
+   Locks: e->bind guards the binding. It is not held over the driver's event_create (e->binding) nor over a
    record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
    ds__g.begin and after the lock of a graph or executable.
    Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
@@ -91,12 +91,15 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
-/* Binds an event to a device and creates its native event, unless that is done. any: an event that
-   is bound to another device is accepted. The event is locked. */
-static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device, int any) {
-    int64_t key = ds__device_key(device);
+/* Checks that an event can be bound to a device, and gives its native event if there is one from a
+   first record that has failed. *out_bound: it is bound already. any: an event that is bound to
+   another device is accepted. The event is locked. */
+static ds_result ds__event_check(ds__event *e, const ds__driver *driver, ds_device device, int any,
+                                 int *out_bound, void **out_native) {
     int64_t bound = atomic_load(&e->device);
-    if (bound == key || (any && bound >= 0))
+    *out_native = atomic_load(&e->native);
+    *out_bound = bound == ds__device_key(device) || (any && bound >= 0);
+    if (*out_bound)
         return DS_OK;
     if (bound >= 0)
         return ds__fail(
@@ -104,26 +107,40 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
             "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
             ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(device.type),
             device.index);
-    void *native = atomic_load(&e->native); /* there is one when a first record has failed */
-    if (native && e->driver != driver)
+    if (*out_native && e->driver != driver)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "an earlier record of the event used a device of the other driver");
-    ds_result r = driver->event_create(device.index, e->flags, &native);
-    if (r < 0)
-        return r;
-    e->driver = driver;
-    atomic_store(&e->native, native);
-    atomic_store(&e->device, key);
-    return r;
+    return DS_OK;
 }
 
 /* Binds an event for a call that settles it on the device if it succeeds. The binding cannot change
-   until ds__event_settle. */
+   until ds__event_settle. The native event is created without the lock; other threads that need it
+   sleep meanwhile, which only happens if two threads record a new event at once. */
 static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device,
                                  int any) {
+    void *native;
+    int bound;
     ds__spinlock_lock(&e->bind);
-    ds_result r = ds__event_bind(e, driver, device, any);
-    e->claims += r == DS_OK;
+    while (e->binding) {
+        ds__spinlock_unlock(&e->bind);
+        ds__os_sleep(20000);
+        ds__spinlock_lock(&e->bind);
+    }
+    ds_result r = ds__event_check(e, driver, device, any, &bound, &native);
+    e->claims += bound;
+    e->binding = r == DS_OK && !bound;
+    ds__spinlock_unlock(&e->bind);
+    if (r < 0 || bound)
+        return r;
+    r = driver->event_create(device.index, e->flags, &native);
+    ds__spinlock_lock(&e->bind);
+    e->binding = 0;
+    if (r == DS_OK) {
+        e->driver = driver;
+        atomic_store(&e->native, native);
+        atomic_store(&e->device, ds__device_key(device));
+        e->claims++;
+    }
     ds__spinlock_unlock(&e->bind);
     return r;
 }

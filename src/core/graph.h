@@ -26,6 +26,7 @@ static void ds__graph_destroy(void *object) {
     ds__graph *g = object;
     if (g->body)
         ds__body_destroy(g->body);
+    ds__mutex_destroy(&g->lock);
     ds__host_free(g->label);
 }
 
@@ -35,6 +36,7 @@ static void ds__exec_destroy(void *object) {
         x->driver->exec_destroy(x->native);
     if (x->body)
         ds__body_destroy(x->body);
+    ds__mutex_destroy(&x->lock);
     ds__host_free(x->label);
 }
 
@@ -46,12 +48,12 @@ static ds__graph *ds__graph_lock(ds_graph handle) {
                                                   : "no graph was given (the handle is zero)");
         return NULL;
     }
-    ds__spinlock_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     return g;
 }
 
 static ds_result ds__graph_unlock(ds__graph *g, ds_result r) {
-    ds__spinlock_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     r = ds__name_object(r, "graph", g->label);
     ds__unpin(&ds__g.graphs, g);
     return r;
@@ -65,12 +67,12 @@ static ds__exec *ds__exec_lock(ds_graph_exec handle) {
                                                   : "no executable was given (the handle is zero)");
         return NULL;
     }
-    ds__spinlock_lock(&x->lock);
+    ds__mutex_lock(&x->lock);
     return x;
 }
 
 static ds_result ds__exec_unlock(ds__exec *x, ds_result r) {
-    ds__spinlock_unlock(&x->lock);
+    ds__mutex_unlock(&x->lock);
     if (DS__UNLIKELY(r < 0))
         ds__name_object(r, "executable", x->label);
     ds__unpin(&ds__g.execs, x);
@@ -83,7 +85,7 @@ static int ds__graph_share(ds__graph *g) {
     int shared = atomic_load(&g->capturing) != 0;
     if (!shared)
         return 0;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     return ++ds__tls.capture_locked;
 }
 
@@ -91,13 +93,13 @@ static void ds__graph_unshare(int shared) {
     if (!shared)
         return;
     ds__tls.capture_locked--;
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
 }
 
 /* Reports that a capture adds to the graph, and returns the code. */
 static ds_result ds__being_captured(const ds__graph *g) {
     ds_result r = DS_ERR_ILLEGAL_STATE;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__capture *c = ds__g.captures;
     while (c && c->body != g->body)
         c = c->next;
@@ -105,7 +107,7 @@ static ds_result ds__being_captured(const ds__graph *g) {
         ds__capture_fail(r, c, 0, "a capture adds nodes to the graph; end the capture first");
     else
         ds__fail(r, "a capture into the graph is beginning or ending; try again");
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -132,6 +134,7 @@ static ds__graph *ds__graph_add(ds__body *body, const char *label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return NULL;
     }
+    ds__mutex_init(&g->lock);
     g->body = body;
     g->made = ds__tls.site;
     if (label)

@@ -411,11 +411,11 @@ DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t r
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     *out_count = g->body->count;
     for (uint32_t i = 0; i < g->body->count && i < room; i++)
         out[i] = ds__node_handle(g->body, i);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return ds__graph_unlock(g, DS_OK);
 }
 

@@ -30,14 +30,14 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     for (uint32_t i = 0; i < g->body->count; i++)
         for (uint32_t k = 0; k < g->body->node[i]->dep_count; k++, ++*out_count)
             if (*out_count < room) {
                 out_from[*out_count] = ds__node_handle(g->body, g->body->node[i]->deps[k]);
                 out_to[*out_count] = ds__node_handle(g->body, i);
             }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return ds__graph_unlock(g, DS_OK);
 }
 
@@ -100,7 +100,7 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds_result r = ds__node_index(g->body, node, &i);
     if (r == DS_OK) {
         ds__node_describe(g->body->node[i], out);
@@ -109,7 +109,7 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
             out_site->line = (int)g->body->node[i]->op.line;
         }
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return ds__graph_unlock(g, r);
 }
 

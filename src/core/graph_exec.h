@@ -48,6 +48,7 @@ static ds_result ds__exec_instantiate(ds__graph *g, const ds_graph_exec_desc *de
     ds__exec *x = ds__table_add(&ds__g.execs);
     if (!x)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    ds__mutex_init(&x->lock);
     x->driver = g->body->driver;
     x->flags = desc->flags;
     x->made = ds__tls.site;

@@ -97,9 +97,9 @@ static void ds__cpu_end_capture(ds__capture *c) {
 }
 
 static void ds__cpu_capture_abandon(ds__capture *c) {
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__cpu_end_capture(c);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
 }
 
 static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint32_t *deps,
@@ -112,7 +112,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "the legacy stream cannot capture; use another stream");
     ds_result r = DS_OK;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     if (s->capture) {
         r = ds__capture_fail(DS_ERR_ILLEGAL_STATE, s->capture, 0, "the stream already captures");
     } else if (!ds__cpu_depend(s, deps, (uint32_t)count, 1)) {
@@ -122,7 +122,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
         ds__capture_list(c);
         ds__cpu_join_capture(s, c);
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -177,10 +177,10 @@ static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capt
 
 static ds_result ds__cpu_capture_end(void *stream, ds__capture **out) {
     ds__cpu_stream *s = stream;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds_result r = s->capture ? ds__cpu_end_checked(s, s->capture, out)
                              : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -210,7 +210,7 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
     ds_result r = DS_OK;
     if (!ds__cpu_watched(s))
         return DS_OK;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     const ds__capture *c = s->capture;
     if (s->kind == DS__STREAM_LEGACY) {
         r = ds__cpu_legacy_used(s->device, 0);
@@ -224,7 +224,7 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
             out->dependency_count = s->dep_count;
         }
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -242,14 +242,14 @@ static ds_result ds__cpu_capture_dependencies(void *stream, ds_graph_node *out, 
                                               size_t *out_count) {
     const ds__cpu_stream *s = stream;
     ds__capture *c;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds_result r = ds__cpu_active(s, &c);
     if (r == DS_OK) {
         *out_count = s->dep_count;
         for (uint32_t i = 0; i < s->dep_count && i < room; i++)
             out[i].id = (uint64_t)c->body->serial << 32 | (s->deps[i] + 1u);
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -260,7 +260,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     uint32_t *list = ds__host_alloc((count + 1) * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds_result r = ds__cpu_active(s, &c);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         list[i] = (uint32_t)nodes[i].id - 1;
@@ -270,7 +270,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     }
     if (r == DS_OK && !ds__cpu_depend(s, list, (uint32_t)count, set))
         r = DS_ERR_OUT_OF_MEMORY;
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     ds__host_free(list);
     return r;
 }

@@ -42,7 +42,7 @@ static ds_result ds__cpu_unsafe_wait(int device) {
         ds__cpu_unsafe("a device cannot be synchronized in this thread while the capture is open");
     if (DS__LIKELY(ds__captures_open() == 0))
         return r;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         int member = 0;
         if (c->driver->type != DS_DEVICE_CPU)
@@ -59,7 +59,7 @@ static ds_result ds__cpu_unsafe_wait(int device) {
             ds__capture_spoil(c,
                               "a device cannot be synchronized while one of its streams captures");
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -67,14 +67,14 @@ static ds_result ds__cpu_unsafe_wait(int device) {
    capture is over by now. */
 static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
     ds_result r = DS_OK;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     if (s->kind == DS__STREAM_LEGACY)
         r = ds__cpu_legacy_used(s->device, 1);
     else if (s->capture && s->capture->status == DS_CAPTURE_ACTIVE)
         r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, s->capture, 1, rule);
     else if (s->capture)
         r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -82,7 +82,7 @@ static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
    capture becomes invalid. */
 static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule) {
     ds_result r;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__capture *c = ds__capture_find(&ds__cpu_driver, capture);
     if (c)
         r = ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, spoils && c->status == DS_CAPTURE_ACTIVE,
@@ -91,7 +91,7 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
         r = ds__fail(DS_ERR_CAPTURED_EVENT,
                      "the event was recorded in capture #%llu, which has ended; record it again",
                      (unsigned long long)capture);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -242,7 +242,7 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
         *out = ds__cpu_event_look(op->u.event.event, 0);
     if (*out < 0)
         return 1;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     if (s->kind == DS__STREAM_LEGACY) {
         *out = ds__cpu_legacy_used(s->device, 1);
         handled = *out < 0;
@@ -254,7 +254,7 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
         *out = DS__CHANGED;
     else
         *out = ds__cpu_capture_op(s, s->capture, op);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return handled;
 }
 
@@ -278,14 +278,14 @@ static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t 
 /* Makes a stream wait for an event that had been recorded in a capture. Returns 0 if the event has
    been recorded outside of captures meanwhile; *out is the result otherwise. */
 static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out) {
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__spinlock_lock(&e->lock);
     uint64_t id = e->capture;
     ds__spinlock_unlock(&e->lock);
     ds__capture *c = id ? ds__capture_find(&ds__cpu_driver, id) : NULL;
     if (c)
         *out = ds__cpu_fork(s, c, e->deps, e->dep_count);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     if (id && !c)
         *out = ds__cpu_captured(id, 0, "");
     return id != 0;
@@ -294,7 +294,7 @@ static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *ou
 /* Makes a stream wait for another one with `watch` set. Returns 0 if that one does not capture any
    more; *out is the result otherwise. */
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out) {
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__capture *c = other->capture;
     int handled = 1;
     if (other->kind == DS__STREAM_LEGACY) {
@@ -304,7 +304,7 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
         *out = ds__cpu_fork(s, c, other->deps, other->dep_count);
     else
         handled = 0;
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return handled;
 }
 
@@ -326,7 +326,7 @@ static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
    if the stream was not joined. */
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__capture *c = s->capture;
     if (c && c->origin == s) {
         ds__cpu_end_capture(c);
@@ -345,7 +345,7 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         }
         ds__cpu_leave_capture(s);
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     if (over)
         ds__capture_over(over, 1);
 }

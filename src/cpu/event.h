@@ -104,7 +104,7 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     /* the nodes of an event change only under the capture lock, which comes first */
     if (DS__UNLIKELY(captured)) {
         ds__spinlock_unlock(&e->lock);
-        ds__spinlock_lock(&ds__g.capture_lock);
+        ds__mutex_lock(&ds__g.capture_lock);
         ds__spinlock_lock(&e->lock);
         deps = e->deps;
         e->deps = NULL;
@@ -116,7 +116,7 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     e->stamp = stamp;
     ds__spinlock_unlock(&e->lock);
     if (DS__UNLIKELY(captured))
-        ds__spinlock_unlock(&ds__g.capture_lock);
+        ds__mutex_unlock(&ds__g.capture_lock);
     ds__cpu_stamp_unref(old);
     ds__host_free(deps);
 }

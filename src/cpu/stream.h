@@ -77,10 +77,10 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
 
 /* Makes the stream the legacy stream of its device. Blocking streams may capture already. */
 static void ds__cpu_legacy_set(ds__cpu_device *d, ds__cpu_stream *s) {
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     d->legacy = s;
     atomic_store(&s->watch, d->capturing);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
 }
 
 /* Makes blocking streams observe the legacy stream. Submissions that have not seen the flag end

@@ -24,13 +24,13 @@
 /* Takes the capture lock, and counts that the thread holds it: ds__cuda_capture_failed takes it
    otherwise. */
 static void ds__cuda_lock(void) {
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__tls.capture_locked++;
 }
 
 static void ds__cuda_unlock(void) {
     ds__tls.capture_locked--;
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
 }
 
 /* CUDA's codes with devstream's results. After a code of DS_ERR_FAILED, this process cannot use the

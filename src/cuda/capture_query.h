@@ -194,7 +194,7 @@ static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
    it. Returns 0 if devstream does not own it. The stream's objects stay, without a handle. */
 static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_origin *o) {
     int owned = 0;
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
         owned |= s->owned && s->handle == o->handle && s->device == o->device;
     for (ds__cuda_stream *s = ds__cuda.streams; s && owned; s = s->next)
@@ -203,7 +203,7 @@ static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_orig
             s->hidden = 1;
             s->blocking = s->owned = 0;
         }
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     if (owned)
         (void)DS__RT_CODE(*scope, cudaStreamDestroy, (o->handle));
     return owned;

@@ -29,20 +29,20 @@ static void ds__cuda_link_stream(ds__cuda_stream *s) {
 }
 
 static void ds__cuda_list_stream(ds__cuda_stream *s) {
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     ds__cuda_link_stream(s);
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
 }
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     if (s->previous)
         s->previous->next = s->next;
     else if (ds__cuda.streams == s)
         ds__cuda.streams = s->next;
     if (s->next)
         s->next->previous = s->previous;
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
 }
 
 /* Creates a stream on the device that is current; *priority becomes the one in effect. */
@@ -117,10 +117,10 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
 /* Returns 1 if another stream object has the handle. */
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next)
         found |= o != s && !o->hidden && o->handle == s->handle && o->device == s->device;
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     return found;
 }
 
@@ -136,7 +136,7 @@ static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
    owner. Returns 0 if there is no such object. */
 static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     ds__cuda_stream *o;
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     for (o = ds__cuda.streams; o; o = o->next)
         if (o->given && o->handle == s->handle && o->device == s->device)
             break;
@@ -144,7 +144,7 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
         o->owned = 1;
         o->given = 0;
     }
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     return o != NULL;
 }
 
@@ -225,11 +225,11 @@ static void ds__cuda_stream_destroy(void *stream) {
 
 /* Takes the handle away from the object. given: the caller becomes its owner. */
 static void ds__cuda_hide(ds__cuda_stream *s, int given) {
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     s->owned = s->blocking = 0;
     s->hidden = 1;
     s->given = given;
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
 }
 
 static void ds__cuda_stream_unwrap(void *stream) {
@@ -252,12 +252,12 @@ static void ds__cuda_stream_hide(void *stream) {
 /* Adds a wrapper to the list, unless it is the second owner of its handle. */
 static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     int taken = 0;
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next)
         taken |= o->owned && o->handle == s->handle && o->device == s->device;
     if (!taken)
         ds__cuda_link_stream(s);
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner") : DS_OK;
 }
 

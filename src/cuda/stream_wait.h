@@ -36,11 +36,11 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
         return r;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
         if (ds__cuda_with_legacy(s, legacy))
             DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_scope_end(&scope);
@@ -112,7 +112,7 @@ static cudaError_t ds__cuda_record_new(const ds__cuda_scope *scope, cudaEvent_t 
 }
 
 static void ds__cuda_unlock_for_events(void) {
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     ds__cuda_unlock();
 }
 
@@ -126,7 +126,7 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
     for (;;) {
         size_t count = 2; /* the legacy stream and `ended` */
         ds__cuda_lock();
-        ds__spinlock_lock(&ds__cuda.lock);
+        ds__mutex_lock(&ds__cuda.lock);
         for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
             count++;
         if (count <= room)

@@ -257,7 +257,7 @@ static struct {
     ds__mutex mutex;
     /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
-    ds__spinlock lock;        /* of the list of streams */
+    ds__mutex lock; /* of the list of streams; held across queries and records of events */
     ds__cuda_stream *streams; /* all except for the legacy streams */
     /* of the next five lists; no call of cudart is made under it */
     ds__spinlock host_lock;
@@ -275,7 +275,7 @@ static struct {
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
-} ds__cuda = { .mutex = DS__MUTEX_INIT };
+} ds__cuda = { .mutex = DS__MUTEX_INIT, .lock = DS__MUTEX_INIT };
 
 static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
 

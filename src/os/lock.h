@@ -19,8 +19,25 @@ typedef struct ds__spinlock {
     _Atomic uint32_t taken;
 } ds__spinlock;
 
+/* For a build of the tests, which checks that no spin lock is held across a call of cudart: counts
+   those that the thread holds. */
+#ifdef DS__COUNT_SPINLOCKS
+static _Thread_local int ds__spinlocks;
+extern int ds__spinlocks_held(void);
+
+extern int ds__spinlocks_held(void) {
+    return ds__spinlocks;
+}
+
+#define DS__COUNT_SPINLOCK(change) (ds__spinlocks += (change))
+#else
+#define DS__COUNT_SPINLOCK(change) ((void)0)
+#endif
+
 static inline int ds__spinlock_try(ds__spinlock *lock) {
-    return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
+    int taken = atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
+    DS__COUNT_SPINLOCK(taken);
+    return taken;
 }
 
 /* Waits for the lock: spins first, then yields. */
@@ -41,6 +58,7 @@ static inline void ds__spinlock_lock(ds__spinlock *lock) {
 }
 
 static inline void ds__spinlock_unlock(ds__spinlock *lock) {
+    DS__COUNT_SPINLOCK(-1);
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 

@@ -258,8 +258,19 @@ static void await_callbacks(function_id f) {
     }
 }
 
+/* Of a build of devstream that counts them. */
+extern int ds__spinlocks_held(void) __attribute__((weak));
+
+/* Any call may wait: for a lock of the driver, or for room in the queue of a stream (xla#6318). */
+static void check_locks(function_id f) {
+    if (ds__spinlocks_held && ds__spinlocks_held())
+        si_fail_test("%s: the calling thread holds %d spin locks of devstream", function_names[f],
+                     ds__spinlocks_held());
+}
+
 int si_enter_with(function_id f, const char *argument) {
     count_call(f, argument);
+    check_locks(f);
     await_callbacks(f);
     si_me.injected = 0;
     if (si_me.in_host_function)
