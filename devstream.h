@@ -6,9 +6,10 @@
        #include "devstream.h"
    in exactly one C file, and #include "devstream.h" in all other files that use it.
    Link:  cc app.c -pthread
-   With NVIDIA GPUs (the same program also starts and runs without a GPU):
+   With NVIDIA GPUs (the same program also starts and runs without a GPU or cudart):
+          cc -DDEVSTREAM_CUDA_DLOPEN app.c -pthread
+   or linked with cudart:
           cc -DDEVSTREAM_CUDA app.c -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -pthread
-   or, without cudart as a shared library, with -lcudart_static -ldl -lrt instead of -lcudart.
 
    A stream is a queue of work on a device. Work on one stream runs in order. Work on different
    streams runs concurrently, and events order one stream after another. The CUDA driver runs the
@@ -45,6 +46,10 @@
        DEVSTREAM_CUDA            with the implementation: adds the CUDA driver. Needs the headers of
                                  cudart 11.8 or newer and its library, static or shared; needs no
                                  nvcc, and no libcuda at link time
+       DEVSTREAM_CUDA_DLOPEN     with the implementation: the same without CUDA's headers and
+                                 libraries. The program finds cudart when it starts (before glibc
+                                 2.34: -ldl). A file that includes CUDA's headers as well must
+                                 include them before the implementation
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_get_default() is the
                                  per-thread stream
        DEVSTREAM_NO_NVTX         with the implementation: ranges are not sent to NVIDIA's tools. By
@@ -57,6 +62,8 @@
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
    Environment, read when needed:
        DEVSTREAM_NVML (another name of libnvidia-ml.so.1)
+   Environment, read when the CUDA driver starts:
+       DEVSTREAM_CUDART (with DEVSTREAM_CUDA_DLOPEN: folder or name of cudart, or "wheels")
 
    Contents: results; checks; initialisation; devices; streams; the current stream; events; memory;
    copies and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver;
@@ -1044,13 +1051,15 @@ typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
 /** Enqueues fn(user), which runs once in stream order. Later work on the stream waits for fn; other
     streams do not. CUDA may run the host functions of a device one after another, so a blocking
     function may delay other streams. After a failure of the stream, fn is skipped. If dtor_fn is
-    set, dtor_fn(user) runs exactly once: after fn and before the stream continues, or if fn is
-    skipped. If the call fails, dtor_fn runs on the caller's thread before the call returns. */
+    set, dtor_fn(user) runs exactly once: after fn and before the stream continues; if fn is
+    skipped, ds_shutdown runs it at the latest. If the call fails, dtor_fn runs on the caller's
+    thread before the call returns. */
 DSDEF DS_MUST_USE ds_result ds_stream_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
                                                        ds_host_fn dtor_fn);
 /** Enqueues fn(stream, status, user), which runs exactly once in stream order, also after a failure
-    of the stream. Other rules as for ds_stream_launch_host_func. If the call fails, only dtor_fn
-    runs. */
+    of the stream. While fn runs, CUDA may block the calls of all other threads (FBGEMM#5462), so
+    fn must not wait for another thread. Other rules as for ds_stream_launch_host_func, which has no
+    such limit. If the call fails, only dtor_fn runs. */
 DSDEF DS_MUST_USE ds_result ds_stream_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
                                                    ds_host_fn dtor_fn);
 
@@ -2907,6 +2916,10 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_clock(const char *file_, int l
 #define DSDEF DS__HIDDEN
 #endif
 
+#if defined(DEVSTREAM_CUDA_DLOPEN) && !defined(DEVSTREAM_CUDA)
+#define DEVSTREAM_CUDA
+#endif
+
 /* os/os.h - entry to the operating-system layer.
 
    Refuses unsupported processors and compilers, and includes the rooms of this layer. Other
@@ -3582,6 +3595,53 @@ DS__SEAM static int ds__os_program_ended(void) {
     return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
 }
 
+/* os/library.h - shared libraries that the program is not linked with.
+
+   Finds libraries that are loaded already (ds__os_library_loaded) and files by a pattern
+   (ds__os_last_match). DS__CUDART_LOADED says whether cudart is such a library: 1 if the program
+   defines DEVSTREAM_CUDA_DLOPEN, and 0 if it is linked with cudart.
+
+   Invariants: a process with more rights than its caller takes no library from the environment
+   (ds__os_environment).
+   Locks: none.
+   Threads: any. The environment must not change at the same time (getenv). */
+
+#include <glob.h>
+#include <sys/auxv.h>
+
+#ifdef DEVSTREAM_CUDA_DLOPEN
+#define DS__CUDART_LOADED 1
+#else
+#define DS__CUDART_LOADED 0
+#endif
+
+/* Returns a library that the process has loaded already, under any path. NULL: it has not. */
+DS__SEAM static void *ds__os_library_loaded(const char *name) {
+    return dlopen(name, RTLD_NOW | 4 /* RTLD_NOLOAD, which C11 hides */);
+}
+
+/* Returns a variable of the environment that names a library. NULL: it is not set or empty, or the
+   program has more rights than its caller (setuid). */
+DS__SEAM static const char *ds__os_environment(const char *name) {
+    const char *text = getauxval(23 /* AT_SECURE */) ? NULL : getenv(name);
+    return text && *text ? text : NULL;
+}
+
+/* Gives the last file, in the order of names, that matches a pattern of glob(). Returns 0 if there
+   is none, or if its path is too long. */
+DS__SEAM static int ds__os_last_match(const char *pattern, char *out, size_t size) {
+    glob_t found;
+    int is = 0;
+    if (glob(pattern, 0, NULL, &found) != 0)
+        return 0;
+    if (found.gl_pathc > 0) {
+        int n = snprintf(out, size, "%s", found.gl_pathv[found.gl_pathc - 1]);
+        is = n > 0 && (size_t)n < size;
+    }
+    globfree(&found);
+    return is;
+}
+
 /* os/processor.h - processor instructions.
 
    Wraps instructions for waiting, cache lines, the clock and the state of floating-point
@@ -3667,8 +3727,25 @@ typedef struct ds__spinlock {
     _Atomic uint32_t taken;
 } ds__spinlock;
 
+/* For a build of the tests, which checks that no spin lock is held across a call of cudart: counts
+   those that the thread holds. */
+#ifdef DS__COUNT_SPINLOCKS
+static _Thread_local int ds__spinlocks;
+extern int ds__spinlocks_held(void);
+
+extern int ds__spinlocks_held(void) {
+    return ds__spinlocks;
+}
+
+#define DS__COUNT_SPINLOCK(change) (ds__spinlocks += (change))
+#else
+#define DS__COUNT_SPINLOCK(change) ((void)0)
+#endif
+
 static inline int ds__spinlock_try(ds__spinlock *lock) {
-    return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
+    int taken = atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
+    DS__COUNT_SPINLOCK(taken);
+    return taken;
 }
 
 /* Waits for the lock: spins first, then yields. */
@@ -3689,6 +3766,7 @@ static inline void ds__spinlock_lock(ds__spinlock *lock) {
 }
 
 static inline void ds__spinlock_unlock(ds__spinlock *lock) {
+    DS__COUNT_SPINLOCK(-1);
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 
@@ -3780,7 +3858,8 @@ DS__SEAM static int ds__os_at_fork(void (*before_fn)(void), void (*parent_fn)(vo
    DEVSTREAM_NO_NVTX is not defined. Else the functions do nothing.
 
    Invariants: a domain is what ds__nvtx_domain_create returned, or NULL for the default one.
-   Names of streams and devices are passed on if DEVSTREAM_CUDA is defined.
+   Names of streams and devices are passed on if DEVSTREAM_CUDA is defined, with
+   DEVSTREAM_CUDA_DLOPEN only if the program includes CUDA's headers.
    Locks: ds__nvtx.lock is held while NVTX is initialised, which replaces its functions.
    Threads: any. */
 
@@ -3796,7 +3875,8 @@ DS__SEAM static int ds__os_at_fork(void (*before_fn)(void), void (*parent_fn)(vo
 #pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 #include <nvtx3/nvToolsExt.h>
-#if defined(DEVSTREAM_CUDA) && __has_include(<nvtx3/nvToolsExtCudaRt.h>) && __has_include(<cuda.h>)
+#if defined(DEVSTREAM_CUDA) && (!defined(DEVSTREAM_CUDA_DLOPEN) || defined(CUDART_VERSION)) && \
+    __has_include(<nvtx3/nvToolsExtCudaRt.h>) && __has_include(<cuda.h>)
 #include <nvtx3/nvToolsExtCudaRt.h>
 #define DS__NVTX_CUDA 1
 #endif
@@ -5060,7 +5140,8 @@ typedef struct ds__event {
     ds__spinlock bind;      /* of its device, until that is settled */
     /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
     _Atomic int settled;
-    int claims; /* calls that are about to settle it */
+    int claims;  /* calls that are about to settle it */
+    int binding; /* 1: a thread creates its native event */
     int imported;
     const ds__driver *driver; /* of the first record; set before `native` */
     _Atomic int64_t device;   /* -1 unbound, else type << 32 | index */
@@ -5096,7 +5177,7 @@ typedef struct ds__kernel {
 
 typedef struct ds__graph {
     ds__slot slot;
-    ds__spinlock lock;
+    ds__mutex lock; /* held across calls of the driver */
     ds__body *body;
     _Atomic int capturing; /* captures that make it */
     char *label;
@@ -5105,7 +5186,7 @@ typedef struct ds__graph {
 
 typedef struct ds__exec {
     ds__slot slot;
-    ds__spinlock lock;
+    ds__mutex lock; /* held across calls of the driver */
     const ds__driver *driver;
     ds__body *body; /* what later launches do */
     void *native;
@@ -5612,8 +5693,8 @@ static struct {
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;
-    ds__spinlock capture_lock;
-    ds__capture *captures; /* open ones */
+    ds__mutex capture_lock; /* held across calls of a driver that capture */
+    ds__capture *captures;  /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
     /* held while a capture begins, and by code that needs to know that none is open; never held
@@ -5634,7 +5715,7 @@ static struct {
     size_t mapping_room;
     /* 1: memory was unmapped, so pointers into reserved address space may be invalid */
     _Atomic int mapping_taken;
-} ds__g = { .mutex = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
+} ds__g = { .mutex = DS__MUTEX_INIT, .capture_lock = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
 
 /* Returns the index of a device's driver in ds__g.driver, ds__g.backend and other tables. */
 static inline int ds__backend_of(ds_device device) {
@@ -6254,7 +6335,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
         return DS_OK;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         if (c->driver->type != driver->type || !ds__capture_forbids(c))
             continue;
@@ -6264,7 +6345,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
         else
             ds__capture_spoil(c, rule);
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -11015,10 +11096,10 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
 
 /* Makes the stream the legacy stream of its device. Blocking streams may capture already. */
 static void ds__cpu_legacy_set(ds__cpu_device *d, ds__cpu_stream *s) {
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     d->legacy = s;
     atomic_store(&s->watch, d->capturing);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
 }
 
 /* Makes blocking streams observe the legacy stream. Submissions that have not seen the flag end
@@ -11399,7 +11480,7 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     /* the nodes of an event change only under the capture lock, which comes first */
     if (DS__UNLIKELY(captured)) {
         ds__spinlock_unlock(&e->lock);
-        ds__spinlock_lock(&ds__g.capture_lock);
+        ds__mutex_lock(&ds__g.capture_lock);
         ds__spinlock_lock(&e->lock);
         deps = e->deps;
         e->deps = NULL;
@@ -11411,7 +11492,7 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     e->stamp = stamp;
     ds__spinlock_unlock(&e->lock);
     if (DS__UNLIKELY(captured))
-        ds__spinlock_unlock(&ds__g.capture_lock);
+        ds__mutex_unlock(&ds__g.capture_lock);
     ds__cpu_stamp_unref(old);
     ds__host_free(deps);
 }
@@ -12164,9 +12245,9 @@ static void ds__cpu_end_capture(ds__capture *c) {
 }
 
 static void ds__cpu_capture_abandon(ds__capture *c) {
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__cpu_end_capture(c);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
 }
 
 static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint32_t *deps,
@@ -12179,7 +12260,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "the legacy stream cannot capture; use another stream");
     ds_result r = DS_OK;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     if (s->capture) {
         r = ds__capture_fail(DS_ERR_ILLEGAL_STATE, s->capture, 0, "the stream already captures");
     } else if (!ds__cpu_depend(s, deps, (uint32_t)count, 1)) {
@@ -12189,7 +12270,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
         ds__capture_list(c);
         ds__cpu_join_capture(s, c);
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -12244,10 +12325,10 @@ static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capt
 
 static ds_result ds__cpu_capture_end(void *stream, ds__capture **out) {
     ds__cpu_stream *s = stream;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds_result r = s->capture ? ds__cpu_end_checked(s, s->capture, out)
                              : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -12277,7 +12358,7 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
     ds_result r = DS_OK;
     if (!ds__cpu_watched(s))
         return DS_OK;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     const ds__capture *c = s->capture;
     if (s->kind == DS__STREAM_LEGACY) {
         r = ds__cpu_legacy_used(s->device, 0);
@@ -12291,7 +12372,7 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
             out->dependency_count = s->dep_count;
         }
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -12309,14 +12390,14 @@ static ds_result ds__cpu_capture_dependencies(void *stream, ds_graph_node *out, 
                                               size_t *out_count) {
     const ds__cpu_stream *s = stream;
     ds__capture *c;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds_result r = ds__cpu_active(s, &c);
     if (r == DS_OK) {
         *out_count = s->dep_count;
         for (uint32_t i = 0; i < s->dep_count && i < room; i++)
             out[i].id = (uint64_t)c->body->serial << 32 | (s->deps[i] + 1u);
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -12327,7 +12408,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     uint32_t *list = ds__host_alloc((count + 1) * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds_result r = ds__cpu_active(s, &c);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         list[i] = (uint32_t)nodes[i].id - 1;
@@ -12337,7 +12418,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     }
     if (r == DS_OK && !ds__cpu_depend(s, list, (uint32_t)count, set))
         r = DS_ERR_OUT_OF_MEMORY;
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     ds__host_free(list);
     return r;
 }
@@ -12379,7 +12460,7 @@ static ds_result ds__cpu_unsafe_wait(int device) {
         ds__cpu_unsafe("a device cannot be synchronized in this thread while the capture is open");
     if (DS__LIKELY(ds__captures_open() == 0))
         return r;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         int member = 0;
         if (c->driver->type != DS_DEVICE_CPU)
@@ -12396,7 +12477,7 @@ static ds_result ds__cpu_unsafe_wait(int device) {
             ds__capture_spoil(c,
                               "a device cannot be synchronized while one of its streams captures");
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -12404,14 +12485,14 @@ static ds_result ds__cpu_unsafe_wait(int device) {
    capture is over by now. */
 static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
     ds_result r = DS_OK;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     if (s->kind == DS__STREAM_LEGACY)
         r = ds__cpu_legacy_used(s->device, 1);
     else if (s->capture && s->capture->status == DS_CAPTURE_ACTIVE)
         r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, s->capture, 1, rule);
     else if (s->capture)
         r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -12419,7 +12500,7 @@ static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
    capture becomes invalid. */
 static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule) {
     ds_result r;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__capture *c = ds__capture_find(&ds__cpu_driver, capture);
     if (c)
         r = ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, spoils && c->status == DS_CAPTURE_ACTIVE,
@@ -12428,7 +12509,7 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
         r = ds__fail(DS_ERR_CAPTURED_EVENT,
                      "the event was recorded in capture #%llu, which has ended; record it again",
                      (unsigned long long)capture);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -12579,7 +12660,7 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
         *out = ds__cpu_event_look(op->u.event.event, 0);
     if (*out < 0)
         return 1;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     if (s->kind == DS__STREAM_LEGACY) {
         *out = ds__cpu_legacy_used(s->device, 1);
         handled = *out < 0;
@@ -12591,7 +12672,7 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
         *out = DS__CHANGED;
     else
         *out = ds__cpu_capture_op(s, s->capture, op);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return handled;
 }
 
@@ -12615,14 +12696,14 @@ static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t 
 /* Makes a stream wait for an event that had been recorded in a capture. Returns 0 if the event has
    been recorded outside of captures meanwhile; *out is the result otherwise. */
 static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out) {
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__spinlock_lock(&e->lock);
     uint64_t id = e->capture;
     ds__spinlock_unlock(&e->lock);
     ds__capture *c = id ? ds__capture_find(&ds__cpu_driver, id) : NULL;
     if (c)
         *out = ds__cpu_fork(s, c, e->deps, e->dep_count);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     if (id && !c)
         *out = ds__cpu_captured(id, 0, "");
     return id != 0;
@@ -12631,7 +12712,7 @@ static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *ou
 /* Makes a stream wait for another one with `watch` set. Returns 0 if that one does not capture any
    more; *out is the result otherwise. */
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out) {
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__capture *c = other->capture;
     int handled = 1;
     if (other->kind == DS__STREAM_LEGACY) {
@@ -12641,7 +12722,7 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
         *out = ds__cpu_fork(s, c, other->deps, other->dep_count);
     else
         handled = 0;
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return handled;
 }
 
@@ -12663,7 +12744,7 @@ static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
    if the stream was not joined. */
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__capture *c = s->capture;
     if (c && c->origin == s) {
         ds__cpu_end_capture(c);
@@ -12682,7 +12763,7 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         }
         ds__cpu_leave_capture(s);
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     if (over)
         ds__capture_over(over, 1);
 }
@@ -14745,11 +14826,800 @@ static const ds__driver ds__cpu_driver = { "cpu",
 
 #ifdef DEVSTREAM_CUDA
 
+/* cuda/cudart_types.h - types and constants of cudart, from its header or declared here.
+
+   Includes cuda_runtime_api.h if the program is linked with cudart. If the program loads cudart at
+   run time, the types and constants that the CUDA driver uses are declared here. If such a program
+   has included CUDA's headers, only the types that an older header lacks are declared.
+
+   Policy: layouts and values are those of every version from 11.8 to 13.5. Structs that a later
+   version made longer have the length of the latest. Names are cudart's own. A C file that includes
+   CUDA's headers as well must include them before the implementation. tests/compile/layout.awk
+   compares all of it with the headers of each version.
+
+   Invariants: a struct that cudart writes is at least as long as in each version.
+   Locks: none.
+   Threads: any. */
+
+#if defined(__has_include)
+#if !DS__CUDART_LOADED && !__has_include(<cuda_runtime_api.h>)
+#error "DEVSTREAM_CUDA needs -I with cuda_runtime_api.h; DEVSTREAM_CUDA_DLOPEN needs no header"
+#endif
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#endif
+/* in a program that loads cudart, only where it has included a part of the headers itself */
+#if !DS__CUDART_LOADED || defined(__DRIVER_TYPES_H__)
+#include <cuda_runtime_api.h>
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+#if defined(CUDART_VERSION) && CUDART_VERSION < 11080
+#error "devstream needs cudart 11.8 or newer"
+#endif
+
+#if DS__CUDART_LOADED && !defined(CUDART_VERSION)
+
+#define CUDART_CB
+
+typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUgraphNode_st *cudaGraphNode_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
+typedef struct CUuserObject_st *cudaUserObject_t;
+typedef struct CUmemPoolHandle_st *cudaMemPool_t;
+typedef struct cudaArray *cudaArray_t;
+
+#define cudaStreamLegacy ((cudaStream_t)0x1)
+#define cudaStreamPerThread ((cudaStream_t)0x2)
+
+enum {
+    cudaStreamDefault = 0x00,
+    cudaStreamNonBlocking = 0x01,
+    cudaEventDefault = 0x00,
+    cudaEventBlockingSync = 0x01,
+    cudaEventDisableTiming = 0x02,
+    cudaEventInterprocess = 0x04,
+    cudaEventRecordExternal = 0x01,
+    cudaEventWaitExternal = 0x01,
+    cudaHostAllocPortable = 0x01,
+    cudaHostRegisterPortable = 0x01,
+    cudaIpcMemLazyEnablePeerAccess = 0x01,
+    cudaEnableLegacyStream = 0x1
+};
+
+typedef enum cudaError {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorInvalidPitchValue = 12,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorCallRequiresNewerDriver = 36,
+    cudaErrorInvalidDeviceFunction = 98,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorInvalidKernelImage = 200,
+    cudaErrorDeviceUninitialized = 201,
+    cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorECCUncorrectable = 214,
+    cudaErrorPeerAccessUnsupported = 217,
+    cudaErrorNvlinkUncorrectable = 220,
+    cudaErrorInvalidSource = 300,
+    cudaErrorIllegalState = 401,
+    cudaErrorSymbolNotFound = 500,
+    cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchOutOfResources = 701,
+    cudaErrorLaunchTimeout = 702,
+    cudaErrorPeerAccessAlreadyEnabled = 704,
+    cudaErrorPeerAccessNotEnabled = 705,
+    cudaErrorAssert = 710,
+    cudaErrorTooManyPeers = 711,
+    cudaErrorHostMemoryAlreadyRegistered = 712,
+    cudaErrorHostMemoryNotRegistered = 713,
+    cudaErrorHardwareStackError = 714,
+    cudaErrorIllegalInstruction = 715,
+    cudaErrorMisalignedAddress = 716,
+    cudaErrorInvalidAddressSpace = 717,
+    cudaErrorInvalidPc = 718,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorNotPermitted = 800,
+    cudaErrorNotSupported = 801,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureMerge = 902,
+    cudaErrorStreamCaptureUnmatched = 903,
+    cudaErrorStreamCaptureUnjoined = 904,
+    cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorStreamCaptureImplicit = 906,
+    cudaErrorCapturedEvent = 907,
+    cudaErrorStreamCaptureWrongThread = 908,
+    cudaErrorGraphExecUpdateFailure = 910,
+    cudaErrorUnknown = 999
+} cudaError_t;
+
+enum cudaMemoryType {
+    cudaMemoryTypeUnregistered = 0,
+    cudaMemoryTypeHost = 1,
+    cudaMemoryTypeDevice = 2,
+    cudaMemoryTypeManaged = 3
+};
+
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost = 0,
+    cudaMemcpyHostToDevice = 1,
+    cudaMemcpyDeviceToHost = 2,
+    cudaMemcpyDeviceToDevice = 3,
+    cudaMemcpyDefault = 4
+};
+
+enum cudaStreamCaptureStatus {
+    cudaStreamCaptureStatusNone = 0,
+    cudaStreamCaptureStatusActive = 1,
+    cudaStreamCaptureStatusInvalidated = 2
+};
+
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal = 0,
+    cudaStreamCaptureModeThreadLocal = 1,
+    cudaStreamCaptureModeRelaxed = 2
+};
+
+enum cudaStreamUpdateCaptureDependenciesFlags {
+    cudaStreamAddCaptureDependencies = 0x0,
+    cudaStreamSetCaptureDependencies = 0x1
+};
+
+enum cudaUserObjectFlags { cudaUserObjectNoDestructorSync = 0x1 };
+
+enum cudaUserObjectRetainFlags { cudaGraphUserObjectMove = 0x1 };
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+
+enum cudaDeviceAttr {
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrMemoryClockRate = 36,
+    cudaDevAttrGlobalMemoryBusWidth = 37,
+    cudaDevAttrAsyncEngineCount = 40,
+    cudaDevAttrUnifiedAddressing = 41,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrMemoryPoolsSupported = 115
+};
+
+enum cudaMemPoolAttr {
+    cudaMemPoolReuseFollowEventDependencies = 0x1,
+    cudaMemPoolReuseAllowOpportunistic = 0x2,
+    cudaMemPoolReuseAllowInternalDependencies = 0x3,
+    cudaMemPoolAttrReleaseThreshold = 0x4,
+    cudaMemPoolAttrReservedMemCurrent = 0x5,
+    cudaMemPoolAttrUsedMemCurrent = 0x7
+};
+
+enum cudaMemLocationType { cudaMemLocationTypeDevice = 1 };
+
+enum cudaMemAccessFlags { cudaMemAccessFlagsProtReadWrite = 3 };
+
+enum cudaDeviceP2PAttr { cudaDevP2PAttrNativeAtomicSupported = 3 };
+
+enum cudaGraphNodeType {
+    cudaGraphNodeTypeKernel = 0x00,
+    cudaGraphNodeTypeMemcpy = 0x01,
+    cudaGraphNodeTypeMemset = 0x02,
+    cudaGraphNodeTypeHost = 0x03,
+    cudaGraphNodeTypeGraph = 0x04,
+    cudaGraphNodeTypeEmpty = 0x05,
+    cudaGraphNodeTypeWaitEvent = 0x06,
+    cudaGraphNodeTypeEventRecord = 0x07
+};
+
+enum cudaGraphExecUpdateResult { cudaGraphExecUpdateSuccess = 0x0 };
+
+typedef enum cudaLaunchAttributeID { cudaLaunchAttributePriority = 8 } cudaLaunchAttributeID;
+
+typedef void (*cudaHostFn_t)(void *userData);
+typedef void (*cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void *userData);
+
+typedef struct dim3 {
+    unsigned x;
+    unsigned y;
+    unsigned z;
+} dim3;
+
+struct cudaPitchedPtr {
+    void *ptr;
+    size_t pitch;
+    size_t xsize;
+    size_t ysize;
+};
+
+struct cudaExtent {
+    size_t width;
+    size_t height;
+    size_t depth;
+};
+
+struct cudaPos {
+    size_t x;
+    size_t y;
+    size_t z;
+};
+
+struct cudaMemcpy3DParms {
+    cudaArray_t srcArray;
+    struct cudaPos srcPos;
+    struct cudaPitchedPtr srcPtr;
+    cudaArray_t dstArray;
+    struct cudaPos dstPos;
+    struct cudaPitchedPtr dstPtr;
+    struct cudaExtent extent;
+    enum cudaMemcpyKind kind;
+};
+
+struct cudaMemcpy3DPeerParms {
+    cudaArray_t srcArray;
+    struct cudaPos srcPos;
+    struct cudaPitchedPtr srcPtr;
+    int srcDevice;
+    cudaArray_t dstArray;
+    struct cudaPos dstPos;
+    struct cudaPitchedPtr dstPtr;
+    int dstDevice;
+    struct cudaExtent extent;
+};
+
+struct cudaMemsetParams {
+    void *dst;
+    size_t pitch;
+    unsigned value;
+    unsigned elementSize;
+    size_t width;
+    size_t height;
+};
+
+struct cudaHostNodeParams {
+    cudaHostFn_t fn;
+    void *userData;
+};
+
+struct cudaKernelNodeParams {
+    void *func;
+    dim3 gridDim;
+    dim3 blockDim;
+    unsigned sharedMemBytes;
+    void **kernelParams;
+    void **extra;
+};
+
+struct cudaMemLocation {
+    enum cudaMemLocationType type;
+    int id;
+};
+
+struct cudaMemAccessDesc {
+    struct cudaMemLocation location;
+    enum cudaMemAccessFlags flags;
+};
+
+struct cudaPointerAttributes {
+    enum cudaMemoryType type;
+    int device;
+    void *devicePointer;
+    void *hostPointer;
+    long reserved[8]; /* since 13.0 */
+};
+
+struct cudaFuncAttributes {
+    size_t sharedSizeBytes;
+    size_t constSizeBytes;
+    size_t localSizeBytes;
+    int maxThreadsPerBlock;
+    int numRegs;
+    int ptxVersion;
+    int binaryVersion;
+    int cacheModeCA;
+    int maxDynamicSharedSizeBytes;
+    int preferredShmemCarveout;
+    int reserved[22]; /* since 12.0 */
+};
+
+typedef union cudaLaunchAttributeValue {
+    char pad[64];
+    int priority;
+} cudaLaunchAttributeValue;
+
+typedef struct cudaIpcEventHandle_st {
+    char reserved[64];
+} cudaIpcEventHandle_t;
+
+typedef struct cudaIpcMemHandle_st {
+    char reserved[64];
+} cudaIpcMemHandle_t;
+
+#endif
+
+#if DS__CUDART_LOADED && (!defined(CUDART_VERSION) || CUDART_VERSION < 12000)
+enum cudaDriverEntryPointQueryResult {
+    cudaDriverEntryPointSuccess = 0,
+    cudaDriverEntryPointSymbolNotFound = 1
+};
+
+typedef struct cudaGraphExecUpdateResultInfo_st {
+    enum cudaGraphExecUpdateResult result;
+    cudaGraphNode_t errorNode;
+    cudaGraphNode_t errorFromNode;
+} cudaGraphExecUpdateResultInfo;
+#endif
+
+#if DS__CUDART_LOADED && (!defined(CUDART_VERSION) || CUDART_VERSION < 12030)
+typedef struct cudaGraphEdgeData_st {
+    unsigned char from_port;
+    unsigned char to_port;
+    unsigned char type;
+    unsigned char reserved[5];
+} cudaGraphEdgeData;
+#endif
+
+/* cuda/cudart.h - the functions of cudart, linked or loaded.
+
+   Declares the functions as a table of pointers (ds__cudart) if the program loads cudart at run
+   time (DS__CUDART_LOADED); otherwise the header of cudart has declared them. Every other room
+   names a function of cudart as the argument of DS__CUDART, or of DS__RT and DS__RT_CODE, and is
+   the same in both forms.
+
+   Policy: DS__CUDART_FUNCTIONS lists functions that have one form in all versions; version.h has
+   those whose form or name differs. A loaded cudart is called by the names without _ptsz, so the
+   stream NULL would be the legacy stream; the driver never passes NULL.
+
+   Invariants: after ds__cudart_load has returned 1, all members of ds__cudart are set.
+   Locks: none.
+   Threads: any. The table is written during initialisation only. */
+
+#if !DS__CUDART_LOADED
+#define DS__CUDART(function) function
+#else
+#define DS__CUDART(function) ds__cudart.function
+
+/* clang-format off */
+/* X(function, parameters): functions that return cudaError_t. */
+#define DS__CUDART_FUNCTIONS(X) \
+    X(cudaPeekAtLastError, (void)) \
+    X(cudaGetLastError, (void)) \
+    X(cudaDriverGetVersion, (int *out)) \
+    X(cudaGetDeviceCount, (int *out)) \
+    X(cudaGetDevice, (int *out)) \
+    X(cudaSetDevice, (int device)) \
+    X(cudaDeviceGetAttribute, (int *out, enum cudaDeviceAttr attribute, int device)) \
+    X(cudaDeviceGetP2PAttribute, \
+      (int *out, enum cudaDeviceP2PAttr attribute, int device, int peer)) \
+    X(cudaDeviceGetPCIBusId, (char *out, int size, int device)) \
+    X(cudaDeviceGetStreamPriorityRange, (int *least, int *greatest)) \
+    X(cudaDeviceGetDefaultMemPool, (cudaMemPool_t *out, int device)) \
+    X(cudaDeviceCanAccessPeer, (int *out, int device, int peer)) \
+    X(cudaDeviceEnablePeerAccess, (int peer, unsigned flags)) \
+    X(cudaDeviceSynchronize, (void)) \
+    X(cudaThreadExchangeStreamCaptureMode, (enum cudaStreamCaptureMode *mode)) \
+    X(cudaStreamCreateWithPriority, (cudaStream_t *out, unsigned flags, int priority)) \
+    X(cudaStreamDestroy, (cudaStream_t stream)) \
+    X(cudaStreamGetFlags, (cudaStream_t stream, unsigned *out)) \
+    X(cudaStreamGetPriority, (cudaStream_t stream, int *out)) \
+    X(cudaStreamSynchronize, (cudaStream_t stream)) \
+    X(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags)) \
+    X(cudaStreamAddCallback, \
+      (cudaStream_t stream, cudaStreamCallback_t fn, void *user, unsigned flags)) \
+    X(cudaStreamBeginCapture, (cudaStream_t stream, enum cudaStreamCaptureMode mode)) \
+    X(cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t *out)) \
+    X(cudaStreamIsCapturing, (cudaStream_t stream, enum cudaStreamCaptureStatus *out)) \
+    X(cudaLaunchHostFunc, (cudaStream_t stream, cudaHostFn_t fn, void *user)) \
+    X(cudaLaunchKernel, \
+      (const void *function, dim3 grid, dim3 block, void **params, size_t shared, \
+        cudaStream_t stream)) \
+    X(cudaFuncGetAttributes, (struct cudaFuncAttributes *out, const void *function)) \
+    X(cudaFuncSetAttribute, \
+      (const void *function, enum cudaFuncAttribute attribute, int value)) \
+    X(cudaEventCreateWithFlags, (cudaEvent_t *out, unsigned flags)) \
+    X(cudaEventDestroy, (cudaEvent_t event)) \
+    X(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream)) \
+    X(cudaEventRecordWithFlags, (cudaEvent_t event, cudaStream_t stream, unsigned flags)) \
+    X(cudaEventSynchronize, (cudaEvent_t event)) \
+    X(cudaEventElapsedTime, (float *out, cudaEvent_t start, cudaEvent_t end)) \
+    X(cudaMalloc, (void **out, size_t size)) \
+    X(cudaFree, (void *ptr)) \
+    X(cudaMallocAsync, (void **out, size_t size, cudaStream_t stream)) \
+    X(cudaFreeAsync, (void *ptr, cudaStream_t stream)) \
+    X(cudaHostAlloc, (void **out, size_t size, unsigned flags)) \
+    X(cudaFreeHost, (void *ptr)) \
+    X(cudaHostRegister, (void *ptr, size_t size, unsigned flags)) \
+    X(cudaHostUnregister, (void *ptr)) \
+    X(cudaMemGetInfo, (size_t *out_free, size_t *out_total)) \
+    X(cudaPointerGetAttributes, (struct cudaPointerAttributes *out, const void *ptr)) \
+    X(cudaMemPoolTrimTo, (cudaMemPool_t pool, size_t keep)) \
+    X(cudaMemPoolSetAttribute, (cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)) \
+    X(cudaMemPoolGetAttribute, (cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)) \
+    X(cudaMemPoolSetAccess, \
+      (cudaMemPool_t pool, const struct cudaMemAccessDesc *list, size_t count)) \
+    X(cudaMemcpyAsync, \
+      (void *dst, const void *src, size_t size, enum cudaMemcpyKind kind, cudaStream_t stream)) \
+    X(cudaMemcpy2DAsync, \
+      (void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, \
+        size_t height, enum cudaMemcpyKind kind, cudaStream_t stream)) \
+    X(cudaMemcpyPeerAsync, \
+      (void *dst, int to, const void *src, int from, size_t size, cudaStream_t stream)) \
+    X(cudaMemcpy3DPeerAsync, (const struct cudaMemcpy3DPeerParms *params, cudaStream_t stream)) \
+    X(cudaMemsetAsync, (void *dst, int value, size_t size, cudaStream_t stream)) \
+    X(cudaMemset2DAsync, \
+      (void *dst, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream)) \
+    X(cudaIpcGetEventHandle, (cudaIpcEventHandle_t *out, cudaEvent_t event)) \
+    X(cudaIpcOpenEventHandle, (cudaEvent_t *out, cudaIpcEventHandle_t handle)) \
+    X(cudaIpcGetMemHandle, (cudaIpcMemHandle_t *out, void *ptr)) \
+    X(cudaIpcOpenMemHandle, (void **out, cudaIpcMemHandle_t handle, unsigned flags)) \
+    X(cudaIpcCloseMemHandle, (void *ptr)) \
+    X(cudaGraphCreate, (cudaGraph_t *out, unsigned flags)) \
+    X(cudaGraphDestroy, (cudaGraph_t graph)) \
+    X(cudaGraphClone, (cudaGraph_t *out, cudaGraph_t graph)) \
+    X(cudaGraphGetNodes, (cudaGraph_t graph, cudaGraphNode_t *out, size_t *count)) \
+    X(cudaGraphNodeGetType, (cudaGraphNode_t node, enum cudaGraphNodeType *out)) \
+    X(cudaGraphNodeFindInClone, \
+      (cudaGraphNode_t *out, cudaGraphNode_t node, cudaGraph_t clone)) \
+    X(cudaGraphDestroyNode, (cudaGraphNode_t node)) \
+    X(cudaGraphAddKernelNode, \
+      (cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        const struct cudaKernelNodeParams *params)) \
+    X(cudaGraphAddMemcpyNode, \
+      (cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        const struct cudaMemcpy3DParms *params)) \
+    X(cudaGraphAddMemsetNode, \
+      (cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        const struct cudaMemsetParams *params)) \
+    X(cudaGraphAddHostNode, \
+      (cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        const struct cudaHostNodeParams *params)) \
+    X(cudaGraphAddChildGraphNode, \
+      (cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        cudaGraph_t child)) \
+    X(cudaGraphAddEmptyNode, \
+      (cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count)) \
+    X(cudaGraphAddEventRecordNode, \
+      (cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        cudaEvent_t event)) \
+    X(cudaGraphAddEventWaitNode, \
+      (cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        cudaEvent_t event)) \
+    X(cudaGraphKernelNodeSetParams, \
+      (cudaGraphNode_t node, const struct cudaKernelNodeParams *params)) \
+    X(cudaGraphMemcpyNodeSetParams, \
+      (cudaGraphNode_t node, const struct cudaMemcpy3DParms *params)) \
+    X(cudaGraphMemsetNodeSetParams, \
+      (cudaGraphNode_t node, const struct cudaMemsetParams *params)) \
+    X(cudaGraphHostNodeSetParams, \
+      (cudaGraphNode_t node, const struct cudaHostNodeParams *params)) \
+    X(cudaGraphEventRecordNodeSetEvent, (cudaGraphNode_t node, cudaEvent_t event)) \
+    X(cudaGraphEventWaitNodeSetEvent, (cudaGraphNode_t node, cudaEvent_t event)) \
+    X(cudaGraphKernelNodeSetAttribute, \
+      (cudaGraphNode_t node, cudaLaunchAttributeID attribute, \
+        const cudaLaunchAttributeValue *value)) \
+    X(cudaGraphChildGraphNodeGetGraph, (cudaGraphNode_t node, cudaGraph_t *out)) \
+    X(cudaGraphInstantiateWithFlags, \
+      (cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)) \
+    X(cudaGraphExecDestroy, (cudaGraphExec_t exec)) \
+    X(cudaGraphUpload, (cudaGraphExec_t exec, cudaStream_t stream)) \
+    X(cudaGraphLaunch, (cudaGraphExec_t exec, cudaStream_t stream)) \
+    X(cudaGraphNodeSetEnabled, (cudaGraphExec_t exec, cudaGraphNode_t node, unsigned enabled)) \
+    X(cudaGraphExecKernelNodeSetParams, \
+      (cudaGraphExec_t exec, cudaGraphNode_t node, const struct cudaKernelNodeParams *params)) \
+    X(cudaGraphExecMemcpyNodeSetParams, \
+      (cudaGraphExec_t exec, cudaGraphNode_t node, const struct cudaMemcpy3DParms *params)) \
+    X(cudaGraphExecMemsetNodeSetParams, \
+      (cudaGraphExec_t exec, cudaGraphNode_t node, const struct cudaMemsetParams *params)) \
+    X(cudaGraphExecEventRecordNodeSetEvent, \
+      (cudaGraphExec_t exec, cudaGraphNode_t node, cudaEvent_t event)) \
+    X(cudaGraphExecEventWaitNodeSetEvent, \
+      (cudaGraphExec_t exec, cudaGraphNode_t node, cudaEvent_t event)) \
+    X(cudaUserObjectCreate, \
+      (cudaUserObject_t *out, void *ptr, cudaHostFn_t destroy, unsigned count, unsigned flags)) \
+    X(cudaUserObjectRelease, (cudaUserObject_t object, unsigned count)) \
+    X(cudaGraphRetainUserObject, \
+      (cudaGraph_t graph, cudaUserObject_t object, unsigned count, unsigned flags)) \
+    X(cudaGraphReleaseUserObject, (cudaGraph_t graph, cudaUserObject_t object, unsigned count))
+
+/* clang-format on */
+static struct {
+    const char *(*cudaGetErrorName)(cudaError_t code);
+    const char *(*cudaGetErrorString)(cudaError_t code);
+    cudaError_t (*cudaRuntimeGetVersion)(int *out);
+#define DS__CUDART_MEMBER(function, parameters) cudaError_t(*function) parameters;
+    DS__CUDART_FUNCTIONS(DS__CUDART_MEMBER)
+#undef DS__CUDART_MEMBER
+} ds__cudart;
+#endif
+
+/* cuda/version.h - the functions of cudart that differ by version.
+
+   Wraps each function of cudart whose name, parameters or presence depends on the version of CUDA
+   in a function that is the same for all. The wrappers return cudart's code and leave the thread's
+   last error to the caller.
+
+   Policy: a program that is linked with cudart has the form of its headers. A program that loads
+   cudart finds the version at run time; ds__cudart_names tells which function of this version has
+   which form. From 12.3 on, edges have data; a function without room for it fails if an edge has
+   data that is not zero (cudaErrorLossyQuery).
+
+   Invariants: after ds__cudart_load has returned 1, of the members of ds__cudart_forms those are
+   set that ds__cudart_names lists for the version.
+   Locks: none.
+   Threads: any. The members are written during initialisation only. */
+
+#include <stddef.h>
+
+#if DS__CUDART_LOADED
+static struct ds__cudart_forms {
+    int version;
+    cudaError_t (*capture_info)(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                unsigned long long *id, cudaGraph_t *graph,
+                                const cudaGraphNode_t **after, size_t *count);
+    cudaError_t (*capture_info_edges)(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                      unsigned long long *id, cudaGraph_t *graph,
+                                      const cudaGraphNode_t **after,
+                                      const cudaGraphEdgeData **edges, size_t *count);
+    cudaError_t (*capture_after)(cudaStream_t stream, cudaGraphNode_t *after, size_t count,
+                                 unsigned flags);
+    cudaError_t (*capture_after_edges)(cudaStream_t stream, cudaGraphNode_t *after,
+                                       const cudaGraphEdgeData *edges, size_t count,
+                                       unsigned flags);
+    cudaError_t (*capture_into)(cudaStream_t stream, cudaGraph_t graph,
+                                const cudaGraphNode_t *after, const cudaGraphEdgeData *edges,
+                                size_t count, enum cudaStreamCaptureMode mode);
+    cudaError_t (*connect)(cudaGraph_t graph, const cudaGraphNode_t *from,
+                           const cudaGraphNode_t *to, size_t count);
+    cudaError_t (*connect_edges)(cudaGraph_t graph, const cudaGraphNode_t *from,
+                                 const cudaGraphNode_t *to, const cudaGraphEdgeData *edges,
+                                 size_t count);
+    cudaError_t (*dependencies)(cudaGraphNode_t node, cudaGraphNode_t *out, size_t *count);
+    cudaError_t (*dependencies_edges)(cudaGraphNode_t node, cudaGraphNode_t *out,
+                                      cudaGraphEdgeData *edges, size_t *count);
+    cudaError_t (*update)(cudaGraphExec_t exec, cudaGraph_t graph,
+                          cudaGraphExecUpdateResultInfo *out);
+    cudaError_t (*update_node)(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphNode_t *out_node,
+                               enum cudaGraphExecUpdateResult *out);
+    cudaError_t (*entry_point)(const char *name, void **out, unsigned long long flags);
+    cudaError_t (*entry_point_status)(const char *name, void **out, unsigned long long flags,
+                                      enum cudaDriverEntryPointQueryResult *status);
+    cudaError_t (*entry_point_version)(const char *name, void **out, unsigned version,
+                                       unsigned long long flags,
+                                       enum cudaDriverEntryPointQueryResult *status);
+    cudaError_t (*stream_device)(cudaStream_t stream, int *out);
+} ds__cudart_forms;
+
+/* A function has the form of the member in the versions from `since` to below `before`. */
+static const struct {
+    const char *function;
+    int since;
+    int before;
+    size_t member;
+} ds__cudart_names[] = {
+
+#define DS__FORM(member) offsetof(struct ds__cudart_forms, member)
+    { "cudaStreamGetCaptureInfo_v2", 11080, 12030, DS__FORM(capture_info) },
+    { "cudaStreamGetCaptureInfo_v3", 12030, 13000, DS__FORM(capture_info_edges) },
+    { "cudaStreamGetCaptureInfo", 13000, INT_MAX, DS__FORM(capture_info_edges) },
+    { "cudaStreamUpdateCaptureDependencies", 11080, 13000, DS__FORM(capture_after) },
+    { "cudaStreamUpdateCaptureDependencies", 13000, INT_MAX, DS__FORM(capture_after_edges) },
+    { "cudaStreamBeginCaptureToGraph", 12030, INT_MAX, DS__FORM(capture_into) },
+    { "cudaGraphAddDependencies", 11080, 13000, DS__FORM(connect) },
+    { "cudaGraphAddDependencies", 13000, INT_MAX, DS__FORM(connect_edges) },
+    { "cudaGraphNodeGetDependencies", 11080, 12030, DS__FORM(dependencies) },
+    { "cudaGraphNodeGetDependencies_v2", 12030, 13000, DS__FORM(dependencies_edges) },
+    { "cudaGraphNodeGetDependencies", 13000, INT_MAX, DS__FORM(dependencies_edges) },
+    { "cudaGraphExecUpdate", 11080, 12000, DS__FORM(update_node) },
+    { "cudaGraphExecUpdate", 12000, INT_MAX, DS__FORM(update) },
+    { "cudaGetDriverEntryPoint", 11080, 12000, DS__FORM(entry_point) },
+    { "cudaGetDriverEntryPoint", 12000, 12050, DS__FORM(entry_point_status) },
+    { "cudaGetDriverEntryPointByVersion", 12050, INT_MAX, DS__FORM(entry_point_version) },
+    { "cudaStreamGetDevice", 12080, INT_MAX, DS__FORM(stream_device) }
+#undef DS__FORM
+};
+#endif
+
+/* Returns the version of cudart: 12030 is 12.3. */
+static inline int ds__cudart_version(void) {
+#if DS__CUDART_LOADED
+    return ds__cudart_forms.version;
+#else
+    return CUDART_VERSION;
+#endif
+}
+
+/* Gives the capture of a stream, its graph, and the nodes on which the next operation will depend;
+   their array belongs to CUDA. */
+static cudaError_t ds__cudart_capture_info(cudaStream_t stream,
+                                           enum cudaStreamCaptureStatus *status,
+                                           unsigned long long *id, cudaGraph_t *graph,
+                                           const cudaGraphNode_t **after, size_t *count) {
+#if DS__CUDART_LOADED
+    const cudaGraphEdgeData *edges;
+    if (!ds__cudart_forms.capture_info_edges)
+        return ds__cudart_forms.capture_info(stream, status, id, graph, after, count);
+    return ds__cudart_forms.capture_info_edges(stream, status, id, graph, after, &edges, count);
+#elif CUDART_VERSION >= 13000
+    const cudaGraphEdgeData *edges;
+    return cudaStreamGetCaptureInfo(stream, status, id, graph, after, &edges, count);
+#elif CUDART_VERSION >= 12030
+    const cudaGraphEdgeData *edges;
+    return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, after, &edges, count);
+#elif CUDART_VERSION >= 12000
+    return cudaStreamGetCaptureInfo(stream, status, id, graph, after, count);
+#else
+    return cudaStreamGetCaptureInfo_v2(stream, status, id, graph, after, count);
+#endif
+}
+
+/* Sets or adds to the nodes on which the next operation of a stream that captures will depend. */
+static cudaError_t ds__cudart_capture_after(cudaStream_t stream, cudaGraphNode_t *after,
+                                            size_t count, unsigned flags) {
+#if DS__CUDART_LOADED
+    if (!ds__cudart_forms.capture_after_edges)
+        return ds__cudart_forms.capture_after(stream, after, count, flags);
+    return ds__cudart_forms.capture_after_edges(stream, after, NULL, count, flags);
+#elif CUDART_VERSION >= 13000
+    return cudaStreamUpdateCaptureDependencies(stream, after, NULL, count, flags);
+#else
+    return cudaStreamUpdateCaptureDependencies(stream, after, count, flags);
+#endif
+}
+
+/* Begins a capture into an existing graph. Before 12.3 that is not supported. */
+static cudaError_t ds__cudart_capture_into(cudaStream_t stream, cudaGraph_t graph,
+                                           const cudaGraphNode_t *after, size_t count,
+                                           enum cudaStreamCaptureMode mode) {
+#if DS__CUDART_LOADED
+    if (ds__cudart_forms.capture_into)
+        return ds__cudart_forms.capture_into(stream, graph, after, NULL, count, mode);
+    return cudaErrorNotSupported;
+#elif CUDART_VERSION >= 12030
+    return cudaStreamBeginCaptureToGraph(stream, graph, after, NULL, count, mode);
+#else
+    (void)stream;
+    (void)graph;
+    (void)after;
+    (void)count;
+    (void)mode;
+    return cudaErrorNotSupported;
+#endif
+}
+
+/* Adds dependencies to a graph. */
+static cudaError_t ds__cudart_connect(cudaGraph_t graph, const cudaGraphNode_t *from,
+                                      const cudaGraphNode_t *to, size_t count) {
+#if DS__CUDART_LOADED
+    if (!ds__cudart_forms.connect_edges)
+        return ds__cudart_forms.connect(graph, from, to, count);
+    return ds__cudart_forms.connect_edges(graph, from, to, NULL, count);
+#elif CUDART_VERSION >= 13000
+    return cudaGraphAddDependencies(graph, from, to, NULL, count);
+#else
+    return cudaGraphAddDependencies(graph, from, to, count);
+#endif
+}
+
+enum { DS__CUDART_EDGE = 8 }; /* bytes of the data of an edge */
+
+/* Gives the number of nodes on which a node depends, and if `out` is not NULL the nodes. `edges`
+   has DS__CUDART_EDGE bytes for each of them, or is NULL if `out` is. */
+static cudaError_t ds__cudart_dependencies(cudaGraphNode_t node, cudaGraphNode_t *out, void *edges,
+                                           size_t *count) {
+#if DS__CUDART_LOADED
+    if (!ds__cudart_forms.dependencies_edges)
+        return ds__cudart_forms.dependencies(node, out, count);
+    return ds__cudart_forms.dependencies_edges(node, out, edges, count);
+#elif CUDART_VERSION >= 13000
+    return cudaGraphNodeGetDependencies(node, out, edges, count);
+#elif CUDART_VERSION >= 12030
+    return cudaGraphNodeGetDependencies_v2(node, out, edges, count);
+#else
+    (void)edges;
+    return cudaGraphNodeGetDependencies(node, out, count);
+#endif
+}
+
+#if DS__CUDART_LOADED || CUDART_VERSION < 12000
+/* Calls an update of CUDA 11.8, which gives the node and the reason one by one. */
+static cudaError_t ds__cudart_update_node(
+    cudaError_t (*update)(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphNode_t *out,
+                          enum cudaGraphExecUpdateResult *result),
+    cudaGraphExec_t exec, cudaGraph_t graph, int *out_reason, cudaGraphNode_t *out_node) {
+    enum cudaGraphExecUpdateResult result = cudaGraphExecUpdateSuccess;
+    *out_node = NULL;
+    cudaError_t code = update(exec, graph, out_node, &result);
+    *out_reason = (int)result;
+    return code;
+}
+#endif
+
+#if DS__CUDART_LOADED || CUDART_VERSION >= 12000
+/* Calls an update of CUDA 12 and later, which gives both in a struct. */
+static cudaError_t ds__cudart_update_info(cudaError_t (*update)(cudaGraphExec_t exec,
+                                                                cudaGraph_t graph,
+                                                                cudaGraphExecUpdateResultInfo *out),
+                                          cudaGraphExec_t exec, cudaGraph_t graph, int *out_reason,
+                                          cudaGraphNode_t *out_node) {
+    cudaGraphExecUpdateResultInfo info;
+    memset(&info, 0, sizeof info);
+    cudaError_t code = update(exec, graph, &info);
+    *out_reason = (int)info.result;
+    *out_node = info.errorNode;
+    return code;
+}
+#endif
+
+/* Updates an executable with a graph. If CUDA refuses the graph, gives the number of the reason,
+   and the node or NULL. */
+static cudaError_t ds__cudart_update(cudaGraphExec_t exec, cudaGraph_t graph, int *out_reason,
+                                     cudaGraphNode_t *out_node) {
+#if DS__CUDART_LOADED
+    if (!ds__cudart_forms.update)
+        return ds__cudart_update_node(ds__cudart_forms.update_node, exec, graph, out_reason,
+                                      out_node);
+    return ds__cudart_update_info(ds__cudart_forms.update, exec, graph, out_reason, out_node);
+#elif CUDART_VERSION >= 12000
+    return ds__cudart_update_info(cudaGraphExecUpdate, exec, graph, out_reason, out_node);
+#else
+    return ds__cudart_update_node(cudaGraphExecUpdate, exec, graph, out_reason, out_node);
+#endif
+}
+
+/* Finds an entry point of the driver library in the version of CUDA 11.8. *out is NULL if the
+   library does not have it. Before 12.5 the version is that of cudart; the entries that the driver
+   uses have one form in these versions, or fit both (ds__cuda_kernel_params). */
+static cudaError_t ds__cudart_entry_point(const char *name, void **out) {
+#if !DS__CUDART_LOADED && CUDART_VERSION < 12000
+    return cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream);
+#else
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t code;
+#if DS__CUDART_LOADED
+    if (ds__cudart_forms.entry_point)
+        return ds__cudart_forms.entry_point(name, out, cudaEnableLegacyStream);
+    if (ds__cudart_forms.entry_point_version)
+        code =
+            ds__cudart_forms.entry_point_version(name, out, 11080, cudaEnableLegacyStream, &found);
+    else
+        code = ds__cudart_forms.entry_point_status(name, out, cudaEnableLegacyStream, &found);
+#elif CUDART_VERSION >= 12050
+    code = cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
+#else
+    code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream, &found);
+#endif
+    if (code == cudaSuccess && found != cudaDriverEntryPointSuccess)
+        *out = NULL;
+    return code;
+#endif
+}
+
+/* Gives the device of a stream. Before 12.8 that is not known, as with an older driver. */
+static cudaError_t ds__cudart_stream_device(cudaStream_t stream, int *out) {
+#if DS__CUDART_LOADED
+    if (ds__cudart_forms.stream_device)
+        return ds__cudart_forms.stream_device(stream, out);
+    return cudaErrorCallRequiresNewerDriver;
+#elif CUDART_VERSION >= 12080
+    return cudaStreamGetDevice(stream, out);
+#else
+    (void)stream;
+    (void)out;
+    return cudaErrorCallRequiresNewerDriver;
+#endif
+}
+
 /* cuda/types.h - types and state of the CUDA driver.
 
    Declares the driver's objects for streams, events, host functions, modules and staging buffers,
-   and its global state (ds__cuda). Includes the header of cudart and lists the entry points of the
-   driver library (DS__CUDA_ENTRY_POINTS). Needs neither libcuda nor cuda.h.
+   and its global state (ds__cuda). Lists the entry points of the driver library
+   (DS__CUDA_ENTRY_POINTS); cudart.h and version.h have the functions of cudart. Needs neither
+   libcuda nor cuda.h.
 
    Policy:
    1. cudart does streams, events, copies and memory. The driver library does contexts, kernel
@@ -14766,8 +15636,8 @@ static const ds__driver ds__cpu_driver = { "cpu",
    5. CUDA does not require the device to be current for every call (Programming Guide, "Stream and
       Event Behavior"). In a thread without a context, however, cudart would create one for its
       current device.
-   6. Host functions and callbacks both use cudaStreamAddCallback: CUDA runs these in every case and
-      reports a failure to them.
+   6. Host functions use cudaLaunchHostFunc, and only callbacks with a status use
+      cudaStreamAddCallback: CUDA holds a lock while it runs the latter.
 
    Invariants: `streams` holds every stream object except those of the legacy streams. A host
    function is in `hosts` until it begins to run or CUDA refuses it. The state of a host function or
@@ -14775,28 +15645,12 @@ static const ds__driver ds__cpu_driver = { "cpu",
    Primary contexts are retained and peer access is enabled for the life of the process.
    Locks: `mutex` guards the modules, the side streams and the set-up of pools; it is held across
    driver calls that compile or create. `lock` guards `streams` and is held across queries and event
-   records. `host_lock` guards `hosts`, `stages` and `keeps`; no call into CUDA is made under it.
+   records. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and `keeps`; no call into CUDA is
+   made under it.
    The core's capture lock comes before all of them. An error about a capture takes the capture
    lock, so errors must be reported after `lock` or a stream's lock is released.
    Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation
    only. CUDA's own threads use the host functions, the keeps and the staging buffers. */
-
-#if defined(__has_include)
-#if !__has_include(<cuda_runtime_api.h>)
-#error "DEVSTREAM_CUDA needs cudart's headers: add -I with the folder of cuda_runtime_api.h"
-#endif
-#endif
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"
-#endif
-#include <cuda_runtime_api.h>
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-#if CUDART_VERSION < 11080
-#error "devstream needs cudart 11.8 or newer"
-#endif
 
 /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; older drivers do not read the last two fields. */
 typedef struct ds__cuda_kernel_params {
@@ -14847,6 +15701,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     X(cuStreamQuery, (cudaStream_t stream)) \
     X(cuEventQuery, (cudaEvent_t event)) \
     X(cuDeviceGetAttribute, (int *value, int attribute, int device)) \
+    X(cuDeviceGetName, (char *out, int size, int device)) \
+    X(cuDeviceGetUuid, (unsigned char *out, int device)) \
+    X(cuDeviceTotalMem, (size_t *out, int device)) \
     X(cuMemGetAllocationGranularity, (size_t *out, const ds__cuda_memory *memory, int option)) \
     X(cuMemAddressReserve, \
       (unsigned long long *out, size_t size, size_t alignment, unsigned long long hint, \
@@ -14912,8 +15769,6 @@ typedef struct ds__cuda_stream {
     /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
     uint64_t thread;       /* of a per-thread stream: the number of its thread */
-    ds__spinlock lock;     /* of `mark`, between its record and the wait for it */
-    cudaEvent_t mark;      /* event for waits of other streams; created for the first one */
     ds__mutex staging;     /* held while the pieces of a copy are enqueued */
     ds__cuda_stage *stage; /* created for the first staged copy */
     struct ds__cuda_stream *next;
@@ -14928,6 +15783,24 @@ typedef struct ds__cuda_event {
     /* an event of another device, where the first record failed; a reader may still use it */
     struct ds__cuda_event *older;
 } ds__cuda_event;
+
+#define DS__CUDA_ASIDE 8 /* streams that are kept for each device */
+
+/* Streams for operations on memory of another device, oldest first. A kept one may still have the
+   work of its last operation. */
+typedef struct ds__cuda_aside {
+    ds__cuda_stream *stream[DS__CUDA_ASIDE];
+    int first;
+    int count;
+} ds__cuda_aside;
+
+/* An event of the driver's own: recorded on one stream, and waited for by another one directly
+   after that. Nothing but the wait depends on the record, so the event can be used again then. */
+typedef struct ds__cuda_mark {
+    struct ds__cuda_mark *next;
+    cudaEvent_t event;
+    int device;
+} ds__cuda_mark;
 
 /* States of a host function or keep. */
 enum { DS__CUDA_PENDING, DS__CUDA_TAKEN };
@@ -14994,13 +15867,15 @@ static struct {
     ds__mutex mutex;
     /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
-    ds__spinlock lock;        /* of the list of streams */
+    ds__mutex lock; /* of the list of streams; held across queries and records of events */
     ds__cuda_stream *streams; /* all except for the legacy streams */
-    /* of the next three lists; no call of cudart is made under it */
+    /* of the next five lists; no call of cudart is made under it */
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
-    ds__cuda_stage *stages; /* buffers without users */
-    ds__cuda_keep *keeps;   /* keeps that CUDA has not ended yet */
+    ds__cuda_stage *stages;                /* buffers without users */
+    ds__cuda_mark *marks[DS__MAX_DEVICES]; /* events that no thread uses */
+    ds__cuda_aside aside[DS__MAX_DEVICES];
+    ds__cuda_keep *keeps; /* keeps that CUDA has not ended yet */
     /* keeps that CUDA had not ended at a shutdown; they stay for good, because CUDA may end them */
     ds__cuda_keep *left;
     _Atomic int host_count; /* host functions that were enqueued and have not returned */
@@ -15010,7 +15885,7 @@ static struct {
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
-} ds__cuda = { .mutex = DS__MUTEX_INIT };
+} ds__cuda = { .mutex = DS__MUTEX_INIT, .lock = DS__MUTEX_INIT };
 
 static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
 
@@ -15072,13 +15947,13 @@ static void ds__cuda_stage_unref(ds__cuda_stage *stage);
 /* Takes the capture lock, and counts that the thread holds it: ds__cuda_capture_failed takes it
    otherwise. */
 static void ds__cuda_lock(void) {
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__tls.capture_locked++;
 }
 
 static void ds__cuda_unlock(void) {
     ds__tls.capture_locked--;
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
 }
 
 /* CUDA's codes with devstream's results. After a code of DS_ERR_FAILED, this process cannot use the
@@ -15154,7 +16029,8 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_sc
         snprintf(where, sizeof where, " on cuda:%d", device);
     return ds__fail(
         ds__cuda_map(code), "%s%s returned %d (%s: %s)%s", call, where, code,
-        cudaGetErrorName((cudaError_t)code), cudaGetErrorString((cudaError_t)code),
+        DS__CUDART(cudaGetErrorName)((cudaError_t)code),
+        DS__CUDART(cudaGetErrorString)((cudaError_t)code),
         ds__cuda_is_sticky(code)
             ? ": earlier work on the device failed, and only a new process can use it again"
             : "");
@@ -15165,14 +16041,14 @@ static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
     scope->device = device;
     scope->pushed = 0;
     scope->capture = 0;
-    scope->pending = cudaPeekAtLastError();
+    scope->pending = DS__CUDART(cudaPeekAtLastError)();
 }
 
 /* Takes the error of a call from the thread, unless an error was pending before the scope. Returns
    the code. */
 static inline cudaError_t ds__cuda_clear(const ds__cuda_scope *scope, cudaError_t code) {
     if (DS__UNLIKELY(code != cudaSuccess) && scope->pending == cudaSuccess)
-        (void)cudaGetLastError();
+        (void)DS__CUDART(cudaGetLastError)();
     return code;
 }
 
@@ -15181,7 +16057,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_
                                                                  cudaError_t code,
                                                                  const char *call) {
     if (scope->pending == cudaSuccess)
-        (void)cudaGetLastError();
+        (void)DS__CUDART(cudaGetLastError)();
     return ds__cuda_fail(scope, call, (int)code);
 }
 
@@ -15193,8 +16069,10 @@ static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t 
 /* Every call of cudart in a scope is one of these two. DS__RT returns a result; a failure is
    cleared, mapped and reported with the function and the device of the scope. DS__RT_CODE clears
    the error and returns the code: for clean-up, and for calls whose failure has a meaning. */
-#define DS__RT(scope, function, arguments) ds__cuda_check(&(scope), function arguments, #function)
-#define DS__RT_CODE(scope, function, arguments) ds__cuda_clear(&(scope), function arguments)
+#define DS__RT(scope, function, arguments) \
+    ds__cuda_check(&(scope), DS__CUDART(function) arguments, #function)
+#define DS__RT_CODE(scope, function, arguments) \
+    ds__cuda_clear(&(scope), DS__CUDART(function) arguments)
 
 /* Relaxes the thread's capture mode around calls of devstream's own that an open capture of any
    thread could forbid or be invalidated by: module loading, pinned buffers, peer access. Returns 1
@@ -15332,6 +16210,214 @@ static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream
     return r;
 }
 
+/* cuda/cudart_load.h - cudart found and loaded at run time.
+
+   Loads the shared library of cudart (ds__cudart_load) and fills the tables of its functions, if
+   the program defines DEVSTREAM_CUDA_DLOPEN. A program that is linked with cudart has it already.
+
+   Policy:
+   1. The sonames are libcudart.so.13, .12 and .11.0. A cudart that the process has loaded already,
+      for example by PyTorch, comes first, so that both use the same one.
+   2. Without DEVSTREAM_CUDART the system searches: LD_LIBRARY_PATH, the run path of the program,
+      ldconfig. If DEVSTREAM_CUDART names a folder, only this folder and those below it are
+      searched that a toolkit, or a site-packages with NVIDIA's wheels, has. If it names a library,
+      that library is loaded. If it is "wheels", the usual site-packages are searched.
+   3. If the driver of the machine is too old for a version, the caller tries the next one.
+   4. A program that includes CUDA's headers loads only the same major version, because structs
+      differ between major versions.
+
+   Invariants: either all functions of a version are set, or none is changed. A library is never
+   closed, since cudart may have threads and the program may have its handles.
+   Locks: The core holds its initialisation mutex.
+   Threads: runs during initialisation only. */
+
+/* The state of a search, zeroed before its first step. */
+typedef struct ds__cudart_search {
+    int step;
+    int reported; /* 1: the reason says why a library that was found is not taken */
+} ds__cudart_search;
+
+#if !DS__CUDART_LOADED
+
+/* Returns 1 at the first step: the program is linked with cudart. */
+static int ds__cudart_load(ds__cudart_search *search, char *reason, size_t size) {
+    (void)reason;
+    (void)size;
+    return search->step++ == 0;
+}
+
+/* Returns the name of the loaded library; "" if the program is linked with cudart. */
+static const char *ds__cudart_name(void) {
+    return "";
+}
+
+static void ds__cudart_drop(void) {
+}
+
+#else
+
+enum { DS__CUDART_SONAMES = 3, DS__CUDART_PATH = 1024 };
+
+static const char *const ds__cudart_sonames[DS__CUDART_SONAMES] = { "libcudart.so.13",
+                                                                    "libcudart.so.12",
+                                                                    "libcudart.so.11.0" };
+
+static struct {
+    void *library; /* the one in use; NULL: none */
+    const char *name;
+} ds__cudart_library = { NULL, "" };
+
+/* Places of cudart in a folder: the folder itself, a toolkit, and site-packages with wheels. */
+static const char *const ds__cudart_places[] = { "", "lib64/", "lib/", "nvidia/cu13/lib/",
+                                                 "nvidia/cuda_runtime/lib/" };
+
+/* Patterns of the usual site-packages, below a variable of the environment if one is named. */
+static const struct {
+    const char *variable;
+    const char *pattern;
+} ds__cudart_packages[] = { { "VIRTUAL_ENV", "/lib*/python3*/site-packages" },
+                            { "CONDA_PREFIX", "/lib/python3*/site-packages" },
+                            { "HOME", "/.local/lib/python3*/site-packages" },
+                            { NULL, "/usr/local/lib*/python3*/*-packages" },
+                            { NULL, "/usr/lib*/python3*/*-packages" } };
+
+/* Opens a soname in one of the places of a folder, which may be a pattern. NULL: it is in none. */
+static void *ds__cudart_open_in(const char *base, const char *folder, const char *soname) {
+    char pattern[DS__CUDART_PATH];
+    char path[DS__CUDART_PATH];
+    void *library = NULL;
+    size_t count = sizeof ds__cudart_places / sizeof ds__cudart_places[0];
+    for (size_t i = 0; i < count && !library; i++) {
+        int n = snprintf(pattern, sizeof pattern, "%s%s/%s%s", base, folder, ds__cudart_places[i],
+                         soname);
+        if (n > 0 && (size_t)n < sizeof pattern && ds__os_last_match(pattern, path, sizeof path))
+            library = ds__os_library_open(path);
+    }
+    return library;
+}
+
+/* Opens a soname in the usual site-packages. */
+static void *ds__cudart_open_wheel(const char *soname) {
+    void *library = NULL;
+    size_t count = sizeof ds__cudart_packages / sizeof ds__cudart_packages[0];
+    for (size_t i = 0; i < count && !library; i++) {
+        const char *variable = ds__cudart_packages[i].variable;
+        const char *base = variable ? ds__os_environment(variable) : "";
+        if (base)
+            library = ds__cudart_open_in(base, ds__cudart_packages[i].pattern, soname);
+    }
+    return library;
+}
+
+/* Opens the library of a step: the loaded ones, then those of the system; or the one that
+   DEVSTREAM_CUDART names, then those in that folder. Returns 0 after the last step. */
+static int ds__cudart_open(int step, const char *where, void **out, const char **out_name) {
+    const char *soname = ds__cudart_sonames[step % DS__CUDART_SONAMES];
+    *out_name = soname;
+    *out = NULL;
+    if (step >= 2 * DS__CUDART_SONAMES)
+        return 0;
+    if (!where) {
+        *out =
+            step < DS__CUDART_SONAMES ? ds__os_library_loaded(soname) : ds__os_library_open(soname);
+    } else if (step >= DS__CUDART_SONAMES) {
+        *out = strcmp(where, "wheels") == 0 ? ds__cudart_open_wheel(soname)
+                                            : ds__cudart_open_in(where, "", soname);
+    } else if (step == 0 && strcmp(where, "wheels") != 0) {
+        *out = ds__os_library_open(where);
+        *out_name = "DEVSTREAM_CUDART";
+    }
+    return 1;
+}
+
+/* Finds all functions. Returns NULL, or what the library lacks. */
+static const char *ds__cudart_fill(void *library) {
+    static const char *const names[] = { "cudaGetErrorName", "cudaGetErrorString",
+                                         "cudaRuntimeGetVersion",
+#define DS__CUDART_NAME(function, parameters) #function,
+                                         DS__CUDART_FUNCTIONS(DS__CUDART_NAME)
+#undef DS__CUDART_NAME
+    };
+    void *found[sizeof names / sizeof names[0]];
+    struct ds__cudart_forms forms;
+    cudaError_t (*version)(int *out);
+    _Static_assert(sizeof found == sizeof ds__cudart, "the members are the names, in their order");
+    memset(&forms, 0, sizeof forms);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        found[i] = ds__os_library_symbol(library, names[i]);
+        if (!found[i])
+            return names[i];
+    }
+
+    /* without a driver, 11.8 gives 35 instead of its version; then no device is found either */
+    memcpy(&version, &found[2], sizeof version);
+    if (version(&forms.version) != cudaSuccess)
+        forms.version = 11080;
+    if (forms.version < 11080)
+        return "CUDA 11.8";
+#ifdef CUDART_VERSION
+    if (forms.version / 1000 != CUDART_VERSION / 1000)
+        return "the major version of the headers that the program includes";
+#endif
+    for (size_t i = 0; i < sizeof ds__cudart_names / sizeof ds__cudart_names[0]; i++) {
+        if (forms.version < ds__cudart_names[i].since ||
+            forms.version >= ds__cudart_names[i].before)
+            continue;
+        void *form = ds__os_library_symbol(library, ds__cudart_names[i].function);
+        if (!form)
+            return ds__cudart_names[i].function;
+        memcpy((char *)&forms + ds__cudart_names[i].member, &form, sizeof form);
+    }
+    memcpy(&ds__cudart, found, sizeof found);
+    (void)ds__cudart.cudaGetLastError();
+    ds__cudart_forms = forms;
+    return NULL;
+}
+
+/* Loads the next cudart of a search, or keeps the one in use at the first step. Returns 0 if there
+   is none; the reason then says which libraries were looked for, or why one is not taken. */
+static int ds__cudart_load(ds__cudart_search *search, char *reason, size_t size) {
+    const char *where = ds__os_environment("DEVSTREAM_CUDART");
+    void *library;
+    const char *name;
+    if (search->step == 0 && ds__cudart_library.library)
+        return 1;
+    while (ds__cudart_open(search->step, where, &library, &name)) {
+        search->step++;
+        if (!library)
+            continue;
+        const char *missing = ds__cudart_fill(library);
+        if (!missing) {
+            search->reported = 1;
+            ds__cudart_library.library = library;
+            ds__cudart_library.name = name;
+            return 1;
+        }
+        snprintf(reason, size, "not taken: %s lacks %s", name, missing);
+        search->reported = 1;
+    }
+    if (!search->reported)
+        snprintf(reason, size, "not taken: no cudart (%s, %s, %s) was found %s%.60s",
+                 ds__cudart_sonames[0], ds__cudart_sonames[1], ds__cudart_sonames[2],
+                 where ? "in DEVSTREAM_CUDART="
+                       : "by the system; DEVSTREAM_CUDART may name its folder",
+                 where ? where : "");
+    return 0;
+}
+
+/* Returns the name of the loaded library; "" if the program is linked with cudart. */
+static const char *ds__cudart_name(void) {
+    return ds__cudart_library.name;
+}
+
+/* Forgets the library, which is not taken; the next initialisation searches again. */
+static void ds__cudart_drop(void) {
+    ds__cudart_library.library = NULL;
+    ds__cudart_library.name = "";
+}
+
+#endif
+
 /* cuda/device.h - start-up and devices.
 
    Finds the CUDA devices and the entry points of the driver library (ds__cuda_probe) and starts the
@@ -15348,26 +16434,6 @@ static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream
    Memory queries and peer access run in relaxed capture mode, so open captures neither forbid them
    nor become invalid. */
 
-/* Finds an entry point of the driver library in the version of CUDA 11.8. */
-static cudaError_t ds__cuda_entry_point(const ds__cuda_scope *scope, const char *name, void **out) {
-#if CUDART_VERSION >= 12000
-    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    cudaError_t code = DS__RT_CODE(*scope, cudaGetDriverEntryPointByVersion,
-                                   (name, out, 11080, cudaEnableLegacyStream, &found));
-#else
-    cudaError_t code =
-        DS__RT_CODE(*scope, cudaGetDriverEntryPoint, (name, out, cudaEnableLegacyStream, &found));
-#endif
-    if (code == cudaSuccess && found != cudaDriverEntryPointSuccess)
-        *out = NULL;
-#else
-    cudaError_t code =
-        DS__RT_CODE(*scope, cudaGetDriverEntryPoint, (name, out, cudaEnableLegacyStream));
-#endif
-    return code == cudaSuccess && !*out ? cudaErrorSymbolNotFound : code;
-}
-
 /* Fills in all entry points of ds__cuda, or none. *call: the one that was not found. */
 static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const char **call) {
     static const char *const names[] = {
@@ -15377,10 +16443,10 @@ static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        cudaError_t code = ds__cuda_entry_point(scope, names[i], &found[i]);
+        cudaError_t code = ds__cuda_clear(scope, ds__cudart_entry_point(names[i], &found[i]));
         *call = names[i];
-        if (code != cudaSuccess)
-            return code;
+        if (code != cudaSuccess || !found[i])
+            return code == cudaSuccess ? cudaErrorSymbolNotFound : code;
     }
     int i = 0;
 #define DS__CUDA_TAKE(function, parameters) \
@@ -15390,19 +16456,19 @@ static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const
     return cudaSuccess;
 }
 
-/* Finds devices and entry points. Creates no context, so that a process that only asks for devices
-   takes no memory of a GPU. */
-static void ds__cuda_probe(ds_backend_info *out) {
+/* Finds devices and entry points of the cudart in use. Returns the code of a failed call. */
+static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
     int count = 0;
     int runtime = 0;
     int driver = 0;
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, -1);
     const char *call = "cudaGetDeviceCount";
+    const char *library = ds__cudart_name();
     cudaError_t code = DS__RT_CODE(scope, cudaGetDeviceCount, (&count));
     if (code == cudaSuccess && count == 0) {
         snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device");
-        return;
+        return code;
     }
     if (code == cudaSuccess) {
         call = "cudaRuntimeGetVersion";
@@ -15415,17 +16481,31 @@ static void ds__cuda_probe(ds_backend_info *out) {
     if (code == cudaSuccess)
         code = ds__cuda_find_entry_points(&scope, &call);
     if (code != cudaSuccess) {
-        snprintf(out->reason, sizeof out->reason, "not taken: %s returned %d (%s: %s)", call,
-                 (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
-        return;
+        snprintf(out->reason, sizeof out->reason, "not taken: %s%s%s returned %d (%s: %s)", call,
+                 *library ? " of " : "", library, (int)code, DS__CUDART(cudaGetErrorName)(code),
+                 DS__CUDART(cudaGetErrorString)(code));
+        return code;
     }
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;
     out->device_count = ds__cuda.devices = count;
-    snprintf(out->reason, sizeof out->reason, "taken: %d device%s, driver %d.%d, runtime %d.%d",
+    snprintf(out->reason, sizeof out->reason, "taken: %d device%s, driver %d.%d, runtime %d.%d%s%s",
              count, count > 1 ? "s" : "", driver / 1000, driver % 1000 / 10, runtime / 1000,
-             runtime % 1000 / 10);
+             runtime % 1000 / 10, *library ? ", " : "", library);
+    return code;
+}
+
+/* Finds devices and entry points, and cudart if the program loads it. Creates no context, so that a
+   process that only asks for devices takes no memory of a GPU. */
+static void ds__cuda_probe(ds_backend_info *out) {
+    ds__cudart_search search = { 0, 0 };
+    cudaError_t code = cudaErrorInsufficientDriver;
+    while (code == cudaErrorInsufficientDriver &&
+           ds__cudart_load(&search, out->reason, sizeof out->reason))
+        code = ds__cuda_probe_devices(out);
+    if (!out->available)
+        ds__cudart_drop();
 }
 
 static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, int *out) {
@@ -15464,12 +16544,16 @@ static const char *ds__cuda_architectures(void) {
 }
 
 static ds_result ds__cuda_device_properties(int device, ds_device_properties *out) {
-    struct cudaDeviceProp prop;
     ds__cuda_scope scope;
+    ds_result r;
     memset(out, 0, sizeof *out);
     ds__cuda_anywhere(&scope, device);
-    /* only for properties that no attribute has */
-    ds_result r = DS__RT(scope, cudaGetDeviceProperties, (&prop, device));
+    /* cudaGetDeviceProperties reads all attributes, and its struct differs by version */
+    DS__DR(scope, r, cuDeviceGetName, (out->name, (int)sizeof out->name, device));
+    if (r == DS_OK)
+        DS__DR(scope, r, cuDeviceGetUuid, (out->uuid, device));
+    if (r == DS_OK)
+        DS__DR(scope, r, cuDeviceTotalMem, (&out->total_memory, device));
     if (r == DS_OK)
         r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
     if (r == DS_OK)
@@ -15478,15 +16562,11 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
         r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
     if (r == DS_OK)
         r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
-    if (r < 0) {
+    if (r == DS_OK)
+        out->multiprocessors = ds__cuda.multiprocessors[device];
+    else
         memset(out, 0, sizeof *out);
-        return r;
-    }
-    snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, prop.name);
-    memcpy(out->uuid, &prop.uuid, sizeof out->uuid);
-    out->total_memory = prop.totalGlobalMem;
-    out->multiprocessors = ds__cuda.multiprocessors[device];
-    return DS_OK;
+    return r;
 }
 
 /* Finds out whether NVLink connects two devices: only over NVLink are all atomic operations on the
@@ -15840,8 +16920,8 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
 /* cuda/stream_wait.h - queries of streams and waits of the host.
 
    Tells whether the work of a stream is done (ds__cuda_stream_query) and waits for it
-   (ds__cuda_stream_synchronize). Records an event for later waits (ds__cuda_mark). Waits with a
-   time limit by polling (ds__cuda_poll), also for events.
+   (ds__cuda_stream_synchronize). Keeps events for waits between streams (ds__cuda_mark_take). Waits
+   with a time limit by polling (ds__cuda_poll), also for events.
 
    Invariants: The query and the wait of the legacy stream include each blocking stream of its
    device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
@@ -15870,37 +16950,83 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
         return r;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
         if (ds__cuda_with_legacy(s, legacy))
             DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     ds__cuda_query_end(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_scope_end(&scope);
     return r;
 }
 
-/* Records an event, which is created if *event is NULL. A failure is not reported here: the report
-   of an error about a capture takes the capture lock, and the caller may hold a lock that comes
-   after it. The caller reports *call and the code after it has released its locks. */
-static cudaError_t ds__cuda_mark(const ds__cuda_scope *scope, cudaEvent_t *event,
-                                 cudaStream_t stream, const char **call) {
-    if (!*event) {
-        cudaError_t code =
-            DS__RT_CODE(*scope, cudaEventCreateWithFlags, (event, cudaEventDisableTiming));
-        *call = "cudaEventCreateWithFlags";
-        if (DS__UNLIKELY(code != cudaSuccess)) {
-            *event = NULL;
-            return code;
-        }
+/* Creates an event for waits between streams. The code is not reported. */
+static cudaError_t ds__cuda_make_mark(const ds__cuda_scope *scope, cudaEvent_t *out) {
+    cudaError_t code = DS__RT_CODE(*scope, cudaEventCreateWithFlags, (out, cudaEventDisableTiming));
+    if (DS__UNLIKELY(code != cudaSuccess))
+        *out = NULL;
+    return code;
+}
+
+/* Gives the caller an event of the scope's device for one record and a wait. The code is not
+   reported; it is that of cudaEventCreateWithFlags. */
+static cudaError_t ds__cuda_mark_take(const ds__cuda_scope *scope, ds__cuda_mark **out) {
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    ds__cuda_mark *m = *out = ds__cuda.marks[scope->device];
+    if (m)
+        ds__cuda.marks[scope->device] = m->next;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    if (DS__LIKELY(m))
+        return cudaSuccess;
+    m = ds__host_alloc(sizeof *m);
+    if (!m)
+        return cudaErrorMemoryAllocation;
+    m->device = scope->device;
+    cudaError_t code = ds__cuda_make_mark(scope, &m->event);
+    if (code == cudaSuccess)
+        *out = m;
+    else
+        ds__host_free(m);
+    return code;
+}
+
+/* Keeps an event for another wait. A wait takes the record that precedes it, so the event may be
+   recorded again at once. */
+static void ds__cuda_mark_put(ds__cuda_mark *m) {
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    m->next = ds__cuda.marks[m->device];
+    ds__cuda.marks[m->device] = m;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+}
+
+/* Destroys the kept events of the scope's device. */
+static void ds__cuda_end_marks(const ds__cuda_scope *scope, int device) {
+    ds__cuda_mark *m = ds__cuda.marks[device];
+    ds__cuda.marks[device] = NULL;
+    while (m) {
+        ds__cuda_mark *next = m->next;
+        (void)DS__RT_CODE(*scope, cudaEventDestroy, (m->event));
+        ds__host_free(m);
+        m = next;
     }
+}
+
+/* Records a new event. A failure is not reported here: the report of an error about a capture takes
+   the capture lock, and the caller holds a lock that comes after it. The caller reports *call and
+   the code after it has released its locks. */
+static cudaError_t ds__cuda_record_new(const ds__cuda_scope *scope, cudaEvent_t *event,
+                                       cudaStream_t stream, const char **call) {
+    *call = "cudaEventCreateWithFlags";
+    cudaError_t code = ds__cuda_make_mark(scope, event);
+    if (DS__UNLIKELY(code != cudaSuccess))
+        return code;
     *call = "cudaEventRecord";
     return DS__RT_CODE(*scope, cudaEventRecord, (*event, stream));
 }
 
 static void ds__cuda_unlock_for_events(void) {
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     ds__cuda_unlock();
 }
 
@@ -15914,7 +17040,7 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
     for (;;) {
         size_t count = 2; /* the legacy stream and `ended` */
         ds__cuda_lock();
-        ds__spinlock_lock(&ds__cuda.lock);
+        ds__mutex_lock(&ds__cuda.lock);
         for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
             count++;
         if (count <= room)
@@ -15959,7 +17085,7 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
         DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
         if (code != DS__CUDA_NOT_READY)
             continue;
-        failed = ds__cuda_mark(scope, &events[*out_count], s->handle, &call);
+        failed = ds__cuda_record_new(scope, &events[*out_count], s->handle, &call);
         *out_count += events[*out_count] != NULL;
     }
     ds__cuda_unlock_for_events();
@@ -16072,20 +17198,20 @@ static void ds__cuda_link_stream(ds__cuda_stream *s) {
 }
 
 static void ds__cuda_list_stream(ds__cuda_stream *s) {
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     ds__cuda_link_stream(s);
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
 }
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     if (s->previous)
         s->previous->next = s->next;
     else if (ds__cuda.streams == s)
         ds__cuda.streams = s->next;
     if (s->next)
         s->next->previous = s->previous;
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
 }
 
 /* Creates a stream on the device that is current; *priority becomes the one in effect. */
@@ -16160,10 +17286,10 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
 /* Returns 1 if another stream object has the handle. */
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next)
         found |= o != s && !o->hidden && o->handle == s->handle && o->device == s->device;
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     return found;
 }
 
@@ -16179,7 +17305,7 @@ static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
    owner. Returns 0 if there is no such object. */
 static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     ds__cuda_stream *o;
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     for (o = ds__cuda.streams; o; o = o->next)
         if (o->given && o->handle == s->handle && o->device == s->device)
             break;
@@ -16187,7 +17313,7 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
         o->owned = 1;
         o->given = 0;
     }
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     return o != NULL;
 }
 
@@ -16213,7 +17339,6 @@ static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
 static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    const char *call;
     int busy;
     cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
     if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
@@ -16224,9 +17349,13 @@ static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s)
     cudaStream_t ended = busy == DS__CUDA_NOT_READY ? ds__cuda_ended_stream(scope) : NULL;
     if (!ended)
         return;
-    code = ds__cuda_mark(scope, &s->mark, s->handle, &call);
+    ds__cuda_mark *mark;
+    if (ds__cuda_mark_take(scope, &mark) != cudaSuccess)
+        return;
+    code = DS__RT_CODE(*scope, cudaEventRecord, (mark->event, s->handle));
     if (code == cudaSuccess)
-        (void)DS__RT_CODE(*scope, cudaStreamWaitEvent, (ended, s->mark, 0));
+        (void)DS__RT_CODE(*scope, cudaStreamWaitEvent, (ended, mark->event, 0));
+    ds__cuda_mark_put(mark);
 }
 
 /* Ends an object. owned: destroys the native stream too, which CUDA frees when its work is done. */
@@ -16240,8 +17369,6 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
         ds__cuda_stop_capture(&scope, s, owned);
     if (owned)
         ds__cuda_note_ended(&scope, s);
-    if (s->mark)
-        (void)DS__RT_CODE(scope, cudaEventDestroy, (s->mark));
     if (owned)
         (void)DS__RT_CODE(scope, cudaStreamDestroy, (s->handle));
     if (DS__UNLIKELY(owned && ds__captures_open()))
@@ -16267,11 +17394,11 @@ static void ds__cuda_stream_destroy(void *stream) {
 
 /* Takes the handle away from the object. given: the caller becomes its owner. */
 static void ds__cuda_hide(ds__cuda_stream *s, int given) {
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     s->owned = s->blocking = 0;
     s->hidden = 1;
     s->given = given;
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
 }
 
 static void ds__cuda_stream_unwrap(void *stream) {
@@ -16294,31 +17421,25 @@ static void ds__cuda_stream_hide(void *stream) {
 /* Adds a wrapper to the list, unless it is the second owner of its handle. */
 static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     int taken = 0;
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next)
         taken |= o->owned && o->handle == s->handle && o->device == s->device;
     if (!taken)
         ds__cuda_link_stream(s);
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner") : DS_OK;
 }
 
 /* Refuses a native stream of another device, if the driver can tell the device of a stream. */
 static ds_result ds__cuda_check_device(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
-#if CUDART_VERSION >= 12080
     int on = s->device;
-    cudaError_t code = DS__RT_CODE(*scope, cudaStreamGetDevice, (s->handle, &on));
+    cudaError_t code = ds__cuda_clear(scope, ds__cudart_stream_device(s->handle, &on));
     if (code == cudaErrorCallRequiresNewerDriver)
         return DS_OK;
     if (code == cudaSuccess && on != s->device)
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d",
                         (void *)s->handle, on, s->device);
     return ds__cuda_check(scope, code, "cudaStreamGetDevice");
-#else
-    (void)scope;
-    (void)s;
-    return DS_OK;
-#endif
 }
 
 /* Makes an object for a native stream of the program. own: the object is its owner. */
@@ -16495,7 +17616,7 @@ static ds_result ds__cuda_import_result(const ds__cuda_scope *scope, cudaError_t
     return ds__fail(DS_ERR_ILLEGAL_STATE,
                     "%s returned %d (%s): the handle was probably exported by this process; use "
                     "the exported event",
-                    call, (int)code, cudaGetErrorName(code));
+                    call, (int)code, DS__CUDART(cudaGetErrorName)(code));
 }
 
 static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
@@ -16539,13 +17660,17 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
 /* cuda/host_func.h - host functions and callbacks.
 
    Enqueues host functions and callbacks (ds__cuda_submit_host, ds__cuda_post) and runs each once
-   (ds__cuda_run_host). Both use cudaStreamAddCallback, which CUDA invokes after a failure as well.
-   If the stream captures, a host function becomes a node by capture_op.h.
+   (ds__cuda_run_host). A host function uses cudaLaunchHostFunc. A callback gets a status and uses
+   cudaStreamAddCallback, which CUDA invokes after a failure as well. If the stream captures, a
+   host function becomes a node by capture_op.h.
+
+   While a callback of cudaStreamAddCallback runs, CUDA holds a lock, and calls of other threads may
+   wait for it (FBGEMM#5462, numba-cuda#317, AMReX#4044). So nothing but callbacks uses it.
 
    Invariants: A record is in ds__cuda.hosts until it begins to run. The thread that changes its
    state from pending to taken runs it. host_count includes a record until its function and its
-   destructor have returned. After a failure a callback gets DS_ERR_FAILED, a host function does not
-   run, and the destructor runs in any case.
+   destructor have returned. After a failure a callback gets DS_ERR_FAILED. A host function does not
+   run then, and its destructor runs in ds__cuda_drain.
    Locks: `host_lock` guards the list; no driver call and no user code runs under it. ds__cuda_post
    may be called under the capture lock or a stream's staging mutex.
    Threads: any thread enqueues. The functions run on CUDA's callback thread, or during shutdown,
@@ -16583,19 +17708,26 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
 }
 
 /* Runs a record on a thread of CUDA, unless ds__cuda_drain has taken it. */
-static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status, void *user) {
-    ds__cuda_host *h = user;
+static void ds__cuda_host_taken(ds__cuda_host *h, int failed) {
     int pending = DS__CUDA_PENDING;
     int embedded = h->embedded;
-    (void)stream;
     atomic_fetch_add(&ds__cuda.inside, 1);
     if (atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) {
-        ds__cuda_run_host(h, status != cudaSuccess);
+        ds__cuda_run_host(h, failed);
         if (!embedded)
             ds__host_free(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
     }
     atomic_fetch_sub(&ds__cuda.inside, 1);
+}
+
+static void CUDART_CB ds__cuda_host_main(void *user) {
+    ds__cuda_host_taken(user, 0);
+}
+
+static void CUDART_CB ds__cuda_callback_main(cudaStream_t stream, cudaError_t status, void *user) {
+    (void)stream;
+    ds__cuda_host_taken(user, status != cudaSuccess);
 }
 
 /* Enqueues a record whose fields are set. Inside of a scope of the stream. */
@@ -16610,7 +17742,10 @@ static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_strea
         h->next->previous = h;
     ds__cuda.hosts = h;
     ds__spinlock_unlock(&ds__cuda.host_lock);
-    ds_result r = DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_host_main, h, 0));
+    ds_result r =
+        h->callback
+            ? DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_callback_main, h, 0))
+            : DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_main, h));
     if (r < 0) {
         ds__cuda_unlist_host(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
@@ -17014,17 +18149,17 @@ static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) 
 /* cuda/copy.h - copies, fills and waits between streams.
 
    Enqueues copies (ds__cuda_submit_copy) and fills (ds__cuda_submit_fill). Uses a host function
-   between host memory, staging.h for a CPU device's memory, and a temporary stream for another
+   between host memory, staging.h for a CPU device's memory, and a stream of its own for another
    GPU's memory (ds__cuda_elsewhere). ds__cuda_wait_stream makes a stream wait for another one.
    ds__cuda_copy_now copies at once for a stream of the CPU driver.
 
-   Invariants: ds__cuda_elsewhere makes a stream for one operation, because a shared one would order
-   unrelated streams. A stream's `mark` is not recorded again between a record and the wait for it.
-   ds__cuda_run_together never runs its function, since a GPU's streams cannot be held.
-   Locks: ds__cuda_wait_stream holds the other stream's lock across event creation, the record and
-   cudaStreamWaitEvent; it reports errors of these calls after the release. It may run under the
-   capture lock. ds__cuda_copy_now holds ds__cuda.mutex while it creates a side stream, not during
-   the copy. The other functions take none here.
+   Invariants: A stream of ds__cuda_elsewhere has the work of one operation only, because a shared
+   one would order unrelated streams; it is used again when that work is done.
+   ds__cuda_run_together never runs its function, since a GPU's streams cannot be
+   held.
+   Locks: ds__cuda_wait_stream may run under the capture lock. ds__cuda_copy_now holds
+   ds__cuda.mutex while it creates a side stream, not during the copy. The other functions take none
+   here.
    Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
    blocks it until the copy is done. All such copies of a device share one side stream. */
 
@@ -17052,35 +18187,93 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
           ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))))
         return DS_OK;
     ds__cuda_scope scope;
-    const char *call;
     ds_result r = ds__cuda_mine(s);
     if (r == DS_OK)
         r = ds__cuda_on(&scope, other);
     if (r < 0)
         return r;
+    ds__cuda_mark *mark;
     uint64_t capture = scope.capture;
-    ds__spinlock_lock(&other->lock); /* no error is reported under it, see ds__cuda_mark */
-    cudaError_t code = ds__cuda_mark(&scope, &other->mark, other->handle, &call);
+    cudaError_t code = ds__cuda_mark_take(&scope, &mark);
+    r = ds__cuda_check(&scope, code, "cudaEventCreateWithFlags");
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaEventRecord, (mark->event, other->handle));
     ds__cuda_scope_end(&scope);
-    if (code == cudaSuccess)
-        r = ds__cuda_on(&scope, s);
-    if (code == cudaSuccess && r == DS_OK) {
-        if (!scope.capture)
-            scope.capture = capture;
-        call = "cudaStreamWaitEvent";
-        code = DS__RT_CODE(scope, cudaStreamWaitEvent, (s->handle, other->mark, 0));
-        ds__cuda_scope_end(&scope);
-    }
-    ds__spinlock_unlock(&other->lock);
-    return r == DS_OK ? ds__cuda_check(&scope, code, call) : r;
+    if (r == DS_OK)
+        r = ds__cuda_wait_mark(s, mark->event, capture);
+    if (mark)
+        ds__cuda_mark_put(mark);
+    return r;
 }
 
-/* Enqueues an operation on memory of another device on a stream of that device, between two waits.
-   The stream is made for this operation, because a shared one would order unrelated streams. */
-static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op,
-                                    ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
+/* Returns 1 if the stream has no pending work. */
+static int ds__cuda_is_idle(const ds__cuda_stream *s) {
+    ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int code;
+    if (ds__cuda_on(&scope, s) < 0)
+        return 0;
+    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_scope_end(&scope);
+    return code == 0;
+}
+
+/* Keeps a stream for later operations, or ends it if enough are kept: CUDA frees it when its work
+   is done. */
+static void ds__cuda_aside_put(ds__cuda_stream *s) {
+    ds__cuda_aside *kept = &ds__cuda.aside[s->device];
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    int full = kept->count == DS__CUDA_ASIDE;
+    if (!full)
+        kept->stream[(kept->first + kept->count++) % DS__CUDA_ASIDE] = s;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    if (full)
+        ds__cuda_stream_destroy(s);
+}
+
+/* Returns the stream that was kept first, which the caller owns then. NULL: none is kept. */
+static ds__cuda_stream *ds__cuda_aside_oldest(int device) {
+    ds__cuda_aside *kept = &ds__cuda.aside[device];
+    ds__cuda_stream *s = NULL;
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    if (kept->count) {
+        s = kept->stream[kept->first];
+        kept->first = (kept->first + 1) % DS__CUDA_ASIDE;
+        kept->count--;
+    }
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    return s;
+}
+
+/* Takes a stream of the device for one operation: a kept one without pending work, because another
+   one would order unrelated streams, or a new one. */
+static ds_result ds__cuda_aside_take(int device, ds__cuda_stream **out) {
     void *native = NULL;
     int priority = 0;
+    *out = ds__cuda_aside_oldest(device);
+    if (*out && ds__cuda_is_idle(*out))
+        return DS_OK;
+    if (*out)
+        ds__cuda_aside_put(*out);
+    ds_result r =
+        ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    *out = native;
+    return r;
+}
+
+/* Ends the kept streams of the device. */
+static void ds__cuda_end_asides(int device) {
+    for (ds__cuda_stream *s; (s = ds__cuda_aside_oldest(device)) != NULL;)
+        ds__cuda_stream_destroy(s);
+}
+
+/* Enqueues an operation on memory of another device on a stream of that device, between two
+   waits. */
+static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op,
+                                    ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
+    ds__cuda_stream *aside = NULL;
     int capturing = 0;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
@@ -17095,15 +18288,15 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
                         "in a capture begun outside devstream, work on memory of cuda:%d must be "
                         "enqueued on a stream of that device",
                         device);
-    r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    r = ds__cuda_aside_take(device, &aside);
     if (r < 0)
         return r;
-    r = ds__cuda_wait_stream(native, s);
+    r = ds__cuda_wait_stream(aside, s);
     if (r == DS_OK)
-        r = put(native, op);
+        r = put(aside, op);
     if (r == DS_OK)
-        r = ds__cuda_wait_stream(s, native);
-    ds__cuda_stream_destroy(native); /* CUDA frees it when its work is done */
+        r = ds__cuda_wait_stream(s, aside);
+    ds__cuda_aside_put(aside);
     return r;
 }
 
@@ -17893,23 +19086,8 @@ typedef struct ds__cuda_look {
 static cudaError_t ds__cuda_get_info(const ds__cuda_scope *scope, cudaStream_t stream,
                                      ds__cuda_look *out) {
     memset(out, 0, sizeof *out);
-#if CUDART_VERSION >= 13000
-    const cudaGraphEdgeData *edges;
-    return DS__RT_CODE(
-        *scope, cudaStreamGetCaptureInfo,
-        (stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count));
-#elif CUDART_VERSION >= 12030
-    const cudaGraphEdgeData *edges;
-    return DS__RT_CODE(
-        *scope, cudaStreamGetCaptureInfo_v3,
-        (stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count));
-#elif CUDART_VERSION >= 12000
-    return DS__RT_CODE(*scope, cudaStreamGetCaptureInfo,
-                       (stream, &out->status, &out->id, &out->graph, &out->after, &out->count));
-#else
-    return DS__RT_CODE(*scope, cudaStreamGetCaptureInfo_v2,
-                       (stream, &out->status, &out->id, &out->graph, &out->after, &out->count));
-#endif
+    return ds__cuda_clear(scope, ds__cudart_capture_info(stream, &out->status, &out->id,
+                                                         &out->graph, &out->after, &out->count));
 }
 
 /* The same, and reports a failure. */
@@ -18140,23 +19318,23 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     for (; s && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
         if (!ds__cuda_can_mark(scope, s))
             continue;
-        failed = ds__cuda_mark(scope, &events[count], s->handle, &call);
+        failed = ds__cuda_record_new(scope, &events[count], s->handle, &call);
         count += events[count] != NULL;
     }
     cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
     if (ended && failed == cudaSuccess) {
-        failed = ds__cuda_mark(scope, &events[count], ended, &call);
+        failed = ds__cuda_record_new(scope, &events[count], ended, &call);
         count += events[count] != NULL;
     }
     ds__cuda_unlock_for_events();
     return ds__cuda_await_marks(scope, ds__cuda_check(scope, failed, call), events, count);
 }
 
-/* Waits for the work of all devices in use, except for captures. A failed device has no pending
-   work. */
-static ds_result ds__cuda_wait_streams(void) {
+/* Waits for the work of these devices, as far as they are in use, except for captures. A failed
+   device has no pending work. */
+static ds_result ds__cuda_wait_streams(int first, int end) {
     ds_result r = DS_OK;
-    for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
+    for (int i = first; i < end && r == DS_OK; i++) {
         ds__cuda_scope scope;
         if (!atomic_load(&ds__cuda.used[i]))
             continue;
@@ -18204,32 +19382,16 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
                                     cudaGraphNode_t **out, size_t *count) {
     *count = 0;
     *out = NULL;
-#if CUDART_VERSION >= 13000
-    ds_result r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, NULL, NULL, count));
-#else
-    ds_result r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, NULL, count));
-#endif
+    ds_result r = ds__cuda_check(scope, ds__cudart_dependencies(node, NULL, NULL, count),
+                                 "cudaGraphNodeGetDependencies");
     if (r < 0 || !*count)
         return r;
-#if CUDART_VERSION >= 12030
     /* edges that other libraries captured may have data */
-    size_t size = sizeof(cudaGraphNode_t) + sizeof(cudaGraphEdgeData);
-#else
-    size_t size = sizeof(cudaGraphNode_t);
-#endif
-    *out = ds__host_alloc(*count * size);
+    *out = ds__host_alloc(*count * (sizeof(cudaGraphNode_t) + DS__CUDART_EDGE));
     if (!*out)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
-#if CUDART_VERSION >= 13000
-    r = DS__RT(*scope, cudaGraphNodeGetDependencies,
-               (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
-#elif CUDART_VERSION >= 12030
-    r = DS__RT(*scope, cudaGraphNodeGetDependencies_v2,
-               (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
-#else
-    r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, *out, count));
-#endif
-    return r;
+    return ds__cuda_check(scope, ds__cudart_dependencies(node, *out, *out + *count, count),
+                          "cudaGraphNodeGetDependencies");
 }
 
 /* Reads the dependencies of a node into the shadow graph. */
@@ -18620,11 +19782,8 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
 static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph,
                                   const cudaGraphNode_t *from, const cudaGraphNode_t *to,
                                   size_t count) {
-#if CUDART_VERSION >= 13000
-    return DS__RT(*scope, cudaGraphAddDependencies, (graph, from, to, NULL, count));
-#else
-    return DS__RT(*scope, cudaGraphAddDependencies, (graph, from, to, count));
-#endif
+    return ds__cuda_check(scope, ds__cudart_connect(graph, from, to, count),
+                          "cudaGraphAddDependencies");
 }
 
 /* Frees the native part of a graph. */
@@ -19350,18 +20509,10 @@ typedef struct ds__cuda_mismatch {
 /* Updates an executable by CUDA. */
 static ds_result ds__cuda_take_over(const ds__cuda_scope *scope, cudaGraphExec_t exec,
                                     cudaGraph_t graph, ds__cuda_mismatch *out) {
-#if CUDART_VERSION >= 12000
-    cudaGraphExecUpdateResultInfo info;
-    memset(&info, 0, sizeof info);
-    ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, &info));
-    out->reason = (ds_graph_update_reason)info.result;
-    out->node = info.errorNode;
-#else
-    enum cudaGraphExecUpdateResult result = cudaGraphExecUpdateSuccess;
-    out->node = NULL;
-    ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, &out->node, &result));
-    out->reason = (ds_graph_update_reason)result;
-#endif
+    int reason = 0;
+    ds_result r = ds__cuda_check(scope, ds__cudart_update(exec, graph, &reason, &out->node),
+                                 "cudaGraphExecUpdate");
+    out->reason = (ds_graph_update_reason)reason;
     if (r == DS_OK)
         out->reason = DS_GRAPH_UPDATE_SUCCESS;
     else if (!out->reason || out->reason > DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED)
@@ -19965,12 +21116,8 @@ static ds_result ds__cuda_resolve_all(ds__op *op) {
 static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                     cudaGraphNode_t *after, size_t count, int set) {
     unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
-#if CUDART_VERSION >= 13000
-    return DS__RT(*scope, cudaStreamUpdateCaptureDependencies,
-                  (s->handle, after, NULL, count, flags));
-#else
-    return DS__RT(*scope, cudaStreamUpdateCaptureDependencies, (s->handle, after, count, flags));
-#endif
+    return ds__cuda_check(scope, ds__cudart_capture_after(s->handle, after, count, flags),
+                          "cudaStreamUpdateCaptureDependencies");
 }
 
 /* Captures an operation on memory of another device, on a stream of that device that joins the
@@ -20213,18 +21360,14 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     if (!c->into) {
         code = DS__RT_CODE(*scope, cudaStreamBeginCapture, (s->handle, mode));
     } else {
-#if CUDART_VERSION >= 12030
         const ds__cuda_graph *g = c->body->native;
+        if (ds__cudart_version() < 12030)
+            return ds__fail(DS_ERR_UNSUPPORTED,
+                            "capture into an existing graph needs cudart 12.3; this one is %d.%d",
+                            ds__cudart_version() / 1000, ds__cudart_version() % 1000 / 10);
         call = "cudaStreamBeginCaptureToGraph";
-        code = DS__RT_CODE(*scope, cudaStreamBeginCaptureToGraph,
-                           (s->handle, g->graph, after, NULL, count, mode));
-#else
-        (void)after;
-        (void)count;
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "capture into an existing graph needs CUDA 12.3; this build has %d.%d",
-                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-#endif
+        code =
+            ds__cuda_clear(scope, ds__cudart_capture_into(s->handle, g->graph, after, count, mode));
     }
     return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_begin_refused(scope, s, code, call);
 }
@@ -20589,7 +21732,7 @@ static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
    it. Returns 0 if devstream does not own it. The stream's objects stay, without a handle. */
 static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_origin *o) {
     int owned = 0;
-    ds__spinlock_lock(&ds__cuda.lock);
+    ds__mutex_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
         owned |= s->owned && s->handle == o->handle && s->device == o->device;
     for (ds__cuda_stream *s = ds__cuda.streams; s && owned; s = s->next)
@@ -20598,7 +21741,7 @@ static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_orig
             s->hidden = 1;
             s->blocking = s->owned = 0;
         }
-    ds__spinlock_unlock(&ds__cuda.lock);
+    ds__mutex_unlock(&ds__cuda.lock);
     if (owned)
         (void)DS__RT_CODE(*scope, cudaStreamDestroy, (o->handle));
     return owned;
@@ -21188,10 +22331,11 @@ static ds_result ds__cuda_wait_devices(int first, int end) {
     return DS_OK;
 }
 
-/* Waits before a release of memory. cudaFree waits by itself; the other functions are not
-   documented to wait. A wait for a device would invalidate captures of its streams. If these
-   captures allow the thread to free, only the other streams are waited for. Because of
-   ds__cuda_await_releases, no capture begins between the look at capture_count and the wait. */
+/* Waits before a release of memory. cudaFree only "may" wait (cuda_runtime_api.h; it does not
+   always on CUDA 12 and 13, kokkos#9307), and the other functions are not documented to wait. A
+   wait for a device would invalidate captures of its streams. If these captures allow the thread
+   to free, only the other streams are waited for. Because of ds__cuda_await_releases, no capture
+   begins between the look at capture_count and the wait. */
 static ds_result ds__cuda_memory_wait(int device) {
     int first = device < 0 ? 0 : device;
     int end = device < 0 ? ds__cuda.devices : device + 1;
@@ -21204,7 +22348,7 @@ static ds_result ds__cuda_memory_wait(int device) {
     atomic_fetch_sub(&ds__cuda.releases, 1);
     if (ds__cuda_forbidden())
         return ds__cuda_wait_devices(first, end);
-    return device >= 0 ? DS_OK : ds__cuda_wait_streams();
+    return ds__cuda_wait_streams(first, end);
 }
 
 /* Frees memory in the way of its kind. Inside of a scope. */
@@ -21364,6 +22508,8 @@ static void ds__cuda_deinit(void) {
             (void)DS__RT_CODE(scope, cudaStreamDestroy, (atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
+        ds__cuda_end_asides(i);
+        ds__cuda_end_marks(&scope, i);
         ds__cuda_pool_deinit(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_scope_end(&scope);
@@ -24387,8 +25533,8 @@ static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op) {
    no other claim is open, it becomes -1 again. A settled event stays on its device. e->driver is
    set before e->native. A native event lives as long as the event, even if the first record
    failed. A plain wait for an event without a device does nothing.
-   Locks: e->bind guards the binding and is held over the driver's event_create, but not over a
-   record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
+   Locks: e->bind guards the binding. It is not held over the driver's event_create (e->binding) nor
+   over a record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
    ds__g.begin and after the lock of a graph or executable.
    Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
    pointers protect the event and the stream. ds__event_destroy runs in ds__retired_reclaim or in
@@ -24461,12 +25607,15 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
-/* Binds an event to a device and creates its native event, unless that is done. any: an event that
-   is bound to another device is accepted. The event is locked. */
-static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device, int any) {
-    int64_t key = ds__device_key(device);
+/* Checks that an event can be bound to a device, and gives its native event if there is one from a
+   first record that has failed. *out_bound: it is bound already. any: an event that is bound to
+   another device is accepted. The event is locked. */
+static ds_result ds__event_check(ds__event *e, const ds__driver *driver, ds_device device, int any,
+                                 int *out_bound, void **out_native) {
     int64_t bound = atomic_load(&e->device);
-    if (bound == key || (any && bound >= 0))
+    *out_native = atomic_load(&e->native);
+    *out_bound = bound == ds__device_key(device) || (any && bound >= 0);
+    if (*out_bound)
         return DS_OK;
     if (bound >= 0)
         return ds__fail(
@@ -24474,26 +25623,40 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
             "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
             ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(device.type),
             device.index);
-    void *native = atomic_load(&e->native); /* there is one when a first record has failed */
-    if (native && e->driver != driver)
+    if (*out_native && e->driver != driver)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "an earlier record of the event used a device of the other driver");
-    ds_result r = driver->event_create(device.index, e->flags, &native);
-    if (r < 0)
-        return r;
-    e->driver = driver;
-    atomic_store(&e->native, native);
-    atomic_store(&e->device, key);
-    return r;
+    return DS_OK;
 }
 
 /* Binds an event for a call that settles it on the device if it succeeds. The binding cannot change
-   until ds__event_settle. */
+   until ds__event_settle. The native event is created without the lock; other threads that need it
+   sleep meanwhile, which only happens if two threads record a new event at once. */
 static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device,
                                  int any) {
+    void *native;
+    int bound;
     ds__spinlock_lock(&e->bind);
-    ds_result r = ds__event_bind(e, driver, device, any);
-    e->claims += r == DS_OK;
+    while (e->binding) {
+        ds__spinlock_unlock(&e->bind);
+        ds__os_sleep(20000);
+        ds__spinlock_lock(&e->bind);
+    }
+    ds_result r = ds__event_check(e, driver, device, any, &bound, &native);
+    e->claims += bound;
+    e->binding = r == DS_OK && !bound;
+    ds__spinlock_unlock(&e->bind);
+    if (r < 0 || bound)
+        return r;
+    r = driver->event_create(device.index, e->flags, &native);
+    ds__spinlock_lock(&e->bind);
+    e->binding = 0;
+    if (r == DS_OK) {
+        e->driver = driver;
+        atomic_store(&e->native, native);
+        atomic_store(&e->device, ds__device_key(device));
+        e->claims++;
+    }
     ds__spinlock_unlock(&e->bind);
     return r;
 }
@@ -26338,6 +27501,7 @@ static void ds__graph_destroy(void *object) {
     ds__graph *g = object;
     if (g->body)
         ds__body_destroy(g->body);
+    ds__mutex_destroy(&g->lock);
     ds__host_free(g->label);
 }
 
@@ -26347,6 +27511,7 @@ static void ds__exec_destroy(void *object) {
         x->driver->exec_destroy(x->native);
     if (x->body)
         ds__body_destroy(x->body);
+    ds__mutex_destroy(&x->lock);
     ds__host_free(x->label);
 }
 
@@ -26358,12 +27523,12 @@ static ds__graph *ds__graph_lock(ds_graph handle) {
                                                   : "no graph was given (the handle is zero)");
         return NULL;
     }
-    ds__spinlock_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     return g;
 }
 
 static ds_result ds__graph_unlock(ds__graph *g, ds_result r) {
-    ds__spinlock_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     r = ds__name_object(r, "graph", g->label);
     ds__unpin(&ds__g.graphs, g);
     return r;
@@ -26377,12 +27542,12 @@ static ds__exec *ds__exec_lock(ds_graph_exec handle) {
                                                   : "no executable was given (the handle is zero)");
         return NULL;
     }
-    ds__spinlock_lock(&x->lock);
+    ds__mutex_lock(&x->lock);
     return x;
 }
 
 static ds_result ds__exec_unlock(ds__exec *x, ds_result r) {
-    ds__spinlock_unlock(&x->lock);
+    ds__mutex_unlock(&x->lock);
     if (DS__UNLIKELY(r < 0))
         ds__name_object(r, "executable", x->label);
     ds__unpin(&ds__g.execs, x);
@@ -26395,7 +27560,7 @@ static int ds__graph_share(ds__graph *g) {
     int shared = atomic_load(&g->capturing) != 0;
     if (!shared)
         return 0;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     return ++ds__tls.capture_locked;
 }
 
@@ -26403,13 +27568,13 @@ static void ds__graph_unshare(int shared) {
     if (!shared)
         return;
     ds__tls.capture_locked--;
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
 }
 
 /* Reports that a capture adds to the graph, and returns the code. */
 static ds_result ds__being_captured(const ds__graph *g) {
     ds_result r = DS_ERR_ILLEGAL_STATE;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__capture *c = ds__g.captures;
     while (c && c->body != g->body)
         c = c->next;
@@ -26417,7 +27582,7 @@ static ds_result ds__being_captured(const ds__graph *g) {
         ds__capture_fail(r, c, 0, "a capture adds nodes to the graph; end the capture first");
     else
         ds__fail(r, "a capture into the graph is beginning or ending; try again");
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 
@@ -26444,6 +27609,7 @@ static ds__graph *ds__graph_add(ds__body *body, const char *label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return NULL;
     }
+    ds__mutex_init(&g->lock);
     g->body = body;
     g->made = ds__tls.site;
     if (label)
@@ -26950,11 +28116,11 @@ DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t r
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     *out_count = g->body->count;
     for (uint32_t i = 0; i < g->body->count && i < room; i++)
         out[i] = ds__node_handle(g->body, i);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return ds__graph_unlock(g, DS_OK);
 }
 
@@ -26983,14 +28149,14 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     for (uint32_t i = 0; i < g->body->count; i++)
         for (uint32_t k = 0; k < g->body->node[i]->dep_count; k++, ++*out_count)
             if (*out_count < room) {
                 out_from[*out_count] = ds__node_handle(g->body, g->body->node[i]->deps[k]);
                 out_to[*out_count] = ds__node_handle(g->body, i);
             }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return ds__graph_unlock(g, DS_OK);
 }
 
@@ -27053,7 +28219,7 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds_result r = ds__node_index(g->body, node, &i);
     if (r == DS_OK) {
         ds__node_describe(g->body->node[i], out);
@@ -27062,7 +28228,7 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
             out_site->line = (int)g->body->node[i]->op.line;
         }
     }
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return ds__graph_unlock(g, r);
 }
 
@@ -27444,6 +28610,7 @@ static ds_result ds__exec_instantiate(ds__graph *g, const ds_graph_exec_desc *de
     ds__exec *x = ds__table_add(&ds__g.execs);
     if (!x)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    ds__mutex_init(&x->lock);
     x->driver = g->body->driver;
     x->flags = desc->flags;
     x->made = ds__tls.site;

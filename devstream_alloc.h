@@ -1304,8 +1304,7 @@ static void ds__outside_end(ds__outside o);
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
    ds__memory_state.registry. ds__memory_state.lock comes before the device's `lock`. More than one
    arena's `lock` is held only with the device's. The driver must not be called with a spinning lock
-   held; ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may
-   run under all of these but the registry's.
+   held. Observers (ds_mem_add_event_callback) may run under all of these but the registry's.
    Threads: any. Atomic members may be read without a lock. */
 
 #define DS__UNIT ((size_t)512)
@@ -4588,9 +4587,8 @@ static void ds__mem_pool_disown(ds__mem_pool *p) {
    inside a capture counts as done once no capture is open, because the graph
    orders it. A query that fails for another reason than failed work does not count as done.
    Locks: ds__stream_uses_destroy expects the arena's lock. The others may call the driver and
-   expect no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
-   ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
-   ds__record_uses do so themselves.
+   expect no spinning lock. ds__record_held and ds__record_uses_held expect new captures to be held
+   back (ds__g.begin); ds__record_now and ds__record_uses do so themselves.
    Threads: any. ds__uses_awaited and ds__device_wait block the host. */
 
 /* Destroys an event of the allocator; a zero handle is allowed. */
@@ -4829,8 +4827,7 @@ static int ds__uses_awaited(ds__stream_use *u) {
    An orphan without memory may serve a new stream.
    Locks: ds__arena_main and ds__arena_in take the device lock; ds__arena_of and ds__arena_join
    expect that lock. Arena locks are taken one at a time inside the device lock. Driver calls run
-   under the device lock. ds__record_late even records events under an arena's lock, because the
-   block may be freed at any time. ds__arena_drain expects no lock, or `grow` of the arena.
+   under the device lock. ds__arena_drain expects no lock, or `grow` of the arena.
    Threads: any caller's thread. ds__arena_drain blocks the host. ds__mem_stream_gone is called
    by ds_stream_destroy, and by ds__retired_reclaim for the streams of ended threads. */
 
@@ -5025,19 +5022,41 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
     return r;
 }
 
-/* Records the events of a block's uses by an ending stream that have none. The arena is locked. */
-static void ds__block_record_late(ds__mem_block *b, const ds__stream *s, ds_stream stream) {
+#define DS__LATE_USES 32 /* that are claimed at once */
+
+/* Claims uses of a block by an ending stream that have no event, as far as `out` has room for them.
+   Returns how many `out` has now. The arena is locked. */
+static size_t ds__block_claim_late(ds__mem_block *b, ds_stream stream, ds__stream_use **out,
+                                   size_t count) {
     if (b->state != DS_BLOCK_LIVE && b->state != DS_BLOCK_PENDING)
-        return;
-    for (ds__stream_use *u = b->uses; u; u = u->next)
-        if (u->stream.id == stream.id && ds__use_claim(u)) {
-            u->lost = ds__record_end(u->event, s, stream) < 0;
-            u->recorded = !u->lost;
-        }
+        return count;
+    for (ds__stream_use *u = b->uses; u && count < DS__LATE_USES; u = u->next)
+        if (u->stream.id == stream.id && !u->lost && ds__use_claim(u))
+            out[count++] = u;
+    return count;
 }
 
-/* Records the events of all uses by an ending stream that have none, on all devices. The arenas are
-   locked meanwhile, because the blocks may be freed at any time; such uses are rare. */
+/* Records the events of all uses by an ending stream that have none, in an arena. A thread that
+   frees a block waits for the claimed uses, so they stay while no lock is held. */
+static void ds__arena_record_late(ds__arena *a, const ds__stream *s, ds_stream stream) {
+    ds__stream_use *late[DS__LATE_USES];
+    size_t count;
+    do {
+        count = 0;
+        ds__arena_lock(a);
+        for (ds__segment *g = a->segments; g; g = g->next)
+            for (ds__mem_block *b = g->first; b && count < DS__LATE_USES; b = b->next)
+                count = ds__block_claim_late(b, stream, late, count);
+        ds__arena_unlock(a);
+        for (size_t i = 0; i < count; i++) {
+            ds__stream_use *u = late[i];
+            u->lost = ds__record_end(u->event, s, stream) < 0;
+            u->recorded = !u->lost; /* another thread may free the use after that */
+        }
+    } while (count == DS__LATE_USES);
+}
+
+/* Records the events of all uses by an ending stream that have none, on all devices. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
     for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
         ds__mem_dev *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
@@ -5045,13 +5064,8 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
             continue;
         ds__mem_dev_lock(dev);
         for (ds__mem_pool *p = &dev->main; p; p = p->next)
-            for (ds__arena *a = p->arenas; a; a = a->next) {
-                ds__arena_lock(a);
-                for (ds__segment *g = a->segments; g; g = g->next)
-                    for (ds__mem_block *b = g->first; b; b = b->next)
-                        ds__block_record_late(b, s, stream);
-                ds__arena_unlock(a);
-            }
+            for (ds__arena *a = p->arenas; a; a = a->next)
+                ds__arena_record_late(a, s, stream);
         ds__mem_dev_unlock(dev);
     }
 }
@@ -10553,8 +10567,7 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
    borrowing stream and stays first. dev->late_uses counts the uses without an event and may be
    too high.
    Locks: Takes the arena's lock to find the block, and once more to add the use. Between the
-   two, the event is created and recorded without a lock. If a capture is open, the driver is
-   asked for the stream's capture under the arena's lock (ds__capture_of).
+   two, the event is created and recorded without a lock.
    Threads: any caller's thread. If another thread frees the block meanwhile, the call reports
    DS_ERR_INVALID_VALUE, unless a new block already starts at the same address. */
 
@@ -10645,7 +10658,6 @@ static ds__stream_use *ds__use_earlier_find(const ds__use_note *n) {
 static void ds__use_prepare(ds__use_note *n) {
     ds__arena *a = n->a;
     n->relation = ds__use_relation_get(n);
-    n->capture = n->pinned ? 0 : ds__capture_of(n->s);
     /* the graph orders its own uses; only work before the capture is noted */
     if (n->capture && !a->pool->graphs) {
         n->now = 0;
@@ -10737,6 +10749,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     ds__expect_end(s);
 
     ds__use_note n = { .ptr = ptr, .stream = stream, .s = s, .now = now, .pinned = pinned };
+    n.capture = pinned ? 0 : ds__capture_of(s);
     ds_result r = ds__use_block_find(&n);
     if (r == DS_OK && n.b)
         r = ds__use_add(&n);

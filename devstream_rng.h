@@ -2765,7 +2765,7 @@ static ds_result ds__generator_free_of_capture(const ds__generator *g, const cha
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
         return DS_OK;
-    ds__spinlock_lock(&ds__g.capture_lock);
+    ds__mutex_lock(&ds__g.capture_lock);
     ds__spinlock_lock(&ds__rng.lock);
     ds__capture *c = NULL;
     for (ds__rng_graph *u = ds__rng.all; u && !c; u = u->all)
@@ -2774,7 +2774,7 @@ static ds_result ds__generator_free_of_capture(const ds__generator *g, const cha
     ds__spinlock_unlock(&ds__rng.lock);
     if (c)
         r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, what);
-    ds__spinlock_unlock(&ds__g.capture_lock);
+    ds__mutex_unlock(&ds__g.capture_lock);
     return r;
 }
 

@@ -8,8 +8,8 @@
    no other claim is open, it becomes -1 again. A settled event stays on its device. e->driver is
    set before e->native. A native event lives as long as the event, even if the first record
    failed. A plain wait for an event without a device does nothing.
-   Locks: e->bind guards the binding. It is not held over the driver's event_create (e->binding) nor over a
-   record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
+   Locks: e->bind guards the binding. It is not held over the driver's event_create (e->binding) nor
+   over a record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
    ds__g.begin and after the lock of a graph or executable.
    Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
    pointers protect the event and the stream. ds__event_destroy runs in ds__retired_reclaim or in

@@ -1,8 +1,8 @@
 /* cuda/copy.h - copies, fills and waits between streams.
 
    Enqueues copies (ds__cuda_submit_copy) and fills (ds__cuda_submit_fill). Uses a host function
-   between host memory, staging.h for a CPU device's memory, and a stream of its own for another GPU's
-   memory (ds__cuda_elsewhere). ds__cuda_wait_stream makes a stream wait for another one.
+   between host memory, staging.h for a CPU device's memory, and a stream of its own for another
+   GPU's memory (ds__cuda_elsewhere). ds__cuda_wait_stream makes a stream wait for another one.
    ds__cuda_copy_now copies at once for a stream of the CPU driver.
 
    Invariants: A stream of ds__cuda_elsewhere has the work of one operation only, because a shared

@@ -29,8 +29,8 @@
    Primary contexts are retained and peer access is enabled for the life of the process.
    Locks: `mutex` guards the modules, the side streams and the set-up of pools; it is held across
    driver calls that compile or create. `lock` guards `streams` and is held across queries and event
-   records. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and `keeps`; no call into CUDA is made under
-   it.
+   records. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and `keeps`; no call into CUDA is
+   made under it.
    The core's capture lock comes before all of them. An error about a capture takes the capture
    lock, so errors must be reported after `lock` or a stream's lock is released.
    Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation

@@ -1,5 +1,5 @@
-/* With cudart loaded at run time: needs nothing of CUDA to compile, and runs with or without a GPU. Prints
-   whether the CUDA driver is taken, or why not. */
+/* With cudart loaded at run time: needs nothing of CUDA to compile, and runs with or without a GPU.
+   Prints whether the CUDA driver is taken, or why not. */
 #define DEVSTREAM_CUDA_DLOPEN
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"

@@ -1,5 +1,6 @@
-/* The functions of cudart that a program loads at run time, compared with the headers of a version: their prototypes here, and the values
-   and layouts of types in layout.c, which layout.awk has made. */
+/* The functions of cudart that a program loads at run time, compared with the headers of a version:
+   their prototypes here, and the values and layouts of types in layout.c, which layout.awk has
+   made. */
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 #define DEVSTREAM_CUDA_DLOPEN

@@ -1,5 +1,5 @@
-/* cuda_headers.h - CUDA's headers for programs of tests, without the warnings about these headers: cuda.h of 13.5 has an enumerator
-   that is not an int, which gcc reports with -Wpedantic. */
+/* cuda_headers.h - CUDA's headers for programs of tests, without the warnings about these headers:
+   cuda.h of 13.5 has an enumerator that is not an int, which gcc reports with -Wpedantic. */
 #ifndef CUDA_HEADERS_H
 #define CUDA_HEADERS_H
 

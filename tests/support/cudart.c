@@ -1,6 +1,8 @@
-/* cudart.c - a library with the names of cudart's functions, which do nothing. Its soname is that of version MAJOR. The variable
-   FAKE_CUDART_<MAJOR> has two numbers: the version, or 0 for a version that cannot be told, and the code of cudaGetDeviceCount.
-   fake_cudart_last has the last call of a function that differs by version, with one parameter. With -DLACKS there is no cudaMemcpyAsync.
+/* cudart.c - a library with the names of cudart's functions, which do nothing. Its soname is that
+   of version MAJOR. The variable FAKE_CUDART_<MAJOR> has two numbers: the version, or 0 for a
+   version that cannot be told, and the code of cudaGetDeviceCount. fake_cudart_last has the last
+   call of a function that differs by version, with one parameter. With -DLACKS there is no
+   cudaMemcpyAsync.
    Build: cc -DMAJOR=12 -Isrc -shared -fPIC -Wl,-soname,libcudart.so.12 cudart.c -o cudart-12.so */
 #define DEVSTREAM_CUDA_DLOPEN
 #include "cuda/cudart.h"
@@ -57,7 +59,8 @@ int cudaRuntimeGetVersion(int *out) {
     return *out ? 0 : 35;
 }
 
-/* The functions whose form differs by version. Each records its name and the parameter in which a form differs. */
+/* The functions whose form differs by version. Each records its name and the parameter in which a
+   form differs. */
 #define FORM(name, parameters, number)                                        \
     EXPORT int name parameters;                                               \
     int name parameters {                                                     \

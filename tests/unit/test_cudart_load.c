@@ -1,5 +1,6 @@
-/* cudart as it is found and loaded at run time, with libraries that only have cudart's names (support/cudart.c) in a folder of the test.
-   Each search runs in a process of its own, since a loaded library stays. */
+/* cudart as it is found and loaded at run time, with libraries that only have cudart's names
+   (support/cudart.c) in a folder of the test. Each search runs in a process of its own, since a
+   loaded library stays. */
 #define _GNU_SOURCE /* nftw */
 #define DEVSTREAM_CUDA_DLOPEN
 #define DEVSTREAM_IMPLEMENTATION
@@ -207,8 +208,8 @@ static void test_without_a_driver_11_8_reports_that(void **state) {
     expect("not taken: cudaGetDeviceCount of libcudart.so.11.0 returned 35");
 }
 
-/* The program again, with a folder that the system searches, which is known at the start of a process: it loads the library of the
-   process, and then searches. */
+/* The program again, with a folder that the system searches, which is known at the start of a
+   process: it loads the library of the process, and then searches. */
 static void test_a_cudart_of_the_process_is_shared(void **state) {
     char command[4 * PATH_MAX];
     char text[600] = "";
