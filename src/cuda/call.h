@@ -1,13 +1,14 @@
 /* cuda/call.h - scopes, errors and capture modes of CUDA calls.
 
    Wraps the calls into CUDA. ds__cuda_scope_begin opens a scope with a current device,
-   ds__cuda_scope_end closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of
+   ds__cuda_scope_end closes it, ds__cuda_on opens one for a stream, and ds__cuda_enter_any one on a
+   device that has a context. DS__RT calls a function of
    cudart, DS__DR an entry point of the driver library; both report the error of a failed call.
    DS__RT_CODE and DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change
    the thread's capture mode around calls that an open capture could forbid.
 
    Invariants: A successful ds__cuda_scope_begin needs one ds__cuda_scope_end; a failed one needs
-   none. ds__cuda_scope_end makes the former device current again. An error that was pending in the
+   none. ds__cuda_scope_end makes the former context current again. An error that was pending in the
    thread before the scope stays its last error. ds__cuda_scope_begin marks the device as used.
    Locks: The successful path takes none. Codes 900 to 908 take the capture lock
    (ds__cuda_capture_failed) unless the thread holds it (ds__tls.capture_locked). ds__cuda_fail may
@@ -19,6 +20,7 @@
 #define DS__CUDA_CALL_H
 
 #include "../base/capture_list.h"
+#include "../base/pin.h"
 #include "types.h"
 
 /* Takes the capture lock, and counts that the thread holds it: ds__cuda_capture_failed takes it
@@ -215,17 +217,41 @@ static inline ds_result ds__cuda_query_result(const ds__cuda_scope *scope, int c
     return code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(scope, call, code);
 }
 
-/* Pushes the primary context of the scope's device. */
-__attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope) {
-    void *context = atomic_load_explicit(&ds__cuda.context[scope->device], memory_order_acquire);
+/* Gives the primary context of the scope's device, which is retained for good. */
+static ds_result ds__cuda_context(const ds__cuda_scope *scope, void **out) {
+    *out = atomic_load_explicit(&ds__cuda.context[scope->device], memory_order_acquire);
+    if (DS__LIKELY(*out))
+        return DS_OK;
     /* two threads at once may retain the same context twice, which is harmless */
-    if (DS__UNLIKELY(!context)) {
-        /* the devices of the driver library have the numbers of cudart */
-        int code = ds__cuda.cuDevicePrimaryCtxRetain(&context, scope->device);
-        if (code)
-            return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
-        atomic_store_explicit(&ds__cuda.context[scope->device], context, memory_order_release);
+    int code = ds__cuda.cuDevicePrimaryCtxRetain(out, ds__cuda.handle[scope->device]);
+    if (code)
+        return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
+    atomic_store_explicit(&ds__cuda.context[scope->device], *out, memory_order_release);
+    return DS_OK;
+}
+
+/* Tells CUDA the capture mode that the thread owes. Inside of a scope. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_mode_tell(const ds__cuda_scope *scope) {
+    enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)(ds__cuda_mode_owed - 1);
+    ds_result r = DS__RT(*scope, cudaThreadExchangeStreamCaptureMode, (&mode));
+    if (r == DS_OK)
+        ds__cuda_mode_owed = 0;
+    return r;
+}
+
+/* Makes the scope's device current. now: the thread's current context. Without a context, the
+   thread gets that of its current device by the next call of cudart. */
+static ds_result ds__cuda_make_current(ds__cuda_scope *scope, const void *now) {
+    void *context;
+    int device = -1;
+    if (!now) {
+        ds_result r = DS__RT(*scope, cudaGetDevice, (&device));
+        if (r < 0 || device == scope->device)
+            return r;
     }
+    ds_result r = ds__cuda_context(scope, &context);
+    if (r < 0 || context == now)
+        return r;
     int code = ds__cuda.cuCtxPushCurrent(context);
     if (DS__UNLIKELY(code))
         return ds__cuda_fail(scope, "cuCtxPushCurrent", code);
@@ -233,20 +259,35 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
     return DS_OK;
 }
 
+static inline void ds__cuda_scope_end(const ds__cuda_scope *scope);
+
+/* Opens a scope whose device may not be current. */
+__attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope, const void *now,
+                                                           int code) {
+    if (code)
+        return ds__cuda_fail(scope, "cuCtxGetCurrent", code);
+    ds_result r = ds__cuda_make_current(scope, now);
+    if (r < 0 || DS__LIKELY(!ds__cuda_mode_owed))
+        return r;
+    r = ds__cuda_mode_tell(scope);
+    if (r < 0)
+        ds__cuda_scope_end(scope);
+    return r;
+}
+
 /* Opens a scope with the device current until ds__cuda_scope_end. A failed call needs no
-   ds__cuda_scope_end. */
+   ds__cuda_scope_end. The current context is compared and not only the current device, because a
+   program may have made another context of the device current. */
 static inline ds_result ds__cuda_scope_begin(ds__cuda_scope *scope, int device) {
-    int now = -1;
+    void *now = NULL;
     ds__cuda_anywhere(scope, device);
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)))
         atomic_store(&ds__cuda.used[device], 1);
-    /* no other device can be current */
-    if (ds__cuda.devices == 1)
+    int code = ds__cuda.cuCtxGetCurrent(&now);
+    const void *primary = atomic_load_explicit(&ds__cuda.context[device], memory_order_relaxed);
+    if (DS__LIKELY(now && now == primary && !code && !ds__cuda_mode_owed))
         return DS_OK;
-    ds_result r = DS__RT(*scope, cudaGetDevice, (&now));
-    if (DS__UNLIKELY(r < 0))
-        return r;
-    return DS__LIKELY(now == device) ? DS_OK : ds__cuda_switch(scope);
+    return ds__cuda_switch(scope, now, code);
 }
 
 /* Closes a scope: the former device is current again. */
@@ -260,6 +301,38 @@ static inline void ds__cuda_scope_end(const ds__cuda_scope *scope) {
 static void ds__cuda_enter_or_not(ds__cuda_scope *scope, int device) {
     if (ds__cuda_scope_begin(scope, device) < 0 && ds__cuda_scope_begin(scope, device) < 0)
         ds__cuda_anywhere(scope, device);
+}
+
+/* Returns 1 if the device has its primary context. Makes none. */
+static int ds__cuda_has_context(int device) {
+    unsigned flags = 0;
+    int active = 0;
+    return atomic_load_explicit(&ds__cuda.context[device], memory_order_relaxed) ||
+           (ds__cuda.cuDevicePrimaryCtxGetState(ds__cuda.handle[device], &flags, &active) == 0 &&
+            active);
+}
+
+/* Returns a device that has its primary context, the thread's current device first. Negative: no
+   device has one, so the process has no memory, stream or capture of CUDA. */
+static int ds__cuda_active_device(void) {
+    ds_device current = ds__thread_device();
+    int first = current.type == DS_DEVICE_CUDA ? current.index : 0;
+    if (ds__cuda_has_context(first))
+        return first;
+    for (int i = 0; i < ds__cuda.devices; i++)
+        if (i != first && ds__cuda_has_context(i))
+            return i;
+    return -1;
+}
+
+/* Opens a scope for a call that needs no particular device, on one that has a context: another one
+   would take memory. Without any context, the thread's current device gets one, else the first. */
+static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
+    int device = ds__cuda_active_device();
+    ds_device current = ds__thread_device();
+    if (device < 0)
+        device = current.type == DS_DEVICE_CUDA ? current.index : 0;
+    return ds__cuda_scope_begin(scope, device);
 }
 
 /* Returns the number of the calling thread. */

@@ -159,15 +159,25 @@ static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *node
     return r;
 }
 
-/* Exchanges the capture mode of the thread in CUDA. */
+/* Exchanges the capture mode of the thread in CUDA. cudart's call creates the context of the
+   current device, so it runs on a device that has one. If no device has one, no capture is open,
+   and the next scope of the thread makes the exchange. */
 static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     enum cudaStreamCaptureMode native = (enum cudaStreamCaptureMode)mode;
     ds__cuda_scope scope;
-    ds__cuda_anywhere(&scope, -1);
-    ds_result r = DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
+    int device = ds__cuda_active_device();
+    if (device < 0) {
+        ds__cuda_mode_owed = (int)mode + 1;
+        return DS_OK;
+    }
+    ds_result r = ds__cuda_scope_begin(&scope, device);
+    if (r < 0)
+        return r;
+    r = DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
     /* other code may have exchanged the mode without devstream: the core restores this one */
     if (r == DS_OK)
         ds__tls.mode = (ds_capture_mode)native;
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

@@ -108,7 +108,11 @@ static ds_result ds__cuda_init(void) {
         atomic_store(&ds__cuda.used[i], 0);
         atomic_store(&ds__cuda.page[i], 0);
         atomic_store(&ds__cuda.peer[i][i], 2);
-        r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
+        ds__cuda_scope scope;
+        ds__cuda_anywhere(&scope, i);
+        DS__DR(scope, r, cuDeviceGet, (&ds__cuda.handle[i], i));
+        if (r == DS_OK)
+            r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
     }
     return r;
 }

@@ -126,13 +126,18 @@ static void ds__cuda_deinit(void) {
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_scope_end(&scope);
     }
-    ds__cuda_anywhere(&scope, -1);
+    /* the memory needs a device with a context, and a device has one if there is memory */
+    if (!ds__cuda.stages)
+        return;
+    if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0)
+        ds__cuda_anywhere(&scope, -1);
     while (ds__cuda.stages) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;
         (void)DS__RT_CODE(scope, cudaFreeHost, (stage->memory));
         ds__host_free(stage);
     }
+    ds__cuda_scope_end(&scope);
 }
 
 /* Accepts all options: none of them is for this driver. */

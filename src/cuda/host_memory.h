@@ -14,25 +14,11 @@
 #ifndef DS__CUDA_HOST_MEMORY_H
 #define DS__CUDA_HOST_MEMORY_H
 
-#include "../base/pin.h"
 #include "types.h"
 #include "call.h"
 #include "device.h"
 #include "capture_info.h"
 #include "memory.h"
-
-/* Opens a scope for pinned memory on the thread's current device. If that is not a GPU, takes a
-   device that is in use, because a context on another one would take memory. */
-static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
-    ds_device current = ds__thread_device();
-    int device = 0;
-    if (current.type == DS_DEVICE_CUDA)
-        device = current.index;
-    else
-        while (device + 1 < ds__cuda.devices && !atomic_load(&ds__cuda.used[device]))
-            device++;
-    return ds__cuda_scope_begin(scope, device);
-}
 
 static ds_result ds__cuda_host_alloc(size_t size, void **out) {
     ds__cuda_scope scope;
@@ -116,39 +102,79 @@ static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
-/* Describes memory that is not in the core's table. */
-static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
-    struct cudaPointerAttributes a;
-    ds__cuda_scope scope;
-    memset(out, 0, sizeof *out);
-    out->device.type = DS_DEVICE_HOST;
-    memset(&a, 0, sizeof a);
-    ds_result r = ds__cuda_enter_any(&scope);
-    if (r < 0)
-        return r;
-    r = DS__RT(scope, cudaPointerGetAttributes, (&a, ptr));
-    ds__cuda_scope_end(&scope);
-    if (r < 0 || a.type == cudaMemoryTypeUnregistered)
-        return r;
-    if (a.type == cudaMemoryTypeHost) {
-        out->kind = DS_MEMORY_PINNED;
+/* The memory behind a pointer, as the driver library describes it. */
+typedef struct ds__cuda_pointee {
+    unsigned type; /* CUmemorytype; 0: no memory of CUDA */
+    unsigned managed;
+    int device;
+} ds__cuda_pointee;
+
+/* Opens a scope in which the thread has some context, and makes none. *out_none 1: no device has a
+   context, so CUDA has no memory in this process; there is no scope then. */
+static ds_result ds__cuda_enter_active(ds__cuda_scope *scope, int *out_none) {
+    void *now = NULL;
+    ds__cuda_anywhere(scope, -1);
+    *out_none = 0;
+    int code = ds__cuda.cuCtxGetCurrent(&now);
+    if (code)
+        return ds__cuda_fail(scope, "cuCtxGetCurrent", code);
+    if (now)
         return DS_OK;
-    }
+    int device = ds__cuda_active_device();
+    *out_none = device < 0;
+    return device < 0 ? DS_OK : ds__cuda_scope_begin(scope, device);
+}
+
+/* Asks the driver library for the memory of a pointer, because cudaPointerGetAttributes would
+   create a context on the current device. Any context will do. Inside of a scope. */
+static ds_result ds__cuda_pointer_ask(const ds__cuda_scope *scope, const void *ptr,
+                                      ds__cuda_pointee *out) {
+    int which[] = { 2 /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */,
+                    8 /* CU_POINTER_ATTRIBUTE_IS_MANAGED */,
+                    9 /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */ };
+    void *values[] = { &out->type, &out->managed, &out->device };
+    ds_result r;
+    memset(out, 0, sizeof *out);
+    DS__DR(*scope, r, cuPointerGetAttributes, (3, which, values, (uintptr_t)ptr));
+    return r;
+}
+
+/* Gives the range of an allocation, if CUDA tells it. Inside of a scope. */
+static void ds__cuda_pointer_range(const ds__cuda_scope *scope, const void *ptr,
+                                   ds_pointer_info *out) {
     unsigned long long base = 0;
     size_t size = 0;
     int code;
-    out->kind = DS_MEMORY_DEVICE;
-    out->device = ds_cuda(a.device);
-    r = ds__cuda_scope_begin(&scope, a.device);
-    if (r < 0)
+    DS__DR_CODE(*scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
+    if (code)
+        return;
+    out->base = (void *)(uintptr_t)base;
+    out->size = size;
+}
+
+/* Describes memory that is not in the core's table. */
+static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
+    ds__cuda_pointee to;
+    ds__cuda_scope scope;
+    int none;
+    memset(out, 0, sizeof *out);
+    out->device.type = DS_DEVICE_HOST;
+    ds_result r = ds__cuda_enter_active(&scope, &none);
+    if (r < 0 || none)
         return r;
-    DS__DR_CODE(scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
-    ds__cuda_scope_end(&scope);
-    if (code == 0) {
-        out->base = (void *)(uintptr_t)base;
-        out->size = size;
+    r = ds__cuda_pointer_ask(&scope, ptr, &to);
+    if (r == DS_OK && to.type) {
+        /* managed memory counts as memory of its device, as in cudaPointerGetAttributes */
+        int on_host = to.type == 1 /* CU_MEMORYTYPE_HOST */ && !to.managed;
+        int known = to.device >= 0 && to.device < ds__cuda.devices;
+        out->kind = on_host || !known ? DS_MEMORY_PINNED : DS_MEMORY_DEVICE;
+        if (out->kind == DS_MEMORY_DEVICE) {
+            out->device = ds_cuda(to.device);
+            ds__cuda_pointer_range(&scope, ptr, out);
+        }
     }
-    return DS_OK;
+    ds__cuda_scope_end(&scope);
+    return r;
 }
 
 #endif

@@ -11,15 +11,17 @@
       points come from cudart, so nothing links to libcuda.
    2. Queries go to the driver library as well. In cudart a query would leave "not ready" as the
       thread's last error.
-   3. Every call of an entry runs in a scope (ds__cuda_scope). A scope makes its device current if
-      another device is current. It clears the thread's last error only if a call of the scope has
-      caused that error.
-   4. For another device, a scope pushes the primary context of the device and pops it again. With
-      CUDA 12, cudaSetDevice back to the former device could create a context there, which takes
-      hundreds of MB.
+   3. Every call of an entry runs in a scope (ds__cuda_scope). The primary context of the scope's
+      device is current, or becomes current by its first call. A scope clears the thread's last
+      error only if a call of the scope has caused that error.
+   4. If another context is current, a scope pushes the primary context of the device and pops it
+      again. That context may be another device's, or one of the program that is not primary
+      (cuCtxCreate, green contexts). With CUDA 12, cudaSetDevice back to the former device could
+      create a context there, which takes hundreds of MB.
    5. CUDA does not require the device to be current for every call (Programming Guide, "Stream and
-      Event Behavior"). In a thread without a context, however, cudart would create one for its
-      current device.
+      Event Behavior"). In a thread without a context, however, every call of cudart except queries
+      of devices creates the context of the current device. Calls that need no particular device run
+      on one that has a context (ds__cuda_enter_any).
    6. Host functions use cudaLaunchHostFunc, and only callbacks with a status use
       cudaStreamAddCallback: CUDA holds a lock while it runs the latter.
 
@@ -81,7 +83,10 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     X(cuModuleGetFunction, (void **function, void *module, const char *name)) \
     X(cuFuncGetAttribute, (int *value, int attribute, void *function)) \
     X(cuFuncSetAttribute, (void *function, int attribute, int value)) \
+    X(cuDeviceGet, (int *out, int ordinal)) \
     X(cuDevicePrimaryCtxRetain, (void **context, int device)) \
+    X(cuDevicePrimaryCtxGetState, (int device, unsigned *flags, int *active)) \
+    X(cuCtxGetCurrent, (void **context)) \
     X(cuCtxPushCurrent, (void *context)) \
     X(cuCtxPopCurrent, (void **context)) \
     X(cuLaunchKernel, \
@@ -111,6 +116,8 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
       (unsigned long long address, size_t size, const struct cudaMemAccessDesc *access, \
         size_t count)) \
     X(cuMemGetAddressRange, (unsigned long long *base, size_t *size, unsigned long long address)) \
+    X(cuPointerGetAttributes, \
+      (unsigned count, int *attributes, void **values, unsigned long long address)) \
     X(cuMemsetD16Async, \
       (unsigned long long address, unsigned short value, size_t count, cudaStream_t stream)) \
     X(cuMemsetD32Async, \
@@ -238,6 +245,8 @@ typedef struct ds__cuda_function {
 
 static struct {
     int devices;
+    /* CUdevice: a handle of the driver library, which CUDA does not promise to be the ordinal */
+    int handle[DS__MAX_DEVICES];
     int multiprocessors[DS__MAX_DEVICES];
     _Atomic unsigned char used[DS__MAX_DEVICES];
     /* access of the first to the second: 0: not known, 1: not supported, 2: enabled for good */
@@ -278,6 +287,10 @@ static struct {
 } ds__cuda = { .mutex = DS__MUTEX_INIT, .lock = DS__MUTEX_INIT };
 
 static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
+
+/* The capture mode that the thread has not told CUDA yet, because no device had a context, plus 1.
+   The next scope of the thread tells it. 0: CUDA knows the mode. */
+static _Thread_local int ds__cuda_mode_owed;
 
 /* The state around the calls of an entry. */
 typedef struct ds__cuda_scope {

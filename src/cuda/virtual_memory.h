@@ -25,7 +25,8 @@ static ds_result ds__cuda_space_page(const ds__cuda_scope *scope, size_t *out) {
     *out = atomic_load_explicit(&ds__cuda.page[scope->device], memory_order_relaxed);
     if (*out)
         return DS_OK;
-    DS__DR(*scope, r, cuDeviceGetAttribute, (&has, DS__CUDA_HAS_SPACE, scope->device));
+    DS__DR(*scope, r, cuDeviceGetAttribute,
+           (&has, DS__CUDA_HAS_SPACE, ds__cuda.handle[scope->device]));
     if (r < 0)
         return r;
     if (!has)

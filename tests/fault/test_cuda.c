@@ -212,7 +212,7 @@ static void close_world(world *w) {
 }
 
 /* X(verb, the call that does it); around it stand what HERE and THERE say. */
-#define PEEK "cudaPeekAtLastError cudaGetDevice "
+#define PEEK "cudaPeekAtLastError cuCtxGetCurrent "
 #define HERE(call) PEEK call
 #define THERE(call) PEEK "cuCtxPushCurrent:1 " call " cuCtxPopCurrent"
 /* clang-format off */
@@ -269,6 +269,47 @@ static void test_hot_verbs_make_these_calls_and_no_others(void **state) {
                                        : THERE("cudaEventRecord") " " THERE("cudaStreamWaitEvent"));
         close_world(w);
     }
+}
+
+static void *driver_function(const char *name) {
+    void *function = NULL;
+#if CUDART_VERSION >= 12050
+    cuda(cudaGetDriverEntryPointByVersion(name, &function, 11080, cudaEnableLegacyStream, NULL));
+#elif CUDART_VERSION >= 12000
+    cuda(cudaGetDriverEntryPoint(name, &function, cudaEnableLegacyStream, NULL));
+#else
+    cuda(cudaGetDriverEntryPoint(name, &function, cudaEnableLegacyStream));
+#endif
+    assert_non_null(function);
+    return function;
+}
+
+/* As a program of pycuda has it: a context of its own, which is not the primary one, is current. */
+static void test_a_context_that_is_not_primary_is_left_as_it_is(void **state) {
+    int (*push)(void *), (*pop)(void **), (*get)(void **);
+    void *found[] = { driver_function("cuCtxPushCurrent"), driver_function("cuCtxPopCurrent"),
+                      driver_function("cuCtxGetCurrent") };
+    memcpy(&push, &found[0], sizeof push);
+    memcpy(&pop, &found[1], sizeof pop);
+    memcpy(&get, &found[2], sizeof get);
+    (void)state;
+    world *w = open_world(1);
+    void *mine = standin_context(1), *now = NULL, *m;
+    const int current = 0;
+    const char *calls, *want;
+    ds_result result;
+    assert_int_equal(push(mine), 0);
+    HOT_VERBS(EXPECT_CALLS)
+    ok(ds_device_alloc(ds_cuda(1), N, &m));
+    ok(ds_device_free(m));
+    ok(ds_pinned_alloc(N, &m));
+    ok(ds_pinned_free(m));
+    ok(ds_device_synchronize(ds_cuda(1)));
+    assert_int_equal(get(&now), 0);
+    assert_ptr_equal(now, mine);
+    assert_int_equal(pop(&now), 0);
+    assert_ptr_equal(now, mine);
+    close_world(w);
 }
 
 /* Verbs that ask, make or end something; each leaves the world as it found it. */
@@ -513,6 +554,81 @@ static void test_no_verb_changes_the_current_device(void **state) {
         assert_null(w->d2);
         close_world(w);
     }
+}
+
+static void expect_nothing_on_device_0(const char *verb) {
+    if (standin_contexts() & 1)
+        fail_msg("%s has made a context on device 0, which nothing uses", verb);
+}
+
+/* Device 0 is the thread's current one for cudart, and devices 1 to 3 are used. */
+static void verbs_elsewhere(void) {
+    assert_int_equal(standin_contexts(), 0);
+    ok(ds_device_set_current(ds_cuda(1)));
+    world *w = open_world(1);
+    expect_nothing_on_device_0("making the world");
+#define THEN_EXPECT_NOTHING(verb, call) \
+    ok(verb);                           \
+    expect_nothing_on_device_0(#verb);
+    HOT_VERBS(THEN_EXPECT_NOTHING)
+    cold_verbs(w, expect_nothing_on_device_0);
+    graph_verbs(w, expect_nothing_on_device_0);
+    graph_refusals(w, expect_nothing_on_device_0);
+    ok(ds_stream_destroy(w->s));
+    ok(ds_shutdown());
+    expect_nothing_on_device_0("the shutdown");
+}
+
+static void test_no_verb_makes_a_context_on_an_unused_device(void **state) {
+    (void)state;
+    run_alone("context_on_an_unused", verbs_elsewhere);
+}
+
+/* No device has a context yet; then only device 2, from a thread whose device is 0. */
+static void ask_for_pointers(void) {
+    int local = 0;
+    ds_pointer_info info;
+    ds_capture_mode mode = DS_CAPTURE_RELAXED;
+    enum cudaStreamCaptureMode native = cudaStreamCaptureModeThreadLocal;
+    void *d, *mapped, *host = malloc(N);
+    assert_int_equal(standin_contexts(), 0);
+    ok(ds_pointer_get_info(&local, &info));
+    assert_int_equal(info.kind, DS_MEMORY_PAGEABLE);
+    ok(ds_capture_exchange_mode(&mode));
+    assert_int_equal(mode, DS_CAPTURE_GLOBAL);
+    ok(ds_shutdown());
+    assert_int_equal(standin_contexts(), 0);
+    mode = DS_CAPTURE_RELAXED;
+    ok(ds_capture_exchange_mode(&mode));
+    assert_int_equal(standin_contexts(), 0);
+
+    ok(ds_device_alloc(ds_cuda(2), N, &d)); /* the mode comes into force */
+    ok(ds_pointer_get_info(host, &info));
+    assert_int_equal(info.kind, DS_MEMORY_PAGEABLE);
+    ok(ds_pinned_register(host, N));
+    ok(ds_pinned_unregister(host));
+    ok(ds_pinned_alloc(N, &mapped));
+    ok(ds_pinned_free(mapped));
+    assert_int_equal(standin_contexts(), 1 << 2);
+    cuda(cudaSetDevice(2));
+    cuda(cudaThreadExchangeStreamCaptureMode(&native));
+    assert_int_equal(native, cudaStreamCaptureModeRelaxed);
+    cuda(cudaMalloc(&mapped, 2 * N));
+    cuda(cudaSetDevice(3));
+    ok(ds_pointer_get_info((char *)mapped + 5, &info));
+    assert_int_equal(info.kind, DS_MEMORY_DEVICE);
+    assert_int_equal(info.device.index, 2);
+    assert_ptr_equal(info.base, mapped);
+    assert_int_equal(info.size, 2 * N);
+    assert_int_equal(standin_contexts(), 1 << 2 | 1 << 3);
+    ok(ds_device_free(d));
+    ok(ds_shutdown());
+    free(host);
+}
+
+static void test_a_question_about_a_pointer_makes_no_context(void **state) {
+    (void)state;
+    run_alone("question_about_a_pointer", ask_for_pointers);
 }
 
 static void expect_users_error(const char *verb) {
@@ -2053,7 +2169,7 @@ static void test_shutdown_drains_destroyed_streams_beside_a_capture(void **state
 typedef struct late_copy {
     unsigned long nth;           /* the call of cudart that fails, counted from before the copy */
     _Atomic unsigned long waits; /* calls of cudaDeviceSynchronize before the copy */
-    _Atomic int entered, open;
+    _Atomic int entered, open, held;
 } late_copy;
 
 static void before_copy(void *user) {
@@ -2064,6 +2180,7 @@ static void before_copy(void *user) {
     standin_hold(1);
     x->waits = standin_calls("cudaDeviceSynchronize");
     standin_fail(x->nth, cudaErrorUnknown);
+    x->held = 1;
 }
 
 /* Opens the stream when the shutdown has waited for the GPU, and lets the GPU go on when it
@@ -2075,6 +2192,8 @@ static void *open_during_shutdown(void *user) {
         usleep(100);
     usleep(20000);
     x->open = 1;
+    while (!x->held)
+        usleep(100);
     usleep(20000);
     for (int i = 0; i < 2000 && standin_calls("cudaDeviceSynchronize") == x->waits; i++)
         usleep(100);
@@ -2972,7 +3091,10 @@ int main(int argc, char **argv) {
         /* second */
         cmocka_unit_test_setup(test_work_makes_no_context_on_a_device_that_is_not_used, setup),
         cmocka_unit_test_setup(test_hot_verbs_make_these_calls_and_no_others, setup),
+        cmocka_unit_test_setup(test_a_context_that_is_not_primary_is_left_as_it_is, setup),
         cmocka_unit_test_setup(test_no_verb_changes_the_current_device, setup),
+        cmocka_unit_test_setup(test_no_verb_makes_a_context_on_an_unused_device, setup),
+        cmocka_unit_test_setup(test_a_question_about_a_pointer_makes_no_context, setup),
         cmocka_unit_test_setup(test_the_users_own_error_survives_and_none_of_ours_is_left, setup),
         cmocka_unit_test_setup(test_a_stream_of_cudart_is_wrapped_and_stays_its_owners, setup),
         cmocka_unit_test_setup(test_memory_of_cudart_is_copied_and_filled_and_not_freed, setup),

@@ -864,7 +864,7 @@ static void test_threads_do_not_disturb_each_other(void **state) {
 
 #ifdef DEVSTREAM_CUDA
 
-#define DEVICE "cudaPeekAtLastError cudaGetDevice"
+#define DEVICE "cudaPeekAtLastError cuCtxGetCurrent"
 #define RELAX " cudaThreadExchangeStreamCaptureMode"
 
 static void test_these_calls_are_made_and_no_others(void **state) {

@@ -63,6 +63,11 @@ static CUresult (*stream_query)(CUstream);
 static CUresult (*event_query)(CUevent);
 static CUresult (*get_current)(CUcontext *);
 static CUresult (*set_current)(CUcontext);
+static CUresult (*push)(CUcontext);
+static CUresult (*pop)(CUcontext *);
+static CUresult (*device_get)(CUdevice *, int);
+static CUresult (*state_of)(CUdevice, unsigned *, int *);
+static CUresult (*attributes)(unsigned, CUpointer_attribute *, void **, CUdeviceptr);
 
 static cudaError_t entry_point(const char *name, void *out, unsigned long long flags,
                                enum cudaDriverEntryPointQueryResult *found) {
@@ -90,6 +95,11 @@ static void driver(void) {
     OK(entry_point("cuEventQuery", &event_query, cudaEnableDefault, NULL));
     OK(entry_point("cuCtxGetCurrent", &get_current, cudaEnableDefault, NULL));
     OK(entry_point("cuCtxSetCurrent", &set_current, cudaEnableDefault, NULL));
+    OK(entry_point("cuCtxPushCurrent", &push, cudaEnableDefault, NULL));
+    OK(entry_point("cuCtxPopCurrent", &pop, cudaEnableDefault, NULL));
+    OK(entry_point("cuDeviceGet", &device_get, cudaEnableDefault, NULL));
+    OK(entry_point("cuDevicePrimaryCtxGetState", &state_of, cudaEnableDefault, NULL));
+    OK(entry_point("cuPointerGetAttributes", &attributes, cudaEnableDefault, NULL));
 }
 
 static void *device_memory(size_t size) {
@@ -312,6 +322,82 @@ static void test_only_devices_that_are_used_get_a_context(void) {
     OK(elsewhere(synchronize, s)); /* that thread's device is 0 */
     assert_int_equal(standin_contexts(), 1 << 2 | 1);
     OK(cudaStreamDestroy(s));
+}
+
+static int has_context(int index) {
+    CUdevice handle = -1;
+    unsigned flags = 7;
+    int active = 7;
+    OK(device_get(&handle, index));
+    assert_int_not_equal(handle, index);
+    OK(state_of(handle, &flags, &active));
+    return active;
+}
+
+static void test_the_mode_of_a_capture_makes_a_context(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    driver();
+    assert_int_equal(has_context(0), 0);
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    assert_int_equal(has_context(0), 1);
+    assert_int_equal(has_context(1), 0);
+    CODE(CUDA_ERROR_INVALID_DEVICE, state_of(0, &(unsigned){ 0 }, &(int){ 0 }));
+    assert_int_equal(standin_contexts(), 1);
+}
+
+static void test_a_context_that_is_not_primary_is_current_by_its_device(void) {
+    CUcontext mine = standin_context(1), now = NULL;
+    int value = -1;
+    driver();
+    OK(push(mine));
+    OK(get_current(&now));
+    assert_ptr_equal(now, mine);
+    OK(cudaGetDevice(&value));
+    assert_int_equal(value, 1);
+    CODE(CUDA_ERROR_INVALID_CONTEXT, set_d16(0, 0, 1, NULL));
+    OK(pop(&now));
+    assert_ptr_equal(now, mine);
+    OK(get_current(&now));
+    assert_null(now);
+    assert_int_equal(standin_contexts(), 0);
+}
+
+static void test_the_runtime_in_a_context_that_is_not_primary(void) {
+    void *p;
+    driver();
+    OK(push(standin_context(0)));
+    (void)cudaMalloc(&p, 64);
+}
+
+static void test_the_driver_describes_a_pointer_in_a_context_only(void) {
+    CUpointer_attribute which[] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                    CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                    CU_POINTER_ATTRIBUTE_ACCESS_FLAGS };
+    unsigned type = 7;
+    int managed = 7, ordinal = 7, access = 7;
+    void *out[] = { &type, &managed, &ordinal, &access };
+    CUcontext bound = NULL;
+    driver();
+    CODE(CUDA_ERROR_INVALID_CONTEXT, attributes(4, which, out, (CUdeviceptr)(uintptr_t)&type));
+    OK(cudaSetDevice(1));
+    void *p = device_memory(64), *h = pinned(64);
+    OK(attributes(4, which, out, (CUdeviceptr)(uintptr_t)p));
+    assert_true(type == CU_MEMORYTYPE_DEVICE && !managed && ordinal == 1);
+    assert_int_equal(access, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+    OK(attributes(4, which, out, (CUdeviceptr)(uintptr_t)h));
+    assert_true(type == CU_MEMORYTYPE_HOST && ordinal == 1);
+    OK(attributes(4, which, out, (CUdeviceptr)(uintptr_t)&type));
+    assert_true(type == 0 && access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+    OK(cudaSetDevice(0));
+    OK(get_current(&bound));
+    OK(attributes(4, which, out, (CUdeviceptr)(uintptr_t)p));
+    assert_int_equal(access, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE); /* not enabled */
+    OK(cudaDeviceEnablePeerAccess(1, 0));
+    OK(attributes(4, which, out, (CUdeviceptr)(uintptr_t)p));
+    assert_int_equal(access, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+    OK(cudaFree(p));
+    OK(cudaFreeHost(h));
 }
 
 static void test_setting_a_context_changes_the_runtimes_device(void) {
@@ -1574,6 +1660,10 @@ static test tests[] = {
     ENDS(test_driver_functions_need_a_bound_context),
     ENDS(test_only_devices_that_are_used_get_a_context),
     ENDS(test_setting_a_context_changes_the_runtimes_device),
+    ENDS(test_the_mode_of_a_capture_makes_a_context),
+    ENDS(test_a_context_that_is_not_primary_is_current_by_its_device),
+    ABORTS(test_the_runtime_in_a_context_that_is_not_primary, "not the primary one"),
+    ENDS(test_the_driver_describes_a_pointer_in_a_context_only),
     ENDS(test_a_driver_error_has_the_drivers_name),
     ABORTS(test_device_memory_is_out_of_the_hosts_reach, ""),
     WITH(test_device_memory_has_a_size_an_alignment_and_no_more, "STANDIN_MEMORY=1048576"),

@@ -41,6 +41,7 @@ static CUresult (*get_function)(CUfunction *, CUmodule, const char *);
 static CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
                                  unsigned, unsigned, CUstream, void **, void **);
 static CUresult (*get_attribute)(int *, CUdevice_attribute, CUdevice);
+static CUresult (*device_get)(CUdevice *, int);
 static CUresult (*granularity)(size_t *, const CUmemAllocationProp *,
                                CUmemAllocationGranularity_flags);
 static CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
@@ -72,6 +73,7 @@ static void driver(void) {
     entry_point("cuModuleGetFunction", &get_function);
     entry_point("cuLaunchKernel", &launch_kernel);
     entry_point("cuDeviceGetAttribute", &get_attribute);
+    entry_point("cuDeviceGet", &device_get);
     entry_point("cuMemGetAllocationGranularity", &granularity);
     entry_point("cuMemAddressReserve", &reserve);
     entry_point("cuMemAddressFree", &address_free);
@@ -443,10 +445,12 @@ static void test_a_device_may_have_no_virtual_memory(void) {
     CUmemGenericAllocationHandle handle;
     size_t page;
     int has = 77;
-    OK(get_attribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1));
+    CUdevice one = -1;
+    OK(device_get(&one, 1));
+    OK(get_attribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, one));
     assert_int_equal(has, 1);
     standin_virtual_memory(1, 0);
-    OK(get_attribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1));
+    OK(get_attribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, one));
     assert_int_equal(has, 0);
     CODE(CUDA_ERROR_NOT_SUPPORTED, granularity(&page, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     CODE(CUDA_ERROR_NOT_SUPPORTED, create(&handle, PAGE, &p, 0));
@@ -454,7 +458,10 @@ static void test_a_device_may_have_no_virtual_memory(void) {
     standin_virtual_memory(1, 1);
     OK(release(memory(1, PAGE)));
     CODE(CUDA_ERROR_INVALID_DEVICE, get_attribute(&has, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 99));
-    CODE(CUDA_ERROR_INVALID_VALUE, get_attribute(&has, (CUdevice_attribute)0, 0));
+    CODE(CUDA_ERROR_INVALID_VALUE, get_attribute(&has, (CUdevice_attribute)0, one));
+    /* a device is a handle, and not its number */
+    CODE(CUDA_ERROR_INVALID_DEVICE, get_attribute(&has, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 1));
+    CODE(CUDA_ERROR_INVALID_DEVICE, device_get(&one, 99));
 }
 
 static void test_what_ends_memory_does_so_although_it_fails(void) {

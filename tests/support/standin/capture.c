@@ -466,6 +466,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
     ENTER(cudaThreadExchangeStreamCaptureMode);
     if (!mode || !is_mode(*mode))
         return result(cudaErrorInvalidValue);
+    si_bind(); /* as every call of the runtime that is no query of devices */
     enum cudaStreamCaptureMode before = si_me.mode;
     si_me.mode = *mode;
     *mode = before;

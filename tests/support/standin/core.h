@@ -217,6 +217,10 @@ struct op {
     } u;
 };
 
+typedef struct context {
+    int index, primary;
+} context;
+
 typedef struct queue {
     op *first, **last;
     size_t count;
@@ -403,11 +407,14 @@ typedef struct device {
     X(cuMemGetAddressRange, 3020) \
     X(cuGetErrorName, 6000) \
     X(cuGetErrorString, 6000) \
+    X(cuPointerGetAttributes, 7000) \
+    X(cuDeviceGet, 2000) \
     X(cuCtxGetCurrent, 4000) \
     X(cuCtxSetCurrent, 4000) \
     X(cuCtxPushCurrent, 4000) \
     X(cuCtxPopCurrent, 4000) \
     X(cuDevicePrimaryCtxRetain, 7000) \
+    X(cuDevicePrimaryCtxGetState, 7000) \
     X(cuFuncGetAttribute, 2020) \
     X(cuFuncSetAttribute, 9000)
 /* clang-format on */
@@ -471,22 +478,29 @@ typedef struct device {
 typedef enum {
 
 #define X(name) F_##name,
-    RUNTIME(X) DRIVER_GRAPH(X)
+    RUNTIME(X)
+#undef X
+#define LAST_OF_RUNTIME F_cudaIpcCloseMemHandle
+#define X(name) F_##name,
+        DRIVER_GRAPH(X)
 #undef X
 #define X(name, since) F_##name,
-        DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X)
+            DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X)
 #undef X
-            FUNCTIONS
+                FUNCTIONS
 } function_id;
 
 /* What a thread has. */
 extern _Thread_local struct thread {
     int current; /* device */
     int bound;   /* the current device's context is bound */
+    /* a context of the current device that is not the primary one and is current; NULL: none is */
+    CUcontext other;
 
     /* the stack of contexts, without the one on top */
     struct {
         int current, bound;
+        CUcontext other;
     } under[MAX_CONTEXTS];
 
     int depth;
@@ -638,14 +652,16 @@ void si_free_device_range(range *r);
 int si_unsafe(void); /* si_capture_unsafe, with the lock */
 void si_check_unused(const char *call, range *r);
 int si_attribute(int device, int which);
+int si_index_of(CUdevice device); /* its number; negative: none */
 
 /* ---- vmm.c ---- */
 
 int si_pool_reaches(const pool *p, int device); /* its memory can be touched by that one */
-void si_pool_freed(op *o);                      /* a stream has come to a cudaFreeAsync */
-void si_pool_take_back(range *r);               /* cudaFree of its memory */
-void si_pool_settle(int device);                /* something was waited for */
-int si_supports(int device, int which);         /* of the attributes: virtual memory, pools */
+cudaMemPool_t si_pool_handle(const pool *p);
+void si_pool_freed(op *o);              /* a stream has come to a cudaFreeAsync */
+void si_pool_take_back(range *r);       /* cudaFree of its memory */
+void si_pool_settle(int device);        /* something was waited for */
+int si_supports(int device, int which); /* of the attributes: virtual memory, pools */
 void si_memory_counts(size_t *reservations, size_t *handles, size_t *freed);
 
 CUresult si_cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice device);

@@ -268,6 +268,27 @@ static void check_locks(function_id f) {
                      ds__spinlocks_held());
 }
 
+/* A call of the runtime that makes no context: it asks for devices or entry points. */
+static int asks_for_devices(function_id f) {
+    switch ((int)f) {
+    case F_cudaGetDeviceCount:
+    case F_cudaGetDevice:
+    case F_cudaSetDevice: /* makes its own */
+    case F_cudaRuntimeGetVersion:
+    case F_cudaDriverGetVersion:
+    case F_cudaDeviceGetAttribute:
+    case F_cudaGetDeviceProperties:
+    case F_cudaDeviceGetPCIBusId:
+    case F_cudaDeviceCanAccessPeer:
+    case F_cudaDeviceGetP2PAttribute:
+    case F_cudaGetDriverEntryPoint:
+    case F_cudaGetDriverEntryPointByVersion:
+        return 1;
+    default:
+        return f > LAST_OF_RUNTIME;
+    }
+}
+
 int si_enter_with(function_id f, const char *argument) {
     count_call(f, argument);
     check_locks(f);
@@ -277,7 +298,10 @@ int si_enter_with(function_id f, const char *argument) {
         return cudaErrorNotPermitted;
     if (si_config.error)
         return si_config.error;
-    return injected_failure();
+    int code = injected_failure();
+    if (!code && !asks_for_devices(f))
+        si_bind();
+    return code;
 }
 
 int si_null(void) {
@@ -295,6 +319,11 @@ static int is_sticky(int code) {
 static void make_primary(int index);
 
 void si_bind(void) {
+    if (si_me.other)
+        si_fail_test(
+            "a call of the runtime while a context is current that is not the primary one: "
+            "it would work in that context, where streams and events of others are not "
+            "valid");
     if (si_me.bound)
         return;
     lock();
@@ -359,11 +388,17 @@ void si_drop_handle(const char *call, unsigned kind, const void *handle) {
     free_slot = i + 1;
 }
 
+static CUcontext new_context(int index, int primary) {
+    context *c = si_allocate(sizeof *c);
+    *c = (context){ index, primary };
+    return si_new_handle(H_CONTEXT, c);
+}
+
 static void make_primary(int index) {
     if (si_devices[index].primary)
         return;
+    si_devices[index].context = new_context(index, 1);
     si_devices[index].primary = 1;
-    si_devices[index].context = si_new_handle(H_CONTEXT, &si_devices[index]);
 }
 
 static stream *new_stream(int index, unsigned flags, int priority) {
@@ -1421,7 +1456,7 @@ cudaError_t cudaSetDevice(int index) {
     lock();
     make_primary(index);
     unlock();
-    si_me.current = index, si_me.bound = 1;
+    si_me.current = index, si_me.bound = 1, si_me.other = NULL;
     return cudaSuccess;
 }
 
@@ -2577,28 +2612,57 @@ DRIVER_STREAM(X)
 #undef X
 
 static CUresult driver_context(void) {
-    return si_me.bound ? (CUresult)sticky(si_me.current) : CUDA_ERROR_INVALID_CONTEXT;
+    return si_me.bound && !si_me.other ? (CUresult)sticky(si_me.current)
+                                       : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* A device of the driver is a handle, which differs from the number of the device. */
+enum { FIRST_DEVICE = 64 };
+
+int si_index_of(CUdevice handle) {
+    return is_device(handle - FIRST_DEVICE) ? handle - FIRST_DEVICE : -1;
+}
+
+static CUresult d_cuDeviceGet(CUdevice *out, int ordinal) {
+    ENTER_DRIVER(cuDeviceGet);
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *out = ordinal + FIRST_DEVICE;
+    return CUDA_SUCCESS;
+}
+
+static CUcontext current_context(void) {
+    if (si_me.other)
+        return si_me.other;
+    return si_me.bound ? si_devices[si_me.current].context : NULL;
 }
 
 static CUresult d_cuCtxGetCurrent(CUcontext *out) {
     ENTER_DRIVER(cuCtxGetCurrent);
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
-    lock();
-    *out = si_me.bound ? si_devices[si_me.current].context : NULL;
-    unlock();
+    *out = current_context();
     return CUDA_SUCCESS;
+}
+
+/* Makes the context current in the thread, in place of the one that is. */
+static void make_current(CUcontext handle, const context *c) {
+    si_me.current = c->index;
+    si_me.bound = 1;
+    si_me.other = c->primary ? NULL : handle;
 }
 
 /* What the runtime does then goes to the context on top, and cudaGetDevice tells its device. */
 static CUresult d_cuCtxPushCurrent(CUcontext handle) {
     char text[16] = "";
-    int index = -1;
+    context c = { -1, 0 };
     lock();
     if (handle)
-        index = ((device *)si_object_of("cuCtxPushCurrent", H_CONTEXT, handle))->index;
+        c = *(context *)si_object_of("cuCtxPushCurrent", H_CONTEXT, handle);
     unlock();
-    snprintf(text, sizeof text, "%d", index);
+    snprintf(text, sizeof text, "%d", c.index);
     int code = si_enter_with(F_cuCtxPushCurrent, text);
     if (code)
         return (CUresult)code;
@@ -2607,9 +2671,9 @@ static CUresult d_cuCtxPushCurrent(CUcontext handle) {
     if (si_me.depth == MAX_CONTEXTS)
         si_fail_test("cuCtxPushCurrent: more contexts than any program needs: one was not popped");
     si_me.under[si_me.depth].current = si_me.current;
+    si_me.under[si_me.depth].other = si_me.other;
     si_me.under[si_me.depth++].bound = si_me.bound;
-    si_me.current = index;
-    si_me.bound = 1;
+    make_current(handle, &c);
     remember_thread();
     return CUDA_SUCCESS;
 }
@@ -2621,19 +2685,21 @@ static CUresult d_cuCtxPopCurrent(CUcontext *out) {
     if (!si_me.depth)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (out)
-        *out = si_devices[si_me.current].context;
+        *out = current_context();
     si_me.depth--;
     si_me.current = si_me.under[si_me.depth].current;
     si_me.bound = si_me.under[si_me.depth].bound;
+    si_me.other = si_me.under[si_me.depth].other;
     return (CUresult)code; /* it pops in any case, like what frees */
 }
 
 /* Never released here, as by the runtime itself. */
-static CUresult d_cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice index) {
+static CUresult d_cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice handle) {
     ENTER_DRIVER(cuDevicePrimaryCtxRetain);
+    int index = si_index_of(handle);
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(index))
+    if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     lock();
     make_primary(index);
@@ -2642,13 +2708,28 @@ static CUresult d_cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice index) {
     return CUDA_SUCCESS;
 }
 
+static CUresult d_cuDevicePrimaryCtxGetState(CUdevice handle, unsigned *flags, int *active) {
+    ENTER_DRIVER(cuDevicePrimaryCtxGetState);
+    int index = si_index_of(handle);
+    if (!flags || !active)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (index < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    lock();
+    *flags = 0;
+    *active = si_devices[index].primary;
+    unlock();
+    return CUDA_SUCCESS;
+}
+
 static CUresult d_cuCtxSetCurrent(CUcontext handle) {
     ENTER_DRIVER(cuCtxSetCurrent);
     lock();
     if (handle)
-        si_me.current = ((device *)si_object_of("cuCtxSetCurrent", H_CONTEXT, handle))->index;
+        make_current(handle, si_object_of("cuCtxSetCurrent", H_CONTEXT, handle));
+    else
+        si_me.bound = 0, si_me.other = NULL;
     unlock();
-    si_me.bound = handle != NULL;
     return CUDA_SUCCESS;
 }
 
@@ -2925,6 +3006,49 @@ static CUresult d_cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdevice
     return code;
 }
 
+/* The value of one attribute of a pointer, whose memory is r (NULL: none that CUDA knows). */
+static CUresult pointer_attribute(CUpointer_attribute which, void *out, const range *r) {
+    int on_device = r && r->kind == DEVICE_MEMORY;
+    switch (which) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)out = !r ? 0u : on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(int *)out = 0;
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)out = r ? r->device : -2;
+        break;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(int *)out = r && reachable(r, si_me.current)
+                          ? (int)CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+                          : (int)CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+        break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(void **)out = r && r->pool ? si_pool_handle(r->pool) : NULL;
+        break;
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult d_cuPointerGetAttributes(unsigned count, CUpointer_attribute *which, void **out,
+                                         CUdeviceptr pointer) {
+    ENTER_DRIVER(cuPointerGetAttributes);
+    CUresult code = CUDA_SUCCESS;
+    if (!current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!count || !which || !out)
+        return CUDA_ERROR_INVALID_VALUE;
+    lock();
+    const range *r = range_touching((uintptr_t)pointer, 1);
+    for (unsigned i = 0; i < count && !code; i++)
+        code = pointer_attribute(which[i], out[i], r);
+    unlock();
+    return code;
+}
+
 #define FILL(name, type, element)                                                                 \
     static CUresult d_##name(CUdeviceptr dst, type value, size_t count, CUstream handle) {        \
         ENTER_DRIVER(name);                                                                       \
@@ -3089,6 +3213,14 @@ unsigned standin_contexts(void) {
         bits |= (unsigned)si_devices[i].primary << i;
     unlock();
     return bits;
+}
+
+void *standin_context(int index) {
+    pthread_once(&once, start);
+    lock();
+    CUcontext made = is_device(index) ? new_context(index, 0) : NULL;
+    unlock();
+    return made;
 }
 
 void standin_null(int on) {

@@ -64,8 +64,15 @@ int standin_failed(void); /* whether that call has come */
    executable"). report may be NULL. */
 size_t standin_live(char *report, size_t size);
 
-/* Bit i: device i has its primary context. */
+/* Bit i: device i has its primary context. Every call of the runtime makes that of the current
+   device, except those that ask for devices and errors; so do cudaPointerGetAttributes and
+   cudaThreadExchangeStreamCaptureMode. */
 unsigned standin_contexts(void);
+
+/* Returns a new context of the device that is not the primary one, as cuCtxCreate makes it, for
+   cuCtxPushCurrent; it is not current. A call of the runtime fails the test while such a context is
+   current. */
+void *standin_context(int device);
 
 /* On: copies, fills, launches (of graphs too), records and waits return success after their
    cheapest checks and do nothing; but while anything is captured they are as ever. */

@@ -63,11 +63,12 @@ void standin_memory_pools(int index, int on) {
 
 /* ---- the driver's functions: virtual memory ---- */
 
-CUresult si_cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice index) {
+CUresult si_cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice handle) {
     ENTER_DRIVER(cuDeviceGetAttribute);
+    int index = si_index_of(handle);
     if (!out || (int)which <= 0 || (int)which >= (int)CU_DEVICE_ATTRIBUTE_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(index))
+    if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     *out = si_attribute(index, (int)which);
     return CUDA_SUCCESS;
@@ -394,6 +395,10 @@ static pool pools[MAX_DEVICES];
 
 int si_pool_reaches(const pool *p, int index) {
     return (int)(p->access >> index & 1);
+}
+
+cudaMemPool_t si_pool_handle(const pool *p) {
+    return p->handle;
 }
 
 static pool *pool_of(int index) {
