@@ -128,24 +128,21 @@ static ds_result ds__segment_map(ds__arena *a, ds__segment *s, char *at, size_t 
     ds_result r = ds__segment_reserve(a, size);
     if (r < 0)
         return r;
-    size_t done = 0;
-    for (; done < size && r == DS_OK; done += s->page) {
-        r = driver->space_map(index, at + done, s->page);
-        DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
-    }
-    if (r == DS_OK) {
+    int64_t pages = (int64_t)(size / s->page);
+    r = driver->space_map(index, at, size, s->page);
+    int mapped = r == DS_OK;
+    DS__COUNT_CALL(a, driver_allocs, mapped ? pages : 0);
+    if (mapped) {
         ds__mutex_lock(&ds__memory_state.registry);
         if (!ds__address_granules_set(s, at, size, 1))
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         ds__mutex_unlock(&ds__memory_state.registry);
-    } else {
-        done -= s->page;
     }
     if (r == DS_OK)
         return r;
-    for (size_t i = 0; i < done; i += s->page) {
-        DS_IGNORE(driver->space_unmap(index, at + i, s->page));
-        DS__COUNT_CALL(a, driver_frees, 1);
+    if (mapped) {
+        DS_IGNORE(driver->space_unmap(index, at, size));
+        DS__COUNT_CALL(a, driver_frees, pages);
     }
     ds__segment_unreserve(a, size);
     return r;
@@ -262,11 +259,11 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__arena_lock(a);
     int spare = ds__spares_take(a, spares, 2);
     ds__arena_unlock(a);
-    for (; spare && from + done < to && r == DS_OK; done += s->page)
+    if (spare && from < to)
         r = ds__driver_of(a->dev->device)
-                ->space_unmap(a->dev->device.index, s->base + from + done, s->page);
-    if (r < 0)
-        done -= s->page;
+                ->space_unmap(a->dev->device.index, s->base + from, to - from);
+    if (spare && from < to && r == DS_OK)
+        done = to - from;
     DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
 
     ds__arena_lock(a);

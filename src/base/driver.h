@@ -65,11 +65,11 @@ typedef struct ds__processes {
                   mapped. The addresses are aligned to it, and the driver rounds the size up to it.
                   DS_ERR_UNSUPPORTED: the device has no virtual memory.
    space_map      Maps memory behind [at, at + size), whole pages of a reservation without memory
-                  behind them. This device and all devices that reach it as peers read and write
-                  the memory. On failure, everything is as before.
-   space_unmap    Takes the memory of one or several space_maps back, all of it and nothing else.
+                  behind them, in mappings of `page` bytes each. This device and all devices that
+                  reach it as peers read and write the memory. On failure, everything is as before.
+   space_unmap    Takes the memory of one or several mappings back, all of it and nothing else.
                   Waits for nothing: no work uses the memory any more. On failure, nothing was done
-                  (DS_ERR_INVALID_VALUE: the range is not that of such space_maps).
+                  (DS_ERR_INVALID_VALUE: the range is not that of such mappings).
 
    The driver's own allocator, which keeps freed memory for later:
    async_alloc    Allocates memory of the stream's device. Work that is enqueued on the stream from
@@ -131,7 +131,7 @@ typedef struct ds__processes {
     X(memory_alloc, (int device, size_t size, void **out), (device, size, out)) \
     X(space_reserve, (int device, size_t size, size_t *out_page, void **out), \
       (device, size, out_page, out)) \
-    X(space_map, (int device, void *at, size_t size), (device, at, size)) \
+    X(space_map, (int device, void *at, size_t size, size_t page), (device, at, size, page)) \
     X(space_unmap, (int device, void *at, size_t size), (device, at, size)) \
     X(async_alloc, (int device, void *stream, size_t size, void **out), \
       (device, stream, size, out)) \

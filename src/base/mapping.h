@@ -69,6 +69,29 @@ DS__SEAM static int ds__mapping_remove(uintptr_t at, uintptr_t end, ds__mapping 
     return found;
 }
 
+/* Adds a run of mappings of `page` bytes, all or none. */
+static ds_result ds__mapping_add_run(void *ptr, size_t size, size_t page) {
+    uintptr_t at = (uintptr_t)ptr;
+    ds_result r = DS_OK;
+    size_t done = 0;
+    for (; done < size && r == DS_OK; done += page)
+        r = ds__mapping_add((void *)(at + done), size - done < page ? size - done : page);
+    if (r == DS_OK)
+        return r;
+    ds__mapping m;
+    for (done -= page; done > 0; done -= page)
+        (void)ds__mapping_remove(at + done - page, at + done, &m);
+    return r;
+}
+
+/* Removes a run of mappings. */
+static void ds__mapping_remove_run(void *ptr, size_t size) {
+    uintptr_t at = (uintptr_t)ptr;
+    ds__mapping m;
+    while (ds__mapping_remove(at, at + size, &m)) {
+    }
+}
+
 /* Returns 1 if all of the range is mapped. */
 DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
     uintptr_t end = at + size;

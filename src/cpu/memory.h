@@ -205,12 +205,12 @@ static void ds__cpu_space_release(int device, void *at, size_t size) {
     ds__os_unreserve(at, ds__cpu_space_round(size));
 }
 
-static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
-    ds__mapping m;
-    if (!size || size % DS__CPU_SPACE_PAGE || (uintptr_t)at % DS__CPU_SPACE_PAGE)
+static ds_result ds__cpu_space_map(int device, void *at, size_t size, size_t page) {
+    if (!size || size % DS__CPU_SPACE_PAGE || (uintptr_t)at % DS__CPU_SPACE_PAGE || !page ||
+        size % page)
         return ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes at %p are not whole pages of %zu bytes",
                         size, at, DS__CPU_SPACE_PAGE);
-    ds_result r = ds__mapping_add(at, size);
+    ds_result r = ds__mapping_add_run(at, size, page);
     if (r < 0)
         return r;
     r = ds__cpu_memory_count(device, size);
@@ -219,17 +219,15 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
         r = ds__cpu_short(device, size);
     }
     if (r < 0)
-        (void)ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m);
+        ds__mapping_remove_run(at, size);
     return r;
 }
 
 static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
-    ds__mapping m;
     ds_result r = ds__mapping_check(at, size);
     if (r < 0)
         return r;
-    while (ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m)) {
-    }
+    ds__mapping_remove_run(at, size);
     ds__os_decommit(at, size);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return DS_OK;

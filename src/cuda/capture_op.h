@@ -203,21 +203,6 @@ static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_str
     return r;
 }
 
-/* Finds the place of an operand, if the operation does not have it: a graph needs all places. */
-static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
-    ds_pointer_info info;
-    unsigned place = DS__AT_PINNED;
-    if (ds__place_of(op, (int)at) != DS__AT_UNKNOWN)
-        return DS_OK;
-    ds_result r = ds__cuda_pointer_query(ptr, &info);
-    if (info.kind == DS_MEMORY_DEVICE)
-        place = DS__AT_DEVICE + (unsigned)info.device.index;
-    else if (info.kind == DS_MEMORY_PAGEABLE)
-        place = DS__AT_PAGEABLE;
-    op->places = (uint16_t)(op->places | place << at);
-    return r;
-}
-
 /* Finds the places of all operands of a copy or fill. */
 static ds_result ds__cuda_resolve_all(ds__op *op) {
     if (op->kind == DS__OP_FILL)
@@ -265,13 +250,21 @@ static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stre
 }
 
 /* Enqueues a copy between devices in the form of a node that is set later (ds__cuda_copy_params),
-   because CUDA does not update one form by another. */
+   because CUDA does not update one form by another. Memory without access needs the form that
+   names the devices; such a node cannot be set. */
 static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
+    int to = ds__cuda_where(op->places >> DS__OP_DST & 255u);
+    int from = ds__cuda_where(op->places >> DS__OP_SRC & 255u);
+    int access;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
-    r = ds__cuda_move(&scope, s->handle, op, DS__CUDA_ASK, DS__CUDA_ASK);
+    r = ds__cuda_copy_access(&scope, op, to, from, &access);
+    if (r == DS_OK && access == DS__CUDA_NO_ACCESS)
+        r = ds__cuda_move_named(&scope, s->handle, op, to, from);
+    else if (r == DS_OK)
+        r = ds__cuda_move(&scope, s->handle, op, DS__CUDA_ASK, DS__CUDA_ASK);
     ds__cuda_scope_end(&scope);
     return r;
 }

@@ -175,9 +175,48 @@ static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
     return r;
 }
 
-static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
+/* Finds the place of an operand, if the operation does not have it: a graph needs all places. */
+static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
+    ds_pointer_info info;
+    unsigned place = DS__AT_PINNED;
+    if (ds__place_of(op, (int)at) != DS__AT_UNKNOWN)
+        return DS_OK;
+    ds_result r = ds__cuda_pointer_query(ptr, &info);
+    if (info.kind == DS_MEMORY_DEVICE)
+        place = DS__AT_DEVICE + (unsigned)info.device.index;
+    else if (info.kind == DS_MEMORY_PAGEABLE)
+        place = DS__AT_PAGEABLE;
+    op->places = (uint16_t)(op->places | place << at);
+    return r;
+}
+
+/* Finds the places of operands that may be on another GPU. Keeps an unknown place for all other
+   memory: cudart finds it. */
+static ds_result ds__cuda_find_gpus(ds__op *op) {
+    uint16_t before = op->places;
+    ds_result r = ds__cuda_resolve(op, DS__OP_DST, op->u.copy.dst);
+    if (r == DS_OK)
+        r = ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
+    if (ds__place_of(op, DS__OP_DST) < DS__AT_DEVICE ||
+        ds__place_of(op, DS__OP_SRC) < DS__AT_DEVICE)
+        op->places = before;
+    return r;
+}
+
+static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *given) {
+    const ds__op *op = given;
+    ds__op found;
     unsigned to = op->places >> DS__OP_DST & 255u;
     unsigned from = op->places >> DS__OP_SRC & 255u;
+    if (DS__UNLIKELY(ds__cuda.devices > 1 && (to == DS__AT_UNKNOWN || from == DS__AT_UNKNOWN))) {
+        found = *given;
+        ds_result r = ds__cuda_find_gpus(&found);
+        if (r < 0)
+            return r;
+        op = &found;
+        to = op->places >> DS__OP_DST & 255u;
+        from = op->places >> DS__OP_SRC & 255u;
+    }
     int here = DS__AT_DEVICE + s->device;
     if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from))
         return ds__cuda_submit_host_work(s, op);

@@ -5,7 +5,9 @@
    host functions (ds__cuda_submit_host_work). For these, cudart would block the caller or has no
    function.
 
-   Invariants: An operand at an unknown place counts as one on a GPU, and cudart finds its place.
+   Invariants: An operand at an unknown place counts as one on a GPU, and cudart finds its place. A
+   copy between two GPUs names its devices (cudaMemcpyPeerAsync) exactly if the stream's device has
+   no access to the other one's memory.
    The copy of the operation is freed by the destructor of its host function. With DS__OP_BLOCKS,
    ds__cuda_submit_host_work returns after the work is done.
    Locks: none of its own. ds__cuda_submit_host_work uses host_func.h and may wait for the stream,
@@ -15,8 +17,10 @@
 #ifndef DS__CUDA_COPY_PLAIN_H
 #define DS__CUDA_COPY_PLAIN_H
 
+#include "../base/mapping.h"
 #include "types.h"
 #include "call.h"
+#include "device.h"
 #include "stream_wait.h"
 #include "host_func.h"
 
@@ -44,35 +48,95 @@ static int ds__cuda_on_gpu(unsigned place) {
     return place == DS__AT_UNKNOWN || place >= DS__AT_DEVICE;
 }
 
+/* Access of a device to memory of another GPU. */
+enum {
+    DS__CUDA_NO_ACCESS,     /* a copy must name both devices */
+    DS__CUDA_STAGED_ACCESS, /* none, but cudart stages a copy that names no device */
+    DS__CUDA_FULL_ACCESS
+};
+
+/* Finds the access of the scope's device to memory of another GPU, which may be of any library.
+   Enables peer access first. Without access, a copy of kind cudaMemcpyDefault fails for mapped
+   memory and for pools ("invalid argument": llama.cpp#4638, DALI#6130). With access to a pool,
+   cudaMemcpyPeerAsync may write nothing into it (CUDA.jl#3112). */
+static ds_result ds__cuda_access_of(const ds__cuda_scope *scope, const void *ptr, int device,
+                                    int *out) {
+    int which[] = { 16 /* CU_POINTER_ATTRIBUTE_ACCESS_FLAGS */,
+                    17 /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE */ };
+    int flags = 0;
+    void *pool = NULL;
+    void *values[] = { &flags, &pool };
+    int reach = 0;
+    ds_result r = ds__cuda_device_peer(scope->device, device, &reach);
+    if (r == DS_OK)
+        DS__DR(*scope, r, cuPointerGetAttributes, (2, which, values, (uintptr_t)ptr));
+    if (r < 0)
+        return r;
+    int mapped = ds__mapping_covers((uintptr_t)ptr, 1);
+    *out = DS__CUDA_FULL_ACCESS;
+    if ((flags & 3) != 3)
+        *out = mapped || pool ? DS__CUDA_NO_ACCESS : DS__CUDA_STAGED_ACCESS;
+    else if (mapped && atomic_load(&ds__cuda.alone[device]))
+        *out = DS__CUDA_NO_ACCESS; /* other pages of the memory may be out of reach */
+    return DS_OK;
+}
+
+/* As ds__cuda_access_of, for the operand of a copy between two GPUs that is not on the scope's
+   device. If neither is, the access to both counts. */
+static ds_result ds__cuda_copy_access(const ds__cuda_scope *scope, const ds__op *op, int to,
+                                      int from, int *out) {
+    int other = DS__CUDA_FULL_ACCESS;
+    ds_result r = DS_OK;
+    *out = DS__CUDA_FULL_ACCESS;
+    if (to != scope->device)
+        r = ds__cuda_access_of(scope, op->u.copy.dst, to, out);
+    if (r == DS_OK && from != scope->device)
+        r = ds__cuda_access_of(scope, op->u.copy.src, from, &other);
+    if (other < *out)
+        *out = other;
+    return r;
+}
+
+/* Enqueues a copy between two GPUs, whose devices it names: also for memory without access. */
+static ds_result ds__cuda_move_named(const ds__cuda_scope *scope, cudaStream_t stream,
+                                     const ds__op *op, int to, int from) {
+    struct cudaMemcpy3DPeerParms p;
+    if (op->u.copy.height == 1)
+        return DS__RT(*scope, cudaMemcpyPeerAsync,
+                      (op->u.copy.dst, to, op->u.copy.src, from, op->u.copy.width, stream));
+    memset(&p, 0, sizeof p);
+    p.dstDevice = to;
+    p.srcDevice = from;
+    p.dstPtr.ptr = op->u.copy.dst;
+    p.srcPtr.ptr = (void *)(uintptr_t)op->u.copy.src;
+    p.dstPtr.pitch = op->u.copy.dst_pitch;
+    p.srcPtr.pitch = op->u.copy.src_pitch;
+    p.dstPtr.xsize = p.srcPtr.xsize = p.extent.width = op->u.copy.width;
+    p.dstPtr.ysize = p.srcPtr.ysize = p.extent.height = op->u.copy.height;
+    p.extent.depth = 1;
+    return DS__RT(*scope, cudaMemcpy3DPeerAsync, (&p, stream));
+}
+
 /* Enqueues a copy by cudart on a native stream. Inside of a scope of the stream. */
 static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream, const ds__op *op,
                                int to, int from) {
-    void *dst = op->u.copy.dst;
-    const void *src = op->u.copy.src;
     size_t width = op->u.copy.width;
     size_t height = op->u.copy.height;
     if (to >= 0 && from >= 0 && to != from) {
-        if (height == 1)
-            return DS__RT(*scope, cudaMemcpyPeerAsync, (dst, to, src, from, width, stream));
-        struct cudaMemcpy3DPeerParms p;
-        memset(&p, 0, sizeof p);
-        p.dstDevice = to;
-        p.srcDevice = from;
-        p.dstPtr.ptr = dst;
-        p.srcPtr.ptr = (void *)(uintptr_t)src;
-        p.dstPtr.pitch = op->u.copy.dst_pitch;
-        p.srcPtr.pitch = op->u.copy.src_pitch;
-        p.dstPtr.xsize = p.srcPtr.xsize = p.extent.width = width;
-        p.dstPtr.ysize = p.srcPtr.ysize = p.extent.height = height;
-        p.extent.depth = 1;
-        return DS__RT(*scope, cudaMemcpy3DPeerAsync, (&p, stream));
+        int access;
+        ds_result r = ds__cuda_copy_access(scope, op, to, from, &access);
+        if (r < 0)
+            return r;
+        if (access != DS__CUDA_FULL_ACCESS)
+            return ds__cuda_move_named(scope, stream, op, to, from);
     }
     enum cudaMemcpyKind kind = ds__cuda_kind(to, from);
     if (height == 1)
-        return DS__RT(*scope, cudaMemcpyAsync, (dst, src, width, kind, stream));
-    return DS__RT(
-        *scope, cudaMemcpy2DAsync,
-        (dst, op->u.copy.dst_pitch, src, op->u.copy.src_pitch, width, height, kind, stream));
+        return DS__RT(*scope, cudaMemcpyAsync,
+                      (op->u.copy.dst, op->u.copy.src, width, kind, stream));
+    return DS__RT(*scope, cudaMemcpy2DAsync,
+                  (op->u.copy.dst, op->u.copy.dst_pitch, op->u.copy.src, op->u.copy.src_pitch,
+                   width, height, kind, stream));
 }
 
 static void ds__cuda_copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch,

@@ -5,7 +5,8 @@
    access, priorities and synchronisation. Reset is not supported.
 
    Invariants: ds__cuda_probe creates no context. Peer access is asked for once for each ordered
-   pair of devices, is enabled with the first positive answer, and is never disabled.
+   pair of devices, is enabled in both directions with the first positive answer, and is never
+   disabled.
    ds__cuda_device_synchronize unloads only modules that had no users before the wait.
    Locks: ds__cuda_device_synchronize takes ds__cuda.mutex before and after its wait, never during
    the wait. The other functions take none.
@@ -107,6 +108,8 @@ static ds_result ds__cuda_init(void) {
         atomic_store(&ds__cuda.ended[i], NULL);
         atomic_store(&ds__cuda.used[i], 0);
         atomic_store(&ds__cuda.page[i], 0);
+        atomic_store(&ds__cuda.alone[i], 0);
+        atomic_store(&ds__cuda.rdma[i], 0);
         atomic_store(&ds__cuda.peer[i][i], 2);
         ds__cuda_scope scope;
         ds__cuda_anywhere(&scope, i);
@@ -244,26 +247,40 @@ static ds_result ds__cuda_enable_peer(const ds__cuda_scope *scope, int peer, int
     return ds__cuda_check(scope, code, "cudaDeviceEnablePeerAccess");
 }
 
+/* Asks whether a device can access the memory of a peer, and enables the access. *known: 1: no, 2:
+   yes. */
+static ds_result ds__cuda_ask_peer(int device, int peer, unsigned char *known) {
+    ds__cuda_scope scope;
+    int can = 0;
+    ds_result r = ds__cuda_scope_begin(&scope, device);
+    if (r < 0)
+        return r;
+    r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
+    if (r == DS_OK && can)
+        r = ds__cuda_enable_peer(&scope, peer, &can);
+    ds__cuda_scope_end(&scope);
+    if (r < 0)
+        return r;
+    *known = can ? 2 : 1;
+    atomic_store_explicit(&ds__cuda.peer[device][peer], *known, memory_order_release);
+    return DS_OK;
+}
+
 /* Finds out whether a device can access the memory of a peer. The first answer for a pair enables
-   the access, and is kept. */
+   the access in both directions, because CUDA stages a copy that its stream's device cannot make
+   alone; the answer is kept. Both devices have contexts then. Memory of a device that is `alone`
+   may be out of reach in spite of peer access. */
 static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
     unsigned char known = atomic_load_explicit(&ds__cuda.peer[device][peer], memory_order_acquire);
     if (!known) {
-        ds__cuda_scope scope;
-        int can = 0;
-        ds_result r = ds__cuda_scope_begin(&scope, device);
+        unsigned char back = atomic_load(&ds__cuda.peer[peer][device]);
+        ds_result r = ds__cuda_ask_peer(device, peer, &known);
         if (r < 0)
             return r;
-        r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
-        if (r == DS_OK && can)
-            r = ds__cuda_enable_peer(&scope, peer, &can);
-        ds__cuda_scope_end(&scope);
-        if (r < 0)
-            return r;
-        known = can ? 2 : 1;
-        atomic_store_explicit(&ds__cuda.peer[device][peer], known, memory_order_release);
+        if (known == 2 && !back)
+            DS_IGNORE(ds__cuda_ask_peer(peer, device, &back)); /* asked again when it is needed */
     }
-    *out = known == 2;
+    *out = known == 2 && (device == peer || !atomic_load(&ds__cuda.alone[peer]));
     return DS_OK;
 }
 

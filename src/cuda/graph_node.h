@@ -154,22 +154,36 @@ static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node
     return r < 0 ? ds__fail_append(r, " (kernel %s)", k->name) : r;
 }
 
-static struct cudaMemcpy3DParms ds__cuda_copy_params(const ds__op *op) {
+/* Fills in the parameters of a copy node. Such a node cannot name devices, so a copy between two
+   GPUs is refused if it would have to. Inside of a scope of the node's device. */
+static ds_result ds__cuda_copy_params(const ds__cuda_scope *scope, const ds__op *op,
+                                      struct cudaMemcpy3DParms *out) {
     int to = ds__cuda_where(op->places >> DS__OP_DST & 255u);
     int from = ds__cuda_where(op->places >> DS__OP_SRC & 255u);
     size_t width = op->u.copy.width;
     size_t height = op->u.copy.height;
-    struct cudaMemcpy3DParms p;
-    memset(&p, 0, sizeof p);
-    p.dstPtr.ptr = op->u.copy.dst;
-    p.srcPtr.ptr = (void *)(uintptr_t)op->u.copy.src;
-    p.dstPtr.pitch = height > 1 ? op->u.copy.dst_pitch : width;
-    p.srcPtr.pitch = height > 1 ? op->u.copy.src_pitch : width;
-    p.dstPtr.xsize = p.srcPtr.xsize = p.extent.width = width;
-    p.dstPtr.ysize = p.srcPtr.ysize = p.extent.height = height;
-    p.extent.depth = 1;
-    p.kind = ds__cuda_kind(to, from);
-    return p;
+    int access = DS__CUDA_FULL_ACCESS;
+    ds_result r = DS_OK;
+    if (to >= 0 && from >= 0 && to != from)
+        r = ds__cuda_copy_access(scope, op, to, from, &access);
+    if (r < 0)
+        return r;
+    if (access == DS__CUDA_NO_ACCESS)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "a copy from cuda:%d to cuda:%d cannot be a node: cuda:%d has no access to "
+                        "the other GPU's memory; capture the copy, or use memory of "
+                        "ds_device_alloc or two copies through pinned memory",
+                        from, to, scope->device);
+    memset(out, 0, sizeof *out);
+    out->dstPtr.ptr = op->u.copy.dst;
+    out->srcPtr.ptr = (void *)(uintptr_t)op->u.copy.src;
+    out->dstPtr.pitch = height > 1 ? op->u.copy.dst_pitch : width;
+    out->srcPtr.pitch = height > 1 ? op->u.copy.src_pitch : width;
+    out->dstPtr.xsize = out->srcPtr.xsize = out->extent.width = width;
+    out->dstPtr.ysize = out->srcPtr.ysize = out->extent.height = height;
+    out->extent.depth = 1;
+    out->kind = ds__cuda_kind(to, from);
+    return DS_OK;
 }
 
 static struct cudaMemsetParams ds__cuda_fill_params(const ds__op *op) {
@@ -250,13 +264,15 @@ static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph
                                      cudaGraphNode_t *out) {
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
+    ds_result r;
     switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) {
     case cudaGraphNodeTypeKernel:
         return ds__cuda_add_kernel(scope, g, n, to, out);
     case cudaGraphNodeTypeMemcpy:
-        copy = ds__cuda_copy_params(&n->op);
-        return DS__RT(*scope, cudaGraphAddMemcpyNode,
-                      (out, to->graph, to->after, to->count, &copy));
+        r = ds__cuda_copy_params(scope, &n->op, &copy);
+        return r < 0 ? r
+                     : DS__RT(*scope, cudaGraphAddMemcpyNode,
+                              (out, to->graph, to->after, to->count, &copy));
     case cudaGraphNodeTypeMemset:
         fill = ds__cuda_fill_params(&n->op);
         return DS__RT(*scope, cudaGraphAddMemsetNode,

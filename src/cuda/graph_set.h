@@ -40,9 +40,10 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
         r = ds__cuda_put_kernel(&scope, n, &to, &node);
         break;
     case cudaGraphNodeTypeMemcpy:
-        copy = ds__cuda_copy_params(&n->op);
-        r = exec ? DS__RT(scope, cudaGraphExecMemcpyNodeSetParams, (exec, node, &copy))
-                 : DS__RT(scope, cudaGraphMemcpyNodeSetParams, (node, &copy));
+        r = ds__cuda_copy_params(&scope, &n->op, &copy);
+        if (r == DS_OK)
+            r = exec ? DS__RT(scope, cudaGraphExecMemcpyNodeSetParams, (exec, node, &copy))
+                     : DS__RT(scope, cudaGraphMemcpyNodeSetParams, (node, &copy));
         break;
     case cudaGraphNodeTypeMemset:
         fill = ds__cuda_fill_params(&n->op);

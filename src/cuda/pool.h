@@ -5,8 +5,9 @@
    ds__cuda_pool_deinit restores it.
 
    Invariants: ds__cuda.pool holds a pool only after its set-up: reuse is allowed, other devices
-   have access, and freed memory is kept. The former release threshold is stored and set again at
-   the end. A stream that captures is refused both allocation and free, and the capture stays valid.
+   have access unless CUDA refuses it, and freed memory is kept. The former attributes are stored
+   and set again at the end. A stream that captures is refused both allocation and free, and the
+   capture stays valid.
    Locks: ds__cuda_pool takes ds__cuda.mutex across the driver calls of the set-up.
    ds__cuda_not_captured takes the capture lock, after the mutex is released, and calls CUDA under
    it. Allocation and free themselves run without a lock.
@@ -21,40 +22,67 @@
 #include "capture_op.h"
 #include "memory.h"
 
-/* Sets up the device's default pool as PyTorch does: the pool keeps freed memory, which any stream
-   may use again. Stores the former threshold. The mutex is held, so that this happens once. Inside
-   of a scope. */
-static ds_result ds__cuda_pool_init(const ds__cuda_scope *scope, cudaMemPool_t *out) {
-    static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies,
-                                                  cudaMemPoolReuseAllowOpportunistic,
-                                                  cudaMemPoolReuseAllowInternalDependencies };
+static const enum cudaMemPoolAttr ds__cuda_reuse[] = { cudaMemPoolReuseFollowEventDependencies,
+                                                       cudaMemPoolReuseAllowOpportunistic,
+                                                       cudaMemPoolReuseAllowInternalDependencies };
+
+/* Gives all devices that can reach the device access to its pool, since peer access does not apply
+   to pools. If CUDA refuses several devices (711: more than 8 over PCIe, realm#155), the device
+   keeps its pool alone. Inside of a scope. */
+static ds_result ds__cuda_pool_share(const ds__cuda_scope *scope, cudaMemPool_t pool) {
     struct cudaMemAccessDesc access[DS__MAX_DEVICES];
+    size_t count = 0;
+    ds_result r = ds__cuda_readers(scope, scope->device, access, &count);
+    if (r < 0 || count < 2)
+        return r;
+    cudaError_t code = DS__RT_CODE(*scope, cudaMemPoolSetAccess, (pool, access, count));
+    if (code == cudaSuccess)
+        return DS_OK;
+    if (code == cudaErrorMemoryAllocation || ds__cuda_is_sticky((int)code))
+        return ds__cuda_fail(scope, "cudaMemPoolSetAccess", (int)code);
+    ds__cuda_stay_alone(scope, "cudaMemPoolSetAccess", (int)code, count);
+    return DS_OK;
+}
+
+/* Sets the attributes of a pool, and stores the former ones. Inside of a scope. */
+static ds_result ds__cuda_pool_set(const ds__cuda_scope *scope, cudaMemPool_t pool) {
     unsigned long long keep = UINT64_MAX;
     unsigned long long before = 0;
-    size_t count = 0;
-    int has = 0;
+    int reuse[3] = { 0 };
     int on = 1;
+    int set = 0;
+    ds_result r =
+        DS__RT(*scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrReleaseThreshold, &before));
+    for (int i = 0; i < 3 && r == DS_OK; i++)
+        r = DS__RT(*scope, cudaMemPoolGetAttribute, (pool, ds__cuda_reuse[i], &reuse[i]));
+    for (; set < 3 && r == DS_OK; set++)
+        r = DS__RT(*scope, cudaMemPoolSetAttribute, (pool, ds__cuda_reuse[set], &on));
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaMemPoolSetAttribute, (pool, cudaMemPoolAttrReleaseThreshold, &keep));
+    if (r < 0) {
+        for (int i = 0; i < set; i++)
+            (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
+                              (pool, ds__cuda_reuse[i], &reuse[i]));
+        return r;
+    }
+    ds__cuda.threshold[scope->device] = before;
+    memcpy(ds__cuda.reuse[scope->device], reuse, sizeof reuse);
+    return DS_OK;
+}
+
+/* Sets up the device's default pool as PyTorch does: the pool keeps freed memory, which any stream
+   may use again. The mutex is held, so that this happens once. Inside of a scope. */
+static ds_result ds__cuda_pool_init(const ds__cuda_scope *scope, cudaMemPool_t *out) {
+    int has = 0;
     ds_result r = DS__RT(*scope, cudaDeviceGetAttribute,
                          (&has, cudaDevAttrMemoryPoolsSupported, scope->device));
     if (r == DS_OK && !has)
         r = ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no memory pools", scope->device);
     if (r == DS_OK)
         r = DS__RT(*scope, cudaDeviceGetDefaultMemPool, (out, scope->device));
-    for (size_t i = 0; i < sizeof reuse / sizeof reuse[0] && r == DS_OK; i++)
-        r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, reuse[i], &on));
-    /* the peer access of cudaMalloc does not apply to pools */
     if (r == DS_OK)
-        r = ds__cuda_readers(scope, scope->device, access, &count);
-    if (r == DS_OK && count > 1)
-        r = DS__RT(*scope, cudaMemPoolSetAccess, (*out, access, count));
-    if (r == DS_OK)
-        r = DS__RT(*scope, cudaMemPoolGetAttribute,
-                   (*out, cudaMemPoolAttrReleaseThreshold, &before));
-    if (r == DS_OK)
-        r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, cudaMemPoolAttrReleaseThreshold, &keep));
-    if (r == DS_OK)
-        ds__cuda.threshold[scope->device] = before;
-    return r;
+        r = ds__cuda_pool_share(scope, *out);
+    return r == DS_OK ? ds__cuda_pool_set(scope, *out) : r;
 }
 
 /* Gives the device's pool, which the first call sets up. Inside of a scope. */
@@ -163,14 +191,17 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
     return r;
 }
 
-/* Restores the threshold of the device's pool, and frees the memory that it keeps. Inside of a
-   scope. */
+/* Restores the attributes of the device's pool, and frees the memory that it keeps. The access of
+   other devices stays, because the program may rely on it too. Inside of a scope. */
 static void ds__cuda_pool_deinit(const ds__cuda_scope *scope, int device) {
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
     if (!pool)
         return;
     (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
                       (pool, cudaMemPoolAttrReleaseThreshold, &ds__cuda.threshold[device]));
+    for (int i = 0; i < 3; i++)
+        (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
+                          (pool, ds__cuda_reuse[i], &ds__cuda.reuse[device][i]));
     (void)DS__RT_CODE(*scope, cudaMemPoolTrimTo, (pool, 0));
 }
 

@@ -140,8 +140,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
 enum {
     DS__CUDA_NO_CONTEXT = 201,
     DS__CUDA_NOT_READY = 600,
-    DS__CUDA_MAX_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
-    DS__CUDA_HAS_SPACE = 102 /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+    DS__CUDA_MAX_SHARED = 8,  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
+    DS__CUDA_HAS_SPACE = 102, /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+    DS__CUDA_HAS_RDMA = 110   /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
 };
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
@@ -253,9 +254,15 @@ static struct {
     _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES];
     /* can the first reach the second: 0: not known, 1: no, 2: yes */
     _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES];
-    _Atomic size_t page[DS__MAX_DEVICES];          /* of reserved address space; 0: not known */
-    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES];  /* the default pool, after its set-up */
-    unsigned long long threshold[DS__MAX_DEVICES]; /* its former release threshold */
+    /* CUDA has refused other devices access to the mapped memory or the pool of the device */
+    _Atomic unsigned char alone[DS__MAX_DEVICES];
+    /* gpuDirectRDMACapable memory: 0: not known, 1: not used, 2: used */
+    _Atomic unsigned char rdma[DS__MAX_DEVICES];
+    _Atomic size_t page[DS__MAX_DEVICES];         /* of reserved address space; 0: not known */
+    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES]; /* the default pool, after its set-up */
+    /* its former release threshold, and what its reuse attributes were */
+    unsigned long long threshold[DS__MAX_DEVICES];
+    int reuse[DS__MAX_DEVICES][3];
     /* primary contexts, retained for good, as cudart does */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */

@@ -90,6 +90,16 @@ static void run_alone(const char *pattern, void (*test)(void)) {
     assert_int_equal(system(command), 0);
 }
 
+/* Runs a test in a process of its own with other settings of the stand-in: "NAME=VALUE ...". */
+static void run_alone_with(const char *settings, const char *pattern) {
+    char command[500], self[300];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(n > 0);
+    self[n] = 0;
+    snprintf(command, sizeof command, "env FAULT_CHILD=1 %s '%s' %s >&2", settings, self, pattern);
+    assert_int_equal(system(command), 0);
+}
+
 /* Everything that the verbs below work on. */
 typedef struct world {
     ds_stream s, other, elsewhere; /* two on one device, one on the next */
@@ -222,10 +232,11 @@ static void close_world(world *w) {
     X(ds_copy(w->pin, w->d, N, w->s), "cudaMemcpyAsync:D2H") \
     X(ds_copy(w->d2, w->d, N, w->s), "cudaMemcpyAsync:D2D") \
     X(ds_copy(w->d, w->page, N, w->s), "cudaMemcpyAsync:Default") \
-    X(ds_copy(w->far, w->d, N, w->s), "cudaMemcpyPeerAsync") \
+    X(ds_copy(w->far, w->d, N, w->s), "cuPointerGetAttributes cudaMemcpyAsync:Default") \
     X(ds_copy(w->pin2, w->pin, N, w->s), "cudaStreamIsCapturing cudaLaunchHostFunc") \
     X(ds_copy_2d(w->d2, 64, w->d, 64, 32, 10, w->s), "cudaMemcpy2DAsync:D2D") \
-    X(ds_copy_2d(w->far, 64, w->d, 64, 32, 10, w->s), "cudaMemcpy3DPeerAsync") \
+    X(ds_copy_2d(w->far, 64, w->d, 64, 32, 10, w->s), \
+      "cuPointerGetAttributes cudaMemcpy2DAsync:Default") \
     X(ds_fill(w->d, 1, 1, N, w->s), "cudaMemsetAsync") \
     X(ds_fill(w->d, 1, 2, N / 2, w->s), "cuMemsetD16Async") \
     X(ds_fill(w->d, 1, 4, N / 4, w->s), "cuMemsetD32Async") \
@@ -261,6 +272,13 @@ static void test_hot_verbs_make_these_calls_and_no_others(void **state) {
         const char *calls, *want;
         cuda(cudaSetDevice(current));
         HOT_VERBS(EXPECT_CALLS)
+        /* memory that devstream does not know might be another GPU's; any context will do */
+        standin_log_begin();
+        ok(ds_copy(w->d, w->page, N, w->s));
+        calls = standin_log_take();
+        assert_string_equal(
+            calls, current ? HERE("cuPointerGetAttributes ") HERE("cudaMemcpyAsync:Default")
+                           : HERE("cuPointerGetAttributes ") THERE("cudaMemcpyAsync:Default"));
         standin_log_begin(); /* two streams, two scopes */
         ok(ds_stream_wait_stream(w->other, w->s));
         calls = standin_log_take();
@@ -2996,6 +3014,198 @@ static void test_a_copy_or_fill_of_a_graph_may_go_to_another_gpus_memory(void **
     close_world(w);
 }
 
+/* ---- copies between GPUs ---- */
+
+/* Where the memory of a copy comes from; the last is the program's own, which devstream does not
+   know. */
+enum { FROM_MALLOC, FROM_MAPPINGS, FROM_POOL, FROM_PROGRAM, SOURCES };
+
+static void *memory_from(int source, int device, ds_stream s) {
+    void *m = NULL;
+    ds_mem_config config = ds_mem_config_default();
+    if (source == FROM_MALLOC) {
+        ok(ds_device_alloc(ds_cuda(device), N, &m));
+        return m;
+    }
+    if (source == FROM_PROGRAM) {
+        int before = 0;
+        cuda(cudaGetDevice(&before));
+        cuda(cudaSetDevice(device));
+        cuda(cudaMalloc(&m, N));
+        cuda(cudaSetDevice(before));
+        return m;
+    }
+    config.expandable_segments = source == FROM_MAPPINGS;
+    if (source == FROM_POOL)
+        config.backend = DS_MEM_DRIVER_POOL;
+    ok(ds_mem_configure(ds_cuda(device), &config));
+    ok(ds_mem_alloc(N, s, &m));
+    return m;
+}
+
+static void free_from(int source, void *m) {
+    if (source == FROM_MALLOC)
+        ok(ds_device_free(m));
+    else if (source == FROM_PROGRAM)
+        cuda(cudaFree(m));
+    else
+        ok(ds_mem_free(m));
+}
+
+static void expect_bytes(const char *what, int source, const char *got, int value) {
+    for (int i = 0; i < N; i++)
+        if (got[i] != value)
+            fail_msg("%s, source %d: byte %d is %d, not %d", what, source, i, got[i], value);
+}
+
+/* A node that was built copies, or is refused with a sentence. */
+static void copy_by_node(int source, int access, char *to, const char *from, char *pin,
+                         ds_stream s) {
+    ds_node_desc copy = { .kind = DS_NODE_COPY,
+                          .u.copy = { .dst = to, .src = from, .width = N, .height = 1 } };
+    ds_graph g;
+    ds_graph_exec x;
+    ds_graph_node n;
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &g));
+    ds_result r = ds_graph_add(g, &copy, NULL, 0, &n);
+    if (r == DS_OK)
+        r = ds_graph_instantiate(g, NULL, &x);
+    int staged = source == FROM_MALLOC || source == FROM_PROGRAM;
+    if (!access && !staged) {
+        refused(r, DS_ERR_UNSUPPORTED);
+        assert_non_null(strstr(ds_error_get_last(), "cannot be a node"));
+        ok(ds_graph_destroy(g));
+        return;
+    }
+    ok(r);
+    ok(ds_fill(to, 0, 1, N, s));
+    ok(ds_graph_launch(x, s));
+    ok(ds_copy(pin, to, N, s));
+    ok(ds_stream_synchronize(s));
+    expect_bytes("a node", source, pin, 6);
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+}
+
+static void copy_each_way(int source, int access) {
+    ds_stream s, far, third;
+    ds_graph g;
+    ds_graph_exec x;
+    char *pin;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &far));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(2) }, &third));
+    ok(ds_pinned_alloc(N, (void **)&pin));
+    char *to = memory_from(source, 0, s), *from = memory_from(source, 1, far), *known;
+    ok(ds_device_alloc(ds_cuda(0), N, (void **)&known));
+    ds_stream streams[] = { s, far, third };
+    for (int i = 0; i < 3; i++) {
+        memset(pin, 5 + i, N);
+        ok(ds_copy(from, pin, N, far));
+        ok(ds_stream_synchronize(far));
+        ok(ds_copy(to, from, N, streams[i]));
+        ok(ds_copy_2d(to, 64, from, 64, 32, N / 64, streams[i]));
+        ok(ds_stream_wait_stream(s, streams[i]));
+        memset(pin, 0, N); /* which no work uses now */
+        ok(ds_copy(pin, to, N, s));
+        ok(ds_stream_synchronize(s));
+        expect_bytes("a copy", source, pin, 5 + i);
+        ok(ds_copy(known, from, N, s)); /* perhaps an operand that devstream does not know */
+        ok(ds_copy(pin, known, N, s));
+        ok(ds_stream_synchronize(s));
+        expect_bytes("a copy to known memory", source, pin, 5 + i);
+    }
+    ok(ds_fill(from, 6, 1, N, far));
+    ok(ds_stream_synchronize(far));
+    ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
+    ok(ds_fill(to, 0, 1, N, s));
+    ok(ds_copy(to, from, N, s));
+    ok(ds_copy_2d(to, 64, from, 64, 32, N / 64, s));
+    ok(ds_copy(pin, to, N, s));
+    ok(ds_capture_end(s, &g));
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_launch(x, s));
+    ok(ds_stream_synchronize(s));
+    expect_bytes("a captured copy", source, pin, 6);
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    copy_by_node(source, access, to, from, pin, s);
+    free_from(source, to);
+    free_from(source, from);
+    ok(ds_device_free(known));
+    ok(ds_pinned_free(pin));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(far));
+    ok(ds_stream_destroy(third));
+    ok(ds_shutdown());
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+static int has_setting(const char *name) {
+    return getenv(name) != NULL;
+}
+
+static void test_copies_between_gpus_write_all_memory(void **state) {
+    static const char *const settings[] = { "STANDIN_PEERS=all", "STANDIN_PEERS=none",
+                                            "STANDIN_MAX_PEERS=1 STANDIN_LIMITED=1",
+                                            "STANDIN_DEVICES=10 STANDIN_LIMITED=1" };
+    (void)state;
+    for (size_t i = 0; i < 4 && !has_setting("FAULT_CHILD"); i++)
+        run_alone_with(settings[i], "between_gpus_write_all");
+    if (!has_setting("FAULT_CHILD"))
+        return;
+    int none = has_setting("STANDIN_PEERS") && !strcmp(getenv("STANDIN_PEERS"), "none");
+    for (int source = 0; source < SOURCES; source++)
+        copy_each_way(source, !none && !has_setting("STANDIN_LIMITED"));
+}
+
+/* More GPUs than CUDA gives access to the memory of one: 711, realm#155. */
+static void test_memory_of_many_gpus_is_mapped_and_pooled(void **state) {
+    (void)state;
+    if (!has_setting("FAULT_CHILD")) {
+        run_alone_with("STANDIN_DEVICES=10", "memory_of_many_gpus");
+        return;
+    }
+    int reach = -1;
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_device_can_access_peer(ds_cuda(1), ds_cuda(0), &reach));
+    assert_int_equal(reach, 1);
+    for (int source = FROM_MAPPINGS; source <= FROM_POOL; source++) {
+        void *m = memory_from(source, 0, s);
+        ok(ds_fill(m, 1, 1, N, s));
+        ok(ds_stream_synchronize(s));
+        free_from(source, m);
+        /* kernels of others must not use it */
+        ok(ds_device_can_access_peer(ds_cuda(1), ds_cuda(0), &reach));
+        assert_int_equal(reach, 0);
+    }
+    unsigned long calls = standin_calls("cuMemSetAccess");
+    void *more = memory_from(FROM_MAPPINGS, 0, s);
+    ok(ds_mem_free(more));
+    assert_true(standin_calls("cuMemSetAccess") - calls <= 1);
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
+}
+
+static void test_peer_access_is_enabled_in_both_directions(void **state) {
+    (void)state;
+    if (!has_setting("FAULT_CHILD")) {
+        run_alone_with("STANDIN_DEVICES=3", "both_directions");
+        return;
+    }
+    int reach = 0;
+    ok(ds_device_can_access_peer(ds_cuda(2), ds_cuda(1), &reach));
+    assert_int_equal(reach, 1);
+    cuda(cudaSetDevice(1));
+    assert_int_equal(cudaDeviceEnablePeerAccess(2, 0), cudaErrorPeerAccessAlreadyEnabled);
+    cuda(cudaSetDevice(2));
+    assert_int_equal(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessAlreadyEnabled);
+    assert_int_equal(standin_contexts(), 1 << 1 | 1 << 2);
+    (void)cudaGetLastError();
+    ok(ds_shutdown());
+}
+
 static void test_a_mode_that_was_set_without_devstream_is_given_back(void **state) {
     (void)state;
     world *w = open_world(1);
@@ -3119,6 +3329,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_counts_of_four_bytes_are_never_split, setup),
         cmocka_unit_test_setup(test_a_wrapper_of_a_per_thread_stream_may_outlive_the_thread, setup),
         cmocka_unit_test_setup(test_peer_access_that_the_program_enabled_is_fine, setup),
+        cmocka_unit_test_setup(test_peer_access_is_enabled_in_both_directions, setup),
+        cmocka_unit_test_setup(test_copies_between_gpus_write_all_memory, setup),
+        cmocka_unit_test_setup(test_memory_of_many_gpus_is_mapped_and_pooled, setup),
         cmocka_unit_test_setup(test_cubins_fatbins_and_registered_functions_run, setup),
         cmocka_unit_test_setup(test_an_image_without_a_form_for_the_gpu_is_refused, setup),
         cmocka_unit_test_setup(test_kernels_of_one_image_share_its_module_and_unload_it, setup),

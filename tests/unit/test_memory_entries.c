@@ -126,7 +126,7 @@ static char *reserve(size_t size) {
 }
 
 static ds_result map(char *at, size_t size) {
-    return driver->space_map(device.index, at, size);
+    return driver->space_map(device.index, at, size, size);
 }
 
 static ds_result unmap(char *at, size_t size) {
@@ -701,9 +701,9 @@ static ds_result little_program(void) {
     if (one == DS_OK) {
         char *c = at;
         int first, second;
-        DO(driver->space_map(device.index, c, PAGE));
+        DO(driver->space_map(device.index, c, PAGE, PAGE));
         first = one == DS_OK;
-        DO(driver->space_map(device.index, c + PAGE, 2 * PAGE));
+        DO(driver->space_map(device.index, c + PAGE, 2 * PAGE, PAGE));
         second = one == DS_OK;
         if (first)
             DO(ds_fill(c, 1, 1, PAGE, s_handle));
@@ -885,10 +885,15 @@ static void test_these_calls_are_made_and_no_others(void **state) {
     ok(map(at, PAGE));
     assert_string_equal(standin_log_take(),
                         DEVICE RELAX " cuMemCreate cuMemMap cuMemRelease cuMemSetAccess" RELAX);
-    ok(map((char *)at + PAGE, 2 * PAGE));
+    standin_log_begin();
+    ok(driver->space_map(0, (char *)at + PAGE, 2 * PAGE,
+                         PAGE)); /* the access of a run is set once */
+    assert_string_equal(standin_log_take(),
+                        DEVICE RELAX " cuMemCreate cuMemMap cuMemRelease cuMemCreate cuMemMap "
+                                     "cuMemRelease cuMemSetAccess" RELAX);
     standin_log_begin();
     ok(unmap(at, 3 * PAGE));
-    assert_string_equal(standin_log_take(), DEVICE RELAX " cuMemUnmap cuMemUnmap" RELAX);
+    assert_string_equal(standin_log_take(), DEVICE RELAX " cuMemUnmap cuMemUnmap cuMemUnmap" RELAX);
     standin_log_begin();
     ds__space_release(device, at, 4 * PAGE);
     assert_string_equal(standin_log_take(), DEVICE RELAX " cuMemAddressFree" RELAX);
@@ -922,6 +927,35 @@ static void test_those_who_reach_the_device_reach_its_mappings(void **state) {
     assert_true(all(at, 1, 64));
     ok(ds__async_free(s, async));
     ds__stream_unpin(s);
+}
+
+/* Memory for NICs: where the device has it, and only as long as the driver lets it be used. */
+static void test_mapped_memory_is_for_nics_where_that_works(void **state) {
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        unsigned long creations = standin_calls("cuMemCreate");
+        standin_rdma(how);
+        start_again(1);
+        start_driver();
+        char *at = reserve(4 * PAGE);
+        ok(driver->space_map(0, at, 2 * PAGE, PAGE));
+        assert_int_equal(standin_rdma_mappings(), how == 1 ? 2 : 0);
+        assert_int_equal(cudaMemset(at, 3, 2 * PAGE), cudaSuccess);
+        assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+        /* what was refused once is not tried again */
+        creations = standin_calls("cuMemCreate");
+        ok(driver->space_map(0, at + 2 * PAGE, 2 * PAGE, PAGE));
+        assert_int_equal(standin_calls("cuMemCreate") - creations, 2);
+        assert_int_equal(standin_rdma_mappings(), how == 1 ? 4 : 0);
+        /* a full device is no reason to give it up */
+        assert_true(driver->space_map(0, reserve(MEMORY), MEMORY, PAGE) < 0);
+        ok(unmap(at, 4 * PAGE));
+        ok(map(at, PAGE));
+        assert_int_equal(standin_rdma_mappings(), how == 1);
+        ok(unmap(at, PAGE));
+        assert_int_equal(standin_rdma_mappings(), 0);
+    }
+    standin_rdma(1);
 }
 
 static void test_a_gpu_without_virtual_memory_says_so(void **state) {
@@ -994,6 +1028,8 @@ static void test_the_pool_keeps_what_is_freed_until_shutdown(void **state) {
     ok(ds_shutdown());
     assert_int_equal(pool_attribute(cudaMemPoolAttrReservedMemCurrent), 0);
     assert_int_equal(pool_attribute(cudaMemPoolAttrReleaseThreshold), 12345);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(pool_attribute(reuse[i]), 0);
     set_pool_attribute(cudaMemPoolAttrReleaseThreshold, 0);
 }
 
@@ -1083,8 +1119,8 @@ static void test_a_mapping_that_fails_half_way_is_rolled_back(void **state) {
     fill(at + PAGE, 6, PAGE);
     for (unsigned long i = 0; i < 4; i++) {
         /* cudaGetDevice and the mode of the thread come first; who reaches the device is known */
-        standin_fail(3 + i, cudaErrorUnknown);
-        refused(map(at, PAGE), DS_ERR_DRIVER, calls[i]);
+        standin_fail(3 + i, cudaErrorMemoryAllocation);
+        refused(map(at, PAGE), DS_ERR_OUT_OF_MEMORY, calls[i]);
         assert_true(standin_failed());
         assert_int_equal(in_use(), PAGE);
         assert_true(all(at + PAGE, 6, PAGE));
@@ -1166,6 +1202,7 @@ int main(void) {
         ON_BOTH(test_threads_do_not_disturb_each_other)
         ON_CUDA(test_these_calls_are_made_and_no_others)
         ON_CUDA(test_those_who_reach_the_device_reach_its_mappings)
+        ON_CUDA(test_mapped_memory_is_for_nics_where_that_works)
         ON_CUDA(test_a_gpu_without_virtual_memory_says_so)
         ON_CUDA(test_a_gpu_without_pools_says_so)
         ON_CUDA(test_the_pool_keeps_what_is_freed_until_shutdown)

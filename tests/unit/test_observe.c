@@ -100,6 +100,16 @@ static void memory_out(const void *base) {
     pthread_mutex_unlock(&rec.lock);
 }
 
+/* Forgets all memory that begins in a range. */
+static void memory_out_all(const char *at, size_t bytes) {
+    for (size_t i = 0; i < rec.memories; i++)
+        if ((const char *)rec.memory[i].base >= at &&
+            (const char *)rec.memory[i].base < at + bytes) {
+            memory_out(rec.memory[i].base);
+            i = SIZE_MAX; /* from the beginning */
+        }
+}
+
 /* Where an operand's copy is; memory of the program's own is its own copy. */
 static char *copy_of(const void *ptr) {
     memory *m = memory_of(ptr);
@@ -219,14 +229,14 @@ DS__ENTRIES(ENTRY_CPU)
             memory_in(b, 0, *out, size);                                                         \
         return r;                                                                                \
     }                                                                                            \
-    static ds_result take_map_##b(int device, void *at, size_t size) {                           \
-        ds_result r = rec.next[b]->space_map(device, at, size);                                  \
-        if (r == DS_OK)                                                                          \
-            memory_in(b, device, at, size);                                                      \
+    static ds_result take_map_##b(int device, void *at, size_t size, size_t page) {              \
+        ds_result r = rec.next[b]->space_map(device, at, size, page);                            \
+        for (size_t i = 0; r == DS_OK && i < size; i += page)                                    \
+            memory_in(b, device, (char *)at + i, page);                                          \
         return r;                                                                                \
     }                                                                                            \
     static ds_result take_unmap_##b(int device, void *at, size_t size) {                         \
-        memory_out(at);                                                                          \
+        memory_out_all(at, size);                                                                \
         return rec.next[b]->space_unmap(device, at, size);                                       \
     }                                                                                            \
     static ds_result take_release_##b(ds_memory_kind kind, int device, void *ptr, size_t size) { \

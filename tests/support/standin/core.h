@@ -519,7 +519,7 @@ extern pthread_mutex_t si_big_lock;
 extern pthread_cond_t si_some_end; /* an operation ended, or a device failed */
 
 extern struct config {
-    int devices, error, driver_version;
+    int devices, error, driver_version, max_peers;
     size_t memory;
 } si_config;
 
@@ -658,6 +658,11 @@ int si_index_of(CUdevice device); /* its number; negative: none */
 
 int si_pool_reaches(const pool *p, int device); /* its memory can be touched by that one */
 cudaMemPool_t si_pool_handle(const pool *p);
+int si_pool_is_shared(const pool *p); /* other devices have access */
+
+enum { RDMA_NONE, RDMA_WORKS, RDMA_FAILS_AT_CREATE, RDMA_FAILS_AT_ACCESS };
+
+int si_rdma(void);                      /* what standin_rdma has set */
 void si_pool_freed(op *o);              /* a stream has come to a cudaFreeAsync */
 void si_pool_take_back(range *r);       /* cudaFree of its memory */
 void si_pool_settle(int device);        /* something was waited for */

@@ -154,6 +154,7 @@ static void start(void) {
     si_config.devices = (int)setting("STANDIN_DEVICES", 4, MAX_DEVICES);
     si_config.memory = (size_t)setting("STANDIN_MEMORY", 8ULL << 30, 1ULL << 40);
     si_config.error = (int)setting("STANDIN_ERROR", 0, 9999);
+    si_config.max_peers = (int)setting("STANDIN_MAX_PEERS", 8, MAX_DEVICES);
     si_config.driver_version = (int)setting("STANDIN_DRIVER_VERSION", 13000, 99999);
     atomic_store(&null_mode, (int)setting("STANDIN_NULL", 0, 1));
     reports = (int)setting("STANDIN_REPORT", 0, 1);
@@ -1180,6 +1181,11 @@ static void take_source(copy *c) {
     c->src = c->staging, c->spitch = to.dpitch, c->sslice = to.dslice;
 }
 
+static int copies_unnamed(const place *p, const side *s, int index) {
+    return p->where != ON_DEVICE || (!p->range->space && !p->range->pool) ||
+           range_holds(p->range, (uintptr_t)s->pointer, p->span, index);
+}
+
 int si_check_transfer(const char *call, const transfer *t, int index, place *to, place *from) {
     int code = locate(call, to, &t->dst, &t->of, index);
     if (!code)
@@ -1188,6 +1194,10 @@ int si_check_transfer(const char *call, const transfer *t, int index, place *to,
         code = check_kind(t->kind, to, from);
     if (code)
         return code;
+    /* A copy whose devices are not named stages memory of cudaMalloc without access to it, but not
+       that of mappings and pools ("invalid argument": llama.cpp#4638, DALI#6130). */
+    if (!t->named && (!copies_unnamed(to, &t->dst, index) || !copies_unnamed(from, &t->src, index)))
+        return cudaErrorInvalidValue;
     /* CUDA does not say whether a stream may copy what its device neither has nor reaches. */
     int any = to->where == ON_DEVICE || from->where == ON_DEVICE;
     int near = (to->where == ON_DEVICE &&
@@ -1203,6 +1213,10 @@ op *si_copy_op(const transfer *t, const place *to, const place *from, stream *s,
                         t->src.slice, t->of.width,  t->of.height, t->of.depth,  NULL };
     use_place(o, to);
     use_place(o, from);
+    /* CUDA.jl#3112 (driver 590, CUDA 13.2): a copy by cudaMemcpyPeerAsync into a pool that other
+       devices have access to succeeds, and writes nothing */
+    if (t->named && to->range->pool && si_pool_is_shared(to->range->pool))
+        o->u.copy.width = 0;
     return o;
 }
 
@@ -1623,6 +1637,8 @@ int si_attribute(int index, int which) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case cudaDevAttrMemoryPoolsSupported:
         return si_supports(index, which);
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+        return si_rdma() != RDMA_NONE;
     case cudaDevAttrMaxThreadsPerBlock:
     case cudaDevAttrMaxBlockDimX:
     case cudaDevAttrMaxBlockDimY:
@@ -1805,6 +1821,11 @@ static int set_peer(int peer, int on) {
     code = sticky(peer);
     if (!code)
         code = si_capture_unsafe();
+    int peers = 0;
+    for (int i = 0; i < si_config.devices; i++)
+        peers += d->reaches[i];
+    if (!code && on && !d->reaches[peer] && peers >= si_config.max_peers)
+        code = cudaErrorTooManyPeers;
     if (!code && d->reaches[peer] == on)
         code = on ? cudaErrorPeerAccessAlreadyEnabled : cudaErrorPeerAccessNotEnabled;
     if (!code)

@@ -23,6 +23,8 @@
                              "0-1,1-2"
      STANDIN_ENGINES         copy engines of each device: a number for each, with commas (3 each)
      STANDIN_MEMORY_CLOCK    kHz of the memory of each device, likewise (2619000)
+     STANDIN_MAX_PEERS       devices that may have access to one device's mapped memory or pool, or
+                             whose memory a device may have access to, besides the own one (8)
      STANDIN_MEMORY          bytes of memory of each device (8 GiB)
      STANDIN_ERROR           a number: every call returns it, as on a machine without a driver (35,
                              34) or without a GPU (100)
@@ -91,6 +93,14 @@ void standin_register_function(const void *function, const char *ptx_text, const
    (cudaMallocAsync); both are on at first. */
 void standin_virtual_memory(int device, int on);
 void standin_memory_pools(int device, int on);
+
+/* gpuDirectRDMACapable memory: 0: the devices have none, 1: they have (the default); 2: they say so,
+   but cuMemCreate refuses the flag; 3: they say so, but cuMemSetAccess fails for such memory, as on
+   WSL2 (pytorch#192330). */
+void standin_rdma(int how);
+
+/* Mappings of memory that is gpuDirectRDMACapable. */
+size_t standin_rdma_mappings(void);
 
 /* Why the last kernel that failed did so, in the interpreter's words; "" if none has. */
 void standin_kernel_error(char *text, size_t size);

@@ -27,6 +27,7 @@
 
 typedef struct physical {
     int device, fd; /* -1: the handle is released */
+    int rdma;       /* gpuDirectRDMACapable */
     size_t size;
     unsigned refs; /* the handle and the mappings */
 } physical;
@@ -39,6 +40,8 @@ struct space {
 
 static space *spaces;
 static size_t live_handles;
+static atomic_int rdma = RDMA_WORKS;
+static atomic_size_t rdma_mappings;
 static unsigned char without[MAX_DEVICES][2]; /* virtual memory, pools */
 
 int si_supports(int index, int which) {
@@ -53,6 +56,18 @@ void standin_virtual_memory(int index, int on) {
     lock();
     without[index][0] = !on;
     unlock();
+}
+
+int si_rdma(void) {
+    return atomic_load(&rdma);
+}
+
+void standin_rdma(int how) {
+    atomic_store(&rdma, how);
+}
+
+size_t standin_rdma_mappings(void) {
+    return atomic_load(&rdma_mappings);
 }
 
 void standin_memory_pools(int index, int on) {
@@ -209,6 +224,9 @@ CUresult si_cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
     if (!out || !size || size % GRANULARITY || flags)
         return CUDA_ERROR_INVALID_VALUE;
     int code = check_properties(p);
+    if (!code && p->allocFlags.gpuDirectRDMACapable &&
+        (si_rdma() == RDMA_NONE || si_rdma() == RDMA_FAILS_AT_CREATE))
+        code = CUDA_ERROR_NOT_SUPPORTED;
     if (!code)
         code = si_unsafe();
     if (code)
@@ -229,7 +247,7 @@ CUresult si_cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
             if (pwrite(fd, garbage, sizeof garbage, at) != PAGE)
                 si_fail_test("no memory for a device's memory");
         physical *m = si_allocate(sizeof *m);
-        *m = (physical){ d->index, fd, size, 1 };
+        *m = (physical){ d->index, fd, p->allocFlags.gpuDirectRDMACapable, size, 1 };
         d->used += size;
         live_handles++;
         *out = (CUmemGenericAllocationHandle)(uintptr_t)si_new_handle(H_MEMORY, m);
@@ -284,6 +302,7 @@ CUresult si_cuMemMap(CUdeviceptr at, size_t size, size_t offset,
         r->space = s;
         r->physical = m;
         m->refs++;
+        atomic_fetch_add(&rdma_mappings, (size_t)m->rdma);
     }
     unlock();
     return (CUresult)code;
@@ -308,10 +327,25 @@ CUresult si_cuMemUnmap(CUdeviceptr at, size_t size) {
     if (mmap(r->memory, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
              -1, 0) != r->memory)
         si_fail_test("cuMemUnmap: the system maps no more");
+    atomic_fetch_sub(&rdma_mappings, (size_t)r->physical->rdma);
     unref_physical(r->physical);
     si_remove_range(r);
     unlock();
     return (CUresult)code;
+}
+
+/* Devices other than this one that have access by the mask. */
+static int peers_in(unsigned access, int index) {
+    return __builtin_popcount(access & ~(1u << index));
+}
+
+/* What access becomes by a list of devices. */
+static unsigned access_by(unsigned access, const CUmemAccessDesc *desc, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        unsigned bit = 1u << desc[i].location.id;
+        access = desc[i].flags ? access | bit : access & ~bit;
+    }
+    return access;
 }
 
 CUresult si_cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *desc, size_t count) {
@@ -339,15 +373,17 @@ CUresult si_cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *d
                      desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
                 code = CUDA_ERROR_NOT_SUPPORTED; /* reading alone has no use here */
         }
+        /* realm#155, legion#1860 */
+        if (!code && peers_in(access_by(r->access, desc, count), r->device) > si_config.max_peers)
+            code = CUDA_ERROR_TOO_MANY_PEERS;
+        if (!code && r->physical->rdma && si_rdma() == RDMA_FAILS_AT_ACCESS)
+            code = CUDA_ERROR_UNKNOWN;
         if (code)
             break;
     }
     for (range *r; !code && left < size; left += r->size) {
         r = si_range_starting((char *)(uintptr_t)at + left);
-        for (size_t i = 0; i < count; i++) {
-            unsigned bit = 1u << desc[i].location.id;
-            r->access = desc[i].flags ? r->access | bit : r->access & ~bit;
-        }
+        r->access = access_by(r->access, desc, count);
         if (mprotect(r->memory, r->size, r->access ? PROT_READ | PROT_WRITE : PROT_NONE))
             si_fail_test("cuMemSetAccess: the system refuses");
     }
@@ -395,6 +431,10 @@ static pool pools[MAX_DEVICES];
 
 int si_pool_reaches(const pool *p, int index) {
     return (int)(p->access >> index & 1);
+}
+
+int si_pool_is_shared(const pool *p) {
+    return peers_in(p->access, p->index) > 0;
 }
 
 cudaMemPool_t si_pool_handle(const pool *p) {
@@ -709,10 +749,15 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const struct cudaMemAcces
         else if (id == p->index && !on)
             code = cudaErrorInvalidValue; /* the owner's access stays */
     }
+    unsigned access = p->access;
     for (size_t i = 0; i < count && !code; i++) {
         unsigned bit = 1u << desc[i].location.id;
-        p->access = desc[i].flags ? p->access | bit : p->access & ~bit;
+        access = desc[i].flags ? access | bit : access & ~bit;
     }
+    if (!code && peers_in(access, p->index) > si_config.max_peers)
+        code = cudaErrorTooManyPeers;
+    if (!code)
+        p->access = access;
     unlock();
     return result(code);
 }
