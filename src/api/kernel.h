@@ -45,10 +45,11 @@ typedef struct ds_param {
     parameters, in order. The GPU's driver compiles PTX at the first launch on a device, or in
     ds_kernel_load. */
 typedef struct ds_kernel_cuda {
-    const void *image;     /**< PTX text, cubin or fatbin; must outlive the kernel */
-    size_t image_size;     /**< its size in bytes; 0: PTX text with a terminating zero */
-    const char *entry;     /**< name of the function in the image */
-    const void *native_fn; /**< alternative to image: a function registered by nvcc */
+    const void *image; /**< PTX text, cubin or fatbin; must outlive the kernel */
+    size_t image_size; /**< its size in bytes; 0: PTX text with a terminating zero */
+    const char *entry; /**< name of the function in the image */
+    /** alternative to image: a function that nvcc has registered with the cudart of devstream */
+    const void *native_fn;
     /** threads per block of a launch over items; 0: 256. Item i is thread i, counted block by
         block. The last block may have more threads than items */
     unsigned block;

@@ -147,6 +147,26 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
     return r;
 }
 
+/* Finds the limit of the dynamic shared memory of a function that is linked into the program. cudart
+   knows only the functions that nvcc has registered with this cudart: a program may contain several,
+   such as a static and a shared one. */
+static ds_result ds__cuda_linked_shared(const ds__cuda_scope *scope, const ds__kernel *k,
+                                        int *out) {
+    struct cudaFuncAttributes a;
+    cudaError_t code = DS__RT_CODE(*scope, cudaFuncGetAttributes, (&a, k->cuda.native_fn));
+    if (code == cudaErrorInvalidDeviceFunction)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "kernel %s: native_fn %p is not a kernel that nvcc has registered with the "
+                        "cudart of devstream (cudaFuncGetAttributes returned %d); link both with "
+                        "the same cudart",
+                        k->name, k->cuda.native_fn, (int)code);
+    if (code != cudaSuccess)
+        return ds__name_object(ds__cuda_fail(scope, "cudaFuncGetAttributes", (int)code), "kernel",
+                               k->name);
+    *out = a.maxDynamicSharedSizeBytes;
+    return DS_OK;
+}
+
 /* Finds the function of a kernel on the scope's device. The mutex is held. */
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     ds__cuda_function *f = atomic_load(&k->native);
@@ -163,11 +183,7 @@ static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     int shared = 0;
     ds_result r;
     if (function) {
-        struct cudaFuncAttributes a;
-        r = ds__name_object(DS__RT(*scope, cudaFuncGetAttributes, (&a, function)), "kernel",
-                            k->name);
-        if (r == DS_OK)
-            shared = a.maxDynamicSharedSizeBytes;
+        r = ds__cuda_linked_shared(scope, k, &shared);
     } else {
         r = ds__cuda_load_function(scope, k, f, &function, &shared);
     }

@@ -4,7 +4,8 @@
    CUDA's handles for other processes. The handle is a cudaIpcMemHandle_t in 64 bytes.
 
    Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
-   (ds__cuda_import_result). No work uses the memory when it is closed or freed.
+   (ds__cuda_import_result). Imported memory has at least the bytes that the exporter names. No work
+   uses the memory when it is closed or freed.
    Locks: none.
    Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode. */
 #ifndef DS__CUDA_SHARE_H
@@ -35,11 +36,26 @@ static ds_result ds__cuda_share_export(int device, void *base, size_t size, unsi
     return r;
 }
 
+/* Checks that opened memory has as many bytes as the other process says. CUDA may tell a larger
+   range, because it opens the whole allocation. Inside of a scope. */
+static ds_result ds__cuda_share_check(const ds__cuda_scope *scope, const void *ptr, size_t size) {
+    unsigned long long base = 0;
+    unsigned long long at = (uintptr_t)ptr;
+    size_t whole = 0;
+    ds_result r;
+    DS__DR(*scope, r, cuMemGetAddressRange, (&base, &whole, at));
+    if (r < 0)
+        return r;
+    DS__REQUIRE(at >= base && at - base <= whole && size <= whole - (at - base),
+                "the imported memory has %llu bytes, but the exporter's registry names %zu",
+                base + whole - at, size);
+    return DS_OK;
+}
+
 static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, size_t size,
                                        void **out) {
     cudaIpcMemHandle_t handle;
     ds__cuda_scope scope;
-    (void)size;
     memcpy(&handle, bytes, sizeof handle);
     ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
@@ -49,6 +65,11 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
     cudaError_t code =
         DS__RT_CODE(scope, cudaIpcOpenMemHandle, (out, handle, cudaIpcMemLazyEnablePeerAccess));
     r = ds__cuda_import_result(&scope, code, "cudaIpcOpenMemHandle");
+    if (r == DS_OK) {
+        r = ds__cuda_share_check(&scope, *out, size);
+        if (r < 0)
+            (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (*out));
+    }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
     return r;

@@ -1715,6 +1715,22 @@ static void test_cubins_fatbins_and_registered_functions_run(void **state) {
     assert_int_equal(standin_live(NULL, 0), 0);
 }
 
+static void test_a_function_of_another_cudart_is_refused(void **state) {
+    (void)state;
+    static const int unknown = 0;
+    ds_kernel k;
+    ds_stream s;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "foreign", .cuda = { .native_fn = &unknown } },
+                        &k));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    refused(ds_kernel_launch(k, 1, NULL, 0, s), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "foreign: native_fn"));
+    assert_non_null(strstr(ds_error_get_last(), "the same cudart"));
+    ok(ds_stream_destroy(s));
+    ok(ds_kernel_destroy(k));
+    ok(ds_shutdown());
+}
+
 static void test_an_image_without_a_form_for_the_gpu_is_refused(void **state) {
     (void)state;
     static const unsigned char cubin[64] = { 0x7f, 'E', 'L', 'F', 1 };
@@ -3333,6 +3349,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_copies_between_gpus_write_all_memory, setup),
         cmocka_unit_test_setup(test_memory_of_many_gpus_is_mapped_and_pooled, setup),
         cmocka_unit_test_setup(test_cubins_fatbins_and_registered_functions_run, setup),
+        cmocka_unit_test_setup(test_a_function_of_another_cudart_is_refused, setup),
         cmocka_unit_test_setup(test_an_image_without_a_form_for_the_gpu_is_refused, setup),
         cmocka_unit_test_setup(test_kernels_of_one_image_share_its_module_and_unload_it, setup),
         cmocka_unit_test_setup(test_images_in_pieces_are_shared_by_their_array, setup),

@@ -1,7 +1,7 @@
 /* The registry of events and memory in shared memory: what an importer takes from it. The other
    process is a child that is forked before devstream starts. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "devstream.h"
+#include "devstream_alloc.h"
 #include "unit.h"
 
 #include <sys/wait.h>
@@ -71,10 +71,107 @@ static void test_another_file_at_the_descriptor_is_no_refusal(void **state) {
     assert_int_equal(error, ENOENT);
 }
 
+/* What the child writes into its own registry before it sends a handle. */
+enum { NOTHING, OFFSET, SIZE, SEGMENT, SEGMENT_SIZE, CHANGES };
+
+enum { BLOCK = 1 << 16 };
+
+/* Exports a block with a changed description, for each byte that comes. */
+static void export_changed(ds_device device, int to, int from) {
+    ds_ipc_mem_handle h;
+    ds_pool pool;
+    ds_stream s;
+    void *p;
+    unsigned char change;
+    if (ds_stream_create(&(ds_stream_desc){ .device = device }, &s) < 0 ||
+        ds_pool_create(&(ds_pool_desc){ .device = device, .shareable = 1 }, &pool) < 0)
+        _exit(1);
+    while (read(from, &change, 1) == 1) {
+        if (ds_mem_alloc_with(&(ds_mem_request){ .size = BLOCK, .stream = s, .pool = pool }, &p) <
+                0 ||
+            ds_mem_export(p, &h) < 0)
+            _exit(2);
+        ds__ipc_memory m;
+        memcpy(&m, &h, sizeof m);
+        ds__export_slot *slots = ds__registries.own->page->slot;
+        ds__export_slot_facts *block = &slots[m.slot].facts, was = *block;
+        ds__export_slot_facts *segment = &slots[block->segment].facts, segment_was = *segment;
+        if (change == OFFSET)
+            block->offset = (uint64_t)1 << 40;
+        if (change == SIZE)
+            block->size = segment->size + 1;
+        if (change == SEGMENT)
+            block->segment = UINT32_MAX / 2;
+        if (change == SEGMENT_SIZE)
+            segment->size *= 16;
+        if (write(to, &h, sizeof h) != (ssize_t)sizeof h || read(from, &change, 1) != 1)
+            _exit(3);
+        *block = was;
+        *segment = segment_was;
+        if (ds_mem_free(p) < 0)
+            _exit(4);
+    }
+    _exit(0);
+}
+
+static void import_changed(ds_device device) {
+    int there[2], here[2], status = -1;
+    ds_ipc_mem_handle h;
+    ds_stream s;
+    void *p;
+    assert_int_equal(pipe(there), 0);
+    assert_int_equal(pipe(here), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(here[1]);
+        export_changed(device, there[1], here[0]);
+    }
+    close(here[0]);
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &s));
+    for (unsigned char change = NOTHING; change < CHANGES; change++) {
+        assert_int_equal(write(here[1], &change, 1), 1);
+        assert_int_equal(read(there[0], &h, sizeof h), sizeof h);
+        ds_result r = ds_mem_import(device, &h, s, &p);
+        if (change == NOTHING) {
+            ok(r);
+            ok(ds_mem_import_close(p, s));
+            ok(ds_stream_synchronize(s));
+            ok(ds_shutdown()); /* the segment is opened anew */
+            ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &s));
+        } else {
+            if (r >= 0 || !strchr(ds_error_get_last(), ' '))
+                fail_msg("change %d: %s: %s", change, ds_result_get_name(r), ds_error_get_last());
+            assert_null(p);
+        }
+        assert_int_equal(write(here[1], &change, 1), 1);
+    }
+    close(here[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
+}
+
+static void test_what_an_exporter_writes_is_checked_on_the_cpu(void **state) {
+    (void)state;
+    import_changed(ds_cpu(0));
+}
+
+#ifdef DEVSTREAM_CUDA
+static void test_what_an_exporter_writes_is_checked_on_a_gpu(void **state) {
+    (void)state;
+    import_changed(ds_cuda(0));
+}
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_stream_takes_one_lane_for_all_its_imports),
         cmocka_unit_test(test_another_file_at_the_descriptor_is_no_refusal),
+#ifdef DEVSTREAM_CUDA
+        cmocka_unit_test(test_what_an_exporter_writes_is_checked_on_a_gpu),
+#endif
+        cmocka_unit_test(test_what_an_exporter_writes_is_checked_on_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
