@@ -7796,24 +7796,21 @@ static ds_result ds__segment_map(ds__arena *a, ds__segment *s, char *at, size_t 
     ds_result r = ds__segment_reserve(a, size);
     if (r < 0)
         return r;
-    size_t done = 0;
-    for (; done < size && r == DS_OK; done += s->page) {
-        r = driver->space_map(index, at + done, s->page);
-        DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
-    }
-    if (r == DS_OK) {
+    int64_t pages = (int64_t)(size / s->page);
+    r = driver->space_map(index, at, size, s->page);
+    int mapped = r == DS_OK;
+    DS__COUNT_CALL(a, driver_allocs, mapped ? pages : 0);
+    if (mapped) {
         ds__mutex_lock(&ds__memory_state.registry);
         if (!ds__address_granules_set(s, at, size, 1))
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         ds__mutex_unlock(&ds__memory_state.registry);
-    } else {
-        done -= s->page;
     }
     if (r == DS_OK)
         return r;
-    for (size_t i = 0; i < done; i += s->page) {
-        DS_IGNORE(driver->space_unmap(index, at + i, s->page));
-        DS__COUNT_CALL(a, driver_frees, 1);
+    if (mapped) {
+        DS_IGNORE(driver->space_unmap(index, at, size));
+        DS__COUNT_CALL(a, driver_frees, pages);
     }
     ds__segment_unreserve(a, size);
     return r;
@@ -7930,11 +7927,11 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__arena_lock(a);
     int spare = ds__spares_take(a, spares, 2);
     ds__arena_unlock(a);
-    for (; spare && from + done < to && r == DS_OK; done += s->page)
+    if (spare && from < to)
         r = ds__driver_of(a->dev->device)
-                ->space_unmap(a->dev->device.index, s->base + from + done, s->page);
-    if (r < 0)
-        done -= s->page;
+                ->space_unmap(a->dev->device.index, s->base + from, to - from);
+    if (spare && from < to && r == DS_OK)
+        done = to - from;
     DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
 
     ds__arena_lock(a);
@@ -15508,16 +15505,29 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     atomic_store(&g->gone, 1); /* now other threads may free the record */
 }
 
-/* Opens the memory of a segment, whose lease is taken. ds__share.mutex is held. */
+/* Copies the description of an export slot. Another process can write the original at any time, so
+   only a copy can be checked. */
+static void ds__facts_read(const ds__registry *b, uint32_t slot, ds__export_slot_facts *out) {
+    const volatile unsigned char *from = (const volatile void *)&b->page->slot[slot].facts;
+    for (size_t i = 0; i < sizeof *out; i++)
+        ((unsigned char *)out)[i] = from[i];
+}
+
+/* Opens the memory of a segment, whose lease is taken. The driver checks the size, which the other
+   process has written. ds__share.mutex is held. */
 static ds_result ds__guest_open(ds__guest *q) {
-    const ds__export_slot_facts *facts = &q->registry->page->slot[q->slot].facts;
+    ds__export_slot_facts facts;
     void *base = NULL;
-    if (facts->device_type != (uint32_t)q->device.type)
+    ds__facts_read(q->registry, q->slot, &facts);
+    if (facts.device_type != (uint32_t)q->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the memory is not of a %s device and cannot be imported on one",
                         ds__type_name(q->device.type));
-    q->size = (size_t)facts->size;
-    ds_result r = ds__shared_segment_create(q->device, facts->handle, q->size, &base);
+    DS__REQUIRE(facts.size && facts.size <= SIZE_MAX / 2,
+                "the exporter's registry names a segment of %llu bytes",
+                (unsigned long long)facts.size);
+    q->size = (size_t)facts.size;
+    ds_result r = ds__shared_segment_create(q->device, facts.handle, q->size, &base);
     q->base = base;
     return r;
 }
@@ -15586,17 +15596,58 @@ static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const d
     return NULL;
 }
 
+/* Checks that the handle's pointer is inside of the block. */
+static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
+    DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
+                (unsigned long long)p->inner, size);
+    return DS_OK;
+}
+
+/* Checks that a block is inside of its opened segment: another process has written its place. */
+static ds_result ds__block_check(const ds__export_slot_facts *block, const ds__guest *q) {
+    DS__REQUIRE(block->offset <= q->size && block->size <= q->size - block->offset,
+                "the exporter's registry names %llu bytes at offset %llu of a segment of %zu bytes",
+                (unsigned long long)block->size, (unsigned long long)block->offset, q->size);
+    return DS_OK;
+}
+
+/* Opens the segment of a block whose lease is taken, and sets the place of the block. The
+   description of the block is checked: another process has written it. ds__share.mutex is held. */
+static ds_result ds__got_open(ds_device device, const ds__ipc_memory *p, ds__registry *b,
+                              ds__got *g) {
+    ds__export_slot_facts facts;
+    ds__facts_read(b, p->slot, &facts);
+    ds_result r = ds__inner_check(p, (size_t)facts.size);
+    if (r < 0)
+        return r;
+    DS__REQUIRE(facts.segment < DS__EXPORT_SLOTS,
+                "the exporter's registry names segment %u; at most %d are allowed", facts.segment,
+                DS__EXPORT_SLOTS - 1);
+    r = ds__guest_of(device, &facts, b, &g->guest);
+    if (r < 0)
+        return r;
+    r = ds__block_check(&facts, g->guest);
+    if (r == DS_OK)
+        g->guest->blocks++;
+    if (!g->guest->blocks)
+        ds__guest_end(g->guest);
+    if (r < 0)
+        return r;
+    g->ptr = g->guest->base + facts.offset;
+    g->size = (size_t)facts.size;
+    return DS_OK;
+}
+
 /* Makes a record of an import: takes the lease of the block, and opens its segment. ds__share.mutex
    is held. */
 static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__registry *b,
                                 ds__got **out) {
-    const ds__export_slot_facts *facts = &b->page->slot[p->slot].facts;
     ds__got *g = ds__host_alloc(sizeof *g);
     if (!g)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     ds_result r = ds__lease_ref(b, p->slot, p->generation, &g->lease);
     if (r == DS_OK) {
-        r = ds__guest_of(device, facts, b, &g->guest);
+        r = ds__got_open(device, p, b, g);
         if (r < 0)
             ds__lease_unref(b, p->slot, g->lease);
     }
@@ -15604,9 +15655,6 @@ static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__r
         ds__host_free(g);
         return r;
     }
-    g->guest->blocks++;
-    g->ptr = g->guest->base + facts->offset;
-    g->size = (size_t)facts->size;
     g->slot = p->slot;
     g->generation = p->generation;
     g->open = 1;

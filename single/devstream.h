@@ -1187,10 +1187,11 @@ typedef struct ds_param {
     parameters, in order. The GPU's driver compiles PTX at the first launch on a device, or in
     ds_kernel_load. */
 typedef struct ds_kernel_cuda {
-    const void *image;     /**< PTX text, cubin or fatbin; must outlive the kernel */
-    size_t image_size;     /**< its size in bytes; 0: PTX text with a terminating zero */
-    const char *entry;     /**< name of the function in the image */
-    const void *native_fn; /**< alternative to image: a function registered by nvcc */
+    const void *image; /**< PTX text, cubin or fatbin; must outlive the kernel */
+    size_t image_size; /**< its size in bytes; 0: PTX text with a terminating zero */
+    const char *entry; /**< name of the function in the image */
+    /** alternative to image: a function that nvcc has registered with the cudart of devstream */
+    const void *native_fn;
     /** threads per block of a launch over items; 0: 256. Item i is thread i, counted block by
         block. The last block may have more threads than items */
     unsigned block;
@@ -9657,11 +9658,11 @@ typedef struct ds__processes {
                   mapped. The addresses are aligned to it, and the driver rounds the size up to it.
                   DS_ERR_UNSUPPORTED: the device has no virtual memory.
    space_map      Maps memory behind [at, at + size), whole pages of a reservation without memory
-                  behind them. This device and all devices that reach it as peers read and write
-                  the memory. On failure, everything is as before.
-   space_unmap    Takes the memory of one or several space_maps back, all of it and nothing else.
+                  behind them, in mappings of `page` bytes each. This device and all devices that
+                  reach it as peers read and write the memory. On failure, everything is as before.
+   space_unmap    Takes the memory of one or several mappings back, all of it and nothing else.
                   Waits for nothing: no work uses the memory any more. On failure, nothing was done
-                  (DS_ERR_INVALID_VALUE: the range is not that of such space_maps).
+                  (DS_ERR_INVALID_VALUE: the range is not that of such mappings).
 
    The driver's own allocator, which keeps freed memory for later:
    async_alloc    Allocates memory of the stream's device. Work that is enqueued on the stream from
@@ -9723,7 +9724,7 @@ typedef struct ds__processes {
     X(memory_alloc, (int device, size_t size, void **out), (device, size, out)) \
     X(space_reserve, (int device, size_t size, size_t *out_page, void **out), \
       (device, size, out_page, out)) \
-    X(space_map, (int device, void *at, size_t size), (device, at, size)) \
+    X(space_map, (int device, void *at, size_t size, size_t page), (device, at, size, page)) \
     X(space_unmap, (int device, void *at, size_t size), (device, at, size)) \
     X(async_alloc, (int device, void *stream, size_t size, void **out), \
       (device, stream, size, out)) \
@@ -10631,6 +10632,29 @@ DS__SEAM static int ds__mapping_remove(uintptr_t at, uintptr_t end, ds__mapping 
     }
     ds__spinlock_unlock(&ds__g.mapping_lock);
     return found;
+}
+
+/* Adds a run of mappings of `page` bytes, all or none. */
+static ds_result ds__mapping_add_run(void *ptr, size_t size, size_t page) {
+    uintptr_t at = (uintptr_t)ptr;
+    ds_result r = DS_OK;
+    size_t done = 0;
+    for (; done < size && r == DS_OK; done += page)
+        r = ds__mapping_add((void *)(at + done), size - done < page ? size - done : page);
+    if (r == DS_OK)
+        return r;
+    ds__mapping m;
+    for (done -= page; done > 0; done -= page)
+        (void)ds__mapping_remove(at + done - page, at + done, &m);
+    return r;
+}
+
+/* Removes a run of mappings. */
+static void ds__mapping_remove_run(void *ptr, size_t size) {
+    uintptr_t at = (uintptr_t)ptr;
+    ds__mapping m;
+    while (ds__mapping_remove(at, at + size, &m)) {
+    }
 }
 
 /* Returns 1 if all of the range is mapped. */
@@ -18076,12 +18100,12 @@ static void ds__cpu_space_release(int device, void *at, size_t size) {
     ds__os_unreserve(at, ds__cpu_space_round(size));
 }
 
-static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
-    ds__mapping m;
-    if (!size || size % DS__CPU_SPACE_PAGE || (uintptr_t)at % DS__CPU_SPACE_PAGE)
+static ds_result ds__cpu_space_map(int device, void *at, size_t size, size_t page) {
+    if (!size || size % DS__CPU_SPACE_PAGE || (uintptr_t)at % DS__CPU_SPACE_PAGE || !page ||
+        size % page)
         return ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes at %p are not whole pages of %zu bytes",
                         size, at, DS__CPU_SPACE_PAGE);
-    ds_result r = ds__mapping_add(at, size);
+    ds_result r = ds__mapping_add_run(at, size, page);
     if (r < 0)
         return r;
     r = ds__cpu_memory_count(device, size);
@@ -18090,17 +18114,15 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
         r = ds__cpu_short(device, size);
     }
     if (r < 0)
-        (void)ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m);
+        ds__mapping_remove_run(at, size);
     return r;
 }
 
 static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
-    ds__mapping m;
     ds_result r = ds__mapping_check(at, size);
     if (r < 0)
         return r;
-    while (ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m)) {
-    }
+    ds__mapping_remove_run(at, size);
     ds__os_decommit(at, size);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return DS_OK;
@@ -19811,15 +19833,17 @@ static cudaError_t ds__cudart_stream_device(cudaStream_t stream, int *out) {
       points come from cudart, so nothing links to libcuda.
    2. Queries go to the driver library as well. In cudart a query would leave "not ready" as the
       thread's last error.
-   3. Every call of an entry runs in a scope (ds__cuda_scope). A scope makes its device current if
-      another device is current. It clears the thread's last error only if a call of the scope has
-      caused that error.
-   4. For another device, a scope pushes the primary context of the device and pops it again. With
-      CUDA 12, cudaSetDevice back to the former device could create a context there, which takes
-      hundreds of MB.
+   3. Every call of an entry runs in a scope (ds__cuda_scope). The primary context of the scope's
+      device is current, or becomes current by its first call. A scope clears the thread's last
+      error only if a call of the scope has caused that error.
+   4. If another context is current, a scope pushes the primary context of the device and pops it
+      again. That context may be another device's, or one of the program that is not primary
+      (cuCtxCreate, green contexts). With CUDA 12, cudaSetDevice back to the former device could
+      create a context there, which takes hundreds of MB.
    5. CUDA does not require the device to be current for every call (Programming Guide, "Stream and
-      Event Behavior"). In a thread without a context, however, cudart would create one for its
-      current device.
+      Event Behavior"). In a thread without a context, however, every call of cudart except queries
+      of devices creates the context of the current device. Calls that need no particular device run
+      on one that has a context (ds__cuda_enter_any).
    6. Host functions use cudaLaunchHostFunc, and only callbacks with a status use
       cudaStreamAddCallback: CUDA holds a lock while it runs the latter.
 
@@ -19875,7 +19899,10 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     X(cuModuleGetFunction, (void **function, void *module, const char *name)) \
     X(cuFuncGetAttribute, (int *value, int attribute, void *function)) \
     X(cuFuncSetAttribute, (void *function, int attribute, int value)) \
+    X(cuDeviceGet, (int *out, int ordinal)) \
     X(cuDevicePrimaryCtxRetain, (void **context, int device)) \
+    X(cuDevicePrimaryCtxGetState, (int device, unsigned *flags, int *active)) \
+    X(cuCtxGetCurrent, (void **context)) \
     X(cuCtxPushCurrent, (void *context)) \
     X(cuCtxPopCurrent, (void **context)) \
     X(cuLaunchKernel, \
@@ -19905,6 +19932,8 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
       (unsigned long long address, size_t size, const struct cudaMemAccessDesc *access, \
         size_t count)) \
     X(cuMemGetAddressRange, (unsigned long long *base, size_t *size, unsigned long long address)) \
+    X(cuPointerGetAttributes, \
+      (unsigned count, int *attributes, void **values, unsigned long long address)) \
     X(cuMemsetD16Async, \
       (unsigned long long address, unsigned short value, size_t count, cudaStream_t stream)) \
     X(cuMemsetD32Async, \
@@ -19927,8 +19956,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
 enum {
     DS__CUDA_NO_CONTEXT = 201,
     DS__CUDA_NOT_READY = 600,
-    DS__CUDA_MAX_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
-    DS__CUDA_HAS_SPACE = 102 /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+    DS__CUDA_MAX_SHARED = 8,  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
+    DS__CUDA_HAS_SPACE = 102, /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+    DS__CUDA_HAS_RDMA = 110   /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
 };
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
@@ -20032,15 +20062,23 @@ typedef struct ds__cuda_function {
 
 static struct {
     int devices;
+    /* CUdevice: a handle of the driver library, which CUDA does not promise to be the ordinal */
+    int handle[DS__MAX_DEVICES];
     int multiprocessors[DS__MAX_DEVICES];
     _Atomic unsigned char used[DS__MAX_DEVICES];
     /* access of the first to the second: 0: not known, 1: not supported, 2: enabled for good */
     _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES];
     /* can the first reach the second: 0: not known, 1: no, 2: yes */
     _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES];
-    _Atomic size_t page[DS__MAX_DEVICES];          /* of reserved address space; 0: not known */
-    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES];  /* the default pool, after its set-up */
-    unsigned long long threshold[DS__MAX_DEVICES]; /* its former release threshold */
+    /* CUDA has refused other devices access to the mapped memory or the pool of the device */
+    _Atomic unsigned char alone[DS__MAX_DEVICES];
+    /* gpuDirectRDMACapable memory: 0: not known, 1: not used, 2: used */
+    _Atomic unsigned char rdma[DS__MAX_DEVICES];
+    _Atomic size_t page[DS__MAX_DEVICES];         /* of reserved address space; 0: not known */
+    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES]; /* the default pool, after its set-up */
+    /* its former release threshold, and what its reuse attributes were */
+    unsigned long long threshold[DS__MAX_DEVICES];
+    int reuse[DS__MAX_DEVICES][3];
     /* primary contexts, retained for good, as cudart does */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */
@@ -20072,6 +20110,10 @@ static struct {
 } ds__cuda = { .mutex = DS__MUTEX_INIT, .lock = DS__MUTEX_INIT };
 
 static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
+
+/* The capture mode that the thread has not told CUDA yet, because no device had a context, plus 1.
+   The next scope of the thread tells it. 0: CUDA knows the mode. */
+static _Thread_local int ds__cuda_mode_owed;
 
 /* The state around the calls of an entry. */
 typedef struct ds__cuda_scope {
@@ -20113,13 +20155,14 @@ static void ds__cuda_stage_unref(ds__cuda_stage *stage);
 /* cuda/call.h - scopes, errors and capture modes of CUDA calls.
 
    Wraps the calls into CUDA. ds__cuda_scope_begin opens a scope with a current device,
-   ds__cuda_scope_end closes it, and ds__cuda_on opens one for a stream. DS__RT calls a function of
+   ds__cuda_scope_end closes it, ds__cuda_on opens one for a stream, and ds__cuda_enter_any one on a
+   device that has a context. DS__RT calls a function of
    cudart, DS__DR an entry point of the driver library; both report the error of a failed call.
    DS__RT_CODE and DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change
    the thread's capture mode around calls that an open capture could forbid.
 
    Invariants: A successful ds__cuda_scope_begin needs one ds__cuda_scope_end; a failed one needs
-   none. ds__cuda_scope_end makes the former device current again. An error that was pending in the
+   none. ds__cuda_scope_end makes the former context current again. An error that was pending in the
    thread before the scope stays its last error. ds__cuda_scope_begin marks the device as used.
    Locks: The successful path takes none. Codes 900 to 908 take the capture lock
    (ds__cuda_capture_failed) unless the thread holds it (ds__tls.capture_locked). ds__cuda_fail may
@@ -20322,17 +20365,41 @@ static inline ds_result ds__cuda_query_result(const ds__cuda_scope *scope, int c
     return code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(scope, call, code);
 }
 
-/* Pushes the primary context of the scope's device. */
-__attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope) {
-    void *context = atomic_load_explicit(&ds__cuda.context[scope->device], memory_order_acquire);
+/* Gives the primary context of the scope's device, which is retained for good. */
+static ds_result ds__cuda_context(const ds__cuda_scope *scope, void **out) {
+    *out = atomic_load_explicit(&ds__cuda.context[scope->device], memory_order_acquire);
+    if (DS__LIKELY(*out))
+        return DS_OK;
     /* two threads at once may retain the same context twice, which is harmless */
-    if (DS__UNLIKELY(!context)) {
-        /* the devices of the driver library have the numbers of cudart */
-        int code = ds__cuda.cuDevicePrimaryCtxRetain(&context, scope->device);
-        if (code)
-            return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
-        atomic_store_explicit(&ds__cuda.context[scope->device], context, memory_order_release);
+    int code = ds__cuda.cuDevicePrimaryCtxRetain(out, ds__cuda.handle[scope->device]);
+    if (code)
+        return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
+    atomic_store_explicit(&ds__cuda.context[scope->device], *out, memory_order_release);
+    return DS_OK;
+}
+
+/* Tells CUDA the capture mode that the thread owes. Inside of a scope. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_mode_tell(const ds__cuda_scope *scope) {
+    enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)(ds__cuda_mode_owed - 1);
+    ds_result r = DS__RT(*scope, cudaThreadExchangeStreamCaptureMode, (&mode));
+    if (r == DS_OK)
+        ds__cuda_mode_owed = 0;
+    return r;
+}
+
+/* Makes the scope's device current. now: the thread's current context. Without a context, the
+   thread gets that of its current device by the next call of cudart. */
+static ds_result ds__cuda_make_current(ds__cuda_scope *scope, const void *now) {
+    void *context;
+    int device = -1;
+    if (!now) {
+        ds_result r = DS__RT(*scope, cudaGetDevice, (&device));
+        if (r < 0 || device == scope->device)
+            return r;
     }
+    ds_result r = ds__cuda_context(scope, &context);
+    if (r < 0 || context == now)
+        return r;
     int code = ds__cuda.cuCtxPushCurrent(context);
     if (DS__UNLIKELY(code))
         return ds__cuda_fail(scope, "cuCtxPushCurrent", code);
@@ -20340,20 +20407,35 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
     return DS_OK;
 }
 
+static inline void ds__cuda_scope_end(const ds__cuda_scope *scope);
+
+/* Opens a scope whose device may not be current. */
+__attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope, const void *now,
+                                                           int code) {
+    if (code)
+        return ds__cuda_fail(scope, "cuCtxGetCurrent", code);
+    ds_result r = ds__cuda_make_current(scope, now);
+    if (r < 0 || DS__LIKELY(!ds__cuda_mode_owed))
+        return r;
+    r = ds__cuda_mode_tell(scope);
+    if (r < 0)
+        ds__cuda_scope_end(scope);
+    return r;
+}
+
 /* Opens a scope with the device current until ds__cuda_scope_end. A failed call needs no
-   ds__cuda_scope_end. */
+   ds__cuda_scope_end. The current context is compared and not only the current device, because a
+   program may have made another context of the device current. */
 static inline ds_result ds__cuda_scope_begin(ds__cuda_scope *scope, int device) {
-    int now = -1;
+    void *now = NULL;
     ds__cuda_anywhere(scope, device);
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)))
         atomic_store(&ds__cuda.used[device], 1);
-    /* no other device can be current */
-    if (ds__cuda.devices == 1)
+    int code = ds__cuda.cuCtxGetCurrent(&now);
+    const void *primary = atomic_load_explicit(&ds__cuda.context[device], memory_order_relaxed);
+    if (DS__LIKELY(now && now == primary && !code && !ds__cuda_mode_owed))
         return DS_OK;
-    ds_result r = DS__RT(*scope, cudaGetDevice, (&now));
-    if (DS__UNLIKELY(r < 0))
-        return r;
-    return DS__LIKELY(now == device) ? DS_OK : ds__cuda_switch(scope);
+    return ds__cuda_switch(scope, now, code);
 }
 
 /* Closes a scope: the former device is current again. */
@@ -20367,6 +20449,38 @@ static inline void ds__cuda_scope_end(const ds__cuda_scope *scope) {
 static void ds__cuda_enter_or_not(ds__cuda_scope *scope, int device) {
     if (ds__cuda_scope_begin(scope, device) < 0 && ds__cuda_scope_begin(scope, device) < 0)
         ds__cuda_anywhere(scope, device);
+}
+
+/* Returns 1 if the device has its primary context. Makes none. */
+static int ds__cuda_has_context(int device) {
+    unsigned flags = 0;
+    int active = 0;
+    return atomic_load_explicit(&ds__cuda.context[device], memory_order_relaxed) ||
+           (ds__cuda.cuDevicePrimaryCtxGetState(ds__cuda.handle[device], &flags, &active) == 0 &&
+            active);
+}
+
+/* Returns a device that has its primary context, the thread's current device first. Negative: no
+   device has one, so the process has no memory, stream or capture of CUDA. */
+static int ds__cuda_active_device(void) {
+    ds_device current = ds__thread_device();
+    int first = current.type == DS_DEVICE_CUDA ? current.index : 0;
+    if (ds__cuda_has_context(first))
+        return first;
+    for (int i = 0; i < ds__cuda.devices; i++)
+        if (i != first && ds__cuda_has_context(i))
+            return i;
+    return -1;
+}
+
+/* Opens a scope for a call that needs no particular device, on one that has a context: another one
+   would take memory. Without any context, the thread's current device gets one, else the first. */
+static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
+    int device = ds__cuda_active_device();
+    ds_device current = ds__thread_device();
+    if (device < 0)
+        device = current.type == DS_DEVICE_CUDA ? current.index : 0;
+    return ds__cuda_scope_begin(scope, device);
 }
 
 /* Returns the number of the calling thread. */
@@ -20609,7 +20723,8 @@ static void ds__cudart_drop(void) {
    access, priorities and synchronisation. Reset is not supported.
 
    Invariants: ds__cuda_probe creates no context. Peer access is asked for once for each ordered
-   pair of devices, is enabled with the first positive answer, and is never disabled.
+   pair of devices, is enabled in both directions with the first positive answer, and is never
+   disabled.
    ds__cuda_device_synchronize unloads only modules that had no users before the wait.
    Locks: ds__cuda_device_synchronize takes ds__cuda.mutex before and after its wait, never during
    the wait. The other functions take none.
@@ -20705,8 +20820,14 @@ static ds_result ds__cuda_init(void) {
         atomic_store(&ds__cuda.ended[i], NULL);
         atomic_store(&ds__cuda.used[i], 0);
         atomic_store(&ds__cuda.page[i], 0);
+        atomic_store(&ds__cuda.alone[i], 0);
+        atomic_store(&ds__cuda.rdma[i], 0);
         atomic_store(&ds__cuda.peer[i][i], 2);
-        r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
+        ds__cuda_scope scope;
+        ds__cuda_anywhere(&scope, i);
+        DS__DR(scope, r, cuDeviceGet, (&ds__cuda.handle[i], i));
+        if (r == DS_OK)
+            r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
     }
     return r;
 }
@@ -20838,26 +20959,40 @@ static ds_result ds__cuda_enable_peer(const ds__cuda_scope *scope, int peer, int
     return ds__cuda_check(scope, code, "cudaDeviceEnablePeerAccess");
 }
 
+/* Asks whether a device can access the memory of a peer, and enables the access. *known: 1: no, 2:
+   yes. */
+static ds_result ds__cuda_ask_peer(int device, int peer, unsigned char *known) {
+    ds__cuda_scope scope;
+    int can = 0;
+    ds_result r = ds__cuda_scope_begin(&scope, device);
+    if (r < 0)
+        return r;
+    r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
+    if (r == DS_OK && can)
+        r = ds__cuda_enable_peer(&scope, peer, &can);
+    ds__cuda_scope_end(&scope);
+    if (r < 0)
+        return r;
+    *known = can ? 2 : 1;
+    atomic_store_explicit(&ds__cuda.peer[device][peer], *known, memory_order_release);
+    return DS_OK;
+}
+
 /* Finds out whether a device can access the memory of a peer. The first answer for a pair enables
-   the access, and is kept. */
+   the access in both directions, because CUDA stages a copy that its stream's device cannot make
+   alone; the answer is kept. Both devices have contexts then. Memory of a device that is `alone`
+   may be out of reach in spite of peer access. */
 static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
     unsigned char known = atomic_load_explicit(&ds__cuda.peer[device][peer], memory_order_acquire);
     if (!known) {
-        ds__cuda_scope scope;
-        int can = 0;
-        ds_result r = ds__cuda_scope_begin(&scope, device);
+        unsigned char back = atomic_load(&ds__cuda.peer[peer][device]);
+        ds_result r = ds__cuda_ask_peer(device, peer, &known);
         if (r < 0)
             return r;
-        r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
-        if (r == DS_OK && can)
-            r = ds__cuda_enable_peer(&scope, peer, &can);
-        ds__cuda_scope_end(&scope);
-        if (r < 0)
-            return r;
-        known = can ? 2 : 1;
-        atomic_store_explicit(&ds__cuda.peer[device][peer], known, memory_order_release);
+        if (known == 2 && !back)
+            DS_IGNORE(ds__cuda_ask_peer(peer, device, &back)); /* asked again when it is needed */
     }
-    *out = known == 2;
+    *out = known == 2 && (device == peer || !atomic_load(&ds__cuda.alone[peer]));
     return DS_OK;
 }
 
@@ -21986,7 +22121,9 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op
    host functions (ds__cuda_submit_host_work). For these, cudart would block the caller or has no
    function.
 
-   Invariants: An operand at an unknown place counts as one on a GPU, and cudart finds its place.
+   Invariants: An operand at an unknown place counts as one on a GPU, and cudart finds its place. A
+   copy between two GPUs names its devices (cudaMemcpyPeerAsync) exactly if the stream's device has
+   no access to the other one's memory.
    The copy of the operation is freed by the destructor of its host function. With DS__OP_BLOCKS,
    ds__cuda_submit_host_work returns after the work is done.
    Locks: none of its own. ds__cuda_submit_host_work uses host_func.h and may wait for the stream,
@@ -22018,35 +22155,95 @@ static int ds__cuda_on_gpu(unsigned place) {
     return place == DS__AT_UNKNOWN || place >= DS__AT_DEVICE;
 }
 
+/* Access of a device to memory of another GPU. */
+enum {
+    DS__CUDA_NO_ACCESS,     /* a copy must name both devices */
+    DS__CUDA_STAGED_ACCESS, /* none, but cudart stages a copy that names no device */
+    DS__CUDA_FULL_ACCESS
+};
+
+/* Finds the access of the scope's device to memory of another GPU, which may be of any library.
+   Enables peer access first. Without access, a copy of kind cudaMemcpyDefault fails for mapped
+   memory and for pools ("invalid argument": llama.cpp#4638, DALI#6130). With access to a pool,
+   cudaMemcpyPeerAsync may write nothing into it (CUDA.jl#3112). */
+static ds_result ds__cuda_access_of(const ds__cuda_scope *scope, const void *ptr, int device,
+                                    int *out) {
+    int which[] = { 16 /* CU_POINTER_ATTRIBUTE_ACCESS_FLAGS */,
+                    17 /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE */ };
+    int flags = 0;
+    void *pool = NULL;
+    void *values[] = { &flags, &pool };
+    int reach = 0;
+    ds_result r = ds__cuda_device_peer(scope->device, device, &reach);
+    if (r == DS_OK)
+        DS__DR(*scope, r, cuPointerGetAttributes, (2, which, values, (uintptr_t)ptr));
+    if (r < 0)
+        return r;
+    int mapped = ds__mapping_covers((uintptr_t)ptr, 1);
+    *out = DS__CUDA_FULL_ACCESS;
+    if ((flags & 3) != 3)
+        *out = mapped || pool ? DS__CUDA_NO_ACCESS : DS__CUDA_STAGED_ACCESS;
+    else if (mapped && atomic_load(&ds__cuda.alone[device]))
+        *out = DS__CUDA_NO_ACCESS; /* other pages of the memory may be out of reach */
+    return DS_OK;
+}
+
+/* As ds__cuda_access_of, for the operand of a copy between two GPUs that is not on the scope's
+   device. If neither is, the access to both counts. */
+static ds_result ds__cuda_copy_access(const ds__cuda_scope *scope, const ds__op *op, int to,
+                                      int from, int *out) {
+    int other = DS__CUDA_FULL_ACCESS;
+    ds_result r = DS_OK;
+    *out = DS__CUDA_FULL_ACCESS;
+    if (to != scope->device)
+        r = ds__cuda_access_of(scope, op->u.copy.dst, to, out);
+    if (r == DS_OK && from != scope->device)
+        r = ds__cuda_access_of(scope, op->u.copy.src, from, &other);
+    if (other < *out)
+        *out = other;
+    return r;
+}
+
+/* Enqueues a copy between two GPUs, whose devices it names: also for memory without access. */
+static ds_result ds__cuda_move_named(const ds__cuda_scope *scope, cudaStream_t stream,
+                                     const ds__op *op, int to, int from) {
+    struct cudaMemcpy3DPeerParms p;
+    if (op->u.copy.height == 1)
+        return DS__RT(*scope, cudaMemcpyPeerAsync,
+                      (op->u.copy.dst, to, op->u.copy.src, from, op->u.copy.width, stream));
+    memset(&p, 0, sizeof p);
+    p.dstDevice = to;
+    p.srcDevice = from;
+    p.dstPtr.ptr = op->u.copy.dst;
+    p.srcPtr.ptr = (void *)(uintptr_t)op->u.copy.src;
+    p.dstPtr.pitch = op->u.copy.dst_pitch;
+    p.srcPtr.pitch = op->u.copy.src_pitch;
+    p.dstPtr.xsize = p.srcPtr.xsize = p.extent.width = op->u.copy.width;
+    p.dstPtr.ysize = p.srcPtr.ysize = p.extent.height = op->u.copy.height;
+    p.extent.depth = 1;
+    return DS__RT(*scope, cudaMemcpy3DPeerAsync, (&p, stream));
+}
+
 /* Enqueues a copy by cudart on a native stream. Inside of a scope of the stream. */
 static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream, const ds__op *op,
                                int to, int from) {
-    void *dst = op->u.copy.dst;
-    const void *src = op->u.copy.src;
     size_t width = op->u.copy.width;
     size_t height = op->u.copy.height;
     if (to >= 0 && from >= 0 && to != from) {
-        if (height == 1)
-            return DS__RT(*scope, cudaMemcpyPeerAsync, (dst, to, src, from, width, stream));
-        struct cudaMemcpy3DPeerParms p;
-        memset(&p, 0, sizeof p);
-        p.dstDevice = to;
-        p.srcDevice = from;
-        p.dstPtr.ptr = dst;
-        p.srcPtr.ptr = (void *)(uintptr_t)src;
-        p.dstPtr.pitch = op->u.copy.dst_pitch;
-        p.srcPtr.pitch = op->u.copy.src_pitch;
-        p.dstPtr.xsize = p.srcPtr.xsize = p.extent.width = width;
-        p.dstPtr.ysize = p.srcPtr.ysize = p.extent.height = height;
-        p.extent.depth = 1;
-        return DS__RT(*scope, cudaMemcpy3DPeerAsync, (&p, stream));
+        int access;
+        ds_result r = ds__cuda_copy_access(scope, op, to, from, &access);
+        if (r < 0)
+            return r;
+        if (access != DS__CUDA_FULL_ACCESS)
+            return ds__cuda_move_named(scope, stream, op, to, from);
     }
     enum cudaMemcpyKind kind = ds__cuda_kind(to, from);
     if (height == 1)
-        return DS__RT(*scope, cudaMemcpyAsync, (dst, src, width, kind, stream));
-    return DS__RT(
-        *scope, cudaMemcpy2DAsync,
-        (dst, op->u.copy.dst_pitch, src, op->u.copy.src_pitch, width, height, kind, stream));
+        return DS__RT(*scope, cudaMemcpyAsync,
+                      (op->u.copy.dst, op->u.copy.src, width, kind, stream));
+    return DS__RT(*scope, cudaMemcpy2DAsync,
+                  (op->u.copy.dst, op->u.copy.dst_pitch, op->u.copy.src, op->u.copy.src_pitch,
+                   width, height, kind, stream));
 }
 
 static void ds__cuda_copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch,
@@ -22496,9 +22693,48 @@ static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
     return r;
 }
 
-static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
+/* Finds the place of an operand, if the operation does not have it: a graph needs all places. */
+static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
+    ds_pointer_info info;
+    unsigned place = DS__AT_PINNED;
+    if (ds__place_of(op, (int)at) != DS__AT_UNKNOWN)
+        return DS_OK;
+    ds_result r = ds__cuda_pointer_query(ptr, &info);
+    if (info.kind == DS_MEMORY_DEVICE)
+        place = DS__AT_DEVICE + (unsigned)info.device.index;
+    else if (info.kind == DS_MEMORY_PAGEABLE)
+        place = DS__AT_PAGEABLE;
+    op->places = (uint16_t)(op->places | place << at);
+    return r;
+}
+
+/* Finds the places of operands that may be on another GPU. Keeps an unknown place for all other
+   memory: cudart finds it. */
+static ds_result ds__cuda_find_gpus(ds__op *op) {
+    uint16_t before = op->places;
+    ds_result r = ds__cuda_resolve(op, DS__OP_DST, op->u.copy.dst);
+    if (r == DS_OK)
+        r = ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
+    if (ds__place_of(op, DS__OP_DST) < DS__AT_DEVICE ||
+        ds__place_of(op, DS__OP_SRC) < DS__AT_DEVICE)
+        op->places = before;
+    return r;
+}
+
+static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *given) {
+    const ds__op *op = given;
+    ds__op found;
     unsigned to = op->places >> DS__OP_DST & 255u;
     unsigned from = op->places >> DS__OP_SRC & 255u;
+    if (DS__UNLIKELY(ds__cuda.devices > 1 && (to == DS__AT_UNKNOWN || from == DS__AT_UNKNOWN))) {
+        found = *given;
+        ds_result r = ds__cuda_find_gpus(&found);
+        if (r < 0)
+            return r;
+        op = &found;
+        to = op->places >> DS__OP_DST & 255u;
+        from = op->places >> DS__OP_SRC & 255u;
+    }
     int here = DS__AT_DEVICE + s->device;
     if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from))
         return ds__cuda_submit_host_work(s, op);
@@ -22740,6 +22976,26 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
     return r;
 }
 
+/* Finds the limit of the dynamic shared memory of a function that is linked into the program. A
+   cudart knows only the functions that nvcc has registered with it, and a program may contain
+   several, such as a static and a shared one. */
+static ds_result ds__cuda_linked_shared(const ds__cuda_scope *scope, const ds__kernel *k,
+                                        int *out) {
+    struct cudaFuncAttributes a;
+    cudaError_t code = DS__RT_CODE(*scope, cudaFuncGetAttributes, (&a, k->cuda.native_fn));
+    if (code == cudaErrorInvalidDeviceFunction)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "kernel %s: native_fn %p is not a kernel that nvcc has registered with the "
+                        "cudart of devstream (cudaFuncGetAttributes returned %d); link both with "
+                        "the same cudart",
+                        k->name, k->cuda.native_fn, (int)code);
+    if (code != cudaSuccess)
+        return ds__name_object(ds__cuda_fail(scope, "cudaFuncGetAttributes", (int)code), "kernel",
+                               k->name);
+    *out = a.maxDynamicSharedSizeBytes;
+    return DS_OK;
+}
+
 /* Finds the function of a kernel on the scope's device. The mutex is held. */
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     ds__cuda_function *f = atomic_load(&k->native);
@@ -22756,11 +23012,7 @@ static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     int shared = 0;
     ds_result r;
     if (function) {
-        struct cudaFuncAttributes a;
-        r = ds__name_object(DS__RT(*scope, cudaFuncGetAttributes, (&a, function)), "kernel",
-                            k->name);
-        if (r == DS_OK)
-            shared = a.maxDynamicSharedSizeBytes;
+        r = ds__cuda_linked_shared(scope, k, &shared);
     } else {
         r = ds__cuda_load_function(scope, k, f, &function, &shared);
     }
@@ -23799,22 +24051,36 @@ static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node
     return r < 0 ? ds__fail_append(r, " (kernel %s)", k->name) : r;
 }
 
-static struct cudaMemcpy3DParms ds__cuda_copy_params(const ds__op *op) {
+/* Fills in the parameters of a copy node. Such a node cannot name devices, so a copy between two
+   GPUs is refused if it would have to. Inside of a scope of the node's device. */
+static ds_result ds__cuda_copy_params(const ds__cuda_scope *scope, const ds__op *op,
+                                      struct cudaMemcpy3DParms *out) {
     int to = ds__cuda_where(op->places >> DS__OP_DST & 255u);
     int from = ds__cuda_where(op->places >> DS__OP_SRC & 255u);
     size_t width = op->u.copy.width;
     size_t height = op->u.copy.height;
-    struct cudaMemcpy3DParms p;
-    memset(&p, 0, sizeof p);
-    p.dstPtr.ptr = op->u.copy.dst;
-    p.srcPtr.ptr = (void *)(uintptr_t)op->u.copy.src;
-    p.dstPtr.pitch = height > 1 ? op->u.copy.dst_pitch : width;
-    p.srcPtr.pitch = height > 1 ? op->u.copy.src_pitch : width;
-    p.dstPtr.xsize = p.srcPtr.xsize = p.extent.width = width;
-    p.dstPtr.ysize = p.srcPtr.ysize = p.extent.height = height;
-    p.extent.depth = 1;
-    p.kind = ds__cuda_kind(to, from);
-    return p;
+    int access = DS__CUDA_FULL_ACCESS;
+    ds_result r = DS_OK;
+    if (to >= 0 && from >= 0 && to != from)
+        r = ds__cuda_copy_access(scope, op, to, from, &access);
+    if (r < 0)
+        return r;
+    if (access == DS__CUDA_NO_ACCESS)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "a copy from cuda:%d to cuda:%d cannot be a node: cuda:%d has no access to "
+                        "the other GPU's memory; capture the copy, or use memory of "
+                        "ds_device_alloc or two copies through pinned memory",
+                        from, to, scope->device);
+    memset(out, 0, sizeof *out);
+    out->dstPtr.ptr = op->u.copy.dst;
+    out->srcPtr.ptr = (void *)(uintptr_t)op->u.copy.src;
+    out->dstPtr.pitch = height > 1 ? op->u.copy.dst_pitch : width;
+    out->srcPtr.pitch = height > 1 ? op->u.copy.src_pitch : width;
+    out->dstPtr.xsize = out->srcPtr.xsize = out->extent.width = width;
+    out->dstPtr.ysize = out->srcPtr.ysize = out->extent.height = height;
+    out->extent.depth = 1;
+    out->kind = ds__cuda_kind(to, from);
+    return DS_OK;
 }
 
 static struct cudaMemsetParams ds__cuda_fill_params(const ds__op *op) {
@@ -23895,13 +24161,15 @@ static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph
                                      cudaGraphNode_t *out) {
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
+    ds_result r;
     switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) {
     case cudaGraphNodeTypeKernel:
         return ds__cuda_add_kernel(scope, g, n, to, out);
     case cudaGraphNodeTypeMemcpy:
-        copy = ds__cuda_copy_params(&n->op);
-        return DS__RT(*scope, cudaGraphAddMemcpyNode,
-                      (out, to->graph, to->after, to->count, &copy));
+        r = ds__cuda_copy_params(scope, &n->op, &copy);
+        return r < 0 ? r
+                     : DS__RT(*scope, cudaGraphAddMemcpyNode,
+                              (out, to->graph, to->after, to->count, &copy));
     case cudaGraphNodeTypeMemset:
         fill = ds__cuda_fill_params(&n->op);
         return DS__RT(*scope, cudaGraphAddMemsetNode,
@@ -24258,9 +24526,10 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
         r = ds__cuda_put_kernel(&scope, n, &to, &node);
         break;
     case cudaGraphNodeTypeMemcpy:
-        copy = ds__cuda_copy_params(&n->op);
-        r = exec ? DS__RT(scope, cudaGraphExecMemcpyNodeSetParams, (exec, node, &copy))
-                 : DS__RT(scope, cudaGraphMemcpyNodeSetParams, (node, &copy));
+        r = ds__cuda_copy_params(&scope, &n->op, &copy);
+        if (r == DS_OK)
+            r = exec ? DS__RT(scope, cudaGraphExecMemcpyNodeSetParams, (exec, node, &copy))
+                     : DS__RT(scope, cudaGraphMemcpyNodeSetParams, (node, &copy));
         break;
     case cudaGraphNodeTypeMemset:
         fill = ds__cuda_fill_params(&n->op);
@@ -25273,21 +25542,6 @@ static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_str
     return r;
 }
 
-/* Finds the place of an operand, if the operation does not have it: a graph needs all places. */
-static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
-    ds_pointer_info info;
-    unsigned place = DS__AT_PINNED;
-    if (ds__place_of(op, (int)at) != DS__AT_UNKNOWN)
-        return DS_OK;
-    ds_result r = ds__cuda_pointer_query(ptr, &info);
-    if (info.kind == DS_MEMORY_DEVICE)
-        place = DS__AT_DEVICE + (unsigned)info.device.index;
-    else if (info.kind == DS_MEMORY_PAGEABLE)
-        place = DS__AT_PAGEABLE;
-    op->places = (uint16_t)(op->places | place << at);
-    return r;
-}
-
 /* Finds the places of all operands of a copy or fill. */
 static ds_result ds__cuda_resolve_all(ds__op *op) {
     if (op->kind == DS__OP_FILL)
@@ -25335,13 +25589,21 @@ static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stre
 }
 
 /* Enqueues a copy between devices in the form of a node that is set later (ds__cuda_copy_params),
-   because CUDA does not update one form by another. */
+   because CUDA does not update one form by another. Memory without access needs the form that
+   names the devices; such a node cannot be set. */
 static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
+    int to = ds__cuda_where(op->places >> DS__OP_DST & 255u);
+    int from = ds__cuda_where(op->places >> DS__OP_SRC & 255u);
+    int access;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
-    r = ds__cuda_move(&scope, s->handle, op, DS__CUDA_ASK, DS__CUDA_ASK);
+    r = ds__cuda_copy_access(&scope, op, to, from, &access);
+    if (r == DS_OK && access == DS__CUDA_NO_ACCESS)
+        r = ds__cuda_move_named(&scope, s->handle, op, to, from);
+    else if (r == DS_OK)
+        r = ds__cuda_move(&scope, s->handle, op, DS__CUDA_ASK, DS__CUDA_ASK);
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -25881,15 +26143,25 @@ static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *node
     return r;
 }
 
-/* Exchanges the capture mode of the thread in CUDA. */
+/* Exchanges the capture mode of the thread in CUDA. cudart's call creates the context of the
+   current device, so it runs on a device that has one. If no device has one, no capture is open,
+   and the next scope of the thread makes the exchange. */
 static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     enum cudaStreamCaptureMode native = (enum cudaStreamCaptureMode)mode;
     ds__cuda_scope scope;
-    ds__cuda_anywhere(&scope, -1);
-    ds_result r = DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
+    int device = ds__cuda_active_device();
+    if (device < 0) {
+        ds__cuda_mode_owed = (int)mode + 1;
+        return DS_OK;
+    }
+    ds_result r = ds__cuda_scope_begin(&scope, device);
+    if (r < 0)
+        return r;
+    r = DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
     /* other code may have exchanged the mode without devstream: the core restores this one */
     if (r == DS_OK)
         ds__tls.mode = (ds_capture_mode)native;
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -25987,12 +26259,13 @@ static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
 /* cuda/memory.h - device memory and access rights.
 
    Implements the entry memory_alloc. Helps the other memory rooms: ds__cuda_quiet relaxes the
-   capture mode for the allocator, ds__cuda_short completes out-of-memory errors, and
-   ds__cuda_readers lists the devices with access to a device's memory.
+   capture mode for the allocator, ds__cuda_short completes out-of-memory errors, ds__cuda_readers
+   lists the devices with access to a device's memory, ds__cuda_stay_alone notes that CUDA refuses
+   them, and ds__cuda_with_rdma tells whether NICs get access.
 
-   Invariants: ds__cuda_readers lists the device itself and every device that can reach it; it makes
-   no context and enables nothing. The answers of CUDA about pairs of devices are kept in
-   ds__cuda.near and never change.
+   Invariants: ds__cuda_readers lists the device itself and every device that can reach it, but only
+   the device once it is `alone`; it makes no context and enables nothing. The answers of CUDA about
+   pairs of devices are kept in ds__cuda.near and never change.
    Locks: none.
    Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
    Allocations for the allocator (ds__tls.relaxed) run in relaxed capture mode; other allocations do
@@ -26039,7 +26312,10 @@ static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
 static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
                                   struct cudaMemAccessDesc *out, size_t *out_count) {
     size_t n = 0;
+    int alone = atomic_load(&ds__cuda.alone[device]);
     for (int i = 0; i < ds__cuda.devices; i++) {
+        if (alone && i != device)
+            continue;
         unsigned char known =
             i == device ? 2 : atomic_load_explicit(&ds__cuda.near[i][device], memory_order_relaxed);
         if (!known) {
@@ -26061,13 +26337,41 @@ static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
     return DS_OK;
 }
 
+/* Notes that CUDA refuses other devices access to memory of the scope's device, which keeps it
+   alone from now on: copies then name their devices, and kernels of other devices do not use it. */
+__attribute__((cold, noinline)) static void ds__cuda_stay_alone(const ds__cuda_scope *scope,
+                                                                const char *call, int code,
+                                                                size_t count) {
+    if (atomic_exchange(&ds__cuda.alone[scope->device], 1))
+        return;
+    ds__log_warn("%s on cuda:%d returned %d (%s) for %zu devices; other devices have no access to "
+                 "its mapped memory and its pool, and copies are staged",
+                 call, scope->device, code, cudaGetErrorName((cudaError_t)code), count);
+}
+
+/* Returns 1 if memory is mapped so that NICs can access it (GPUDirect RDMA), which the device must
+   support. The answer is kept. Inside of a scope. */
+static int ds__cuda_with_rdma(const ds__cuda_scope *scope) {
+    unsigned char known = atomic_load_explicit(&ds__cuda.rdma[scope->device], memory_order_relaxed);
+    if (!known) {
+        int has = 0;
+        int code;
+        DS__DR_CODE(*scope, code, cuDeviceGetAttribute,
+                    (&has, DS__CUDA_HAS_RDMA, ds__cuda.handle[scope->device]));
+        known = !code && has ? 2 : 1; /* drivers before CUDA 11.3 do not know the attribute */
+        atomic_store_explicit(&ds__cuda.rdma[scope->device], known, memory_order_relaxed);
+    }
+    return known == 2;
+}
+
 /* Describes memory of a device for the driver library. */
-static ds__cuda_memory ds__cuda_memory_of(int device) {
+static ds__cuda_memory ds__cuda_memory_of(int device, int with_rdma) {
     ds__cuda_memory m;
     memset(&m, 0, sizeof m);
     m.type = 1;     /* CU_MEM_ALLOCATION_TYPE_PINNED */
     m.location = 1; /* CU_MEM_LOCATION_TYPE_DEVICE */
     m.device = device;
+    m.rdma = (unsigned char)with_rdma;
     return m;
 }
 
@@ -26077,21 +26381,23 @@ static ds__cuda_memory ds__cuda_memory_of(int device) {
    space_map, space_unmap, space_release) with the driver library's virtual memory management.
 
    Invariants: A mapping is entered in the table of base/mapping.h before it is made and taken out
-   before it is unmapped. One cuMemUnmap ends one whole mapping. The memory handle is released at
-   once, so the memory lives as long as its mapping. If space_map fails, nothing stays mapped or
-   entered.
+   before it is unmapped. One cuMemUnmap ends one whole mapping, so each page has its own; access is
+   set once for a run of pages. The memory handle is released at once, so the memory lives as long
+   as its mapping. A device that CUDA has refused access by others keeps its memory alone
+   (ds__cuda.alone). If space_map fails, nothing stays mapped or entered.
    Locks: The table's functions take the core's mapping lock; no driver call runs under it.
    Threads: any. All calls run in relaxed capture mode, so no open capture forbids them. */
 
 /* Gives the unit in which memory of the device is mapped. Inside of a scope. */
 static ds_result ds__cuda_space_page(const ds__cuda_scope *scope, size_t *out) {
-    ds__cuda_memory m = ds__cuda_memory_of(scope->device);
+    ds__cuda_memory m = ds__cuda_memory_of(scope->device, 0);
     ds_result r;
     int has = 0;
     *out = atomic_load_explicit(&ds__cuda.page[scope->device], memory_order_relaxed);
     if (*out)
         return DS_OK;
-    DS__DR(*scope, r, cuDeviceGetAttribute, (&has, DS__CUDA_HAS_SPACE, scope->device));
+    DS__DR(*scope, r, cuDeviceGetAttribute,
+           (&has, DS__CUDA_HAS_SPACE, ds__cuda.handle[scope->device]));
     if (r < 0)
         return r;
     if (!has)
@@ -26142,59 +26448,132 @@ static void ds__cuda_space_release(int device, void *at, size_t size) {
     ds__cuda_scope_end(&scope);
 }
 
-/* Creates memory and maps it. The handle is released at once, so that the memory ends with its
-   mapping. A failure of a later step undoes the mapping, which PyTorch's allocator did not do
-   (pytorch#188008). Inside of a scope. */
-static ds_result ds__cuda_map_memory(const ds__cuda_scope *scope, void *at, size_t size) {
-    struct cudaMemAccessDesc access[DS__MAX_DEVICES];
-    ds__cuda_memory m = ds__cuda_memory_of(scope->device);
-    unsigned long long handle = 0;
-    unsigned long long address = (uintptr_t)at;
-    size_t count = 0;
-    int code;
-    ds_result r = ds__cuda_readers(scope, scope->device, access, &count);
-    if (r < 0)
-        return r;
-    DS__DR(*scope, r, cuMemCreate, (&handle, size, &m, 0));
-    if (r < 0)
-        return r;
-    DS__DR(*scope, r, cuMemMap, (address, size, 0, handle, 0));
-    if (r < 0) {
-        DS__DR_CODE(*scope, code, cuMemRelease, (handle));
-        return r;
-    }
-    DS__DR(*scope, r, cuMemRelease, (handle));
-    if (r < 0)
-        goto fail;
-    DS__DR(*scope, r, cuMemSetAccess, (address, size, access, count));
-    if (r < 0)
-        goto fail;
-    return DS_OK;
+/* A run of pages that are mapped together. */
+typedef struct ds__cuda_run {
+    unsigned long long at;
+    size_t size;
+    size_t page;
+    size_t mapped; /* bytes so far */
+    int with_rdma; /* NICs can access the memory */
+} ds__cuda_run;
 
-fail:
-    DS__DR_CODE(*scope, code, cuMemUnmap, (address, size));
+/* Unmaps what is mapped of a run, page by page, because cuMemUnmap ends exactly one mapping. Inside
+   of a scope. */
+static void ds__cuda_run_unmap(const ds__cuda_scope *scope, ds__cuda_run *run) {
+    int code;
+    for (; run->mapped; run->mapped -= run->page)
+        DS__DR_CODE(*scope, code, cuMemUnmap, (run->at + run->mapped - run->page, run->page));
     (void)code;
+}
+
+/* Creates memory for a page of a run, or without access for NICs, if the driver has announced such
+   memory but refuses it. Inside of a scope. */
+static ds_result ds__cuda_create_memory(const ds__cuda_scope *scope, ds__cuda_run *run,
+                                        unsigned long long *out) {
+    ds__cuda_memory m = ds__cuda_memory_of(scope->device, run->with_rdma);
+    int code;
+    DS__DR_CODE(*scope, code, cuMemCreate, (out, run->page, &m, 0));
+    if (code && m.rdma && code != cudaErrorMemoryAllocation) {
+        m.rdma = 0;
+        DS__DR_CODE(*scope, code, cuMemCreate, (out, run->page, &m, 0));
+        if (!code)
+            run->with_rdma = 0; /* ds__cuda_map_memory keeps this */
+    }
+    return DS__LIKELY(!code) ? DS_OK : ds__cuda_fail(scope, "cuMemCreate", code);
+}
+
+/* Creates memory and maps it behind the pages of a run. The handles are released at once, so that
+   the memory ends with its mapping. Inside of a scope. */
+static ds_result ds__cuda_run_map(const ds__cuda_scope *scope, ds__cuda_run *run) {
+    ds_result r = DS_OK;
+    while (run->mapped < run->size && r == DS_OK) {
+        unsigned long long handle = 0;
+        int code;
+        r = ds__cuda_create_memory(scope, run, &handle);
+        if (r < 0)
+            return r;
+        DS__DR(*scope, r, cuMemMap, (run->at + run->mapped, run->page, 0, handle, 0));
+        if (r < 0) {
+            DS__DR_CODE(*scope, code, cuMemRelease, (handle));
+            (void)code;
+            return r;
+        }
+        run->mapped += run->page;
+        DS__DR(*scope, r, cuMemRelease, (handle));
+    }
     return r;
 }
 
-static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
+/* Sets access to a run for all devices that can reach it, in one call. If CUDA refuses several
+   devices (711: more than 8 over PCIe, realm#155), the device keeps its memory alone. Returns
+   CUDA's code; *out: the result. Inside of a scope. */
+static int ds__cuda_run_share(const ds__cuda_scope *scope, const ds__cuda_run *run,
+                              ds_result *out) {
+    struct cudaMemAccessDesc access[DS__MAX_DEVICES];
+    size_t count = 0;
+    int code;
+    *out = ds__cuda_readers(scope, scope->device, access, &count);
+    if (*out < 0)
+        return 0;
+    DS__DR_CODE(*scope, code, cuMemSetAccess, (run->at, run->size, access, count));
+    if (code && count > 1 && code != cudaErrorMemoryAllocation && !ds__cuda_is_sticky(code)) {
+        struct cudaMemAccessDesc own = access[0];
+        int first = code;
+        own.location.id = scope->device;
+        DS__DR_CODE(*scope, code, cuMemSetAccess, (run->at, run->size, &own, 1));
+        if (!code)
+            ds__cuda_stay_alone(scope, "cuMemSetAccess", first, count);
+    }
+    if (code)
+        *out = ds__cuda_fail(scope, "cuMemSetAccess", code);
+    return code;
+}
+
+/* Maps memory behind a run and sets the access. With WSL2, memory for NICs can be created and
+   mapped, but not accessed (pytorch#192330): the run is mapped again without it, and the device is
+   not asked again. A failure of a later step undoes the mappings, which PyTorch's allocator did not
+   do (pytorch#188008). Inside of a scope. */
+static ds_result ds__cuda_map_memory(const ds__cuda_scope *scope, ds__cuda_run *run) {
+    int announced = ds__cuda_with_rdma(scope);
+    run->with_rdma = announced;
+    for (;;) {
+        int code = 0;
+        ds_result r = ds__cuda_run_map(scope, run);
+        if (r == DS_OK)
+            code = ds__cuda_run_share(scope, run, &r);
+        if (r == DS_OK) {
+            if (DS__UNLIKELY(announced && !run->with_rdma))
+                atomic_store(&ds__cuda.rdma[scope->device], 1);
+            return DS_OK;
+        }
+        ds__cuda_run_unmap(scope, run);
+        if (!code || code == cudaErrorMemoryAllocation || !run->with_rdma)
+            return r;
+        run->with_rdma = 0;
+    }
+}
+
+static ds_result ds__cuda_space_map(int device, void *at, size_t size, size_t page) {
+    ds__cuda_run run = { (uintptr_t)at, size, page, 0, 0 };
     ds__cuda_scope scope;
-    ds__mapping m;
-    ds_result r = ds__mapping_add(at, size);
+    if (!page || !size || size % page)
+        return ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes are not whole pages of %zu bytes", size,
+                        page);
+    ds_result r = ds__mapping_add_run(at, size, page);
     if (r < 0)
         return r;
     r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
         enum cudaStreamCaptureMode mode;
         int relaxed = ds__cuda_relax(&scope, &mode);
-        r = ds__cuda_map_memory(&scope, at, size);
+        r = ds__cuda_map_memory(&scope, &run);
         ds__cuda_unrelax(&scope, relaxed, mode);
         if (r == DS_ERR_OUT_OF_MEMORY)
             ds__cuda_short(&scope, size);
         ds__cuda_scope_end(&scope);
     }
     if (r < 0)
-        (void)ds__mapping_remove((uintptr_t)at, (uintptr_t)at + size, &m);
+        ds__mapping_remove_run(at, size);
     return r;
 }
 
@@ -26228,47 +26607,75 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
    ds__cuda_pool_deinit restores it.
 
    Invariants: ds__cuda.pool holds a pool only after its set-up: reuse is allowed, other devices
-   have access, and freed memory is kept. The former release threshold is stored and set again at
-   the end. A stream that captures is refused both allocation and free, and the capture stays valid.
+   have access unless CUDA refuses it, and freed memory is kept. The former attributes are stored
+   and set again at the end. A stream that captures is refused both allocation and free, and the
+   capture stays valid.
    Locks: ds__cuda_pool takes ds__cuda.mutex across the driver calls of the set-up.
    ds__cuda_not_captured takes the capture lock, after the mutex is released, and calls CUDA under
    it. Allocation and free themselves run without a lock.
    Threads: any. ds__cuda_pool_deinit runs while the driver stops. */
 
-/* Sets up the device's default pool as PyTorch does: the pool keeps freed memory, which any stream
-   may use again. Stores the former threshold. The mutex is held, so that this happens once. Inside
-   of a scope. */
-static ds_result ds__cuda_pool_init(const ds__cuda_scope *scope, cudaMemPool_t *out) {
-    static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies,
-                                                  cudaMemPoolReuseAllowOpportunistic,
-                                                  cudaMemPoolReuseAllowInternalDependencies };
+static const enum cudaMemPoolAttr ds__cuda_reuse[] = { cudaMemPoolReuseFollowEventDependencies,
+                                                       cudaMemPoolReuseAllowOpportunistic,
+                                                       cudaMemPoolReuseAllowInternalDependencies };
+
+/* Gives all devices that can reach the device access to its pool, since peer access does not apply
+   to pools. If CUDA refuses several devices (711: more than 8 over PCIe, realm#155), the device
+   keeps its pool alone. Inside of a scope. */
+static ds_result ds__cuda_pool_share(const ds__cuda_scope *scope, cudaMemPool_t pool) {
     struct cudaMemAccessDesc access[DS__MAX_DEVICES];
+    size_t count = 0;
+    ds_result r = ds__cuda_readers(scope, scope->device, access, &count);
+    if (r < 0 || count < 2)
+        return r;
+    cudaError_t code = DS__RT_CODE(*scope, cudaMemPoolSetAccess, (pool, access, count));
+    if (code == cudaSuccess)
+        return DS_OK;
+    if (code == cudaErrorMemoryAllocation || ds__cuda_is_sticky((int)code))
+        return ds__cuda_fail(scope, "cudaMemPoolSetAccess", (int)code);
+    ds__cuda_stay_alone(scope, "cudaMemPoolSetAccess", (int)code, count);
+    return DS_OK;
+}
+
+/* Sets the attributes of a pool, and stores the former ones. Inside of a scope. */
+static ds_result ds__cuda_pool_set(const ds__cuda_scope *scope, cudaMemPool_t pool) {
     unsigned long long keep = UINT64_MAX;
     unsigned long long before = 0;
-    size_t count = 0;
-    int has = 0;
+    int reuse[3] = { 0 };
     int on = 1;
+    int set = 0;
+    ds_result r =
+        DS__RT(*scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrReleaseThreshold, &before));
+    for (int i = 0; i < 3 && r == DS_OK; i++)
+        r = DS__RT(*scope, cudaMemPoolGetAttribute, (pool, ds__cuda_reuse[i], &reuse[i]));
+    for (; set < 3 && r == DS_OK; set++)
+        r = DS__RT(*scope, cudaMemPoolSetAttribute, (pool, ds__cuda_reuse[set], &on));
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaMemPoolSetAttribute, (pool, cudaMemPoolAttrReleaseThreshold, &keep));
+    if (r < 0) {
+        for (int i = 0; i < set; i++)
+            (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
+                              (pool, ds__cuda_reuse[i], &reuse[i]));
+        return r;
+    }
+    ds__cuda.threshold[scope->device] = before;
+    memcpy(ds__cuda.reuse[scope->device], reuse, sizeof reuse);
+    return DS_OK;
+}
+
+/* Sets up the device's default pool as PyTorch does: the pool keeps freed memory, which any stream
+   may use again. The mutex is held, so that this happens once. Inside of a scope. */
+static ds_result ds__cuda_pool_init(const ds__cuda_scope *scope, cudaMemPool_t *out) {
+    int has = 0;
     ds_result r = DS__RT(*scope, cudaDeviceGetAttribute,
                          (&has, cudaDevAttrMemoryPoolsSupported, scope->device));
     if (r == DS_OK && !has)
         r = ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no memory pools", scope->device);
     if (r == DS_OK)
         r = DS__RT(*scope, cudaDeviceGetDefaultMemPool, (out, scope->device));
-    for (size_t i = 0; i < sizeof reuse / sizeof reuse[0] && r == DS_OK; i++)
-        r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, reuse[i], &on));
-    /* the peer access of cudaMalloc does not apply to pools */
     if (r == DS_OK)
-        r = ds__cuda_readers(scope, scope->device, access, &count);
-    if (r == DS_OK && count > 1)
-        r = DS__RT(*scope, cudaMemPoolSetAccess, (*out, access, count));
-    if (r == DS_OK)
-        r = DS__RT(*scope, cudaMemPoolGetAttribute,
-                   (*out, cudaMemPoolAttrReleaseThreshold, &before));
-    if (r == DS_OK)
-        r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, cudaMemPoolAttrReleaseThreshold, &keep));
-    if (r == DS_OK)
-        ds__cuda.threshold[scope->device] = before;
-    return r;
+        r = ds__cuda_pool_share(scope, *out);
+    return r == DS_OK ? ds__cuda_pool_set(scope, *out) : r;
 }
 
 /* Gives the device's pool, which the first call sets up. Inside of a scope. */
@@ -26377,14 +26784,17 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
     return r;
 }
 
-/* Restores the threshold of the device's pool, and frees the memory that it keeps. Inside of a
-   scope. */
+/* Restores the attributes of the device's pool, and frees the memory that it keeps. The access of
+   other devices stays, because the program may rely on it too. Inside of a scope. */
 static void ds__cuda_pool_deinit(const ds__cuda_scope *scope, int device) {
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
     if (!pool)
         return;
     (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
                       (pool, cudaMemPoolAttrReleaseThreshold, &ds__cuda.threshold[device]));
+    for (int i = 0; i < 3; i++)
+        (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
+                          (pool, ds__cuda_reuse[i], &ds__cuda.reuse[device][i]));
     (void)DS__RT_CODE(*scope, cudaMemPoolTrimTo, (pool, 0));
 }
 
@@ -26394,7 +26804,8 @@ static void ds__cuda_pool_deinit(const ds__cuda_scope *scope, int device) {
    CUDA's handles for other processes. The handle is a cudaIpcMemHandle_t in 64 bytes.
 
    Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
-   (ds__cuda_import_result). No work uses the memory when it is closed or freed.
+   (ds__cuda_import_result). Imported memory has at least the bytes that the exporter names. No work
+   uses the memory when it is closed or freed.
    Locks: none.
    Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode. */
 
@@ -26419,11 +26830,26 @@ static ds_result ds__cuda_share_export(int device, void *base, size_t size, unsi
     return r;
 }
 
+/* Checks that opened memory has as many bytes as the other process says. CUDA may tell a larger
+   range, because it opens the whole allocation. Inside of a scope. */
+static ds_result ds__cuda_share_check(const ds__cuda_scope *scope, const void *ptr, size_t size) {
+    unsigned long long base = 0;
+    unsigned long long at = (uintptr_t)ptr;
+    size_t whole = 0;
+    ds_result r;
+    DS__DR(*scope, r, cuMemGetAddressRange, (&base, &whole, at));
+    if (r < 0)
+        return r;
+    DS__REQUIRE(at >= base && at - base <= whole && size <= whole - (at - base),
+                "the imported memory has %llu bytes, but the exporter's registry names %zu",
+                base + whole - at, size);
+    return DS_OK;
+}
+
 static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, size_t size,
                                        void **out) {
     cudaIpcMemHandle_t handle;
     ds__cuda_scope scope;
-    (void)size;
     memcpy(&handle, bytes, sizeof handle);
     ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
@@ -26433,6 +26859,11 @@ static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, s
     cudaError_t code =
         DS__RT_CODE(scope, cudaIpcOpenMemHandle, (out, handle, cudaIpcMemLazyEnablePeerAccess));
     r = ds__cuda_import_result(&scope, code, "cudaIpcOpenMemHandle");
+    if (r == DS_OK) {
+        r = ds__cuda_share_check(&scope, *out, size);
+        if (r < 0)
+            (void)DS__RT_CODE(scope, cudaIpcCloseMemHandle, (*out));
+    }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
     return r;
@@ -26465,19 +26896,6 @@ static void ds__cuda_share_end(int device, void *base, size_t size, int imported
    ds__cuda.lock in turn; it waits under none of them. The other entries take none.
    Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode, so open
    captures do not matter. memory_wait blocks the caller. */
-
-/* Opens a scope for pinned memory on the thread's current device. If that is not a GPU, takes a
-   device that is in use, because a context on another one would take memory. */
-static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
-    ds_device current = ds__thread_device();
-    int device = 0;
-    if (current.type == DS_DEVICE_CUDA)
-        device = current.index;
-    else
-        while (device + 1 < ds__cuda.devices && !atomic_load(&ds__cuda.used[device]))
-            device++;
-    return ds__cuda_scope_begin(scope, device);
-}
 
 static ds_result ds__cuda_host_alloc(size_t size, void **out) {
     ds__cuda_scope scope;
@@ -26561,39 +26979,79 @@ static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
-/* Describes memory that is not in the core's table. */
-static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
-    struct cudaPointerAttributes a;
-    ds__cuda_scope scope;
-    memset(out, 0, sizeof *out);
-    out->device.type = DS_DEVICE_HOST;
-    memset(&a, 0, sizeof a);
-    ds_result r = ds__cuda_enter_any(&scope);
-    if (r < 0)
-        return r;
-    r = DS__RT(scope, cudaPointerGetAttributes, (&a, ptr));
-    ds__cuda_scope_end(&scope);
-    if (r < 0 || a.type == cudaMemoryTypeUnregistered)
-        return r;
-    if (a.type == cudaMemoryTypeHost) {
-        out->kind = DS_MEMORY_PINNED;
+/* The memory behind a pointer, as the driver library describes it. */
+typedef struct ds__cuda_pointee {
+    unsigned type; /* CUmemorytype; 0: no memory of CUDA */
+    unsigned managed;
+    int device;
+} ds__cuda_pointee;
+
+/* Opens a scope in which the thread has some context, and makes none. *out_none 1: no device has a
+   context, so CUDA has no memory in this process; there is no scope then. */
+static ds_result ds__cuda_enter_active(ds__cuda_scope *scope, int *out_none) {
+    void *now = NULL;
+    ds__cuda_anywhere(scope, -1);
+    *out_none = 0;
+    int code = ds__cuda.cuCtxGetCurrent(&now);
+    if (code)
+        return ds__cuda_fail(scope, "cuCtxGetCurrent", code);
+    if (now)
         return DS_OK;
-    }
+    int device = ds__cuda_active_device();
+    *out_none = device < 0;
+    return device < 0 ? DS_OK : ds__cuda_scope_begin(scope, device);
+}
+
+/* Asks the driver library for the memory of a pointer, because cudaPointerGetAttributes would
+   create a context on the current device. Any context will do. Inside of a scope. */
+static ds_result ds__cuda_pointer_ask(const ds__cuda_scope *scope, const void *ptr,
+                                      ds__cuda_pointee *out) {
+    int which[] = { 2 /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */,
+                    8 /* CU_POINTER_ATTRIBUTE_IS_MANAGED */,
+                    9 /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */ };
+    void *values[] = { &out->type, &out->managed, &out->device };
+    ds_result r;
+    memset(out, 0, sizeof *out);
+    DS__DR(*scope, r, cuPointerGetAttributes, (3, which, values, (uintptr_t)ptr));
+    return r;
+}
+
+/* Gives the range of an allocation, if CUDA tells it. Inside of a scope. */
+static void ds__cuda_pointer_range(const ds__cuda_scope *scope, const void *ptr,
+                                   ds_pointer_info *out) {
     unsigned long long base = 0;
     size_t size = 0;
     int code;
-    out->kind = DS_MEMORY_DEVICE;
-    out->device = ds_cuda(a.device);
-    r = ds__cuda_scope_begin(&scope, a.device);
-    if (r < 0)
+    DS__DR_CODE(*scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
+    if (code)
+        return;
+    out->base = (void *)(uintptr_t)base;
+    out->size = size;
+}
+
+/* Describes memory that is not in the core's table. */
+static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
+    ds__cuda_pointee to;
+    ds__cuda_scope scope;
+    int none;
+    memset(out, 0, sizeof *out);
+    out->device.type = DS_DEVICE_HOST;
+    ds_result r = ds__cuda_enter_active(&scope, &none);
+    if (r < 0 || none)
         return r;
-    DS__DR_CODE(scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
-    ds__cuda_scope_end(&scope);
-    if (code == 0) {
-        out->base = (void *)(uintptr_t)base;
-        out->size = size;
+    r = ds__cuda_pointer_ask(&scope, ptr, &to);
+    if (r == DS_OK && to.type) {
+        /* managed memory counts as memory of its device, as in cudaPointerGetAttributes */
+        int on_host = to.type == 1 /* CU_MEMORYTYPE_HOST */ && !to.managed;
+        int known = to.device >= 0 && to.device < ds__cuda.devices;
+        out->kind = on_host || !known ? DS_MEMORY_PINNED : DS_MEMORY_DEVICE;
+        if (out->kind == DS_MEMORY_DEVICE) {
+            out->device = ds_cuda(to.device);
+            ds__cuda_pointer_range(&scope, ptr, out);
+        }
     }
-    return DS_OK;
+    ds__cuda_scope_end(&scope);
+    return r;
 }
 
 /* cuda/driver.h - driver table, drain and stop.
@@ -26698,13 +27156,18 @@ static void ds__cuda_deinit(void) {
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_scope_end(&scope);
     }
-    ds__cuda_anywhere(&scope, -1);
+    /* the memory needs a device with a context, and a device has one if there is memory */
+    if (!ds__cuda.stages)
+        return;
+    if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0)
+        ds__cuda_anywhere(&scope, -1);
     while (ds__cuda.stages) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;
         (void)DS__RT_CODE(scope, cudaFreeHost, (stage->memory));
         ds__host_free(stage);
     }
+    ds__cuda_scope_end(&scope);
 }
 
 /* Accepts all options: none of them is for this driver. */
@@ -40521,24 +40984,21 @@ static ds_result ds__segment_map(ds__arena *a, ds__segment *s, char *at, size_t 
     ds_result r = ds__segment_reserve(a, size);
     if (r < 0)
         return r;
-    size_t done = 0;
-    for (; done < size && r == DS_OK; done += s->page) {
-        r = driver->space_map(index, at + done, s->page);
-        DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
-    }
-    if (r == DS_OK) {
+    int64_t pages = (int64_t)(size / s->page);
+    r = driver->space_map(index, at, size, s->page);
+    int mapped = r == DS_OK;
+    DS__COUNT_CALL(a, driver_allocs, mapped ? pages : 0);
+    if (mapped) {
         ds__mutex_lock(&ds__memory_state.registry);
         if (!ds__address_granules_set(s, at, size, 1))
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         ds__mutex_unlock(&ds__memory_state.registry);
-    } else {
-        done -= s->page;
     }
     if (r == DS_OK)
         return r;
-    for (size_t i = 0; i < done; i += s->page) {
-        DS_IGNORE(driver->space_unmap(index, at + i, s->page));
-        DS__COUNT_CALL(a, driver_frees, 1);
+    if (mapped) {
+        DS_IGNORE(driver->space_unmap(index, at, size));
+        DS__COUNT_CALL(a, driver_frees, pages);
     }
     ds__segment_unreserve(a, size);
     return r;
@@ -40655,11 +41115,11 @@ static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__arena_lock(a);
     int spare = ds__spares_take(a, spares, 2);
     ds__arena_unlock(a);
-    for (; spare && from + done < to && r == DS_OK; done += s->page)
+    if (spare && from < to)
         r = ds__driver_of(a->dev->device)
-                ->space_unmap(a->dev->device.index, s->base + from + done, s->page);
-    if (r < 0)
-        done -= s->page;
+                ->space_unmap(a->dev->device.index, s->base + from, to - from);
+    if (spare && from < to && r == DS_OK)
+        done = to - from;
     DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
 
     ds__arena_lock(a);
@@ -48233,16 +48693,29 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     atomic_store(&g->gone, 1); /* now other threads may free the record */
 }
 
-/* Opens the memory of a segment, whose lease is taken. ds__share.mutex is held. */
+/* Copies the description of an export slot. Another process can write the original at any time, so
+   only a copy can be checked. */
+static void ds__facts_read(const ds__registry *b, uint32_t slot, ds__export_slot_facts *out) {
+    const volatile unsigned char *from = (const volatile void *)&b->page->slot[slot].facts;
+    for (size_t i = 0; i < sizeof *out; i++)
+        ((unsigned char *)out)[i] = from[i];
+}
+
+/* Opens the memory of a segment, whose lease is taken. The driver checks the size, which the other
+   process has written. ds__share.mutex is held. */
 static ds_result ds__guest_open(ds__guest *q) {
-    const ds__export_slot_facts *facts = &q->registry->page->slot[q->slot].facts;
+    ds__export_slot_facts facts;
     void *base = NULL;
-    if (facts->device_type != (uint32_t)q->device.type)
+    ds__facts_read(q->registry, q->slot, &facts);
+    if (facts.device_type != (uint32_t)q->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the memory is not of a %s device and cannot be imported on one",
                         ds__type_name(q->device.type));
-    q->size = (size_t)facts->size;
-    ds_result r = ds__shared_segment_create(q->device, facts->handle, q->size, &base);
+    DS__REQUIRE(facts.size && facts.size <= SIZE_MAX / 2,
+                "the exporter's registry names a segment of %llu bytes",
+                (unsigned long long)facts.size);
+    q->size = (size_t)facts.size;
+    ds_result r = ds__shared_segment_create(q->device, facts.handle, q->size, &base);
     q->base = base;
     return r;
 }
@@ -48311,17 +48784,58 @@ static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const d
     return NULL;
 }
 
+/* Checks that the handle's pointer is inside of the block. */
+static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
+    DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
+                (unsigned long long)p->inner, size);
+    return DS_OK;
+}
+
+/* Checks that a block is inside of its opened segment: another process has written its place. */
+static ds_result ds__block_check(const ds__export_slot_facts *block, const ds__guest *q) {
+    DS__REQUIRE(block->offset <= q->size && block->size <= q->size - block->offset,
+                "the exporter's registry names %llu bytes at offset %llu of a segment of %zu bytes",
+                (unsigned long long)block->size, (unsigned long long)block->offset, q->size);
+    return DS_OK;
+}
+
+/* Opens the segment of a block whose lease is taken, and sets the place of the block. The
+   description of the block is checked: another process has written it. ds__share.mutex is held. */
+static ds_result ds__got_open(ds_device device, const ds__ipc_memory *p, ds__registry *b,
+                              ds__got *g) {
+    ds__export_slot_facts facts;
+    ds__facts_read(b, p->slot, &facts);
+    ds_result r = ds__inner_check(p, (size_t)facts.size);
+    if (r < 0)
+        return r;
+    DS__REQUIRE(facts.segment < DS__EXPORT_SLOTS,
+                "the exporter's registry names segment %u; at most %d are allowed", facts.segment,
+                DS__EXPORT_SLOTS - 1);
+    r = ds__guest_of(device, &facts, b, &g->guest);
+    if (r < 0)
+        return r;
+    r = ds__block_check(&facts, g->guest);
+    if (r == DS_OK)
+        g->guest->blocks++;
+    if (!g->guest->blocks)
+        ds__guest_end(g->guest);
+    if (r < 0)
+        return r;
+    g->ptr = g->guest->base + facts.offset;
+    g->size = (size_t)facts.size;
+    return DS_OK;
+}
+
 /* Makes a record of an import: takes the lease of the block, and opens its segment. ds__share.mutex
    is held. */
 static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__registry *b,
                                 ds__got **out) {
-    const ds__export_slot_facts *facts = &b->page->slot[p->slot].facts;
     ds__got *g = ds__host_alloc(sizeof *g);
     if (!g)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     ds_result r = ds__lease_ref(b, p->slot, p->generation, &g->lease);
     if (r == DS_OK) {
-        r = ds__guest_of(device, facts, b, &g->guest);
+        r = ds__got_open(device, p, b, g);
         if (r < 0)
             ds__lease_unref(b, p->slot, g->lease);
     }
@@ -48329,9 +48843,6 @@ static ds_result ds__got_create(ds_device device, const ds__ipc_memory *p, ds__r
         ds__host_free(g);
         return r;
     }
-    g->guest->blocks++;
-    g->ptr = g->guest->base + facts->offset;
-    g->size = (size_t)facts->size;
     g->slot = p->slot;
     g->generation = p->generation;
     g->open = 1;

@@ -159,7 +159,8 @@ static ds_result ds__got_open(ds_device device, const ds__ipc_memory *p, ds__reg
     if (r < 0)
         return r;
     r = ds__block_check(&facts, g->guest);
-    g->guest->blocks += r == DS_OK;
+    if (r == DS_OK)
+        g->guest->blocks++;
     if (!g->guest->blocks)
         ds__guest_end(g->guest);
     if (r < 0)

@@ -147,9 +147,9 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
     return r;
 }
 
-/* Finds the limit of the dynamic shared memory of a function that is linked into the program. cudart
-   knows only the functions that nvcc has registered with this cudart: a program may contain several,
-   such as a static and a shared one. */
+/* Finds the limit of the dynamic shared memory of a function that is linked into the program. A
+   cudart knows only the functions that nvcc has registered with it, and a program may contain
+   several, such as a static and a shared one. */
 static ds_result ds__cuda_linked_shared(const ds__cuda_scope *scope, const ds__kernel *k,
                                         int *out) {
     struct cudaFuncAttributes a;

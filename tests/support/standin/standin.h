@@ -94,9 +94,9 @@ void standin_register_function(const void *function, const char *ptx_text, const
 void standin_virtual_memory(int device, int on);
 void standin_memory_pools(int device, int on);
 
-/* gpuDirectRDMACapable memory: 0: the devices have none, 1: they have (the default); 2: they say so,
-   but cuMemCreate refuses the flag; 3: they say so, but cuMemSetAccess fails for such memory, as on
-   WSL2 (pytorch#192330). */
+/* gpuDirectRDMACapable memory: 0: the devices have none, 1: they have (the default); 2: they say
+   so, but cuMemCreate refuses the flag; 3: they say so, but cuMemSetAccess fails for such memory,
+   as on WSL2 (pytorch#192330). */
 void standin_rdma(int how);
 
 /* Mappings of memory that is gpuDirectRDMACapable. */
