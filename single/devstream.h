@@ -10596,22 +10596,26 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
-/* Adds a mapping. Refuses one that overlaps a known mapping. */
-DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
+/* Adds mappings of `page` bytes each, all or none. Refuses those that overlap a known mapping. */
+DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size, size_t page) {
     uintptr_t at = (uintptr_t)ptr;
+    size_t count = size / page;
     ds_result r = DS_OK;
     ds__spinlock_lock(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
     if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    else if (!ds__array_reserve(&ds__g.mappings, sizeof *ds__g.mappings, ds__g.mapping_count, 1,
+    else if (!ds__array_reserve(&ds__g.mappings, sizeof *ds__g.mappings, ds__g.mapping_count, count,
                                 &ds__g.mapping_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
-        memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
-                (ds__g.mapping_count++ - i) * sizeof *ds__g.mappings);
-        ds__g.mappings[i].at = at;
-        ds__g.mappings[i].size = size;
+        ds__mapping *first = ds__g.mappings + i;
+        memmove(first + count, first, (ds__g.mapping_count - i) * sizeof *first);
+        ds__g.mapping_count += count;
+        for (size_t k = 0; k < count; k++) {
+            first[k].at = at + k * page;
+            first[k].size = page;
+        }
     }
     ds__spinlock_unlock(&ds__g.mapping_lock);
     if (r == DS_ERR_INVALID_VALUE)
@@ -10634,27 +10638,20 @@ DS__SEAM static int ds__mapping_remove(uintptr_t at, uintptr_t end, ds__mapping 
     return found;
 }
 
-/* Adds a run of mappings of `page` bytes, all or none. */
-static ds_result ds__mapping_add_run(void *ptr, size_t size, size_t page) {
+/* Removes all mappings that begin in the range. */
+static void ds__mapping_remove_all(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
-    ds_result r = DS_OK;
-    size_t done = 0;
-    for (; done < size && r == DS_OK; done += page)
-        r = ds__mapping_add((void *)(at + done), size - done < page ? size - done : page);
-    if (r == DS_OK)
-        return r;
-    ds__mapping m;
-    for (done -= page; done > 0; done -= page)
-        (void)ds__mapping_remove(at + done - page, at + done, &m);
-    return r;
-}
-
-/* Removes a run of mappings. */
-static void ds__mapping_remove_run(void *ptr, size_t size) {
-    uintptr_t at = (uintptr_t)ptr;
-    ds__mapping m;
-    while (ds__mapping_remove(at, at + size, &m)) {
-    }
+    ds__spinlock_lock(&ds__g.mapping_lock);
+    size_t first = ds__mapping_after(at);
+    size_t end = first;
+    while (end < ds__g.mapping_count && ds__g.mappings[end].at < at + size)
+        end++;
+    memmove(ds__g.mappings + first, ds__g.mappings + end,
+            (ds__g.mapping_count - end) * sizeof *ds__g.mappings);
+    ds__g.mapping_count -= end - first;
+    if (end > first)
+        atomic_store_explicit(&ds__g.mapping_taken, 1, memory_order_relaxed);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
 }
 
 /* Returns 1 if all of the range is mapped. */
@@ -18105,24 +18102,26 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size, size_t pag
         size % page)
         return ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes at %p are not whole pages of %zu bytes",
                         size, at, DS__CPU_SPACE_PAGE);
-    ds_result r = ds__mapping_add_run(at, size, page);
+    ds_result r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
-    r = ds__cpu_memory_count(device, size);
-    if (r == DS_OK && !ds__os_commit(at, size)) {
-        ds__os_decommit(at, size); /* a part may be committed */
-        r = ds__cpu_short(device, size);
+    r = ds__mapping_add(at, size, page);
+    if (r < 0) {
+        atomic_fetch_sub(&ds__cpu.device[device].used, size);
+        return r;
     }
-    if (r < 0)
-        ds__mapping_remove_run(at, size);
-    return r;
+    if (ds__os_commit(at, size))
+        return DS_OK;
+    ds__os_decommit(at, size); /* a part may be committed */
+    ds__mapping_remove_all(at, size);
+    return ds__cpu_short(device, size);
 }
 
 static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
     ds_result r = ds__mapping_check(at, size);
     if (r < 0)
         return r;
-    ds__mapping_remove_run(at, size);
+    ds__mapping_remove_all(at, size);
     ds__os_decommit(at, size);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return DS_OK;
@@ -26346,7 +26345,7 @@ __attribute__((cold, noinline)) static void ds__cuda_stay_alone(const ds__cuda_s
         return;
     ds__log_warn("%s on cuda:%d returned %d (%s) for %zu devices; other devices have no access to "
                  "its mapped memory and its pool, and copies are staged",
-                 call, scope->device, code, cudaGetErrorName((cudaError_t)code), count);
+                 call, scope->device, code, DS__CUDART(cudaGetErrorName)((cudaError_t)code), count);
 }
 
 /* Returns 1 if memory is mapped so that NICs can access it (GPUDirect RDMA), which the device must
@@ -26559,7 +26558,7 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size, size_t pa
     if (!page || !size || size % page)
         return ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes are not whole pages of %zu bytes", size,
                         page);
-    ds_result r = ds__mapping_add_run(at, size, page);
+    ds_result r = ds__mapping_add(at, size, page);
     if (r < 0)
         return r;
     r = ds__cuda_scope_begin(&scope, device);
@@ -26573,7 +26572,7 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size, size_t pa
         ds__cuda_scope_end(&scope);
     }
     if (r < 0)
-        ds__mapping_remove_run(at, size);
+        ds__mapping_remove_all(at, size);
     return r;
 }
 

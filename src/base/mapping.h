@@ -31,22 +31,26 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
-/* Adds a mapping. Refuses one that overlaps a known mapping. */
-DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
+/* Adds mappings of `page` bytes each, all or none. Refuses those that overlap a known mapping. */
+DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size, size_t page) {
     uintptr_t at = (uintptr_t)ptr;
+    size_t count = size / page;
     ds_result r = DS_OK;
     ds__spinlock_lock(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
     if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    else if (!ds__array_reserve(&ds__g.mappings, sizeof *ds__g.mappings, ds__g.mapping_count, 1,
+    else if (!ds__array_reserve(&ds__g.mappings, sizeof *ds__g.mappings, ds__g.mapping_count, count,
                                 &ds__g.mapping_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
-        memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
-                (ds__g.mapping_count++ - i) * sizeof *ds__g.mappings);
-        ds__g.mappings[i].at = at;
-        ds__g.mappings[i].size = size;
+        ds__mapping *first = ds__g.mappings + i;
+        memmove(first + count, first, (ds__g.mapping_count - i) * sizeof *first);
+        ds__g.mapping_count += count;
+        for (size_t k = 0; k < count; k++) {
+            first[k].at = at + k * page;
+            first[k].size = page;
+        }
     }
     ds__spinlock_unlock(&ds__g.mapping_lock);
     if (r == DS_ERR_INVALID_VALUE)
@@ -69,27 +73,20 @@ DS__SEAM static int ds__mapping_remove(uintptr_t at, uintptr_t end, ds__mapping 
     return found;
 }
 
-/* Adds a run of mappings of `page` bytes, all or none. */
-static ds_result ds__mapping_add_run(void *ptr, size_t size, size_t page) {
+/* Removes all mappings that begin in the range. */
+static void ds__mapping_remove_all(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
-    ds_result r = DS_OK;
-    size_t done = 0;
-    for (; done < size && r == DS_OK; done += page)
-        r = ds__mapping_add((void *)(at + done), size - done < page ? size - done : page);
-    if (r == DS_OK)
-        return r;
-    ds__mapping m;
-    for (done -= page; done > 0; done -= page)
-        (void)ds__mapping_remove(at + done - page, at + done, &m);
-    return r;
-}
-
-/* Removes a run of mappings. */
-static void ds__mapping_remove_run(void *ptr, size_t size) {
-    uintptr_t at = (uintptr_t)ptr;
-    ds__mapping m;
-    while (ds__mapping_remove(at, at + size, &m)) {
-    }
+    ds__spinlock_lock(&ds__g.mapping_lock);
+    size_t first = ds__mapping_after(at);
+    size_t end = first;
+    while (end < ds__g.mapping_count && ds__g.mappings[end].at < at + size)
+        end++;
+    memmove(ds__g.mappings + first, ds__g.mappings + end,
+            (ds__g.mapping_count - end) * sizeof *ds__g.mappings);
+    ds__g.mapping_count -= end - first;
+    if (end > first)
+        atomic_store_explicit(&ds__g.mapping_taken, 1, memory_order_relaxed);
+    ds__spinlock_unlock(&ds__g.mapping_lock);
 }
 
 /* Returns 1 if all of the range is mapped. */

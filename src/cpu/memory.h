@@ -210,24 +210,26 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size, size_t pag
         size % page)
         return ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes at %p are not whole pages of %zu bytes",
                         size, at, DS__CPU_SPACE_PAGE);
-    ds_result r = ds__mapping_add_run(at, size, page);
+    ds_result r = ds__cpu_memory_count(device, size);
     if (r < 0)
         return r;
-    r = ds__cpu_memory_count(device, size);
-    if (r == DS_OK && !ds__os_commit(at, size)) {
-        ds__os_decommit(at, size); /* a part may be committed */
-        r = ds__cpu_short(device, size);
+    r = ds__mapping_add(at, size, page);
+    if (r < 0) {
+        atomic_fetch_sub(&ds__cpu.device[device].used, size);
+        return r;
     }
-    if (r < 0)
-        ds__mapping_remove_run(at, size);
-    return r;
+    if (ds__os_commit(at, size))
+        return DS_OK;
+    ds__os_decommit(at, size); /* a part may be committed */
+    ds__mapping_remove_all(at, size);
+    return ds__cpu_short(device, size);
 }
 
 static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
     ds_result r = ds__mapping_check(at, size);
     if (r < 0)
         return r;
-    ds__mapping_remove_run(at, size);
+    ds__mapping_remove_all(at, size);
     ds__os_decommit(at, size);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return DS_OK;

@@ -93,7 +93,7 @@ __attribute__((cold, noinline)) static void ds__cuda_stay_alone(const ds__cuda_s
         return;
     ds__log_warn("%s on cuda:%d returned %d (%s) for %zu devices; other devices have no access to "
                  "its mapped memory and its pool, and copies are staged",
-                 call, scope->device, code, cudaGetErrorName((cudaError_t)code), count);
+                 call, scope->device, code, DS__CUDART(cudaGetErrorName)((cudaError_t)code), count);
 }
 
 /* Returns 1 if memory is mapped so that NICs can access it (GPUDirect RDMA), which the device must

@@ -189,7 +189,7 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size, size_t pa
     if (!page || !size || size % page)
         return ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes are not whole pages of %zu bytes", size,
                         page);
-    ds_result r = ds__mapping_add_run(at, size, page);
+    ds_result r = ds__mapping_add(at, size, page);
     if (r < 0)
         return r;
     r = ds__cuda_scope_begin(&scope, device);
@@ -203,7 +203,7 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size, size_t pa
         ds__cuda_scope_end(&scope);
     }
     if (r < 0)
-        ds__mapping_remove_run(at, size);
+        ds__mapping_remove_all(at, size);
     return r;
 }
 

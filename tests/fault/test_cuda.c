@@ -231,7 +231,6 @@ static void close_world(world *w) {
     X(ds_copy(w->d, w->pin, N, w->s), "cudaMemcpyAsync:H2D") \
     X(ds_copy(w->pin, w->d, N, w->s), "cudaMemcpyAsync:D2H") \
     X(ds_copy(w->d2, w->d, N, w->s), "cudaMemcpyAsync:D2D") \
-    X(ds_copy(w->d, w->page, N, w->s), "cudaMemcpyAsync:Default") \
     X(ds_copy(w->far, w->d, N, w->s), "cuPointerGetAttributes cudaMemcpyAsync:Default") \
     X(ds_copy(w->pin2, w->pin, N, w->s), "cudaStreamIsCapturing cudaLaunchHostFunc") \
     X(ds_copy_2d(w->d2, 64, w->d, 64, 32, 10, w->s), "cudaMemcpy2DAsync:D2D") \

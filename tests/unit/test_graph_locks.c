@@ -6,7 +6,7 @@
 
 static ds__driver layer;
 static ds_graph child;
-static ds__spinlock *lock; /* of the graph or executable that is changed */
+static ds__mutex *lock; /* of the graph or executable that is changed */
 static int ended;
 static int locked;
 
@@ -38,7 +38,10 @@ static ds_result refuse_exec_set(void *exec, uint32_t index, const ds__node *fre
 static void end_object(void *user) {
     (void)user;
     ended++;
-    locked += lock->taken != 0;
+    if (pthread_mutex_trylock(lock) == 0)
+        pthread_mutex_unlock(lock);
+    else
+        locked++;
 }
 
 static void make_child(void) {
