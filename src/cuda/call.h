@@ -2,10 +2,10 @@
 
    Wraps the calls into CUDA. ds__cuda_scope_begin opens a scope with a current device,
    ds__cuda_scope_end closes it, ds__cuda_on opens one for a stream, and ds__cuda_enter_any one on a
-   device that has a context. DS__RT calls a function of
-   cudart, DS__DR an entry point of the driver library; both report the error of a failed call.
-   DS__RT_CODE and DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change
-   the thread's capture mode around calls that an open capture could forbid.
+   device that has a context. DS__RT calls a function of cudart, DS__DR an entry point of the driver
+   library; both report the error of a failed call.
+   DS__RT_CODE and DS__DR_CODE give the code instead. ds__cuda_relax changes the
+   thread's capture mode around calls that an open capture could forbid.
 
    Invariants: A successful ds__cuda_scope_begin needs one ds__cuda_scope_end; a failed one needs
    none. ds__cuda_scope_end makes the former context current again. An error that was pending in the
@@ -153,9 +153,12 @@ static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t 
 #define DS__RT_CODE(scope, function, arguments) \
     ds__cuda_clear(&(scope), DS__CUDART(function) arguments)
 
-/* Relaxes the thread's capture mode around calls of devstream's own that an open capture of any
-   thread could forbid or be invalidated by: module loading, pinned buffers, peer access. Returns 1
-   if the mode was changed; *mode is the former one. Inside of a scope. */
+/* Relaxes the thread's capture mode around calls that an open capture of any thread could forbid or
+   be invalidated by: queries, module loading, pinned buffers, peer access. Captures that other
+   libraries have begun are not known, so this is done without one, too: PyTorch captures in global
+   mode, and does the same around its queries (pytorch#104487, #104555). A query of a stream that
+   captures is refused in every mode. Returns 1 if the mode was changed; *mode is the former one.
+   Inside of a scope. */
 static int ds__cuda_relax(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
     *mode = cudaStreamCaptureModeRelaxed;
     return DS__RT_CODE(*scope, cudaThreadExchangeStreamCaptureMode, (mode)) == cudaSuccess;
@@ -167,20 +170,6 @@ static void ds__cuda_unrelax(const ds__cuda_scope *scope, int relaxed,
     cudaError_t code = relaxed ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
         code = DS__RT_CODE(*scope, cudaThreadExchangeStreamCaptureMode, (&mode));
-}
-
-/* Relaxes the capture mode around a query, if a capture of devstream is open. CUDA counts queries
-   among the calls that an open capture forbids, although they do not touch the capture (PyTorch,
-   pull requests 104487 and 104555). A query of a stream that captures is refused in every mode. */
-static inline int ds__cuda_query_begin(const ds__cuda_scope *scope,
-                                       enum cudaStreamCaptureMode *mode) {
-    return DS__UNLIKELY(ds__captures_open()) ? ds__cuda_relax(scope, mode) : 0;
-}
-
-static inline void ds__cuda_query_end(const ds__cuda_scope *scope, int relaxed,
-                                      enum cudaStreamCaptureMode mode) {
-    if (DS__UNLIKELY(relaxed))
-        ds__cuda_unrelax(scope, relaxed, mode);
 }
 
 /* Gives the thread the context of its current device, which is that of the scope. The functions of

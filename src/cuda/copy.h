@@ -72,13 +72,13 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
 /* Returns 1 if the stream has no pending work. */
 static int ds__cuda_is_idle(const ds__cuda_stream *s) {
     ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     int code;
     if (ds__cuda_on(&scope, s) < 0)
         return 0;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
     return code == 0;
 }

@@ -11,8 +11,8 @@
    Locks: none of the driver. The core holds the event's own lock (`bind`) around
    ds__cuda_event_create, so cudaEventCreateWithFlags runs under a spinlock. No lock is needed for a
    wait.
-   Threads: any; all entries except destroy may run concurrently on one event. If a capture is open,
-   queries and elapsed times run in relaxed capture mode. A wait with a time limit polls
+   Threads: any; all entries except destroy may run concurrently on one event. Queries and
+   elapsed times run in relaxed capture mode. A wait with a time limit polls
    (ds__cuda_poll). */
 #ifndef DS__CUDA_EVENT_H
 #define DS__CUDA_EVENT_H
@@ -72,15 +72,15 @@ static void ds__cuda_event_destroy(void *event) {
 static ds_result ds__cuda_event_query(void *event) {
     const ds__cuda_event *e = event;
     ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     int code;
     ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuEventQuery");
     ds__cuda_scope_end(&scope);
     return r;
@@ -104,7 +104,7 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     const ds__cuda_event *a = start;
     const ds__cuda_event *b = end;
     ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     float ms = 0;
     ds_result r = ds__cuda_scope_begin(&scope, a->device);
     if (r < 0)
@@ -112,9 +112,9 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
     if (!scope.capture)
         scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    int relaxed = ds__cuda_relax(&scope, &mode);
     cudaError_t code = DS__RT_CODE(scope, cudaEventElapsedTime, (&ms, a->event, b->event));
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     /* "not ready": an event was recorded again in this moment */
     r = code == cudaErrorNotReady ? DS_NOT_READY
                                   : ds__cuda_check(&scope, code, "cudaEventElapsedTime");

@@ -169,14 +169,14 @@ static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
    work (ds__cuda_wait_streams_of). A stream that captures cannot be queried, and is left out. */
 static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     int busy;
     cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
     if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
         return;
-    int relaxed = ds__cuda_query_begin(scope, &mode);
+    int relaxed = ds__cuda_relax(scope, &mode);
     DS__DR_CODE(*scope, busy, cuStreamQuery, (s->handle));
-    ds__cuda_query_end(scope, relaxed, mode);
+    ds__cuda_unrelax(scope, relaxed, mode);
     cudaStream_t ended = busy == DS__CUDA_NOT_READY ? ds__cuda_ended_stream(scope) : NULL;
     if (!ended)
         return;

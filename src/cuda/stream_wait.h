@@ -11,7 +11,7 @@
    Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
    cudaEventCreateWithFlags and cudaEventRecord, ds__cuda_mark_busy inside of the capture lock.
    Waits and error reports come after their release.
-   Threads: any. If a capture is open, queries run in relaxed capture mode. */
+   Threads: any. Queries run in relaxed capture mode. */
 #ifndef DS__CUDA_STREAM_WAIT_H
 #define DS__CUDA_STREAM_WAIT_H
 
@@ -29,19 +29,19 @@ static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream 
 
 static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     int code;
     ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     ds__mutex_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
         if (ds__cuda_with_legacy(s, legacy))
             DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__mutex_unlock(&ds__cuda.lock);
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_scope_end(&scope);
     return r;
@@ -188,13 +188,13 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     /* first the legacy stream: beside a capture of a blocking stream its query is refused, while a
        query of that stream would also invalidate the capture */
     int code;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     r = code == 0 || code == DS__CUDA_NOT_READY
             ? ds__cuda_mark_busy(&scope, legacy, &events, &count)
             : ds__cuda_fail(&scope, "cuStreamQuery", code);
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     if (r == DS_OK)
         r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
     r = ds__cuda_await_marks(&scope, r, events, count);
@@ -205,16 +205,16 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
 static ds_result ds__cuda_stream_query(void *stream) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     int code;
     if (s->kind == DS__STREAM_LEGACY)
         return ds__cuda_legacy_query(s);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_scope_end(&scope);
     return r;
