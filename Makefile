@@ -387,7 +387,7 @@ $(B)/unit/test_nvtx: | $(B)/nvtx.so
 
 $(B)/cuda/devstream.o: src/devstream.c $(B)/flags
 	@mkdir -p $(@D)
-	$(COMPILE) -std=c11 -DDS__COUNT_SPINLOCKS $(CUDA_FLAGS) -c $< -o $@
+	$(COMPILE) -std=c11 -DDS__COUNT_LOCKS $(CUDA_FLAGS) -c $< -o $@
 
 # Without CUDA's headers: cudart is found and loaded at run time.
 $(B)/dlopen/devstream.o: src/devstream.c $(B)/flags

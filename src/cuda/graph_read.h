@@ -31,21 +31,23 @@ static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32
     return UINT32_MAX;
 }
 
-/* Gives the native nodes on which a node depends. The caller frees *out, also after a failure. */
+/* Gives the native nodes on which a node depends. The caller frees *out, also after a failure. The
+   nodes are not counted first: edges that other libraries have captured may have data, and then
+   CUDA may refuse a query without room for it (pytorch#168305). */
 static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                     cudaGraphNode_t **out, size_t *count) {
-    *count = 0;
-    *out = NULL;
-    ds_result r = ds__cuda_check(scope, ds__cudart_dependencies(node, NULL, NULL, count),
-                                 "cudaGraphNodeGetDependencies");
-    if (r < 0 || !*count)
-        return r;
-    /* edges that other libraries captured may have data */
-    *out = ds__host_alloc(*count * (sizeof(cudaGraphNode_t) + DS__CUDART_EDGE));
-    if (!*out)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
-    return ds__cuda_check(scope, ds__cudart_dependencies(node, *out, *out + *count, count),
-                          "cudaGraphNodeGetDependencies");
+    size_t room = 8;
+    for (;; room *= 8) {
+        *count = room;
+        *out = ds__host_alloc(room * (sizeof(cudaGraphNode_t) + DS__CUDART_EDGE));
+        if (!*out)
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", room);
+        ds_result r = ds__cuda_check(scope, ds__cudart_dependencies(node, *out, *out + room, count),
+                                     "cudaGraphNodeGetDependencies");
+        if (r < 0 || *count < room)
+            return r;
+        ds__host_free(*out);
+    }
 }
 
 /* Reads the dependencies of a node into the shadow graph. */

@@ -171,8 +171,8 @@ static cudaError_t ds__cudart_connect(cudaGraph_t graph, const cudaGraphNode_t *
 
 enum { DS__CUDART_EDGE = 8 }; /* bytes of the data of an edge */
 
-/* Gives the number of nodes on which a node depends, and if `out` is not NULL the nodes. `edges`
-   has DS__CUDART_EDGE bytes for each of them, or is NULL if `out` is. */
+/* Gives the nodes on which a node depends, at most *count, and their number. `edges` has room for
+   DS__CUDART_EDGE bytes for each of them. */
 static cudaError_t ds__cudart_dependencies(cudaGraphNode_t node, cudaGraphNode_t *out, void *edges,
                                            size_t *count) {
 #if DS__CUDART_LOADED

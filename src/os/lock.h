@@ -19,24 +19,25 @@ typedef struct ds__spinlock {
     _Atomic uint32_t taken;
 } ds__spinlock;
 
-/* For a build of the tests, which checks that no spin lock is held across a call of cudart: counts
-   those that the thread holds. */
-#ifdef DS__COUNT_SPINLOCKS
-static _Thread_local int ds__spinlocks;
-extern int ds__spinlocks_held(void);
+/* For a build of the tests: counts the spin locks (kind 0) and the mutexes (kind 1) that the thread
+   holds. No spin lock is held across a call of cudart, and no lock while a destructor of the user
+   runs. */
+#ifdef DS__COUNT_LOCKS
+static _Thread_local int ds__locks[2];
+extern int ds__locks_held(int kind);
 
-extern int ds__spinlocks_held(void) {
-    return ds__spinlocks;
+extern int ds__locks_held(int kind) {
+    return ds__locks[kind];
 }
 
-#define DS__COUNT_SPINLOCK(change) (ds__spinlocks += (change))
+#define DS__COUNT_LOCK(kind, change) (ds__locks[kind] += (change))
 #else
-#define DS__COUNT_SPINLOCK(change) ((void)0)
+#define DS__COUNT_LOCK(kind, change) ((void)0)
 #endif
 
 static inline int ds__spinlock_try(ds__spinlock *lock) {
     int taken = atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
-    DS__COUNT_SPINLOCK(taken);
+    DS__COUNT_LOCK(0, taken);
     return taken;
 }
 
@@ -58,7 +59,7 @@ static inline void ds__spinlock_lock(ds__spinlock *lock) {
 }
 
 static inline void ds__spinlock_unlock(ds__spinlock *lock) {
-    DS__COUNT_SPINLOCK(-1);
+    DS__COUNT_LOCK(0, -1);
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 

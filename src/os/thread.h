@@ -12,6 +12,7 @@
 #define DS__OS_THREAD_H
 
 #include "linux.h"
+#include "lock.h"
 
 #include <pthread.h>
 
@@ -29,15 +30,19 @@ DS__SEAM static void ds__mutex_init(ds__mutex *m) {
 
 static inline void ds__mutex_lock(ds__mutex *m) {
     pthread_mutex_lock(m);
+    DS__COUNT_LOCK(1, 1);
 }
 
 static inline void ds__mutex_unlock(ds__mutex *m) {
+    DS__COUNT_LOCK(1, -1);
     pthread_mutex_unlock(m);
 }
 
 /* Returns 1 if the caller has the mutex now, 0 if another thread has it. */
 static inline int ds__mutex_trylock(ds__mutex *m) {
-    return pthread_mutex_trylock(m) == 0;
+    int taken = pthread_mutex_trylock(m) == 0;
+    DS__COUNT_LOCK(1, taken);
+    return taken;
 }
 
 DS__SEAM static void ds__mutex_destroy(ds__mutex *m) {

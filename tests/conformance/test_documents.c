@@ -3,6 +3,7 @@
    first: without the wait the test would see it. The names in a test's lines are those of the
    document; where it says device='cuda' or 'custom_cpu' the devices under test stand. */
 #include "comm.h"
+#include "locks.h"
 #include "devstream_rng.h"
 
 static ds_device device_named(const char *cpu_name, const char *cuda_name) {
@@ -191,6 +192,7 @@ static void test_cupy_captures_a_graph_and_launches_it_on_any_stream(void **stat
 }
 
 static void release_payload(void *user) {
+    expect_no_lock();
     payload_destroy(user);
 }
 

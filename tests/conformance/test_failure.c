@@ -1,6 +1,7 @@
 /* Failures: sticky for their device, reported with their first cause, and nothing hangs or
    leaks. */
 #include "harness.h"
+#include "locks.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -524,6 +525,7 @@ static int add_kernel(size_t first, size_t count, const void *args) {
 }
 
 static void add_one(void *user) {
+    expect_no_lock();
     ++*(uint64_t *)user;
 }
 
@@ -536,6 +538,7 @@ static void add_two(ds_stream stream, ds_result status, void *user) {
 static _Atomic int payloads_made, payloads_gone;
 
 static void payload_gone(void *user) {
+    expect_no_lock();
     (void)user;
     payloads_gone++;
 }

@@ -8,6 +8,7 @@
    exchanged, a changed graph taken over. A difference prints the seed; DS_RANDOM_FIRST and
    DS_RANDOM_SEEDS choose others. */
 #include "harness.h"
+#include "locks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,7 @@ static int mix_items(size_t first, size_t count, const void *args) {
 }
 
 static void mix_host(void *user) {
+    expect_no_lock();
     const mix_args *a = user;
     mix(a->h, a->n, 0, WORDS);
 }
@@ -649,6 +651,7 @@ typedef struct stamp_args {
 } stamp_args;
 
 static void stamp_host(void *user) {
+    expect_no_lock();
     stamp *s = user;
     s->runs++;
     s->at = ++*s->clock;

@@ -1,5 +1,6 @@
 /* Graphs: built by hand and captured, launched, changed, copied, drawn, and taken apart. */
 #include "harness.h"
+#include "locks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -2856,11 +2857,13 @@ static _Atomic int payloads_made, payloads_gone;
 static int silent, wrong_result;
 
 static void payload_gone(void *user) {
+    expect_no_lock();
     (void)user;
     payloads_gone++;
 }
 
 static void add_one(void *user) {
+    expect_no_lock();
     ++*(uint64_t *)user;
 }
 

@@ -1,5 +1,6 @@
 /* Host functions, callbacks and the destructors of their payloads. */
 #include "harness.h"
+#include "locks.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ typedef struct ticket {
 } ticket;
 
 static void take_number(void *user) {
+    expect_no_lock();
     ticket *t = user;
     t->o->seen[t->o->next++] = t->number;
 }
@@ -335,6 +337,7 @@ typedef struct attempt {
     } while (0)
 
 static void nothing(void *user) {
+    expect_no_lock();
     (void)user;
 }
 

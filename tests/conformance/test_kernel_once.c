@@ -1,5 +1,6 @@
 /* Kernels that are written once: results of both forms, launches, and refused launches. */
 #include "harness.h"
+#include "locks.h"
 #include "kernels/once.kernels.h"
 #include "kernels/wrong.kernels.h"
 
@@ -24,6 +25,7 @@ static void *words_new(size_t bytes) {
 }
 
 static void words_free(void *p) {
+    expect_no_lock();
     ok(ds_pinned_free(p));
 }
 

@@ -9,6 +9,7 @@
    DS_RANDOM_SEEDS: how many seeds (30); DS_RANDOM_FIRST: the first (1), to run a failing one
    again. */
 #include "harness.h"
+#include "locks.h"
 #include "random_program.h"
 
 #include <pthread.h>
@@ -61,6 +62,7 @@ typedef struct mix_payload {
 } mix_payload;
 
 static void mix_host(void *user) {
+    expect_no_lock();
     mix_payload *p = user;
     mix(p->h, 0, p->words, p->n);
 }
@@ -72,6 +74,7 @@ static void mix_callback(ds_stream stream, ds_result status, void *user) {
 }
 
 static void mix_drop(void *user) {
+    expect_no_lock();
     mix_payload *p = user;
     _Atomic int *alive = p->alive;
     free(p);

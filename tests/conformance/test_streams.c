@@ -1,6 +1,7 @@
 /* Streams: creation, ownership, query and synchronize, the legacy and per-thread streams,
    streams of other libraries. */
 #include "harness.h"
+#include "locks.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -1385,6 +1386,7 @@ static void test_the_default_stream_is_the_legacy_one_unless_opted_out(void **st
 static _Atomic int releases;
 
 static void release(void *user) {
+    expect_no_lock();
     (void)user;
     releases++;
 }

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 #include "devstream_alloc.h"
+#include "locks.h"
 #include "devstream_comm.h"
 #include "kernels_ptx.h"
 #include "standin/standin.h"
@@ -112,10 +113,12 @@ typedef struct world {
 } world;
 
 static void nothing(void *user) {
+    expect_no_lock();
     (void)user;
 }
 
 static void nothing_called(ds_stream s, ds_result r, void *user) {
+    expect_no_lock();
     (void)s;
     (void)r;
     (void)user;
@@ -2325,8 +2328,23 @@ static void bank_free(void *ptr, void *user) {
 static _Atomic int payloads_made, payloads_gone;
 
 static void payload_gone(void *user) {
+    expect_no_lock();
     (void)user;
     payloads_gone++;
+}
+
+/* CUDA may run destructors in the call that destroys the graph. */
+static void test_a_capture_that_shutdown_ends_is_freed_without_a_lock(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        ds_stream s;
+        payloads_gone = 0;
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(k) }, &s));
+        ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+        ok(ds_stream_launch_host_func(s, nothing, NULL, payload_gone));
+        ok(ds_shutdown());
+        assert_int_equal(payloads_gone, 1);
+    }
 }
 
 static void add_one(void *user) {
@@ -3362,6 +3380,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_foreign_captured_work_stands_in_its_place_in_the_graph, setup),
         cmocka_unit_test_setup(test_loading_in_a_capture_keeps_the_threads_mode, setup),
         cmocka_unit_test_setup(test_queries_leave_the_captures_of_others_alone, setup),
+        cmocka_unit_test_setup(test_a_capture_that_shutdown_ends_is_freed_without_a_lock, setup),
         cmocka_unit_test_setup(test_host_memory_is_freed_in_a_capture_when_streams_passed, setup),
         cmocka_unit_test_setup(test_device_memory_is_freed_in_a_capture_after_its_work, setup),
         cmocka_unit_test_setup(test_a_launch_that_takes_several_is_captured_but_not_known, setup),

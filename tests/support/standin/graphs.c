@@ -283,7 +283,12 @@ node *si_node_event(graph *g, const nodes *deps, cudaEvent_t handle, int wait, i
 static object *over, **last_over = &over; /* to be destroyed */
 static int destroying;                    /* the thread that does it is there */
 
-/* "executed by a shared internal thread" */
+/* Destructors run in a thread of CUDA ("executed by a shared internal thread"), or in the thread
+   whose call has ended the last reference (cuda-python#2042): here in turn. */
+static _Thread_local int in_destroying_call;
+static _Thread_local object *own_over; /* to be destroyed when the call returns */
+static unsigned long long objects_over;
+
 static void *destroy_objects(void *unused) {
     lock();
     while (over) {
@@ -308,6 +313,11 @@ static void release_object(object *o, size_t refs) {
         return;
     si_drop_handle("a user object that is over", H_OBJECT, o->handle);
     live_objects--;
+    if (in_destroying_call && objects_over++ % 2) {
+        o->next = own_over;
+        own_over = o;
+        return;
+    }
     o->next = NULL;
     *last_over = o;
     last_over = &o->next;
@@ -430,6 +440,25 @@ static cudaError_t finish(int code) {
     return result(code);
 }
 
+static void lock_to_destroy(void) {
+    in_destroying_call = 1;
+    lock();
+}
+
+static cudaError_t finish_destroying(int code) {
+    unlock();
+    in_destroying_call = 0;
+    si_me.in_host_function++;
+    while (own_over) {
+        object *o = own_over;
+        own_over = o->next;
+        o->destroy(o->data);
+        free(o);
+    }
+    si_me.in_host_function--;
+    return result(code);
+}
+
 cudaError_t cudaGraphCreate(cudaGraph_t *out, unsigned flags) {
     BEGIN(cudaGraphCreate, code);
     if (!out || flags)
@@ -442,7 +471,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
     int code = enter(F_cudaGraphDestroy);
     if (refused(code))
         return result(code);
-    lock();
+    lock_to_destroy();
     graph *g = si_graph_of("cudaGraphDestroy", handle);
     if (g->parent)
         si_fail_test("cudaGraphDestroy: the graph belongs to a node");
@@ -450,7 +479,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
         si_fail_test("cudaGraphDestroy: the graph is being captured into");
     si_free_graph(g);
     live_graphs--;
-    return finish(code);
+    return finish_destroying(code);
 }
 
 cudaError_t cudaGraphClone(cudaGraph_t *out, cudaGraph_t handle) {
@@ -496,6 +525,12 @@ static int list_nodes(const nodes *from, cudaGraphNode_t *out, size_t *count) {
     if (!out || *count > from->count)
         *count = from->count;
     return 0;
+}
+
+static atomic_int edges_have_data = CUDART_VERSION >= 12030;
+
+void standin_edge_data(int on) {
+    atomic_store(&edges_have_data, on);
 }
 
 static void list_edges(cudaGraphEdgeData *edges, size_t count) {
@@ -544,7 +579,10 @@ static cudaError_t get_dependencies(cudaGraphNode_t handle, cudaGraphNode_t *out
     LOOK(cudaGraphNodeGetDependencies);
     if (edges && !out)
         return finish(cudaErrorInvalidValue);
-    int code = list_nodes(&node_of("cudaGraphNodeGetDependencies", handle)->deps, out, count);
+    node *n = node_of("cudaGraphNodeGetDependencies", handle);
+    if (atomic_load(&edges_have_data) && n->deps.count && !edges)
+        return finish(402 /* cudaErrorLossyQuery, from 12.3 on */);
+    int code = list_nodes(&n->deps, out, count);
     if (!code)
         list_edges(edges, *count);
     return finish(code);
@@ -1046,13 +1084,13 @@ cudaError_t cudaUserObjectRelease(cudaUserObject_t handle, unsigned count) {
     int code = enter(F_cudaUserObjectRelease);
     if (refused(code))
         return result(code);
-    lock();
+    lock_to_destroy();
     object *o = si_object_of("cudaUserObjectRelease", H_OBJECT, handle);
     if (!is_count(count))
-        return finish(cudaErrorInvalidValue);
+        return finish_destroying(cudaErrorInvalidValue);
     give_up("cudaUserObjectRelease", o, count);
     release_object(o, count);
-    return finish(code);
+    return finish_destroying(code);
 }
 
 cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph_handle, cudaUserObject_t handle,
@@ -1077,17 +1115,17 @@ cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph_handle, cudaUserObject_
     int code = enter(F_cudaGraphReleaseUserObject);
     if (refused(code))
         return result(code);
-    lock();
+    lock_to_destroy();
     graph *g = si_graph_of(call, graph_handle);
     object *o = si_object_of(call, H_OBJECT, handle);
     holding *h = holding_of(g, o);
     if (!is_count(count) || !h || h->refs < count)
-        return finish(cudaErrorInvalidValue);
+        return finish_destroying(cudaErrorInvalidValue);
     h->refs -= count;
     if (!h->refs)
         *h = g->objects[--g->object_count];
     release_object(o, count);
-    return finish(code);
+    return finish_destroying(code);
 }
 
 /* ---- executables ---- */
@@ -1214,12 +1252,12 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
     int code = enter(F_cudaGraphExecDestroy);
     if (refused(code))
         return result(code);
-    lock();
+    lock_to_destroy();
     exec *x = si_object_of("cudaGraphExecDestroy", H_EXEC, handle);
     si_drop_handle("cudaGraphExecDestroy", H_EXEC, handle);
     live_execs--;
     si_exec_over(x);
-    return finish(code);
+    return finish_destroying(code);
 }
 
 /* ---- launches ---- */

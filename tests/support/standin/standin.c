@@ -260,13 +260,13 @@ static void await_callbacks(function_id f) {
 }
 
 /* Of a build of devstream that counts them. */
-extern int ds__spinlocks_held(void) __attribute__((weak));
+extern int ds__locks_held(int kind) __attribute__((weak));
 
 /* Any call may wait: for a lock of the driver, or for room in the queue of a stream (xla#6318). */
 static void check_locks(function_id f) {
-    if (ds__spinlocks_held && ds__spinlocks_held())
+    if (ds__locks_held && ds__locks_held(0))
         si_fail_test("%s: the calling thread holds %d spin locks of devstream", function_names[f],
-                     ds__spinlocks_held());
+                     ds__locks_held(0));
 }
 
 /* A call of the runtime that makes no context: it asks for devices or entry points. */

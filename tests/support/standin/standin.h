@@ -94,6 +94,10 @@ void standin_register_function(const void *function, const char *ptx_text, const
 void standin_virtual_memory(int device, int on);
 void standin_memory_pools(int device, int on);
 
+/* Whether all edges of graphs have data, as programmatic ones do (the default): a query of dependencies without
+   room for the data is refused, also one that only counts (pytorch#168305). */
+void standin_edge_data(int on);
+
 /* gpuDirectRDMACapable memory: 0: the devices have none, 1: they have (the default); 2: they say
    so, but cuMemCreate refuses the flag; 3: they say so, but cuMemSetAccess fails for such memory,
    as on WSL2 (pytorch#192330). */
