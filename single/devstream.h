@@ -7912,24 +7912,25 @@ typedef struct ds__spinlock {
     _Atomic uint32_t taken;
 } ds__spinlock;
 
-/* For a build of the tests, which checks that no spin lock is held across a call of cudart: counts
-   those that the thread holds. */
-#ifdef DS__COUNT_SPINLOCKS
-static _Thread_local int ds__spinlocks;
-extern int ds__spinlocks_held(void);
+/* For a build of the tests: counts the spin locks (kind 0) and the mutexes (kind 1) that the thread
+   holds. No spin lock is held across a call of cudart, and no lock while a destructor of the user
+   runs. */
+#ifdef DS__COUNT_LOCKS
+static _Thread_local int ds__locks[2];
+extern int ds__locks_held(int kind);
 
-extern int ds__spinlocks_held(void) {
-    return ds__spinlocks;
+extern int ds__locks_held(int kind) {
+    return ds__locks[kind];
 }
 
-#define DS__COUNT_SPINLOCK(change) (ds__spinlocks += (change))
+#define DS__COUNT_LOCK(kind, change) (ds__locks[kind] += (change))
 #else
-#define DS__COUNT_SPINLOCK(change) ((void)0)
+#define DS__COUNT_LOCK(kind, change) ((void)0)
 #endif
 
 static inline int ds__spinlock_try(ds__spinlock *lock) {
     int taken = atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
-    DS__COUNT_SPINLOCK(taken);
+    DS__COUNT_LOCK(0, taken);
     return taken;
 }
 
@@ -7951,7 +7952,7 @@ static inline void ds__spinlock_lock(ds__spinlock *lock) {
 }
 
 static inline void ds__spinlock_unlock(ds__spinlock *lock) {
-    DS__COUNT_SPINLOCK(-1);
+    DS__COUNT_LOCK(0, -1);
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 
@@ -7982,15 +7983,19 @@ DS__SEAM static void ds__mutex_init(ds__mutex *m) {
 
 static inline void ds__mutex_lock(ds__mutex *m) {
     pthread_mutex_lock(m);
+    DS__COUNT_LOCK(1, 1);
 }
 
 static inline void ds__mutex_unlock(ds__mutex *m) {
+    DS__COUNT_LOCK(1, -1);
     pthread_mutex_unlock(m);
 }
 
 /* Returns 1 if the caller has the mutex now, 0 if another thread has it. */
 static inline int ds__mutex_trylock(ds__mutex *m) {
-    return pthread_mutex_trylock(m) == 0;
+    int taken = pthread_mutex_trylock(m) == 0;
+    DS__COUNT_LOCK(1, taken);
+    return taken;
 }
 
 DS__SEAM static void ds__mutex_destroy(ds__mutex *m) {
@@ -19712,8 +19717,8 @@ static cudaError_t ds__cudart_connect(cudaGraph_t graph, const cudaGraphNode_t *
 
 enum { DS__CUDART_EDGE = 8 }; /* bytes of the data of an edge */
 
-/* Gives the number of nodes on which a node depends, and if `out` is not NULL the nodes. `edges`
-   has DS__CUDART_EDGE bytes for each of them, or is NULL if `out` is. */
+/* Gives the nodes on which a node depends, at most *count, and their number. `edges` has room for
+   DS__CUDART_EDGE bytes for each of them. */
 static cudaError_t ds__cudart_dependencies(cudaGraphNode_t node, cudaGraphNode_t *out, void *edges,
                                            size_t *count) {
 #if DS__CUDART_LOADED
@@ -20155,10 +20160,10 @@ static void ds__cuda_stage_unref(ds__cuda_stage *stage);
 
    Wraps the calls into CUDA. ds__cuda_scope_begin opens a scope with a current device,
    ds__cuda_scope_end closes it, ds__cuda_on opens one for a stream, and ds__cuda_enter_any one on a
-   device that has a context. DS__RT calls a function of
-   cudart, DS__DR an entry point of the driver library; both report the error of a failed call.
-   DS__RT_CODE and DS__DR_CODE give the code instead. ds__cuda_relax and ds__cuda_query_begin change
-   the thread's capture mode around calls that an open capture could forbid.
+   device that has a context. DS__RT calls a function of cudart, DS__DR an entry point of the driver
+   library; both report the error of a failed call.
+   DS__RT_CODE and DS__DR_CODE give the code instead. ds__cuda_relax changes the
+   thread's capture mode around calls that an open capture could forbid.
 
    Invariants: A successful ds__cuda_scope_begin needs one ds__cuda_scope_end; a failed one needs
    none. ds__cuda_scope_end makes the former context current again. An error that was pending in the
@@ -20300,9 +20305,12 @@ static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t 
 #define DS__RT_CODE(scope, function, arguments) \
     ds__cuda_clear(&(scope), DS__CUDART(function) arguments)
 
-/* Relaxes the thread's capture mode around calls of devstream's own that an open capture of any
-   thread could forbid or be invalidated by: module loading, pinned buffers, peer access. Returns 1
-   if the mode was changed; *mode is the former one. Inside of a scope. */
+/* Relaxes the thread's capture mode around calls that an open capture of any thread could forbid or
+   be invalidated by: queries, module loading, pinned buffers, peer access. Captures that other
+   libraries have begun are not known, so this is done without one, too: PyTorch captures in global
+   mode, and does the same around its queries (pytorch#104487, #104555). A query of a stream that
+   captures is refused in every mode. Returns 1 if the mode was changed; *mode is the former one.
+   Inside of a scope. */
 static int ds__cuda_relax(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
     *mode = cudaStreamCaptureModeRelaxed;
     return DS__RT_CODE(*scope, cudaThreadExchangeStreamCaptureMode, (mode)) == cudaSuccess;
@@ -20314,20 +20322,6 @@ static void ds__cuda_unrelax(const ds__cuda_scope *scope, int relaxed,
     cudaError_t code = relaxed ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
         code = DS__RT_CODE(*scope, cudaThreadExchangeStreamCaptureMode, (&mode));
-}
-
-/* Relaxes the capture mode around a query, if a capture of devstream is open. CUDA counts queries
-   among the calls that an open capture forbids, although they do not touch the capture (PyTorch,
-   pull requests 104487 and 104555). A query of a stream that captures is refused in every mode. */
-static inline int ds__cuda_query_begin(const ds__cuda_scope *scope,
-                                       enum cudaStreamCaptureMode *mode) {
-    return DS__UNLIKELY(ds__captures_open()) ? ds__cuda_relax(scope, mode) : 0;
-}
-
-static inline void ds__cuda_query_end(const ds__cuda_scope *scope, int relaxed,
-                                      enum cudaStreamCaptureMode mode) {
-    if (DS__UNLIKELY(relaxed))
-        ds__cuda_unrelax(scope, relaxed, mode);
 }
 
 /* Gives the thread the context of its current device, which is that of the scope. The functions of
@@ -21248,7 +21242,7 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
    Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
    cudaEventCreateWithFlags and cudaEventRecord, ds__cuda_mark_busy inside of the capture lock.
    Waits and error reports come after their release.
-   Threads: any. If a capture is open, queries run in relaxed capture mode. */
+   Threads: any. Queries run in relaxed capture mode. */
 
 /* Returns 1 if a query or wait of the legacy stream covers the stream. Work of the legacy stream
    comes after that of the blocking streams, but a query of CUDA counts its own work only, and an
@@ -21261,19 +21255,19 @@ static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream 
 
 static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     int code;
     ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     ds__mutex_lock(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
         if (ds__cuda_with_legacy(s, legacy))
             DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__mutex_unlock(&ds__cuda.lock);
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_scope_end(&scope);
     return r;
@@ -21420,13 +21414,13 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     /* first the legacy stream: beside a capture of a blocking stream its query is refused, while a
        query of that stream would also invalidate the capture */
     int code;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     r = code == 0 || code == DS__CUDA_NOT_READY
             ? ds__cuda_mark_busy(&scope, legacy, &events, &count)
             : ds__cuda_fail(&scope, "cuStreamQuery", code);
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     if (r == DS_OK)
         r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
     r = ds__cuda_await_marks(&scope, r, events, count);
@@ -21437,16 +21431,16 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
 static ds_result ds__cuda_stream_query(void *stream) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     int code;
     if (s->kind == DS__STREAM_LEGACY)
         return ds__cuda_legacy_query(s);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_scope_end(&scope);
     return r;
@@ -21656,14 +21650,14 @@ static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
    work (ds__cuda_wait_streams_of). A stream that captures cannot be queried, and is left out. */
 static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     int busy;
     cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
     if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
         return;
-    int relaxed = ds__cuda_query_begin(scope, &mode);
+    int relaxed = ds__cuda_relax(scope, &mode);
     DS__DR_CODE(*scope, busy, cuStreamQuery, (s->handle));
-    ds__cuda_query_end(scope, relaxed, mode);
+    ds__cuda_unrelax(scope, relaxed, mode);
     cudaStream_t ended = busy == DS__CUDA_NOT_READY ? ds__cuda_ended_stream(scope) : NULL;
     if (!ended)
         return;
@@ -21818,8 +21812,8 @@ static const void *ds__cuda_stream_identity(void *stream) {
    Locks: none of the driver. The core holds the event's own lock (`bind`) around
    ds__cuda_event_create, so cudaEventCreateWithFlags runs under a spinlock. No lock is needed for a
    wait.
-   Threads: any; all entries except destroy may run concurrently on one event. If a capture is open,
-   queries and elapsed times run in relaxed capture mode. A wait with a time limit polls
+   Threads: any; all entries except destroy may run concurrently on one event. Queries and
+   elapsed times run in relaxed capture mode. A wait with a time limit polls
    (ds__cuda_poll). */
 
 static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags,
@@ -21873,15 +21867,15 @@ static void ds__cuda_event_destroy(void *event) {
 static ds_result ds__cuda_event_query(void *event) {
     const ds__cuda_event *e = event;
     ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     int code;
     ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuEventQuery");
     ds__cuda_scope_end(&scope);
     return r;
@@ -21905,7 +21899,7 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     const ds__cuda_event *a = start;
     const ds__cuda_event *b = end;
     ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     float ms = 0;
     ds_result r = ds__cuda_scope_begin(&scope, a->device);
     if (r < 0)
@@ -21913,9 +21907,9 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
     if (!scope.capture)
         scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    int relaxed = ds__cuda_relax(&scope, &mode);
     cudaError_t code = DS__RT_CODE(scope, cudaEventElapsedTime, (&ms, a->event, b->event));
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     /* "not ready": an event was recorded again in this moment */
     r = code == cudaErrorNotReady ? DS_NOT_READY
                                   : ds__cuda_check(&scope, code, "cudaEventElapsedTime");
@@ -22589,13 +22583,13 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
 /* Returns 1 if the stream has no pending work. */
 static int ds__cuda_is_idle(const ds__cuda_stream *s) {
     ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
     int code;
     if (ds__cuda_on(&scope, s) < 0)
         return 0;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__cuda_query_end(&scope, relaxed, mode);
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
     return code == 0;
 }
@@ -23812,21 +23806,23 @@ static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32
     return UINT32_MAX;
 }
 
-/* Gives the native nodes on which a node depends. The caller frees *out, also after a failure. */
+/* Gives the native nodes on which a node depends. The caller frees *out, also after a failure. The
+   nodes are not counted first: edges that other libraries have captured may have data, and then
+   CUDA may refuse a query without room for it (pytorch#168305). */
 static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                     cudaGraphNode_t **out, size_t *count) {
-    *count = 0;
-    *out = NULL;
-    ds_result r = ds__cuda_check(scope, ds__cudart_dependencies(node, NULL, NULL, count),
-                                 "cudaGraphNodeGetDependencies");
-    if (r < 0 || !*count)
-        return r;
-    /* edges that other libraries captured may have data */
-    *out = ds__host_alloc(*count * (sizeof(cudaGraphNode_t) + DS__CUDART_EDGE));
-    if (!*out)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
-    return ds__cuda_check(scope, ds__cudart_dependencies(node, *out, *out + *count, count),
-                          "cudaGraphNodeGetDependencies");
+    size_t room = 8;
+    for (;; room *= 8) {
+        *count = room;
+        *out = ds__host_alloc(room * (sizeof(cudaGraphNode_t) + DS__CUDART_EDGE));
+        if (!*out)
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", room);
+        ds_result r = ds__cuda_check(scope, ds__cudart_dependencies(node, *out, *out + room, count),
+                                     "cudaGraphNodeGetDependencies");
+        if (r < 0 || *count < room)
+            return r;
+        ds__host_free(*out);
+    }
 }
 
 /* Reads the dependencies of a node into the shadow graph. */
@@ -34405,11 +34401,13 @@ DSDEF ds_result(ds_shutdown)(void) {
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__api_enter_slow(tls);
     ds__mutex_lock(&ds__g.mutex);
+    DS__COUNT_LOCK(1, -1); /* the user's functions run under it, and may make no calls */
     ds_result r = DS_OK;
     if (atomic_load(&ds__g.state) == DS__READY)
         r = ds__shutdown_all(tls);
     ds__ranges_deinit();
     ds__drop_desc();
+    DS__COUNT_LOCK(1, 1);
     ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
