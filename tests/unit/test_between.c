@@ -81,6 +81,8 @@ static _Thread_local const volatile void *door;
 static _Thread_local const volatile void *exit_door; /* and after it has given this lock up */
 /* is set when this thread is about to take a lock other than the library's */
 static _Thread_local _Atomic int *at_a_lock;
+/* is set to 1 when this thread finds a lock taken; the thread is then suspended until it is 2 */
+static _Thread_local _Atomic int *lock_late;
 static void (*guest)(void);
 
 static void come_before(const volatile void *what) {
@@ -94,6 +96,15 @@ static int lock_after_guest(pthread_mutex_t *m) {
     come_before(m);
     if (at_a_lock && m != &ds__g.mutex)
         *at_a_lock = 1;
+    if (lock_late && pthread_mutex_trylock(m) == 0)
+        return 0;
+    if (lock_late) {
+        _Atomic int *late = lock_late;
+        lock_late = NULL;
+        *late = 1;
+        while (*late != 2)
+            sched_yield();
+    }
     return pthread_mutex_lock(m);
 }
 
@@ -112,8 +123,6 @@ static _Atomic int called;
 /* the thread for host functions sleeps on until there are two for it, and the workers until all
    is over */
 static _Atomic int host_late;
-/* this thread is suspended when it has waited for a lock for a while, and says so: until it is 2 */
-static _Thread_local _Atomic int *lock_late;
 
 static void late_load(const volatile void *what) {
     if (!worker_late || what != &ds__cpu.wake_word)
@@ -124,13 +133,6 @@ static void late_load(const volatile void *what) {
 }
 
 static void become_late(long number, const void *word, int futex) {
-    if (number == SYS_sched_yield && lock_late) {
-        _Atomic int *late = lock_late;
-        lock_late = NULL;
-        *late = 1;
-        while (*late != 2)
-            sched_yield();
-    }
     if (number != SYS_futex)
         return;
     if (futex == 129 /* FUTEX_WAKE_PRIVATE */ && word == &ds__cpu.wake_word &&
