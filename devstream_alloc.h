@@ -6384,6 +6384,7 @@ typedef struct ds__export_hold {
     uint32_t slot;       /* the export slot, from the first export on */
     uint32_t generation; /* of the export slot; 0 before the first export */
     int over;            /* 1: the allocator has given the segment back */
+    int stays;           /* 1: at the end, other processes have it open */
 } ds__export_hold;
 
 /* An exported block, until it is free. */
@@ -6577,8 +6578,8 @@ static void ds__lease_unref(const ds__registry *b, uint32_t slot, uint32_t lease
    Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
    usually hold `grow` of an arena. ds__share_hold expects the arena's lock and takes
    ds__share.lock. ds__ipc_export_find expects ds__share.lock. The other functions expect
-   ds__share.mutex and take the registries' mutex inside. Driver calls that do not wait for work
-   run under ds__share.mutex.
+   ds__share.mutex and take the registries' mutex inside. Imported segments are closed under
+   ds__share.mutex; own segments are freed without it (ds__export_holds_end).
    Threads: any caller's thread. */
 
 static ds__ipc_export **ds__ipc_export_bucket(const char *ptr) {
@@ -6636,31 +6637,37 @@ static void ds__ipc_export_end(ds__ipc_export *s) {
     ds__host_free(s);
 }
 
-/* Ends a record of a segment and frees the memory. With `stays`, other processes have the memory
-   open, and it remains until the process ends. ds__share.mutex is held. */
-static void ds__export_hold_end(ds__export_hold *h, int stays) {
+/* Ends records of segments and frees the memory. If other processes have a segment open, it remains
+   until the process ends. No mutex is held: a driver may wait for work when it frees memory. */
+static void ds__export_holds_end(ds__export_hold *list) {
     ds__found f;
-    if (stays)
-        (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
-    else
-        ds__shared_segment_destroy(h->device, h->base, 0);
-    if (h->generation && !stays) {
-        ds__registries_lock();
-        ds__export_slot_end(ds__registries.own, h->slot);
-        ds__registries_unlock();
+    while (list) {
+        ds__export_hold *h = list;
+        list = h->next;
+        if (h->stays)
+            (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
+        else
+            ds__shared_segment_destroy(h->device, h->base, 0);
+        if (h->generation && !h->stays) {
+            ds__registries_lock();
+            ds__export_slot_end(ds__registries.own, h->slot);
+            ds__registries_unlock();
+        }
+        ds__host_free(h);
     }
-    ds__host_free(h);
 }
 
-/* Ends the segments that were given back and that no other process has open; during ds_shutdown,
-   all that were given back. ds__share.mutex is held. */
-static void ds__export_holds_collect(void) {
+/* Takes the segments that were given back and that no other process has open out of the list;
+   during ds_shutdown, all that were given back. The caller ends them after it has released
+   ds__share.mutex, which is held here. */
+static ds__export_hold *ds__export_holds_take(void) {
+    ds__export_hold *taken = NULL;
     for (ds__export_hold **p = &ds__share.hoards; *p;) {
         ds__export_hold *h = *p;
         int leased = h->over && h->generation && ds__export_slot_leased(h->slot, 1);
         /* memory of a CPU device can be freed: other processes keep their mapping */
-        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
-        if (stays)
+        h->stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
+        if (h->stays)
             ds__log_warn("%zu bytes at %p remain allocated until the process ends: other processes "
                          "have them open",
                          h->size, (void *)h->base);
@@ -6669,8 +6676,10 @@ static void ds__export_holds_collect(void) {
             continue;
         }
         *p = h->next;
-        ds__export_hold_end(h, stays);
+        h->next = taken;
+        taken = h;
     }
+    return taken;
 }
 
 /* Allocates the memory of a shareable segment. */
@@ -6713,8 +6722,9 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
             if (h->generation)
                 ds__export_slot_close(h->slot);
         }
-    ds__export_holds_collect();
+    ds__export_hold *ended = ds__export_holds_take();
     ds__mutex_unlock(&ds__share.mutex);
+    ds__export_holds_end(ended);
     return DS_OK;
 }
 
@@ -6775,8 +6785,9 @@ static void ds__got_collect(int all) {
    Threads: any caller's thread; ds__share_shutdown runs on the thread of ds_shutdown. */
 
 /* Ends records of blocks without leases. Returns the records of blocks in limbo that have no lease
-   any more; the caller must return these blocks. ds__share.mutex is held. */
-static ds__ipc_export *ds__share_sort(void) {
+   any more; the caller must return these blocks, and end the segments in *out_ended.
+   ds__share.mutex is held. */
+static ds__ipc_export *ds__share_sort(ds__export_hold **out_ended) {
     ds__ipc_export *ready = NULL;
     ds__got_collect(0);
     ds__spinlock_lock(&ds__share.lock);
@@ -6802,7 +6813,7 @@ static ds__ipc_export *ds__share_sort(void) {
         ds__share.limbo = s;
         ds__spinlock_unlock(&ds__share.lock);
     }
-    ds__export_holds_collect();
+    *out_ended = ds__export_holds_take();
     ds__share.looked_ns = ds__now_ns();
     return ready;
 }
@@ -6822,11 +6833,13 @@ static size_t ds__share_collect_now(int how) {
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
         how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
-    ds__ipc_export *ready = now ? ds__share_sort() : NULL;
+    ds__export_hold *ended = NULL;
+    ds__ipc_export *ready = now ? ds__share_sort(&ended) : NULL;
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
     if (warn)
         ds__share.warned = 1;
     ds__mutex_unlock(&ds__share.mutex);
+    ds__export_holds_end(ended);
     if (warn)
         ds__log_warn("%zu freed blocks are kept because other processes have not closed them",
                      many);

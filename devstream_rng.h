@@ -3490,13 +3490,28 @@ static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
     return u;
 }
 
+/* Loads the kernel that writes the state. A launch must not do that: the driver may wait for work
+   when it loads a kernel, and a launch holds ds__rng.launching. */
+static ds_result ds__rng_load(ds_device device) {
+    ds_kernel kernel;
+    ds_result r = ds__rng_kernel(DS__RNG_STATE, &kernel);
+    ds__kernel *k = r == DS_OK ? ds__pin(&ds__g.kernels, kernel.id) : NULL;
+    if (!k)
+        return r;
+    r = ds__driver_of(device)->kernel_load(device.index, k);
+    ds__unpin(&ds__g.kernels, k);
+    return r;
+}
+
 /* Creates an object with its device memory and event. */
 static ds_result ds__rng_graph_create(ds_device device, ds__rng_graph **out) {
     void *state = NULL;
     ds__rng_graph *u = ds__host_alloc(sizeof *u);
     if (!u)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
-    ds_result r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
+    ds_result r = ds__rng_load(device);
+    if (r == DS_OK)
+        r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
     if (r == DS_OK)
         r = ds__event_create(0, "generator of a graph", &u->read);
     if (r < 0) {

@@ -7912,20 +7912,27 @@ typedef struct ds__spinlock {
     _Atomic uint32_t taken;
 } ds__spinlock;
 
-/* For a build of the tests: counts the spin locks (kind 0) and the mutexes (kind 1) that the thread
-   holds. No spin lock is held across a call of cudart, and no lock while a destructor of the user
-   runs. */
+/* For a build of the tests: counts the locks that the thread holds. Kind 0: spin locks, under which
+   nothing of cudart is called. 1: mutexes of objects. 2: mutexes of the library, under which no
+   thread waits for work. A user's functions run under none. */
 #ifdef DS__COUNT_LOCKS
-static _Thread_local int ds__locks[2];
+static _Thread_local int ds__locks[3];
 extern int ds__locks_held(int kind);
+extern char __data_start[], _end[]; /* static storage of the program */
 
 extern int ds__locks_held(int kind) {
     return ds__locks[kind];
 }
 
+static inline int ds__mutex_kind(const void *mutex) {
+    return (const char *)mutex >= __data_start && (const char *)mutex < _end ? 2 : 1;
+}
+
 #define DS__COUNT_LOCK(kind, change) (ds__locks[kind] += (change))
+#define DS__COUNT_MUTEX(mutex, change) DS__COUNT_LOCK(ds__mutex_kind(mutex), change)
 #else
 #define DS__COUNT_LOCK(kind, change) ((void)0)
+#define DS__COUNT_MUTEX(mutex, change) ((void)0)
 #endif
 
 static inline int ds__spinlock_try(ds__spinlock *lock) {
@@ -7983,18 +7990,18 @@ DS__SEAM static void ds__mutex_init(ds__mutex *m) {
 
 static inline void ds__mutex_lock(ds__mutex *m) {
     pthread_mutex_lock(m);
-    DS__COUNT_LOCK(1, 1);
+    DS__COUNT_MUTEX(m, 1);
 }
 
 static inline void ds__mutex_unlock(ds__mutex *m) {
-    DS__COUNT_LOCK(1, -1);
+    DS__COUNT_MUTEX(m, -1);
     pthread_mutex_unlock(m);
 }
 
 /* Returns 1 if the caller has the mutex now, 0 if another thread has it. */
 static inline int ds__mutex_trylock(ds__mutex *m) {
     int taken = pthread_mutex_trylock(m) == 0;
-    DS__COUNT_LOCK(1, taken);
+    DS__COUNT_MUTEX(m, taken);
     return taken;
 }
 
@@ -19855,10 +19862,10 @@ static cudaError_t ds__cudart_stream_device(cudaStream_t stream, int *out) {
    function is in `hosts` until it begins to run or CUDA refuses it. The state of a host function or
    keep changes from pending to taken once; the thread that changes it runs or releases the object.
    Primary contexts are retained and peer access is enabled for the life of the process.
-   Locks: `mutex` guards the modules, the side streams and the set-up of pools; it is held across
-   driver calls that compile or create. `lock` guards `streams` and is held across queries and event
-   records. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and `keeps`; no call into CUDA is
-   made under it.
+   Locks: `mutex` guards the modules, the set-up of pools and the limits of shared memory; it is not
+   held while the driver loads a module. `lock` guards `streams` and is held across the event
+   records of ds__cuda_mark_busy. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and
+   `keeps`; no call into CUDA is made under it.
    The core's capture lock comes before all of them. An error about a capture takes the capture
    lock, so errors must be reported after `lock` or a stream's lock is released.
    Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation
@@ -19986,6 +19993,7 @@ typedef struct ds__cuda_stream {
     int blocking; /* the stream is ordered with the legacy stream */
     /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
+    int queries;           /* queries of the legacy stream that use the handle now */
     uint64_t thread;       /* of a per-thread stream: the number of its thread */
     ds__mutex staging;     /* held while the pieces of a copy are enqueued */
     ds__cuda_stage *stage; /* created for the first staged copy */
@@ -20052,7 +20060,8 @@ typedef struct ds__cuda_module {
     const void *image;
     void *module;
     int device;
-    int users;
+    int users;   /* kernels, and calls that load one */
+    int loading; /* 1: a thread loads it, without the mutex; `module` is not valid yet */
 } ds__cuda_module;
 
 /* A kernel on one device. */
@@ -20086,15 +20095,17 @@ static struct {
     /* primary contexts, retained for good, as cudart does */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */
-    cudaStream_t side[DS__MAX_DEVICES];
+    _Atomic(cudaStream_t) side[DS__MAX_DEVICES];
     /* waits for the pending work of destroyed streams; created for the first one */
     _Atomic(cudaStream_t) ended[DS__MAX_DEVICES];
-    /* of modules, side and ended streams; held across calls that compile or create */
+    /* of modules, pools and limits of shared memory */
     ds__mutex mutex;
     /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
-    ds__mutex lock; /* of the list of streams; held across queries and records of events */
-    ds__cuda_stream *streams; /* all except for the legacy streams */
+    ds__condition module_loaded; /* or a load has failed */
+    ds__mutex lock;              /* of the list of streams; held across some records of events */
+    ds__condition queried;       /* no query of the legacy stream uses a stream any more */
+    ds__cuda_stream *streams;    /* all except for the legacy streams */
     /* of the next five lists; no call of cudart is made under it */
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
@@ -20111,7 +20122,10 @@ static struct {
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
-} ds__cuda = { .mutex = DS__MUTEX_INIT, .lock = DS__MUTEX_INIT };
+} ds__cuda = { .mutex = DS__MUTEX_INIT,
+               .module_loaded = DS__CONDITION_INIT,
+               .lock = DS__MUTEX_INIT,
+               .queried = DS__CONDITION_INIT };
 
 static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
 
@@ -21239,9 +21253,10 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
    device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
    stream, since that would be a barrier for all blocking streams. Per-thread streams of other
    threads are left out.
-   Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
-   cudaEventCreateWithFlags and cudaEventRecord, ds__cuda_mark_busy inside of the capture lock.
-   Waits and error reports come after their release.
+   Locks: ds__cuda_legacy_query takes ds__cuda.lock, but not during its queries: a stream object that
+   another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture lock
+   across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come
+   after their release.
    Threads: any. Queries run in relaxed capture mode. */
 
 /* Returns 1 if a query or wait of the legacy stream covers the stream. Work of the legacy stream
@@ -21263,9 +21278,16 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     ds__mutex_lock(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
-        if (ds__cuda_with_legacy(s, legacy))
-            DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+    for (ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next) {
+        if (!ds__cuda_with_legacy(s, legacy))
+            continue;
+        s->queries++; /* it stays in the list */
+        ds__mutex_unlock(&ds__cuda.lock);
+        DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+        ds__mutex_lock(&ds__cuda.lock);
+        if (--s->queries == 0)
+            ds__condition_broadcast(&ds__cuda.queried);
+    }
     ds__mutex_unlock(&ds__cuda.lock);
     ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
@@ -21515,8 +21537,15 @@ static void ds__cuda_list_stream(ds__cuda_stream *s) {
     ds__mutex_unlock(&ds__cuda.lock);
 }
 
+/* Waits until no other thread queries the stream. ds__cuda.lock is held. */
+static void ds__cuda_await_queries(const ds__cuda_stream *s) {
+    while (s->queries)
+        ds__condition_wait(&ds__cuda.queried, &ds__cuda.lock);
+}
+
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
     ds__mutex_lock(&ds__cuda.lock);
+    ds__cuda_await_queries(s);
     if (s->previous)
         s->previous->next = s->next;
     else if (ds__cuda.streams == s)
@@ -21629,20 +21658,21 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     return o != NULL;
 }
 
-/* Returns the stream `ended` of the scope's device, which the first call creates. NULL: cudart has
-   refused. */
-static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
-    ds__mutex_lock(&ds__cuda.mutex);
-    cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
-    if (!ended) {
-        cudaError_t code =
-            DS__RT_CODE(*scope, cudaStreamCreateWithPriority, (&ended, cudaStreamNonBlocking, 0));
-        if (code != cudaSuccess)
-            ended = NULL;
-        atomic_store(&ds__cuda.ended[scope->device], ended);
-    }
-    ds__mutex_unlock(&ds__cuda.mutex);
-    return ended;
+/* Gives a stream of the scope's device that the driver keeps until shutdown; the first call creates
+   it. The code is not reported; it is that of cudaStreamCreateWithPriority. */
+static cudaError_t ds__cuda_kept_stream(const ds__cuda_scope *scope, _Atomic(cudaStream_t) *kept,
+                                        cudaStream_t *out) {
+    cudaStream_t known = NULL;
+    *out = atomic_load(kept);
+    if (*out)
+        return cudaSuccess;
+    cudaError_t code =
+        DS__RT_CODE(*scope, cudaStreamCreateWithPriority, (out, cudaStreamNonBlocking, 0));
+    if (code != cudaSuccess || atomic_compare_exchange_strong(kept, &known, *out))
+        return code;
+    (void)DS__RT_CODE(*scope, cudaStreamDestroy, (*out)); /* another thread was first */
+    *out = known;
+    return cudaSuccess;
 }
 
 /* Makes the device's stream `ended` wait for the pending work of a native stream that is destroyed
@@ -21658,10 +21688,12 @@ static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s)
     int relaxed = ds__cuda_relax(scope, &mode);
     DS__DR_CODE(*scope, busy, cuStreamQuery, (s->handle));
     ds__cuda_unrelax(scope, relaxed, mode);
-    cudaStream_t ended = busy == DS__CUDA_NOT_READY ? ds__cuda_ended_stream(scope) : NULL;
-    if (!ended)
+    if (busy != DS__CUDA_NOT_READY)
         return;
+    cudaStream_t ended;
     ds__cuda_mark *mark;
+    if (ds__cuda_kept_stream(scope, &ds__cuda.ended[scope->device], &ended) != cudaSuccess)
+        return;
     if (ds__cuda_mark_take(scope, &mark) != cudaSuccess)
         return;
     code = DS__RT_CODE(*scope, cudaEventRecord, (mark->event, s->handle));
@@ -21710,6 +21742,7 @@ static void ds__cuda_hide(ds__cuda_stream *s, int given) {
     s->owned = s->blocking = 0;
     s->hidden = 1;
     s->given = given;
+    ds__cuda_await_queries(s);
     ds__mutex_unlock(&ds__cuda.lock);
 }
 
@@ -22531,9 +22564,7 @@ static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) 
    one would order unrelated streams; it is used again when that work is done.
    ds__cuda_run_together never runs its function, since a GPU's streams cannot be
    held.
-   Locks: ds__cuda_wait_stream may run under the capture lock. ds__cuda_copy_now holds
-   ds__cuda.mutex while it creates a side stream, not during the copy. The other functions take none
-   here.
+   Locks: none here. ds__cuda_wait_stream may run under the capture lock.
    Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
    blocks it until the copy is done. All such copies of a device share one side stream. */
 
@@ -22809,21 +22840,19 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     int to = ds__cuda_device_of(op->u.copy.dst);
     int from = ds__cuda_device_of(op->u.copy.src);
     int device = to >= 0 ? to : from;
-    int priority = 0;
     ds__cuda_scope scope;
     if (device < 0)
         device = 0;
+    cudaStream_t side;
     ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
-    ds__mutex_lock(&ds__cuda.mutex);
-    if (!ds__cuda.side[device])
-        r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &ds__cuda.side[device]);
-    ds__mutex_unlock(&ds__cuda.mutex);
+    r = ds__cuda_check(&scope, ds__cuda_kept_stream(&scope, &ds__cuda.side[device], &side),
+                       "cudaStreamCreateWithPriority");
     if (r == DS_OK)
-        r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
+        r = ds__cuda_move(&scope, side, op, to, from);
     if (r == DS_OK)
-        r = DS__RT(scope, cudaStreamSynchronize, (ds__cuda.side[device]));
+        r = DS__RT(scope, cudaStreamSynchronize, (side));
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -22839,9 +22868,9 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
    used again, because its address may belong to another image by then. It is unloaded after a wait
    for the device, or at once if no function was found in it. `function` is stored last, with
    release order.
-   Locks: ds__cuda_ready, ds__cuda_kernel_destroy and ds__cuda_take_modules take ds__cuda.mutex;
-   ds__cuda_load_module, ds__cuda_load_function and ds__cuda_load expect it. It is held while the
-   driver compiles PTX, so other loads wait. ds__cuda_unload needs no lock.
+   Locks: ds__cuda.mutex guards the list of modules and the publication of functions. No lock is
+   held while the driver loads or compiles an image: threads that need the same image on the same
+   device wait for ds__cuda.module_loaded, other threads do not wait. ds__cuda_unload takes none.
    Threads: any. Loading and unloading run in relaxed capture mode. ds__cuda_kernel_destroy runs
    when nothing can launch the kernel any more; the module stays loaded for pending launches until
    the device has been waited for. */
@@ -22910,62 +22939,91 @@ static ds_result ds__cuda_load_native(const ds__cuda_scope *scope, const ds__ker
     return code ? ds__cuda_image_refused(scope, k, code, log) : DS_OK;
 }
 
-/* Gives the module of a kernel's image on the scope's device, with one user more. The mutex is
-   held, and the device is current. */
-static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
-                                      ds__cuda_module **out) {
-    const void *key = ds__cuda_image_key(k);
-    ds__cuda_module *m = ds__cuda.modules;
-    /* a module without users may be that of a former image at the same address */
-    while (m && (!m->users || m->image != key || m->device != scope->device))
-        m = m->next;
-    if (!m) {
-        m = ds__host_alloc(sizeof *m);
-        if (!m)
-            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-        ds_result r = ds__cuda_load_native(scope, k, &m->module);
-        if (r < 0) {
-            ds__host_free(m);
-            return r;
-        }
-        m->image = key;
-        m->device = scope->device;
-        m->next = ds__cuda.modules;
-        ds__cuda.modules = m;
-    }
-    m->users++;
-    *out = m;
-    return DS_OK;
-}
-
-/* Drops a user of a module whose functions were never launched. Without users it is unloaded at
-   once. The mutex is held. */
-static void ds__cuda_drop_module(const ds__cuda_scope *scope, ds__cuda_module *m) {
-    if (--m->users != 0)
-        return;
+/* Takes a module without users out of the list. The mutex is held. */
+static void ds__cuda_remove_module(ds__cuda_module *m) {
     ds__cuda_module **p = &ds__cuda.modules;
     while (*p != m)
         p = &(*p)->next;
     *p = m->next;
     m->next = NULL;
-    ds__cuda_unload(scope, m);
 }
 
-/* Gives the function of a kernel's image, and the dynamic shared memory that a launch may have
-   without a new limit. The mutex is held. */
+/* Finds the module of an image on a device, waits while another thread loads it, and adds a user.
+   If there is none, adds one that the caller must load; NULL: no memory for it. The mutex is
+   held. */
+static ds__cuda_module *ds__cuda_find_module(int device, const void *image) {
+    for (;;) {
+        ds__cuda_module *m = ds__cuda.modules;
+        /* a module without users may be that of a former image at the same address */
+        while (m && (!m->users || m->image != image || m->device != device))
+            m = m->next;
+        if (m && m->loading) {
+            ds__condition_wait(&ds__cuda.module_loaded, &ds__cuda.mutex);
+            continue;
+        }
+        if (!m) {
+            m = ds__host_alloc(sizeof *m);
+            if (!m)
+                return NULL;
+            *m = (ds__cuda_module){
+                .next = ds__cuda.modules, .image = image, .device = device, .loading = 1
+            };
+            ds__cuda.modules = m;
+        }
+        m->users++;
+        return m;
+    }
+}
+
+/* Gives the module of a kernel's image on the scope's device, with one user more. */
+static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
+                                      ds__cuda_module **out) {
+    ds__mutex_lock(&ds__cuda.mutex);
+    ds__cuda_module *m = ds__cuda_find_module(scope->device, ds__cuda_image_key(k));
+    ds__mutex_unlock(&ds__cuda.mutex);
+    if (!m)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+    *out = m;
+    if (!m->loading)
+        return DS_OK;
+    ds_result r = ds__cuda_load_native(scope, k, &m->module);
+    ds__mutex_lock(&ds__cuda.mutex);
+    m->loading = 0;
+    if (r < 0)
+        ds__cuda_remove_module(m);
+    ds__condition_broadcast(&ds__cuda.module_loaded);
+    ds__mutex_unlock(&ds__cuda.mutex);
+    if (r < 0)
+        ds__host_free(m);
+    return r;
+}
+
+/* Drops a user of a module. Without users it is unloaded at once: none of its functions was
+   launched. */
+static void ds__cuda_drop_module(const ds__cuda_scope *scope, ds__cuda_module *m) {
+    ds__mutex_lock(&ds__cuda.mutex);
+    int left = --m->users;
+    if (!left)
+        ds__cuda_remove_module(m);
+    ds__mutex_unlock(&ds__cuda.mutex);
+    if (!left)
+        ds__cuda_unload(scope, m);
+}
+
+/* Gives the function of a kernel's image with its module, and the dynamic shared memory that a
+   launch may have without a new limit. */
 static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__kernel *k,
-                                        ds__cuda_function *f, void **out, int *out_shared) {
-    ds_result r = ds__cuda_load_module(scope, k, &f->module);
+                                        ds__cuda_module **out_module, void **out, int *out_shared) {
+    ds_result r = ds__cuda_load_module(scope, k, out_module);
     if (r < 0)
         return r;
-    DS__DR(*scope, r, cuModuleGetFunction, (out, f->module->module, k->cuda.entry));
+    DS__DR(*scope, r, cuModuleGetFunction, (out, (*out_module)->module, k->cuda.entry));
     if (r == DS_OK)
         DS__DR(*scope, r, cuFuncGetAttribute, (out_shared, DS__CUDA_MAX_SHARED, *out));
     if (r == DS_OK)
         return DS_OK;
     r = ds__fail_append(r, "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
-    ds__cuda_drop_module(scope, f->module);
-    f->module = NULL;
+    ds__cuda_drop_module(scope, *out_module);
     return r;
 }
 
@@ -22989,30 +23047,41 @@ static ds_result ds__cuda_linked_shared(const ds__cuda_scope *scope, const ds__k
     return DS_OK;
 }
 
-/* Finds the function of a kernel on the scope's device. The mutex is held. */
+/* Gives the table of a kernel's functions, one for each device; NULL: no memory. */
+static ds__cuda_function *ds__cuda_functions(ds__kernel *k) {
+    void *known = atomic_load(&k->native);
+    if (known)
+        return known;
+    ds__cuda_function *made = ds__host_alloc((size_t)ds__cuda.devices * sizeof *made);
+    if (!made || atomic_compare_exchange_strong(&k->native, &known, made))
+        return made;
+    ds__host_free(made);
+    return known;
+}
+
+/* Finds the function of a kernel on the scope's device. */
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
-    ds__cuda_function *f = atomic_load(&k->native);
-    if (!f)
-        f = ds__host_alloc((size_t)ds__cuda.devices * sizeof *f);
+    ds__cuda_function *f = ds__cuda_functions(k);
     if (!f)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-    atomic_store(&k->native, f);
     f += scope->device;
-    /* another thread has loaded it meanwhile */
-    if (atomic_load(&f->function))
-        return DS_OK;
     void *function = (void *)(uintptr_t)k->cuda.native_fn;
+    ds__cuda_module *module = NULL;
     int shared = 0;
-    ds_result r;
-    if (function) {
-        r = ds__cuda_linked_shared(scope, k, &shared);
-    } else {
-        r = ds__cuda_load_function(scope, k, f, &function, &shared);
-    }
+    ds_result r = function ? ds__cuda_linked_shared(scope, k, &shared)
+                           : ds__cuda_load_function(scope, k, &module, &function, &shared);
     if (r < 0)
         return r;
-    atomic_store(&f->shared, (unsigned)shared);
-    atomic_store_explicit(&f->function, function, memory_order_release);
+    ds__mutex_lock(&ds__cuda.mutex);
+    int published = atomic_load(&f->function) != NULL; /* by another thread */
+    if (published && module) {
+        module->users--; /* the other thread's user is left */
+    } else if (!published) {
+        f->module = module;
+        atomic_store(&f->shared, (unsigned)shared);
+        atomic_store_explicit(&f->function, function, memory_order_release);
+    }
+    ds__mutex_unlock(&ds__cuda.mutex);
     return DS_OK;
 }
 
@@ -23033,9 +23102,7 @@ __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *
         return DS_OK;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
-    ds__mutex_lock(&ds__cuda.mutex);
     ds_result r = ds__cuda_load(scope, k);
-    ds__mutex_unlock(&ds__cuda.mutex);
     ds__cuda_unrelax(scope, relaxed, mode);
     return r;
 }
@@ -34401,13 +34468,13 @@ DSDEF ds_result(ds_shutdown)(void) {
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__api_enter_slow(tls);
     ds__mutex_lock(&ds__g.mutex);
-    DS__COUNT_LOCK(1, -1); /* the user's functions run under it, and may make no calls */
+    DS__COUNT_LOCK(2, -1); /* the user's functions run under it, and may make no calls */
     ds_result r = DS_OK;
     if (atomic_load(&ds__g.state) == DS__READY)
         r = ds__shutdown_all(tls);
     ds__ranges_deinit();
     ds__drop_desc();
-    DS__COUNT_LOCK(1, 1);
+    DS__COUNT_LOCK(2, 1);
     ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
@@ -39569,6 +39636,7 @@ typedef struct ds__export_hold {
     uint32_t slot;       /* the export slot, from the first export on */
     uint32_t generation; /* of the export slot; 0 before the first export */
     int over;            /* 1: the allocator has given the segment back */
+    int stays;           /* 1: at the end, other processes have it open */
 } ds__export_hold;
 
 /* An exported block, until it is free. */
@@ -39762,8 +39830,8 @@ static void ds__lease_unref(const ds__registry *b, uint32_t slot, uint32_t lease
    Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
    usually hold `grow` of an arena. ds__share_hold expects the arena's lock and takes
    ds__share.lock. ds__ipc_export_find expects ds__share.lock. The other functions expect
-   ds__share.mutex and take the registries' mutex inside. Driver calls that do not wait for work
-   run under ds__share.mutex.
+   ds__share.mutex and take the registries' mutex inside. Imported segments are closed under
+   ds__share.mutex; own segments are freed without it (ds__export_holds_end).
    Threads: any caller's thread. */
 
 static ds__ipc_export **ds__ipc_export_bucket(const char *ptr) {
@@ -39821,31 +39889,37 @@ static void ds__ipc_export_end(ds__ipc_export *s) {
     ds__host_free(s);
 }
 
-/* Ends a record of a segment and frees the memory. With `stays`, other processes have the memory
-   open, and it remains until the process ends. ds__share.mutex is held. */
-static void ds__export_hold_end(ds__export_hold *h, int stays) {
+/* Ends records of segments and frees the memory. If other processes have a segment open, it remains
+   until the process ends. No mutex is held: a driver may wait for work when it frees memory. */
+static void ds__export_holds_end(ds__export_hold *list) {
     ds__found f;
-    if (stays)
-        (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
-    else
-        ds__shared_segment_destroy(h->device, h->base, 0);
-    if (h->generation && !stays) {
-        ds__registries_lock();
-        ds__export_slot_end(ds__registries.own, h->slot);
-        ds__registries_unlock();
+    while (list) {
+        ds__export_hold *h = list;
+        list = h->next;
+        if (h->stays)
+            (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
+        else
+            ds__shared_segment_destroy(h->device, h->base, 0);
+        if (h->generation && !h->stays) {
+            ds__registries_lock();
+            ds__export_slot_end(ds__registries.own, h->slot);
+            ds__registries_unlock();
+        }
+        ds__host_free(h);
     }
-    ds__host_free(h);
 }
 
-/* Ends the segments that were given back and that no other process has open; during ds_shutdown,
-   all that were given back. ds__share.mutex is held. */
-static void ds__export_holds_collect(void) {
+/* Takes the segments that were given back and that no other process has open out of the list;
+   during ds_shutdown, all that were given back. The caller ends them after it has released
+   ds__share.mutex, which is held here. */
+static ds__export_hold *ds__export_holds_take(void) {
+    ds__export_hold *taken = NULL;
     for (ds__export_hold **p = &ds__share.hoards; *p;) {
         ds__export_hold *h = *p;
         int leased = h->over && h->generation && ds__export_slot_leased(h->slot, 1);
         /* memory of a CPU device can be freed: other processes keep their mapping */
-        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
-        if (stays)
+        h->stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
+        if (h->stays)
             ds__log_warn("%zu bytes at %p remain allocated until the process ends: other processes "
                          "have them open",
                          h->size, (void *)h->base);
@@ -39854,8 +39928,10 @@ static void ds__export_holds_collect(void) {
             continue;
         }
         *p = h->next;
-        ds__export_hold_end(h, stays);
+        h->next = taken;
+        taken = h;
     }
+    return taken;
 }
 
 /* Allocates the memory of a shareable segment. */
@@ -39898,8 +39974,9 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
             if (h->generation)
                 ds__export_slot_close(h->slot);
         }
-    ds__export_holds_collect();
+    ds__export_hold *ended = ds__export_holds_take();
     ds__mutex_unlock(&ds__share.mutex);
+    ds__export_holds_end(ended);
     return DS_OK;
 }
 
@@ -39960,8 +40037,9 @@ static void ds__got_collect(int all) {
    Threads: any caller's thread; ds__share_shutdown runs on the thread of ds_shutdown. */
 
 /* Ends records of blocks without leases. Returns the records of blocks in limbo that have no lease
-   any more; the caller must return these blocks. ds__share.mutex is held. */
-static ds__ipc_export *ds__share_sort(void) {
+   any more; the caller must return these blocks, and end the segments in *out_ended.
+   ds__share.mutex is held. */
+static ds__ipc_export *ds__share_sort(ds__export_hold **out_ended) {
     ds__ipc_export *ready = NULL;
     ds__got_collect(0);
     ds__spinlock_lock(&ds__share.lock);
@@ -39987,7 +40065,7 @@ static ds__ipc_export *ds__share_sort(void) {
         ds__share.limbo = s;
         ds__spinlock_unlock(&ds__share.lock);
     }
-    ds__export_holds_collect();
+    *out_ended = ds__export_holds_take();
     ds__share.looked_ns = ds__now_ns();
     return ready;
 }
@@ -40007,11 +40085,13 @@ static size_t ds__share_collect_now(int how) {
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
         how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
-    ds__ipc_export *ready = now ? ds__share_sort() : NULL;
+    ds__export_hold *ended = NULL;
+    ds__ipc_export *ready = now ? ds__share_sort(&ended) : NULL;
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
     if (warn)
         ds__share.warned = 1;
     ds__mutex_unlock(&ds__share.mutex);
+    ds__export_holds_end(ended);
     if (warn)
         ds__log_warn("%zu freed blocks are kept because other processes have not closed them",
                      many);
@@ -66727,13 +66807,28 @@ static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
     return u;
 }
 
+/* Loads the kernel that writes the state. A launch must not do that: the driver may wait for work
+   when it loads a kernel, and a launch holds ds__rng.launching. */
+static ds_result ds__rng_load(ds_device device) {
+    ds_kernel kernel;
+    ds_result r = ds__rng_kernel(DS__RNG_STATE, &kernel);
+    ds__kernel *k = r == DS_OK ? ds__pin(&ds__g.kernels, kernel.id) : NULL;
+    if (!k)
+        return r;
+    r = ds__driver_of(device)->kernel_load(device.index, k);
+    ds__unpin(&ds__g.kernels, k);
+    return r;
+}
+
 /* Creates an object with its device memory and event. */
 static ds_result ds__rng_graph_create(ds_device device, ds__rng_graph **out) {
     void *state = NULL;
     ds__rng_graph *u = ds__host_alloc(sizeof *u);
     if (!u)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
-    ds_result r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
+    ds_result r = ds__rng_load(device);
+    if (r == DS_OK)
+        r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
     if (r == DS_OK)
         r = ds__event_create(0, "generator of a graph", &u->read);
     if (r < 0) {

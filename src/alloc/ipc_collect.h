@@ -23,8 +23,9 @@
 #include "ipc_records.h"
 
 /* Ends records of blocks without leases. Returns the records of blocks in limbo that have no lease
-   any more; the caller must return these blocks. ds__share.mutex is held. */
-static ds__ipc_export *ds__share_sort(void) {
+   any more; the caller must return these blocks, and end the segments in *out_ended.
+   ds__share.mutex is held. */
+static ds__ipc_export *ds__share_sort(ds__export_hold **out_ended) {
     ds__ipc_export *ready = NULL;
     ds__got_collect(0);
     ds__spinlock_lock(&ds__share.lock);
@@ -50,7 +51,7 @@ static ds__ipc_export *ds__share_sort(void) {
         ds__share.limbo = s;
         ds__spinlock_unlock(&ds__share.lock);
     }
-    ds__export_holds_collect();
+    *out_ended = ds__export_holds_take();
     ds__share.looked_ns = ds__now_ns();
     return ready;
 }
@@ -70,11 +71,13 @@ static size_t ds__share_collect_now(int how) {
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
         how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
-    ds__ipc_export *ready = now ? ds__share_sort() : NULL;
+    ds__export_hold *ended = NULL;
+    ds__ipc_export *ready = now ? ds__share_sort(&ended) : NULL;
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
     if (warn)
         ds__share.warned = 1;
     ds__mutex_unlock(&ds__share.mutex);
+    ds__export_holds_end(ended);
     if (warn)
         ds__log_warn("%zu freed blocks are kept because other processes have not closed them",
                      many);

@@ -12,8 +12,8 @@
    Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
    usually hold `grow` of an arena. ds__share_hold expects the arena's lock and takes
    ds__share.lock. ds__ipc_export_find expects ds__share.lock. The other functions expect
-   ds__share.mutex and take the registries' mutex inside. Driver calls that do not wait for work
-   run under ds__share.mutex.
+   ds__share.mutex and take the registries' mutex inside. Imported segments are closed under
+   ds__share.mutex; own segments are freed without it (ds__export_holds_end).
    Threads: any caller's thread. */
 #ifndef DS__ALLOC_IPC_RECORDS_H
 #define DS__ALLOC_IPC_RECORDS_H
@@ -81,31 +81,37 @@ static void ds__ipc_export_end(ds__ipc_export *s) {
     ds__host_free(s);
 }
 
-/* Ends a record of a segment and frees the memory. With `stays`, other processes have the memory
-   open, and it remains until the process ends. ds__share.mutex is held. */
-static void ds__export_hold_end(ds__export_hold *h, int stays) {
+/* Ends records of segments and frees the memory. If other processes have a segment open, it remains
+   until the process ends. No mutex is held: a driver may wait for work when it frees memory. */
+static void ds__export_holds_end(ds__export_hold *list) {
     ds__found f;
-    if (stays)
-        (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
-    else
-        ds__shared_segment_destroy(h->device, h->base, 0);
-    if (h->generation && !stays) {
-        ds__registries_lock();
-        ds__export_slot_end(ds__registries.own, h->slot);
-        ds__registries_unlock();
+    while (list) {
+        ds__export_hold *h = list;
+        list = h->next;
+        if (h->stays)
+            (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
+        else
+            ds__shared_segment_destroy(h->device, h->base, 0);
+        if (h->generation && !h->stays) {
+            ds__registries_lock();
+            ds__export_slot_end(ds__registries.own, h->slot);
+            ds__registries_unlock();
+        }
+        ds__host_free(h);
     }
-    ds__host_free(h);
 }
 
-/* Ends the segments that were given back and that no other process has open; during ds_shutdown,
-   all that were given back. ds__share.mutex is held. */
-static void ds__export_holds_collect(void) {
+/* Takes the segments that were given back and that no other process has open out of the list;
+   during ds_shutdown, all that were given back. The caller ends them after it has released
+   ds__share.mutex, which is held here. */
+static ds__export_hold *ds__export_holds_take(void) {
+    ds__export_hold *taken = NULL;
     for (ds__export_hold **p = &ds__share.hoards; *p;) {
         ds__export_hold *h = *p;
         int leased = h->over && h->generation && ds__export_slot_leased(h->slot, 1);
         /* memory of a CPU device can be freed: other processes keep their mapping */
-        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
-        if (stays)
+        h->stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
+        if (h->stays)
             ds__log_warn("%zu bytes at %p remain allocated until the process ends: other processes "
                          "have them open",
                          h->size, (void *)h->base);
@@ -114,8 +120,10 @@ static void ds__export_holds_collect(void) {
             continue;
         }
         *p = h->next;
-        ds__export_hold_end(h, stays);
+        h->next = taken;
+        taken = h;
     }
+    return taken;
 }
 
 /* Allocates the memory of a shareable segment. */
@@ -158,8 +166,9 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
             if (h->generation)
                 ds__export_slot_close(h->slot);
         }
-    ds__export_holds_collect();
+    ds__export_hold *ended = ds__export_holds_take();
     ds__mutex_unlock(&ds__share.mutex);
+    ds__export_holds_end(ended);
     return DS_OK;
 }
 

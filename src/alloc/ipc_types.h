@@ -51,6 +51,7 @@ typedef struct ds__export_hold {
     uint32_t slot;       /* the export slot, from the first export on */
     uint32_t generation; /* of the export slot; 0 before the first export */
     int over;            /* 1: the allocator has given the segment back */
+    int stays;           /* 1: at the end, other processes have it open */
 } ds__export_hold;
 
 /* An exported block, until it is free. */

@@ -203,13 +203,13 @@ DSDEF ds_result(ds_shutdown)(void) {
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__api_enter_slow(tls);
     ds__mutex_lock(&ds__g.mutex);
-    DS__COUNT_LOCK(1, -1); /* the user's functions run under it, and may make no calls */
+    DS__COUNT_LOCK(2, -1); /* the user's functions run under it, and may make no calls */
     ds_result r = DS_OK;
     if (atomic_load(&ds__g.state) == DS__READY)
         r = ds__shutdown_all(tls);
     ds__ranges_deinit();
     ds__drop_desc();
-    DS__COUNT_LOCK(1, 1);
+    DS__COUNT_LOCK(2, 1);
     ds__mutex_unlock(&ds__g.mutex);
     return r;
 }

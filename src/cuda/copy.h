@@ -9,9 +9,7 @@
    one would order unrelated streams; it is used again when that work is done.
    ds__cuda_run_together never runs its function, since a GPU's streams cannot be
    held.
-   Locks: ds__cuda_wait_stream may run under the capture lock. ds__cuda_copy_now holds
-   ds__cuda.mutex while it creates a side stream, not during the copy. The other functions take none
-   here.
+   Locks: none here. ds__cuda_wait_stream may run under the capture lock.
    Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
    blocks it until the copy is done. All such copies of a device share one side stream. */
 #ifndef DS__CUDA_COPY_H
@@ -298,21 +296,19 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     int to = ds__cuda_device_of(op->u.copy.dst);
     int from = ds__cuda_device_of(op->u.copy.src);
     int device = to >= 0 ? to : from;
-    int priority = 0;
     ds__cuda_scope scope;
     if (device < 0)
         device = 0;
+    cudaStream_t side;
     ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
-    ds__mutex_lock(&ds__cuda.mutex);
-    if (!ds__cuda.side[device])
-        r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &ds__cuda.side[device]);
-    ds__mutex_unlock(&ds__cuda.mutex);
+    r = ds__cuda_check(&scope, ds__cuda_kept_stream(&scope, &ds__cuda.side[device], &side),
+                       "cudaStreamCreateWithPriority");
     if (r == DS_OK)
-        r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
+        r = ds__cuda_move(&scope, side, op, to, from);
     if (r == DS_OK)
-        r = DS__RT(scope, cudaStreamSynchronize, (ds__cuda.side[device]));
+        r = DS__RT(scope, cudaStreamSynchronize, (side));
     ds__cuda_scope_end(&scope);
     return r;
 }

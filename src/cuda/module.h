@@ -9,9 +9,9 @@
    used again, because its address may belong to another image by then. It is unloaded after a wait
    for the device, or at once if no function was found in it. `function` is stored last, with
    release order.
-   Locks: ds__cuda_ready, ds__cuda_kernel_destroy and ds__cuda_take_modules take ds__cuda.mutex;
-   ds__cuda_load_module, ds__cuda_load_function and ds__cuda_load expect it. It is held while the
-   driver compiles PTX, so other loads wait. ds__cuda_unload needs no lock.
+   Locks: ds__cuda.mutex guards the list of modules and the publication of functions. No lock is
+   held while the driver loads or compiles an image: threads that need the same image on the same
+   device wait for ds__cuda.module_loaded, other threads do not wait. ds__cuda_unload takes none.
    Threads: any. Loading and unloading run in relaxed capture mode. ds__cuda_kernel_destroy runs
    when nothing can launch the kernel any more; the module stays loaded for pending launches until
    the device has been waited for. */
@@ -88,62 +88,91 @@ static ds_result ds__cuda_load_native(const ds__cuda_scope *scope, const ds__ker
     return code ? ds__cuda_image_refused(scope, k, code, log) : DS_OK;
 }
 
-/* Gives the module of a kernel's image on the scope's device, with one user more. The mutex is
-   held, and the device is current. */
-static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
-                                      ds__cuda_module **out) {
-    const void *key = ds__cuda_image_key(k);
-    ds__cuda_module *m = ds__cuda.modules;
-    /* a module without users may be that of a former image at the same address */
-    while (m && (!m->users || m->image != key || m->device != scope->device))
-        m = m->next;
-    if (!m) {
-        m = ds__host_alloc(sizeof *m);
-        if (!m)
-            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-        ds_result r = ds__cuda_load_native(scope, k, &m->module);
-        if (r < 0) {
-            ds__host_free(m);
-            return r;
-        }
-        m->image = key;
-        m->device = scope->device;
-        m->next = ds__cuda.modules;
-        ds__cuda.modules = m;
-    }
-    m->users++;
-    *out = m;
-    return DS_OK;
-}
-
-/* Drops a user of a module whose functions were never launched. Without users it is unloaded at
-   once. The mutex is held. */
-static void ds__cuda_drop_module(const ds__cuda_scope *scope, ds__cuda_module *m) {
-    if (--m->users != 0)
-        return;
+/* Takes a module without users out of the list. The mutex is held. */
+static void ds__cuda_remove_module(ds__cuda_module *m) {
     ds__cuda_module **p = &ds__cuda.modules;
     while (*p != m)
         p = &(*p)->next;
     *p = m->next;
     m->next = NULL;
-    ds__cuda_unload(scope, m);
 }
 
-/* Gives the function of a kernel's image, and the dynamic shared memory that a launch may have
-   without a new limit. The mutex is held. */
+/* Finds the module of an image on a device, waits while another thread loads it, and adds a user.
+   If there is none, adds one that the caller must load; NULL: no memory for it. The mutex is
+   held. */
+static ds__cuda_module *ds__cuda_find_module(int device, const void *image) {
+    for (;;) {
+        ds__cuda_module *m = ds__cuda.modules;
+        /* a module without users may be that of a former image at the same address */
+        while (m && (!m->users || m->image != image || m->device != device))
+            m = m->next;
+        if (m && m->loading) {
+            ds__condition_wait(&ds__cuda.module_loaded, &ds__cuda.mutex);
+            continue;
+        }
+        if (!m) {
+            m = ds__host_alloc(sizeof *m);
+            if (!m)
+                return NULL;
+            *m = (ds__cuda_module){
+                .next = ds__cuda.modules, .image = image, .device = device, .loading = 1
+            };
+            ds__cuda.modules = m;
+        }
+        m->users++;
+        return m;
+    }
+}
+
+/* Gives the module of a kernel's image on the scope's device, with one user more. */
+static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
+                                      ds__cuda_module **out) {
+    ds__mutex_lock(&ds__cuda.mutex);
+    ds__cuda_module *m = ds__cuda_find_module(scope->device, ds__cuda_image_key(k));
+    ds__mutex_unlock(&ds__cuda.mutex);
+    if (!m)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+    *out = m;
+    if (!m->loading)
+        return DS_OK;
+    ds_result r = ds__cuda_load_native(scope, k, &m->module);
+    ds__mutex_lock(&ds__cuda.mutex);
+    m->loading = 0;
+    if (r < 0)
+        ds__cuda_remove_module(m);
+    ds__condition_broadcast(&ds__cuda.module_loaded);
+    ds__mutex_unlock(&ds__cuda.mutex);
+    if (r < 0)
+        ds__host_free(m);
+    return r;
+}
+
+/* Drops a user of a module. Without users it is unloaded at once: none of its functions was
+   launched. */
+static void ds__cuda_drop_module(const ds__cuda_scope *scope, ds__cuda_module *m) {
+    ds__mutex_lock(&ds__cuda.mutex);
+    int left = --m->users;
+    if (!left)
+        ds__cuda_remove_module(m);
+    ds__mutex_unlock(&ds__cuda.mutex);
+    if (!left)
+        ds__cuda_unload(scope, m);
+}
+
+/* Gives the function of a kernel's image with its module, and the dynamic shared memory that a
+   launch may have without a new limit. */
 static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__kernel *k,
-                                        ds__cuda_function *f, void **out, int *out_shared) {
-    ds_result r = ds__cuda_load_module(scope, k, &f->module);
+                                        ds__cuda_module **out_module, void **out, int *out_shared) {
+    ds_result r = ds__cuda_load_module(scope, k, out_module);
     if (r < 0)
         return r;
-    DS__DR(*scope, r, cuModuleGetFunction, (out, f->module->module, k->cuda.entry));
+    DS__DR(*scope, r, cuModuleGetFunction, (out, (*out_module)->module, k->cuda.entry));
     if (r == DS_OK)
         DS__DR(*scope, r, cuFuncGetAttribute, (out_shared, DS__CUDA_MAX_SHARED, *out));
     if (r == DS_OK)
         return DS_OK;
     r = ds__fail_append(r, "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
-    ds__cuda_drop_module(scope, f->module);
-    f->module = NULL;
+    ds__cuda_drop_module(scope, *out_module);
     return r;
 }
 
@@ -167,30 +196,41 @@ static ds_result ds__cuda_linked_shared(const ds__cuda_scope *scope, const ds__k
     return DS_OK;
 }
 
-/* Finds the function of a kernel on the scope's device. The mutex is held. */
+/* Gives the table of a kernel's functions, one for each device; NULL: no memory. */
+static ds__cuda_function *ds__cuda_functions(ds__kernel *k) {
+    void *known = atomic_load(&k->native);
+    if (known)
+        return known;
+    ds__cuda_function *made = ds__host_alloc((size_t)ds__cuda.devices * sizeof *made);
+    if (!made || atomic_compare_exchange_strong(&k->native, &known, made))
+        return made;
+    ds__host_free(made);
+    return known;
+}
+
+/* Finds the function of a kernel on the scope's device. */
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
-    ds__cuda_function *f = atomic_load(&k->native);
-    if (!f)
-        f = ds__host_alloc((size_t)ds__cuda.devices * sizeof *f);
+    ds__cuda_function *f = ds__cuda_functions(k);
     if (!f)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-    atomic_store(&k->native, f);
     f += scope->device;
-    /* another thread has loaded it meanwhile */
-    if (atomic_load(&f->function))
-        return DS_OK;
     void *function = (void *)(uintptr_t)k->cuda.native_fn;
+    ds__cuda_module *module = NULL;
     int shared = 0;
-    ds_result r;
-    if (function) {
-        r = ds__cuda_linked_shared(scope, k, &shared);
-    } else {
-        r = ds__cuda_load_function(scope, k, f, &function, &shared);
-    }
+    ds_result r = function ? ds__cuda_linked_shared(scope, k, &shared)
+                           : ds__cuda_load_function(scope, k, &module, &function, &shared);
     if (r < 0)
         return r;
-    atomic_store(&f->shared, (unsigned)shared);
-    atomic_store_explicit(&f->function, function, memory_order_release);
+    ds__mutex_lock(&ds__cuda.mutex);
+    int published = atomic_load(&f->function) != NULL; /* by another thread */
+    if (published && module) {
+        module->users--; /* the other thread's user is left */
+    } else if (!published) {
+        f->module = module;
+        atomic_store(&f->shared, (unsigned)shared);
+        atomic_store_explicit(&f->function, function, memory_order_release);
+    }
+    ds__mutex_unlock(&ds__cuda.mutex);
     return DS_OK;
 }
 
@@ -211,9 +251,7 @@ __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *
         return DS_OK;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
-    ds__mutex_lock(&ds__cuda.mutex);
     ds_result r = ds__cuda_load(scope, k);
-    ds__mutex_unlock(&ds__cuda.mutex);
     ds__cuda_unrelax(scope, relaxed, mode);
     return r;
 }

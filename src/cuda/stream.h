@@ -34,8 +34,15 @@ static void ds__cuda_list_stream(ds__cuda_stream *s) {
     ds__mutex_unlock(&ds__cuda.lock);
 }
 
+/* Waits until no other thread queries the stream. ds__cuda.lock is held. */
+static void ds__cuda_await_queries(const ds__cuda_stream *s) {
+    while (s->queries)
+        ds__condition_wait(&ds__cuda.queried, &ds__cuda.lock);
+}
+
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
     ds__mutex_lock(&ds__cuda.lock);
+    ds__cuda_await_queries(s);
     if (s->previous)
         s->previous->next = s->next;
     else if (ds__cuda.streams == s)
@@ -148,20 +155,21 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     return o != NULL;
 }
 
-/* Returns the stream `ended` of the scope's device, which the first call creates. NULL: cudart has
-   refused. */
-static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
-    ds__mutex_lock(&ds__cuda.mutex);
-    cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
-    if (!ended) {
-        cudaError_t code =
-            DS__RT_CODE(*scope, cudaStreamCreateWithPriority, (&ended, cudaStreamNonBlocking, 0));
-        if (code != cudaSuccess)
-            ended = NULL;
-        atomic_store(&ds__cuda.ended[scope->device], ended);
-    }
-    ds__mutex_unlock(&ds__cuda.mutex);
-    return ended;
+/* Gives a stream of the scope's device that the driver keeps until shutdown; the first call creates
+   it. The code is not reported; it is that of cudaStreamCreateWithPriority. */
+static cudaError_t ds__cuda_kept_stream(const ds__cuda_scope *scope, _Atomic(cudaStream_t) *kept,
+                                        cudaStream_t *out) {
+    cudaStream_t known = NULL;
+    *out = atomic_load(kept);
+    if (*out)
+        return cudaSuccess;
+    cudaError_t code =
+        DS__RT_CODE(*scope, cudaStreamCreateWithPriority, (out, cudaStreamNonBlocking, 0));
+    if (code != cudaSuccess || atomic_compare_exchange_strong(kept, &known, *out))
+        return code;
+    (void)DS__RT_CODE(*scope, cudaStreamDestroy, (*out)); /* another thread was first */
+    *out = known;
+    return cudaSuccess;
 }
 
 /* Makes the device's stream `ended` wait for the pending work of a native stream that is destroyed
@@ -177,10 +185,12 @@ static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s)
     int relaxed = ds__cuda_relax(scope, &mode);
     DS__DR_CODE(*scope, busy, cuStreamQuery, (s->handle));
     ds__cuda_unrelax(scope, relaxed, mode);
-    cudaStream_t ended = busy == DS__CUDA_NOT_READY ? ds__cuda_ended_stream(scope) : NULL;
-    if (!ended)
+    if (busy != DS__CUDA_NOT_READY)
         return;
+    cudaStream_t ended;
     ds__cuda_mark *mark;
+    if (ds__cuda_kept_stream(scope, &ds__cuda.ended[scope->device], &ended) != cudaSuccess)
+        return;
     if (ds__cuda_mark_take(scope, &mark) != cudaSuccess)
         return;
     code = DS__RT_CODE(*scope, cudaEventRecord, (mark->event, s->handle));
@@ -229,6 +239,7 @@ static void ds__cuda_hide(ds__cuda_stream *s, int given) {
     s->owned = s->blocking = 0;
     s->hidden = 1;
     s->given = given;
+    ds__cuda_await_queries(s);
     ds__mutex_unlock(&ds__cuda.lock);
 }
 

@@ -8,9 +8,10 @@
    device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
    stream, since that would be a barrier for all blocking streams. Per-thread streams of other
    threads are left out.
-   Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
-   cudaEventCreateWithFlags and cudaEventRecord, ds__cuda_mark_busy inside of the capture lock.
-   Waits and error reports come after their release.
+   Locks: ds__cuda_legacy_query takes ds__cuda.lock, but not during its queries: a stream object that
+   another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture lock
+   across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come
+   after their release.
    Threads: any. Queries run in relaxed capture mode. */
 #ifndef DS__CUDA_STREAM_WAIT_H
 #define DS__CUDA_STREAM_WAIT_H
@@ -37,9 +38,16 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     ds__mutex_lock(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
-        if (ds__cuda_with_legacy(s, legacy))
-            DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+    for (ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next) {
+        if (!ds__cuda_with_legacy(s, legacy))
+            continue;
+        s->queries++; /* it stays in the list */
+        ds__mutex_unlock(&ds__cuda.lock);
+        DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+        ds__mutex_lock(&ds__cuda.lock);
+        if (--s->queries == 0)
+            ds__condition_broadcast(&ds__cuda.queried);
+    }
     ds__mutex_unlock(&ds__cuda.lock);
     ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");

@@ -29,10 +29,10 @@
    function is in `hosts` until it begins to run or CUDA refuses it. The state of a host function or
    keep changes from pending to taken once; the thread that changes it runs or releases the object.
    Primary contexts are retained and peer access is enabled for the life of the process.
-   Locks: `mutex` guards the modules, the side streams and the set-up of pools; it is held across
-   driver calls that compile or create. `lock` guards `streams` and is held across queries and event
-   records. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and `keeps`; no call into CUDA is
-   made under it.
+   Locks: `mutex` guards the modules, the set-up of pools and the limits of shared memory; it is not
+   held while the driver loads a module. `lock` guards `streams` and is held across the event
+   records of ds__cuda_mark_busy. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and
+   `keeps`; no call into CUDA is made under it.
    The core's capture lock comes before all of them. An error about a capture takes the capture
    lock, so errors must be reported after `lock` or a stream's lock is released.
    Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation
@@ -166,6 +166,7 @@ typedef struct ds__cuda_stream {
     int blocking; /* the stream is ordered with the legacy stream */
     /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
+    int queries;           /* queries of the legacy stream that use the handle now */
     uint64_t thread;       /* of a per-thread stream: the number of its thread */
     ds__mutex staging;     /* held while the pieces of a copy are enqueued */
     ds__cuda_stage *stage; /* created for the first staged copy */
@@ -232,7 +233,8 @@ typedef struct ds__cuda_module {
     const void *image;
     void *module;
     int device;
-    int users;
+    int users;   /* kernels, and calls that load one */
+    int loading; /* 1: a thread loads it, without the mutex; `module` is not valid yet */
 } ds__cuda_module;
 
 /* A kernel on one device. */
@@ -266,15 +268,17 @@ static struct {
     /* primary contexts, retained for good, as cudart does */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */
-    cudaStream_t side[DS__MAX_DEVICES];
+    _Atomic(cudaStream_t) side[DS__MAX_DEVICES];
     /* waits for the pending work of destroyed streams; created for the first one */
     _Atomic(cudaStream_t) ended[DS__MAX_DEVICES];
-    /* of modules, side and ended streams; held across calls that compile or create */
+    /* of modules, pools and limits of shared memory */
     ds__mutex mutex;
     /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
-    ds__mutex lock; /* of the list of streams; held across queries and records of events */
-    ds__cuda_stream *streams; /* all except for the legacy streams */
+    ds__condition module_loaded; /* or a load has failed */
+    ds__mutex lock;              /* of the list of streams; held across some records of events */
+    ds__condition queried;       /* no query of the legacy stream uses a stream any more */
+    ds__cuda_stream *streams;    /* all except for the legacy streams */
     /* of the next five lists; no call of cudart is made under it */
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
@@ -291,7 +295,10 @@ static struct {
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
-} ds__cuda = { .mutex = DS__MUTEX_INIT, .lock = DS__MUTEX_INIT };
+} ds__cuda = { .mutex = DS__MUTEX_INIT,
+               .module_loaded = DS__CONDITION_INIT,
+               .lock = DS__MUTEX_INIT,
+               .queried = DS__CONDITION_INIT };
 
 static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
 

@@ -19,20 +19,27 @@ typedef struct ds__spinlock {
     _Atomic uint32_t taken;
 } ds__spinlock;
 
-/* For a build of the tests: counts the spin locks (kind 0) and the mutexes (kind 1) that the thread
-   holds. No spin lock is held across a call of cudart, and no lock while a destructor of the user
-   runs. */
+/* For a build of the tests: counts the locks that the thread holds. Kind 0: spin locks, under which
+   nothing of cudart is called. 1: mutexes of objects. 2: mutexes of the library, under which no
+   thread waits for work. A user's functions run under none. */
 #ifdef DS__COUNT_LOCKS
-static _Thread_local int ds__locks[2];
+static _Thread_local int ds__locks[3];
 extern int ds__locks_held(int kind);
+extern char __data_start[], _end[]; /* static storage of the program */
 
 extern int ds__locks_held(int kind) {
     return ds__locks[kind];
 }
 
+static inline int ds__mutex_kind(const void *mutex) {
+    return (const char *)mutex >= __data_start && (const char *)mutex < _end ? 2 : 1;
+}
+
 #define DS__COUNT_LOCK(kind, change) (ds__locks[kind] += (change))
+#define DS__COUNT_MUTEX(mutex, change) DS__COUNT_LOCK(ds__mutex_kind(mutex), change)
 #else
 #define DS__COUNT_LOCK(kind, change) ((void)0)
+#define DS__COUNT_MUTEX(mutex, change) ((void)0)
 #endif
 
 static inline int ds__spinlock_try(ds__spinlock *lock) {

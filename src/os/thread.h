@@ -30,18 +30,18 @@ DS__SEAM static void ds__mutex_init(ds__mutex *m) {
 
 static inline void ds__mutex_lock(ds__mutex *m) {
     pthread_mutex_lock(m);
-    DS__COUNT_LOCK(1, 1);
+    DS__COUNT_MUTEX(m, 1);
 }
 
 static inline void ds__mutex_unlock(ds__mutex *m) {
-    DS__COUNT_LOCK(1, -1);
+    DS__COUNT_MUTEX(m, -1);
     pthread_mutex_unlock(m);
 }
 
 /* Returns 1 if the caller has the mutex now, 0 if another thread has it. */
 static inline int ds__mutex_trylock(ds__mutex *m) {
     int taken = pthread_mutex_trylock(m) == 0;
-    DS__COUNT_LOCK(1, taken);
+    DS__COUNT_MUTEX(m, taken);
     return taken;
 }
 

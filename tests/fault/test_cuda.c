@@ -1804,6 +1804,78 @@ static void test_kernels_of_one_image_share_its_module_and_unload_it(void **stat
     assert_int_equal(standin_calls("cuModuleUnload") - unloads, 2);
 }
 
+enum { LOADERS = 4 };
+
+typedef struct loader {
+    ds_kernel kernel;
+    ds_result result;
+    char said[400];
+} loader;
+
+static void *load_on_device_0(void *user) {
+    loader *l = user;
+    l->result = ds_kernel_load(l->kernel, ds_cuda(0));
+    snprintf(l->said, sizeof l->said, "%s", l->result < 0 ? ds_error_get_last() : "");
+    return NULL;
+}
+
+/* Loads on as many threads at once; the driver takes a while. */
+static void load_at_once(loader *l) {
+    pthread_t thread[LOADERS];
+    standin_load_delay(30);
+    for (int i = 0; i < LOADERS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, load_on_device_0, &l[i]), 0);
+    for (int i = 0; i < LOADERS; i++)
+        pthread_join(thread[i], NULL);
+    standin_load_delay(0);
+}
+
+/* Kernels 0 and 1 are the same, 2 and 3 have its image. */
+static void test_threads_load_an_image_once(void **state) {
+    (void)state;
+    loader l[LOADERS] = { { .kernel = make_fold() } };
+    make_context(0);
+    l[1].kernel = l[0].kernel;
+    l[2].kernel = make_fold();
+    l[3].kernel = make_fold();
+    unsigned long loads = standin_calls("cuModuleLoadDataEx");
+    unsigned long unloads = standin_calls("cuModuleUnload");
+
+    load_at_once(l);
+
+    assert_int_equal(standin_calls("cuModuleLoadDataEx") - loads, 1);
+    for (int i = 0; i < LOADERS; i++)
+        assert_int_equal(l[i].result, DS_OK);
+    for (int i = 1; i < LOADERS; i++) {
+        assert_int_equal(standin_calls("cuModuleUnload") - unloads, 0);
+        ok(ds_kernel_destroy(l[i].kernel));
+        ok(ds_device_synchronize(ds_cuda(0)));
+    }
+    assert_int_equal(standin_calls("cuModuleUnload") - unloads, 1);
+    ok(ds_shutdown());
+}
+
+static void test_threads_that_wait_for_a_refused_image_are_refused(void **state) {
+    (void)state;
+    static const char image[] = ".version 6.0\n.target sm_60\n.address_size 64\n"
+                                ".visible .entry x()\n{\nnonsense;\n}\n";
+    loader l[LOADERS];
+    make_context(0);
+    for (int i = 0; i < LOADERS; i++)
+        ok(ds_kernel_create(
+            &(ds_kernel_desc){ .name = "nonsense", .cuda = { .image = image, .entry = "x" } },
+            &l[i].kernel));
+
+    load_at_once(l);
+
+    for (int i = 0; i < LOADERS; i++) {
+        assert_int_equal(l[i].result, DS_ERR_INVALID_VALUE);
+        assert_non_null(strstr(l[i].said, "kernel nonsense could not be loaded"));
+        ok(ds_kernel_destroy(l[i].kernel));
+    }
+    ok(ds_shutdown());
+}
+
 static void test_images_in_pieces_are_shared_by_their_array(void **state) {
     (void)state;
     static const char *const pieces[] = { ptx_fold, "", NULL };
@@ -3400,6 +3472,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_a_function_of_another_cudart_is_refused, setup),
         cmocka_unit_test_setup(test_an_image_without_a_form_for_the_gpu_is_refused, setup),
         cmocka_unit_test_setup(test_kernels_of_one_image_share_its_module_and_unload_it, setup),
+        cmocka_unit_test_setup(test_threads_load_an_image_once, setup),
+        cmocka_unit_test_setup(test_threads_that_wait_for_a_refused_image_are_refused, setup),
         cmocka_unit_test_setup(test_images_in_pieces_are_shared_by_their_array, setup),
         cmocka_unit_test_setup(test_more_shared_memory_than_every_gpu_has_is_asked_for, setup),
         cmocka_unit_test_setup(test_a_kernel_destroyed_during_a_wait_keeps_its_code, setup),

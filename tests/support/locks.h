@@ -8,13 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-extern int ds__locks_held(int kind) __attribute__((weak)); /* 0: spin locks, 1: mutexes */
+extern int ds__locks_held(int kind) __attribute__((weak)); /* 0: spin locks; 1, 2: mutexes */
 
 static inline void expect_no_lock(void) {
-    if (!ds__locks_held || ds__locks_held(0) + ds__locks_held(1) == 0)
+    if (!ds__locks_held || ds__locks_held(0) + ds__locks_held(1) + ds__locks_held(2) == 0)
         return;
     fprintf(stderr, "a function of the user runs under %d spin locks and %d mutexes of devstream\n",
-            ds__locks_held(0), ds__locks_held(1));
+            ds__locks_held(0), ds__locks_held(1) + ds__locks_held(2));
     abort();
 }
 

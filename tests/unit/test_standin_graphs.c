@@ -2292,6 +2292,7 @@ static void test_calls_are_logged_and_null_mode_launches_nothing(void) {
     standin_null(0);
     OK(cudaStreamSynchronize(s));
     SAME(h[0], 0);
+    OK(cudaDeviceSynchronize());
     OK(cudaGraphExecDestroy(x));
     drop(g), drop(captured);
 }

@@ -262,11 +262,39 @@ static void await_callbacks(function_id f) {
 /* Of a build of devstream that counts them. */
 extern int ds__locks_held(int kind) __attribute__((weak));
 
-/* Any call may wait: for a lock of the driver, or for room in the queue of a stream (xla#6318). */
-static void check_locks(function_id f) {
-    if (ds__locks_held && ds__locks_held(0))
+/* Calls that wait for work of the device, or may; also cudaFree, but not of NULL. */
+static int may_wait_for_work(function_id f) {
+    switch ((int)f) {
+    case F_cudaDeviceSynchronize:
+    case F_cudaStreamSynchronize:
+    case F_cudaEventSynchronize:
+    case F_cudaFreeHost:
+    case F_cudaMalloc:
+    case F_cudaHostAlloc:
+    case F_cudaHostRegister:
+    case F_cudaHostUnregister:
+    case F_cudaMemcpy:
+    case F_cuModuleLoadDataEx:
+    case F_cuModuleUnload:
+    case F_cuMemUnmap:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Any call may wait: for a lock of the driver, or for room in the queue of a stream (xla#6318).
+   Under the mutex of an object (a graph, the growth of an arena) a call may wait for work: only calls
+   with that object wait too. */
+static void check_locks(function_id f, int may_wait) {
+    if (!ds__locks_held)
+        return;
+    if (ds__locks_held(0))
         si_fail_test("%s: the calling thread holds %d spin locks of devstream", function_names[f],
                      ds__locks_held(0));
+    if (may_wait && ds__locks_held(2))
+        si_fail_test("%s: the calling thread holds %d mutexes that all threads of devstream need",
+                     function_names[f], ds__locks_held(2));
 }
 
 /* A call of the runtime that makes no context: it asks for devices or entry points. */
@@ -292,7 +320,7 @@ static int asks_for_devices(function_id f) {
 
 int si_enter_with(function_id f, const char *argument) {
     count_call(f, argument);
-    check_locks(f);
+    check_locks(f, may_wait_for_work(f));
     await_callbacks(f);
     si_me.injected = 0;
     if (si_me.in_host_function)
@@ -1919,6 +1947,7 @@ static range *range_to_free(const char *call, const void *pointer, int kind) {
 
 cudaError_t cudaFree(void *pointer) {
     int code = enter(F_cudaFree);
+    check_locks(F_cudaFree, pointer != NULL);
     if (refused(code))
         return result(code);
     si_bind();
@@ -2826,6 +2855,12 @@ static CUresult d_cuModuleLoadData(CUmodule *out, const void *image) {
     return load(out, image, error, sizeof error);
 }
 
+static atomic_uint load_delay;
+
+void standin_load_delay(unsigned ms) {
+    atomic_store(&load_delay, ms);
+}
+
 static CUresult d_cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned count,
                                      CUjit_option *options, void **values) {
     char error[256] = "", *buffer = NULL;
@@ -2839,6 +2874,7 @@ static CUresult d_cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned 
         if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
             size = (size_t)(uintptr_t)values[i], at = i;
     }
+    usleep(1000 * atomic_load(&load_delay));
     CUresult code = load(out, image, error, sizeof error);
     if (at < count) { /* the option comes back as the length of what was written */
         int length = buffer && size ? snprintf(buffer, size, "%s", error) : 0;

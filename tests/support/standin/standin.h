@@ -94,6 +94,9 @@ void standin_register_function(const void *function, const char *ptx_text, const
 void standin_virtual_memory(int device, int on);
 void standin_memory_pools(int device, int on);
 
+/* How long cuModuleLoadDataEx compiles an image; 0 at first. */
+void standin_load_delay(unsigned ms);
+
 /* Whether all edges of graphs have data, as programmatic ones do (the default): a query of dependencies without
    room for the data is refused, also one that only counts (pytorch#168305). */
 void standin_edge_data(int on);
