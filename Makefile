@@ -197,6 +197,7 @@ check-source: format-check ## check format, generated files and the form of the 
 	@tools/rooms.sh
 	@tools/layers.sh
 	@tests/tools/run.sh
+	@tests/gpu/answers_test.sh
 	@tests/fuzz/calls.sh
 	@tests/abi.sh
 

@@ -88,7 +88,7 @@ tested() { # PART
 
 program() { # cpu, suite, fault, or unit TEST, which has the library in it: builds it in the folder, unless it is there
     [ -e "$dir/$1" ] && return
-    local with="-DDEVSTREAM_CUDA -I$CUDA_HOME/include" object=$dir/cuda.o objects=("$built"/standin/*.o)
+    local with="-DDEVSTREAM_CUDA -DDS__COUNT_LOCKS -I$CUDA_HOME/include" object=$dir/cuda.o objects=("$built"/standin/*.o)
     if [ "$1" = cpu ]; then with='' object=$dir/cpu.o objects=(); fi
     case $1 in
     unit)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What only a GPU can show, for `make check-gpu`: probes, the conformance suite on the CUDA driver, benchmarks. Writes
-# docs/gpu/<date>-<GPU>.md.
+# docs/gpu/<date>-<GPU>.md, and the answers of the probes beside what was expected (expected.tsv) into <date>-<GPU>.json.
 #     run.sh CONFORMANCE BENCHMARK [PART]...      programs that are linked with the real cudart; BENCHMARK may be ''
 # PART: risks, probes, suite:K/N (the K-th of N shares of the suite's groups), bench, page; none: all, with N = 4.
 # A part ends within PART_SECONDS (540). Work that does not fit is listed as not run. Each part keeps its results under OUT_DIR
@@ -50,6 +50,7 @@ find_gpu() {
     "$out/risks" --device >"$out/device.new"
     local status=$?
     if [ $status -ne 0 ]; then
+        [ $status -ne 77 ] || write_answers "$(cat "$out/device.new")"
         cat "$out/device.new"
         rm -f "$out/device.new"
         exit $status
@@ -63,6 +64,17 @@ run_probes() { # run_probes NAME: the rows are kept also when probes failed
     build_probes "$1"
     PROBES_SECONDS=$(left) "$out/$1" | tee "$out/$1.md"
     [ "${PIPESTATUS[0]}" -eq 0 ] || echo "some probes died, hung, could not be set up or were not run"
+    [ "$1" != risks ] || write_answers
+}
+
+# The answers of the probes R1 to R15 beside the expected ones. Without a GPU each is skipped with the reason.
+write_answers() { # write_answers [REASON]
+    local smi=''
+    [ ! -e "$out/smi" ] || smi=$(cat "$out/smi")
+    awk -v reason="${1:-}" -v date="$(date -u +%Y-%m-%d)" -v device="$(cat "$out/device" 2>/dev/null)" \
+        -v driver="${smi##*, }" -v commit="$(commit)" -f tests/gpu/answers.awk tests/gpu/expected.tsv \
+        $([ -n "${1:-}" ] || echo "$out/risks.md") >"$out/answers.json"
+    sed -n 's/^  "as_expected": /answers as expected: /p' "$out/answers.json" | tr -d '"'
 }
 
 # ---- the suite ----
@@ -193,6 +205,21 @@ missing_parts() {
     done
 }
 
+other_answers() {
+    awk -F '": ' '
+        { value = $2; sub(/,$/, "", value); gsub(/^"|"$/, "", value); gsub(/\\"/, "\"", value) }
+        /^      "probe"/ { probe = value }
+        /^      "expected"/ { expected = value }
+        /^      "answer"/ { answer = substr($0, index($0, "\": ") + 3); gsub(/^"|",$/, "", answer) }
+        /^      "as_expected": false/ { other = 1 }
+        /^      "otherwise"/ && other {
+            printf "- %s: %s\n  Expected: `%s`. Consequence: %s\n", probe, answer, expected, substr($0, 21, length($0) - 21)
+            other = 0
+            n++
+        }
+        END { if (!n) print "None." }' "$out/answers.json"
+}
+
 page_text() { # page_text GPU DATE
     local smi missing
     smi=$(cat "$out/smi")
@@ -213,6 +240,10 @@ page_text() { # page_text GPU DATE
     list_tests failed Failed
     list_tests not-run 'Not run'
     list_tests skipped Skipped
+    if [ -e "$out/answers.json" ]; then
+        printf '\n## Answers that differ from the expected ones\n\n'
+        other_answers
+    fi
     for part in risks probes; do
         [ -e "$out/$part.md" ] || continue
         printf '\n## %s\n\n' "$(echo $part | sed 's/^r/R/; s/^p/P/')"
@@ -234,6 +265,7 @@ write_page() {
     page=${PAGE_DIR:-docs/gpu}/$date-$(echo "$gpu" | tr '[:upper:]' '[:lower:]' | tr -cs 'a-z0-9' '-' | sed 's/^-//; s/-$//').md
     mkdir -p "$(dirname "$page")"
     page_text "$gpu" "$date" >"$page"
+    [ ! -e "$out/answers.json" ] || cp "$out/answers.json" "${page%.md}.json"
     echo "written: $page; the suite's output: $out/suite-*.log"
 }
 
