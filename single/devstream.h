@@ -21253,10 +21253,10 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
    device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
    stream, since that would be a barrier for all blocking streams. Per-thread streams of other
    threads are left out.
-   Locks: ds__cuda_legacy_query takes ds__cuda.lock, but not during its queries: a stream object that
-   another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture lock
-   across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come
-   after their release.
+   Locks: ds__cuda_legacy_query takes ds__cuda.lock, but not during its queries: a stream object
+   that another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture
+   lock across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports
+   come after their release.
    Threads: any. Queries run in relaxed capture mode. */
 
 /* Returns 1 if a query or wait of the legacy stream covers the stream. Work of the legacy stream

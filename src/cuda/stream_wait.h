@@ -8,10 +8,10 @@
    device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
    stream, since that would be a barrier for all blocking streams. Per-thread streams of other
    threads are left out.
-   Locks: ds__cuda_legacy_query takes ds__cuda.lock, but not during its queries: a stream object that
-   another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture lock
-   across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come
-   after their release.
+   Locks: ds__cuda_legacy_query takes ds__cuda.lock, but not during its queries: a stream object
+   that another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture
+   lock across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports
+   come after their release.
    Threads: any. Queries run in relaxed capture mode. */
 #ifndef DS__CUDA_STREAM_WAIT_H
 #define DS__CUDA_STREAM_WAIT_H

@@ -284,8 +284,8 @@ static int may_wait_for_work(function_id f) {
 }
 
 /* Any call may wait: for a lock of the driver, or for room in the queue of a stream (xla#6318).
-   Under the mutex of an object (a graph, the growth of an arena) a call may wait for work: only calls
-   with that object wait too. */
+   Under the mutex of an object (a graph, the growth of an arena) a call may wait for work: only
+   calls with that object wait too. */
 static void check_locks(function_id f, int may_wait) {
     if (!ds__locks_held)
         return;

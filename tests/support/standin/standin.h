@@ -97,8 +97,8 @@ void standin_memory_pools(int device, int on);
 /* How long cuModuleLoadDataEx compiles an image; 0 at first. */
 void standin_load_delay(unsigned ms);
 
-/* Whether all edges of graphs have data, as programmatic ones do (the default): a query of dependencies without
-   room for the data is refused, also one that only counts (pytorch#168305). */
+/* Whether all edges of graphs have data, as programmatic ones do (the default): a query of
+   dependencies without room for the data is refused, also one that only counts (pytorch#168305). */
 void standin_edge_data(int on);
 
 /* gpuDirectRDMACapable memory: 0: the devices have none, 1: they have (the default); 2: they say
