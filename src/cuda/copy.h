@@ -2,14 +2,12 @@
 
    Enqueues copies (ds__cuda_submit_copy) and fills (ds__cuda_submit_fill). Uses a host function
    between host memory, staging.h for a CPU device's memory, and a stream of its own for another
-   GPU's memory (ds__cuda_elsewhere). ds__cuda_wait_stream makes a stream wait for another one.
-   ds__cuda_copy_now copies at once for a stream of the CPU driver.
+   GPU's memory (ds__cuda_elsewhere). ds__cuda_copy_now copies at once for a stream of the CPU
+   driver.
 
-   Invariants: A stream of ds__cuda_elsewhere has the work of one operation only, because a shared
-   one would order unrelated streams; it is used again when that work is done.
-   ds__cuda_run_together never runs its function, since a GPU's streams cannot be
+   Invariants: ds__cuda_run_together never runs its function, since a GPU's streams cannot be
    held.
-   Locks: none here. ds__cuda_wait_stream may run under the capture lock.
+   Locks: none here.
    Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
    blocks it until the copy is done. All such copies of a device share one side stream. */
 #ifndef DS__CUDA_COPY_H
@@ -19,116 +17,10 @@
 #include "types.h"
 #include "call.h"
 #include "stream.h"
-#include "stream_wait.h"
+#include "aside.h"
 #include "host_func.h"
 #include "copy_plain.h"
 #include "staging.h"
-
-/* Makes the stream wait for a native event. capture: number of the capture in which the event was
-   recorded last, for the error. */
-static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event, uint64_t capture) {
-    ds__cuda_scope scope;
-    ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0)
-        return r;
-    if (!scope.capture)
-        scope.capture = capture;
-    r = DS__RT(scope, cudaStreamWaitEvent, (s->handle, event, 0));
-    ds__cuda_scope_end(&scope);
-    return r;
-}
-
-/* Makes s wait for the work of the other stream so far. */
-static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    /* the same native stream; but a record and a wait on the legacy stream are a barrier for
-       blocking streams */
-    if (s->kind != DS__STREAM_LEGACY &&
-        (s == other ||
-         (s->device == other->device &&
-          ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))))
-        return DS_OK;
-    ds__cuda_scope scope;
-    ds_result r = ds__cuda_mine(s);
-    if (r == DS_OK)
-        r = ds__cuda_on(&scope, other);
-    if (r < 0)
-        return r;
-    ds__cuda_mark *mark;
-    uint64_t capture = scope.capture;
-    cudaError_t code = ds__cuda_mark_take(&scope, &mark);
-    r = ds__cuda_check(&scope, code, "cudaEventCreateWithFlags");
-    if (r == DS_OK)
-        r = DS__RT(scope, cudaEventRecord, (mark->event, other->handle));
-    ds__cuda_scope_end(&scope);
-    if (r == DS_OK)
-        r = ds__cuda_wait_mark(s, mark->event, capture);
-    if (mark)
-        ds__cuda_mark_put(mark);
-    return r;
-}
-
-/* Returns 1 if the stream has no pending work. */
-static int ds__cuda_is_idle(const ds__cuda_stream *s) {
-    ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode;
-    int code;
-    if (ds__cuda_on(&scope, s) < 0)
-        return 0;
-    int relaxed = ds__cuda_relax(&scope, &mode);
-    DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_scope_end(&scope);
-    return code == 0;
-}
-
-/* Keeps a stream for later operations, or ends it if enough are kept: CUDA frees it when its work
-   is done. */
-static void ds__cuda_aside_put(ds__cuda_stream *s) {
-    ds__cuda_aside *kept = &ds__cuda.aside[s->device];
-    ds__spinlock_lock(&ds__cuda.host_lock);
-    int full = kept->count == DS__CUDA_ASIDE;
-    if (!full)
-        kept->stream[(kept->first + kept->count++) % DS__CUDA_ASIDE] = s;
-    ds__spinlock_unlock(&ds__cuda.host_lock);
-    if (full)
-        ds__cuda_stream_destroy(s);
-}
-
-/* Returns the stream that was kept first, which the caller owns then. NULL: none is kept. */
-static ds__cuda_stream *ds__cuda_aside_oldest(int device) {
-    ds__cuda_aside *kept = &ds__cuda.aside[device];
-    ds__cuda_stream *s = NULL;
-    ds__spinlock_lock(&ds__cuda.host_lock);
-    if (kept->count) {
-        s = kept->stream[kept->first];
-        kept->first = (kept->first + 1) % DS__CUDA_ASIDE;
-        kept->count--;
-    }
-    ds__spinlock_unlock(&ds__cuda.host_lock);
-    return s;
-}
-
-/* Takes a stream of the device for one operation: a kept one without pending work, because another
-   one would order unrelated streams, or a new one. */
-static ds_result ds__cuda_aside_take(int device, ds__cuda_stream **out) {
-    void *native = NULL;
-    int priority = 0;
-    *out = ds__cuda_aside_oldest(device);
-    if (*out && ds__cuda_is_idle(*out))
-        return DS_OK;
-    if (*out)
-        ds__cuda_aside_put(*out);
-    ds_result r =
-        ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
-    *out = native;
-    return r;
-}
-
-/* Ends the kept streams of the device. */
-static void ds__cuda_end_asides(int device) {
-    for (ds__cuda_stream *s; (s = ds__cuda_aside_oldest(device)) != NULL;)
-        ds__cuda_stream_destroy(s);
-}
 
 /* Enqueues an operation on memory of another device on a stream of that device, between two
    waits. */

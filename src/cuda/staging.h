@@ -2,14 +2,16 @@
 
    Copies between a GPU and memory of a CPU device (ds__cuda_staged_to_gpu,
    ds__cuda_staged_from_gpu). That memory is host memory, but it may be touched in stream order
-   only. The copy runs piece by piece through one pinned buffer. Host functions copy between the
-   buffer and that memory; cudart copies between the buffer and the GPU.
+   only. The copy runs piece by piece through the halves of a pinned buffer. Host functions on the
+   stream copy between a half and that memory; cudart copies between a half and the GPU, on a stream
+   of its own (aside.h), so that both run at once. A copy in one piece needs no other stream.
 
    Invariants: A stream has at most one buffer of DS__CUDA_STAGE bytes; its copies share the buffer,
-   because they run one after the other. The buffer counts the stream and its copies as users, and
-   without users it waits in ds__cuda.stages for another stream. The record `last` runs behind all
-   pieces and keeps the buffer until cudart has read it. A copy on a stream that captures is
-   refused.
+   because they run one after the other. A half is used again when both copies of its last piece
+   are done: both streams wait for each other between the two copies of each piece. The buffer
+   counts the stream and its copies as users, and without users it waits in ds__cuda.stages for
+   another stream. The record `last` runs behind all pieces and keeps the buffer until cudart has
+   read it. A copy on a stream that captures is refused.
    Locks: The stream's staging mutex is held while all pieces of a copy are enqueued. The calls of
    cudart run under it, after a failure also a wait for the stream. `host_lock` is taken under it.
    The caller holds no lock of the driver.
@@ -20,14 +22,18 @@
 
 #include "types.h"
 #include "call.h"
+#include "aside.h"
 #include "host_func.h"
 #include "copy_plain.h"
+
+enum { DS__CUDA_PIECE = DS__CUDA_STAGE / 2 }; /* the most bytes of a piece: a half of the buffer */
 
 typedef struct ds__cuda_staged ds__cuda_staged;
 
 typedef struct ds__cuda_piece {
     ds__cuda_host host;
     ds__cuda_staged *whole;
+    int half;    /* 0 or 1: the half of the buffer */
     char *other; /* the CPU device's memory */
     size_t pitch;
     size_t width;
@@ -38,6 +44,8 @@ struct ds__cuda_staged {
     _Atomic size_t users; /* pending pieces, and the caller */
     int to_gpu;
     ds__cuda_stage *stage;
+    ds__cuda_stream
+        *aside; /* runs cudart's copies; NULL: one piece, which the stream itself runs */
     /* runs after all pieces: cudart may still read the buffer when the last one of them has run */
     ds__cuda_piece last;
     ds__cuda_piece piece[];
@@ -101,13 +109,17 @@ static void ds__cuda_staged_unref(ds__cuda_staged *w) {
     ds__host_free(w);
 }
 
+static char *ds__cuda_piece_buffer(const ds__cuda_piece *p) {
+    return (char *)p->whole->stage->memory + p->half * DS__CUDA_PIECE;
+}
+
 /* Copies a piece between the buffer and the memory of the CPU device; the record `last` copies
    nothing. */
 static void ds__cuda_piece_run(void *user) {
     const ds__cuda_piece *p = user;
-    char *stage = p->whole->stage->memory;
     if (p == &p->whole->last)
         return;
+    char *stage = ds__cuda_piece_buffer(p);
     if (p->whole->to_gpu)
         ds__cuda_copy_rows(stage, p->width, p->other, p->pitch, p->width, p->height);
     else
@@ -130,24 +142,40 @@ static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda
     return r;
 }
 
-/* Enqueues one piece: cudart's copy and the host function, in the order of the direction. */
-static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+/* Makes the stream and the stream of cudart's copies wait for each other's work so far. */
+static ds_result ds__cuda_staged_meet(const ds__cuda_staged *w, ds__cuda_stream *s) {
+    if (!w->aside)
+        return DS_OK;
+    ds_result r = ds__cuda_wait_stream(s, w->aside);
+    return r == DS_OK ? ds__cuda_wait_stream(w->aside, s) : r;
+}
+
+/* Enqueues one piece: cudart's copy and the host function, in the order of the direction. Between
+   them the streams meet, so that the second copy comes after the first one, and so that the next
+   piece, in the other half, comes after the piece before this one. */
+static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, ds__cuda_stream *s,
                                        ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
-    ds__cuda_staged *w = p->whole;
+    const ds__cuda_staged *w = p->whole;
+    char *stage = ds__cuda_piece_buffer(p);
+    cudaStream_t copies = w->aside ? w->aside->handle : s->handle;
     ds__op op;
     memset(&op, 0, sizeof op);
-    op.u.copy.dst = w->to_gpu ? gpu : w->stage->memory;
-    op.u.copy.src = w->to_gpu ? w->stage->memory : gpu;
+    op.u.copy.dst = w->to_gpu ? gpu : stage;
+    op.u.copy.src = w->to_gpu ? stage : gpu;
     op.u.copy.dst_pitch = w->to_gpu ? gpu_pitch : p->width;
     op.u.copy.src_pitch = w->to_gpu ? p->width : gpu_pitch;
     op.u.copy.width = p->width;
     op.u.copy.height = p->height;
     int to = w->to_gpu ? DS__CUDA_ASK : DS__CUDA_HOST;
     int from = w->to_gpu ? DS__CUDA_HOST : DS__CUDA_ASK;
-    ds_result r = w->to_gpu ? DS_OK : ds__cuda_move(scope, s->handle, &op, to, from);
+    ds_result r =
+        w->to_gpu ? ds__cuda_post_piece(scope, s, p) : ds__cuda_move(scope, copies, &op, to, from);
     if (r == DS_OK)
-        r = ds__cuda_post_piece(scope, s, p);
-    return r == DS_OK && w->to_gpu ? ds__cuda_move(scope, s->handle, &op, to, from) : r;
+        r = ds__cuda_staged_meet(w, s);
+    if (r < 0)
+        return r;
+    return w->to_gpu ? ds__cuda_move(scope, copies, &op, to, from)
+                     : ds__cuda_post_piece(scope, s, p);
 }
 
 /* Enqueues all pieces and the record `last`. wide, rows: bytes and rows of a piece. After a
@@ -163,19 +191,25 @@ static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_st
     char *other = w->to_gpu ? (char *)(uintptr_t)op->u.copy.src : op->u.copy.dst;
     size_t gpu_pitch = w->to_gpu ? op->u.copy.dst_pitch : op->u.copy.src_pitch;
     size_t pitch = w->to_gpu ? op->u.copy.src_pitch : op->u.copy.dst_pitch;
-    ds_result r = DS_OK;
+    ds_result r = w->aside ? ds__cuda_wait_stream(w->aside, s) : DS_OK;
     for (size_t i = 0; i < across * down && r == DS_OK; i++) {
         size_t x = i % across * wide;
         size_t y = i / across * rows;
         ds__cuda_piece *p = &w->piece[i];
-        *p = (ds__cuda_piece){ .whole = w, .other = other + y * pitch + x, .pitch = pitch };
+        *p = (ds__cuda_piece){
+            .whole = w, .half = (int)(i % 2), .other = other + y * pitch + x, .pitch = pitch
+        };
         p->width = width - x < wide ? width - x : wide;
         p->height = height - y < rows ? height - y : rows;
         r = ds__cuda_submit_piece(scope, s, p, gpu + y * gpu_pitch + x, gpu_pitch);
     }
     w->last.whole = w;
     if (r == DS_OK)
+        r = ds__cuda_staged_meet(w, s);
+    if (r == DS_OK)
         r = ds__cuda_post_piece(scope, s, &w->last);
+    if (r < 0 && w->aside)
+        (void)DS__RT_CODE(*scope, cudaStreamSynchronize, (w->aside->handle));
     if (r < 0)
         (void)DS__RT_CODE(*scope, cudaStreamSynchronize, (s->handle));
     return r;
@@ -207,8 +241,8 @@ static ds_result ds__cuda_stage_copy(const ds__cuda_scope *scope, ds__cuda_strea
 static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, int to_gpu) {
     size_t width = op->u.copy.width;
     size_t height = op->u.copy.height;
-    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE; /* of a piece */
-    size_t rows = DS__CUDA_STAGE / wide;                           /* of a piece */
+    size_t wide = width < DS__CUDA_PIECE ? width : DS__CUDA_PIECE; /* of a piece */
+    size_t rows = DS__CUDA_PIECE / wide;                           /* of a piece */
     size_t across = (width + wide - 1) / wide;
     size_t down = (height + rows - 1) / rows;
     ds__cuda_scope scope;
@@ -219,11 +253,16 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
     atomic_store(&w->users, 1);
     w->to_gpu = to_gpu;
-    ds_result r = ds__cuda_on(&scope, s);
+    ds_result r = across * down > 1 ? ds__cuda_aside_take(s->device, &w->aside) : DS_OK;
+    ds__cuda_stream *aside = w->aside;
+    if (r == DS_OK)
+        r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
         r = ds__cuda_stage_copy(&scope, s, w, op, wide, rows);
         ds__cuda_scope_end(&scope);
     }
+    if (aside)
+        ds__cuda_aside_put(aside);
     ds__cuda_staged_unref(w);
     return r;
 }

@@ -2405,6 +2405,52 @@ static void payload_gone(void *user) {
     payloads_gone++;
 }
 
+/* Copies to the GPU and back, with copies and host functions that take so long. */
+static void copy_in_pieces(unsigned copy_ms, unsigned host_ms) {
+    enum { BYTES = 9 << 20 };
+
+    ds_stream s;
+    void *cpu;
+    void *gpu;
+    void *back;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_device_alloc(ds_cpu(0), BYTES, &cpu));
+    ok(ds_device_alloc(ds_cpu(0), BYTES, &back));
+    ok(ds_device_alloc(ds_cuda(0), BYTES, &gpu));
+    for (uint32_t i = 0; i < BYTES / 4; i++)
+        ((uint32_t *)cpu)[i] = i * 2654435761u;
+    memset(back, 0, BYTES);
+    ok(ds_stream_synchronize(s));
+
+    standin_work_delay(copy_ms, host_ms);
+    ok(ds_copy(gpu, cpu, BYTES, s));
+    ok(ds_copy(back, gpu, BYTES, s));
+    ok(ds_stream_synchronize(s));
+
+    assert_memory_equal(cpu, back, BYTES);
+    ok(ds_device_free(cpu));
+    ok(ds_device_free(back));
+    ok(ds_device_free(gpu));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_pieces_of_staged_copies_wait_for_their_half(void **state) {
+    (void)state;
+    copy_in_pieces(10, 0);
+    copy_in_pieces(0, 10);
+    standin_work_delay(0, 0);
+    ok(ds_shutdown());
+}
+
+static void test_both_parts_of_staged_copies_run_at_once(void **state) {
+    (void)state;
+    copy_in_pieces(10, 10);
+    int overlaps = standin_overlaps();
+    standin_work_delay(0, 0);
+    assert_true(overlaps > 0);
+    ok(ds_shutdown());
+}
+
 /* CUDA may run destructors in the call that destroys the graph. */
 static void test_a_capture_that_shutdown_ends_is_freed_without_a_lock(void **state) {
     (void)state;
@@ -3453,6 +3499,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_loading_in_a_capture_keeps_the_threads_mode, setup),
         cmocka_unit_test_setup(test_queries_leave_the_captures_of_others_alone, setup),
         cmocka_unit_test_setup(test_a_capture_that_shutdown_ends_is_freed_without_a_lock, setup),
+        cmocka_unit_test_setup(test_pieces_of_staged_copies_wait_for_their_half, setup),
+        cmocka_unit_test_setup(test_both_parts_of_staged_copies_run_at_once, setup),
         cmocka_unit_test_setup(test_host_memory_is_freed_in_a_capture_when_streams_passed, setup),
         cmocka_unit_test_setup(test_device_memory_is_freed_in_a_capture_after_its_work, setup),
         cmocka_unit_test_setup(test_a_launch_that_takes_several_is_captured_but_not_known, setup),

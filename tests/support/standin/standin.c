@@ -898,7 +898,33 @@ static void poison(int index, int code) {
     pthread_cond_broadcast(&si_some_end);
 }
 
+/* Copies, and host functions. */
+static atomic_uint work_delay[2];
+static atomic_int work_running[2], work_overlaps;
+
+void standin_work_delay(unsigned copy_ms, unsigned host_ms) {
+    atomic_store(&work_delay[0], copy_ms);
+    atomic_store(&work_delay[1], host_ms);
+    atomic_store(&work_overlaps, 0);
+}
+
+int standin_overlaps(void) {
+    return atomic_load(&work_overlaps);
+}
+
+static void begin_work(int kind) {
+    atomic_fetch_add(&work_running[kind], 1);
+    if (atomic_load(&work_running[!kind]))
+        atomic_fetch_add(&work_overlaps, 1);
+    usleep(1000 * atomic_load(&work_delay[kind]));
+}
+
+static void end_work(int kind) {
+    atomic_fetch_sub(&work_running[kind], 1);
+}
+
 static void run_copy(const copy *c) {
+    begin_work(0);
     for (size_t z = 0; z < c->depth; z++) {
         char *dst = c->dst + z * c->dslice, *src = c->src + z * c->sslice;
         if (c->dpitch == c->width && c->spitch == c->width)
@@ -907,6 +933,7 @@ static void run_copy(const copy *c) {
             for (size_t y = 0; y < c->height; y++)
                 memmove(dst + y * c->dpitch, src + y * c->spitch, c->width);
     }
+    end_work(0);
 }
 
 static void run_fill(const fill *f) {
@@ -1051,7 +1078,9 @@ static void call_host(op *o) {
     unlock();
     si_me.in_host_function = 1;
     if (o->kind == OP_HOST) {
+        begin_work(1);
         h.function(h.data);
+        end_work(1);
     } else {
         pthread_mutex_lock(&callback_lock);
         atomic_fetch_add(&callbacks_running, 1);

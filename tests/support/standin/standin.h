@@ -97,6 +97,11 @@ void standin_memory_pools(int device, int on);
 /* How long cuModuleLoadDataEx compiles an image; 0 at first. */
 void standin_load_delay(unsigned ms);
 
+/* How long each copy and each host function takes in addition; 0 at first. standin_overlaps: how
+   many of them began since the last call of standin_work_delay while one of the other kind ran. */
+void standin_work_delay(unsigned copy_ms, unsigned host_ms);
+int standin_overlaps(void);
+
 /* Whether all edges of graphs have data, as programmatic ones do (the default): a query of
    dependencies without room for the data is refused, also one that only counts (pytorch#168305). */
 void standin_edge_data(int on);
