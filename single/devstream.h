@@ -19544,7 +19544,7 @@ typedef struct cudaGraphEdgeData_st {
     X(cudaGraphReleaseUserObject, (cudaGraph_t graph, cudaUserObject_t object, unsigned count))
 
 /* clang-format on */
-static struct {
+static struct ds__cudart_table {
     const char *(*cudaGetErrorName)(cudaError_t code);
     const char *(*cudaGetErrorString)(cudaError_t code);
     cudaError_t (*cudaRuntimeGetVersion)(int *out);
@@ -20036,8 +20036,10 @@ typedef struct ds__cuda_host {
     struct ds__cuda_host *next;
     struct ds__cuda_host *previous;
     _Atomic int state;
+    _Atomic int users; /* of a record that is not embedded: the caller that enqueues it, and CUDA */
     int device;
     int embedded; /* 1: a part of another object, which the destructor frees */
+    int captured; /* 1: in the list `captured` for good, because a graph refers to it */
     ds_host_fn fn;
     ds_host_fn dtor_fn;
     ds_callback_fn callback;
@@ -20106,9 +20108,10 @@ static struct {
     ds__mutex lock;              /* of the list of streams; held across some records of events */
     ds__condition queried;       /* no query of the legacy stream uses a stream any more */
     ds__cuda_stream *streams;    /* all except for the legacy streams */
-    /* of the next five lists; no call of cudart is made under it */
+    /* of the next six lists; no call of cudart is made under it */
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
+    ds__cuda_host *captured;               /* host functions that became nodes by mistake */
     ds__cuda_stage *stages;                /* buffers without users */
     ds__cuda_mark *marks[DS__MAX_DEVICES]; /* events that no thread uses */
     ds__cuda_aside aside[DS__MAX_DEVICES];
@@ -20539,6 +20542,7 @@ static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream
 /* The state of a search, zeroed before its first step. */
 typedef struct ds__cudart_search {
     int step;
+    int kept;     /* 1: the library in use was offered */
     int reported; /* 1: the reason says why a library that was found is not taken */
 } ds__cudart_search;
 
@@ -20646,6 +20650,8 @@ static const char *ds__cudart_fill(void *library) {
     void *found[sizeof names / sizeof names[0]];
     struct ds__cudart_forms forms;
     cudaError_t (*version)(int *out);
+    cudaError_t (*peek)(void);
+    cudaError_t (*forget)(void);
     _Static_assert(sizeof found == sizeof ds__cudart, "the members are the names, in their order");
     memset(&forms, 0, sizeof forms);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -20654,10 +20660,17 @@ static const char *ds__cudart_fill(void *library) {
             return names[i];
     }
 
+    memcpy(&peek, &found[offsetof(struct ds__cudart_table, cudaPeekAtLastError) / sizeof found[0]],
+           sizeof peek);
+    memcpy(&forget, &found[offsetof(struct ds__cudart_table, cudaGetLastError) / sizeof found[0]],
+           sizeof forget);
+    int clean = peek() == cudaSuccess; /* an error that is pending is the program's */
     /* without a driver, 11.8 gives 35 instead of its version; then no device is found either */
     memcpy(&version, &found[2], sizeof version);
     if (version(&forms.version) != cudaSuccess)
         forms.version = 11080;
+    if (clean)
+        (void)forget();
     if (forms.version < 11080)
         return "CUDA 11.8";
 #ifdef CUDART_VERSION
@@ -20674,7 +20687,6 @@ static const char *ds__cudart_fill(void *library) {
         memcpy((char *)&forms + ds__cudart_names[i].member, &form, sizeof form);
     }
     memcpy(&ds__cudart, found, sizeof found);
-    (void)ds__cudart.cudaGetLastError();
     ds__cudart_forms = forms;
     return NULL;
 }
@@ -20685,8 +20697,10 @@ static int ds__cudart_load(ds__cudart_search *search, char *reason, size_t size)
     const char *where = ds__os_environment("DEVSTREAM_CUDART");
     void *library;
     const char *name;
-    if (search->step == 0 && ds__cudart_library.library)
+    if (ds__cudart_library.library && !search->kept) {
+        search->kept = 1;
         return 1;
+    }
     while (ds__cudart_open(search->step, where, &library, &name)) {
         search->step++;
         if (!library)
@@ -20805,7 +20819,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
 /* Finds devices and entry points, and cudart if the program loads it. Creates no context, so that a
    process that only asks for devices takes no memory of a GPU. */
 static void ds__cuda_probe(ds_backend_info *out) {
-    ds__cudart_search search = { 0, 0 };
+    ds__cudart_search search = { 0 };
     cudaError_t code = cudaErrorInsufficientDriver;
     while (code == cudaErrorInsufficientDriver &&
            ds__cudart_load(&search, out->reason, sizeof out->reason))
@@ -20861,11 +20875,11 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
     memset(out, 0, sizeof *out);
     ds__cuda_anywhere(&scope, device);
     /* cudaGetDeviceProperties reads all attributes, and its struct differs by version */
-    DS__DR(scope, r, cuDeviceGetName, (out->name, (int)sizeof out->name, device));
+    DS__DR(scope, r, cuDeviceGetName, (out->name, (int)sizeof out->name, ds__cuda.handle[device]));
     if (r == DS_OK)
-        DS__DR(scope, r, cuDeviceGetUuid, (out->uuid, device));
+        DS__DR(scope, r, cuDeviceGetUuid, (out->uuid, ds__cuda.handle[device]));
     if (r == DS_OK)
-        DS__DR(scope, r, cuDeviceTotalMem, (&out->total_memory, device));
+        DS__DR(scope, r, cuDeviceTotalMem, (&out->total_memory, ds__cuda.handle[device]));
     if (r == DS_OK)
         r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
     if (r == DS_OK)
@@ -21842,9 +21856,7 @@ static const void *ds__cuda_stream_identity(void *stream) {
    Invariants: The native event and the device of an object never change. An older event lives until
    ds__cuda_event_destroy, because a reader may still hold it. `capture` is the number of the
    capture in which the event was last recorded, or 0.
-   Locks: none of the driver. The core holds the event's own lock (`bind`) around
-   ds__cuda_event_create, so cudaEventCreateWithFlags runs under a spinlock. No lock is needed for a
-   wait.
+   Locks: none.
    Threads: any; all entries except destroy may run concurrently on one event. Queries and
    elapsed times run in relaxed capture mode. A wait with a time limit polls
    (ds__cuda_poll). */
@@ -22034,7 +22046,7 @@ static void ds__cuda_unlist_host(ds__cuda_host *h) {
 }
 
 /* Invokes the function unless it failed, a callback in any case, and the destructor. The caller
-   frees the record, unless it is embedded. */
+   drops the record, unless it is embedded. */
 static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     int outer = ds__tls.in_callback;
     ds_stream stream = { h->stream };
@@ -22052,6 +22064,12 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     ds__tls.in_callback = outer;
 }
 
+/* Drops a user of a record, which is not embedded. */
+static void ds__cuda_host_unref(ds__cuda_host *h) {
+    if (atomic_fetch_sub(&h->users, 1) == 1)
+        ds__host_free(h);
+}
+
 /* Runs a record on a thread of CUDA, unless ds__cuda_drain has taken it. */
 static void ds__cuda_host_taken(ds__cuda_host *h, int failed) {
     int pending = DS__CUDA_PENDING;
@@ -22060,7 +22078,7 @@ static void ds__cuda_host_taken(ds__cuda_host *h, int failed) {
     if (atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) {
         ds__cuda_run_host(h, failed);
         if (!embedded)
-            ds__host_free(h);
+            ds__cuda_host_unref(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
     }
     atomic_fetch_sub(&ds__cuda.inside, 1);
@@ -22075,7 +22093,41 @@ static void CUDART_CB ds__cuda_callback_main(cudaStream_t stream, cudaError_t st
     ds__cuda_host_taken(user, status != cudaSuccess);
 }
 
-/* Enqueues a record whose fields are set. Inside of a scope of the stream. */
+/* Finds out whether a capture of any library has the stream. Inside of a scope of the stream. For
+   the legacy stream beside a capture *out is 0: the work itself will be refused. */
+static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       int *out) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
+    *out = code == cudaSuccess && status != cudaStreamCaptureStatusNone;
+    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit))
+        return DS_OK;
+    return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
+}
+
+/* Refuses a host function if another thread has begun to capture the stream meanwhile: the function
+   is then a node, and a graph could run it more than once. The record stays for good and runs
+   nothing. Inside of a scope of the stream. */
+static ds_result ds__cuda_not_a_node(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                     ds__cuda_host *h) {
+    int pending = DS__CUDA_PENDING;
+    int capturing = 0;
+    ds_result r = ds__cuda_is_capturing(scope, s, &capturing);
+    if (r < 0 || !capturing || !atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN))
+        return DS_OK;
+    h->captured = 1;
+    ds__cuda_unlist_host(h);
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    h->next = ds__cuda.captured;
+    ds__cuda.captured = h;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    atomic_fetch_sub(&ds__cuda.host_count, 1);
+    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                    "another thread began to capture the stream during the call");
+}
+
+/* Enqueues a record whose fields are set. It must not be freed during the call. If the call fails,
+   the caller frees the record, unless it is captured. Inside of a scope of the stream. */
 static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                ds__cuda_host *h) {
     h->device = s->device;
@@ -22094,20 +22146,9 @@ static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_strea
     if (r < 0) {
         ds__cuda_unlist_host(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
+        return r;
     }
-    return r;
-}
-
-/* Finds out whether a capture of any library has the stream. Inside of a scope of the stream. For
-   the legacy stream beside a capture *out is 0: the work itself will be refused. */
-static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                       int *out) {
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
-    *out = code == cudaSuccess && status != cudaStreamCaptureStatusNone;
-    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit))
-        return DS_OK;
-    return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
+    return h->callback ? DS_OK : ds__cuda_not_a_node(scope, s, h);
 }
 
 /* Enqueues the host function or callback of an operation. DS__OP_BLOCKS: it is work of the library
@@ -22124,6 +22165,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op
     h->user = op->u.host.user;
     h->dtor_fn = op->u.host.dtor_fn;
     h->stream = op->u.host.stream;
+    atomic_store(&h->users, 2);
     ds_result r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
         if (!h->callback)
@@ -22135,8 +22177,12 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op
                                           : ds__cuda_host_in_capture(&scope, s, op);
         ds__cuda_scope_end(&scope);
     }
+    if (h->captured)
+        return r;
     if (r < 0 || capturing)
         ds__host_free(h);
+    else
+        ds__cuda_host_unref(h);
     return r;
 }
 
@@ -22322,251 +22368,17 @@ static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__o
                : DS_OK;
 }
 
-/* cuda/staging.h - staged copies between a GPU and a CPU device.
+/* cuda/aside.h - streams of the driver for parts of an operation.
 
-   Copies between a GPU and memory of a CPU device (ds__cuda_staged_to_gpu,
-   ds__cuda_staged_from_gpu). That memory is host memory, but it may be touched in stream order
-   only. The copy runs piece by piece through one pinned buffer. Host functions copy between the
-   buffer and that memory; cudart copies between the buffer and the GPU.
+   Takes a stream of a device for one operation (ds__cuda_aside_take) and keeps it for later ones
+   (ds__cuda_aside_put, ds__cuda_end_asides). ds__cuda_wait_stream makes a stream wait for another
+   one.
 
-   Invariants: A stream has at most one buffer of DS__CUDA_STAGE bytes; its copies share the buffer,
-   because they run one after the other. The buffer counts the stream and its copies as users, and
-   without users it waits in ds__cuda.stages for another stream. The record `last` runs behind all
-   pieces and keeps the buffer until cudart has read it. A copy on a stream that captures is
-   refused.
-   Locks: The stream's staging mutex is held while all pieces of a copy are enqueued. The calls of
-   cudart run under it, after a failure also a wait for the stream. `host_lock` is taken under it.
-   The caller holds no lock of the driver.
-   Threads: any thread submits. The pieces run on CUDA's callback thread, which must not call CUDA,
-   so a buffer is kept there and not freed. */
-
-typedef struct ds__cuda_staged ds__cuda_staged;
-
-typedef struct ds__cuda_piece {
-    ds__cuda_host host;
-    ds__cuda_staged *whole;
-    char *other; /* the CPU device's memory */
-    size_t pitch;
-    size_t width;
-    size_t height;
-} ds__cuda_piece;
-
-struct ds__cuda_staged {
-    _Atomic size_t users; /* pending pieces, and the caller */
-    int to_gpu;
-    ds__cuda_stage *stage;
-    /* runs after all pieces: cudart may still read the buffer when the last one of them has run */
-    ds__cuda_piece last;
-    ds__cuda_piece piece[];
-};
-
-/* Creates a buffer. */
-static ds_result ds__cuda_stage_create(const ds__cuda_scope *scope, ds__cuda_stage **out) {
-    ds__cuda_stage *stage = ds__host_alloc(sizeof *stage);
-    if (!stage)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
-    enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_relax(scope, &mode);
-    ds_result r =
-        DS__RT(*scope, cudaHostAlloc, (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
-    ds__cuda_unrelax(scope, relaxed, mode);
-    if (r < 0)
-        ds__host_free(stage);
-    else
-        *out = stage;
-    return r;
-}
-
-/* Gives the stream a buffer, if it has none, and counts the caller as a user. The staging mutex is
-   held. */
-static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream *s) {
-    if (!s->stage) {
-        ds_result r = DS_OK;
-        ds__spinlock_lock(&ds__cuda.host_lock);
-        ds__cuda_stage *stage = ds__cuda.stages;
-        if (stage)
-            ds__cuda.stages = stage->next;
-        ds__spinlock_unlock(&ds__cuda.host_lock);
-        if (!stage)
-            r = ds__cuda_stage_create(scope, &stage);
-        if (r < 0)
-            return r;
-        atomic_store(&stage->users, 1);
-        s->stage = stage;
-    }
-    atomic_fetch_add(&s->stage->users, 1);
-    return DS_OK;
-}
-
-/* Drops a user of a buffer. The last one keeps it for another stream: a host function, which may
-   not call cudart, cannot free it. */
-static void ds__cuda_stage_unref(ds__cuda_stage *stage) {
-    if (atomic_fetch_sub(&stage->users, 1) != 1)
-        return;
-    ds__spinlock_lock(&ds__cuda.host_lock);
-    stage->next = ds__cuda.stages;
-    ds__cuda.stages = stage;
-    ds__spinlock_unlock(&ds__cuda.host_lock);
-}
-
-/* Drops a user of a copy. The last one frees the copy, which may have no buffer yet. */
-static void ds__cuda_staged_unref(ds__cuda_staged *w) {
-    if (atomic_fetch_sub(&w->users, 1) != 1)
-        return;
-    if (w->stage)
-        ds__cuda_stage_unref(w->stage);
-    ds__host_free(w);
-}
-
-/* Copies a piece between the buffer and the memory of the CPU device; the record `last` copies
-   nothing. */
-static void ds__cuda_piece_run(void *user) {
-    const ds__cuda_piece *p = user;
-    char *stage = p->whole->stage->memory;
-    if (p == &p->whole->last)
-        return;
-    if (p->whole->to_gpu)
-        ds__cuda_copy_rows(stage, p->width, p->other, p->pitch, p->width, p->height);
-    else
-        ds__cuda_copy_rows(p->other, p->pitch, stage, p->width, p->width, p->height);
-}
-
-static void ds__cuda_piece_end(void *user) {
-    ds__cuda_staged_unref(((ds__cuda_piece *)user)->whole);
-}
-
-static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                     ds__cuda_piece *p) {
-    p->host = (ds__cuda_host){
-        .embedded = 1, .fn = ds__cuda_piece_run, .dtor_fn = ds__cuda_piece_end, .user = p
-    };
-    atomic_fetch_add(&p->whole->users, 1);
-    ds_result r = ds__cuda_post(scope, s, &p->host);
-    if (r < 0)
-        ds__cuda_staged_unref(p->whole);
-    return r;
-}
-
-/* Enqueues one piece: cudart's copy and the host function, in the order of the direction. */
-static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                       ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
-    ds__cuda_staged *w = p->whole;
-    ds__op op;
-    memset(&op, 0, sizeof op);
-    op.u.copy.dst = w->to_gpu ? gpu : w->stage->memory;
-    op.u.copy.src = w->to_gpu ? w->stage->memory : gpu;
-    op.u.copy.dst_pitch = w->to_gpu ? gpu_pitch : p->width;
-    op.u.copy.src_pitch = w->to_gpu ? p->width : gpu_pitch;
-    op.u.copy.width = p->width;
-    op.u.copy.height = p->height;
-    int to = w->to_gpu ? DS__CUDA_ASK : DS__CUDA_HOST;
-    int from = w->to_gpu ? DS__CUDA_HOST : DS__CUDA_ASK;
-    ds_result r = w->to_gpu ? DS_OK : ds__cuda_move(scope, s->handle, &op, to, from);
-    if (r == DS_OK)
-        r = ds__cuda_post_piece(scope, s, p);
-    return r == DS_OK && w->to_gpu ? ds__cuda_move(scope, s->handle, &op, to, from) : r;
-}
-
-/* Enqueues all pieces and the record `last`. wide, rows: bytes and rows of a piece. After a
-   failure, waits until the work that was enqueued does not use the buffer any more. */
-static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_stream *s,
-                                        ds__cuda_staged *w, const ds__op *op, size_t wide,
-                                        size_t rows) {
-    size_t width = op->u.copy.width;
-    size_t height = op->u.copy.height;
-    size_t across = (width + wide - 1) / wide;
-    size_t down = (height + rows - 1) / rows;
-    char *gpu = w->to_gpu ? op->u.copy.dst : (char *)(uintptr_t)op->u.copy.src;
-    char *other = w->to_gpu ? (char *)(uintptr_t)op->u.copy.src : op->u.copy.dst;
-    size_t gpu_pitch = w->to_gpu ? op->u.copy.dst_pitch : op->u.copy.src_pitch;
-    size_t pitch = w->to_gpu ? op->u.copy.src_pitch : op->u.copy.dst_pitch;
-    ds_result r = DS_OK;
-    for (size_t i = 0; i < across * down && r == DS_OK; i++) {
-        size_t x = i % across * wide;
-        size_t y = i / across * rows;
-        ds__cuda_piece *p = &w->piece[i];
-        *p = (ds__cuda_piece){ .whole = w, .other = other + y * pitch + x, .pitch = pitch };
-        p->width = width - x < wide ? width - x : wide;
-        p->height = height - y < rows ? height - y : rows;
-        r = ds__cuda_submit_piece(scope, s, p, gpu + y * gpu_pitch + x, gpu_pitch);
-    }
-    w->last.whole = w;
-    if (r == DS_OK)
-        r = ds__cuda_post_piece(scope, s, &w->last);
-    if (r < 0)
-        (void)DS__RT_CODE(*scope, cudaStreamSynchronize, (s->handle));
-    return r;
-}
-
-/* Enqueues a copy through the stream's buffer, unless the stream captures. Inside of a scope of the
-   stream. */
-static ds_result ds__cuda_stage_copy(const ds__cuda_scope *scope, ds__cuda_stream *s,
-                                     ds__cuda_staged *w, const ds__op *op, size_t wide,
-                                     size_t rows) {
-    int capturing = 0;
-    ds_result r = ds__cuda_is_capturing(scope, s, &capturing);
-    if (r < 0)
-        return r;
-    if (capturing)
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "a copy between a GPU and a device of the CPU driver cannot be captured; "
-                        "the capture continues");
-    ds__mutex_lock(&s->staging);
-    r = ds__cuda_stage_of(scope, s);
-    if (r == DS_OK) {
-        w->stage = s->stage;
-        r = ds__cuda_submit_pieces(scope, s, w, op, wide, rows);
-    }
-    ds__mutex_unlock(&s->staging);
-    return r;
-}
-
-static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, int to_gpu) {
-    size_t width = op->u.copy.width;
-    size_t height = op->u.copy.height;
-    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE; /* of a piece */
-    size_t rows = DS__CUDA_STAGE / wide;                           /* of a piece */
-    size_t across = (width + wide - 1) / wide;
-    size_t down = (height + rows - 1) / rows;
-    ds__cuda_scope scope;
-    if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
-    ds__cuda_staged *w = ds__host_alloc(sizeof *w + across * down * sizeof w->piece[0]);
-    if (!w)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
-    atomic_store(&w->users, 1);
-    w->to_gpu = to_gpu;
-    ds_result r = ds__cuda_on(&scope, s);
-    if (r == DS_OK) {
-        r = ds__cuda_stage_copy(&scope, s, w, op, wide, rows);
-        ds__cuda_scope_end(&scope);
-    }
-    ds__cuda_staged_unref(w);
-    return r;
-}
-
-static ds_result ds__cuda_staged_to_gpu(ds__cuda_stream *s, const ds__op *op) {
-    return ds__cuda_submit_staged(s, op, 1);
-}
-
-static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) {
-    return ds__cuda_submit_staged(s, op, 0);
-}
-
-/* cuda/copy.h - copies, fills and waits between streams.
-
-   Enqueues copies (ds__cuda_submit_copy) and fills (ds__cuda_submit_fill). Uses a host function
-   between host memory, staging.h for a CPU device's memory, and a stream of its own for another
-   GPU's memory (ds__cuda_elsewhere). ds__cuda_wait_stream makes a stream wait for another one.
-   ds__cuda_copy_now copies at once for a stream of the CPU driver.
-
-   Invariants: A stream of ds__cuda_elsewhere has the work of one operation only, because a shared
-   one would order unrelated streams; it is used again when that work is done.
-   ds__cuda_run_together never runs its function, since a GPU's streams cannot be
-   held.
-   Locks: none here. ds__cuda_wait_stream may run under the capture lock.
-   Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
-   blocks it until the copy is done. All such copies of a device share one side stream. */
+   Invariants: A stream that was taken has the work of one operation only, because a shared one
+   would order unrelated streams; it is taken again when that work is done. At most
+   DS__CUDA_ASIDE of them are kept for each device.
+   Locks: `host_lock`, for the list only. ds__cuda_wait_stream may run under the capture lock.
+   Threads: any. */
 
 /* Makes the stream wait for a native event. capture: number of the capture in which the event was
    recorded last, for the error. */
@@ -22673,6 +22485,288 @@ static void ds__cuda_end_asides(int device) {
     for (ds__cuda_stream *s; (s = ds__cuda_aside_oldest(device)) != NULL;)
         ds__cuda_stream_destroy(s);
 }
+
+/* cuda/staging.h - staged copies between a GPU and a CPU device.
+
+   Copies between a GPU and memory of a CPU device (ds__cuda_staged_to_gpu,
+   ds__cuda_staged_from_gpu). That memory is host memory, but it may be touched in stream order
+   only. The copy runs piece by piece through the halves of a pinned buffer. Host functions on the
+   stream copy between a half and that memory; cudart copies between a half and the GPU, on a stream
+   of its own (aside.h), so that both run at once. A copy in one piece needs no other stream.
+
+   Invariants: A stream has at most one buffer of DS__CUDA_STAGE bytes; its copies share the buffer,
+   because they run one after the other. A half is used again when both copies of its last piece
+   are done: both streams wait for each other between the two copies of each piece. The buffer
+   counts the stream and its copies as users, and without users it waits in ds__cuda.stages for
+   another stream. The record `last` runs behind all pieces and keeps the buffer until cudart has
+   read it. A copy on a stream that captures is refused.
+   Locks: The stream's staging mutex is held while all pieces of a copy are enqueued. The calls of
+   cudart run under it, after a failure also a wait for the stream. `host_lock` is taken under it.
+   The caller holds no lock of the driver.
+   Threads: any thread submits. The pieces run on CUDA's callback thread, which must not call CUDA,
+   so a buffer is kept there and not freed. */
+
+enum { DS__CUDA_PIECE = DS__CUDA_STAGE / 2 }; /* the most bytes of a piece: a half of the buffer */
+
+typedef struct ds__cuda_staged ds__cuda_staged;
+
+typedef struct ds__cuda_piece {
+    ds__cuda_host host;
+    ds__cuda_staged *whole;
+    int half;    /* 0 or 1: the half of the buffer */
+    char *other; /* the CPU device's memory */
+    size_t pitch;
+    size_t width;
+    size_t height;
+} ds__cuda_piece;
+
+struct ds__cuda_staged {
+    _Atomic size_t users; /* pending pieces, and the caller */
+    int to_gpu;
+    ds__cuda_stage *stage;
+    ds__cuda_stream
+        *aside; /* runs cudart's copies; NULL: one piece, which the stream itself runs */
+    /* runs after all pieces: cudart may still read the buffer when the last one of them has run */
+    ds__cuda_piece last;
+    ds__cuda_piece piece[];
+};
+
+/* Creates a buffer. */
+static ds_result ds__cuda_stage_create(const ds__cuda_scope *scope, ds__cuda_stage **out) {
+    ds__cuda_stage *stage = ds__host_alloc(sizeof *stage);
+    if (!stage)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    ds_result r =
+        DS__RT(*scope, cudaHostAlloc, (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    if (r < 0)
+        ds__host_free(stage);
+    else
+        *out = stage;
+    return r;
+}
+
+/* Gives the stream a buffer, if it has none, and counts the caller as a user. The staging mutex is
+   held. */
+static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream *s) {
+    if (!s->stage) {
+        ds_result r = DS_OK;
+        ds__spinlock_lock(&ds__cuda.host_lock);
+        ds__cuda_stage *stage = ds__cuda.stages;
+        if (stage)
+            ds__cuda.stages = stage->next;
+        ds__spinlock_unlock(&ds__cuda.host_lock);
+        if (!stage)
+            r = ds__cuda_stage_create(scope, &stage);
+        if (r < 0)
+            return r;
+        atomic_store(&stage->users, 1);
+        s->stage = stage;
+    }
+    atomic_fetch_add(&s->stage->users, 1);
+    return DS_OK;
+}
+
+/* Drops a user of a buffer. The last one keeps it for another stream: a host function, which may
+   not call cudart, cannot free it. */
+static void ds__cuda_stage_unref(ds__cuda_stage *stage) {
+    if (atomic_fetch_sub(&stage->users, 1) != 1)
+        return;
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    stage->next = ds__cuda.stages;
+    ds__cuda.stages = stage;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+}
+
+/* Drops a user of a copy. The last one frees the copy, which may have no buffer yet. */
+static void ds__cuda_staged_unref(ds__cuda_staged *w) {
+    if (atomic_fetch_sub(&w->users, 1) != 1)
+        return;
+    if (w->stage)
+        ds__cuda_stage_unref(w->stage);
+    ds__host_free(w);
+}
+
+static char *ds__cuda_piece_buffer(const ds__cuda_piece *p) {
+    return (char *)p->whole->stage->memory + p->half * DS__CUDA_PIECE;
+}
+
+/* Copies a piece between the buffer and the memory of the CPU device; the record `last` copies
+   nothing. */
+static void ds__cuda_piece_run(void *user) {
+    const ds__cuda_piece *p = user;
+    if (p == &p->whole->last)
+        return;
+    char *stage = ds__cuda_piece_buffer(p);
+    if (p->whole->to_gpu)
+        ds__cuda_copy_rows(stage, p->width, p->other, p->pitch, p->width, p->height);
+    else
+        ds__cuda_copy_rows(p->other, p->pitch, stage, p->width, p->width, p->height);
+}
+
+static void ds__cuda_piece_end(void *user) {
+    ds__cuda_staged_unref(((ds__cuda_piece *)user)->whole);
+}
+
+static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                     ds__cuda_piece *p) {
+    p->host = (ds__cuda_host){
+        .embedded = 1, .fn = ds__cuda_piece_run, .dtor_fn = ds__cuda_piece_end, .user = p
+    };
+    atomic_fetch_add(&p->whole->users, 1);
+    ds_result r = ds__cuda_post(scope, s, &p->host);
+    if (r < 0 && !p->host.captured)
+        ds__cuda_staged_unref(p->whole);
+    return r;
+}
+
+/* Makes the stream and the stream of cudart's copies wait for each other's work so far. */
+static ds_result ds__cuda_staged_meet(const ds__cuda_staged *w, ds__cuda_stream *s) {
+    if (!w->aside)
+        return DS_OK;
+    ds_result r = ds__cuda_wait_stream(s, w->aside);
+    return r == DS_OK ? ds__cuda_wait_stream(w->aside, s) : r;
+}
+
+/* Enqueues one piece: cudart's copy and the host function, in the order of the direction. Between
+   them the streams meet, so that the second copy comes after the first one, and so that the next
+   piece, in the other half, comes after the piece before this one. */
+static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                       ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
+    const ds__cuda_staged *w = p->whole;
+    char *stage = ds__cuda_piece_buffer(p);
+    cudaStream_t copies = w->aside ? w->aside->handle : s->handle;
+    ds__op op;
+    memset(&op, 0, sizeof op);
+    op.u.copy.dst = w->to_gpu ? gpu : stage;
+    op.u.copy.src = w->to_gpu ? stage : gpu;
+    op.u.copy.dst_pitch = w->to_gpu ? gpu_pitch : p->width;
+    op.u.copy.src_pitch = w->to_gpu ? p->width : gpu_pitch;
+    op.u.copy.width = p->width;
+    op.u.copy.height = p->height;
+    int to = w->to_gpu ? DS__CUDA_ASK : DS__CUDA_HOST;
+    int from = w->to_gpu ? DS__CUDA_HOST : DS__CUDA_ASK;
+    ds_result r =
+        w->to_gpu ? ds__cuda_post_piece(scope, s, p) : ds__cuda_move(scope, copies, &op, to, from);
+    if (r == DS_OK)
+        r = ds__cuda_staged_meet(w, s);
+    if (r < 0)
+        return r;
+    return w->to_gpu ? ds__cuda_move(scope, copies, &op, to, from)
+                     : ds__cuda_post_piece(scope, s, p);
+}
+
+/* Enqueues all pieces and the record `last`. wide, rows: bytes and rows of a piece. After a
+   failure, waits until the work that was enqueued does not use the buffer any more. */
+static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                        ds__cuda_staged *w, const ds__op *op, size_t wide,
+                                        size_t rows) {
+    size_t width = op->u.copy.width;
+    size_t height = op->u.copy.height;
+    size_t across = (width + wide - 1) / wide;
+    size_t down = (height + rows - 1) / rows;
+    char *gpu = w->to_gpu ? op->u.copy.dst : (char *)(uintptr_t)op->u.copy.src;
+    char *other = w->to_gpu ? (char *)(uintptr_t)op->u.copy.src : op->u.copy.dst;
+    size_t gpu_pitch = w->to_gpu ? op->u.copy.dst_pitch : op->u.copy.src_pitch;
+    size_t pitch = w->to_gpu ? op->u.copy.src_pitch : op->u.copy.dst_pitch;
+    ds_result r = w->aside ? ds__cuda_wait_stream(w->aside, s) : DS_OK;
+    for (size_t i = 0; i < across * down && r == DS_OK; i++) {
+        size_t x = i % across * wide;
+        size_t y = i / across * rows;
+        ds__cuda_piece *p = &w->piece[i];
+        *p = (ds__cuda_piece){
+            .whole = w, .half = (int)(i % 2), .other = other + y * pitch + x, .pitch = pitch
+        };
+        p->width = width - x < wide ? width - x : wide;
+        p->height = height - y < rows ? height - y : rows;
+        r = ds__cuda_submit_piece(scope, s, p, gpu + y * gpu_pitch + x, gpu_pitch);
+    }
+    w->last.whole = w;
+    if (r == DS_OK)
+        r = ds__cuda_staged_meet(w, s);
+    if (r == DS_OK)
+        r = ds__cuda_post_piece(scope, s, &w->last);
+    if (r < 0 && w->aside)
+        (void)DS__RT_CODE(*scope, cudaStreamSynchronize, (w->aside->handle));
+    if (r < 0)
+        (void)DS__RT_CODE(*scope, cudaStreamSynchronize, (s->handle));
+    return r;
+}
+
+/* Enqueues a copy through the stream's buffer, unless the stream captures. Inside of a scope of the
+   stream. */
+static ds_result ds__cuda_stage_copy(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                     ds__cuda_staged *w, const ds__op *op, size_t wide,
+                                     size_t rows) {
+    int capturing = 0;
+    ds_result r = ds__cuda_is_capturing(scope, s, &capturing);
+    if (r < 0)
+        return r;
+    if (capturing)
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "a copy between a GPU and a device of the CPU driver cannot be captured; "
+                        "the capture continues");
+    ds__mutex_lock(&s->staging);
+    r = ds__cuda_stage_of(scope, s);
+    if (r == DS_OK) {
+        w->stage = s->stage;
+        r = ds__cuda_submit_pieces(scope, s, w, op, wide, rows);
+    }
+    ds__mutex_unlock(&s->staging);
+    return r;
+}
+
+static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, int to_gpu) {
+    size_t width = op->u.copy.width;
+    size_t height = op->u.copy.height;
+    size_t wide = width < DS__CUDA_PIECE ? width : DS__CUDA_PIECE; /* of a piece */
+    size_t rows = DS__CUDA_PIECE / wide;                           /* of a piece */
+    size_t across = (width + wide - 1) / wide;
+    size_t down = (height + rows - 1) / rows;
+    ds__cuda_scope scope;
+    if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
+    ds__cuda_staged *w = ds__host_alloc(sizeof *w + across * down * sizeof w->piece[0]);
+    if (!w)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
+    atomic_store(&w->users, 1);
+    w->to_gpu = to_gpu;
+    ds_result r = across * down > 1 ? ds__cuda_aside_take(s->device, &w->aside) : DS_OK;
+    ds__cuda_stream *aside = w->aside;
+    if (r == DS_OK)
+        r = ds__cuda_on(&scope, s);
+    if (r == DS_OK) {
+        r = ds__cuda_stage_copy(&scope, s, w, op, wide, rows);
+        ds__cuda_scope_end(&scope);
+    }
+    if (aside)
+        ds__cuda_aside_put(aside);
+    ds__cuda_staged_unref(w);
+    return r;
+}
+
+static ds_result ds__cuda_staged_to_gpu(ds__cuda_stream *s, const ds__op *op) {
+    return ds__cuda_submit_staged(s, op, 1);
+}
+
+static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) {
+    return ds__cuda_submit_staged(s, op, 0);
+}
+
+/* cuda/copy.h - copies, fills and waits between streams.
+
+   Enqueues copies (ds__cuda_submit_copy) and fills (ds__cuda_submit_fill). Uses a host function
+   between host memory, staging.h for a CPU device's memory, and a stream of its own for another
+   GPU's memory (ds__cuda_elsewhere). ds__cuda_copy_now copies at once for a stream of the CPU
+   driver.
+
+   Invariants: ds__cuda_run_together never runs its function, since a GPU's streams cannot be
+   held.
+   Locks: none here.
+   Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
+   blocks it until the copy is done. All such copies of a device share one side stream. */
 
 /* Enqueues an operation on memory of another device on a stream of that device, between two
    waits. */
@@ -24286,7 +24380,7 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
    graph has no native graph yet (b->native is NULL). Such a graph gets one when it becomes a child
    node. A failed rebuild leaves the graph as it was. `graph` is NULL if the capture that was to
    make it failed; ds__cuda_usable refuses such a graph.
-   Locks: takes none. The core holds the graph's lock, a spinlock, also during driver calls. While a
+   Locks: takes none. The core holds the graph's mutex, also during driver calls. While a
    capture makes the graph, the core holds the capture lock too (ds__cuda_usable,
    ds__cuda_graph_add, ds__cuda_graph_edges). ds__cuda_graph_create and ds__cuda_graph_destroy need
    no lock. Adding a kernel node may take ds__cuda.mutex.
@@ -24916,7 +25010,7 @@ static void ds__cuda_exec_destroy(void *exec) {
    its nodes name the executable's nodes. `now` is a graph of the executable's present work, unless
    `stale` is set. `owns` holds the objects of the present work. A failed change leaves the
    executable as it was.
-   Locks: The core holds the executable's lock, a spinlock, also during driver calls; for an update
+   Locks: The core holds the executable's mutex, also during driver calls; for an update
    also the graph's lock, for an instantiation only that. Dropping kept objects may run user
    destructors under these locks. ds__cuda_end_keeps takes `host_lock` and runs destructors after
    its release.
@@ -26681,14 +26775,16 @@ static const enum cudaMemPoolAttr ds__cuda_reuse[] = { cudaMemPoolReuseFollowEve
                                                        cudaMemPoolReuseAllowOpportunistic,
                                                        cudaMemPoolReuseAllowInternalDependencies };
 
-/* Gives all devices that can reach the device access to its pool, since peer access does not apply
-   to pools. If CUDA refuses several devices (711: more than 8 over PCIe, realm#155), the device
-   keeps its pool alone. Inside of a scope. */
+/* Gives all other devices access to the device's pool, since peer access does not apply to pools.
+   If one of them cannot reach the device, none gets access: a copy from that one would name its
+   devices, and such a copy may write nothing into a pool with access (CUDA.jl#3112). If CUDA
+   refuses several devices (711: more than 8 over PCIe, realm#155), the device keeps its pool alone.
+   Inside of a scope. */
 static ds_result ds__cuda_pool_share(const ds__cuda_scope *scope, cudaMemPool_t pool) {
     struct cudaMemAccessDesc access[DS__MAX_DEVICES];
     size_t count = 0;
     ds_result r = ds__cuda_readers(scope, scope->device, access, &count);
-    if (r < 0 || count < 2)
+    if (r < 0 || count < 2 || count < (size_t)ds__cuda.devices)
         return r;
     cudaError_t code = DS__RT_CODE(*scope, cudaMemPoolSetAccess, (pool, access, count));
     if (code == cudaSuccess)
@@ -27122,9 +27218,10 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
    for all work, host functions included. ds__cuda_deinit frees the driver's own streams, pools,
    modules and staging buffers.
 
-   Invariants: After ds__cuda_drain, no host function is enqueued or running. If a device failed and
-   CUDA runs no host function for 0.1 s, ds__cuda_drain runs the pending ones of that device with
-   the failure. Their records stay allocated, because CUDA may still invoke them.
+   Invariants: After ds__cuda_drain, no host function is enqueued or running. After a
+   failure of a device CUDA runs its callbacks, but no host functions: if none runs for 0.1 s,
+   ds__cuda_drain runs the pending ones of that device with the failure. Their records stay
+   allocated, because CUDA may still invoke them.
    Locks: The core holds its initialisation mutex. ds__cuda_drain takes `host_lock` only to choose a
    host function; it runs user code after it has released that lock. ds__cuda_deinit takes
    ds__cuda.mutex to take the modules out of their list.
@@ -27170,8 +27267,8 @@ static int ds__cuda_settle(int device) {
     return code != cudaSuccess;
 }
 
-/* Waits until no host function is pending. CUDA runs those of a failed device, with the failure. If
-   CUDA runs none for 0.1 s, they are run here, and their records are kept, because CUDA may still
+/* Waits until no host function is pending. After a failure of a device, CUDA runs its callbacks
+   only. If CUDA runs none for 0.1 s, the pending ones are run here, and their records are kept, because CUDA may still
    invoke them later. */
 static void ds__cuda_drain(void) {
     unsigned char failed[DS__MAX_DEVICES] = { 0 };
@@ -27206,13 +27303,13 @@ static void ds__cuda_deinit(void) {
         if (!atomic_load(&ds__cuda.used[i]))
             continue;
         ds__cuda_enter_or_not(&scope, i);
+        ds__cuda_end_asides(i);
         if (ds__cuda.side[i])
             (void)DS__RT_CODE(scope, cudaStreamDestroy, (ds__cuda.side[i]));
         if (atomic_load(&ds__cuda.ended[i]))
             (void)DS__RT_CODE(scope, cudaStreamDestroy, (atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
-        ds__cuda_end_asides(i);
         ds__cuda_end_marks(&scope, i);
         ds__cuda_pool_deinit(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));

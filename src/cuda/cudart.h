@@ -165,7 +165,7 @@
     X(cudaGraphReleaseUserObject, (cudaGraph_t graph, cudaUserObject_t object, unsigned count))
 
 /* clang-format on */
-static struct {
+static struct ds__cudart_table {
     const char *(*cudaGetErrorName)(cudaError_t code);
     const char *(*cudaGetErrorString)(cudaError_t code);
     cudaError_t (*cudaRuntimeGetVersion)(int *out);

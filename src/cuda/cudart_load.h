@@ -26,6 +26,7 @@
 /* The state of a search, zeroed before its first step. */
 typedef struct ds__cudart_search {
     int step;
+    int kept;     /* 1: the library in use was offered */
     int reported; /* 1: the reason says why a library that was found is not taken */
 } ds__cudart_search;
 
@@ -133,6 +134,8 @@ static const char *ds__cudart_fill(void *library) {
     void *found[sizeof names / sizeof names[0]];
     struct ds__cudart_forms forms;
     cudaError_t (*version)(int *out);
+    cudaError_t (*peek)(void);
+    cudaError_t (*forget)(void);
     _Static_assert(sizeof found == sizeof ds__cudart, "the members are the names, in their order");
     memset(&forms, 0, sizeof forms);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -141,10 +144,17 @@ static const char *ds__cudart_fill(void *library) {
             return names[i];
     }
 
+    memcpy(&peek, &found[offsetof(struct ds__cudart_table, cudaPeekAtLastError) / sizeof found[0]],
+           sizeof peek);
+    memcpy(&forget, &found[offsetof(struct ds__cudart_table, cudaGetLastError) / sizeof found[0]],
+           sizeof forget);
+    int clean = peek() == cudaSuccess; /* an error that is pending is the program's */
     /* without a driver, 11.8 gives 35 instead of its version; then no device is found either */
     memcpy(&version, &found[2], sizeof version);
     if (version(&forms.version) != cudaSuccess)
         forms.version = 11080;
+    if (clean)
+        (void)forget();
     if (forms.version < 11080)
         return "CUDA 11.8";
 #ifdef CUDART_VERSION
@@ -161,7 +171,6 @@ static const char *ds__cudart_fill(void *library) {
         memcpy((char *)&forms + ds__cudart_names[i].member, &form, sizeof form);
     }
     memcpy(&ds__cudart, found, sizeof found);
-    (void)ds__cudart.cudaGetLastError();
     ds__cudart_forms = forms;
     return NULL;
 }
@@ -172,8 +181,10 @@ static int ds__cudart_load(ds__cudart_search *search, char *reason, size_t size)
     const char *where = ds__os_environment("DEVSTREAM_CUDART");
     void *library;
     const char *name;
-    if (search->step == 0 && ds__cudart_library.library)
+    if (ds__cudart_library.library && !search->kept) {
+        search->kept = 1;
         return 1;
+    }
     while (ds__cudart_open(search->step, where, &library, &name)) {
         search->step++;
         if (!library)

@@ -86,7 +86,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
 /* Finds devices and entry points, and cudart if the program loads it. Creates no context, so that a
    process that only asks for devices takes no memory of a GPU. */
 static void ds__cuda_probe(ds_backend_info *out) {
-    ds__cudart_search search = { 0, 0 };
+    ds__cudart_search search = { 0 };
     cudaError_t code = cudaErrorInsufficientDriver;
     while (code == cudaErrorInsufficientDriver &&
            ds__cudart_load(&search, out->reason, sizeof out->reason))
@@ -142,11 +142,11 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
     memset(out, 0, sizeof *out);
     ds__cuda_anywhere(&scope, device);
     /* cudaGetDeviceProperties reads all attributes, and its struct differs by version */
-    DS__DR(scope, r, cuDeviceGetName, (out->name, (int)sizeof out->name, device));
+    DS__DR(scope, r, cuDeviceGetName, (out->name, (int)sizeof out->name, ds__cuda.handle[device]));
     if (r == DS_OK)
-        DS__DR(scope, r, cuDeviceGetUuid, (out->uuid, device));
+        DS__DR(scope, r, cuDeviceGetUuid, (out->uuid, ds__cuda.handle[device]));
     if (r == DS_OK)
-        DS__DR(scope, r, cuDeviceTotalMem, (&out->total_memory, device));
+        DS__DR(scope, r, cuDeviceTotalMem, (&out->total_memory, ds__cuda.handle[device]));
     if (r == DS_OK)
         r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
     if (r == DS_OK)

@@ -4,9 +4,10 @@
    for all work, host functions included. ds__cuda_deinit frees the driver's own streams, pools,
    modules and staging buffers.
 
-   Invariants: After ds__cuda_drain, no host function is enqueued or running. If a device failed and
-   CUDA runs no host function for 0.1 s, ds__cuda_drain runs the pending ones of that device with
-   the failure. Their records stay allocated, because CUDA may still invoke them.
+   Invariants: After ds__cuda_drain, no host function is enqueued or running. After a
+   failure of a device CUDA runs its callbacks, but no host functions: if none runs for 0.1 s,
+   ds__cuda_drain runs the pending ones of that device with the failure. Their records stay
+   allocated, because CUDA may still invoke them.
    Locks: The core holds its initialisation mutex. ds__cuda_drain takes `host_lock` only to choose a
    host function; it runs user code after it has released that lock. ds__cuda_deinit takes
    ds__cuda.mutex to take the modules out of their list.
@@ -78,8 +79,8 @@ static int ds__cuda_settle(int device) {
     return code != cudaSuccess;
 }
 
-/* Waits until no host function is pending. CUDA runs those of a failed device, with the failure. If
-   CUDA runs none for 0.1 s, they are run here, and their records are kept, because CUDA may still
+/* Waits until no host function is pending. After a failure of a device, CUDA runs its callbacks
+   only. If CUDA runs none for 0.1 s, the pending ones are run here, and their records are kept, because CUDA may still
    invoke them later. */
 static void ds__cuda_drain(void) {
     unsigned char failed[DS__MAX_DEVICES] = { 0 };
@@ -114,13 +115,13 @@ static void ds__cuda_deinit(void) {
         if (!atomic_load(&ds__cuda.used[i]))
             continue;
         ds__cuda_enter_or_not(&scope, i);
+        ds__cuda_end_asides(i);
         if (ds__cuda.side[i])
             (void)DS__RT_CODE(scope, cudaStreamDestroy, (ds__cuda.side[i]));
         if (atomic_load(&ds__cuda.ended[i]))
             (void)DS__RT_CODE(scope, cudaStreamDestroy, (atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
-        ds__cuda_end_asides(i);
         ds__cuda_end_marks(&scope, i);
         ds__cuda_pool_deinit(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));

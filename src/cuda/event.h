@@ -8,9 +8,7 @@
    Invariants: The native event and the device of an object never change. An older event lives until
    ds__cuda_event_destroy, because a reader may still hold it. `capture` is the number of the
    capture in which the event was last recorded, or 0.
-   Locks: none of the driver. The core holds the event's own lock (`bind`) around
-   ds__cuda_event_create, so cudaEventCreateWithFlags runs under a spinlock. No lock is needed for a
-   wait.
+   Locks: none.
    Threads: any; all entries except destroy may run concurrently on one event. Queries and
    elapsed times run in relaxed capture mode. A wait with a time limit polls
    (ds__cuda_poll). */

@@ -8,7 +8,7 @@
    graph has no native graph yet (b->native is NULL). Such a graph gets one when it becomes a child
    node. A failed rebuild leaves the graph as it was. `graph` is NULL if the capture that was to
    make it failed; ds__cuda_usable refuses such a graph.
-   Locks: takes none. The core holds the graph's lock, a spinlock, also during driver calls. While a
+   Locks: takes none. The core holds the graph's mutex, also during driver calls. While a
    capture makes the graph, the core holds the capture lock too (ds__cuda_usable,
    ds__cuda_graph_add, ds__cuda_graph_edges). ds__cuda_graph_create and ds__cuda_graph_destroy need
    no lock. Adding a kernel node may take ds__cuda.mutex.

@@ -8,7 +8,7 @@
    its nodes name the executable's nodes. `now` is a graph of the executable's present work, unless
    `stale` is set. `owns` holds the objects of the present work. A failed change leaves the
    executable as it was.
-   Locks: The core holds the executable's lock, a spinlock, also during driver calls; for an update
+   Locks: The core holds the executable's mutex, also during driver calls; for an update
    also the graph's lock, for an instantiation only that. Dropping kept objects may run user
    destructors under these locks. ds__cuda_end_keeps takes `host_lock` and runs destructors after
    its release.

@@ -36,7 +36,7 @@ static void ds__cuda_unlist_host(ds__cuda_host *h) {
 }
 
 /* Invokes the function unless it failed, a callback in any case, and the destructor. The caller
-   frees the record, unless it is embedded. */
+   drops the record, unless it is embedded. */
 static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     int outer = ds__tls.in_callback;
     ds_stream stream = { h->stream };
@@ -54,6 +54,12 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     ds__tls.in_callback = outer;
 }
 
+/* Drops a user of a record, which is not embedded. */
+static void ds__cuda_host_unref(ds__cuda_host *h) {
+    if (atomic_fetch_sub(&h->users, 1) == 1)
+        ds__host_free(h);
+}
+
 /* Runs a record on a thread of CUDA, unless ds__cuda_drain has taken it. */
 static void ds__cuda_host_taken(ds__cuda_host *h, int failed) {
     int pending = DS__CUDA_PENDING;
@@ -62,7 +68,7 @@ static void ds__cuda_host_taken(ds__cuda_host *h, int failed) {
     if (atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) {
         ds__cuda_run_host(h, failed);
         if (!embedded)
-            ds__host_free(h);
+            ds__cuda_host_unref(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
     }
     atomic_fetch_sub(&ds__cuda.inside, 1);
@@ -77,7 +83,41 @@ static void CUDART_CB ds__cuda_callback_main(cudaStream_t stream, cudaError_t st
     ds__cuda_host_taken(user, status != cudaSuccess);
 }
 
-/* Enqueues a record whose fields are set. Inside of a scope of the stream. */
+/* Finds out whether a capture of any library has the stream. Inside of a scope of the stream. For
+   the legacy stream beside a capture *out is 0: the work itself will be refused. */
+static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       int *out) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
+    *out = code == cudaSuccess && status != cudaStreamCaptureStatusNone;
+    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit))
+        return DS_OK;
+    return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
+}
+
+/* Refuses a host function if another thread has begun to capture the stream meanwhile: the function
+   is then a node, and a graph could run it more than once. The record stays for good and runs
+   nothing. Inside of a scope of the stream. */
+static ds_result ds__cuda_not_a_node(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                     ds__cuda_host *h) {
+    int pending = DS__CUDA_PENDING;
+    int capturing = 0;
+    ds_result r = ds__cuda_is_capturing(scope, s, &capturing);
+    if (r < 0 || !capturing || !atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN))
+        return DS_OK;
+    h->captured = 1;
+    ds__cuda_unlist_host(h);
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    h->next = ds__cuda.captured;
+    ds__cuda.captured = h;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    atomic_fetch_sub(&ds__cuda.host_count, 1);
+    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                    "another thread began to capture the stream during the call");
+}
+
+/* Enqueues a record whose fields are set. It must not be freed during the call. If the call fails,
+   the caller frees the record, unless it is captured. Inside of a scope of the stream. */
 static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                ds__cuda_host *h) {
     h->device = s->device;
@@ -96,20 +136,9 @@ static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_strea
     if (r < 0) {
         ds__cuda_unlist_host(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
+        return r;
     }
-    return r;
-}
-
-/* Finds out whether a capture of any library has the stream. Inside of a scope of the stream. For
-   the legacy stream beside a capture *out is 0: the work itself will be refused. */
-static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                       int *out) {
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
-    *out = code == cudaSuccess && status != cudaStreamCaptureStatusNone;
-    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit))
-        return DS_OK;
-    return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
+    return h->callback ? DS_OK : ds__cuda_not_a_node(scope, s, h);
 }
 
 /* Enqueues the host function or callback of an operation. DS__OP_BLOCKS: it is work of the library
@@ -126,6 +155,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op
     h->user = op->u.host.user;
     h->dtor_fn = op->u.host.dtor_fn;
     h->stream = op->u.host.stream;
+    atomic_store(&h->users, 2);
     ds_result r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
         if (!h->callback)
@@ -137,8 +167,12 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op
                                           : ds__cuda_host_in_capture(&scope, s, op);
         ds__cuda_scope_end(&scope);
     }
+    if (h->captured)
+        return r;
     if (r < 0 || capturing)
         ds__host_free(h);
+    else
+        ds__cuda_host_unref(h);
     return r;
 }
 

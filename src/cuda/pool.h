@@ -26,14 +26,16 @@ static const enum cudaMemPoolAttr ds__cuda_reuse[] = { cudaMemPoolReuseFollowEve
                                                        cudaMemPoolReuseAllowOpportunistic,
                                                        cudaMemPoolReuseAllowInternalDependencies };
 
-/* Gives all devices that can reach the device access to its pool, since peer access does not apply
-   to pools. If CUDA refuses several devices (711: more than 8 over PCIe, realm#155), the device
-   keeps its pool alone. Inside of a scope. */
+/* Gives all other devices access to the device's pool, since peer access does not apply to pools.
+   If one of them cannot reach the device, none gets access: a copy from that one would name its
+   devices, and such a copy may write nothing into a pool with access (CUDA.jl#3112). If CUDA
+   refuses several devices (711: more than 8 over PCIe, realm#155), the device keeps its pool alone.
+   Inside of a scope. */
 static ds_result ds__cuda_pool_share(const ds__cuda_scope *scope, cudaMemPool_t pool) {
     struct cudaMemAccessDesc access[DS__MAX_DEVICES];
     size_t count = 0;
     ds_result r = ds__cuda_readers(scope, scope->device, access, &count);
-    if (r < 0 || count < 2)
+    if (r < 0 || count < 2 || count < (size_t)ds__cuda.devices)
         return r;
     cudaError_t code = DS__RT_CODE(*scope, cudaMemPoolSetAccess, (pool, access, count));
     if (code == cudaSuccess)

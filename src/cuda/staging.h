@@ -137,7 +137,7 @@ static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda
     };
     atomic_fetch_add(&p->whole->users, 1);
     ds_result r = ds__cuda_post(scope, s, &p->host);
-    if (r < 0)
+    if (r < 0 && !p->host.captured)
         ds__cuda_staged_unref(p->whole);
     return r;
 }

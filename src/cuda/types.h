@@ -209,8 +209,10 @@ typedef struct ds__cuda_host {
     struct ds__cuda_host *next;
     struct ds__cuda_host *previous;
     _Atomic int state;
+    _Atomic int users; /* of a record that is not embedded: the caller that enqueues it, and CUDA */
     int device;
     int embedded; /* 1: a part of another object, which the destructor frees */
+    int captured; /* 1: in the list `captured` for good, because a graph refers to it */
     ds_host_fn fn;
     ds_host_fn dtor_fn;
     ds_callback_fn callback;
@@ -279,9 +281,10 @@ static struct {
     ds__mutex lock;              /* of the list of streams; held across some records of events */
     ds__condition queried;       /* no query of the legacy stream uses a stream any more */
     ds__cuda_stream *streams;    /* all except for the legacy streams */
-    /* of the next five lists; no call of cudart is made under it */
+    /* of the next six lists; no call of cudart is made under it */
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
+    ds__cuda_host *captured;               /* host functions that became nodes by mistake */
     ds__cuda_stage *stages;                /* buffers without users */
     ds__cuda_mark *marks[DS__MAX_DEVICES]; /* events that no thread uses */
     ds__cuda_aside aside[DS__MAX_DEVICES];

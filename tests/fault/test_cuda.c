@@ -237,7 +237,7 @@ static void close_world(world *w) {
     X(ds_copy(w->pin, w->d, N, w->s), "cudaMemcpyAsync:D2H") \
     X(ds_copy(w->d2, w->d, N, w->s), "cudaMemcpyAsync:D2D") \
     X(ds_copy(w->far, w->d, N, w->s), "cuPointerGetAttributes cudaMemcpyAsync:Default") \
-    X(ds_copy(w->pin2, w->pin, N, w->s), "cudaStreamIsCapturing cudaLaunchHostFunc") \
+    X(ds_copy(w->pin2, w->pin, N, w->s), "cudaStreamIsCapturing cudaLaunchHostFunc cudaStreamIsCapturing") \
     X(ds_copy_2d(w->d2, 64, w->d, 64, 32, 10, w->s), "cudaMemcpy2DAsync:D2D") \
     X(ds_copy_2d(w->far, 64, w->d, 64, 32, 10, w->s), \
       "cuPointerGetAttributes cudaMemcpy2DAsync:Default") \
@@ -248,7 +248,7 @@ static void close_world(world *w) {
     X(ds_stream_wait_event(w->other, w->e), "cudaStreamWaitEvent") \
     X(ds_stream_wait_event(w->other, w->never), "") \
     X(ds_stream_launch_host_func(w->s, nothing, NULL, NULL), \
-      "cudaStreamIsCapturing cudaLaunchHostFunc") \
+      "cudaStreamIsCapturing cudaLaunchHostFunc cudaStreamIsCapturing") \
     X(ds_stream_add_callback(w->s, nothing_called, NULL, NULL), "cudaStreamAddCallback") \
     X(ds_stream_synchronize(w->s), "cudaStreamSynchronize") \
     X(ds_event_synchronize(w->e), "cudaEventSynchronize") \
@@ -1674,7 +1674,7 @@ static void fail_in_a_graph(void) {
                            .cuda = { .image = ptx_explode, .entry = "explode", .block = 1 } },
         &k));
     ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
-    ok(ds_stream_launch_host_func(s, count_up, &ran, NULL));
+    ok(ds_stream_launch_host_func(s, add_one, &ran, NULL));
     ok(ds_kernel_launch(k, 1, NULL, 0, s));
     ok(ds_stream_launch_host_func(s, count_up, &gone, count_up)); /* never runs */
     ok(ds_capture_end(s, &g));
@@ -2403,6 +2403,55 @@ static void payload_gone(void *user) {
     expect_no_lock();
     (void)user;
     payloads_gone++;
+}
+
+static int has_setting(const char *name) {
+    return getenv(name) != NULL;
+}
+
+/* A capture that another thread begins between the check of the stream and the call. */
+static void test_a_host_function_in_a_sudden_capture_is_refused(void **state) {
+    (void)state;
+    static uint64_t ran;
+    ds_stream s;
+    ds_stream_native native;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    void *cpu;
+    void *gpu;
+    if (!has_setting("FAULT_CHILD")) { /* it leaves records behind, which the graphs refer to */
+        run_alone_with("STANDIN_DEVICES=2", "sudden_capture");
+        return;
+    }
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_stream_export(s, &native));
+    ok(ds_device_alloc(ds_cpu(0), N, &cpu));
+    ok(ds_device_alloc(ds_cuda(0), N, &gpu));
+    for (int k = 0; k < 2; k++) {
+        standin_capture_meanwhile();
+
+        refused(k ? ds_copy(gpu, cpu, N, s) : ds_stream_launch_host_func(s, add_one, &ran, NULL),
+                DS_ERR_CAPTURE_UNSUPPORTED);
+
+        if (k) { /* the wait after the failure has ended the capture */
+            assert_int_equal(cudaStreamEndCapture(native.handle, &graph),
+                             cudaErrorStreamCaptureInvalidated);
+            break;
+        }
+        assert_int_equal(cudaStreamEndCapture(native.handle, &graph), cudaSuccess);
+        assert_int_equal(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(cudaGraphLaunch(exec, native.handle), cudaSuccess);
+        assert_int_equal(cudaStreamSynchronize(native.handle), cudaSuccess);
+        assert_int_equal(cudaGraphExecDestroy(exec), cudaSuccess);
+        assert_int_equal(cudaGraphDestroy(graph), cudaSuccess);
+    }
+    (void)cudaGetLastError();
+    assert_int_equal(ran, 0);
+    ok(ds_device_free(cpu));
+    ok(ds_device_free(gpu));
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
 }
 
 /* Copies to the GPU and back, with copies and host functions that take so long. */
@@ -3321,22 +3370,20 @@ static void copy_each_way(int source, int access) {
     assert_int_equal(standin_live(NULL, 0), 0);
 }
 
-static int has_setting(const char *name) {
-    return getenv(name) != NULL;
-}
-
 static void test_copies_between_gpus_write_all_memory(void **state) {
+    /* devices 0 and 1 do not reach each other, but both reach device 2 */
     static const char *const settings[] = { "STANDIN_PEERS=all", "STANDIN_PEERS=none",
+                                            "STANDIN_DEVICES=3 STANDIN_PEERS=101011111",
                                             "STANDIN_MAX_PEERS=1 STANDIN_LIMITED=1",
                                             "STANDIN_DEVICES=10 STANDIN_LIMITED=1" };
     (void)state;
-    for (size_t i = 0; i < 4 && !has_setting("FAULT_CHILD"); i++)
+    for (size_t i = 0; i < 5 && !has_setting("FAULT_CHILD"); i++)
         run_alone_with(settings[i], "between_gpus_write_all");
     if (!has_setting("FAULT_CHILD"))
         return;
-    int none = has_setting("STANDIN_PEERS") && !strcmp(getenv("STANDIN_PEERS"), "none");
+    int apart = has_setting("STANDIN_PEERS") && strcmp(getenv("STANDIN_PEERS"), "all") != 0;
     for (int source = 0; source < SOURCES; source++)
-        copy_each_way(source, !none && !has_setting("STANDIN_LIMITED"));
+        copy_each_way(source, !apart && !has_setting("STANDIN_LIMITED"));
 }
 
 /* More GPUs than CUDA gives access to the memory of one: 711, realm#155. */
@@ -3499,6 +3546,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_loading_in_a_capture_keeps_the_threads_mode, setup),
         cmocka_unit_test_setup(test_queries_leave_the_captures_of_others_alone, setup),
         cmocka_unit_test_setup(test_a_capture_that_shutdown_ends_is_freed_without_a_lock, setup),
+        cmocka_unit_test_setup(test_a_host_function_in_a_sudden_capture_is_refused, setup),
         cmocka_unit_test_setup(test_pieces_of_staged_copies_wait_for_their_half, setup),
         cmocka_unit_test_setup(test_both_parts_of_staged_copies_run_at_once, setup),
         cmocka_unit_test_setup(test_host_memory_is_freed_in_a_capture_when_streams_passed, setup),

@@ -45,7 +45,7 @@ static void exporter(int from, int to) {
         write(to, &h, sizeof h) != (ssize_t)sizeof h)
         _exit(9);
     while (read(from, &order, 1) == 1) {
-        if (order == 'f')
+        if (order == 'f' && cudaDeviceSynchronize() == cudaSuccess)
             (void)cudaFree(p);
         else if (order == 'd')
             (void)cudaEventDestroy(e);

@@ -2276,7 +2276,15 @@ static int put_call(const char *call, cudaStream_t handle, op_kind kind, host h)
     return code;
 }
 
+static atomic_int capture_meanwhile;
+
+void standin_capture_meanwhile(void) {
+    atomic_store(&capture_meanwhile, 1);
+}
+
 cudaError_t si_launch_host_func(cudaStream_t handle, cudaHostFn_t fn, void *data) {
+    if (atomic_exchange(&capture_meanwhile, 0))
+        (void)cudaStreamBeginCapture(handle, cudaStreamCaptureModeRelaxed);
     ENTER(cudaLaunchHostFunc);
     if (!fn)
         return result(cudaErrorInvalidValue);

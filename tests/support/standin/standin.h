@@ -97,6 +97,9 @@ void standin_memory_pools(int device, int on);
 /* How long cuModuleLoadDataEx compiles an image; 0 at first. */
 void standin_load_delay(unsigned ms);
 
+/* The next cudaLaunchHostFunc begins a relaxed capture on its stream, as another thread could. */
+void standin_capture_meanwhile(void);
+
 /* How long each copy and each host function takes in addition; 0 at first. standin_overlaps: how
    many of them began since the last call of standin_work_delay while one of the other kind ran. */
 void standin_work_delay(unsigned copy_ms, unsigned host_ms);

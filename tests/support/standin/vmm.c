@@ -89,32 +89,35 @@ CUresult si_cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice ha
     return CUDA_SUCCESS;
 }
 
-CUresult si_cuDeviceGetName(char *out, int size, CUdevice index) {
+CUresult si_cuDeviceGetName(char *out, int size, CUdevice handle) {
     ENTER_DRIVER(cuDeviceGetName);
     if (!out || size <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(index))
+    int index = si_index_of(handle);
+    if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     snprintf(out, (size_t)size, "Stand-in GPU %d", index);
     return CUDA_SUCCESS;
 }
 
-CUresult si_cuDeviceGetUuid(CUuuid *out, CUdevice index) {
+CUresult si_cuDeviceGetUuid(CUuuid *out, CUdevice handle) {
     ENTER_DRIVER(cuDeviceGetUuid);
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(index))
+    int index = si_index_of(handle);
+    if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     for (int i = 0; i < 16; i++)
         out->bytes[i] = (char)(0x10 * index + i);
     return CUDA_SUCCESS;
 }
 
-CUresult si_cuDeviceTotalMem(size_t *out, CUdevice index) {
+CUresult si_cuDeviceTotalMem(size_t *out, CUdevice handle) {
     ENTER_DRIVER(cuDeviceTotalMem);
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(index))
+    int index = si_index_of(handle);
+    if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     *out = si_config.memory;
     return CUDA_SUCCESS;
