@@ -7805,8 +7805,8 @@ DS__SEAM static void *ds__os_library_loaded(const char *name) {
     return dlopen(name, RTLD_NOW | 4 /* RTLD_NOLOAD, which C11 hides */);
 }
 
-/* Returns a variable of the environment that names a library. NULL: it is not set or empty, or the
-   program has more rights than its caller (setuid). */
+/* Returns a variable of the environment that must not come from a caller with fewer rights. NULL:
+   it is not set or empty, or the program has more rights than its caller (setuid). */
 DS__SEAM static const char *ds__os_environment(const char *name) {
     const char *text = getauxval(23 /* AT_SECURE */) ? NULL : getenv(name);
     return text && *text ? text : NULL;
@@ -20091,10 +20091,11 @@ static struct {
     _Atomic unsigned char rdma[DS__MAX_DEVICES];
     _Atomic size_t page[DS__MAX_DEVICES];         /* of reserved address space; 0: not known */
     _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES]; /* the default pool, after its set-up */
-    /* its former release threshold, and what its reuse attributes were */
+    /* its former release threshold and reuse attributes */
     unsigned long long threshold[DS__MAX_DEVICES];
     int reuse[DS__MAX_DEVICES][3];
     /* primary contexts, retained for good, as cudart does */
+    int cudart_copies; /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */
     _Atomic(cudaStream_t) side[DS__MAX_DEVICES];
@@ -20834,8 +20835,18 @@ static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, i
     return DS__RT(scope, cudaDeviceGetAttribute, (out, attribute, device));
 }
 
+/* Reads who copies between pinned ranges. CUDA's manual does not say whether cudart's copy blocks
+   the caller, so host functions do it by default. */
+static ds_result ds__cuda_choose_copies(void) {
+    const char *by = ds__os_environment("DEVSTREAM_CUDA_PINNED_COPIES");
+    ds__cuda.cudart_copies = by && !strcmp(by, "cudart");
+    DS__REQUIRE(!by || ds__cuda.cudart_copies || !strcmp(by, "host"),
+                "DEVSTREAM_CUDA_PINNED_COPIES is \"%s\"; \"host\" and \"cudart\" are allowed", by);
+    return DS_OK;
+}
+
 static ds_result ds__cuda_init(void) {
-    ds_result r = DS_OK;
+    ds_result r = ds__cuda_choose_copies();
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
@@ -22194,8 +22205,8 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op
    function.
 
    Invariants: An operand at an unknown place counts as one on a GPU, and cudart finds its place. A
-   copy between two GPUs names its devices (cudaMemcpyPeerAsync) exactly if the stream's device has
-   no access to the other one's memory.
+   copy between two GPUs names its devices (cudaMemcpyPeerAsync) if the stream's device has no
+   access to the other one's memory; a captured copy of plain device memory does not.
    The copy of the operation is freed by the destructor of its host function. With DS__OP_BLOCKS,
    ds__cuda_submit_host_work returns after the work is done.
    Locks: none of its own. ds__cuda_submit_host_work uses host_func.h and may wait for the stream,
@@ -22855,7 +22866,9 @@ static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *given) {
     }
     int here = DS__AT_DEVICE + s->device;
     if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from))
-        return ds__cuda_submit_host_work(s, op);
+        return ds__cuda.cudart_copies && to == DS__AT_PINNED && from == DS__AT_PINNED
+                   ? ds__cuda_copy_on(s, op)
+                   : ds__cuda_submit_host_work(s, op);
     ds_result (*put)(ds__cuda_stream * s, const ds__op *op) = ds__cuda_copy_on;
     if (DS__UNLIKELY(from == DS__AT_OTHER))
         put = ds__cuda_staged_to_gpu;
@@ -26680,7 +26693,9 @@ static int ds__cuda_run_share(const ds__cuda_scope *scope, const ds__cuda_run *r
         if (!code)
             ds__cuda_stay_alone(scope, "cuMemSetAccess", first, count);
     }
-    if (code)
+    if (code && run->with_rdma && code != cudaErrorMemoryAllocation)
+        *out = DS_ERR_FAILED; /* not reported: ds__cuda_map_memory tries again */
+    else if (code)
         *out = ds__cuda_fail(scope, "cuMemSetAccess", code);
     return code;
 }
@@ -27268,8 +27283,8 @@ static int ds__cuda_settle(int device) {
 }
 
 /* Waits until no host function is pending. After a failure of a device, CUDA runs its callbacks
-   only. If CUDA runs none for 0.1 s, the pending ones are run here, and their records are kept, because CUDA may still
-   invoke them later. */
+   only. If CUDA runs none for 0.1 s, the pending ones are run here, and their records are kept,
+   because CUDA may still invoke them later. */
 static void ds__cuda_drain(void) {
     unsigned char failed[DS__MAX_DEVICES] = { 0 };
     for (int i = 0; i < ds__cuda.devices; i++)

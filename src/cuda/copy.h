@@ -109,7 +109,9 @@ static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *given) {
     }
     int here = DS__AT_DEVICE + s->device;
     if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from))
-        return ds__cuda_submit_host_work(s, op);
+        return ds__cuda.cudart_copies && to == DS__AT_PINNED && from == DS__AT_PINNED
+                   ? ds__cuda_copy_on(s, op)
+                   : ds__cuda_submit_host_work(s, op);
     ds_result (*put)(ds__cuda_stream * s, const ds__op *op) = ds__cuda_copy_on;
     if (DS__UNLIKELY(from == DS__AT_OTHER))
         put = ds__cuda_staged_to_gpu;

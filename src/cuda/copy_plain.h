@@ -6,8 +6,8 @@
    function.
 
    Invariants: An operand at an unknown place counts as one on a GPU, and cudart finds its place. A
-   copy between two GPUs names its devices (cudaMemcpyPeerAsync) exactly if the stream's device has
-   no access to the other one's memory.
+   copy between two GPUs names its devices (cudaMemcpyPeerAsync) if the stream's device has no
+   access to the other one's memory; a captured copy of plain device memory does not.
    The copy of the operation is freed by the destructor of its host function. With DS__OP_BLOCKS,
    ds__cuda_submit_host_work returns after the work is done.
    Locks: none of its own. ds__cuda_submit_host_work uses host_func.h and may wait for the stream,

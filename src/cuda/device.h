@@ -101,8 +101,18 @@ static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, i
     return DS__RT(scope, cudaDeviceGetAttribute, (out, attribute, device));
 }
 
+/* Reads who copies between pinned ranges. CUDA's manual does not say whether cudart's copy blocks
+   the caller, so host functions do it by default. */
+static ds_result ds__cuda_choose_copies(void) {
+    const char *by = ds__os_environment("DEVSTREAM_CUDA_PINNED_COPIES");
+    ds__cuda.cudart_copies = by && !strcmp(by, "cudart");
+    DS__REQUIRE(!by || ds__cuda.cudart_copies || !strcmp(by, "host"),
+                "DEVSTREAM_CUDA_PINNED_COPIES is \"%s\"; \"host\" and \"cudart\" are allowed", by);
+    return DS_OK;
+}
+
 static ds_result ds__cuda_init(void) {
-    ds_result r = DS_OK;
+    ds_result r = ds__cuda_choose_copies();
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);

@@ -80,8 +80,8 @@ static int ds__cuda_settle(int device) {
 }
 
 /* Waits until no host function is pending. After a failure of a device, CUDA runs its callbacks
-   only. If CUDA runs none for 0.1 s, the pending ones are run here, and their records are kept, because CUDA may still
-   invoke them later. */
+   only. If CUDA runs none for 0.1 s, the pending ones are run here, and their records are kept,
+   because CUDA may still invoke them later. */
 static void ds__cuda_drain(void) {
     unsigned char failed[DS__MAX_DEVICES] = { 0 };
     for (int i = 0; i < ds__cuda.devices; i++)

@@ -264,10 +264,11 @@ static struct {
     _Atomic unsigned char rdma[DS__MAX_DEVICES];
     _Atomic size_t page[DS__MAX_DEVICES];         /* of reserved address space; 0: not known */
     _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES]; /* the default pool, after its set-up */
-    /* its former release threshold, and what its reuse attributes were */
+    /* its former release threshold and reuse attributes */
     unsigned long long threshold[DS__MAX_DEVICES];
     int reuse[DS__MAX_DEVICES][3];
     /* primary contexts, retained for good, as cudart does */
+    int cudart_copies; /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */
     _Atomic(cudaStream_t) side[DS__MAX_DEVICES];

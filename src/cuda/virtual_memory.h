@@ -154,7 +154,9 @@ static int ds__cuda_run_share(const ds__cuda_scope *scope, const ds__cuda_run *r
         if (!code)
             ds__cuda_stay_alone(scope, "cuMemSetAccess", first, count);
     }
-    if (code)
+    if (code && run->with_rdma && code != cudaErrorMemoryAllocation)
+        *out = DS_ERR_FAILED; /* not reported: ds__cuda_map_memory tries again */
+    else if (code)
         *out = ds__cuda_fail(scope, "cuMemSetAccess", code);
     return code;
 }

@@ -26,8 +26,8 @@ DS__SEAM static void *ds__os_library_loaded(const char *name) {
     return dlopen(name, RTLD_NOW | 4 /* RTLD_NOLOAD, which C11 hides */);
 }
 
-/* Returns a variable of the environment that names a library. NULL: it is not set or empty, or the
-   program has more rights than its caller (setuid). */
+/* Returns a variable of the environment that must not come from a caller with fewer rights. NULL:
+   it is not set or empty, or the program has more rights than its caller (setuid). */
 DS__SEAM static const char *ds__os_environment(const char *name) {
     const char *text = getauxval(23 /* AT_SECURE */) ? NULL : getenv(name);
     return text && *text ? text : NULL;

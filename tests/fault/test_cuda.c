@@ -2409,6 +2409,45 @@ static int has_setting(const char *name) {
     return getenv(name) != NULL;
 }
 
+static void test_cudart_copies_between_pinned_ranges_on_request(void **state) {
+    (void)state;
+    ds_stream s;
+    unsigned char *a;
+    unsigned char *b;
+    const char *by = getenv("DEVSTREAM_CUDA_PINNED_COPIES");
+    if (!has_setting("FAULT_CHILD")) {
+        run_alone_with("DEVSTREAM_CUDA_PINNED_COPIES=cudart", "ranges_on_request");
+        run_alone_with("DEVSTREAM_CUDA_PINNED_COPIES=host", "ranges_on_request");
+        run_alone_with("DEVSTREAM_CUDA_PINNED_COPIES=gpu", "ranges_on_request");
+        return;
+    }
+    if (!strcmp(by, "gpu")) {
+        refused(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s),
+                DS_ERR_NO_DEVICE); /* the driver is not taken */
+        assert_non_null(strstr(ds_error_get_last(), "is \"gpu\"; \"host\" and \"cudart\""));
+        return;
+    }
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_pinned_alloc(N, (void **)&a));
+    ok(ds_pinned_alloc(N, (void **)&b));
+    memset(a, 5, N);
+    memset(b, 0, N);
+    unsigned long copies = standin_calls("cudaMemcpyAsync");
+    unsigned long functions = standin_calls("cudaLaunchHostFunc");
+
+    ok(ds_copy(b, a, N, s));
+    ok(ds_stream_synchronize(s));
+
+    int cudart = !strcmp(by, "cudart");
+    assert_int_equal(standin_calls("cudaMemcpyAsync") - copies, cudart);
+    assert_int_equal(standin_calls("cudaLaunchHostFunc") - functions, !cudart);
+    assert_memory_equal(a, b, N);
+    ok(ds_pinned_free(a));
+    ok(ds_pinned_free(b));
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
+}
+
 /* A capture that another thread begins between the check of the stream and the call. */
 static void test_a_host_function_in_a_sudden_capture_is_refused(void **state) {
     (void)state;
@@ -3546,6 +3585,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_loading_in_a_capture_keeps_the_threads_mode, setup),
         cmocka_unit_test_setup(test_queries_leave_the_captures_of_others_alone, setup),
         cmocka_unit_test_setup(test_a_capture_that_shutdown_ends_is_freed_without_a_lock, setup),
+        cmocka_unit_test_setup(test_cudart_copies_between_pinned_ranges_on_request, setup),
         cmocka_unit_test_setup(test_a_host_function_in_a_sudden_capture_is_refused, setup),
         cmocka_unit_test_setup(test_pieces_of_staged_copies_wait_for_their_half, setup),
         cmocka_unit_test_setup(test_both_parts_of_staged_copies_run_at_once, setup),
