@@ -5529,8 +5529,8 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
 #define DS__RCP_APPROX(x) dsk__rcp_approx(x)
 
-/* Not __syncthreads(): clang 14 moves loads of shared variables across it. */
 static inline __attribute__((device, always_inline)) void dsk__barrier(void) {
+    /* not __syncthreads(): clang 14 moves loads of shared variables across it */
     __asm__ volatile("bar.sync 0;" ::: "memory");
 }
 
@@ -10651,7 +10651,7 @@ DS__SEAM static int ds__mapping_remove(uintptr_t at, uintptr_t end, ds__mapping 
 }
 
 /* Removes all mappings that begin in the range. */
-static void ds__mapping_remove_all(void *ptr, size_t size) {
+DS__SEAM static void ds__mapping_remove_all(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     ds__spinlock_lock(&ds__g.mapping_lock);
     size_t first = ds__mapping_after(at);

@@ -45,8 +45,8 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
 #define DS__RCP_APPROX(x) dsk__rcp_approx(x)
 
-/* Not __syncthreads(): clang 14 moves loads of shared variables across it. */
 static inline __attribute__((device, always_inline)) void dsk__barrier(void) {
+    /* not __syncthreads(): clang 14 moves loads of shared variables across it */
     __asm__ volatile("bar.sync 0;" ::: "memory");
 }
 

@@ -74,7 +74,7 @@ DS__SEAM static int ds__mapping_remove(uintptr_t at, uintptr_t end, ds__mapping 
 }
 
 /* Removes all mappings that begin in the range. */
-static void ds__mapping_remove_all(void *ptr, size_t size) {
+DS__SEAM static void ds__mapping_remove_all(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     ds__spinlock_lock(&ds__g.mapping_lock);
     size_t first = ds__mapping_after(at);
