@@ -253,7 +253,7 @@ static void test_a_second_start_searches_again_after_a_failure(void **state) {
 
 /* Calls every function whose form differs, and lists what the library has recorded. */
 static void call_forms(char *text, size_t size) {
-    ds__cudart_search search = { 0, 0 };
+    ds__cudart_search search = { 0 };
     char *last;
     size_t at = 0;
     if (!ds__cudart_load(&search, text, size))
