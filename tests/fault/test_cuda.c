@@ -3425,6 +3425,25 @@ static void test_copies_between_gpus_write_all_memory(void **state) {
         copy_each_way(source, !apart && !has_setting("STANDIN_LIMITED"));
 }
 
+static void test_all_gpus_reach_the_pool_if_they_reach_the_gpu(void **state) {
+    (void)state;
+    if (!has_setting("FAULT_CHILD")) {
+        run_alone_with("STANDIN_PEERS=all", "reach_the_pool");
+        return;
+    }
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    void *m = memory_from(FROM_POOL, 0, s);
+    ok(ds_stream_synchronize(s));
+    cuda(cudaSetDevice(1));
+    cuda(cudaMemset(m, 1, N));
+    cuda(cudaDeviceSynchronize());
+    cuda(cudaSetDevice(0));
+    free_from(FROM_POOL, m);
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
+}
+
 /* More GPUs than CUDA gives access to the memory of one: 711, realm#155. */
 static void test_memory_of_many_gpus_is_mapped_and_pooled(void **state) {
     (void)state;
@@ -3603,6 +3622,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_peer_access_that_the_program_enabled_is_fine, setup),
         cmocka_unit_test_setup(test_peer_access_is_enabled_in_both_directions, setup),
         cmocka_unit_test_setup(test_copies_between_gpus_write_all_memory, setup),
+        cmocka_unit_test_setup(test_all_gpus_reach_the_pool_if_they_reach_the_gpu, setup),
         cmocka_unit_test_setup(test_memory_of_many_gpus_is_mapped_and_pooled, setup),
         cmocka_unit_test_setup(test_cubins_fatbins_and_registered_functions_run, setup),
         cmocka_unit_test_setup(test_a_function_of_another_cudart_is_refused, setup),

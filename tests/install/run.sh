@@ -107,6 +107,19 @@ t "so does the static one, but for hidden ones of NVTX where its header is found
 t "the tool for kernels is executable and finds the installed header" "
     command -v clang >/dev/null || exit 0
     usr/bin/devstream-kernels --ptx add.kernels.h && grep 'entry add' add.ptx"
+t "the tool for kernels finds stale PTX" "
+    command -v clang >/dev/null || exit 0
+    cp add.kernels.h stale.kernels.h && usr/bin/devstream-kernels stale.kernels.h && usr/bin/devstream-kernels --check stale.kernels.h
+    echo '/* changed */' >>stale.kernels.h
+    if usr/bin/devstream-kernels --check stale.kernels.h 2>out; then exit 1; fi
+    grep -F 'written from another text' out && rm stale.ptx.h
+    if usr/bin/devstream-kernels --check stale.kernels.h 2>out; then exit 1; fi
+    grep -F 'stale.ptx.h is missing' out"
+t "the tool for kernels checks thread loops on request" "
+    command -v clang >/dev/null || exit 0
+    printf '%s\\n' '#include \"devstream_kernel.h\"' 'DS_BLOCK_KERNEL_1D(block, 32, DS_WRITE(int, y, 32)) { DS_THREADS y[DS_THREAD_X] = 1; }' >block.kernels.h
+    usr/bin/devstream-kernels --ptx block.kernels.h && if grep 'barrier.sync' block.ptx; then exit 1; fi
+    usr/bin/devstream-kernels --debug --ptx block.kernels.h && grep 'barrier.sync' block.ptx && grep 'target sm_70' block.ptx"
 t "the tool for kernels names the rule of a wrong thread loop" "
     command -v clang >/dev/null || exit 0
     wrong() { # wrong WORDS BODY
