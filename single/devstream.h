@@ -20649,11 +20649,9 @@ static const char *ds__cudart_fill(void *library) {
 #undef DS__CUDART_NAME
     };
     void *found[sizeof names / sizeof names[0]];
+    struct ds__cudart_table table;
     struct ds__cudart_forms forms;
-    cudaError_t (*version)(int *out);
-    cudaError_t (*peek)(void);
-    cudaError_t (*forget)(void);
-    _Static_assert(sizeof found == sizeof ds__cudart, "the members are the names, in their order");
+    _Static_assert(sizeof found == sizeof table, "the members are the names, in their order");
     memset(&forms, 0, sizeof forms);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         found[i] = ds__os_library_symbol(library, names[i]);
@@ -20661,17 +20659,13 @@ static const char *ds__cudart_fill(void *library) {
             return names[i];
     }
 
-    memcpy(&peek, &found[offsetof(struct ds__cudart_table, cudaPeekAtLastError) / sizeof found[0]],
-           sizeof peek);
-    memcpy(&forget, &found[offsetof(struct ds__cudart_table, cudaGetLastError) / sizeof found[0]],
-           sizeof forget);
-    int clean = peek() == cudaSuccess; /* an error that is pending is the program's */
+    memcpy(&table, found, sizeof table);
+    int clean = table.cudaPeekAtLastError() == cudaSuccess; /* else the error is the program's */
     /* without a driver, 11.8 gives 35 instead of its version; then no device is found either */
-    memcpy(&version, &found[2], sizeof version);
-    if (version(&forms.version) != cudaSuccess)
+    if (table.cudaRuntimeGetVersion(&forms.version) != cudaSuccess)
         forms.version = 11080;
     if (clean)
-        (void)forget();
+        (void)table.cudaGetLastError();
     if (forms.version < 11080)
         return "CUDA 11.8";
 #ifdef CUDART_VERSION
@@ -20687,7 +20681,7 @@ static const char *ds__cudart_fill(void *library) {
             return ds__cudart_names[i].function;
         memcpy((char *)&forms + ds__cudart_names[i].member, &form, sizeof form);
     }
-    memcpy(&ds__cudart, found, sizeof found);
+    ds__cudart = table;
     ds__cudart_forms = forms;
     return NULL;
 }
@@ -20698,7 +20692,7 @@ static int ds__cudart_load(ds__cudart_search *search, char *reason, size_t size)
     const char *where = ds__os_environment("DEVSTREAM_CUDART");
     void *library;
     const char *name;
-    if (ds__cudart_library.library && !search->kept) {
+    if (ds__cudart_library.library && search->step == 0 && !search->kept) {
         search->kept = 1;
         return 1;
     }

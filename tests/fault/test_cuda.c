@@ -2409,6 +2409,41 @@ static int has_setting(const char *name) {
     return getenv(name) != NULL;
 }
 
+static void test_all_dependencies_of_a_captured_node_are_read(void **state) {
+    (void)state;
+
+    enum { FORKS = 20 };
+
+    ds_stream s;
+    ds_stream fork[FORKS];
+    ds_event e;
+    ds_graph g;
+    size_t edges = 0;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_event_create(0, NULL, &e));
+    ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+    ok(ds_event_record(e, s));
+    for (int i = 0; i < FORKS; i++) {
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &fork[i]));
+        ok(ds_stream_wait_event(fork[i], e));
+        ok(ds_stream_launch_host_func(fork[i], nothing, NULL, NULL));
+    }
+    for (int i = 0; i < FORKS; i++)
+        ok(ds_stream_wait_stream(s, fork[i]));
+    ok(ds_stream_launch_host_func(s, nothing, NULL, NULL));
+    ok(ds_capture_end(s, &g));
+
+    ok(ds_graph_get_edges(g, NULL, NULL, 0, &edges));
+
+    assert_int_equal(edges, FORKS); /* from each fork to the last node */
+    for (int i = 0; i < FORKS; i++)
+        ok(ds_stream_destroy(fork[i]));
+    ok(ds_graph_destroy(g));
+    ok(ds_event_destroy(e));
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
+}
+
 static void test_cudart_copies_between_pinned_ranges_on_request(void **state) {
     (void)state;
     ds_stream s;
@@ -3604,6 +3639,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_loading_in_a_capture_keeps_the_threads_mode, setup),
         cmocka_unit_test_setup(test_queries_leave_the_captures_of_others_alone, setup),
         cmocka_unit_test_setup(test_a_capture_that_shutdown_ends_is_freed_without_a_lock, setup),
+        cmocka_unit_test_setup(test_all_dependencies_of_a_captured_node_are_read, setup),
         cmocka_unit_test_setup(test_cudart_copies_between_pinned_ranges_on_request, setup),
         cmocka_unit_test_setup(test_a_host_function_in_a_sudden_capture_is_refused, setup),
         cmocka_unit_test_setup(test_pieces_of_staged_copies_wait_for_their_half, setup),

@@ -1,6 +1,7 @@
 /* cudart.c - a library with the names of cudart's functions, which do nothing. Its soname is that
    of version MAJOR. The variable FAKE_CUDART_<MAJOR> has two numbers: the version, or 0 for a
-   version that cannot be told, and the code of cudaGetDeviceCount. fake_cudart_last has the last
+   version that cannot be told, and the code of cudaGetDeviceCount. fake_cudart_error is the pending
+   error. fake_cudart_last has the last
    call of a function that differs by version, with one parameter. With -DLACKS there is no
    cudaMemcpyAsync.
    Build: cc -DMAJOR=12 -Isrc -shared -fPIC -Wl,-soname,libcudart.so.12 cudart.c -o cudart-12.so */
@@ -22,7 +23,15 @@ static int setting(int which) {
     return number[which];
 }
 
+EXPORT extern int fake_cudart_error;
+int fake_cudart_error;
+
 static int call(const char *name) {
+    int error = fake_cudart_error;
+    if (strcmp(name, "cudaGetLastError") == 0)
+        fake_cudart_error = 0;
+    if (strcmp(name, "cudaPeekAtLastError") == 0 || strcmp(name, "cudaGetLastError") == 0)
+        return error;
     return strcmp(name, "cudaGetDeviceCount") == 0 ? setting(1) : 0;
 }
 
@@ -56,6 +65,8 @@ const char *cudaGetErrorString(int code) {
 
 int cudaRuntimeGetVersion(int *out) {
     *out = setting(0);
+    if (!*out)
+        fake_cudart_error = 35;
     return *out ? 0 : 35;
 }
 

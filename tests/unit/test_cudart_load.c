@@ -249,6 +249,63 @@ static void test_a_second_start_searches_again_after_a_failure(void **state) {
     assert_non_null(strstr(text, "of libcudart.so.12 returned 100"));
 }
 
+/* Two searches: the second one gets the library in use, then that of the folder. */
+static void search_twice(char *text, size_t size) {
+    char reason[300];
+    int found[2] = { 0, 0 };
+    for (int k = 0; k < 2; k++) {
+        ds__cudart_search search = { 0 };
+        while (found[k] < 9 && ds__cudart_load(&search, reason, sizeof reason))
+            found[k]++;
+    }
+    snprintf(text, size, "%d, then %d", found[0], found[1]);
+}
+
+static void test_a_library_in_use_is_offered_once_for_each_search(void **state) {
+    char text[600];
+    (void)state;
+    put("cudart-13", "libcudart.so.13");
+    name("");
+
+    in_process(search_twice, text, sizeof text);
+
+    assert_string_equal(text, "1, then 2");
+}
+
+/* The error of the program before the load, and what is left after it. */
+static void load_with_error(char *text, size_t size, int before) {
+    char path[PATH_MAX];
+    path_of(path, "libcudart.so.11.0");
+    void *library = dlopen(path, RTLD_NOW);
+    int *error = library ? dlsym(library, "fake_cudart_error") : NULL;
+    if (!error)
+        return;
+    *error = before;
+    (void)ds__cudart_fill(library);
+    snprintf(text, size, "%d left", *error);
+}
+
+static void load_with_700(char *text, size_t size) {
+    load_with_error(text, size, 700);
+}
+
+static void load_without_error(char *text, size_t size) {
+    load_with_error(text, size, 0);
+}
+
+static void test_a_load_leaves_the_programs_error_and_none_of_its_own(void **state) {
+    char text[600];
+    (void)state;
+    put("cudart-11", "libcudart.so.11.0");
+    setenv("FAKE_CUDART_11", "11080 100", 1);
+
+    in_process(load_with_700, text, sizeof text);
+    assert_string_equal(text, "700 left");
+    setenv("FAKE_CUDART_11", "0 35", 1); /* the question for the version fails */
+    in_process(load_without_error, text, sizeof text);
+    assert_string_equal(text, "0 left");
+}
+
 /* ---- forms by version ---- */
 
 /* Calls every function whose form differs, and lists what the library has recorded. */
@@ -374,6 +431,8 @@ int main(int argc, char **argv) {
         TEST(test_without_a_driver_11_8_reports_that),
         TEST(test_a_cudart_of_the_process_is_shared),
         TEST(test_a_second_start_searches_again_after_a_failure),
+        TEST(test_a_library_in_use_is_offered_once_for_each_search),
+        TEST(test_a_load_leaves_the_programs_error_and_none_of_its_own),
         TEST(test_each_version_is_called_in_its_own_form),
     };
     char library[PATH_MAX + 20];
