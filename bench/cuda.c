@@ -9,9 +9,7 @@
 #define DEVSTREAM_IMPLEMENTATION
 #include "../devstream_comm.h"
 #include "../devstream_rng.h"
-#define main demo_main /* the demo's kernels, and devstream with them */
-#include "../examples/demo.c"
-#undef main
+#include "../examples/demo.kernels.h"
 #include <cuda_runtime_api.h>
 #include "bench.h"
 
@@ -224,29 +222,26 @@ static void bandwidth(void) {
     static const char *const titles[] = { "copy, device to device", "histogram", "checksum" };
     const size_t size = bench_quick() ? (size_t)1 << 20 : (size_t)1 << 30;
     double gbs[3][RUNS], copy = 0;
-    demo d;
+    const size_t blocks = size / BLOCK, result_bytes = WORDS * sizeof(uint64_t);
     void *data, *other, *results;
     ds_event begin, end;
-    memset(&d, 0, sizeof d);
-    if (create_kernels(&d) != FINE)
-        exit(1);
     OK(ds_device_alloc(ds_cuda(0), size, &data));
     OK(ds_device_alloc(ds_cuda(0), size, &other));
-    OK(ds_device_alloc(ds_cuda(0), RESULT_BYTES, &results));
+    OK(ds_device_alloc(ds_cuda(0), result_bytes, &results));
     OK(ds_fill(data, 0x20, 1, size, w.s));
-    OK(ds_fill(results, 0, 1, RESULT_BYTES, w.s));
+    OK(ds_fill(results, 0, 1, result_bytes, w.s));
     OK(ds_event_create(DS_EVENT_TIMING, NULL, &begin));
     OK(ds_event_create(DS_EVENT_TIMING, NULL, &end));
     for (int r = -2; r < RUNS; r++) /* two to warm up */
         for (int i = 0; i < 3; i++) {
-            piece_args args = { data, results, size, 0 };
             double ms;
             OK(ds_event_record(begin, w.s));
             if (i == 0)
                 OK(ds_copy(other, data, size, w.s));
+            else if (i == 1)
+                OK(DS_LAUNCH(histogram, w.s, blocks, data, results, size));
             else
-                OK(ds_kernel_launch(i == 1 ? d.histogram : d.checksum, size / BLOCK, &args,
-                                    sizeof args, w.s));
+                OK(DS_LAUNCH(checksum, w.s, blocks, data, results, size, 0));
             OK(ds_event_record(end, w.s));
             OK(ds_event_synchronize(end));
             OK(ds_event_get_elapsed_ms(begin, end, &ms));

@@ -21314,6 +21314,26 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     return r;
 }
 
+/* Waits for a stream. In relaxed mode, since a capture in global mode forbids it also for streams
+   that do not capture (docs/gpu, R10 and P11). */
+static ds_result ds__cuda_synchronize_relaxed(const ds__cuda_scope *scope,
+                                              const ds__cuda_stream *s) {
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamSynchronize, (s->handle));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    return ds__cuda_check(scope, code, "cudaStreamSynchronize");
+}
+
+/* The same for an event. */
+static ds_result ds__cuda_await_event(const ds__cuda_scope *scope, cudaEvent_t event) {
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    cudaError_t code = DS__RT_CODE(*scope, cudaEventSynchronize, (event));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    return ds__cuda_check(scope, code, "cudaEventSynchronize");
+}
+
 /* Creates an event for waits between streams. The code is not reported. */
 static cudaError_t ds__cuda_make_mark(const ds__cuda_scope *scope, cudaEvent_t *out) {
     cudaError_t code = DS__RT_CODE(*scope, cudaEventCreateWithFlags, (out, cudaEventDisableTiming));
@@ -21415,7 +21435,7 @@ static ds_result ds__cuda_await_marks(const ds__cuda_scope *scope, ds_result r, 
                                       size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK)
-            r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
+            r = ds__cuda_await_event(scope, events[i]);
         (void)DS__RT_CODE(*scope, cudaEventDestroy, (events[i]));
     }
     ds__host_free(events);
@@ -21463,7 +21483,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
             : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_unrelax(&scope, relaxed, mode);
     if (r == DS_OK)
-        r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
+        r = ds__cuda_synchronize_relaxed(&scope, legacy);
     r = ds__cuda_await_marks(&scope, r, events, count);
     ds__cuda_scope_end(&scope);
     return r;
@@ -21521,7 +21541,7 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
-    r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
+    r = ds__cuda_synchronize_relaxed(&scope, s);
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -21940,7 +21960,7 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
-    r = DS__RT(scope, cudaEventSynchronize, (e->event));
+    r = ds__cuda_await_event(&scope, e->event);
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -23694,6 +23714,14 @@ static ds_result ds__cuda_look_at(const ds__cuda_scope *scope, const ds__cuda_st
                           "cudaStreamGetCaptureInfo");
 }
 
+/* Sets the native nodes on which the stream's next operation will depend (set), or adds to them. */
+static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                    cudaGraphNode_t *after, size_t count, int set) {
+    unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
+    return ds__cuda_check(scope, ds__cudart_capture_after(s->handle, after, count, flags),
+                          "cudaStreamUpdateCaptureDependencies");
+}
+
 /* Returns the open capture with CUDA's number, or NULL if devstream did not begin it. The lock is
    held. */
 static ds__capture *ds__cuda_capture_of(unsigned long long id) {
@@ -25353,12 +25381,95 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
     return r;
 }
 
-static ds_result ds__cuda_launch_graph(const ds__cuda_stream *s, const ds__cuda_exec *x) {
+/* The present work of an executable as a graph, for a launch that is captured: CUDA refuses
+   cudaGraphLaunch on a stream that captures (docs/gpu/2026-11-26-nvidia-h200.md, P27). */
+typedef struct ds__cuda_work {
+    cudaGraph_t graph;
+    ds__cuda_graph *built; /* NULL: the graph is `now` of the executable */
+} ds__cuda_work;
+
+/* Returns 1 if `now` is all of the present work: it lacks no change, and CUDA has switched no node
+   off. */
+static int ds__cuda_now_is_whole(const ds__cuda_exec *x) {
+    return x->now && !x->stale && (!x->count || !memchr(x->off, DS__CUDA_OFF_BY_CUDA, x->count));
+}
+
+/* Finds or builds the graph of the work. Adds the objects of the work to `keep`, under
+   DS__CUDA_NEW. The caller ends the work, also after a failure. */
+static ds_result ds__cuda_work_begin(const ds__op *op, ds__cuda_owns *keep, ds__cuda_work *w) {
+    const ds__cuda_exec *x = op->u.graph.exec;
+    const ds__cuda_owns *owns = &x->owns;
+    *w = (ds__cuda_work){ x->now, NULL };
+    if (!ds__cuda_now_is_whole(x)) {
+        cudaGraphNode_t *nodes = ds__cuda_natives(op->u.graph.body);
+        ds_result r = nodes ? ds__cuda_build(op->u.graph.body, 0, NULL, nodes, &w->built)
+                            : DS_ERR_OUT_OF_MEMORY;
+        ds__host_free(nodes);
+        if (r < 0)
+            return r;
+        w->graph = w->built->graph;
+        owns = &w->built->owns;
+    }
+    return ds__cuda_own_copy(keep, owns, DS__CUDA_NEW) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* Adds the work to the graph *into, into which the stream captures, as a child node, which is a
+   copy. The stream's next operation depends on it. */
+static ds_result ds__cuda_work_insert(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                      const ds__cuda_work *w, cudaGraph_t *into) {
+    ds__cuda_look now;
+    cudaGraphNode_t node = NULL;
+    ds_result r = ds__cuda_look_at(scope, s, &now);
+    if (r == DS_OK && now.status == cudaStreamCaptureStatusInvalidated)
+        r = ds__cuda_check(scope, cudaErrorStreamCaptureInvalidated, "cudaStreamGetCaptureInfo");
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaGraphAddChildGraphNode,
+                   (&node, now.graph, now.after, now.count, w->graph));
+    *into = now.graph;
+    return r < 0 ? r : ds__cuda_set_after(scope, s, &node, 1, 1);
+}
+
+static void ds__cuda_work_end(const ds__cuda_stream *s, const ds__cuda_work *w) {
+    if (w->built)
+        ds__cuda_graph_end(w->built, s->device);
+}
+
+/* Captures a launch in a capture that devstream did not begin. The graph keeps the objects. */
+static ds_result ds__cuda_launch_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                            const ds__op *op) {
+    ds__cuda_owns owns = { NULL, 0, 0 };
+    cudaUserObject_t object = NULL;
+    cudaGraph_t into;
+    ds__cuda_work work;
+    ds_result r = ds__cuda_work_begin(op, &owns, &work);
+    if (r == DS_OK)
+        r = ds__cuda_keep_create(scope, &owns, &object);
+    if (r == DS_OK) {
+        r = ds__cuda_work_insert(scope, s, &work, &into);
+        if (r < 0 && object)
+            ds__cuda_keep_unref(scope, object);
+        else if (object)
+            r = DS__RT(*scope, cudaGraphRetainUserObject,
+                       (into, object, 1, cudaGraphUserObjectMove));
+    }
+    ds__cuda_own_end(&owns);
+    ds__cuda_work_end(s, &work);
+    return r;
+}
+
+/* Launches an executable on a stream that no capture of devstream has. */
+static ds_result ds__cuda_launch_graph(const ds__cuda_stream *s, const ds__op *op) {
+    const ds__cuda_exec *x = op->u.graph.exec;
     ds__cuda_scope scope;
+    int capturing = 0;
     ds_result r = ds__cuda_on(&scope, s);
     if (DS__UNLIKELY(r < 0))
         return r;
-    r = DS__RT(scope, cudaGraphLaunch, (x->exec, s->handle));
+    r = ds__cuda_is_capturing(&scope, s, &capturing);
+    if (r == DS_OK && DS__UNLIKELY(capturing))
+        r = ds__cuda_launch_in_capture(&scope, s, op);
+    else if (r == DS_OK)
+        r = DS__RT(scope, cudaGraphLaunch, (x->exec, s->handle));
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -25505,7 +25616,7 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     case DS__OP_CALLBACK:
         return ds__cuda_submit_host(s, op);
     case DS__OP_GRAPH:
-        return ds__cuda_launch_graph(s, op->u.graph.exec);
+        return ds__cuda_launch_graph(s, op);
     case DS__OP_UPLOAD:
         return ds__cuda_upload(s, op->u.graph.exec);
     case DS__OP_EXTERNAL_RECORD:
@@ -25713,14 +25824,6 @@ static ds_result ds__cuda_resolve_all(ds__op *op) {
     return r < 0 ? r : ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
 }
 
-/* Sets the native nodes on which the stream's next operation will depend (set), or adds to them. */
-static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                    cudaGraphNode_t *after, size_t count, int set) {
-    unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
-    return ds__cuda_check(scope, ds__cudart_capture_after(s->handle, after, count, flags),
-                          "cudaStreamUpdateCaptureDependencies");
-}
-
 /* Captures an operation on memory of another device, on a stream of that device that joins the
    capture. The lock is held. */
 static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stream *s,
@@ -25812,14 +25915,16 @@ static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream 
 static ds_result ds__cuda_capture_launch(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                          ds__capture *c, const ds__op *op) {
     ds__cuda_graph *g = c->body->native;
-    const ds__cuda_exec *x = op->u.graph.exec;
+    ds__cuda_work work;
     uint32_t index = UINT32_MAX;
-    ds_result r = DS_ERR_OUT_OF_MEMORY;
-    if (ds__cuda_own_copy(&g->owns, &x->owns, DS__CUDA_NEW))
-        r = ds__cuda_launch_graph(s, x);
+    cudaGraph_t into;
+    ds_result r = ds__cuda_work_begin(op, &g->owns, &work);
+    if (r == DS_OK)
+        r = ds__cuda_work_insert(scope, s, &work, &into);
     if (r == DS_OK)
         index = ds__cuda_note(scope, s, c, op, NULL);
     ds__cuda_own_settle(&g->owns, index, r);
+    ds__cuda_work_end(s, &work);
     return r;
 }
 

@@ -47,6 +47,14 @@ static ds_result ds__cuda_look_at(const ds__cuda_scope *scope, const ds__cuda_st
                           "cudaStreamGetCaptureInfo");
 }
 
+/* Sets the native nodes on which the stream's next operation will depend (set), or adds to them. */
+static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                    cudaGraphNode_t *after, size_t count, int set) {
+    unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
+    return ds__cuda_check(scope, ds__cudart_capture_after(s->handle, after, count, flags),
+                          "cudaStreamUpdateCaptureDependencies");
+}
+
 /* Returns the open capture with CUDA's number, or NULL if devstream did not begin it. The lock is
    held. */
 static ds__capture *ds__cuda_capture_of(unsigned long long id) {

@@ -211,14 +211,6 @@ static ds_result ds__cuda_resolve_all(ds__op *op) {
     return r < 0 ? r : ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
 }
 
-/* Sets the native nodes on which the stream's next operation will depend (set), or adds to them. */
-static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                    cudaGraphNode_t *after, size_t count, int set) {
-    unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
-    return ds__cuda_check(scope, ds__cudart_capture_after(s->handle, after, count, flags),
-                          "cudaStreamUpdateCaptureDependencies");
-}
-
 /* Captures an operation on memory of another device, on a stream of that device that joins the
    capture. The lock is held. */
 static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stream *s,
@@ -310,14 +302,16 @@ static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream 
 static ds_result ds__cuda_capture_launch(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                          ds__capture *c, const ds__op *op) {
     ds__cuda_graph *g = c->body->native;
-    const ds__cuda_exec *x = op->u.graph.exec;
+    ds__cuda_work work;
     uint32_t index = UINT32_MAX;
-    ds_result r = DS_ERR_OUT_OF_MEMORY;
-    if (ds__cuda_own_copy(&g->owns, &x->owns, DS__CUDA_NEW))
-        r = ds__cuda_launch_graph(s, x);
+    cudaGraph_t into;
+    ds_result r = ds__cuda_work_begin(op, &g->owns, &work);
+    if (r == DS_OK)
+        r = ds__cuda_work_insert(scope, s, &work, &into);
     if (r == DS_OK)
         index = ds__cuda_note(scope, s, c, op, NULL);
     ds__cuda_own_settle(&g->owns, index, r);
+    ds__cuda_work_end(s, &work);
     return r;
 }
 

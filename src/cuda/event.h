@@ -93,7 +93,7 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     if (r < 0)
         return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
-    r = DS__RT(scope, cudaEventSynchronize, (e->event));
+    r = ds__cuda_await_event(&scope, e->event);
     ds__cuda_scope_end(&scope);
     return r;
 }

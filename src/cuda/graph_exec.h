@@ -355,12 +355,95 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
     return r;
 }
 
-static ds_result ds__cuda_launch_graph(const ds__cuda_stream *s, const ds__cuda_exec *x) {
+/* The present work of an executable as a graph, for a launch that is captured: CUDA refuses
+   cudaGraphLaunch on a stream that captures (docs/gpu/2026-11-26-nvidia-h200.md, P27). */
+typedef struct ds__cuda_work {
+    cudaGraph_t graph;
+    ds__cuda_graph *built; /* NULL: the graph is `now` of the executable */
+} ds__cuda_work;
+
+/* Returns 1 if `now` is all of the present work: it lacks no change, and CUDA has switched no node
+   off. */
+static int ds__cuda_now_is_whole(const ds__cuda_exec *x) {
+    return x->now && !x->stale && (!x->count || !memchr(x->off, DS__CUDA_OFF_BY_CUDA, x->count));
+}
+
+/* Finds or builds the graph of the work. Adds the objects of the work to `keep`, under
+   DS__CUDA_NEW. The caller ends the work, also after a failure. */
+static ds_result ds__cuda_work_begin(const ds__op *op, ds__cuda_owns *keep, ds__cuda_work *w) {
+    const ds__cuda_exec *x = op->u.graph.exec;
+    const ds__cuda_owns *owns = &x->owns;
+    *w = (ds__cuda_work){ x->now, NULL };
+    if (!ds__cuda_now_is_whole(x)) {
+        cudaGraphNode_t *nodes = ds__cuda_natives(op->u.graph.body);
+        ds_result r = nodes ? ds__cuda_build(op->u.graph.body, 0, NULL, nodes, &w->built)
+                            : DS_ERR_OUT_OF_MEMORY;
+        ds__host_free(nodes);
+        if (r < 0)
+            return r;
+        w->graph = w->built->graph;
+        owns = &w->built->owns;
+    }
+    return ds__cuda_own_copy(keep, owns, DS__CUDA_NEW) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* Adds the work to the graph *into, into which the stream captures, as a child node, which is a
+   copy. The stream's next operation depends on it. */
+static ds_result ds__cuda_work_insert(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                      const ds__cuda_work *w, cudaGraph_t *into) {
+    ds__cuda_look now;
+    cudaGraphNode_t node = NULL;
+    ds_result r = ds__cuda_look_at(scope, s, &now);
+    if (r == DS_OK && now.status == cudaStreamCaptureStatusInvalidated)
+        r = ds__cuda_check(scope, cudaErrorStreamCaptureInvalidated, "cudaStreamGetCaptureInfo");
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaGraphAddChildGraphNode,
+                   (&node, now.graph, now.after, now.count, w->graph));
+    *into = now.graph;
+    return r < 0 ? r : ds__cuda_set_after(scope, s, &node, 1, 1);
+}
+
+static void ds__cuda_work_end(const ds__cuda_stream *s, const ds__cuda_work *w) {
+    if (w->built)
+        ds__cuda_graph_end(w->built, s->device);
+}
+
+/* Captures a launch in a capture that devstream did not begin. The graph keeps the objects. */
+static ds_result ds__cuda_launch_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                            const ds__op *op) {
+    ds__cuda_owns owns = { NULL, 0, 0 };
+    cudaUserObject_t object = NULL;
+    cudaGraph_t into;
+    ds__cuda_work work;
+    ds_result r = ds__cuda_work_begin(op, &owns, &work);
+    if (r == DS_OK)
+        r = ds__cuda_keep_create(scope, &owns, &object);
+    if (r == DS_OK) {
+        r = ds__cuda_work_insert(scope, s, &work, &into);
+        if (r < 0 && object)
+            ds__cuda_keep_unref(scope, object);
+        else if (object)
+            r = DS__RT(*scope, cudaGraphRetainUserObject,
+                       (into, object, 1, cudaGraphUserObjectMove));
+    }
+    ds__cuda_own_end(&owns);
+    ds__cuda_work_end(s, &work);
+    return r;
+}
+
+/* Launches an executable on a stream that no capture of devstream has. */
+static ds_result ds__cuda_launch_graph(const ds__cuda_stream *s, const ds__op *op) {
+    const ds__cuda_exec *x = op->u.graph.exec;
     ds__cuda_scope scope;
+    int capturing = 0;
     ds_result r = ds__cuda_on(&scope, s);
     if (DS__UNLIKELY(r < 0))
         return r;
-    r = DS__RT(scope, cudaGraphLaunch, (x->exec, s->handle));
+    r = ds__cuda_is_capturing(&scope, s, &capturing);
+    if (r == DS_OK && DS__UNLIKELY(capturing))
+        r = ds__cuda_launch_in_capture(&scope, s, op);
+    else if (r == DS_OK)
+        r = DS__RT(scope, cudaGraphLaunch, (x->exec, s->handle));
     ds__cuda_scope_end(&scope);
     return r;
 }

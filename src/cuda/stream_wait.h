@@ -55,6 +55,26 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     return r;
 }
 
+/* Waits for a stream. In relaxed mode, since a capture in global mode forbids it also for streams
+   that do not capture (docs/gpu, R10 and P11). */
+static ds_result ds__cuda_synchronize_relaxed(const ds__cuda_scope *scope,
+                                              const ds__cuda_stream *s) {
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamSynchronize, (s->handle));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    return ds__cuda_check(scope, code, "cudaStreamSynchronize");
+}
+
+/* The same for an event. */
+static ds_result ds__cuda_await_event(const ds__cuda_scope *scope, cudaEvent_t event) {
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    cudaError_t code = DS__RT_CODE(*scope, cudaEventSynchronize, (event));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    return ds__cuda_check(scope, code, "cudaEventSynchronize");
+}
+
 /* Creates an event for waits between streams. The code is not reported. */
 static cudaError_t ds__cuda_make_mark(const ds__cuda_scope *scope, cudaEvent_t *out) {
     cudaError_t code = DS__RT_CODE(*scope, cudaEventCreateWithFlags, (out, cudaEventDisableTiming));
@@ -156,7 +176,7 @@ static ds_result ds__cuda_await_marks(const ds__cuda_scope *scope, ds_result r, 
                                       size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK)
-            r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
+            r = ds__cuda_await_event(scope, events[i]);
         (void)DS__RT_CODE(*scope, cudaEventDestroy, (events[i]));
     }
     ds__host_free(events);
@@ -204,7 +224,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
             : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_unrelax(&scope, relaxed, mode);
     if (r == DS_OK)
-        r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
+        r = ds__cuda_synchronize_relaxed(&scope, legacy);
     r = ds__cuda_await_marks(&scope, r, events, count);
     ds__cuda_scope_end(&scope);
     return r;
@@ -262,7 +282,7 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
-    r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
+    r = ds__cuda_synchronize_relaxed(&scope, s);
     ds__cuda_scope_end(&scope);
     return r;
 }

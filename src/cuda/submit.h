@@ -78,7 +78,7 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     case DS__OP_CALLBACK:
         return ds__cuda_submit_host(s, op);
     case DS__OP_GRAPH:
-        return ds__cuda_launch_graph(s, op->u.graph.exec);
+        return ds__cuda_launch_graph(s, op);
     case DS__OP_UPLOAD:
         return ds__cuda_upload(s, op->u.graph.exec);
     case DS__OP_EXTERNAL_RECORD:

@@ -29,6 +29,19 @@ static int64_t active_after_emptying(void) {
     return stats().active_requests.current;
 }
 
+/* The cache looks for uses that have ended when it is asked for memory. */
+static int64_t active_after_a_request(void) {
+    void *p = pinned(2 * MIB);
+    ok_thread(ds_mem_pinned_free(p));
+    return stats().active_requests.current;
+}
+
+/* CUDA waits for all work of the device before it frees pinned memory (docs/gpu, R2). */
+static void empty_cache_beside_gates(void) {
+    if (harness_is_cpu())
+        ok(ds_mem_pinned_empty_cache(NULL));
+}
+
 static int owns(const void *p) {
     int yes = 77;
     ok_thread(ds_mem_pinned_owns(p, &yes));
@@ -383,13 +396,16 @@ static void test_a_block_waits_for_every_stream_that_used_it(void **state) {
             q = pinned(2 * MIB);
             assert_ptr_not_equal(p, q);
             ok(ds_mem_pinned_free(q));
-            ok(ds_mem_pinned_empty_cache(NULL)); /* only what is done */
+            empty_cache_beside_gates(); /* only what is done */
             assert_int_equal(stats().active_requests.current, 1);
             gate_open(&g[k]);
             ok(ds_stream_synchronize(s[k]));
         }
-        assert_ptr_equal(pinned(2 * MIB), p);
-        ok(ds_mem_pinned_free(p));
+        q = pinned(2 * MIB);
+        char *other = harness_is_cpu() ? NULL : pinned(2 * MIB);
+        assert_true(q == p || other == p);
+        ok(ds_mem_pinned_free(q));
+        ok(ds_mem_pinned_free(other));
         for (int k = 0; k < 3; k++)
             ok(ds_stream_destroy(s[k]));
         over();
@@ -438,7 +454,7 @@ static void test_a_use_counts_as_it_was_when_it_was_noted(void **state) {
     ok(ds_mem_pinned_record_use(p, s));
     gate_close(s, &g); /* later work is not of the block */
     ok(ds_mem_pinned_free(p));
-    eventually(active_after_emptying() == 0);
+    eventually(active_after_a_request() == 0);
     gate_open(&g);
     ok(ds_stream_synchronize(s));
     ok(ds_stream_destroy(s));
@@ -1185,7 +1201,9 @@ static void random_program(int preset, uint32_t seed) {
     static uint32_t expected[STEPS];
     ds_mem_config c = config_of(preset);
     gate g[STREAMS] = { { 0 } };
-    int held[STREAMS] = { 0 };
+    int held[STREAMS] = { 0 }, closed = 0;
+    /* CUDA waits for all work of the device when memory beyond the limit is freed */
+    const int gates = harness_is_cpu() || seed % 3 != 1;
     ds_stream s[STREAMS];
     size_t copies = 0;
     c.debug = 2;
@@ -1217,7 +1235,7 @@ static void random_program(int preset, uint32_t seed) {
         } else if (live[at].p) {
             ok(ds_mem_pinned_free(live[at].p));
             live[at].p = NULL;
-        } else if (what < 80) {
+        } else if (what < 80 && gates) {
             if (held[k])
                 gate_open(&g[k]);
             else
@@ -1227,7 +1245,8 @@ static void random_program(int preset, uint32_t seed) {
                 g[k] = (gate){ 0 };
             }
             held[k] = !held[k];
-        } else if (what < 83) {
+            closed += held[k] ? 1 : -1;
+        } else if (what >= 80 && what < 83 && (harness_is_cpu() || !closed)) {
             ok(ds_mem_pinned_empty_cache(NULL));
         }
     }

@@ -142,7 +142,7 @@ static void test_a_negative_index_creates_on_the_current_device(void **state) {
             ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &s));
             ok(ds_stream_get_device(s, &d));
             assert_int_equal(d.type, harness_device(0).type);
-            assert_int_equal(d.index, current);
+            assert_int_equal(d.index, harness_device(current).index);
             ok(ds_stream_destroy(s));
         }
         ok(ds_device_pop());

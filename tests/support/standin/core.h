@@ -519,7 +519,7 @@ extern pthread_mutex_t si_big_lock;
 extern pthread_cond_t si_some_end; /* an operation ended, or a device failed */
 
 extern struct config {
-    int devices, error, driver_version, max_peers;
+    int devices, error, driver_version, max_peers, free_waits;
     size_t memory;
 } si_config;
 

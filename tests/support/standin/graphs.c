@@ -1455,11 +1455,8 @@ static int launch(const char *call, exec *x, stream *s) {
     int code = sticky(s->device);
     if (!code)
         code = si_capture_enqueue(s);
-    if (!code && s->capture) {
-        content c = { .type = cudaGraphNodeTypeGraph, .device = s->device, .u.child = x->graph };
-        si_capture_node(s, new_node(si_capture_graph(s), &c, &s->deps, 0));
-        return 0;
-    }
+    if (!code && s->capture) /* H200, driver 580: docs/gpu, P27 */
+        return si_capture_refuse(s);
     for (size_t i = 0; !code && i < x->graph->all.count; i++)
         code = check_node(call, x->graph->all.at[i]);
     if (!code)

@@ -154,6 +154,7 @@ static void start(void) {
     si_config.devices = (int)setting("STANDIN_DEVICES", 4, MAX_DEVICES);
     si_config.memory = (size_t)setting("STANDIN_MEMORY", 8ULL << 30, 1ULL << 40);
     si_config.error = (int)setting("STANDIN_ERROR", 0, 9999);
+    si_config.free_waits = (int)setting("STANDIN_FREE_WAITS", 0, 1);
     si_config.max_peers = (int)setting("STANDIN_MAX_PEERS", 8, MAX_DEVICES);
     si_config.driver_version = (int)setting("STANDIN_DRIVER_VERSION", 13000, 99999);
     atomic_store(&null_mode, (int)setting("STANDIN_NULL", 0, 1));
@@ -1139,7 +1140,7 @@ static int stream_result(stream *s, int wait) {
     int index = s->device, code = sticky(index), ready;
     if (!code)
         code = si_capture_refuse(s);
-    if (!code && !wait)
+    if (!code)
         code = si_capture_unsafe();
     if (code)
         return code;
@@ -1990,6 +1991,8 @@ cudaError_t cudaFree(void *pointer) {
             code = sticky(r->device);
         /* CUDA's header says that a free "may" synchronize (kokkos#9307): this one does not */
         check_unused("cudaFree", r);
+        if (si_config.free_waits)
+            wait_device(&si_devices[r->device]);
         if (r->pool)
             si_pool_take_back(r);
         else
@@ -2052,6 +2055,7 @@ cudaError_t cudaFreeHost(void *pointer) {
     if (!code)
         code = sticky(r->device);
     check_unused("cudaFreeHost", r);
+    wait_device(&si_devices[r->device]);
     munmap(r->memory, round_up(r->size, PAGE));
     remove_range(r);
     unlock();
@@ -2104,6 +2108,7 @@ cudaError_t cudaHostUnregister(void *pointer) {
         if (!code)
             code = sticky(r->device);
         check_unused("cudaHostUnregister", r);
+        wait_device(&si_devices[r->device]);
         remove_range(r);
     }
     unlock();
@@ -2446,7 +2451,7 @@ static int event_result(const char *call, const void *handle, int wait) {
     int index = e->device, code = sticky(index);
     int captured = code ? 0 : si_capture_look(e);
     /* PyTorch's pull requests 104487 and 104555 report so */
-    if (!code && !captured && !wait)
+    if (!code && !captured)
         captured = si_capture_unsafe();
     op *o = code || e->ipc ? NULL : e->record;
     int ready = e->ipc && !code ? si_ipc_ready(e) : !o || o->done;
@@ -2869,6 +2874,9 @@ static CUresult load(CUmodule *out, const void *image, char *error, size_t size)
     code = (CUresult)unsafe();
     if (code)
         return code;
+    lock();
+    wait_device(&si_devices[si_me.current]); /* H200, driver 580: docs/gpu, R2 */
+    unlock();
     const char *text = text_of_image(image);
     ptx_module *loaded = text ? ptx_load(text, error, size) : NULL;
     if (!text)
@@ -3001,6 +3009,7 @@ static CUresult d_cuModuleUnload(CUmodule handle) {
         code = sticky(m->device);
     if (m->uses && !sticky(m->device))
         si_fail_test("cuModuleUnload: kernels of the module are pending");
+    wait_device(&si_devices[m->device]);
     si_drop_handle("cuModuleUnload", H_MODULE, handle);
     for (size_t i = 0; i < m->count; i++) {
         si_drop_handle("cuModuleUnload", H_FUNCTION, m->functions[i]->handle);

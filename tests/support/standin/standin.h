@@ -25,6 +25,7 @@
      STANDIN_MEMORY_CLOCK    kHz of the memory of each device, likewise (2619000)
      STANDIN_MAX_PEERS       devices that may have access to one device's mapped memory or pool, or
                              whose memory a device may have access to, besides the own one (8)
+     STANDIN_FREE_WAITS      1: cudaFree waits for all work of the device, as on an H200 (0)
      STANDIN_MEMORY          bytes of memory of each device (8 GiB)
      STANDIN_ERROR           a number: every call returns it, as on a machine without a driver (35,
                              34) or without a GPU (100)
