@@ -25010,12 +25010,21 @@ static void ds__cuda_unretain(const ds__cuda_scope *scope, cudaGraph_t graph,
         code = DS__RT_CODE(*scope, cudaGraphReleaseUserObject, (graph, object, 1));
 }
 
+/* Destroys the native executable. In relaxed mode: a capture in global mode forbids the call (H200,
+   driver 580; docs/gpu). */
+static void ds__cuda_exec_destroy_native(const ds__cuda_scope *scope, cudaGraphExec_t exec) {
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    (void)DS__RT_CODE(*scope, cudaGraphExecDestroy, (exec));
+    ds__cuda_unrelax(scope, relaxed, mode);
+}
+
 /* Frees an executable, which may be incomplete. */
 static void ds__cuda_exec_end(ds__cuda_exec *x) {
     ds__cuda_scope scope;
     ds__cuda_enter_or_not(&scope, x->device);
     if (x->exec)
-        (void)DS__RT_CODE(scope, cudaGraphExecDestroy, (x->exec));
+        ds__cuda_exec_destroy_native(&scope, x->exec);
     if (x->now != x->kept)
         ds__cuda_drop_graph(&scope, x->now);
     ds__cuda_drop_graph(&scope, x->kept);

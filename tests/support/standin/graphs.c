@@ -1254,6 +1254,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
         return result(code);
     lock_to_destroy();
     exec *x = si_object_of("cudaGraphExecDestroy", H_EXEC, handle);
+    if (!code)
+        code = si_capture_unsafe(); /* H200, driver 580: docs/gpu; it is destroyed all the same */
     si_drop_handle("cudaGraphExecDestroy", H_EXEC, handle);
     live_execs--;
     si_exec_over(x);
