@@ -17092,7 +17092,7 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
    that another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture
    lock across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports
    come after their release.
-   Threads: any. Queries run in relaxed capture mode. */
+   Threads: any. Queries and waits run in relaxed capture mode. */
 
 /* Returns 1 if a query or wait of the legacy stream covers the stream. Work of the legacy stream
    comes after that of the blocking streams, but a query of CUDA counts its own work only, and an
@@ -17698,8 +17698,8 @@ static const void *ds__cuda_stream_identity(void *stream) {
    ds__cuda_event_destroy, because a reader may still hold it. `capture` is the number of the
    capture in which the event was last recorded, or 0.
    Locks: none.
-   Threads: any; all entries except destroy may run concurrently on one event. Queries and
-   elapsed times run in relaxed capture mode. A wait with a time limit polls
+   Threads: any; all entries except destroy may run concurrently on one event. Queries, waits
+   and elapsed times run in relaxed capture mode. A wait with a time limit polls
    (ds__cuda_poll). */
 
 static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags,
@@ -20863,7 +20863,7 @@ static void ds__cuda_exec_destroy(void *exec) {
 /* cuda/graph_exec.h - executable graphs: instantiation, update, launch.
 
    Instantiates graphs, updates and changes executables (ds__cuda_exec), and launches and uploads
-   them. ds__cuda_remake changes one node by an update from a changed clone, if CUDA cannot set the
+   them. A launch that is captured becomes a child node (ds__cuda_work). ds__cuda_remake changes one node by an update from a changed clone, if CUDA cannot set the
    node in the executable. At the driver's stop, ds__cuda_end_keeps ends the keeps of executables.
 
    Invariants: `kept` is the clone of the instantiated graph, or NULL if CUDA cannot copy the graph;
@@ -21238,20 +21238,24 @@ static ds_result ds__cuda_work_begin(const ds__op *op, ds__cuda_owns *keep, ds__
     return ds__cuda_own_copy(keep, owns, DS__CUDA_NEW) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Adds the work to the graph *into, into which the stream captures, as a child node, which is a
-   copy. The stream's next operation depends on it. */
+/* Adds the work to the graph into which the stream captures, as a child node, which is a copy. The
+   stream's next operation depends on it. *into is that graph if the node exists, also after a
+   failure, else NULL. */
 static ds_result ds__cuda_work_insert(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                       const ds__cuda_work *w, cudaGraph_t *into) {
     ds__cuda_look now;
     cudaGraphNode_t node = NULL;
+    *into = NULL;
     ds_result r = ds__cuda_look_at(scope, s, &now);
     if (r == DS_OK && now.status == cudaStreamCaptureStatusInvalidated)
         r = ds__cuda_check(scope, cudaErrorStreamCaptureInvalidated, "cudaStreamGetCaptureInfo");
     if (r == DS_OK)
         r = DS__RT(*scope, cudaGraphAddChildGraphNode,
                    (&node, now.graph, now.after, now.count, w->graph));
+    if (r < 0)
+        return r;
     *into = now.graph;
-    return r < 0 ? r : ds__cuda_set_after(scope, s, &node, 1, 1);
+    return ds__cuda_set_after(scope, s, &node, 1, 1);
 }
 
 static void ds__cuda_work_end(const ds__cuda_stream *s, const ds__cuda_work *w) {
@@ -21264,18 +21268,20 @@ static ds_result ds__cuda_launch_in_capture(const ds__cuda_scope *scope, const d
                                             const ds__op *op) {
     ds__cuda_owns owns = { NULL, 0, 0 };
     cudaUserObject_t object = NULL;
-    cudaGraph_t into;
+    cudaGraph_t into = NULL;
     ds__cuda_work work;
     ds_result r = ds__cuda_work_begin(op, &owns, &work);
     if (r == DS_OK)
         r = ds__cuda_keep_create(scope, &owns, &object);
-    if (r == DS_OK) {
+    if (r == DS_OK)
         r = ds__cuda_work_insert(scope, s, &work, &into);
-        if (r < 0 && object)
-            ds__cuda_keep_unref(scope, object);
-        else if (object)
-            r = DS__RT(*scope, cudaGraphRetainUserObject,
-                       (into, object, 1, cudaGraphUserObjectMove));
+    if (!into) {
+        ds__cuda_keep_unref(scope, object);
+    } else if (object) {
+        ds_result kept =
+            DS__RT(*scope, cudaGraphRetainUserObject, (into, object, 1, cudaGraphUserObjectMove));
+        if (r == DS_OK)
+            r = kept;
     }
     ds__cuda_own_end(&owns);
     ds__cuda_work_end(s, &work);
@@ -21742,13 +21748,13 @@ static ds_result ds__cuda_capture_launch(const ds__cuda_scope *scope, const ds__
     ds__cuda_graph *g = c->body->native;
     ds__cuda_work work;
     uint32_t index = UINT32_MAX;
-    cudaGraph_t into;
+    cudaGraph_t into = NULL;
     ds_result r = ds__cuda_work_begin(op, &g->owns, &work);
     if (r == DS_OK)
         r = ds__cuda_work_insert(scope, s, &work, &into);
     if (r == DS_OK)
         index = ds__cuda_note(scope, s, c, op, NULL);
-    ds__cuda_own_settle(&g->owns, index, r);
+    ds__cuda_own_settle(&g->owns, index, into ? DS_OK : r);
     ds__cuda_work_end(s, &work);
     return r;
 }

@@ -304,13 +304,13 @@ static ds_result ds__cuda_capture_launch(const ds__cuda_scope *scope, const ds__
     ds__cuda_graph *g = c->body->native;
     ds__cuda_work work;
     uint32_t index = UINT32_MAX;
-    cudaGraph_t into;
+    cudaGraph_t into = NULL;
     ds_result r = ds__cuda_work_begin(op, &g->owns, &work);
     if (r == DS_OK)
         r = ds__cuda_work_insert(scope, s, &work, &into);
     if (r == DS_OK)
         index = ds__cuda_note(scope, s, c, op, NULL);
-    ds__cuda_own_settle(&g->owns, index, r);
+    ds__cuda_own_settle(&g->owns, index, into ? DS_OK : r);
     ds__cuda_work_end(s, &work);
     return r;
 }

@@ -9,8 +9,8 @@
    ds__cuda_event_destroy, because a reader may still hold it. `capture` is the number of the
    capture in which the event was last recorded, or 0.
    Locks: none.
-   Threads: any; all entries except destroy may run concurrently on one event. Queries and
-   elapsed times run in relaxed capture mode. A wait with a time limit polls
+   Threads: any; all entries except destroy may run concurrently on one event. Queries, waits
+   and elapsed times run in relaxed capture mode. A wait with a time limit polls
    (ds__cuda_poll). */
 #ifndef DS__CUDA_EVENT_H
 #define DS__CUDA_EVENT_H

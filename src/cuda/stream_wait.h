@@ -12,7 +12,7 @@
    that another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture
    lock across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports
    come after their release.
-   Threads: any. Queries run in relaxed capture mode. */
+   Threads: any. Queries and waits run in relaxed capture mode. */
 #ifndef DS__CUDA_STREAM_WAIT_H
 #define DS__CUDA_STREAM_WAIT_H
 

@@ -2789,6 +2789,37 @@ static void test_threads_capture_and_launch_at_once(void **state) {
 
 /* ---- graphs in captures ---- */
 
+/* The child has the work of the executable at the launch, not that of the graph. */
+static void test_a_captured_launch_has_what_was_set_and_switched_off(void **state) {
+    cap c = { 0 };
+    uint64_t *h = word(1), *k = word(1);
+    ds_graph_exec x;
+    (void)state;
+    ds_stream s = made(0);
+    BEGIN(&c, s, DS_CAPTURE_GLOBAL);
+    fold(s, h, 2);
+    ds_graph_node off = last_node(s);
+    fold(s, k, 3);
+    ds_graph_node set = last_node(s);
+    ds_graph inner = end(&c);
+    ok(ds_graph_instantiate(inner, NULL, &x));
+    ds_node_desc desc = fold_node(k, 4);
+    ok(ds_graph_exec_set_node(x, set, &desc));
+    ok(ds_graph_exec_set_node_enabled(x, off, 0));
+    BEGIN(&c, s, DS_CAPTURE_GLOBAL);
+    ok(ds_graph_launch(x, s));
+    fold(s, h, 5);
+    ds_graph g = end(&c);
+    ok(ds_graph_exec_set_node_enabled(x, off, 1)); /* the child is a copy */
+    launch(g, s, 1);
+    assert_true(*h == fold_host(1, 5));
+    assert_true(*k == fold_host(1, 4));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(inner));
+    ok(ds_graph_destroy(g));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_a_launch_on_a_capturing_stream_becomes_a_child(void **state) {
     cap c = { 0 };
     uint64_t *h = word(1);
@@ -3202,6 +3233,7 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_a_function_is_not_called_where_no_capture_can_begin, "capture"),
     DS_TEST(test_any_number_of_captures_may_be_open, "peers b.4"),
     DS_TEST(test_threads_capture_and_launch_at_once, "peers b.4 P15"),
+    DS_TEST(test_a_captured_launch_has_what_was_set_and_switched_off, "peers b.7"),
     DS_TEST(test_a_launch_on_a_capturing_stream_becomes_a_child, "peers b.4 b.7"),
     DS_TEST(test_an_upload_on_a_capturing_stream_is_refused, "capture"),
     DS_TEST(test_graphs_are_made_and_launched_elsewhere_during_a_capture, "capture"),

@@ -1217,6 +1217,39 @@ static void test_a_capture_begun_by_others_takes_work_and_is_not_ended(void **st
     close_world(w);
 }
 
+static void test_a_launch_in_a_capture_of_others_keeps_its_objects(void **state) {
+    (void)state;
+    world *w = open_world(1);
+    _Atomic int gone = 0, ran = 0;
+    ds_stream_native n;
+    ds_graph g;
+    ds_graph_exec x;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cuda(cudaSetDevice(1));
+    ok(ds_stream_export(w->s, &n));
+    ok(ds_capture_begin(w->s, DS_CAPTURE_RELAXED));
+    ok(ds_stream_launch_host_func(w->s, count_up, &ran, NULL));
+    ok(ds_stream_launch_host_func(w->s, nothing, &gone, count_up));
+    ok(ds_capture_end(w->s, &g));
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_destroy(g));
+    cuda(cudaStreamBeginCapture(n.handle, cudaStreamCaptureModeRelaxed));
+    ok(ds_graph_launch(x, w->s));
+    cuda(cudaStreamEndCapture(n.handle, &graph));
+    ok(ds_graph_exec_destroy(x));
+    assert_int_equal(gone, 0);
+    cuda(cudaGraphInstantiate(&exec, graph, 0));
+    cuda(cudaGraphDestroy(graph));
+    cuda(cudaGraphLaunch(exec, n.handle));
+    ok(ds_stream_synchronize(w->s));
+    assert_int_equal(ran, 1);
+    assert_int_equal(gone, 0);
+    cuda(cudaGraphExecDestroy(exec));
+    await(&gone, 1);
+    close_world(w);
+}
+
 static void test_foreign_captured_work_stands_in_its_place_in_the_graph(void **state) {
     (void)state;
     world *w = open_world(1);
@@ -3634,6 +3667,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_copies_between_the_drivers_share_one_buffer_per_stream, setup),
         cmocka_unit_test_setup(test_calls_whose_failure_means_something_else_are_understood, setup),
         cmocka_unit_test_setup(test_a_capture_begun_by_others_takes_work_and_is_not_ended, setup),
+        cmocka_unit_test_setup(test_a_launch_in_a_capture_of_others_keeps_its_objects, setup),
         cmocka_unit_test_setup(test_a_node_behind_foreign_captured_work_is_set_and_switched, setup),
         cmocka_unit_test_setup(test_foreign_captured_work_stands_in_its_place_in_the_graph, setup),
         cmocka_unit_test_setup(test_loading_in_a_capture_keeps_the_threads_mode, setup),

@@ -869,7 +869,12 @@ static void p27(void) {
     MUST(cudaGraphExecMemsetNodeSetParams(exec, set, &p));
     MUST(cudaGraphNodeSetEnabled(exec, off, 0));
     begin(s, RELAXED);
-    MUST(cudaGraphLaunch(exec, s));
+    cudaError_t e = cudaGraphLaunch(exec, s);
+    if (e != cudaSuccess) {
+        note("the launch %s, the capture is %s", nm(e), state(s));
+        note("end %s", nm(end(s)));
+        return;
+    }
     MUST(cudaStreamEndCapture(s, &outer));
     MUST(cudaGraphGetNodes(outer, nodes, &count));
     MUST(cudaGraphNodeGetType(nodes[0], &type));
