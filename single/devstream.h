@@ -20113,6 +20113,7 @@ static struct {
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
     ds__cuda_host *captured;               /* host functions that became nodes by mistake */
+    ds__cuda_host *drained;                /* of failed devices; they stay for good */
     ds__cuda_stage *stages;                /* buffers without users */
     ds__cuda_mark *marks[DS__MAX_DEVICES]; /* events that no thread uses */
     ds__cuda_aside aside[DS__MAX_DEVICES];
@@ -25047,8 +25048,9 @@ static void ds__cuda_exec_destroy(void *exec) {
 /* cuda/graph_exec.h - executable graphs: instantiation, update, launch.
 
    Instantiates graphs, updates and changes executables (ds__cuda_exec), and launches and uploads
-   them. A launch that is captured becomes a child node (ds__cuda_work). ds__cuda_remake changes one node by an update from a changed clone, if CUDA cannot set the
-   node in the executable. At the driver's stop, ds__cuda_end_keeps ends the keeps of executables.
+   them. A launch that is captured becomes a child node (ds__cuda_work). ds__cuda_remake changes one
+   node by an update from a changed clone, if CUDA cannot set the node in the executable. At the
+   driver's stop, ds__cuda_end_keeps ends the keeps of executables.
 
    Invariants: `kept` is the clone of the instantiated graph, or NULL if CUDA cannot copy the graph;
    its nodes name the executable's nodes. `now` is a graph of the executable's present work, unless
@@ -27419,6 +27421,8 @@ static void ds__cuda_drain(void) {
         if (h->embedded)
             atomic_fetch_add(&((ds__cuda_piece *)h->user)->whole->users, 1);
         ds__cuda_run_host(h, 1);
+        h->next = ds__cuda.drained; /* only this thread uses the driver now */
+        ds__cuda.drained = h;
         count = atomic_fetch_sub(&ds__cuda.host_count, 1) - 1;
     }
 }

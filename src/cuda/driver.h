@@ -102,6 +102,8 @@ static void ds__cuda_drain(void) {
         if (h->embedded)
             atomic_fetch_add(&((ds__cuda_piece *)h->user)->whole->users, 1);
         ds__cuda_run_host(h, 1);
+        h->next = ds__cuda.drained; /* only this thread uses the driver now */
+        ds__cuda.drained = h;
         count = atomic_fetch_sub(&ds__cuda.host_count, 1) - 1;
     }
 }

@@ -1,8 +1,9 @@
 /* cuda/graph_exec.h - executable graphs: instantiation, update, launch.
 
    Instantiates graphs, updates and changes executables (ds__cuda_exec), and launches and uploads
-   them. A launch that is captured becomes a child node (ds__cuda_work). ds__cuda_remake changes one node by an update from a changed clone, if CUDA cannot set the
-   node in the executable. At the driver's stop, ds__cuda_end_keeps ends the keeps of executables.
+   them. A launch that is captured becomes a child node (ds__cuda_work). ds__cuda_remake changes one
+   node by an update from a changed clone, if CUDA cannot set the node in the executable. At the
+   driver's stop, ds__cuda_end_keeps ends the keeps of executables.
 
    Invariants: `kept` is the clone of the instantiated graph, or NULL if CUDA cannot copy the graph;
    its nodes name the executable's nodes. `now` is a graph of the executable's present work, unless

@@ -286,6 +286,7 @@ static struct {
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
     ds__cuda_host *captured;               /* host functions that became nodes by mistake */
+    ds__cuda_host *drained;                /* of failed devices; they stay for good */
     ds__cuda_stage *stages;                /* buffers without users */
     ds__cuda_mark *marks[DS__MAX_DEVICES]; /* events that no thread uses */
     ds__cuda_aside aside[DS__MAX_DEVICES];

@@ -880,8 +880,8 @@ static void prepare_frees(void) {
 }
 
 /* "A thread's mode is one of the following": the table of cudaThreadExchangeStreamCaptureMode.
-   That queries are of these calls is what PyTorch's pull requests 104487 and 104555 found; waits and
-   the destruction of executables, an H200 with driver 580 (docs/gpu, P11 and the suite). */
+   PyTorch's pull requests 104487 and 104555 found that queries are of these calls. An H200 with
+   driver 580 forbids waits and the destruction of executables too (docs/gpu). */
 static void test_unsafe_calls_are_refused_as_the_two_modes_say(void) {
     find("cuModuleLoadData", &load_data, 12000);
     find("cuModuleUnload", &unload, 12000);
