@@ -1593,9 +1593,9 @@ DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph
                                                       size_t count, ds_capture_mode mode);
 /** Ends the capture begun on the stream and returns its graph. The caller must destroy the graph.
     Errors that leave the capture open: DS_ERR_ILLEGAL_STATE (the stream does not capture),
-    DS_ERR_CAPTURE_UNMATCHED (the stream was forked into the capture; the capture is now invalid),
-    DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). Errors that end the capture without a graph:
-    DS_ERR_CAPTURE_INVALIDATED, DS_ERR_CAPTURE_UNJOINED. */
+    DS_ERR_CAPTURE_UNMATCHED (the stream was forked into the capture; the capture is now invalid).
+    Errors that end the capture without a graph: DS_ERR_CAPTURE_INVALIDATED,
+    DS_ERR_CAPTURE_UNJOINED, DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). */
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
 /** Returns the capture state of the stream without changing it. DS_ERR_CAPTURE_IMPLICIT: the legacy
     stream, while a blocking stream of the device captures. */
@@ -6267,6 +6267,9 @@ struct ds__capture {
     int into;      /* 1: it adds to a graph of the user */
     void *origin;  /* the driver's stream on which it began */
     void *members; /* the driver's list of streams */
+    /* of the CPU driver: the nodes at the ends of streams that were destroyed; to be joined */
+    uint32_t *lost;
+    uint32_t lost_count;
     /* the first call that the capture does not permit: "ds_stream_query at a.c:7" */
     char culprit[160];
     char rule[128];
@@ -12220,29 +12223,40 @@ static void ds__cpu_watch_legacy(int device, int more) {
         atomic_store(&d->legacy->watch, d->capturing);
 }
 
-/* Sets the nodes on which the stream's next operation depends (set), or adds to them. Returns 0 if
-   there is no memory. The lock is held. */
-static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
-    uint32_t before = set ? 0 : s->dep_count;
-    uint32_t *list = ds__host_alloc((before + count + 1) * sizeof *list);
+/* Adds nodes to a list, each at most once. Returns 0 if there is no memory. The lock is held. */
+static int ds__cpu_add_nodes(uint32_t **list, uint32_t *count, const uint32_t *more,
+                             uint32_t more_count) {
     uint32_t n = 0;
-    if (!list) {
+    uint32_t *joint = ds__host_alloc((*count + more_count + 1) * sizeof *joint);
+    if (!joint) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
         return 0;
     }
-    for (uint32_t i = 0; i < before; i++)
-        list[n++] = s->deps[i];
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < *count; i++)
+        joint[n++] = (*list)[i];
+    for (uint32_t i = 0; i < more_count; i++) {
         uint32_t k = 0;
-        while (k < n && list[k] != deps[i])
+        while (k < n && joint[k] != more[i])
             k++;
         if (k == n)
-            list[n++] = deps[i];
+            joint[n++] = more[i];
     }
-    ds__host_free(s->deps);
-    s->deps = list;
-    s->dep_count = n;
+    ds__host_free(*list);
+    *list = joint;
+    *count = n;
     return 1;
+}
+
+/* Sets the nodes on which the stream's next operation depends (set), or adds to them. Returns 0 if
+   there is no memory. The lock is held. */
+static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
+    uint32_t before = s->dep_count;
+    if (set)
+        s->dep_count = 0;
+    if (ds__cpu_add_nodes(&s->deps, &s->dep_count, deps, count))
+        return 1;
+    s->dep_count = before;
+    return 0;
 }
 
 /* Makes the stream a member of the capture. The lock is held. */
@@ -12274,6 +12288,9 @@ static void ds__cpu_end_capture(ds__capture *c) {
         s = next;
     }
     c->members = NULL;
+    ds__host_free(c->lost);
+    c->lost = NULL;
+    c->lost_count = 0;
     ds__capture_unlist(c);
 }
 
@@ -12307,19 +12324,27 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
     return r;
 }
 
-/* Returns a node on which the origin does not depend: the last one of a stream that was not joined.
-   UINT32_MAX: all streams were joined, or *out_r is an error. */
+/* Returns the first node of the list that has no mark, or UINT32_MAX. */
+static uint32_t ds__cpu_unmarked(const unsigned char *mark, const uint32_t *nodes, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        if (!mark[nodes[i]])
+            return nodes[i];
+    return UINT32_MAX;
+}
+
+/* Returns a node on which the origin does not depend: the last one of a stream that was not joined,
+   or that was destroyed before. UINT32_MAX: all streams were joined, or *out_r is an error. */
 static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
     const ds__cpu_stream *origin = c->origin;
-    uint32_t found = UINT32_MAX;
     unsigned char *mark = ds__host_alloc(c->body->count + 1u);
-    if (!mark || !ds__body_ancestors(c->body, origin->deps, origin->dep_count, mark))
+    if (!mark || !ds__body_ancestors(c->body, origin->deps, origin->dep_count, mark)) {
+        ds__host_free(mark);
         *out_r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to end a capture");
-    else
-        for (const ds__cpu_stream *s = c->members; s && found == UINT32_MAX; s = s->next_member)
-            for (uint32_t i = 0; i < s->dep_count && found == UINT32_MAX; i++)
-                if (!mark[s->deps[i]])
-                    found = s->deps[i];
+        return UINT32_MAX;
+    }
+    uint32_t found = ds__cpu_unmarked(mark, c->lost, c->lost_count);
+    for (const ds__cpu_stream *s = c->members; s && found == UINT32_MAX; s = s->next_member)
+        found = ds__cpu_unmarked(mark, s->deps, s->dep_count);
     ds__host_free(mark);
     return found;
 }
@@ -12331,11 +12356,11 @@ static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capt
     if (c->origin != s)
         return ds__capture_fail(DS_ERR_CAPTURE_UNMATCHED, c, c->status == DS_CAPTURE_ACTIVE,
                                 "the capture was begun on another stream; end the capture there");
-    if (c->mode != DS_CAPTURE_RELAXED && c->thread != ds__thread_number())
-        return ds__capture_fail(
-            DS_ERR_CAPTURE_WRONG_THREAD, c, 0,
+    if (c->mode != DS_CAPTURE_RELAXED && c->thread != ds__thread_number()) {
+        r = ds__capture_fail(
+            DS_ERR_CAPTURE_WRONG_THREAD, c, 1,
             "only the thread that began the capture may end it, unless its mode is relaxed");
-    if (c->status == DS_CAPTURE_INVALIDATED) {
+    } else if (c->status == DS_CAPTURE_INVALIDATED) {
         r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, c, 0, "");
     } else {
         uint32_t node = ds__cpu_unjoined(c, &r);
@@ -12759,22 +12784,8 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
     return handled;
 }
 
-/* Returns 1 if other streams of the capture depend on all work that the stream captured. Without
-   memory for the search, returns 0. The lock is held. */
-static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
-    unsigned char *mark = ds__host_alloc(c->body->count + 1u);
-    int joined = mark != NULL;
-    for (const ds__cpu_stream *m = c->members; m && joined; m = m->next_member)
-        if (m != s)
-            joined = ds__body_ancestors(c->body, m->deps, m->dep_count, mark);
-    for (uint32_t i = 0; i < s->dep_count && joined; i++)
-        joined = mark[s->deps[i]];
-    ds__host_free(mark);
-    return joined;
-}
-
-/* Takes a destroyed stream out of its capture. The capture is over if it began there, and invalid
-   if the stream was not joined. */
+/* Takes a destroyed stream out of its capture. The capture is over if it began there. Otherwise its
+   end expects that the stream's work was joined. */
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
     ds__mutex_lock(&ds__g.capture_lock);
@@ -12783,9 +12794,8 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         ds__cpu_end_capture(c);
         over = c;
     } else if (c) {
-        if (!ds__cpu_is_joined(c, s))
-            ds__capture_spoil(
-                c, "a stream that was forked into the capture was destroyed before it was joined");
+        if (!ds__cpu_add_nodes(&c->lost, &c->lost_count, s->deps, s->dep_count))
+            ds__capture_spoil(c, "no memory to note the end of a stream that was destroyed");
         ds__cpu_stream *before = c->members;
         if (before == s)
             c->members = s->next_member;
@@ -15967,7 +15977,6 @@ typedef struct ds__cuda_scope {
 
 /* cuda/capture_info.h */
 static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code);
-static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 
 /* cuda/capture_op.h */
 static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);
@@ -16130,6 +16139,20 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_
 static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t code,
                                        const char *call) {
     return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_failed(scope, code, call);
+}
+
+/* Reports the code of a call on an event, which was cleared. An event of a capture that is invalid
+   or has ended is an invalid value for CUDA, until it is recorded again (docs/gpu, P7 and P25).
+   capture: number of the capture in which the event was recorded last, or 0. */
+static ds_result ds__cuda_event_check(ds__cuda_scope *scope, cudaError_t code, const char *call,
+                                      uint64_t capture) {
+    if (DS__LIKELY(code == cudaSuccess))
+        return DS_OK;
+    if (!scope->capture)
+        scope->capture = capture;
+    return code == cudaErrorInvalidValue && capture
+               ? ds__cuda_capture_failed(scope, call, (int)code)
+               : ds__cuda_failed(scope, code, call);
 }
 
 /* Every call of cudart in a scope is one of these two. DS__RT returns a result; a failure is
@@ -17142,13 +17165,13 @@ static ds_result ds__cuda_synchronize_relaxed(const ds__cuda_scope *scope,
     return ds__cuda_check(scope, code, "cudaStreamSynchronize");
 }
 
-/* The same for an event. */
-static ds_result ds__cuda_await_event(const ds__cuda_scope *scope, cudaEvent_t event) {
+/* The same for an event. capture: number of the capture in which it was recorded last, or 0. */
+static ds_result ds__cuda_await_event(ds__cuda_scope *scope, cudaEvent_t event, uint64_t capture) {
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
     cudaError_t code = DS__RT_CODE(*scope, cudaEventSynchronize, (event));
     ds__cuda_unrelax(scope, relaxed, mode);
-    return ds__cuda_check(scope, code, "cudaEventSynchronize");
+    return ds__cuda_event_check(scope, code, "cudaEventSynchronize", capture);
 }
 
 /* Creates an event for waits between streams. The code is not reported. */
@@ -17248,11 +17271,11 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
 
 /* Waits for the events unless `r` is an error, destroys them in any case, and frees the list.
    Returns `r`, or the error of a wait. */
-static ds_result ds__cuda_await_marks(const ds__cuda_scope *scope, ds_result r, cudaEvent_t *events,
+static ds_result ds__cuda_await_marks(ds__cuda_scope *scope, ds_result r, cudaEvent_t *events,
                                       size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK)
-            r = ds__cuda_await_event(scope, events[i]);
+            r = ds__cuda_await_event(scope, events[i], 0);
         (void)DS__RT_CODE(*scope, cudaEventDestroy, (events[i]));
     }
     ds__host_free(events);
@@ -17571,9 +17594,6 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
         ds__cuda_note_ended(&scope, s);
     if (owned)
         (void)DS__RT_CODE(scope, cudaStreamDestroy, (s->handle));
-    if (DS__UNLIKELY(owned && ds__captures_open()))
-        ds__cuda_find_spoilt(
-            &scope, "a stream that was forked into the capture was destroyed before it was joined");
     ds__cuda_scope_end(&scope);
     if (s->stage)
         ds__cuda_stage_unref(s->stage);
@@ -17586,10 +17606,9 @@ static void ds__cuda_stream_forget(void *stream) {
     ds__cuda_end_stream(stream, s->owned);
 }
 
-/* Ends a stream. The handle is NULL if another thread had left a capture on it open at shutdown. */
 static void ds__cuda_stream_destroy(void *stream) {
     const ds__cuda_stream *s = stream;
-    ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW && s->handle != NULL);
+    ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW);
 }
 
 /* Takes the handle away from the object. given: the caller becomes its owner. */
@@ -17759,11 +17778,13 @@ static ds_result ds__cuda_event_query(void *event) {
     ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
-    scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    r = ds__cuda_query_result(&scope, code, "cuEventQuery");
+    r = code == DS__CUDA_NOT_READY
+            ? DS_NOT_READY
+            : ds__cuda_event_check(&scope, (cudaError_t)code, "cuEventQuery",
+                                   atomic_load_explicit(&e->capture, memory_order_relaxed));
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -17776,8 +17797,8 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
-    scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
-    r = ds__cuda_await_event(&scope, e->event);
+    r = ds__cuda_await_event(&scope, e->event,
+                             atomic_load_explicit(&e->capture, memory_order_relaxed));
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -17791,15 +17812,16 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     ds_result r = ds__cuda_scope_begin(&scope, a->device);
     if (r < 0)
         return r;
-    scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
-    if (!scope.capture)
-        scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
+    uint64_t capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
+    if (!capture)
+        capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
     int relaxed = ds__cuda_relax(&scope, &mode);
     cudaError_t code = DS__RT_CODE(scope, cudaEventElapsedTime, (&ms, a->event, b->event));
     ds__cuda_unrelax(&scope, relaxed, mode);
     /* "not ready": an event was recorded again in this moment */
-    r = code == cudaErrorNotReady ? DS_NOT_READY
-                                  : ds__cuda_check(&scope, code, "cudaEventElapsedTime");
+    r = code == cudaErrorNotReady
+            ? DS_NOT_READY
+            : ds__cuda_event_check(&scope, code, "cudaEventElapsedTime", capture);
     ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         *out_ms = (double)ms;
@@ -18229,9 +18251,8 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
-    if (!scope.capture)
-        scope.capture = capture;
-    r = DS__RT(scope, cudaStreamWaitEvent, (s->handle, event, 0));
+    cudaError_t code = DS__RT_CODE(scope, cudaStreamWaitEvent, (s->handle, event, 0));
+    r = ds__cuda_event_check(&scope, code, "cudaStreamWaitEvent", capture);
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -19492,7 +19513,7 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
 /* cuda/capture_info.h - open captures: look-up, invalidation and errors.
 
    Finds the capture of a stream (ds__cuda_find_capture) and captures that CUDA has invalidated
-   (ds__cuda_find_spoilt). Reports CUDA's codes 900 to 908 (ds__cuda_capture_failed). Before a
+   (ds__cuda_is_spoilt). Reports CUDA's codes 900 to 908 (ds__cuda_capture_failed). Before a
    release of memory, ds__cuda_wait_streams waits for the streams outside of captures.
 
    Invariants: ds__tls.capture_locked counts how often the thread holds the capture lock. CUDA does
@@ -19500,8 +19521,8 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
    where it began. An error names the capture of the stream or event, else the capture that the call
    invalidated, else the one whose rules the call broke.
    Locks: ds__cuda_lock (call.h) takes the capture lock. ds__cuda_capture_of,
-   ds__cuda_find_capture and ds__cuda_is_spoilt expect it; ds__cuda_find_spoilt and
-   ds__cuda_forbidden take it; ds__cuda_capture_failed takes it unless the thread holds it. Driver
+   ds__cuda_find_capture and ds__cuda_is_spoilt expect it; ds__cuda_forbidden takes it;
+   ds__cuda_capture_failed takes it unless the thread holds it. Driver
    calls run under it. ds__cuda_wait_streams holds the capture lock and ds__cuda.lock across
    cudaStreamIsCapturing, event creation and event records, never across a wait.
    Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
@@ -19588,11 +19609,12 @@ static ds_result ds__cuda_find_capture(ds__cuda_scope *scope, ds__cuda_stream *s
     return DS_OK;
 }
 
-/* Returns 1 if CUDA has made the capture invalid. A capture on the per-thread stream of another
-   thread cannot be queried, and counts as valid. The lock is held. */
+/* Returns 1 if CUDA has made the capture invalid, or has ended it in a call that failed. A capture
+   on the per-thread stream of another thread cannot be queried, and counts as valid. The lock is
+   held. */
 static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
     ds__cuda_scope there = { .pushed = 0 };
     if (o->per_thread && o->thread != ds__cuda_this_thread())
         return 0;
@@ -19601,17 +19623,7 @@ static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c)
         return 0;
     cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (o->handle, &status));
     ds__cuda_scope_end(&there);
-    return code == cudaSuccess && status == cudaStreamCaptureStatusInvalidated;
-}
-
-/* Notes the captures that the last call has invalidated, with the rule that it broke. */
-static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) {
-    ds__cuda_lock();
-    for (ds__capture *c = ds__g.captures; c; c = c->next)
-        if (c->driver->type == DS_DEVICE_CUDA && c->status == DS_CAPTURE_ACTIVE &&
-            ds__cuda_is_spoilt(scope, c))
-            ds__capture_spoil(c, rule);
-    ds__cuda_unlock();
+    return code == cudaSuccess && status != cudaStreamCaptureStatusActive;
 }
 
 /* Returns the rule that a call broke, by its code of 900 to 908. */
@@ -19640,6 +19652,7 @@ static const char *ds__cuda_rule(const char *call, int code) {
     case cudaErrorStreamCaptureImplicit:
         return "the legacy stream cannot be used while a blocking stream of its device captures";
     case cudaErrorCapturedEvent:
+    case cudaErrorInvalidValue:
         return "an event recorded in a capture cannot be queried or synchronized";
     default:
         return "only the thread that began the capture may end it, unless its mode is relaxed";
@@ -19682,36 +19695,40 @@ static ds__cuda_suspects ds__cuda_find_suspects(const ds__cuda_scope *scope, con
 /* Returns the capture that an error names, or NULL if that capture is not open any more, or was
    begun outside devstream. */
 static ds__capture *ds__cuda_choose_suspect(const ds__cuda_scope *scope,
-                                            const ds__cuda_suspects *found, int code) {
+                                            const ds__cuda_suspects *found, ds_result r) {
     if (found->named)
         return found->named;
     if (found->spoilt)
         return found->spoilt;
     /* the capture of the event has ended */
-    if (code == cudaErrorCapturedEvent && scope->capture)
+    if (r == DS_ERR_CAPTURED_EVENT && scope->capture)
         return NULL;
-    if (code == cudaErrorStreamCaptureUnsupported && found->forbids)
+    if (r == DS_ERR_CAPTURE_UNSUPPORTED && found->forbids)
         return found->forbids;
     return found->only;
 }
 
-/* Reports a code of 900 to 908, with the capture that the error is about. */
+/* Reports a code of 900 to 908, with the capture that the error is about. Also reports the code of
+   an invalid value for an event of a capture that is invalid or has ended
+   (ds__cuda_event_check). */
 __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
     const ds__cuda_scope *scope, const char *call, int code) {
     int locked = ds__tls.capture_locked;
     char rule[sizeof ds__g.captures->rule];
-    ds_result r = ds__cuda_map(code);
+    ds_result r = code == cudaErrorInvalidValue ? DS_ERR_CAPTURED_EVENT : ds__cuda_map(code);
     snprintf(rule, sizeof rule, "%s (%s returned %d)", ds__cuda_rule(call, code), call, code);
     if (!locked)
         ds__cuda_lock();
     ds__cuda_suspects found = ds__cuda_find_suspects(scope, rule);
-    ds__capture *c = ds__cuda_choose_suspect(scope, &found, code);
-    /* an end with an unjoined stream is the end of the capture too */
-    int spoils =
-        found.named_is_spoilt || (c && c == found.spoilt) || code == cudaErrorStreamCaptureUnjoined;
+    ds__capture *c = ds__cuda_choose_suspect(scope, &found, r);
+    int spoils = found.named_is_spoilt || (c && c == found.spoilt);
+    /* CUDA's codes for a stream or event of a capture that was invalid before the call */
+    if (found.named && !spoils && found.named->status == DS_CAPTURE_INVALIDATED &&
+        (code == cudaErrorStreamCaptureUnsupported || code == cudaErrorInvalidValue))
+        r = DS_ERR_CAPTURE_INVALIDATED;
     if (c)
         r = ds__capture_fail(r, c, spoils, rule);
-    else if (code == cudaErrorCapturedEvent && scope->capture)
+    else if (r == DS_ERR_CAPTURED_EVENT && scope->capture)
         r = ds__fail(r,
                      "the event was recorded in capture #%llu, which has ended; record it again "
                      "(%s returned %d)",
@@ -19746,7 +19763,7 @@ static int ds__cuda_can_mark(const ds__cuda_scope *scope, const ds__cuda_stream 
 
 /* Waits for the work of the device's streams that do not capture, and of destroyed streams. Inside
    of a scope of the device. */
-static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
+static ds_result ds__cuda_wait_streams_of(ds__cuda_scope *scope) {
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
     const char *call = "";
@@ -22101,9 +22118,9 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
    (ds__cuda_capture_abandon, ds__cuda_stop_capture). Also holds the submit entry (ds__cuda_submit).
 
    Invariants: ds__cuda_submit takes the direct path only if no capture is open and the operation is
-   not bound to one (DS__OP_INSIDE). CUDA lets only the thread that began a capture end it, unless
-   it is relaxed. At shutdown a capture of another thread ends with its stream. A stream that
-   devstream does not own keeps its capture in CUDA; only devstream's records of it are dropped.
+   not bound to one (DS__OP_INSIDE). An end in a thread that did not begin the capture is an error
+   unless the capture is relaxed, but CUDA ends the capture. Only the per-thread stream of another
+   thread keeps its capture in CUDA at shutdown, when devstream's records of it are dropped.
    Locks: All entries except submit and capture_mode take the capture lock and call CUDA under it;
    ds__cuda_active and ds__cuda_give_up expect it. Streams of an abandoned capture end, and
    ds__capture_over runs, after its release. ds__cuda_submit takes locks only as capture_op.h and
@@ -22266,8 +22283,9 @@ static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     return r;
 }
 
-/* Ends a capture in CUDA and destroys its graph, if CUDA lets this thread. Returns 1 if CUDA does
-   not capture any more. Inside of a scope of the capture's device; the lock is held. */
+/* Ends a capture in CUDA and destroys its graph. CUDA ends the capture also if it refuses this
+   thread (docs/gpu, P9). Returns 1 if CUDA does not capture any more. Inside of a scope of the
+   capture's device; the lock is held. */
 static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -22285,25 +22303,6 @@ static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
     return code != cudaSuccess || status == cudaStreamCaptureStatusNone;
 }
 
-/* Destroys the native stream where a capture began, if devstream owns it: the capture ends with
-   it. Returns 0 if devstream does not own it. The stream's objects stay, without a handle. */
-static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_origin *o) {
-    int owned = 0;
-    ds__mutex_lock(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-        owned |= s->owned && s->handle == o->handle && s->device == o->device;
-    for (ds__cuda_stream *s = ds__cuda.streams; s && owned; s = s->next)
-        if (s->handle == o->handle && s->device == o->device) {
-            s->handle = NULL;
-            s->hidden = 1;
-            s->blocking = s->owned = 0;
-        }
-    ds__mutex_unlock(&ds__cuda.lock);
-    if (owned)
-        (void)DS__RT_CODE(*scope, cudaStreamDestroy, (o->handle));
-    return owned;
-}
-
 /* Drops the records of a capture, as ds__cuda_capture_over. ended: CUDA does not capture into its
    graph any more. Otherwise the graph is left to CUDA, because its destruction is undefined. The
    lock is held. */
@@ -22319,14 +22318,14 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
     ds__cuda_enter_or_not(&scope, o->device);
     ds__cuda_lock();
-    int ended = ds__cuda_try_end(&scope, c) || ds__cuda_drop_origin(&scope, o);
+    int ended = ds__cuda_try_end(&scope, c);
     ds__cuda_stream *streams = ds__cuda_give_up(c, ended);
     ds__cuda_unlock();
     ds__cuda_scope_end(&scope);
     if (!ended)
         ds__log_warn(
-            "capture #%llu remains open in CUDA: only the thread that began it can end it, "
-            "and devstream does not own its stream",
+            "capture #%llu remains open in CUDA: it captures the per-thread stream of another "
+            "thread",
             (unsigned long long)c->id);
     ds__cuda_end_siblings(streams);
 }

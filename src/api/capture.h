@@ -65,9 +65,9 @@ DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph
                                                       size_t count, ds_capture_mode mode);
 /** Ends the capture begun on the stream and returns its graph. The caller must destroy the graph.
     Errors that leave the capture open: DS_ERR_ILLEGAL_STATE (the stream does not capture),
-    DS_ERR_CAPTURE_UNMATCHED (the stream was forked into the capture; the capture is now invalid),
-    DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). Errors that end the capture without a graph:
-    DS_ERR_CAPTURE_INVALIDATED, DS_ERR_CAPTURE_UNJOINED. */
+    DS_ERR_CAPTURE_UNMATCHED (the stream was forked into the capture; the capture is now invalid).
+    Errors that end the capture without a graph: DS_ERR_CAPTURE_INVALIDATED,
+    DS_ERR_CAPTURE_UNJOINED, DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). */
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
 /** Returns the capture state of the stream without changing it. DS_ERR_CAPTURE_IMPLICIT: the legacy
     stream, while a blocking stream of the device captures. */

@@ -41,6 +41,9 @@ struct ds__capture {
     int into;      /* 1: it adds to a graph of the user */
     void *origin;  /* the driver's stream on which it began */
     void *members; /* the driver's list of streams */
+    /* of the CPU driver: the nodes at the ends of streams that were destroyed; to be joined */
+    uint32_t *lost;
+    uint32_t lost_count;
     /* the first call that the capture does not permit: "ds_stream_query at a.c:7" */
     char culprit[160];
     char rule[128];

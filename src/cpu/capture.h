@@ -39,29 +39,40 @@ static void ds__cpu_watch_legacy(int device, int more) {
         atomic_store(&d->legacy->watch, d->capturing);
 }
 
-/* Sets the nodes on which the stream's next operation depends (set), or adds to them. Returns 0 if
-   there is no memory. The lock is held. */
-static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
-    uint32_t before = set ? 0 : s->dep_count;
-    uint32_t *list = ds__host_alloc((before + count + 1) * sizeof *list);
+/* Adds nodes to a list, each at most once. Returns 0 if there is no memory. The lock is held. */
+static int ds__cpu_add_nodes(uint32_t **list, uint32_t *count, const uint32_t *more,
+                             uint32_t more_count) {
     uint32_t n = 0;
-    if (!list) {
+    uint32_t *joint = ds__host_alloc((*count + more_count + 1) * sizeof *joint);
+    if (!joint) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
         return 0;
     }
-    for (uint32_t i = 0; i < before; i++)
-        list[n++] = s->deps[i];
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < *count; i++)
+        joint[n++] = (*list)[i];
+    for (uint32_t i = 0; i < more_count; i++) {
         uint32_t k = 0;
-        while (k < n && list[k] != deps[i])
+        while (k < n && joint[k] != more[i])
             k++;
         if (k == n)
-            list[n++] = deps[i];
+            joint[n++] = more[i];
     }
-    ds__host_free(s->deps);
-    s->deps = list;
-    s->dep_count = n;
+    ds__host_free(*list);
+    *list = joint;
+    *count = n;
     return 1;
+}
+
+/* Sets the nodes on which the stream's next operation depends (set), or adds to them. Returns 0 if
+   there is no memory. The lock is held. */
+static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
+    uint32_t before = s->dep_count;
+    if (set)
+        s->dep_count = 0;
+    if (ds__cpu_add_nodes(&s->deps, &s->dep_count, deps, count))
+        return 1;
+    s->dep_count = before;
+    return 0;
 }
 
 /* Makes the stream a member of the capture. The lock is held. */
@@ -93,6 +104,9 @@ static void ds__cpu_end_capture(ds__capture *c) {
         s = next;
     }
     c->members = NULL;
+    ds__host_free(c->lost);
+    c->lost = NULL;
+    c->lost_count = 0;
     ds__capture_unlist(c);
 }
 
@@ -126,19 +140,27 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
     return r;
 }
 
-/* Returns a node on which the origin does not depend: the last one of a stream that was not joined.
-   UINT32_MAX: all streams were joined, or *out_r is an error. */
+/* Returns the first node of the list that has no mark, or UINT32_MAX. */
+static uint32_t ds__cpu_unmarked(const unsigned char *mark, const uint32_t *nodes, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        if (!mark[nodes[i]])
+            return nodes[i];
+    return UINT32_MAX;
+}
+
+/* Returns a node on which the origin does not depend: the last one of a stream that was not joined,
+   or that was destroyed before. UINT32_MAX: all streams were joined, or *out_r is an error. */
 static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
     const ds__cpu_stream *origin = c->origin;
-    uint32_t found = UINT32_MAX;
     unsigned char *mark = ds__host_alloc(c->body->count + 1u);
-    if (!mark || !ds__body_ancestors(c->body, origin->deps, origin->dep_count, mark))
+    if (!mark || !ds__body_ancestors(c->body, origin->deps, origin->dep_count, mark)) {
+        ds__host_free(mark);
         *out_r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to end a capture");
-    else
-        for (const ds__cpu_stream *s = c->members; s && found == UINT32_MAX; s = s->next_member)
-            for (uint32_t i = 0; i < s->dep_count && found == UINT32_MAX; i++)
-                if (!mark[s->deps[i]])
-                    found = s->deps[i];
+        return UINT32_MAX;
+    }
+    uint32_t found = ds__cpu_unmarked(mark, c->lost, c->lost_count);
+    for (const ds__cpu_stream *s = c->members; s && found == UINT32_MAX; s = s->next_member)
+        found = ds__cpu_unmarked(mark, s->deps, s->dep_count);
     ds__host_free(mark);
     return found;
 }
@@ -150,11 +172,11 @@ static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capt
     if (c->origin != s)
         return ds__capture_fail(DS_ERR_CAPTURE_UNMATCHED, c, c->status == DS_CAPTURE_ACTIVE,
                                 "the capture was begun on another stream; end the capture there");
-    if (c->mode != DS_CAPTURE_RELAXED && c->thread != ds__thread_number())
-        return ds__capture_fail(
-            DS_ERR_CAPTURE_WRONG_THREAD, c, 0,
+    if (c->mode != DS_CAPTURE_RELAXED && c->thread != ds__thread_number()) {
+        r = ds__capture_fail(
+            DS_ERR_CAPTURE_WRONG_THREAD, c, 1,
             "only the thread that began the capture may end it, unless its mode is relaxed");
-    if (c->status == DS_CAPTURE_INVALIDATED) {
+    } else if (c->status == DS_CAPTURE_INVALIDATED) {
         r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, c, 0, "");
     } else {
         uint32_t node = ds__cpu_unjoined(c, &r);

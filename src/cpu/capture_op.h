@@ -308,22 +308,8 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
     return handled;
 }
 
-/* Returns 1 if other streams of the capture depend on all work that the stream captured. Without
-   memory for the search, returns 0. The lock is held. */
-static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
-    unsigned char *mark = ds__host_alloc(c->body->count + 1u);
-    int joined = mark != NULL;
-    for (const ds__cpu_stream *m = c->members; m && joined; m = m->next_member)
-        if (m != s)
-            joined = ds__body_ancestors(c->body, m->deps, m->dep_count, mark);
-    for (uint32_t i = 0; i < s->dep_count && joined; i++)
-        joined = mark[s->deps[i]];
-    ds__host_free(mark);
-    return joined;
-}
-
-/* Takes a destroyed stream out of its capture. The capture is over if it began there, and invalid
-   if the stream was not joined. */
+/* Takes a destroyed stream out of its capture. The capture is over if it began there. Otherwise its
+   end expects that the stream's work was joined. */
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
     ds__mutex_lock(&ds__g.capture_lock);
@@ -332,9 +318,8 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         ds__cpu_end_capture(c);
         over = c;
     } else if (c) {
-        if (!ds__cpu_is_joined(c, s))
-            ds__capture_spoil(
-                c, "a stream that was forked into the capture was destroyed before it was joined");
+        if (!ds__cpu_add_nodes(&c->lost, &c->lost_count, s->deps, s->dep_count))
+            ds__capture_spoil(c, "no memory to note the end of a stream that was destroyed");
         ds__cpu_stream *before = c->members;
         if (before == s)
             c->members = s->next_member;

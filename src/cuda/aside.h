@@ -24,9 +24,8 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
-    if (!scope.capture)
-        scope.capture = capture;
-    r = DS__RT(scope, cudaStreamWaitEvent, (s->handle, event, 0));
+    cudaError_t code = DS__RT_CODE(scope, cudaStreamWaitEvent, (s->handle, event, 0));
+    r = ds__cuda_event_check(&scope, code, "cudaStreamWaitEvent", capture);
     ds__cuda_scope_end(&scope);
     return r;
 }

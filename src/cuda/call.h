@@ -145,6 +145,20 @@ static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t 
     return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_failed(scope, code, call);
 }
 
+/* Reports the code of a call on an event, which was cleared. An event of a capture that is invalid
+   or has ended is an invalid value for CUDA, until it is recorded again (docs/gpu, P7 and P25).
+   capture: number of the capture in which the event was recorded last, or 0. */
+static ds_result ds__cuda_event_check(ds__cuda_scope *scope, cudaError_t code, const char *call,
+                                      uint64_t capture) {
+    if (DS__LIKELY(code == cudaSuccess))
+        return DS_OK;
+    if (!scope->capture)
+        scope->capture = capture;
+    return code == cudaErrorInvalidValue && capture
+               ? ds__cuda_capture_failed(scope, call, (int)code)
+               : ds__cuda_failed(scope, code, call);
+}
+
 /* Every call of cudart in a scope is one of these two. DS__RT returns a result; a failure is
    cleared, mapped and reported with the function and the device of the scope. DS__RT_CODE clears
    the error and returns the code: for clean-up, and for calls whose failure has a meaning. */

@@ -1,7 +1,7 @@
 /* cuda/capture_info.h - open captures: look-up, invalidation and errors.
 
    Finds the capture of a stream (ds__cuda_find_capture) and captures that CUDA has invalidated
-   (ds__cuda_find_spoilt). Reports CUDA's codes 900 to 908 (ds__cuda_capture_failed). Before a
+   (ds__cuda_is_spoilt). Reports CUDA's codes 900 to 908 (ds__cuda_capture_failed). Before a
    release of memory, ds__cuda_wait_streams waits for the streams outside of captures.
 
    Invariants: ds__tls.capture_locked counts how often the thread holds the capture lock. CUDA does
@@ -9,8 +9,8 @@
    where it began. An error names the capture of the stream or event, else the capture that the call
    invalidated, else the one whose rules the call broke.
    Locks: ds__cuda_lock (call.h) takes the capture lock. ds__cuda_capture_of,
-   ds__cuda_find_capture and ds__cuda_is_spoilt expect it; ds__cuda_find_spoilt and
-   ds__cuda_forbidden take it; ds__cuda_capture_failed takes it unless the thread holds it. Driver
+   ds__cuda_find_capture and ds__cuda_is_spoilt expect it; ds__cuda_forbidden takes it;
+   ds__cuda_capture_failed takes it unless the thread holds it. Driver
    calls run under it. ds__cuda_wait_streams holds the capture lock and ds__cuda.lock across
    cudaStreamIsCapturing, event creation and event records, never across a wait.
    Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
@@ -104,11 +104,12 @@ static ds_result ds__cuda_find_capture(ds__cuda_scope *scope, ds__cuda_stream *s
     return DS_OK;
 }
 
-/* Returns 1 if CUDA has made the capture invalid. A capture on the per-thread stream of another
-   thread cannot be queried, and counts as valid. The lock is held. */
+/* Returns 1 if CUDA has made the capture invalid, or has ended it in a call that failed. A capture
+   on the per-thread stream of another thread cannot be queried, and counts as valid. The lock is
+   held. */
 static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
     ds__cuda_scope there = { .pushed = 0 };
     if (o->per_thread && o->thread != ds__cuda_this_thread())
         return 0;
@@ -117,17 +118,7 @@ static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c)
         return 0;
     cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (o->handle, &status));
     ds__cuda_scope_end(&there);
-    return code == cudaSuccess && status == cudaStreamCaptureStatusInvalidated;
-}
-
-/* Notes the captures that the last call has invalidated, with the rule that it broke. */
-static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) {
-    ds__cuda_lock();
-    for (ds__capture *c = ds__g.captures; c; c = c->next)
-        if (c->driver->type == DS_DEVICE_CUDA && c->status == DS_CAPTURE_ACTIVE &&
-            ds__cuda_is_spoilt(scope, c))
-            ds__capture_spoil(c, rule);
-    ds__cuda_unlock();
+    return code == cudaSuccess && status != cudaStreamCaptureStatusActive;
 }
 
 /* Returns the rule that a call broke, by its code of 900 to 908. */
@@ -156,6 +147,7 @@ static const char *ds__cuda_rule(const char *call, int code) {
     case cudaErrorStreamCaptureImplicit:
         return "the legacy stream cannot be used while a blocking stream of its device captures";
     case cudaErrorCapturedEvent:
+    case cudaErrorInvalidValue:
         return "an event recorded in a capture cannot be queried or synchronized";
     default:
         return "only the thread that began the capture may end it, unless its mode is relaxed";
@@ -198,36 +190,40 @@ static ds__cuda_suspects ds__cuda_find_suspects(const ds__cuda_scope *scope, con
 /* Returns the capture that an error names, or NULL if that capture is not open any more, or was
    begun outside devstream. */
 static ds__capture *ds__cuda_choose_suspect(const ds__cuda_scope *scope,
-                                            const ds__cuda_suspects *found, int code) {
+                                            const ds__cuda_suspects *found, ds_result r) {
     if (found->named)
         return found->named;
     if (found->spoilt)
         return found->spoilt;
     /* the capture of the event has ended */
-    if (code == cudaErrorCapturedEvent && scope->capture)
+    if (r == DS_ERR_CAPTURED_EVENT && scope->capture)
         return NULL;
-    if (code == cudaErrorStreamCaptureUnsupported && found->forbids)
+    if (r == DS_ERR_CAPTURE_UNSUPPORTED && found->forbids)
         return found->forbids;
     return found->only;
 }
 
-/* Reports a code of 900 to 908, with the capture that the error is about. */
+/* Reports a code of 900 to 908, with the capture that the error is about. Also reports the code of
+   an invalid value for an event of a capture that is invalid or has ended
+   (ds__cuda_event_check). */
 __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
     const ds__cuda_scope *scope, const char *call, int code) {
     int locked = ds__tls.capture_locked;
     char rule[sizeof ds__g.captures->rule];
-    ds_result r = ds__cuda_map(code);
+    ds_result r = code == cudaErrorInvalidValue ? DS_ERR_CAPTURED_EVENT : ds__cuda_map(code);
     snprintf(rule, sizeof rule, "%s (%s returned %d)", ds__cuda_rule(call, code), call, code);
     if (!locked)
         ds__cuda_lock();
     ds__cuda_suspects found = ds__cuda_find_suspects(scope, rule);
-    ds__capture *c = ds__cuda_choose_suspect(scope, &found, code);
-    /* an end with an unjoined stream is the end of the capture too */
-    int spoils =
-        found.named_is_spoilt || (c && c == found.spoilt) || code == cudaErrorStreamCaptureUnjoined;
+    ds__capture *c = ds__cuda_choose_suspect(scope, &found, r);
+    int spoils = found.named_is_spoilt || (c && c == found.spoilt);
+    /* CUDA's codes for a stream or event of a capture that was invalid before the call */
+    if (found.named && !spoils && found.named->status == DS_CAPTURE_INVALIDATED &&
+        (code == cudaErrorStreamCaptureUnsupported || code == cudaErrorInvalidValue))
+        r = DS_ERR_CAPTURE_INVALIDATED;
     if (c)
         r = ds__capture_fail(r, c, spoils, rule);
-    else if (code == cudaErrorCapturedEvent && scope->capture)
+    else if (r == DS_ERR_CAPTURED_EVENT && scope->capture)
         r = ds__fail(r,
                      "the event was recorded in capture #%llu, which has ended; record it again "
                      "(%s returned %d)",
@@ -262,7 +258,7 @@ static int ds__cuda_can_mark(const ds__cuda_scope *scope, const ds__cuda_stream 
 
 /* Waits for the work of the device's streams that do not capture, and of destroyed streams. Inside
    of a scope of the device. */
-static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
+static ds_result ds__cuda_wait_streams_of(ds__cuda_scope *scope) {
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
     const char *call = "";

@@ -5,9 +5,9 @@
    (ds__cuda_capture_abandon, ds__cuda_stop_capture). Also holds the submit entry (ds__cuda_submit).
 
    Invariants: ds__cuda_submit takes the direct path only if no capture is open and the operation is
-   not bound to one (DS__OP_INSIDE). CUDA lets only the thread that began a capture end it, unless
-   it is relaxed. At shutdown a capture of another thread ends with its stream. A stream that
-   devstream does not own keeps its capture in CUDA; only devstream's records of it are dropped.
+   not bound to one (DS__OP_INSIDE). An end in a thread that did not begin the capture is an error
+   unless the capture is relaxed, but CUDA ends the capture. Only the per-thread stream of another
+   thread keeps its capture in CUDA at shutdown, when devstream's records of it are dropped.
    Locks: All entries except submit and capture_mode take the capture lock and call CUDA under it;
    ds__cuda_active and ds__cuda_give_up expect it. Streams of an abandoned capture end, and
    ds__capture_over runs, after its release. ds__cuda_submit takes locks only as capture_op.h and
@@ -181,8 +181,9 @@ static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     return r;
 }
 
-/* Ends a capture in CUDA and destroys its graph, if CUDA lets this thread. Returns 1 if CUDA does
-   not capture any more. Inside of a scope of the capture's device; the lock is held. */
+/* Ends a capture in CUDA and destroys its graph. CUDA ends the capture also if it refuses this
+   thread (docs/gpu, P9). Returns 1 if CUDA does not capture any more. Inside of a scope of the
+   capture's device; the lock is held. */
 static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -200,25 +201,6 @@ static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
     return code != cudaSuccess || status == cudaStreamCaptureStatusNone;
 }
 
-/* Destroys the native stream where a capture began, if devstream owns it: the capture ends with
-   it. Returns 0 if devstream does not own it. The stream's objects stay, without a handle. */
-static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_origin *o) {
-    int owned = 0;
-    ds__mutex_lock(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-        owned |= s->owned && s->handle == o->handle && s->device == o->device;
-    for (ds__cuda_stream *s = ds__cuda.streams; s && owned; s = s->next)
-        if (s->handle == o->handle && s->device == o->device) {
-            s->handle = NULL;
-            s->hidden = 1;
-            s->blocking = s->owned = 0;
-        }
-    ds__mutex_unlock(&ds__cuda.lock);
-    if (owned)
-        (void)DS__RT_CODE(*scope, cudaStreamDestroy, (o->handle));
-    return owned;
-}
-
 /* Drops the records of a capture, as ds__cuda_capture_over. ended: CUDA does not capture into its
    graph any more. Otherwise the graph is left to CUDA, because its destruction is undefined. The
    lock is held. */
@@ -234,14 +216,14 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
     ds__cuda_enter_or_not(&scope, o->device);
     ds__cuda_lock();
-    int ended = ds__cuda_try_end(&scope, c) || ds__cuda_drop_origin(&scope, o);
+    int ended = ds__cuda_try_end(&scope, c);
     ds__cuda_stream *streams = ds__cuda_give_up(c, ended);
     ds__cuda_unlock();
     ds__cuda_scope_end(&scope);
     if (!ended)
         ds__log_warn(
-            "capture #%llu remains open in CUDA: only the thread that began it can end it, "
-            "and devstream does not own its stream",
+            "capture #%llu remains open in CUDA: it captures the per-thread stream of another "
+            "thread",
             (unsigned long long)c->id);
     ds__cuda_end_siblings(streams);
 }

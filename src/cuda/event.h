@@ -75,11 +75,13 @@ static ds_result ds__cuda_event_query(void *event) {
     ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
-    scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    r = ds__cuda_query_result(&scope, code, "cuEventQuery");
+    r = code == DS__CUDA_NOT_READY
+            ? DS_NOT_READY
+            : ds__cuda_event_check(&scope, (cudaError_t)code, "cuEventQuery",
+                                   atomic_load_explicit(&e->capture, memory_order_relaxed));
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -92,8 +94,8 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
-    scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
-    r = ds__cuda_await_event(&scope, e->event);
+    r = ds__cuda_await_event(&scope, e->event,
+                             atomic_load_explicit(&e->capture, memory_order_relaxed));
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -107,15 +109,16 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     ds_result r = ds__cuda_scope_begin(&scope, a->device);
     if (r < 0)
         return r;
-    scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
-    if (!scope.capture)
-        scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
+    uint64_t capture = atomic_load_explicit(&a->capture, memory_order_relaxed);
+    if (!capture)
+        capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
     int relaxed = ds__cuda_relax(&scope, &mode);
     cudaError_t code = DS__RT_CODE(scope, cudaEventElapsedTime, (&ms, a->event, b->event));
     ds__cuda_unrelax(&scope, relaxed, mode);
     /* "not ready": an event was recorded again in this moment */
-    r = code == cudaErrorNotReady ? DS_NOT_READY
-                                  : ds__cuda_check(&scope, code, "cudaEventElapsedTime");
+    r = code == cudaErrorNotReady
+            ? DS_NOT_READY
+            : ds__cuda_event_check(&scope, code, "cudaEventElapsedTime", capture);
     ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         *out_ms = (double)ms;

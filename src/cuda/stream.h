@@ -212,9 +212,6 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
         ds__cuda_note_ended(&scope, s);
     if (owned)
         (void)DS__RT_CODE(scope, cudaStreamDestroy, (s->handle));
-    if (DS__UNLIKELY(owned && ds__captures_open()))
-        ds__cuda_find_spoilt(
-            &scope, "a stream that was forked into the capture was destroyed before it was joined");
     ds__cuda_scope_end(&scope);
     if (s->stage)
         ds__cuda_stage_unref(s->stage);
@@ -227,10 +224,9 @@ static void ds__cuda_stream_forget(void *stream) {
     ds__cuda_end_stream(stream, s->owned);
 }
 
-/* Ends a stream. The handle is NULL if another thread had left a capture on it open at shutdown. */
 static void ds__cuda_stream_destroy(void *stream) {
     const ds__cuda_stream *s = stream;
-    ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW && s->handle != NULL);
+    ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW);
 }
 
 /* Takes the handle away from the object. given: the caller becomes its owner. */

@@ -66,13 +66,13 @@ static ds_result ds__cuda_synchronize_relaxed(const ds__cuda_scope *scope,
     return ds__cuda_check(scope, code, "cudaStreamSynchronize");
 }
 
-/* The same for an event. */
-static ds_result ds__cuda_await_event(const ds__cuda_scope *scope, cudaEvent_t event) {
+/* The same for an event. capture: number of the capture in which it was recorded last, or 0. */
+static ds_result ds__cuda_await_event(ds__cuda_scope *scope, cudaEvent_t event, uint64_t capture) {
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
     cudaError_t code = DS__RT_CODE(*scope, cudaEventSynchronize, (event));
     ds__cuda_unrelax(scope, relaxed, mode);
-    return ds__cuda_check(scope, code, "cudaEventSynchronize");
+    return ds__cuda_event_check(scope, code, "cudaEventSynchronize", capture);
 }
 
 /* Creates an event for waits between streams. The code is not reported. */
@@ -172,11 +172,11 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
 
 /* Waits for the events unless `r` is an error, destroys them in any case, and frees the list.
    Returns `r`, or the error of a wait. */
-static ds_result ds__cuda_await_marks(const ds__cuda_scope *scope, ds_result r, cudaEvent_t *events,
+static ds_result ds__cuda_await_marks(ds__cuda_scope *scope, ds_result r, cudaEvent_t *events,
                                       size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK)
-            r = ds__cuda_await_event(scope, events[i]);
+            r = ds__cuda_await_event(scope, events[i], 0);
         (void)DS__RT_CODE(*scope, cudaEventDestroy, (events[i]));
     }
     ds__host_free(events);

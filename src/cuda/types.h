@@ -324,7 +324,6 @@ typedef struct ds__cuda_scope {
 
 /* cuda/capture_info.h */
 static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code);
-static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 
 /* cuda/capture_op.h */
 static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);

@@ -1528,7 +1528,7 @@ static void *fold_elsewhere(void *user) {
     return NULL;
 }
 
-/* to be probed: P9 */
+/* docs/gpu, P9: the capture is over then */
 static void test_another_thread_ends_a_capture_only_if_relaxed(void **state) {
     (void)state;
     ds_stream s = made(0);
@@ -1543,9 +1543,11 @@ static void test_another_thread_ends_a_capture_only_if_relaxed(void **state) {
         assert_int_equal(e.graph.id, 0);
         expect_capture_named(&c, e.sentence, "ds_capture_end");
         expect_line(e.sentence, e.line, "ds_capture_end");
-        assert_int_equal(status_of(s), DS_CAPTURE_ACTIVE);
-        end_and_launch(&c, 1);
-        assert_true(*h == fold_host(1, 2));
+        assert_null(strstr(e.sentence, "goes on"));
+        assert_int_equal(status_of(s), DS_CAPTURE_NONE);
+        refused(ds_capture_end(s, &e.graph), DS_ERR_ILLEGAL_STATE);
+        expect_usable(s);
+        assert_true(*h == 1);
     }
     errand e = { .s = s };
     cap c = { 0 };
@@ -2524,9 +2526,10 @@ static void test_destroying_a_joined_stream_keeps_the_join_rule(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-/* Work that comes after the join is lost with the stream. */
+/* Work that comes after the join is not joined. */
 static void test_destroying_a_stream_with_work_behind_its_join(void **state) {
     cap c = { 0 };
+    ds_graph g;
     uint64_t *h = word(1);
     (void)state;
     ds_stream s = made(0), t = made(0);
@@ -2537,26 +2540,46 @@ static void test_destroying_a_stream_with_work_behind_its_join(void **state) {
     fold(t, h, 3);
 
     ok(ds_stream_destroy(t));
-    blame(&c, "ds_stream_destroy(t)", __LINE__ - 1);
 
-    assert_int_equal(status_of(s), DS_CAPTURE_INVALIDATED);
-    end_invalid(&c);
+    assert_int_equal(status_of(s), DS_CAPTURE_ACTIVE);
+    refused(ds_capture_end(s, &g), DS_ERR_CAPTURE_UNJOINED);
     ok(ds_stream_destroy(s));
 }
 
-/* to be probed: P14 */
-static void test_destroying_a_forked_stream_spoils_the_capture(void **state) {
+/* docs/gpu, P14: the end of the capture reports it */
+static void test_destroying_a_forked_stream_does_not_join_it(void **state) {
     cap c = { 0 };
+    ds_graph g;
     (void)state;
     ds_stream s = made(0), t = made(0);
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
     follow(t, s);
     fold(t, word(1), 2);
     ok(ds_stream_destroy(t));
-    blame(&c, "ds_stream_destroy(t)", __LINE__ - 1);
-    assert_int_equal(status_of(s), DS_CAPTURE_INVALIDATED);
-    end_invalid(&c);
+    assert_int_equal(status_of(s), DS_CAPTURE_ACTIVE);
+    refused(ds_capture_end(s, &g), DS_ERR_CAPTURE_UNJOINED);
+    assert_non_null(strstr(ds_error_get_last(), "was not joined"));
     expect_usable(s);
+    ok(ds_stream_destroy(s));
+}
+
+/* An event that was recorded on the stream joins its work after its end. */
+static void test_work_of_a_destroyed_stream_is_joined_by_an_event(void **state) {
+    cap c = { 0 };
+    uint64_t *h = word(1);
+    (void)state;
+    ds_event e = event_of(0);
+    ds_stream s = made(0), t = made(0);
+    BEGIN(&c, s, DS_CAPTURE_GLOBAL);
+    follow(t, s);
+    fold(t, h, 2);
+    ok(ds_event_record(e, t));
+    ok(ds_stream_destroy(t));
+    ok(ds_stream_wait_event(s, e));
+    fold(s, h, 3);
+    end_and_launch(&c, 1);
+    assert_true(*h == fold_host(fold_host(1, 2), 3));
+    ok(ds_event_destroy(e));
     ok(ds_stream_destroy(s));
 }
 
@@ -3226,7 +3249,8 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_a_joined_stream_may_be_destroyed_in_the_capture, "graphMemoryNodes R14"),
     DS_TEST(test_destroying_a_joined_stream_keeps_the_join_rule, "graphMemoryNodes R14"),
     DS_TEST(test_destroying_a_stream_with_work_behind_its_join, "peers b.4 P14"),
-    DS_TEST(test_destroying_a_forked_stream_spoils_the_capture, "peers b.4 P14"),
+    DS_TEST(test_destroying_a_forked_stream_does_not_join_it, "peers b.4 P14"),
+    DS_TEST(test_work_of_a_destroyed_stream_is_joined_by_an_event, "peers b.4 P14"),
     DS_TEST(test_a_threads_own_stream_is_forked_and_joined, "peers b.4 P15"),
     DS_TEST(test_a_function_is_captured, "capture"),
     DS_TEST(test_a_function_that_fails_leaves_the_stream_as_it_was, "capture"),

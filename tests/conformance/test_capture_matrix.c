@@ -115,7 +115,7 @@ static ds_kernel_desc kernel_desc(void) {
    UNSAFE         as the modes say: refused with DS_ERR_CAPTURE_UNSUPPORTED, and the capture is
                   invalid; or SAFE
    ENDS           DS_OK, and the capture is over. On another thread, unless the capture is relaxed:
-                  refused, and the capture goes on
+                  refused, and the capture is over all the same
    BOTH, CPU, CUDA: the driver for which the row holds. P: a question that only a GPU answers, "" if
    there is none. */
 /* clang-format off */
@@ -478,8 +478,10 @@ static void expectation(const row *r, const situation *s, ds_result *out_result,
     *out_after = r->verdict == SPOILS ? DS_CAPTURE_INVALIDATED : DS_CAPTURE_ACTIVE;
     if (r->verdict == UNSAFE && (refused_here = forbidden(s)))
         *out_after = DS_CAPTURE_INVALIDATED;
-    if (r->verdict == ENDS && !(refused_here = s->elsewhere && s->capture != DS_CAPTURE_RELAXED))
+    if (r->verdict == ENDS) {
+        refused_here = s->elsewhere && s->capture != DS_CAPTURE_RELAXED;
         *out_after = DS_CAPTURE_NONE;
+    }
     *out_result = refused_here ? r->code : DS_OK;
 }
 

@@ -2191,24 +2191,23 @@ static void test_shutdown_frees_what_another_thread_captured(void **state) {
     assert_int_equal(standin_live(NULL, 0), 0);
 }
 
-/* Another thread's capture on a stream that devstream has borrowed. */
-typedef struct borrowed_capture {
-    ds_stream s;
-    cudaStream_t native;
+/* Another thread's capture on its per-thread stream. */
+typedef struct foreign_capture {
     unsigned long waits; /* calls of cudaEventSynchronize before the shutdown */
     _Atomic int begun, over, held, late;
     _Atomic int called, early; /* of the callback: calls, and those while the device was held */
-} borrowed_capture;
+} foreign_capture;
 
 static void *capture_until_over(void *user) {
-    borrowed_capture *x = user;
+    foreign_capture *x = user;
     cudaGraph_t graph = NULL;
-    if (ds_capture_begin(x->s, DS_CAPTURE_GLOBAL) < 0)
+    ds_stream s;
+    if (ds_stream_get_per_thread(ds_cuda(0), &s) < 0 || ds_capture_begin(s, DS_CAPTURE_GLOBAL) < 0)
         abort();
     x->begun = 1;
     while (!x->over)
         sched_yield();
-    (void)cudaStreamEndCapture(x->native, &graph); /* spoilt or not, it is over */
+    (void)cudaStreamEndCapture(cudaStreamPerThread, &graph); /* spoilt or not, it is over */
     if (graph)
         cuda(cudaGraphDestroy(graph));
     return NULL;
@@ -2217,7 +2216,7 @@ static void *capture_until_over(void *user) {
 /* Lets the device go on when the shutdown waits for a stream. Later it is too late: a second is
    ten times as long as shutdown waits for what does not move. */
 static void *release_device(void *user) {
-    borrowed_capture *x = user;
+    foreign_capture *x = user;
     for (int i = 0; i < 10000 && standin_calls("cudaEventSynchronize") == x->waits; i++)
         usleep(100);
     x->late = standin_calls("cudaEventSynchronize") == x->waits;
@@ -2227,23 +2226,19 @@ static void *release_device(void *user) {
 }
 
 static void note_callback(ds_stream s, ds_result status, void *user) {
-    borrowed_capture *x = user;
+    foreign_capture *x = user;
     (void)s;
     x->called++;
     x->early += x->held || status != DS_OK;
 }
 
-/* CUDA lets only the other thread end the capture, and devstream may not destroy the stream. */
+/* No other thread can name the per-thread stream that captures. */
 static void test_shutdown_drains_streams_beside_a_capture_it_cannot_end(void **state) {
     (void)state;
-    borrowed_capture x = { .held = 1 };
+    foreign_capture x = { .held = 1 };
     pthread_t capturer, releaser;
     ds_stream other;
     void *m;
-    cuda(cudaSetDevice(0));
-    cuda(cudaStreamCreateWithFlags(&x.native, cudaStreamNonBlocking));
-    ds_stream_native native = { .device = ds_cuda(0), .handle = x.native };
-    ok(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &x.s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &other));
     ok(ds_device_alloc(ds_cuda(0), N, &m));
     standin_hold(1);
@@ -2259,7 +2254,6 @@ static void test_shutdown_drains_streams_beside_a_capture_it_cannot_end(void **s
     pthread_join(releaser, NULL);
     x.over = 1;
     pthread_join(capturer, NULL);
-    cuda(cudaStreamDestroy(x.native));
     ok(r);
     assert_int_equal(x.late, 0);
     assert_int_equal(x.called, 1);
@@ -2275,14 +2269,14 @@ static void in_expandable_segments(void) {
 }
 
 static void wait_while_held(void *user) {
-    const borrowed_capture *x = user;
+    const foreign_capture *x = user;
     while (x->held)
         sched_yield();
 }
 
 /* Long after the shutdown has begun to wait for streams. */
 static void *release_stream(void *user) {
-    borrowed_capture *x = user;
+    foreign_capture *x = user;
     for (int i = 0; i < 10000 && standin_calls("cudaEventSynchronize") == x->waits; i++)
         usleep(100);
     x->late = standin_calls("cudaEventSynchronize") == x->waits;
@@ -2295,15 +2289,11 @@ static void *release_stream(void *user) {
    function of cudart is not among those that devstream counts. */
 static void test_shutdown_drains_destroyed_streams_beside_a_capture(void **state) {
     (void)state;
-    borrowed_capture x = { .held = 1 };
+    foreign_capture x = { .held = 1 };
     pthread_t capturer, releaser;
     ds_stream s, gone;
     ds_stream_native n;
     void *m;
-    cuda(cudaSetDevice(0));
-    cuda(cudaStreamCreateWithFlags(&x.native, cudaStreamNonBlocking));
-    ds_stream_native native = { .device = ds_cuda(0), .handle = x.native };
-    ok(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &x.s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &gone));
     in_expandable_segments();
@@ -2329,7 +2319,6 @@ static void test_shutdown_drains_destroyed_streams_beside_a_capture(void **state
     pthread_join(releaser, NULL);
     x.over = 1;
     pthread_join(capturer, NULL);
-    cuda(cudaStreamDestroy(x.native));
     ok(r);
     assert_int_equal(x.late, 0);
     assert_int_equal(standin_live(NULL, 0), 0);

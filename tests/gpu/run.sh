@@ -250,7 +250,7 @@ page_text() { # page_text GPU DATE
         sed -n '/^|/p' "$out/$part.md"
     done
     if [ -e "$out/bench.log" ]; then
-        printf '\n## Benchmarks\n\n```\n'
+        printf '\n## Benchmarks\n\n```text\n'
         cat "$out/bench.log"
         printf '```\n'
     fi

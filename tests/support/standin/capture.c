@@ -18,6 +18,7 @@ struct capture {
     int invalid;
     /* taken out of a stream's dependencies: they need not be joined */
     nodes excused;
+    nodes lost;    /* ends of streams that were destroyed: they must be joined */
     unsigned refs; /* while it is open, and of events */
     capture *next;
 };
@@ -30,6 +31,7 @@ static void unref(capture *c) {
     if (--c->refs)
         return;
     si_nodes_free(&c->excused);
+    si_nodes_free(&c->lost);
     free(c);
 }
 
@@ -115,6 +117,16 @@ int si_capture_refuse(stream *s) {
     return cudaErrorStreamCaptureUnsupported;
 }
 
+/* Unlike work, a query or wait has the same code in an invalid capture (H200, driver 580). */
+int si_capture_ask(stream *s) {
+    if (is_legacy(s))
+        return legacy_use(s, 0);
+    if (!s->capture)
+        return 0;
+    invalidate(s->capture);
+    return cudaErrorStreamCaptureUnsupported;
+}
+
 /* Whether the calling thread's mode and the capture's forbid an unsafe call. */
 static int forbids(const capture *c) {
     if (si_me.mode == cudaStreamCaptureModeRelaxed)
@@ -168,11 +180,21 @@ void si_capture_record(event *e, stream *s) {
     si_nodes_set(&e->deps, &s->deps);
 }
 
+/* H200, driver 580 (docs/gpu, P7 and P13): an event of a capture that is over has a code of its
+   own. */
 int si_capture_look(event *e) {
     if (!e->capture)
         return 0;
+    if (!is_open(e->capture))
+        return cudaErrorInvalidValue;
     invalidate(e->capture);
     return cudaErrorCapturedEvent;
+}
+
+int si_capture_elapsed(const event *e) {
+    if (!e->capture)
+        return 0;
+    return is_open(e->capture) ? cudaErrorCapturedEvent : cudaErrorInvalidValue;
 }
 
 /* A stream that does not capture joins the event's capture. */
@@ -183,7 +205,7 @@ static int fork_into(stream *s, event *e) {
         return cudaErrorStreamCaptureImplicit;
     }
     if (c->invalid)
-        return cudaErrorStreamCaptureInvalidated;
+        return cudaErrorInvalidValue; /* P25 */
     join(c, s, &e->deps);
     return 0;
 }
@@ -194,7 +216,7 @@ int si_capture_wait(stream *s, event *e, int *done) {
     if (!mine && !other)
         return 0;
     if (!mine)
-        return is_open(other) ? fork_into(s, e) : cudaErrorCapturedEvent;
+        return is_open(other) ? fork_into(s, e) : cudaErrorInvalidValue; /* P7 */
     if (!other && !e->record && !si_ipc_is_recorded(e))
         return 0;
     if (mine == other) {
@@ -206,32 +228,21 @@ int si_capture_wait(stream *s, event *e, int *done) {
     if (!other)
         return cudaErrorStreamCaptureIsolation;
     if (!is_open(other))
-        return cudaErrorCapturedEvent;
+        return cudaErrorInvalidValue;
     invalidate(other);
     return cudaErrorStreamCaptureMerge;
 }
 
-/* Other streams of the capture come after all that the stream captured. */
-static int is_joined(const capture *c, const stream *s) {
-    nodes others = { NULL, 0, 0 };
-    for (const stream *m = c->members; m; m = m->next_member)
-        for (size_t i = 0; m != s && i < m->deps.count; i++)
-            si_nodes_add(&others, m->deps.at[i]);
-    int joined = si_nodes_reach(&others, &c->excused, &s->deps);
-    si_nodes_free(&others);
-    return joined;
-}
-
 /* Without its origin nobody could end it. NVIDIA's sample graphMemoryNodes destroys a stream that
-   was joined, checks all its calls, and launches the graph; a stream that was not joined spoils
-   the capture. */
+   was joined, checks all its calls, and launches the graph. A stream that was not joined leaves the
+   capture active; its end says "unjoined" (P14). */
 void si_capture_lose(stream *s) {
     capture *c = s->capture;
     if (!c)
         return;
     if (s != c->origin) {
-        if (!is_joined(c, s))
-            invalidate(c);
+        for (size_t i = 0; i < s->deps.count; i++)
+            si_nodes_add(&c->lost, s->deps.at[i]);
         leave(s);
         return;
     }
@@ -332,7 +343,7 @@ static int all_joined(const capture *c) {
     for (const stream *s = c->members; s; s = s->next_member)
         if (s != c->origin && !si_nodes_reach(&c->origin->deps, &c->excused, &s->deps))
             return 0;
-    return 1;
+    return si_nodes_reach(&c->origin->deps, &c->excused, &c->lost);
 }
 
 static int end(stream *s, cudaGraph_t *out) {
@@ -344,9 +355,9 @@ static int end(stream *s, cudaGraph_t *out) {
         invalidate(c);
         return cudaErrorStreamCaptureUnmatched;
     }
-    if (c->mode != cudaStreamCaptureModeRelaxed && c->thread != si_me.number)
-        return cudaErrorStreamCaptureWrongThread;
+    int wrong = c->mode != cudaStreamCaptureModeRelaxed && c->thread != si_me.number;
     int code = failed          ? failed
+               : wrong         ? (int)cudaErrorStreamCaptureWrongThread /* and it is over: P9 */
                : c->invalid    ? (int)cudaErrorStreamCaptureInvalidated
                : all_joined(c) ? 0
                                : (int)cudaErrorStreamCaptureUnjoined;

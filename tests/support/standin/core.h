@@ -709,6 +709,7 @@ extern atomic_int si_captures; /* open ones */
 int si_capture_enqueue(stream *s);
 /* what no capture takes: waiting for the stream, asking it, callbacks */
 int si_capture_refuse(stream *s);
+int si_capture_ask(stream *s); /* a query or wait of the stream */
 /* a call that is not safe while something is captured; queries are of those */
 int si_capture_unsafe(void);
 int si_capture_synchronize(int index); /* waiting for a device */
@@ -719,6 +720,7 @@ void si_capture_record(event *e, stream *s);
 void si_capture_forget(event *e); /* it is recorded outside, or goes away */
 /* a query of the event or a wait on the host: 0 if it is none of a capture */
 int si_capture_look(event *e);
+int si_capture_elapsed(const event *e);
 int si_capture_wait(stream *s, event *e, int *done); /* done: the wait needs no operation */
 int si_capture_status(stream *s, enum cudaStreamCaptureStatus *status);
 void si_capture_lose(stream *s); /* the stream goes away */

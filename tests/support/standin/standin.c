@@ -1139,7 +1139,7 @@ static op *mark(stream *s) {
 static int stream_result(stream *s, int wait) {
     int index = s->device, code = sticky(index), ready;
     if (!code)
-        code = si_capture_refuse(s);
+        code = si_capture_ask(s);
     if (!code)
         code = si_capture_unsafe();
     if (code)
@@ -2492,8 +2492,10 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     int code = ms ? sticky(a->device) : cudaErrorInvalidValue;
     if (!code)
         code = sticky(b->device);
-    if (!code && (a->capture || b->capture))
-        code = cudaErrorCapturedEvent;
+    if (!code)
+        code = si_capture_elapsed(a);
+    if (!code)
+        code = si_capture_elapsed(b);
     if (!code)
         code = si_capture_unsafe();
     if (!code && ((a->flags | b->flags) & cudaEventDisableTiming || !a->record || !b->record ||
