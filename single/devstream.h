@@ -920,6 +920,9 @@ DSDEF DS_MUST_USE ds_result ds_event_export(ds_event event, ds_ipc_event_handle 
     with DS_ERR_PEER_DIED. A waiting stream then has failed until ds_device_reset or its
     destruction; other streams continue. CUDA does not document this case.
 
+    CUDA devices: if a record replaces one that is still pending on another stream, waits in other
+    processes may take until both are reached (H200, driver 580).
+
     Errors: DS_ERR_PEER_DIED (the exporting process has ended), DS_ERR_INVALID_HANDLE (the event was
     destroyed), DS_ERR_ILLEGAL_STATE (the event was exported by this process). */
 DSDEF DS_MUST_USE ds_result ds_event_import(ds_device device, const ds_ipc_event_handle *handle,
@@ -16291,10 +16294,6 @@ static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t 
 
 static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
     const ds__cpu_event *e = event;
-    ds_result r =
-        ds__cpu_unsafe("an event cannot be exported in this thread while the capture is open");
-    if (r < 0)
-        return r;
     ds__address a = { DS__ADDRESS_EVENT,   e->registry->pid,
                       e->registry->fd,     e->mark,
                       e->generation,       0,
@@ -16310,14 +16309,10 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
     unsigned char same[64] = { 0 };
     memcpy(&a, handle, sizeof a);
     memcpy(same, &a, sizeof a);
-    ds_result r =
-        ds__cpu_unsafe("an event cannot be imported in this thread while the capture is open");
-    if (r < 0)
-        return r;
     if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS || a.zero || a.size ||
         memcmp(same, handle, sizeof same))
         return ds__fail(DS_ERR_INVALID_VALUE, "the handle does not name an event of a CPU device");
-    r = ds__cpu_event_create(device, 0, out);
+    ds_result r = ds__cpu_event_create(device, 0, out);
     if (r < 0)
         return r;
     ds__registries_lock();
@@ -19131,6 +19126,7 @@ typedef enum cudaError {
     cudaErrorInvalidDevice = 101,
     cudaErrorInvalidKernelImage = 200,
     cudaErrorDeviceUninitialized = 201,
+    cudaErrorMapBufferObjectFailed = 205,
     cudaErrorNoKernelImageForDevice = 209,
     cudaErrorECCUncorrectable = 214,
     cudaErrorPeerAccessUnsupported = 217,
@@ -21902,8 +21898,8 @@ static const void *ds__cuda_stream_identity(void *stream) {
    ds__cuda_event_destroy, because a reader may still hold it. `capture` is the number of the
    capture in which the event was last recorded, or 0.
    Locks: none.
-   Threads: any; all entries except destroy may run concurrently on one event. Queries, waits
-   and elapsed times run in relaxed capture mode. A wait with a time limit polls
+   Threads: any; all entries except destroy may run concurrently on one event. Queries, waits,
+   elapsed times and exchanges run in relaxed capture mode. A wait with a time limit polls
    (ds__cuda_poll). */
 
 static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags,
@@ -22013,9 +22009,14 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
 }
 
 /* Returns the result of an import with that code, which was cleared. CUDA has a code of its own for
-   a handle that the same process has exported. */
+   a handle that the same process has exported, and 205 for bytes that name nothing. */
 static ds_result ds__cuda_import_result(const ds__cuda_scope *scope, cudaError_t code,
                                         const char *call) {
+    if (code == cudaErrorMapBufferObjectFailed)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "%s returned %d (%s): the handle names nothing, or nothing that still "
+                        "exists",
+                        call, (int)code, DS__CUDART(cudaGetErrorName)(code));
     if (code != cudaErrorDeviceUninitialized)
         return ds__cuda_check(scope, code, call);
     return ds__fail(DS_ERR_ILLEGAL_STATE,
@@ -22028,10 +22029,13 @@ static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
     const ds__cuda_event *e = event;
     cudaIpcEventHandle_t handle;
     ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode;
     ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     r = DS__RT(scope, cudaIpcGetEventHandle, (&handle, e->event));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         memcpy(out, &handle, sizeof handle);
@@ -22048,7 +22052,10 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
+        enum cudaStreamCaptureMode mode;
+        int relaxed = ds__cuda_relax(&scope, &mode);
         cudaError_t code = DS__RT_CODE(scope, cudaIpcOpenEventHandle, (&event, handle));
+        ds__cuda_unrelax(&scope, relaxed, mode);
         r = ds__cuda_import_result(&scope, code, "cudaIpcOpenEventHandle");
         ds__cuda_scope_end(&scope);
     }
@@ -26895,7 +26902,8 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
    Invariants: ds__cuda.pool holds a pool only after its set-up: reuse is allowed, other devices
    have access unless CUDA refuses it, and freed memory is kept. The former attributes are stored
    and set again at the end. A stream that captures is refused both allocation and free, and the
-   capture stays valid.
+   capture stays valid. The calls run in relaxed capture mode, because a capture forbids them on
+   other streams too (docs/gpu, P11).
    Locks: ds__cuda_pool takes ds__cuda.mutex across the driver calls of the set-up.
    ds__cuda_not_captured takes the capture lock, after the mutex is released, and calls CUDA under
    it. Allocation and free themselves run without a lock.
@@ -27004,16 +27012,19 @@ static ds_result ds__cuda_not_captured(ds__cuda_scope *scope, ds__cuda_stream *s
 static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, void **out) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode;
     cudaMemPool_t pool;
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
     (void)device;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     r = ds__cuda_pool(&scope, &pool);
     if (r == DS_OK)
         r = ds__cuda_not_captured(&scope, s);
     if (r == DS_OK)
         r = DS__RT(scope, cudaMallocAsync, (out, size, s->handle));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     if (r == DS_ERR_OUT_OF_MEMORY)
         ds__cuda_short(&scope, size);
     ds__cuda_scope_end(&scope);
@@ -27024,14 +27035,17 @@ static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, voi
 static ds_result ds__cuda_async_free(int device, void *stream, void *ptr, size_t size) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode;
     (void)device;
     (void)size;
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     r = ds__cuda_not_captured(&scope, s);
     if (r == DS_OK)
         r = DS__RT(scope, cudaFreeAsync, (ptr, s->handle));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
@@ -27060,12 +27074,15 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
     ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     r = ds__cuda_pool(&scope, &pool);
     if (r == DS_OK)
         r = DS__RT(scope, cudaMemPoolGetAttribute,
                    (pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
     if (r == DS_OK)
         r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrUsedMemCurrent, &used));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
     *out_reserved = (size_t)reserved;
     *out_used = (size_t)used;
@@ -27075,15 +27092,18 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
 /* Restores the attributes of the device's pool, and frees the memory that it keeps. The access of
    other devices stays, because the program may rely on it too. Inside of a scope. */
 static void ds__cuda_pool_deinit(const ds__cuda_scope *scope, int device) {
+    enum cudaStreamCaptureMode mode;
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
     if (!pool)
         return;
+    int relaxed = ds__cuda_relax(scope, &mode);
     (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
                       (pool, cudaMemPoolAttrReleaseThreshold, &ds__cuda.threshold[device]));
     for (int i = 0; i < 3; i++)
         (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
                           (pool, ds__cuda_reuse[i], &ds__cuda.reuse[device][i]));
     (void)DS__RT_CODE(*scope, cudaMemPoolTrimTo, (pool, 0));
+    ds__cuda_unrelax(scope, relaxed, mode);
 }
 
 /* cuda/share.h - device memory shared between processes.

@@ -92,6 +92,9 @@ DSDEF DS_MUST_USE ds_result ds_event_export(ds_event event, ds_ipc_event_handle 
     with DS_ERR_PEER_DIED. A waiting stream then has failed until ds_device_reset or its
     destruction; other streams continue. CUDA does not document this case.
 
+    CUDA devices: if a record replaces one that is still pending on another stream, waits in other
+    processes may take until both are reached (H200, driver 580).
+
     Errors: DS_ERR_PEER_DIED (the exporting process has ended), DS_ERR_INVALID_HANDLE (the event was
     destroyed), DS_ERR_ILLEGAL_STATE (the event was exported by this process). */
 DSDEF DS_MUST_USE ds_result ds_event_import(ds_device device, const ds_ipc_event_handle *handle,

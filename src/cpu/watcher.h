@@ -228,10 +228,6 @@ static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t 
 
 static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
     const ds__cpu_event *e = event;
-    ds_result r =
-        ds__cpu_unsafe("an event cannot be exported in this thread while the capture is open");
-    if (r < 0)
-        return r;
     ds__address a = { DS__ADDRESS_EVENT,   e->registry->pid,
                       e->registry->fd,     e->mark,
                       e->generation,       0,
@@ -247,14 +243,10 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
     unsigned char same[64] = { 0 };
     memcpy(&a, handle, sizeof a);
     memcpy(same, &a, sizeof a);
-    ds_result r =
-        ds__cpu_unsafe("an event cannot be imported in this thread while the capture is open");
-    if (r < 0)
-        return r;
     if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS || a.zero || a.size ||
         memcmp(same, handle, sizeof same))
         return ds__fail(DS_ERR_INVALID_VALUE, "the handle does not name an event of a CPU device");
-    r = ds__cpu_event_create(device, 0, out);
+    ds_result r = ds__cpu_event_create(device, 0, out);
     if (r < 0)
         return r;
     ds__registries_lock();

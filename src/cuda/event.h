@@ -9,8 +9,8 @@
    ds__cuda_event_destroy, because a reader may still hold it. `capture` is the number of the
    capture in which the event was last recorded, or 0.
    Locks: none.
-   Threads: any; all entries except destroy may run concurrently on one event. Queries, waits
-   and elapsed times run in relaxed capture mode. A wait with a time limit polls
+   Threads: any; all entries except destroy may run concurrently on one event. Queries, waits,
+   elapsed times and exchanges run in relaxed capture mode. A wait with a time limit polls
    (ds__cuda_poll). */
 #ifndef DS__CUDA_EVENT_H
 #define DS__CUDA_EVENT_H
@@ -126,9 +126,14 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
 }
 
 /* Returns the result of an import with that code, which was cleared. CUDA has a code of its own for
-   a handle that the same process has exported. */
+   a handle that the same process has exported, and 205 for bytes that name nothing. */
 static ds_result ds__cuda_import_result(const ds__cuda_scope *scope, cudaError_t code,
                                         const char *call) {
+    if (code == cudaErrorMapBufferObjectFailed)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "%s returned %d (%s): the handle names nothing, or nothing that still "
+                        "exists",
+                        call, (int)code, DS__CUDART(cudaGetErrorName)(code));
     if (code != cudaErrorDeviceUninitialized)
         return ds__cuda_check(scope, code, call);
     return ds__fail(DS_ERR_ILLEGAL_STATE,
@@ -141,10 +146,13 @@ static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
     const ds__cuda_event *e = event;
     cudaIpcEventHandle_t handle;
     ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode;
     ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     r = DS__RT(scope, cudaIpcGetEventHandle, (&handle, e->event));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
     if (r == DS_OK)
         memcpy(out, &handle, sizeof handle);
@@ -161,7 +169,10 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r == DS_OK) {
+        enum cudaStreamCaptureMode mode;
+        int relaxed = ds__cuda_relax(&scope, &mode);
         cudaError_t code = DS__RT_CODE(scope, cudaIpcOpenEventHandle, (&event, handle));
+        ds__cuda_unrelax(&scope, relaxed, mode);
         r = ds__cuda_import_result(&scope, code, "cudaIpcOpenEventHandle");
         ds__cuda_scope_end(&scope);
     }

@@ -7,7 +7,8 @@
    Invariants: ds__cuda.pool holds a pool only after its set-up: reuse is allowed, other devices
    have access unless CUDA refuses it, and freed memory is kept. The former attributes are stored
    and set again at the end. A stream that captures is refused both allocation and free, and the
-   capture stays valid.
+   capture stays valid. The calls run in relaxed capture mode, because a capture forbids them on
+   other streams too (docs/gpu, P11).
    Locks: ds__cuda_pool takes ds__cuda.mutex across the driver calls of the set-up.
    ds__cuda_not_captured takes the capture lock, after the mutex is released, and calls CUDA under
    it. Allocation and free themselves run without a lock.
@@ -125,16 +126,19 @@ static ds_result ds__cuda_not_captured(ds__cuda_scope *scope, ds__cuda_stream *s
 static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, void **out) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode;
     cudaMemPool_t pool;
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
     (void)device;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     r = ds__cuda_pool(&scope, &pool);
     if (r == DS_OK)
         r = ds__cuda_not_captured(&scope, s);
     if (r == DS_OK)
         r = DS__RT(scope, cudaMallocAsync, (out, size, s->handle));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     if (r == DS_ERR_OUT_OF_MEMORY)
         ds__cuda_short(&scope, size);
     ds__cuda_scope_end(&scope);
@@ -145,14 +149,17 @@ static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, voi
 static ds_result ds__cuda_async_free(int device, void *stream, void *ptr, size_t size) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode;
     (void)device;
     (void)size;
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     r = ds__cuda_not_captured(&scope, s);
     if (r == DS_OK)
         r = DS__RT(scope, cudaFreeAsync, (ptr, s->handle));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
@@ -181,12 +188,15 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
     ds_result r = ds__cuda_scope_begin(&scope, device);
     if (r < 0)
         return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     r = ds__cuda_pool(&scope, &pool);
     if (r == DS_OK)
         r = DS__RT(scope, cudaMemPoolGetAttribute,
                    (pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
     if (r == DS_OK)
         r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrUsedMemCurrent, &used));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_scope_end(&scope);
     *out_reserved = (size_t)reserved;
     *out_used = (size_t)used;
@@ -196,15 +206,18 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
 /* Restores the attributes of the device's pool, and frees the memory that it keeps. The access of
    other devices stays, because the program may rely on it too. Inside of a scope. */
 static void ds__cuda_pool_deinit(const ds__cuda_scope *scope, int device) {
+    enum cudaStreamCaptureMode mode;
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
     if (!pool)
         return;
+    int relaxed = ds__cuda_relax(scope, &mode);
     (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
                       (pool, cudaMemPoolAttrReleaseThreshold, &ds__cuda.threshold[device]));
     for (int i = 0; i < 3; i++)
         (void)DS__RT_CODE(*scope, cudaMemPoolSetAttribute,
                           (pool, ds__cuda_reuse[i], &ds__cuda.reuse[device][i]));
     (void)DS__RT_CODE(*scope, cudaMemPoolTrimTo, (pool, 0));
+    ds__cuda_unrelax(scope, relaxed, mode);
 }
 
 #endif

@@ -451,11 +451,12 @@ END
                 : >../compiled-$v-$cc"
         done
         # one compiler is enough for the macros of names, and for programs of tests
-        t "$cc, CUDA headers $v, the thread's own default stream, and the probes" "
+        t "$cc, CUDA headers $v, the thread's own default stream, the probes and the benchmark" "
             H=\$root/build/cuda-headers/$v/include
             $cc -std=c11 \$C -I\$H -DCUDA_API_PER_THREAD_DEFAULT_STREAM -fsyntax-only ../cuda-$v.c
             $cc -std=c11 \$C -I\$H -fsyntax-only \$root/tests/gpu/probes.c
-            $cc -std=c11 \$C -I\$H -fsyntax-only \$root/tests/gpu/risks.c"
+            $cc -std=c11 \$C -I\$H -fsyntax-only \$root/tests/gpu/risks.c
+            $cc -std=gnu11 \$C -I\$H -I\$root -fsyntax-only \$root/bench/cuda.c"
         t "$cc, CUDA headers $v, types and functions that are loaded at run time" "
             H=\$root/build/cuda-headers/$v/include
             awk -f \$T/layout.awk \$root/src/cuda/cudart_types.h >print.c

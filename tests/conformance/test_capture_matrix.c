@@ -398,7 +398,7 @@ static const char *const elsewhere[] = {
     "ds_device_scope_enter(",
     "ds_stream_scope_enter(", /* in the rows of the other half */
     "ds_shutdown(",           /* test_shutdown_ends_the_captures_that_are_open */
-    /* test_handles_are_not_exported_or_opened_in_a_capture */
+    /* test_handles_are_exported_and_opened_during_a_capture */
     "ds_event_export(",
     "ds_event_import(",
 };

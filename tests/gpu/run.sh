@@ -180,6 +180,9 @@ run_bench() {
     fi
     timeout -k 5 "$(left)" "$bench" 2>&1 | tee "$out/bench.log"
     [ "${PIPESTATUS[0]}" -eq 0 ] || echo "(it failed or its time was over)" | tee -a "$out/bench.log"
+    echo | tee -a "$out/bench.log"
+    timeout -k 5 "$(left)" python3 bench/peer_gpu.py 2>&1 | tee -a "$out/bench.log"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || echo "(no rows of PyTorch and CuPy: see above)" | tee -a "$out/bench.log"
 }
 
 # ---- the page ----

@@ -1141,6 +1141,7 @@ static void test_a_module_is_ptx_or_known(void) {
     CODE(CUDA_ERROR_INVALID_PTX,
          load_data_ex(&m, HEAD ".visible .entry broken() { ret", 2, options, values));
     assert_true(strlen(text) > 5 && (uintptr_t)values[1] == strlen(text));
+    CODE(CUDA_ERROR_INVALID_IMAGE, load_data(&m, "neither"));
     CODE(CUDA_ERROR_NO_BINARY_FOR_GPU, load_data(&m, cubin));
     CODE(CUDA_ERROR_NO_BINARY_FOR_GPU, load_data(&m, fatbin));
     standin_register_image(fatbin, ptx);

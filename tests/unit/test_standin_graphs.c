@@ -823,15 +823,15 @@ static int call_driver_query_event(void) {
 }
 
 static int call_synchronize_stream(void) {
-    return cudaStreamSynchronize(t);
+    return (int)cudaStreamSynchronize(t);
 }
 
 static int call_synchronize_event(void) {
-    return cudaEventSynchronize(f);
+    return (int)cudaEventSynchronize(f);
 }
 
 static int call_destroy_exec(void) {
-    return cudaGraphExecDestroy(exec_to_destroy);
+    return (int)cudaGraphExecDestroy(exec_to_destroy);
 }
 
 static int (*const unsafe_calls[])(void) = { call_malloc,

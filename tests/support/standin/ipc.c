@@ -270,8 +270,6 @@ op *si_record_of(event *e) {
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t *handle, cudaEvent_t event_handle) {
     ENTER(cudaIpcGetEventHandle);
     int code = si_context();
-    if (!code)
-        code = si_unsafe();
     if (code)
         return result(code);
     if (!handle)
@@ -303,6 +301,8 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *out, cudaIpcEventHandle_t handle
     if (!code && (a.device != -1 || a.slot < 0 || a.slot >= EVENTS || !(a.serial & 1) || a.arena ||
                   a.offset || a.size))
         code = cudaErrorInvalidValue;
+    if (code == cudaErrorInvalidValue)
+        code = cudaErrorMapBufferObjectFailed; /* H200, driver 580 */
     lock();
     board *b = code ? NULL : board_of(&a);
     if (!code && (!b || atomic_load(&b->events[a.slot].serial) != a.serial))

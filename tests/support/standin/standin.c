@@ -2885,8 +2885,10 @@ static CUresult load(CUmodule *out, const void *image, char *error, size_t size)
         snprintf(error, size, "the image is a cubin or a fatbin; the stand-in runs PTX text");
     if (!loaded && reports)
         fprintf(stderr, "standin: an image cannot be loaded: %s\n", error);
+    if (!loaded && text) /* H200, driver 580: 200 for what is no PTX at all */
+        return strstr(text, ".version") ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_INVALID_IMAGE;
     if (!loaded)
-        return text ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_NO_BINARY_FOR_GPU;
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
     module *m = si_allocate(sizeof *m);
     m->device = si_me.current, m->code = loaded;
     lock();

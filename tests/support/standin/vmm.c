@@ -569,6 +569,8 @@ cudaError_t si_malloc_async(void **out, size_t size, cudaStream_t handle) {
     if (!code && s->capture)
         si_fail_test(
             "cudaMallocAsync: the stream captures, and nodes that allocate are not known here");
+    if (!code)
+        code = si_capture_unsafe(); /* H200, driver 580 (docs/gpu, P11); so are all below */
     if (!code) {
         pool *p = pool_of(s->device);
         block *b = reusable(p, s, size);
@@ -602,6 +604,8 @@ cudaError_t si_free_async(void *pointer, cudaStream_t handle) {
     int not_now = !r || !r->pool ? (int)cudaErrorInvalidValue : si_capture_enqueue(s);
     if (!not_now && s->capture)
         si_fail_test("cudaFreeAsync: the stream captures, and nodes that free are not known here");
+    if (!not_now)
+        not_now = si_capture_unsafe();
     if (not_now) {
         unlock();
         return result(not_now);
@@ -641,6 +645,9 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, enum cudaMemPoolAttr w
     ENTER(cudaMemPoolSetAttribute);
     if (!value)
         return result(cudaErrorInvalidValue);
+    code = si_unsafe();
+    if (code)
+        return result(code);
     lock();
     pool *p = si_object_of("cudaMemPoolSetAttribute", H_POOL, handle);
     if ((int)which <= (int)cudaMemPoolReuseAllowInternalDependencies)
@@ -685,6 +692,9 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, enum cudaMemPoolAttr w
     ENTER(cudaMemPoolGetAttribute);
     if (!value)
         return result(cudaErrorInvalidValue);
+    code = si_unsafe();
+    if (code)
+        return result(code);
     lock();
     const pool *p = si_object_of("cudaMemPoolGetAttribute", H_POOL, handle);
     switch ((int)which) {
@@ -727,6 +737,9 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, enum cudaMemPoolAttr w
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t handle, size_t keep) {
     ENTER(cudaMemPoolTrimTo);
+    int code = si_unsafe();
+    if (code)
+        return result(code);
     lock();
     shrink(si_object_of("cudaMemPoolTrimTo", H_POOL, handle), keep, 0);
     unlock();
