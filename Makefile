@@ -155,7 +155,8 @@ linked-shared linked-static: cmocka $(PLUGINS) $(ON_CUDA)
 linked-dlopen: cmocka $(PLUGINS) $(if $(CUDA_HOME),$(B)/conformance-dlopen $(B)/lib/$(CUDART))
 ifneq ($(CUDA_HOME),)
 linked-shared:
-	@echo "== shared library, stand-in" && DS_TEST_DRIVER=cuda $(TEST_ENV) LD_LIBRARY_PATH=$(B)/lib $(call suite,$(B)/conformance-shared)
+	@echo "== shared library, stand-in, of whose 4 devices the last 2 must get no context" && \
+	    DS_TEST_DRIVER=cuda DS_TEST_UNUSED_DEVICES=2 $(TEST_ENV) LD_LIBRARY_PATH=$(B)/lib $(call suite,$(B)/conformance-shared)
 linked-static:
 	@echo "== cudart_static, no driver" && DS_TEST_DRIVER=cpu $(TEST_ENV) $(call suite,$(B)/conformance-static)
 linked-dlopen:

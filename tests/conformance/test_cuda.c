@@ -136,7 +136,7 @@ static void test_kernels_are_loaded_ahead_on_any_device(void **state) {
         ok(ds_kernel_load(gpu_only, harness_device(0)));
         refused(ds_kernel_load(cpu_only, harness_device(0)), DS_ERR_UNSUPPORTED);
     }
-    beyond.index = harness_device_count();
+    beyond.index = harness_all_devices();
     refused(ds_kernel_load(good, beyond), DS_ERR_DEVICE_RANGE);
     refused_any(ds_kernel_load(good, (ds_device){ DS_DEVICE_HOST, 0 }));
     refused(ds_kernel_load((ds_kernel){ 0 }, harness_device(0)), DS_ERR_INVALID_HANDLE);

@@ -84,7 +84,7 @@ static void test_current_of_what_is_no_device_with_streams_is_refused(void **sta
     ds_device beyond = harness_device(0);
     ds_stream s = { 7 };
     (void)state;
-    beyond.index = harness_device_count();
+    beyond.index = harness_all_devices();
     refused(ds_stream_get_current(beyond, &s), DS_ERR_DEVICE_RANGE);
     assert_int_equal(s.id, 0);
     refused(ds_stream_get_current((ds_device){ 77, 0 }, &s), DS_ERR_INVALID_DEVICE);

@@ -459,7 +459,7 @@ static void test_default_streams_of_missing_devices_are_refused(void **state) {
     ds_device beyond = harness_device(0), wrong = { 77, 0 }, host = { DS_DEVICE_HOST, 0 };
     ds_stream s = { 7 };
     (void)state;
-    beyond.index = harness_device_count();
+    beyond.index = harness_all_devices();
     refused(ds_stream_get_legacy(beyond, &s), DS_ERR_DEVICE_RANGE);
     assert_int_equal(s.id, 0);
     s.id = 7;

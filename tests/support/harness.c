@@ -190,6 +190,12 @@ static int type_under_test(void) {
     return harness_is_cpu() ? DS_DEVICE_CPU : DS_DEVICE_CUDA;
 }
 
+/* The last devices, which DS_TEST_UNUSED_DEVICES takes away from the tests. */
+static int unused_devices(void) {
+    const char *text = getenv("DS_TEST_UNUSED_DEVICES");
+    return text && !harness_is_cpu() ? atoi(text) : 0;
+}
+
 /* Takes what the thread has pushed from its two stacks; 1 when there was something. */
 static int pop_frames(void) {
     int popped = 0;
@@ -215,10 +221,11 @@ static void end_captures(void) {
     DS_IGNORE(ds_capture_exchange_mode(&mode));
 }
 
-/* Drains the devices, and what a test has made current is so no longer; 1 when something of it
-   failed. */
+/* Drains the devices under test, and what a test has made current is so no longer; 1 when
+   something of it failed. */
 static int back_to_the_start(void) {
     int count = 0, bad = ds_device_get_count((ds_device_type)type_under_test(), &count) != DS_OK;
+    count -= unused_devices();
     for (int i = count - 1; i >= 0; i--) { /* device 0 last: use makes the device current too */
         ds_device d = { type_under_test(), i };
         ds_stream s;
@@ -228,8 +235,28 @@ static int back_to_the_start(void) {
     return bad;
 }
 
+/* Of the stand-in: which devices have contexts. */
+extern unsigned standin_contexts(void) __attribute__((weak));
+
+/* Reports a test that has used a device which its test did not name: a context takes memory. */
+static int found_unused_in_use(void) {
+    static unsigned known;
+    int unused = unused_devices();
+    if (!unused || !standin_contexts)
+        return 0;
+    int count = 0;
+    if (ds_device_get_count(DS_DEVICE_CUDA, &count) < 0)
+        return 0;
+    unsigned in_use = standin_contexts() & ~known & ~((1u << (count - unused)) - 1);
+    known |= in_use;
+    for (int i = 0; i < count; i++)
+        if (in_use >> i & 1)
+            fprintf(stderr, "after %s: cuda:%d has a context, but no test uses it\n", running, i);
+    return in_use != 0;
+}
+
 int harness_teardown(void **state) {
-    int bad = 0;
+    int bad = found_unused_in_use();
     (void)state;
     if (!passed) {
         open_all_gates();
@@ -430,10 +457,14 @@ int harness_is_cpu(void) {
     return !driver || !strcmp(driver, "cpu");
 }
 
-int harness_device_count(void) {
+int harness_all_devices(void) {
     int count = 0;
     ok(ds_device_get_count((ds_device_type)type_under_test(), &count));
     return count;
+}
+
+int harness_device_count(void) {
+    return harness_all_devices() - unused_devices();
 }
 
 ds_device harness_device(int i) {

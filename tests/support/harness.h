@@ -172,6 +172,8 @@ void join(pthread_t thread);
 /* The devices under test, counted modulo their number. */
 ds_device harness_device(int i);
 int harness_device_count(void);
+/* With those that DS_TEST_UNUSED_DEVICES takes away from the tests. */
+int harness_all_devices(void);
 int harness_is_cpu(void);
 /* After a failure of the i-th device. The CPU driver resets it; CUDA, where only the process can
    start afresh, refuses that and shuts down. */
