@@ -14981,13 +14981,6 @@ typedef enum cudaError {
     cudaErrorUnknown = 999
 } cudaError_t;
 
-enum cudaMemoryType {
-    cudaMemoryTypeUnregistered = 0,
-    cudaMemoryTypeHost = 1,
-    cudaMemoryTypeDevice = 2,
-    cudaMemoryTypeManaged = 3
-};
-
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost = 0,
     cudaMemcpyHostToDevice = 1,
@@ -15144,14 +15137,6 @@ struct cudaMemAccessDesc {
     enum cudaMemAccessFlags flags;
 };
 
-struct cudaPointerAttributes {
-    enum cudaMemoryType type;
-    int device;
-    void *devicePointer;
-    void *hostPointer;
-    long reserved[8]; /* since 13.0 */
-};
-
 struct cudaFuncAttributes {
     size_t sharedSizeBytes;
     size_t constSizeBytes;
@@ -15275,7 +15260,6 @@ typedef struct cudaGraphEdgeData_st {
     X(cudaHostRegister, (void *ptr, size_t size, unsigned flags)) \
     X(cudaHostUnregister, (void *ptr)) \
     X(cudaMemGetInfo, (size_t *out_free, size_t *out_total)) \
-    X(cudaPointerGetAttributes, (struct cudaPointerAttributes *out, const void *ptr)) \
     X(cudaMemPoolTrimTo, (cudaMemPool_t pool, size_t keep)) \
     X(cudaMemPoolSetAttribute, (cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)) \
     X(cudaMemPoolGetAttribute, (cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)) \
@@ -16328,6 +16312,12 @@ static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     if (device < 0)
         device = current.type == DS_DEVICE_CUDA ? current.index : 0;
     return ds__cuda_scope_begin(scope, device);
+}
+
+/* Opens such a scope for clean-up, which proceeds even without a context. */
+static void ds__cuda_enter_any_or_not(ds__cuda_scope *scope) {
+    if (ds__cuda_enter_any(scope) < 0 && ds__cuda_enter_any(scope) < 0)
+        ds__cuda_anywhere(scope, -1);
 }
 
 /* Returns the number of the calling thread. */
@@ -18107,26 +18097,26 @@ enum {
 
 /* Finds the access of the scope's device to memory of another GPU, which may be of any library.
    Enables peer access first. Without access, a copy of kind cudaMemcpyDefault fails for mapped
-   memory and for pools ("invalid argument": llama.cpp#4638, DALI#6130). With access to a pool,
-   cudaMemcpyPeerAsync may write nothing into it (CUDA.jl#3112). */
+   memory and for pools ("invalid argument": llama.cpp#4638, DALI#6130): these are the kinds that
+   cudaIpcGetMemHandle does not take. With access to a pool, cudaMemcpyPeerAsync may write nothing
+   into it (CUDA.jl#3112). */
 static ds_result ds__cuda_access_of(const ds__cuda_scope *scope, const void *ptr, int device,
                                     int *out) {
     int which[] = { 16 /* CU_POINTER_ATTRIBUTE_ACCESS_FLAGS */,
-                    17 /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE */ };
+                    10 /* CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE */ };
     int flags = 0;
-    void *pool = NULL;
-    void *values[] = { &flags, &pool };
+    int plain = 0; /* 1: memory of cudaMalloc */
+    void *values[] = { &flags, &plain };
     int reach = 0;
     ds_result r = ds__cuda_device_peer(scope->device, device, &reach);
     if (r == DS_OK)
         DS__DR(*scope, r, cuPointerGetAttributes, (2, which, values, (uintptr_t)ptr));
     if (r < 0)
         return r;
-    int mapped = ds__mapping_covers((uintptr_t)ptr, 1);
     *out = DS__CUDA_FULL_ACCESS;
     if ((flags & 3) != 3)
-        *out = mapped || pool ? DS__CUDA_NO_ACCESS : DS__CUDA_STAGED_ACCESS;
-    else if (mapped && atomic_load(&ds__cuda.alone[device]))
+        *out = plain ? DS__CUDA_STAGED_ACCESS : DS__CUDA_NO_ACCESS;
+    else if (ds__mapping_covers((uintptr_t)ptr, 1) && atomic_load(&ds__cuda.alone[device]))
         *out = DS__CUDA_NO_ACCESS; /* other pages of the memory may be out of reach */
     return DS_OK;
 }
@@ -19334,7 +19324,7 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
    Locks: takes none. The graph's lock in the core guards a graph's list, and the capture lock does
    while a capture makes the graph. `capture` is guarded by the capture lock. An executable's list
    is guarded by the executable's lock. Dropping the last reference to an object runs the user's
-   destructor under the locks of the caller.
+   destructor, so a caller with a lock must not have the last one.
    Threads: any. ds__cuda_host_node runs on a thread of CUDA, with ds__tls.in_callback set. `fn` is
    atomic, because the stop of the driver may clear it while graphs of other libraries still have
    the node. */
@@ -20897,9 +20887,9 @@ static void ds__cuda_exec_destroy(void *exec) {
    `stale` is set. `owns` holds the objects of the present work. A failed change leaves the
    executable as it was.
    Locks: The core holds the executable's mutex, also during driver calls; for an update
-   also the graph's lock, for an instantiation only that. Dropping kept objects may run user
-   destructors under these locks. ds__cuda_end_keeps takes `host_lock` and runs destructors after
-   its release.
+   also the graph's lock, for an instantiation only that. A user's destructor never runs under these
+   locks: the core still has a reference to each object that is dropped here (expect_no_lock in the
+   tests). ds__cuda_end_keeps takes `host_lock` and runs destructors after its release.
    Threads: any. ds__cuda_end_keeps runs during the stop, waits for CUDA's threads, and takes over
    after 1 s without progress. */
 
@@ -23093,8 +23083,8 @@ static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *
     (void)size;
     if (kind == DS_MEMORY_DEVICE)
         ds__cuda_enter_or_not(&scope, device);
-    else if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0)
-        ds__cuda_anywhere(&scope, -1);
+    else
+        ds__cuda_enter_any_or_not(&scope);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     ds_result r = ds__cuda_free(&scope, kind, ptr);
@@ -23286,8 +23276,7 @@ static void ds__cuda_deinit(void) {
     /* the memory needs a device with a context, and a device has one if there is memory */
     if (!ds__cuda.stages)
         return;
-    if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0)
-        ds__cuda_anywhere(&scope, -1);
+    ds__cuda_enter_any_or_not(&scope);
     while (ds__cuda.stages) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;

@@ -338,6 +338,12 @@ static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     return ds__cuda_scope_begin(scope, device);
 }
 
+/* Opens such a scope for clean-up, which proceeds even without a context. */
+static void ds__cuda_enter_any_or_not(ds__cuda_scope *scope) {
+    if (ds__cuda_enter_any(scope) < 0 && ds__cuda_enter_any(scope) < 0)
+        ds__cuda_anywhere(scope, -1);
+}
+
 /* Returns the number of the calling thread. */
 static uint64_t ds__cuda_this_thread(void) {
     if (!ds__cuda_thread)

@@ -57,26 +57,26 @@ enum {
 
 /* Finds the access of the scope's device to memory of another GPU, which may be of any library.
    Enables peer access first. Without access, a copy of kind cudaMemcpyDefault fails for mapped
-   memory and for pools ("invalid argument": llama.cpp#4638, DALI#6130). With access to a pool,
-   cudaMemcpyPeerAsync may write nothing into it (CUDA.jl#3112). */
+   memory and for pools ("invalid argument": llama.cpp#4638, DALI#6130): these are the kinds that
+   cudaIpcGetMemHandle does not take. With access to a pool, cudaMemcpyPeerAsync may write nothing
+   into it (CUDA.jl#3112). */
 static ds_result ds__cuda_access_of(const ds__cuda_scope *scope, const void *ptr, int device,
                                     int *out) {
     int which[] = { 16 /* CU_POINTER_ATTRIBUTE_ACCESS_FLAGS */,
-                    17 /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE */ };
+                    10 /* CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE */ };
     int flags = 0;
-    void *pool = NULL;
-    void *values[] = { &flags, &pool };
+    int plain = 0; /* 1: memory of cudaMalloc */
+    void *values[] = { &flags, &plain };
     int reach = 0;
     ds_result r = ds__cuda_device_peer(scope->device, device, &reach);
     if (r == DS_OK)
         DS__DR(*scope, r, cuPointerGetAttributes, (2, which, values, (uintptr_t)ptr));
     if (r < 0)
         return r;
-    int mapped = ds__mapping_covers((uintptr_t)ptr, 1);
     *out = DS__CUDA_FULL_ACCESS;
     if ((flags & 3) != 3)
-        *out = mapped || pool ? DS__CUDA_NO_ACCESS : DS__CUDA_STAGED_ACCESS;
-    else if (mapped && atomic_load(&ds__cuda.alone[device]))
+        *out = plain ? DS__CUDA_STAGED_ACCESS : DS__CUDA_NO_ACCESS;
+    else if (ds__mapping_covers((uintptr_t)ptr, 1) && atomic_load(&ds__cuda.alone[device]))
         *out = DS__CUDA_NO_ACCESS; /* other pages of the memory may be out of reach */
     return DS_OK;
 }

@@ -74,7 +74,6 @@
     X(cudaHostRegister, (void *ptr, size_t size, unsigned flags)) \
     X(cudaHostUnregister, (void *ptr)) \
     X(cudaMemGetInfo, (size_t *out_free, size_t *out_total)) \
-    X(cudaPointerGetAttributes, (struct cudaPointerAttributes *out, const void *ptr)) \
     X(cudaMemPoolTrimTo, (cudaMemPool_t pool, size_t keep)) \
     X(cudaMemPoolSetAttribute, (cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)) \
     X(cudaMemPoolGetAttribute, (cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)) \

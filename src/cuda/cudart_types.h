@@ -119,13 +119,6 @@ typedef enum cudaError {
     cudaErrorUnknown = 999
 } cudaError_t;
 
-enum cudaMemoryType {
-    cudaMemoryTypeUnregistered = 0,
-    cudaMemoryTypeHost = 1,
-    cudaMemoryTypeDevice = 2,
-    cudaMemoryTypeManaged = 3
-};
-
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost = 0,
     cudaMemcpyHostToDevice = 1,
@@ -280,14 +273,6 @@ struct cudaMemLocation {
 struct cudaMemAccessDesc {
     struct cudaMemLocation location;
     enum cudaMemAccessFlags flags;
-};
-
-struct cudaPointerAttributes {
-    enum cudaMemoryType type;
-    int device;
-    void *devicePointer;
-    void *hostPointer;
-    long reserved[8]; /* since 13.0 */
 };
 
 struct cudaFuncAttributes {

@@ -132,8 +132,7 @@ static void ds__cuda_deinit(void) {
     /* the memory needs a device with a context, and a device has one if there is memory */
     if (!ds__cuda.stages)
         return;
-    if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0)
-        ds__cuda_anywhere(&scope, -1);
+    ds__cuda_enter_any_or_not(&scope);
     while (ds__cuda.stages) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;

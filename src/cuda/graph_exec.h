@@ -10,9 +10,9 @@
    `stale` is set. `owns` holds the objects of the present work. A failed change leaves the
    executable as it was.
    Locks: The core holds the executable's mutex, also during driver calls; for an update
-   also the graph's lock, for an instantiation only that. Dropping kept objects may run user
-   destructors under these locks. ds__cuda_end_keeps takes `host_lock` and runs destructors after
-   its release.
+   also the graph's lock, for an instantiation only that. A user's destructor never runs under these
+   locks: the core still has a reference to each object that is dropped here (expect_no_lock in the
+   tests). ds__cuda_end_keeps takes `host_lock` and runs destructors after its release.
    Threads: any. ds__cuda_end_keeps runs during the stop, waits for CUDA's threads, and takes over
    after 1 s without progress. */
 #ifndef DS__CUDA_GRAPH_EXEC_H

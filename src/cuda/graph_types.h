@@ -23,7 +23,7 @@
    Locks: takes none. The graph's lock in the core guards a graph's list, and the capture lock does
    while a capture makes the graph. `capture` is guarded by the capture lock. An executable's list
    is guarded by the executable's lock. Dropping the last reference to an object runs the user's
-   destructor under the locks of the caller.
+   destructor, so a caller with a lock must not have the last one.
    Threads: any. ds__cuda_host_node runs on a thread of CUDA, with ds__tls.in_callback set. `fn` is
    atomic, because the stop of the driver may clear it while graphs of other libraries still have
    the node. */

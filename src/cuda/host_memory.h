@@ -92,8 +92,8 @@ static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *
     (void)size;
     if (kind == DS_MEMORY_DEVICE)
         ds__cuda_enter_or_not(&scope, device);
-    else if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0)
-        ds__cuda_anywhere(&scope, -1);
+    else
+        ds__cuda_enter_any_or_not(&scope);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     ds_result r = ds__cuda_free(&scope, kind, ptr);

@@ -929,6 +929,38 @@ static void test_those_who_reach_the_device_reach_its_mappings(void **state) {
     ds__stream_unpin(s);
 }
 
+/* Mapped by another library: devstream does not know the mapping, and device 0 cannot reach it. */
+static void test_memory_that_others_mapped_is_copied_between_gpus(void **state) {
+    size_t page = 0;
+    void *theirs = NULL, *mine = NULL;
+    (void)state;
+    ok(ds__space_reserve(ds_cuda(2), PAGE, &page, &theirs));
+    ok(driver->space_map(2, theirs, PAGE, PAGE));
+    assert_int_equal(cudaSetDevice(2), cudaSuccess);
+    assert_int_equal(cudaMemset(theirs, 7, PAGE), cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+    ds__mapping_remove_all(theirs, PAGE);
+    ok(ds_device_alloc(device, PAGE, &mine));
+    ok(ds_copy(mine, theirs, PAGE, stream));
+    assert_true(all(mine, 7, PAGE));
+    ds_graph graph;
+    fill(mine, 1, PAGE);
+    ok(ds_capture_begin(stream, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_copy(mine, theirs, PAGE, stream));
+    ok(ds_capture_end(stream, &graph));
+    ds_graph_exec exec;
+    ok(ds_graph_instantiate(graph, NULL, &exec));
+    ok(ds_graph_launch(exec, stream));
+    assert_true(all(mine, 7, PAGE));
+    ok(ds_graph_exec_destroy(exec));
+    ok(ds_graph_destroy(graph));
+    ok(ds_device_free(mine));
+    ok(ds__mapping_add(theirs, PAGE, PAGE));
+    ok(driver->space_unmap(2, theirs, PAGE));
+    ds__space_release(ds_cuda(2), theirs, PAGE);
+}
+
 /* Memory for NICs: where the device has it, and only as long as the driver lets it be used. */
 static void test_mapped_memory_is_for_nics_where_that_works(void **state) {
     (void)state;
@@ -1202,6 +1234,7 @@ int main(void) {
         ON_BOTH(test_threads_do_not_disturb_each_other)
         ON_CUDA(test_these_calls_are_made_and_no_others)
         ON_CUDA(test_those_who_reach_the_device_reach_its_mappings)
+        ON_CUDA(test_memory_that_others_mapped_is_copied_between_gpus)
         ON_CUDA(test_mapped_memory_is_for_nics_where_that_works)
         ON_CUDA(test_a_gpu_without_virtual_memory_says_so)
         ON_CUDA(test_a_gpu_without_pools_says_so)

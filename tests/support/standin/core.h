@@ -657,8 +657,7 @@ int si_index_of(CUdevice device); /* its number; negative: none */
 /* ---- vmm.c ---- */
 
 int si_pool_reaches(const pool *p, int device); /* its memory can be touched by that one */
-cudaMemPool_t si_pool_handle(const pool *p);
-int si_pool_is_shared(const pool *p); /* other devices have access */
+int si_pool_is_shared(const pool *p);           /* other devices have access */
 
 enum { RDMA_NONE, RDMA_WORKS, RDMA_FAILS_AT_CREATE, RDMA_FAILS_AT_ACCESS };
 

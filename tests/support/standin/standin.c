@@ -3131,8 +3131,8 @@ static CUresult pointer_attribute(CUpointer_attribute which, void *out, const ra
                           ? (int)CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
                           : (int)CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
         break;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(void **)out = r && r->pool ? si_pool_handle(r->pool) : NULL;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(unsigned *)out = on_device && !r->space && !r->pool;
         break;
     default:
         return CUDA_ERROR_NOT_SUPPORTED;

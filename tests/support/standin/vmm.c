@@ -440,10 +440,6 @@ int si_pool_is_shared(const pool *p) {
     return peers_in(p->access, p->index) > 0;
 }
 
-cudaMemPool_t si_pool_handle(const pool *p) {
-    return p->handle;
-}
-
 static pool *pool_of(int index) {
     pool *p = &pools[index];
     if (p->handle)
