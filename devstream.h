@@ -1589,8 +1589,9 @@ typedef struct ds_capture_info {
     (the stream already captures; its capture continues). */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
 /** Begins a capture into an existing graph; the first node depends on `dependencies`.
-    ds_capture_end returns the same graph. If the capture fails, its nodes remain in the graph.
-    CUDA: 12.3 or newer. DS_ERR_CROSS_DRIVER: a graph of another driver. */
+    ds_capture_end returns the same graph. If the capture fails, its nodes remain in the graph;
+    a GPU may refuse to instantiate or clone that graph (DS_ERR_INVALID_VALUE). CUDA: 12.3 or newer.
+    DS_ERR_CROSS_DRIVER: a graph of another driver. */
 DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph graph,
                                                       const ds_graph_node *dependencies,
                                                       size_t count, ds_capture_mode mode);
@@ -20468,6 +20469,10 @@ static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from,
                                 cudaGraphNode_t *out_nodes) {
     *out = NULL;
     ds_result r = DS__RT(*scope, cudaGraphClone, (out, from));
+    if (r == DS_ERR_INVALID_VALUE)
+        ds__fail_append(r,
+                        "; CUDA refuses graphs with memory nodes, and those into which a capture "
+                        "has failed");
     for (uint32_t i = 0; i < count && r == DS_OK; i++)
         r = DS__RT(*scope, cudaGraphNodeFindInClone, (&out_nodes[i], nodes[i], *out));
     if (r < 0) {

@@ -58,8 +58,9 @@ typedef struct ds_capture_info {
     (the stream already captures; its capture continues). */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
 /** Begins a capture into an existing graph; the first node depends on `dependencies`.
-    ds_capture_end returns the same graph. If the capture fails, its nodes remain in the graph.
-    CUDA: 12.3 or newer. DS_ERR_CROSS_DRIVER: a graph of another driver. */
+    ds_capture_end returns the same graph. If the capture fails, its nodes remain in the graph;
+    a GPU may refuse to instantiate or clone that graph (DS_ERR_INVALID_VALUE). CUDA: 12.3 or newer.
+    DS_ERR_CROSS_DRIVER: a graph of another driver. */
 DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph graph,
                                                       const ds_graph_node *dependencies,
                                                       size_t count, ds_capture_mode mode);

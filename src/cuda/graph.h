@@ -238,6 +238,10 @@ static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from,
                                 cudaGraphNode_t *out_nodes) {
     *out = NULL;
     ds_result r = DS__RT(*scope, cudaGraphClone, (out, from));
+    if (r == DS_ERR_INVALID_VALUE)
+        ds__fail_append(r,
+                        "; CUDA refuses graphs with memory nodes, and those into which a capture "
+                        "has failed");
     for (uint32_t i = 0; i < count && r == DS_OK; i++)
         r = DS__RT(*scope, cudaGraphNodeFindInClone, (&out_nodes[i], nodes[i], *out));
     if (r < 0) {

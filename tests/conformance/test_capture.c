@@ -2416,8 +2416,15 @@ static void test_what_a_failed_capture_added_to_a_graph_stays_there(void **state
     SPOILS(&c, ds_stream_query(s), DS_ERR_CAPTURE_UNSUPPORTED);
     end_invalid(&c);
     assert_int_equal(node_count(g), 1);
-    launch(g, s, 1);
-    assert_true(*h == fold_host(1, 2));
+    if (harness_is_cpu()) {
+        launch(g, s, 1);
+        assert_true(*h == fold_host(1, 2));
+    } else { /* H200, driver 580 */
+        ds_graph_exec none;
+        refused(ds_graph_instantiate(g, NULL, &none), DS_ERR_INVALID_VALUE);
+        assert_non_null(strstr(ds_error_get_last(), "into which a capture has failed"));
+        expect_usable(s);
+    }
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
 }

@@ -75,6 +75,8 @@ static void close_capture(capture *c) {
 static void drop_graph(capture *c) {
     if (c->own_graph)
         si_free_graph(c->graph);
+    else
+        si_graph_spoil(c->graph);
 }
 
 /* A stream of the capture on the device; blocking: one that takes turns with the legacy stream. */

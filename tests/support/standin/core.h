@@ -733,6 +733,7 @@ void si_give_graph(const graph *g, cudaGraph_t *out); /* from now on it is the u
 cudaGraph_t si_graph_handle(const graph *g);
 graph *si_graph_of(const char *call, cudaGraph_t handle);
 void si_graph_capturing(graph *g, int on);
+void si_graph_spoil(graph *g); /* a capture into it has failed */
 int si_nodes_of(const char *call, const graph *g, const cudaGraphNode_t *handles, size_t count,
                 nodes *out);
 cudaGraphNode_t si_node_handle(const node *n);

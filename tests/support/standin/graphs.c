@@ -79,6 +79,7 @@ struct graph {
     holding *objects;
     size_t object_count, object_capacity;
     unsigned capturing; /* captures that are going on */
+    int spoilt;         /* a capture into it has failed */
 };
 
 struct exec {
@@ -404,6 +405,10 @@ cudaGraph_t si_graph_handle(const graph *g) {
     return g->handle;
 }
 
+void si_graph_spoil(graph *g) {
+    g->spoilt = 1;
+}
+
 void si_graph_capturing(graph *g, int on) {
     g->capturing += on ? 1u : -1u;
 }
@@ -486,7 +491,10 @@ cudaError_t cudaGraphClone(cudaGraph_t *out, cudaGraph_t handle) {
     BEGIN(cudaGraphClone, code);
     if (!out)
         return finish(cudaErrorInvalidValue);
-    si_give_graph(clone_graph(si_graph_of("cudaGraphClone", handle), 0, 1), out);
+    const graph *g = si_graph_of("cudaGraphClone", handle);
+    if (g->spoilt) /* H200, driver 580 */
+        return finish(cudaErrorInvalidValue);
+    si_give_graph(clone_graph(g, 0, 1), out);
     return finish(0);
 }
 
