@@ -261,6 +261,91 @@ static void bandwidth(void) {
     }
 }
 
+enum { COPIES = 64 };
+
+/* The copies of a batch, BYTES each, and the two ways to enqueue them, on a stream of a device. */
+typedef struct batch {
+    void *dst[COPIES];
+    const void *src[COPIES];
+    size_t sizes[COPIES];
+    ds_stream s;
+} batch;
+
+static batch make_batch(ds_device device) {
+    batch b;
+    void *to, *from;
+    OK(ds_stream_create(&(ds_stream_desc){ .device = device }, &b.s));
+    OK(ds_device_alloc(device, COPIES * BYTES, &to));
+    OK(ds_device_alloc(device, COPIES * BYTES, &from));
+    OK(ds_fill(to, 0, 1, COPIES * BYTES, b.s));
+    OK(ds_fill(from, 0, 1, COPIES * BYTES, b.s));
+    OK(ds_stream_synchronize(b.s));
+    for (size_t i = 0; i < COPIES; i++) {
+        b.dst[i] = (char *)to + i * BYTES;
+        b.src[i] = (char *)from + i * BYTES;
+        b.sizes[i] = BYTES;
+    }
+    return b;
+}
+
+/* Enqueues the copies: 0: one batch, 1: one by one, 2: the bare batch, 3: bare calls one by one. */
+static void put_batch(const batch *b, int way, cudaStream_t bare) {
+    if (way == 0)
+        OK(ds_copy_batch(b->dst, b->src, b->sizes, COPIES, b->s));
+#if CUDART_VERSION >= 13000
+    struct cudaMemcpyAttributes in_order = { .srcAccessOrder = cudaMemcpySrcAccessOrderStream };
+    size_t first = 0;
+    if (way == 2)
+        CUDART(cudaMemcpyBatchAsync(b->dst, b->src, b->sizes, COPIES, &in_order, &first, 1, bare));
+#endif
+    for (int i = 0; i < COPIES && way % 2; i++)
+        if (way == 1)
+            OK(ds_copy(b->dst[i], b->src[i], BYTES, b->s));
+        else
+            CUDART(cudaMemcpyAsync(b->dst[i], b->src[i], BYTES, cudaMemcpyDeviceToDevice, bare));
+}
+
+/* Medians for a whole batch until the call returns, and until its copies are done. */
+static void batches(void) {
+    printf("\n| %d copies of %d bytes within a device, ns for all of them | ds_copy_batch | %d "
+           "ds_copy "
+           "| cudaMemcpyBatchAsync | %d cudaMemcpyAsync |\n|---|---:|---:|---:|---:|\n",
+           COPIES, BYTES, COPIES, COPIES);
+    for (int cpu = 0; cpu < 2; cpu++) {
+        static double times[2][4][ROUNDS];
+        batch b = make_batch(cpu ? ds_cpu(0) : ds_cuda(0));
+        ds_stream_native native = { .handle = NULL };
+        int ways = cpu ? 2 : 4;
+        if (!cpu)
+            OK(ds_stream_export(b.s, &native));
+        for (int r = -2; r < ROUNDS; r++)
+            for (int k = 0; k < ways; k++) {
+                int way = (k + r + 2) % ways;
+                double begin = bench_now_ns();
+                put_batch(&b, way, native.handle);
+                double put = bench_now_ns();
+                OK(ds_stream_synchronize(b.s));
+                if (r < 0)
+                    continue;
+                times[0][way][r] = put - begin;
+                times[1][way][r] = bench_now_ns() - begin;
+            }
+        for (int done = 0; done < 2; done++) {
+            printf("| %s, %s |", cpu ? "CPU device" : "GPU",
+                   done ? "until they are done" : "the calls");
+            for (int way = 0; way < 4; way++)
+                if (way < ways && (way != 2 || CUDART_VERSION >= 13000))
+                    printf(" %.0f |", bench_median(times[done][way], ROUNDS));
+                else
+                    printf(" |");
+            printf("\n");
+        }
+        OK(ds_device_free(b.dst[0]));
+        OK(ds_device_free((void *)(uintptr_t)b.src[0]));
+        OK(ds_stream_destroy(b.s));
+    }
+}
+
 /* Sums of tensors of 256 MiB of float32, all on one device, into another one; in bytes read and
    written, as the copy, which takes turns with them. Goal: 90 % of it. */
 static void sums(void) {
@@ -402,6 +487,7 @@ int main(int argc, char **argv) {
            "|\n|---|---:|---:|---:|---:|\n",
            goal);
     ROWS(ROW)
+    batches();
     if (!standin) {
         bandwidth();
         sums();

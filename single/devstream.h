@@ -1020,6 +1020,20 @@ DSDEF DS_MUST_USE ds_result ds_copy_2d(void *dst, size_t dst_pitch, const void *
     its named device. */
 DSDEF DS_MUST_USE ds_result ds_copy_peer(void *dst, ds_device dst_device, const void *src,
                                          ds_device src_device, size_t size, ds_stream stream);
+/** Enqueues `count` copies as ds_copy does: copy i moves sizes[i] bytes from src[i] to dst[i]. They
+    may run in any order among themselves, so no dst may overlap another range of the batch; work
+    that is enqueued later comes after all of them. A size of 0 is allowed, and so is count 0. The
+    three arrays may be changed when the call returns.
+
+    All copies are checked before the first one is enqueued; an error names the copy. If a driver
+    refuses a copy after that, earlier ones may be enqueued.
+
+    CUDA 12.8 or newer: one call of cudart (cudaMemcpyBatchAsync), if all copies are between the
+    stream's device, or this device and pinned memory, no size is 0, the stream is not the legacy
+    one, and it does not capture. Otherwise, and on CPU devices, single copies. In a capture each
+    copy is a node. */
+DSDEF DS_MUST_USE ds_result ds_copy_batch(void *const *dst, const void *const *src,
+                                          const size_t *sizes, size_t count, ds_stream stream);
 /** Sets count elements of value_size (1, 2 or 4) bytes to the low bytes of value, in stream order.
     ptr must be a multiple of value_size. Does not block for device or pinned memory; blocks for
     pageable memory. On CUDA, a fill of host memory runs as a host function (see
@@ -2544,6 +2558,12 @@ static inline DS_MUST_USE ds_result ds_at_copy_peer(const char *file_, int line_
     return ds_site_set(file_, line_), (ds_copy_peer)(dst_, dst_device_, src_, src_device_, size_, stream_);
 }
 #define ds_copy_peer(...) ds_at_copy_peer(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy_batch(const char *file_, int line_,
+        void *const *dst_, const void *const *src_, const size_t *sizes_, size_t count_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_copy_batch)(dst_, src_, sizes_, count_, stream_);
+}
+#define ds_copy_batch(...) ds_at_copy_batch(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_fill(const char *file_, int line_,
         void *ptr_, uint32_t value_, size_t value_size_, size_t count_, ds_stream stream_) {
@@ -9404,7 +9424,8 @@ typedef struct ds__exec {
 
    Invariants: the kind selects the member of the union. Kinds from DS__OP_OWN on and the member
    `own` are a driver's. Flags share bits across kinds: DS__OP_STAGED is for
-   copies, DS__OP_GIVEN for graphs. DS__CHANGED never leaves the library.
+   copies, DS__OP_GIVEN for graphs. DS__CHANGED and DS__ONE_BY_ONE never leave the
+   library.
    Locks: none.
    Threads: an operation belongs to the thread that built it, until it is submitted. */
 
@@ -9423,7 +9444,8 @@ enum {
     DS__OP_UPLOAD,
     DS__OP_EXTERNAL_RECORD,
     DS__OP_EXTERNAL_WAIT,
-    DS__OP_OWN /* from here on: kinds of a driver, which never leave it */
+    DS__OP_COPY_BATCH, /* of the CUDA driver only, and never a node */
+    DS__OP_OWN         /* from here on: kinds of a driver, which never leave it */
 };
 
 enum {
@@ -9455,6 +9477,10 @@ enum {
 /* within the library only: the stream began or ended a capture since it was asked */
 #define DS__CHANGED ((ds_result)(DS_NOT_READY + 1))
 
+/* within the library only: the driver has enqueued none of the copies of a batch, and takes them
+   one by one */
+#define DS__ONE_BY_ONE ((ds_result)(DS_NOT_READY + 2))
+
 /* A piece of stream work. The core passes it to a driver through the layers, and the CPU driver
    queues it. */
 typedef struct ds__op {
@@ -9483,6 +9509,14 @@ typedef struct ds__op {
             size_t width;
             size_t height;
         } copy;
+
+        /* of memory of the stream's device, or of this and pinned memory; no size is 0 */
+        struct {
+            void *const *dst;
+            const void *const *src;
+            const size_t *sizes;
+            size_t count;
+        } batch;
 
         struct {
             void *dst;
@@ -19373,6 +19407,17 @@ typedef struct cudaGraphEdgeData_st {
 } cudaGraphEdgeData;
 #endif
 
+#if DS__CUDART_LOADED && (!defined(CUDART_VERSION) || CUDART_VERSION < 12080)
+enum cudaMemcpySrcAccessOrder { cudaMemcpySrcAccessOrderStream = 1 };
+
+struct cudaMemcpyAttributes {
+    enum cudaMemcpySrcAccessOrder srcAccessOrder;
+    struct cudaMemLocation srcLocHint;
+    struct cudaMemLocation dstLocHint;
+    unsigned flags;
+};
+#endif
+
 /* cuda/cudart.h - the functions of cudart, linked or loaded.
 
    Declares the functions as a table of pointers (ds__cudart) if the program loads cudart at run
@@ -19600,6 +19645,12 @@ static struct ds__cudart_forms {
                                        unsigned long long flags,
                                        enum cudaDriverEntryPointQueryResult *status);
     cudaError_t (*stream_device)(cudaStream_t stream, int *out);
+    cudaError_t (*copy_batch)(void *const *dst, const void *const *src, const size_t *sizes,
+                              size_t count, struct cudaMemcpyAttributes *attributes, size_t *first,
+                              size_t attribute_count, cudaStream_t stream);
+    cudaError_t (*copy_batch_failed)(void **dst, void **src, size_t *sizes, size_t count,
+                                     struct cudaMemcpyAttributes *attributes, size_t *first,
+                                     size_t attribute_count, size_t *failed, cudaStream_t stream);
 } ds__cudart_forms;
 
 /* A function has the form of the member in the versions from `since` to below `before`. */
@@ -19627,7 +19678,9 @@ static const struct {
     { "cudaGetDriverEntryPoint", 11080, 12000, DS__FORM(entry_point) },
     { "cudaGetDriverEntryPoint", 12000, 12050, DS__FORM(entry_point_status) },
     { "cudaGetDriverEntryPointByVersion", 12050, INT_MAX, DS__FORM(entry_point_version) },
-    { "cudaStreamGetDevice", 12080, INT_MAX, DS__FORM(stream_device) }
+    { "cudaStreamGetDevice", 12080, INT_MAX, DS__FORM(stream_device) },
+    { "cudaMemcpyBatchAsync", 12080, 13000, DS__FORM(copy_batch_failed) },
+    { "cudaMemcpyBatchAsync", 13000, INT_MAX, DS__FORM(copy_batch) }
 #undef DS__FORM
 };
 #endif
@@ -19819,6 +19872,42 @@ static cudaError_t ds__cudart_stream_device(cudaStream_t stream, int *out) {
     (void)stream;
     (void)out;
     return cudaErrorCallRequiresNewerDriver;
+#endif
+}
+
+/* Enqueues `count` copies, whose sources are read in stream order. Before 12.8 that is not
+   supported. The form before 13.0 does not change the arrays, although they are not const there. */
+static cudaError_t ds__cudart_copy_batch(void *const *dst, const void *const *src,
+                                         const size_t *sizes, size_t count, cudaStream_t stream) {
+#if DS__CUDART_LOADED || CUDART_VERSION >= 12080
+    struct cudaMemcpyAttributes in_order;
+    size_t first = 0;
+    memset(&in_order, 0, sizeof in_order);
+    in_order.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+#endif
+#if DS__CUDART_LOADED
+    size_t failed = 0;
+    if (ds__cudart_forms.copy_batch)
+        return ds__cudart_forms.copy_batch(dst, src, sizes, count, &in_order, &first, 1, stream);
+    if (ds__cudart_forms.copy_batch_failed)
+        return ds__cudart_forms.copy_batch_failed((void **)(uintptr_t)dst, (void **)(uintptr_t)src,
+                                                  (size_t *)(uintptr_t)sizes, count, &in_order,
+                                                  &first, 1, &failed, stream);
+    return cudaErrorNotSupported;
+#elif CUDART_VERSION >= 13000
+    return cudaMemcpyBatchAsync(dst, src, sizes, count, &in_order, &first, 1, stream);
+#elif CUDART_VERSION >= 12080
+    size_t failed = 0;
+    return cudaMemcpyBatchAsync((void **)(uintptr_t)dst, (void **)(uintptr_t)src,
+                                (size_t *)(uintptr_t)sizes, count, &in_order, &first, 1, &failed,
+                                stream);
+#else
+    (void)dst;
+    (void)src;
+    (void)sizes;
+    (void)count;
+    (void)stream;
+    return cudaErrorNotSupported;
 #endif
 }
 
@@ -20086,7 +20175,8 @@ static struct {
     unsigned long long threshold[DS__MAX_DEVICES];
     int reuse[DS__MAX_DEVICES][3];
     /* primary contexts, retained for good, as cudart does */
-    int cudart_copies; /* 1: cudart copies between pinned ranges; 0: host functions do */
+    _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
+    int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */
     _Atomic(cudaStream_t) side[DS__MAX_DEVICES];
@@ -20844,6 +20934,7 @@ static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, i
    the caller, so host functions do it by default. */
 static ds_result ds__cuda_choose_copies(void) {
     const char *by = ds__os_environment("DEVSTREAM_CUDA_PINNED_COPIES");
+    atomic_store(&ds__cuda.no_batches, 0);
     ds__cuda.cudart_copies = by && !strcmp(by, "cudart");
     DS__REQUIRE(!by || ds__cuda.cudart_copies || !strcmp(by, "host"),
                 "DEVSTREAM_CUDA_PINNED_COPIES is \"%s\"; \"host\" and \"cudart\" are allowed", by);
@@ -22911,6 +23002,34 @@ static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *given) {
     if (DS__LIKELY((int)to == here || (int)from == here))
         return put(s, op);
     return ds__cuda_elsewhere(s, (int)(from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE, op, put);
+}
+
+/* Enqueues a batch of copies by one call. CUDA refuses a batch on the legacy stream, and in
+   captures before 13.5. Without support in cudart or the driver library, its code is one of two. */
+static ds_result ds__cuda_submit_copy_batch(ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_scope scope;
+    int capturing = 0;
+    if (s->kind == DS__STREAM_LEGACY || atomic_load(&ds__cuda.no_batches))
+        return DS__ONE_BY_ONE;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0)
+        return r;
+    r = ds__cuda_is_capturing(&scope, s, &capturing);
+    if (r == DS_OK && capturing)
+        r = DS__ONE_BY_ONE;
+    if (r == DS_OK) {
+        cudaError_t code = ds__cudart_copy_batch(op->u.batch.dst, op->u.batch.src,
+                                                 op->u.batch.sizes, op->u.batch.count, s->handle);
+        ds__cuda_clear(&scope, code);
+        if (code == cudaErrorNotSupported || code == cudaErrorCallRequiresNewerDriver) {
+            atomic_store(&ds__cuda.no_batches, 1);
+            r = DS__ONE_BY_ONE;
+        } else {
+            r = ds__cuda_check(&scope, code, "cudaMemcpyBatchAsync");
+        }
+    }
+    ds__cuda_scope_end(&scope);
+    return r;
 }
 
 /* Enqueues a fill of memory of the stream's device. */
@@ -25642,6 +25761,8 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
         return ds__cuda_submit_copy(s, op);
     case DS__OP_FILL:
         return ds__cuda_submit_fill(s, op);
+    case DS__OP_COPY_BATCH:
+        return ds__cuda_submit_copy_batch(s, op);
     case DS__OP_RECORD:
         return ds__cuda_record(s, op->u.event.event);
     case DS__OP_WAIT:
@@ -25984,6 +26105,8 @@ static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s
         return ds__cuda_capture_memory(scope, s, c, &op);
     case DS__OP_HOST:
         return ds__cuda_capture_host(scope, s, c, &op);
+    case DS__OP_COPY_BATCH:
+        return DS__ONE_BY_ONE;
     case DS__OP_UPLOAD:
         return ds__cuda_refuse(scope, "an upload cannot be captured");
     case DS__OP_GRAPH:
@@ -30455,7 +30578,8 @@ DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
    ds__stream_submit.
 
    Invariants: ds__op_init leaves the union `u` uninitialised. ds__stream_submit may return a
-   positive result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
+   positive result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE, and
+   DS__ONE_BY_ONE for a batch of copies.
    Locks: none. The driver's submit may block if the operation touches pageable memory.
    Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
    references until ds__stream_submit returns. */
@@ -31690,10 +31814,10 @@ static inline unsigned ds__place_known(int backend, const ds__found *f) {
     return f->backend == backend ? DS__AT_DEVICE + (unsigned)f->device : DS__AT_OTHER;
 }
 
-/* The fast path: enqueues a copy between known memory on at most one device, of the stream's
-   driver, for a tenth of the cost of ds__copy_between. Returns 0 for all other copies. */
-static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
-                                 ds_result *out) {
+/* The fast path: fills the operation of a copy between known memory on at most one device, of the
+   stream's driver, for a tenth of the cost of ds__copy_op. Returns 0 for all other copies. */
+static inline int ds__copy_plain_op(ds__stream *s, void *dst, const void *src, size_t size,
+                                    ds__op *op) {
     const ds__found *to = ds__range_hit(dst);
     if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst) || ds__is_unmapped(to, dst, size))
         return 0;
@@ -31707,12 +31831,21 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
         return 0;
     if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE)
         return 0;
-    ds__op op = ds__op_init(DS__OP_COPY);
-    op.places = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
-    op.u.copy.dst = dst;
-    op.u.copy.src = src;
-    op.u.copy.dst_pitch = op.u.copy.src_pitch = op.u.copy.width = size;
-    op.u.copy.height = 1;
+    *op = ds__op_init(DS__OP_COPY);
+    op->places = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
+    op->u.copy.dst = dst;
+    op->u.copy.src = src;
+    op->u.copy.dst_pitch = op->u.copy.src_pitch = op->u.copy.width = size;
+    op->u.copy.height = 1;
+    return 1;
+}
+
+/* Enqueues a copy by the fast path. Returns 0 if it is none for that. */
+static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
+                                 ds_result *out) {
+    ds__op op;
+    if (!ds__copy_plain_op(s, dst, src, size, &op))
+        return 0;
     *out = ds__stream_submit(s, &op);
     return 1;
 }
@@ -31730,6 +31863,98 @@ DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stre
     if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r))
         r = ds__copy_between(s, &DS__COPY_ROW(dst, src, size));
     ds__unpin_inline(&ds__g.streams, s);
+    return r;
+}
+
+/* The copies of a batch. */
+typedef struct ds__copy_list {
+    void *const *dst;
+    const void *const *src;
+    const size_t *sizes;
+    size_t count;
+} ds__copy_list;
+
+/* Returns 1 if the CUDA driver may take a copy as a part of a batch: on the stream's device, or
+   between this device and pinned memory. */
+static int ds__copy_is_local(const ds__stream *s, const ds__op *op) {
+    int here = DS__AT_DEVICE + s->device.index;
+    int to = ds__place_of(op, DS__OP_DST);
+    int from = ds__place_of(op, DS__OP_SRC);
+    return (to == here && (from == here || from == DS__AT_PINNED)) ||
+           (to == DS__AT_PINNED && from == here);
+}
+
+/* Checks all copies of a batch. *out_whole: 1 if the driver may take them all at once. */
+static ds_result ds__copy_batch_check(ds__stream *s, const ds__copy_list *list, int *out_whole) {
+    *out_whole = s->device.type == DS_DEVICE_CUDA && list->count > 1;
+    for (size_t i = 0; i < list->count; i++) {
+        ds__op op = { .kind = DS__OP_COPY };
+        ds__copy_request copy = DS__COPY_ROW(list->dst[i], list->src[i], list->sizes[i]);
+        if (!copy.width) {
+            *out_whole = 0;
+            continue;
+        }
+        if (!ds__copy_plain_op(s, copy.dst, copy.src, copy.width, &op)) {
+            ds_result r = ds__copy_op(s->driver, &op, &copy);
+            if (r == DS_OK)
+                r = ds__sync_watch_blocking(s, &op);
+            if (r < 0)
+                return ds__fail_append(r, "; copy %zu of %zu in the batch", i, list->count);
+        }
+        *out_whole &= ds__copy_is_local(s, &op);
+    }
+    return DS_OK;
+}
+
+/* Enqueues a copy of a batch. Its wait was reported by the check. */
+static ds_result ds__copy_one(ds__stream *s, void *dst, const void *src, size_t size) {
+    ds_result r;
+    if (ds__copy_plain(s, dst, src, size, &r))
+        return r;
+    ds__op op = ds__op_init(DS__OP_COPY);
+    r = ds__copy_op(s->driver, &op, &DS__COPY_ROW(dst, src, size));
+    return r == DS_OK ? ds__copy_submit(s, &op) : r;
+}
+
+/* Enqueues the copies of a batch one by one. */
+static ds_result ds__copy_each(ds__stream *s, const ds__copy_list *list) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < list->count && r == DS_OK; i++) {
+        if (list->sizes[i])
+            r = ds__copy_one(s, list->dst[i], list->src[i], list->sizes[i]);
+        if (r < 0)
+            ds__fail_append(r, "; copy %zu of %zu in the batch", i, list->count);
+    }
+    return r;
+}
+
+static ds_result ds__copy_batch(ds__stream *s, const ds__copy_list *list) {
+    int whole = 0;
+    ds_result r = ds__copy_batch_check(s, list, &whole);
+    if (r < 0)
+        return r;
+    r = DS__ONE_BY_ONE;
+    if (whole) {
+        ds__op op = ds__op_init(DS__OP_COPY_BATCH);
+        op.u.batch.dst = list->dst;
+        op.u.batch.src = list->src;
+        op.u.batch.sizes = list->sizes;
+        op.u.batch.count = list->count;
+        r = ds__stream_submit(s, &op);
+    }
+    return r == DS__ONE_BY_ONE ? ds__copy_each(s, list) : r;
+}
+
+DSDEF ds_result(ds_copy_batch)(void *const *dst, const void *const *src, const size_t *sizes,
+                               size_t count, ds_stream stream) {
+    DS__ENTER("ds_copy_batch");
+    DS__REQUIRE(!count || (dst && src && sizes), "an array of the batch is NULL");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds__copy_list list = { dst, src, sizes, count };
+    ds_result r = ds__copy_batch(s, &list);
+    ds__stream_unpin(s);
     return r;
 }
 

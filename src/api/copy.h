@@ -45,6 +45,20 @@ DSDEF DS_MUST_USE ds_result ds_copy_2d(void *dst, size_t dst_pitch, const void *
     its named device. */
 DSDEF DS_MUST_USE ds_result ds_copy_peer(void *dst, ds_device dst_device, const void *src,
                                          ds_device src_device, size_t size, ds_stream stream);
+/** Enqueues `count` copies as ds_copy does: copy i moves sizes[i] bytes from src[i] to dst[i]. They
+    may run in any order among themselves, so no dst may overlap another range of the batch; work
+    that is enqueued later comes after all of them. A size of 0 is allowed, and so is count 0. The
+    three arrays may be changed when the call returns.
+
+    All copies are checked before the first one is enqueued; an error names the copy. If a driver
+    refuses a copy after that, earlier ones may be enqueued.
+
+    CUDA 12.8 or newer: one call of cudart (cudaMemcpyBatchAsync), if all copies are between the
+    stream's device, or this device and pinned memory, no size is 0, the stream is not the legacy
+    one, and it does not capture. Otherwise, and on CPU devices, single copies. In a capture each
+    copy is a node. */
+DSDEF DS_MUST_USE ds_result ds_copy_batch(void *const *dst, const void *const *src,
+                                          const size_t *sizes, size_t count, ds_stream stream);
 /** Sets count elements of value_size (1, 2 or 4) bytes to the low bytes of value, in stream order.
     ptr must be a multiple of value_size. Does not block for device or pinned memory; blocks for
     pageable memory. On CUDA, a fill of host memory runs as a host function (see

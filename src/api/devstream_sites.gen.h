@@ -529,6 +529,12 @@ static inline DS_MUST_USE ds_result ds_at_copy_peer(const char *file_, int line_
 }
 #define ds_copy_peer(...) ds_at_copy_peer(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_copy_batch(const char *file_, int line_,
+        void *const *dst_, const void *const *src_, const size_t *sizes_, size_t count_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_copy_batch)(dst_, src_, sizes_, count_, stream_);
+}
+#define ds_copy_batch(...) ds_at_copy_batch(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_fill(const char *file_, int line_,
         void *ptr_, uint32_t value_, size_t value_size_, size_t count_, ds_stream stream_) {
     return ds_site_set(file_, line_), (ds_fill)(ptr_, value_, value_size_, count_, stream_);

@@ -6,7 +6,8 @@
 
    Invariants: the kind selects the member of the union. Kinds from DS__OP_OWN on and the member
    `own` are a driver's. Flags share bits across kinds: DS__OP_STAGED is for
-   copies, DS__OP_GIVEN for graphs. DS__CHANGED never leaves the library.
+   copies, DS__OP_GIVEN for graphs. DS__CHANGED and DS__ONE_BY_ONE never leave the
+   library.
    Locks: none.
    Threads: an operation belongs to the thread that built it, until it is submitted. */
 #ifndef DS__BASE_OPERATION_H
@@ -30,7 +31,8 @@ enum {
     DS__OP_UPLOAD,
     DS__OP_EXTERNAL_RECORD,
     DS__OP_EXTERNAL_WAIT,
-    DS__OP_OWN /* from here on: kinds of a driver, which never leave it */
+    DS__OP_COPY_BATCH, /* of the CUDA driver only, and never a node */
+    DS__OP_OWN         /* from here on: kinds of a driver, which never leave it */
 };
 
 enum {
@@ -62,6 +64,10 @@ enum {
 /* within the library only: the stream began or ended a capture since it was asked */
 #define DS__CHANGED ((ds_result)(DS_NOT_READY + 1))
 
+/* within the library only: the driver has enqueued none of the copies of a batch, and takes them
+   one by one */
+#define DS__ONE_BY_ONE ((ds_result)(DS_NOT_READY + 2))
+
 /* A piece of stream work. The core passes it to a driver through the layers, and the CPU driver
    queues it. */
 typedef struct ds__op {
@@ -90,6 +96,14 @@ typedef struct ds__op {
             size_t width;
             size_t height;
         } copy;
+
+        /* of memory of the stream's device, or of this and pinned memory; no size is 0 */
+        struct {
+            void *const *dst;
+            const void *const *src;
+            const size_t *sizes;
+            size_t count;
+        } batch;
 
         struct {
             void *dst;

@@ -252,10 +252,10 @@ static inline unsigned ds__place_known(int backend, const ds__found *f) {
     return f->backend == backend ? DS__AT_DEVICE + (unsigned)f->device : DS__AT_OTHER;
 }
 
-/* The fast path: enqueues a copy between known memory on at most one device, of the stream's
-   driver, for a tenth of the cost of ds__copy_between. Returns 0 for all other copies. */
-static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
-                                 ds_result *out) {
+/* The fast path: fills the operation of a copy between known memory on at most one device, of the
+   stream's driver, for a tenth of the cost of ds__copy_op. Returns 0 for all other copies. */
+static inline int ds__copy_plain_op(ds__stream *s, void *dst, const void *src, size_t size,
+                                    ds__op *op) {
     const ds__found *to = ds__range_hit(dst);
     if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst) || ds__is_unmapped(to, dst, size))
         return 0;
@@ -269,12 +269,21 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
         return 0;
     if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE)
         return 0;
-    ds__op op = ds__op_init(DS__OP_COPY);
-    op.places = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
-    op.u.copy.dst = dst;
-    op.u.copy.src = src;
-    op.u.copy.dst_pitch = op.u.copy.src_pitch = op.u.copy.width = size;
-    op.u.copy.height = 1;
+    *op = ds__op_init(DS__OP_COPY);
+    op->places = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
+    op->u.copy.dst = dst;
+    op->u.copy.src = src;
+    op->u.copy.dst_pitch = op->u.copy.src_pitch = op->u.copy.width = size;
+    op->u.copy.height = 1;
+    return 1;
+}
+
+/* Enqueues a copy by the fast path. Returns 0 if it is none for that. */
+static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
+                                 ds_result *out) {
+    ds__op op;
+    if (!ds__copy_plain_op(s, dst, src, size, &op))
+        return 0;
     *out = ds__stream_submit(s, &op);
     return 1;
 }
@@ -292,6 +301,98 @@ DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stre
     if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r))
         r = ds__copy_between(s, &DS__COPY_ROW(dst, src, size));
     ds__unpin_inline(&ds__g.streams, s);
+    return r;
+}
+
+/* The copies of a batch. */
+typedef struct ds__copy_list {
+    void *const *dst;
+    const void *const *src;
+    const size_t *sizes;
+    size_t count;
+} ds__copy_list;
+
+/* Returns 1 if the CUDA driver may take a copy as a part of a batch: on the stream's device, or
+   between this device and pinned memory. */
+static int ds__copy_is_local(const ds__stream *s, const ds__op *op) {
+    int here = DS__AT_DEVICE + s->device.index;
+    int to = ds__place_of(op, DS__OP_DST);
+    int from = ds__place_of(op, DS__OP_SRC);
+    return (to == here && (from == here || from == DS__AT_PINNED)) ||
+           (to == DS__AT_PINNED && from == here);
+}
+
+/* Checks all copies of a batch. *out_whole: 1 if the driver may take them all at once. */
+static ds_result ds__copy_batch_check(ds__stream *s, const ds__copy_list *list, int *out_whole) {
+    *out_whole = s->device.type == DS_DEVICE_CUDA && list->count > 1;
+    for (size_t i = 0; i < list->count; i++) {
+        ds__op op = { .kind = DS__OP_COPY };
+        ds__copy_request copy = DS__COPY_ROW(list->dst[i], list->src[i], list->sizes[i]);
+        if (!copy.width) {
+            *out_whole = 0;
+            continue;
+        }
+        if (!ds__copy_plain_op(s, copy.dst, copy.src, copy.width, &op)) {
+            ds_result r = ds__copy_op(s->driver, &op, &copy);
+            if (r == DS_OK)
+                r = ds__sync_watch_blocking(s, &op);
+            if (r < 0)
+                return ds__fail_append(r, "; copy %zu of %zu in the batch", i, list->count);
+        }
+        *out_whole &= ds__copy_is_local(s, &op);
+    }
+    return DS_OK;
+}
+
+/* Enqueues a copy of a batch. Its wait was reported by the check. */
+static ds_result ds__copy_one(ds__stream *s, void *dst, const void *src, size_t size) {
+    ds_result r;
+    if (ds__copy_plain(s, dst, src, size, &r))
+        return r;
+    ds__op op = ds__op_init(DS__OP_COPY);
+    r = ds__copy_op(s->driver, &op, &DS__COPY_ROW(dst, src, size));
+    return r == DS_OK ? ds__copy_submit(s, &op) : r;
+}
+
+/* Enqueues the copies of a batch one by one. */
+static ds_result ds__copy_each(ds__stream *s, const ds__copy_list *list) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < list->count && r == DS_OK; i++) {
+        if (list->sizes[i])
+            r = ds__copy_one(s, list->dst[i], list->src[i], list->sizes[i]);
+        if (r < 0)
+            ds__fail_append(r, "; copy %zu of %zu in the batch", i, list->count);
+    }
+    return r;
+}
+
+static ds_result ds__copy_batch(ds__stream *s, const ds__copy_list *list) {
+    int whole = 0;
+    ds_result r = ds__copy_batch_check(s, list, &whole);
+    if (r < 0)
+        return r;
+    r = DS__ONE_BY_ONE;
+    if (whole) {
+        ds__op op = ds__op_init(DS__OP_COPY_BATCH);
+        op.u.batch.dst = list->dst;
+        op.u.batch.src = list->src;
+        op.u.batch.sizes = list->sizes;
+        op.u.batch.count = list->count;
+        r = ds__stream_submit(s, &op);
+    }
+    return r == DS__ONE_BY_ONE ? ds__copy_each(s, list) : r;
+}
+
+DSDEF ds_result(ds_copy_batch)(void *const *dst, const void *const *src, const size_t *sizes,
+                               size_t count, ds_stream stream) {
+    DS__ENTER("ds_copy_batch");
+    DS__REQUIRE(!count || (dst && src && sizes), "an array of the batch is NULL");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds__copy_list list = { dst, src, sizes, count };
+    ds_result r = ds__copy_batch(s, &list);
+    ds__stream_unpin(s);
     return r;
 }
 

@@ -5,7 +5,8 @@
    ds__stream_submit.
 
    Invariants: ds__op_init leaves the union `u` uninitialised. ds__stream_submit may return a
-   positive result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
+   positive result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE, and
+   DS__ONE_BY_ONE for a batch of copies.
    Locks: none. The driver's submit may block if the operation touches pageable memory.
    Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
    references until ds__stream_submit returns. */

@@ -335,6 +335,8 @@ static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s
         return ds__cuda_capture_memory(scope, s, c, &op);
     case DS__OP_HOST:
         return ds__cuda_capture_host(scope, s, c, &op);
+    case DS__OP_COPY_BATCH:
+        return DS__ONE_BY_ONE;
     case DS__OP_UPLOAD:
         return ds__cuda_refuse(scope, "an upload cannot be captured");
     case DS__OP_GRAPH:

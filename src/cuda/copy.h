@@ -122,6 +122,34 @@ static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *given) {
     return ds__cuda_elsewhere(s, (int)(from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE, op, put);
 }
 
+/* Enqueues a batch of copies by one call. CUDA refuses a batch on the legacy stream, and in
+   captures before 13.5. Without support in cudart or the driver library, its code is one of two. */
+static ds_result ds__cuda_submit_copy_batch(ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_scope scope;
+    int capturing = 0;
+    if (s->kind == DS__STREAM_LEGACY || atomic_load(&ds__cuda.no_batches))
+        return DS__ONE_BY_ONE;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0)
+        return r;
+    r = ds__cuda_is_capturing(&scope, s, &capturing);
+    if (r == DS_OK && capturing)
+        r = DS__ONE_BY_ONE;
+    if (r == DS_OK) {
+        cudaError_t code = ds__cudart_copy_batch(op->u.batch.dst, op->u.batch.src,
+                                                 op->u.batch.sizes, op->u.batch.count, s->handle);
+        ds__cuda_clear(&scope, code);
+        if (code == cudaErrorNotSupported || code == cudaErrorCallRequiresNewerDriver) {
+            atomic_store(&ds__cuda.no_batches, 1);
+            r = DS__ONE_BY_ONE;
+        } else {
+            r = ds__cuda_check(&scope, code, "cudaMemcpyBatchAsync");
+        }
+    }
+    ds__cuda_scope_end(&scope);
+    return r;
+}
+
 /* Enqueues a fill of memory of the stream's device. */
 static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;

@@ -326,4 +326,15 @@ typedef struct cudaGraphEdgeData_st {
 } cudaGraphEdgeData;
 #endif
 
+#if DS__CUDART_LOADED && (!defined(CUDART_VERSION) || CUDART_VERSION < 12080)
+enum cudaMemcpySrcAccessOrder { cudaMemcpySrcAccessOrderStream = 1 };
+
+struct cudaMemcpyAttributes {
+    enum cudaMemcpySrcAccessOrder srcAccessOrder;
+    struct cudaMemLocation srcLocHint;
+    struct cudaMemLocation dstLocHint;
+    unsigned flags;
+};
+#endif
+
 #endif

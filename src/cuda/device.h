@@ -105,6 +105,7 @@ static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, i
    the caller, so host functions do it by default. */
 static ds_result ds__cuda_choose_copies(void) {
     const char *by = ds__os_environment("DEVSTREAM_CUDA_PINNED_COPIES");
+    atomic_store(&ds__cuda.no_batches, 0);
     ds__cuda.cudart_copies = by && !strcmp(by, "cudart");
     DS__REQUIRE(!by || ds__cuda.cudart_copies || !strcmp(by, "host"),
                 "DEVSTREAM_CUDA_PINNED_COPIES is \"%s\"; \"host\" and \"cudart\" are allowed", by);

@@ -68,6 +68,8 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
         return ds__cuda_submit_copy(s, op);
     case DS__OP_FILL:
         return ds__cuda_submit_fill(s, op);
+    case DS__OP_COPY_BATCH:
+        return ds__cuda_submit_copy_batch(s, op);
     case DS__OP_RECORD:
         return ds__cuda_record(s, op->u.event.event);
     case DS__OP_WAIT:

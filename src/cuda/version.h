@@ -56,6 +56,12 @@ static struct ds__cudart_forms {
                                        unsigned long long flags,
                                        enum cudaDriverEntryPointQueryResult *status);
     cudaError_t (*stream_device)(cudaStream_t stream, int *out);
+    cudaError_t (*copy_batch)(void *const *dst, const void *const *src, const size_t *sizes,
+                              size_t count, struct cudaMemcpyAttributes *attributes, size_t *first,
+                              size_t attribute_count, cudaStream_t stream);
+    cudaError_t (*copy_batch_failed)(void **dst, void **src, size_t *sizes, size_t count,
+                                     struct cudaMemcpyAttributes *attributes, size_t *first,
+                                     size_t attribute_count, size_t *failed, cudaStream_t stream);
 } ds__cudart_forms;
 
 /* A function has the form of the member in the versions from `since` to below `before`. */
@@ -83,7 +89,9 @@ static const struct {
     { "cudaGetDriverEntryPoint", 11080, 12000, DS__FORM(entry_point) },
     { "cudaGetDriverEntryPoint", 12000, 12050, DS__FORM(entry_point_status) },
     { "cudaGetDriverEntryPointByVersion", 12050, INT_MAX, DS__FORM(entry_point_version) },
-    { "cudaStreamGetDevice", 12080, INT_MAX, DS__FORM(stream_device) }
+    { "cudaStreamGetDevice", 12080, INT_MAX, DS__FORM(stream_device) },
+    { "cudaMemcpyBatchAsync", 12080, 13000, DS__FORM(copy_batch_failed) },
+    { "cudaMemcpyBatchAsync", 13000, INT_MAX, DS__FORM(copy_batch) }
 #undef DS__FORM
 };
 #endif
@@ -275,6 +283,42 @@ static cudaError_t ds__cudart_stream_device(cudaStream_t stream, int *out) {
     (void)stream;
     (void)out;
     return cudaErrorCallRequiresNewerDriver;
+#endif
+}
+
+/* Enqueues `count` copies, whose sources are read in stream order. Before 12.8 that is not
+   supported. The form before 13.0 does not change the arrays, although they are not const there. */
+static cudaError_t ds__cudart_copy_batch(void *const *dst, const void *const *src,
+                                         const size_t *sizes, size_t count, cudaStream_t stream) {
+#if DS__CUDART_LOADED || CUDART_VERSION >= 12080
+    struct cudaMemcpyAttributes in_order;
+    size_t first = 0;
+    memset(&in_order, 0, sizeof in_order);
+    in_order.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+#endif
+#if DS__CUDART_LOADED
+    size_t failed = 0;
+    if (ds__cudart_forms.copy_batch)
+        return ds__cudart_forms.copy_batch(dst, src, sizes, count, &in_order, &first, 1, stream);
+    if (ds__cudart_forms.copy_batch_failed)
+        return ds__cudart_forms.copy_batch_failed((void **)(uintptr_t)dst, (void **)(uintptr_t)src,
+                                                  (size_t *)(uintptr_t)sizes, count, &in_order,
+                                                  &first, 1, &failed, stream);
+    return cudaErrorNotSupported;
+#elif CUDART_VERSION >= 13000
+    return cudaMemcpyBatchAsync(dst, src, sizes, count, &in_order, &first, 1, stream);
+#elif CUDART_VERSION >= 12080
+    size_t failed = 0;
+    return cudaMemcpyBatchAsync((void **)(uintptr_t)dst, (void **)(uintptr_t)src,
+                                (size_t *)(uintptr_t)sizes, count, &in_order, &first, 1, &failed,
+                                stream);
+#else
+    (void)dst;
+    (void)src;
+    (void)sizes;
+    (void)count;
+    (void)stream;
+    return cudaErrorNotSupported;
 #endif
 }
 

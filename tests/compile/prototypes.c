@@ -57,5 +57,10 @@ FORM(entry_point, cudaGetDriverEntryPoint)
 #if CUDART_VERSION >= 12080
 FORM(stream_device, cudaStreamGetDevice)
 #endif
+#if CUDART_VERSION >= 13000
+FORM(copy_batch, cudaMemcpyBatchAsync)
+#elif CUDART_VERSION >= 12080
+FORM(copy_batch_failed, cudaMemcpyBatchAsync)
+#endif
 
 #include "layout.c"

@@ -289,6 +289,9 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, KEEPS(CAPTURE_UNSUPPORTED), "", \
       ds_copy_2d(k->words, 16, ordinary, 16, 8, 4, k->origin)) \
     X(BOTH, SAFE, "", ds_copy_peer(k->words, k->device, k->words + 8, k->device, 64, k->origin)) \
+    X(BOTH, SAFE, "", \
+      ds_copy_batch((void *[]){ k->words }, (const void *[]){ k->pinned }, (size_t[]){ 64 }, 1, \
+        k->origin)) \
     X(BOTH, SAFE, "", ds_fill(k->words, 0, 4, 16, k->origin)) \
     X(BOTH, SAFE, "", ds_fill(k->pinned, 0, 4, 16, k->origin)) \
     X(BOTH, KEEPS(CAPTURE_UNSUPPORTED), "", ds_fill(ordinary, 0, 4, 16, k->origin)) \

@@ -784,6 +784,174 @@ static void test_copies_refuse_wrong_ranges_and_enqueue_nothing(void **state) {
     free(host);
 }
 
+/* ---- batches ---- */
+
+enum { BATCH = 64, ROW = 100 };
+
+/* Copies of a batch between two ranges of BATCH rows; the rows are copied in reverse. */
+typedef struct rows {
+    void *dst[BATCH];
+    const void *src[BATCH];
+    size_t sizes[BATCH];
+} rows;
+
+static rows rows_between(unsigned char *to, const unsigned char *from) {
+    rows r;
+    for (size_t i = 0; i < BATCH; i++) {
+        r.dst[i] = to + (BATCH - 1 - i) * ROW;
+        r.src[i] = from + i * ROW;
+        r.sizes[i] = ROW - i % 3;
+    }
+    return r;
+}
+
+static void expect_reversed_rows(const unsigned char *got, unsigned char untouched) {
+    for (size_t i = 0; i < BATCH; i++)
+        for (size_t x = 0; x < ROW; x++) {
+            unsigned char want = x < ROW - i % 3 ? (unsigned char)(i + x) : untouched;
+            assert_int_equal(got[(BATCH - 1 - i) * ROW + x], want);
+        }
+}
+
+static ds_stream batch_stream(int which) {
+    ds_stream s;
+    if (which == 1)
+        ok(ds_stream_get_legacy(device(0), &s));
+    else if (which == 2)
+        ok(ds_stream_get_per_thread(device(0), &s));
+    else
+        s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    return s;
+}
+
+/* Between all kinds of memory, on all kinds of streams: the arrays may change after the call. */
+static void test_a_batch_copies_all_its_rows(void **state) {
+    (void)state;
+    unsigned char *host = host_bytes(BATCH * ROW);
+    for (int k = 0; k < KINDS * KINDS * 3; k++) {
+        kind to = (kind)(k / 3 % KINDS), from = (kind)(k / 3 / KINDS);
+        ds_stream s = batch_stream(k % 3);
+        unsigned char *dst = make(to, BATCH * ROW), *src = make(from, BATCH * ROW);
+        for (size_t i = 0; i < BATCH * ROW; i++)
+            host[i] = (unsigned char)(i / ROW + i % ROW);
+        ok(ds_copy(src, host, BATCH * ROW, s));
+        ok(ds_fill(dst, 9, 1, BATCH * ROW, s));
+        rows r = rows_between(dst, src);
+        ok(ds_copy_batch(r.dst, r.src, r.sizes, BATCH, s));
+        memset(&r, 0, sizeof r);
+        ok(ds_copy(host, dst, BATCH * ROW, s));
+        ok(ds_stream_synchronize(s));
+        expect_reversed_rows(host, 9);
+        drop(to, dst);
+        drop(from, src);
+        if (k % 3 == 0)
+            ok(ds_stream_destroy(s));
+    }
+    free(host);
+}
+
+/* Work before the batch is done when its copies begin, and work after it sees all of them. */
+static void test_a_batch_runs_in_stream_order(void **state) {
+    gate g = { 0 };
+    (void)state;
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    unsigned char *d = make(DEVICE0, BATCH * ROW), *e = make(DEVICE0, BATCH * ROW);
+    unsigned char *pin = make(PINNED, BATCH * ROW);
+    for (size_t i = 0; i < BATCH * ROW; i++)
+        pin[i] = (unsigned char)(i / ROW + i % ROW);
+    ok(ds_fill(d, 1, 1, BATCH * ROW, s));
+    ok(ds_fill(e, 9, 1, BATCH * ROW, s));
+    gate_close(s, &g);
+    ok(ds_copy(d, pin, BATCH * ROW, s));
+    rows r = rows_between(e, d);
+    ok(ds_copy_batch(r.dst, r.src, r.sizes, BATCH, s));
+    ok(ds_copy(pin, e, BATCH * ROW, s));
+    assert_int_equal(ds_stream_query(s), DS_NOT_READY);
+    gate_open(&g);
+    ok(ds_stream_synchronize(s));
+    expect_reversed_rows(pin, 9);
+    drop(DEVICE0, d);
+    drop(DEVICE0, e);
+    drop(PINNED, pin);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_sizes_of_zero_in_a_batch_do_nothing(void **state) {
+    (void)state;
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    unsigned char *d = make(DEVICE0, 8), *pin = make(PINNED, 8);
+    void *dst[3] = { NULL, d, d + 4 };
+    const void *src[3] = { pin, pin, NULL };
+    size_t sizes[3] = { 0, 4, 0 };
+    memset(pin, 3, 8);
+    ok(ds_fill(d, 1, 1, 8, s));
+    ok(ds_copy_batch(dst, src, sizes, 3, s));
+    ok(ds_copy_batch(NULL, NULL, NULL, 0, s));
+    ok(ds_copy(pin, d, 8, s));
+    ok(ds_stream_synchronize(s));
+    assert_memory_equal(pin, "\3\3\3\3\1\1\1\1", 8);
+    drop(DEVICE0, d);
+    drop(PINNED, pin);
+    ok(ds_stream_destroy(s));
+}
+
+/* The copies before the wrong one are not enqueued either. */
+static void test_a_batch_with_a_wrong_copy_enqueues_nothing(void **state) {
+    (void)state;
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    unsigned char *d = make(DEVICE0, 8), *pin = make(PINNED, 8);
+    memset(pin, 3, 8);
+    ok(ds_fill(d, 1, 1, 8, s));
+    void *dst[3] = { d, d + 4, d + 6 };
+    const void *src[3] = { pin, pin + 4, pin };
+    size_t sizes[3] = { 4, 2, 3 };
+    refused(ds_copy_batch(dst, src, sizes, 3, s), DS_ERR_INVALID_VALUE); /* past the end of d */
+    assert_non_null(strstr(ds_error_get_last(), "copy 2 of 3"));
+    dst[2] = NULL;
+    refused(ds_copy_batch(dst, src, sizes, 3, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_batch(NULL, src, sizes, 3, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_batch(dst, NULL, sizes, 3, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_batch(dst, src, NULL, 3, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_batch(dst, src, sizes, 3, (ds_stream){ 77 }), DS_ERR_INVALID_HANDLE);
+    ok(ds_copy(pin, d, 8, s));
+    ok(ds_stream_synchronize(s));
+    assert_memory_equal(pin, "\1\1\1\1\1\1\1\1", 8);
+    drop(DEVICE0, d);
+    drop(PINNED, pin);
+    ok(ds_stream_destroy(s));
+}
+
+/* Each copy is a node, and launches copy again. */
+static void test_a_captured_batch_is_copied_by_each_launch(void **state) {
+    ds_graph graph;
+    ds_graph_exec exec;
+    size_t nodes = 0;
+    (void)state;
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    unsigned char *d = make(DEVICE0, BATCH * ROW), *pin = make(PINNED, BATCH * ROW);
+    unsigned char *out = make(PINNED, BATCH * ROW);
+    rows r = rows_between(d, pin);
+    ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_copy_batch(r.dst, r.src, r.sizes, BATCH, s));
+    ok(ds_capture_end(s, &graph));
+    ok(ds_graph_get_nodes(graph, NULL, 0, &nodes));
+    assert_int_equal(nodes, BATCH);
+    ok(ds_graph_instantiate(graph, NULL, &exec));
+    for (size_t i = 0; i < BATCH * ROW; i++)
+        pin[i] = (unsigned char)(i / ROW + i % ROW);
+    ok(ds_fill(d, 9, 1, BATCH * ROW, s));
+    ok(ds_graph_launch(exec, s));
+    ok(ds_copy(out, d, BATCH * ROW, s));
+    ok(ds_stream_synchronize(s));
+    expect_reversed_rows(out, 9);
+    ok(ds_graph_exec_destroy(exec));
+    ok(ds_graph_destroy(graph));
+    drop(DEVICE0, d);
+    drop(PINNED, pin);
+    drop(PINNED, out);
+    ok(ds_stream_destroy(s));
+}
+
 /* ---- memory ---- */
 
 static void expect_pointer(const void *p, ds_memory_kind k, void *base, size_t size) {
@@ -1164,6 +1332,11 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST(test_pitched_fills_touch_only_their_rows, "fills"),
     DS_TEST(test_fills_refuse_wrong_arguments, "fills"),
     DS_TEST(test_copies_refuse_wrong_ranges_and_enqueue_nothing, "copies"),
+    DS_TEST(test_a_batch_copies_all_its_rows, "copies"),
+    DS_TEST(test_a_batch_runs_in_stream_order, "copies"),
+    DS_TEST(test_sizes_of_zero_in_a_batch_do_nothing, "copies"),
+    DS_TEST(test_a_batch_with_a_wrong_copy_enqueues_nothing, "copies"),
+    DS_TEST(test_a_captured_batch_is_copied_by_each_launch, "copies"),
     DS_TEST(test_pointer_query_tells_kind_device_and_range, "memory"),
     DS_TEST(test_memory_is_aligned_and_sizes_of_zero_give_null, "memory"),
     DS_TEST(test_free_refuses_what_is_not_the_start_of_an_allocation, "memory"),

@@ -430,6 +430,8 @@ static void try_memory_and_work(attempt *a) {
     TRY(ds_copy(a->mem, a->pin, 64, a->spare));
     TRY(ds_copy_2d(a->mem, 8, a->pin, 8, 8, 8, a->spare));
     TRY(ds_copy_peer(a->mem, a->dev, a->mem, a->dev, 8, a->spare));
+    TRY(ds_copy_batch((void *[]){ a->mem }, (const void *[]){ a->pin }, (size_t[]){ 8 }, 1,
+                      a->spare));
     TRY(ds_fill(a->mem, 0, 1, 64, a->spare));
     TRY(ds_fill_2d(a->mem, 8, 0, 1, 8, 8, a->spare));
     TRY(ds_stream_launch_host_func(a->spare, nothing, NULL, NULL));

@@ -2701,6 +2701,8 @@ static ds_result little_program(void) {
     STEP(ds_fill(far, 0, 4, 1, a)); /* its low half, on the other device */
     STEP(ds_copy_2d(dev, 64, far, 64, 32, 10, a));
     STEP(ds_copy(cpu, dev, N, a)); /* to the other driver and back */
+    STEP(ds_copy_batch((void *[]){ (char *)dev + 64, (char *)dev + 128 },
+                       (const void *[]){ dev, dev }, (size_t[]){ 8, 16 }, 2, a));
     STEP(ds_fill(dev, 0, 2, N / 2, a));
     STEP(ds_copy(dev, cpu, N, a));
     STEP(ds_copy(page, dev, N, a));
@@ -3530,6 +3532,96 @@ static void test_memory_of_many_gpus_is_mapped_and_pooled(void **state) {
     ok(ds_shutdown());
 }
 
+#if CUDART_VERSION >= 12080
+/* Two copies of 16 bytes, and one of `last` bytes from the device's memory to `far`. */
+static ds_result copy_three(const world *w, void *far, size_t last, ds_stream s) {
+    void *dst[3] = { w->d2, w->pin, far };
+    const void *src[3] = { w->d, w->d, w->d };
+    const size_t sizes[3] = { 16, 16, last };
+    return ds_copy_batch(dst, src, sizes, 3, s);
+}
+
+static unsigned long batches(void) {
+    return standin_calls("cudaMemcpyBatchAsync");
+}
+
+static unsigned long copies(void) {
+    return standin_calls("cudaMemcpyAsync");
+}
+
+static void test_a_batch_of_copies_is_one_call_where_cuda_takes_it(void **state) {
+    (void)state;
+    for (int current = 1; current >= 0; current--) {
+        world *w = open_world(1);
+        void *to = (char *)w->d2 + 16;
+        cuda(cudaSetDevice(current));
+        standin_log_begin();
+        ok(copy_three(w, to, 16, w->s));
+        const char *calls = standin_log_take();
+        assert_string_equal(calls, current ? HERE("cudaStreamIsCapturing cudaMemcpyBatchAsync")
+                                           : THERE("cudaStreamIsCapturing cudaMemcpyBatchAsync"));
+        cuda(cudaSetDevice(1));
+        ok(ds_stream_synchronize(w->s));
+        close_world(w);
+    }
+}
+
+static void test_batches_that_cuda_refuses_are_copied_one_by_one(void **state) {
+    enum cudaStreamCaptureStatus status;
+    ds_stream legacy;
+    ds_stream_native native;
+    ds_graph graph;
+    cudaGraph_t theirs = NULL;
+    (void)state;
+    world *w = open_world(1);
+    void *to = (char *)w->d2 + 16;
+    unsigned long before = batches(), single = copies();
+    cuda(cudaSetDevice(1));
+    ok(copy_three(w, to, 0, w->s));
+    assert_int_equal(copies() - single, 2);
+    ok(copy_three(w, w->far, 16, w->s));
+    assert_int_equal(copies() - single, 5);
+    ok(ds_stream_get_legacy(ds_cuda(1), &legacy));
+    ok(copy_three(w, to, 16, legacy));
+    assert_int_equal(copies() - single, 8);
+    ok(ds_capture_begin(w->s, DS_CAPTURE_THREAD_LOCAL));
+    ok(copy_three(w, to, 16, w->s));
+    assert_int_equal(copies() - single, 11);
+    ok(ds_capture_end(w->s, &graph));
+    ok(ds_graph_destroy(graph));
+    ok(ds_stream_export(w->s, &native)); /* a capture that devstream does not know */
+    cuda(cudaStreamBeginCapture(native.handle, cudaStreamCaptureModeThreadLocal));
+    ok(copy_three(w, to, 16, w->s));
+    assert_int_equal(copies() - single, 14);
+    cuda(cudaStreamIsCapturing(native.handle, &status));
+    assert_int_equal(status, cudaStreamCaptureStatusActive);
+    cuda(cudaStreamEndCapture(native.handle, &theirs));
+    cuda(cudaGraphDestroy(theirs));
+    assert_int_equal(batches(), before);
+    ok(ds_stream_synchronize(w->s));
+    close_world(w);
+}
+
+/* cudart has the function, but the driver library is older. It is asked once. */
+static void test_batches_on_an_old_driver_are_copied_one_by_one(void **state) {
+    (void)state;
+    if (!has_setting("FAULT_CHILD")) {
+        run_alone_with("STANDIN_DRIVER_VERSION=12060", "on_an_old_driver");
+        return;
+    }
+    world *w = open_world(1);
+    unsigned long single = copies();
+    ok(copy_three(w, (char *)w->d2 + 16, 16, w->s));
+    assert_int_equal(copies() - single, 3);
+    assert_int_equal(batches(), 1);
+    ok(copy_three(w, (char *)w->d2 + 16, 16, w->s));
+    assert_int_equal(copies() - single, 6);
+    assert_int_equal(batches(), 1);
+    assert_int_equal(cudaPeekAtLastError(), cudaSuccess);
+    close_world(w);
+}
+#endif
+
 static void test_peer_access_is_enabled_in_both_directions(void **state) {
     (void)state;
     if (!has_setting("FAULT_CHILD")) {
@@ -3679,6 +3771,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_counts_of_four_bytes_are_never_split, setup),
         cmocka_unit_test_setup(test_a_wrapper_of_a_per_thread_stream_may_outlive_the_thread, setup),
         cmocka_unit_test_setup(test_peer_access_that_the_program_enabled_is_fine, setup),
+#if CUDART_VERSION >= 12080
+        cmocka_unit_test_setup(test_a_batch_of_copies_is_one_call_where_cuda_takes_it, setup),
+        cmocka_unit_test_setup(test_batches_that_cuda_refuses_are_copied_one_by_one, setup),
+        cmocka_unit_test_setup(test_batches_on_an_old_driver_are_copied_one_by_one, setup),
+#endif
         cmocka_unit_test_setup(test_peer_access_is_enabled_in_both_directions, setup),
         cmocka_unit_test_setup(test_copies_between_gpus_write_all_memory, setup),
         cmocka_unit_test_setup(test_all_gpus_reach_the_pool_if_they_reach_the_gpu, setup),

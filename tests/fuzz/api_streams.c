@@ -218,10 +218,17 @@ static void step_copy(void) {
     size_t size = out_size < in_size && in_size <= STEADY ? out_size : in_size;
     ds_stream stream = any_stream();
     ds_device out_device = any_device(), in_device = any_device();
-    switch (pick(4)) {
+    switch (pick(5)) {
     case 0:
         CALL(ds_copy(out, in, size, stream));
         break;
+    case 3: {
+        void *dst[2] = { out, out };
+        const void *src[2] = { in, in };
+        size_t sizes[2] = { size, odd() ? 0 : size / 2 };
+        CALL(ds_copy_batch(dst, src, sizes, odd() ? 1 : 2, stream));
+        break;
+    }
     case 1:
         CALL(ds_copy_sync(out, in, size));
         break;

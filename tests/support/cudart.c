@@ -101,6 +101,10 @@ FORM(cudaGetDriverEntryPoint, (void *a, void *b, unsigned long long c, int *d),
 FORM(cudaGetDriverEntryPointByVersion, (void *a, void *b, unsigned c, unsigned long long d, int *e),
      ((void)a, (void)b, (void)d, *e = 0, c))
 FORM(cudaStreamGetDevice, (void *a, int *b), ((void)a, *b = 5))
+FORM(cudaMemcpyBatchAsync,
+     (void *a, void *b, void *c, size_t d, void *e, void *f, size_t g, void *h, void *i),
+     ((void)a, (void)b, (void)c, (void)e, (void)f, (void)g,
+      d + (uintptr_t)(setting(0) >= 13000 ? h : i)))
 
 EXPORT int cudaGraphExecUpdate(void *exec, void *graph, void *third, int *fourth);
 

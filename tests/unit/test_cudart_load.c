@@ -348,6 +348,7 @@ static void call_forms(char *text, size_t size) {
     CALL(ds__cudart_entry_point("cuCtxGetCurrent", &entry));
     CHECK(entry == text);
     CALL(ds__cudart_stream_device(stream, &number));
+    CALL(ds__cudart_copy_batch(NULL, NULL, NULL, 6, stream)); /* with the stream: 38 */
 #undef CALL
 #undef CHECK
 }
@@ -376,7 +377,8 @@ static void test_each_version_is_called_in_its_own_form(void **state) {
                  "GraphNodeGetDependencies 4\n"
                  "GraphExecUpdate 0\n"
                  "GetDriverEntryPoint 1\n"
-                 "36\n");
+                 "36\n"
+                 "801\n");
     expect_forms("cudart-12", "12020 0",
                  "StreamGetCaptureInfo_v2 0\n"
                  "StreamUpdateCaptureDependencies 7\n"
@@ -385,7 +387,8 @@ static void test_each_version_is_called_in_its_own_form(void **state) {
                  "GraphNodeGetDependencies 4\n"
                  "GraphExecUpdate 1\n"
                  "GetDriverEntryPoint 1\n"
-                 "36\n");
+                 "36\n"
+                 "801\n");
     expect_forms("cudart-12", "12040 0",
                  "StreamGetCaptureInfo_v3 0\n"
                  "StreamUpdateCaptureDependencies 7\n"
@@ -394,7 +397,8 @@ static void test_each_version_is_called_in_its_own_form(void **state) {
                  "GraphNodeGetDependencies_v2 4\n"
                  "GraphExecUpdate 1\n"
                  "GetDriverEntryPoint 1\n"
-                 "36\n");
+                 "36\n"
+                 "801\n");
     expect_forms("cudart-12", "12090 0",
                  "StreamGetCaptureInfo_v3 0\n"
                  "StreamUpdateCaptureDependencies 7\n"
@@ -403,7 +407,8 @@ static void test_each_version_is_called_in_its_own_form(void **state) {
                  "GraphNodeGetDependencies_v2 4\n"
                  "GraphExecUpdate 1\n"
                  "GetDriverEntryPointByVersion 11080\n"
-                 "StreamGetDevice 5\n");
+                 "StreamGetDevice 5\n"
+                 "MemcpyBatchAsync 38\n");
     expect_forms("cudart-13", "13000 0",
                  "StreamGetCaptureInfo 0\n"
                  "StreamUpdateCaptureDependencies 7\n"
@@ -412,7 +417,8 @@ static void test_each_version_is_called_in_its_own_form(void **state) {
                  "GraphNodeGetDependencies 4\n"
                  "GraphExecUpdate 1\n"
                  "GetDriverEntryPointByVersion 11080\n"
-                 "StreamGetDevice 5\n");
+                 "StreamGetDevice 5\n"
+                 "MemcpyBatchAsync 38\n");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)

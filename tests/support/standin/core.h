@@ -305,6 +305,7 @@ typedef struct device {
     X(cudaMemcpy2DAsync) \
     X(cudaMemcpyPeerAsync) \
     X(cudaMemcpy3DPeerAsync) \
+    X(cudaMemcpyBatchAsync) \
     X(cudaMemset) \
     X(cudaMemsetAsync) \
     X(cudaMemset2DAsync) \

@@ -22,6 +22,19 @@ typedef struct cudaGraphEdgeData {
 __typeof__(cudaMemcpyAsync) si_memcpy_async;
 __typeof__(cudaMemcpy2DAsync) si_memcpy_2d_async;
 __typeof__(cudaMemcpy3DPeerAsync) si_memcpy_3d_peer_async;
+#if CUDART_VERSION >= 12080
+/* The arguments of cudaMemcpyBatchAsync. */
+typedef struct batch {
+    void *const *dst;
+    const void *const *src;
+    const size_t *sizes;
+    size_t count;
+    struct cudaMemcpyAttributes *attributes;
+    size_t *first, attribute_count;
+} batch;
+
+cudaError_t si_memcpy_batch_async(const batch *b, cudaStream_t stream);
+#endif
 __typeof__(cudaMemsetAsync) si_memset_async;
 __typeof__(cudaMemset2DAsync) si_memset_2d_async;
 __typeof__(cudaMallocAsync) si_malloc_async;

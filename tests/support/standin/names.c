@@ -3,6 +3,8 @@
    has cudaMemcpyAsync, with it cudaMemcpyAsync_ptsz. The shared library holds both. */
 #include "internal.h"
 
+#include <stdint.h>
+
 #ifdef __CUDART_API_PER_THREAD_DEFAULT_STREAM
 #define PER_THREAD 1
 #define DEFAULT cudaStreamPerThread
@@ -37,6 +39,24 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t 
 cudaError_t cudaMemcpy3DPeerAsync(const struct cudaMemcpy3DPeerParms *p, cudaStream_t stream) {
     return si_memcpy_3d_peer_async(p, named(stream));
 }
+
+#if CUDART_VERSION >= 13000
+cudaError_t cudaMemcpyBatchAsync(void *const *dst, const void *const *src, const size_t *sizes,
+                                 size_t count, struct cudaMemcpyAttributes *attributes,
+                                 size_t *first, size_t attribute_count, cudaStream_t stream) {
+    batch b = { dst, src, sizes, count, attributes, first, attribute_count };
+    return si_memcpy_batch_async(&b, named(stream));
+}
+#elif CUDART_VERSION >= 12080
+cudaError_t cudaMemcpyBatchAsync(void **dst, void **src, size_t *sizes, size_t count,
+                                 struct cudaMemcpyAttributes *attributes, size_t *first,
+                                 size_t attribute_count, size_t *failed, cudaStream_t stream) {
+    batch b = { dst, (const void *const *)src, sizes, count, attributes, first, attribute_count };
+    if (failed)
+        *failed = SIZE_MAX;
+    return si_memcpy_batch_async(&b, named(stream));
+}
+#endif
 
 cudaError_t cudaMemsetAsync(void *devPtr, int value, size_t count, cudaStream_t stream) {
     return si_memset_async(devPtr, value, count, named(stream));

@@ -2535,6 +2535,54 @@ cudaError_t si_memcpy_2d_async(void *dst, size_t dpitch, const void *src, size_t
         transfer_2d("cudaMemcpy2DAsync", dst, dpitch, src, spitch, width, height, kind, handle, 0));
 }
 
+#if CUDART_VERSION >= 12080
+static int check_batch(const batch *b, const stream *s) {
+    if (!b->dst || !b->src || !b->sizes || !b->count || !b->attributes || !b->first ||
+        b->attribute_count != 1 || b->first[0] != 0 ||
+        b->attributes->srcAccessOrder != cudaMemcpySrcAccessOrderStream ||
+        s == &si_devices[s->device].legacy)
+        return cudaErrorInvalidValue;
+    for (size_t i = 0; i < b->count; i++)
+        if (!b->dst[i] || !b->src[i] || !b->sizes[i])
+            return cudaErrorInvalidValue;
+    return 0;
+}
+
+/* Attributes are known only as devstream uses them. The order within a batch is open, so the last
+   copy comes first. No copy is enqueued if one is refused. A node of a batch is newer than this
+   stand-in: a capture refuses it. */
+cudaError_t si_memcpy_batch_async(const batch *b, cudaStream_t handle) {
+    static const char call[] = "cudaMemcpyBatchAsync";
+    place to, from;
+    ENTER(cudaMemcpyBatchAsync);
+    if (si_null())
+        return cudaSuccess;
+    si_bind();
+    lock();
+    stream *s = si_stream_of(call, handle);
+    int code = sticky(s->device);
+    if (!code && si_config.driver_version < 12080)
+        code = cudaErrorCallRequiresNewerDriver;
+    if (!code)
+        code = check_batch(b, s);
+    if (!code)
+        code = si_capture_refuse(s);
+    for (int check = 1; check >= 0; check--)
+        for (size_t i = b->count; !code && i-- > 0;) {
+            size_t size = b->sizes[i];
+            transfer t = { { b->dst[i], size, 0 },
+                           { (char *)(uintptr_t)b->src[i], size, 0 },
+                           { size, 1, 1 },
+                           cudaMemcpyDefault,
+                           0 };
+            code = check ? si_check_transfer(call, &t, s->device, &to, &from)
+                         : put_transfer(call, &t, handle, 0);
+        }
+    unlock();
+    return result(code);
+}
+#endif
+
 cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device,
                                 size_t count, cudaStream_t handle) {
     ENTER(cudaMemcpyPeerAsync);
