@@ -61470,8 +61470,9 @@ static ds__participant ds__participant_slice(const ds__participant *p, int dim, 
 /* comm/submit.h - execution of single steps.
 
    Runs the steps of a list in one of three ways for ds__work_run. ds__step_run enqueues one step
-   on the stream of its lane. ds__steps_at_once lets the calling thread run all steps.
-   ds__spread_run replaces copies of one source by one kernel.
+   on the stream of its lane, ds__steps_run_together several copies as a batch. ds__steps_at_once
+   lets the calling thread run all steps. ds__spread_run replaces copies of one source by one
+   kernel.
 
    Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
    changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
@@ -61521,6 +61522,60 @@ static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
         DS__KEEPING(r, ds__step_kernel(w, s, l->stream));
         return r;
     }
+}
+
+enum { DS__STEPS_TOGETHER = 32 }; /* the most copies of a batch */
+
+static int ds__bytes_overlap(const char *a, size_t a_size, const char *b, size_t b_size) {
+    return a < b + b_size && b < a + a_size;
+}
+
+/* Returns 1 if two copies may run in any order. */
+static int ds__copies_independent(const ds__work *w, const ds__cstep *a, const ds__cstep *b) {
+    const char *a_dst = ds__location_at(w, a->dst);
+    const char *b_dst = ds__location_at(w, b->dst);
+    return !ds__bytes_overlap(a_dst, a->width, b_dst, b->width) &&
+           !ds__bytes_overlap(a_dst, a->width, ds__location_at(w, b->src), b->width) &&
+           !ds__bytes_overlap(b_dst, b->width, ds__location_at(w, a->src), a->width);
+}
+
+/* Returns 1 if step i may be enqueued together with the steps from `first` to the one before it:
+   all are copies of one lane, it waits for no other lane, none of the others is waited for, and
+   they may run in any order. */
+static int ds__step_joins(const ds__work *w, size_t first, size_t i) {
+    const ds__cstep *s = &w->step[i];
+    if (s->kind != DS__STEP_COPY || s->lane != w->step[first].lane || s->after != DS__NO_INDEX ||
+        w->step[i - 1].watched)
+        return 0;
+    for (size_t k = first; k < i; k++)
+        if (!ds__copies_independent(w, &w->step[k], s))
+            return 0;
+    return 1;
+}
+
+/* Returns the number of steps from `first` on that are enqueued together. On a GPU a batch of
+   copies is one call of cudart; elsewhere it gains nothing. */
+static size_t ds__steps_together(const ds__work *w, size_t first) {
+    const ds__cstep *s = &w->step[first];
+    size_t n = 1;
+    if (s->kind != DS__STEP_COPY || w->lane[s->lane].device.type != DS_DEVICE_CUDA)
+        return 1;
+    while (n < DS__STEPS_TOGETHER && first + n < w->steps && ds__step_joins(w, first, first + n))
+        n++;
+    return n;
+}
+
+/* Enqueues copies of one lane, of which there are at most DS__STEPS_TOGETHER, as a batch. */
+static ds_result ds__steps_run_together(const ds__work *w, const ds__cstep *s, size_t count) {
+    void *dst[DS__STEPS_TOGETHER];
+    const void *src[DS__STEPS_TOGETHER];
+    size_t sizes[DS__STEPS_TOGETHER];
+    for (size_t i = 0; i < count; i++) {
+        dst[i] = ds__location_at(w, s[i].dst);
+        src[i] = ds__location_at(w, s[i].src);
+        sizes[i] = s[i].width;
+    }
+    return ds__copy_batch(w->lane[s->lane].s, &(ds__copy_list){ dst, src, sizes, count });
 }
 
 /* Runs all steps on the calling thread, in list order. */
@@ -61905,8 +61960,10 @@ static ds_result ds__temporaries_free(ds__work *w) {
     return r;
 }
 
-/* Enqueues the waits of a step, the step, and the event for which later steps wait. */
-static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s) {
+/* Enqueues the waits of the first one of `count` steps, the steps, and the event of the last one,
+   for which later steps wait. More than one step are copies that run together. */
+static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s, size_t count) {
+    ds__cstep *last = s + count - 1;
     const ds__clane *l = &w->lane[s->lane];
     ds_result r = DS_OK;
     for (uint32_t k = s->after; k != DS__NO_INDEX && r == DS_OK; k = w->link[k].next)
@@ -61916,14 +61973,17 @@ static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s) {
     /* If a reduction has several launches, a part of them may have been enqueued on failure. */
     if (s->count > DS__COMM_INPUTS || (s->count && s->reduction.op == DS_REDUCE_AVERAGE))
         w->progress = DS__WORK_STARTED;
-    r = ds__step_run(w, s);
+    /* so may a part of a batch */
+    if (count > 1)
+        w->progress = DS__WORK_STARTED;
+    r = count > 1 ? ds__steps_run_together(w, s, count) : ds__step_run(w, s);
     if (r < 0)
         return r;
     w->progress = DS__WORK_STARTED;
-    if (!s->watched)
+    if (!last->watched)
         return DS_OK;
-    r = ds__join_event_create(l->device, &s->done);
-    return r < 0 ? r : ds__event_record(s->done, l->stream, DS__OP_RECORD);
+    r = ds__join_event_create(l->device, &last->done);
+    return r < 0 ? r : ds__event_record(last->done, l->stream, DS__OP_RECORD);
 }
 
 /* Enqueues the waits between the lanes, then the steps in list order. */
@@ -61937,8 +61997,11 @@ static ds_result ds__steps_enqueue(ds__work *w) {
             w->progress = DS__WORK_STARTED;
         return r;
     }
-    for (size_t i = 0; i < w->steps && r == DS_OK; i++)
-        r = ds__step_enqueue(w, &w->step[i]);
+    for (size_t i = 0; i < w->steps && r == DS_OK;) {
+        size_t count = ds__steps_together(w, i);
+        r = ds__step_enqueue(w, &w->step[i], count);
+        i += count;
+    }
     return r;
 }
 

@@ -264,8 +264,10 @@ static ds_result ds__temporaries_free(ds__work *w) {
     return r;
 }
 
-/* Enqueues the waits of a step, the step, and the event for which later steps wait. */
-static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s) {
+/* Enqueues the waits of the first one of `count` steps, the steps, and the event of the last one,
+   for which later steps wait. More than one step are copies that run together. */
+static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s, size_t count) {
+    ds__cstep *last = s + count - 1;
     const ds__clane *l = &w->lane[s->lane];
     ds_result r = DS_OK;
     for (uint32_t k = s->after; k != DS__NO_INDEX && r == DS_OK; k = w->link[k].next)
@@ -275,14 +277,17 @@ static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s) {
     /* If a reduction has several launches, a part of them may have been enqueued on failure. */
     if (s->count > DS__COMM_INPUTS || (s->count && s->reduction.op == DS_REDUCE_AVERAGE))
         w->progress = DS__WORK_STARTED;
-    r = ds__step_run(w, s);
+    /* so may a part of a batch */
+    if (count > 1)
+        w->progress = DS__WORK_STARTED;
+    r = count > 1 ? ds__steps_run_together(w, s, count) : ds__step_run(w, s);
     if (r < 0)
         return r;
     w->progress = DS__WORK_STARTED;
-    if (!s->watched)
+    if (!last->watched)
         return DS_OK;
-    r = ds__join_event_create(l->device, &s->done);
-    return r < 0 ? r : ds__event_record(s->done, l->stream, DS__OP_RECORD);
+    r = ds__join_event_create(l->device, &last->done);
+    return r < 0 ? r : ds__event_record(last->done, l->stream, DS__OP_RECORD);
 }
 
 /* Enqueues the waits between the lanes, then the steps in list order. */
@@ -296,8 +301,11 @@ static ds_result ds__steps_enqueue(ds__work *w) {
             w->progress = DS__WORK_STARTED;
         return r;
     }
-    for (size_t i = 0; i < w->steps && r == DS_OK; i++)
-        r = ds__step_enqueue(w, &w->step[i]);
+    for (size_t i = 0; i < w->steps && r == DS_OK;) {
+        size_t count = ds__steps_together(w, i);
+        r = ds__step_enqueue(w, &w->step[i], count);
+        i += count;
+    }
     return r;
 }
 

@@ -87,6 +87,38 @@ static void test_a_broadcast_into_tensors_that_are_there(void **state) {
     finish_comm();
 }
 
+/* Calls of the stand-in for cudart, where it is linked in. */
+unsigned long standin_calls(const char *name) __attribute__((weak));
+
+/* Packing them is one call of cudart, with CUDA 12.8 or newer. */
+static void test_tensors_are_packed_by_one_batch_of_copies(void **state) {
+    enum { TENSORS = 20 };
+
+    ds_tensor *t[TENSORS], *out[TENSORS];
+    (void)state;
+    two_devices();
+    begin(PRESET_DEFAULT);
+    ds_device to = harness_device(1);
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    ok(ds_stream_push(s, 0)); /* CUDA takes no batch on the legacy stream */
+    for (int i = 0; i < TENSORS; i++)
+        t[i] = painted(harness_device(0), ds_float32(), 2, SHAPE(i + 1, 1100), (uint32_t)i);
+    unsigned long batches = standin_calls ? standin_calls("cudaMemcpyBatchAsync") : 0;
+    unsigned long singles = standin_calls ? standin_calls("cudaMemcpyAsync") : 0;
+    ok(ds_comm_broadcast_coalesced(INPUTS(t), TENSORS, &to, 1, 1 << 24, NULL, out));
+    if (standin_calls) {
+        assert_int_equal(standin_calls("cudaMemcpyBatchAsync") - batches, 1);
+        assert_true(standin_calls("cudaMemcpyAsync") - singles <= 1); /* to the other device */
+    }
+    for (int i = 0; i < TENSORS; i++)
+        expect_equal(t[i], out[i]);
+    drop(t, TENSORS);
+    drop(out, TENSORS);
+    ok(ds_stream_pop());
+    ok(ds_stream_destroy(s));
+    finish_comm();
+}
+
 static void test_many_tensors_travel_in_few_copies(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
@@ -1681,6 +1713,7 @@ static void test_coalesced_aliases_leave_their_stream_alone(void **state) {
 
 const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_coalesced_aliases_leave_their_stream_alone, "comm"),
+    DS_TEST_CUDA(test_tensors_are_packed_by_one_batch_of_copies, "comm"),
     DS_TEST(test_a_broadcast_copies_to_every_device_of_the_list, "comm: torch 115"),
     DS_TEST(test_a_broadcast_may_show_the_tensor_itself, "comm: torch 115"),
     DS_TEST(test_a_broadcast_into_tensors_that_are_there, "comm: torch 115"),
