@@ -139,7 +139,9 @@ static void import_changed(ds_device device) {
             ok(ds_shutdown()); /* the segment is opened anew */
             ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &s));
         } else {
-            if (r >= 0 || !strchr(ds_error_get_last(), ' '))
+            /* the address of a segment far behind the last one may be readable, too */
+            const char *says = change == SEGMENT ? "names segment" : " ";
+            if (r >= 0 || !strstr(ds_error_get_last(), says))
                 fail_msg("change %d: %s: %s", change, ds_result_get_name(r), ds_error_get_last());
             assert_null(p);
         }
