@@ -19832,10 +19832,11 @@ static cudaError_t ds__cudart_update(cudaGraphExec_t exec, cudaGraph_t graph, in
 #endif
 }
 
-/* Finds an entry point of the driver library in the version of CUDA 11.8. *out is NULL if the
+/* Finds an entry point of the driver library in the form of a version of CUDA. *out is NULL if the
    library does not have it. Before 12.5 the version is that of cudart; the entries that the driver
    uses have one form in these versions, or fit both (ds__cuda_kernel_params). */
-static cudaError_t ds__cudart_entry_point(const char *name, void **out) {
+static cudaError_t ds__cudart_entry_point(const char *name, unsigned version, void **out) {
+    (void)version;
 #if !DS__CUDART_LOADED && CUDART_VERSION < 12000
     return cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream);
 #else
@@ -19845,12 +19846,12 @@ static cudaError_t ds__cudart_entry_point(const char *name, void **out) {
     if (ds__cudart_forms.entry_point)
         return ds__cudart_forms.entry_point(name, out, cudaEnableLegacyStream);
     if (ds__cudart_forms.entry_point_version)
-        code =
-            ds__cudart_forms.entry_point_version(name, out, 11080, cudaEnableLegacyStream, &found);
+        code = ds__cudart_forms.entry_point_version(name, out, version, cudaEnableLegacyStream,
+                                                    &found);
     else
         code = ds__cudart_forms.entry_point_status(name, out, cudaEnableLegacyStream, &found);
 #elif CUDART_VERSION >= 12050
-    code = cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
+    code = cudaGetDriverEntryPointByVersion(name, out, version, cudaEnableLegacyStream, &found);
 #else
     code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream, &found);
 #endif
@@ -20175,8 +20176,11 @@ static struct {
     unsigned long long threshold[DS__MAX_DEVICES];
     int reuse[DS__MAX_DEVICES][3];
     /* primary contexts, retained for good, as cudart does */
-    _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
-    int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
+    int (*log_current)(unsigned *out, unsigned flags);
+    int (*log_dump)(unsigned *at, char *text, size_t *size, unsigned flags); /* NULL: no log */
+    _Atomic unsigned log_at; /* behind the last line that was looked at */
+    _Atomic int no_batches;  /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
+    int cudart_copies;       /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */
     _Atomic(cudaStream_t) side[DS__MAX_DEVICES];
@@ -20254,6 +20258,48 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
 
 /* cuda/staging.h */
 static void ds__cuda_stage_unref(ds__cuda_stage *stage);
+
+/* cuda/log.h - log lines of the driver library.
+
+   Since CUDA 12.9 the driver library keeps a buffer of text lines about calls that failed
+   (cuLogsDumpToMemory). ds__cuda_append_log adds the newest line to the sentence of an error.
+   ds__cuda_find_log (device.h) finds the functions of the log at the start.
+
+   Invariants: `log_at` is the place behind the last line that was looked at, so lines from before
+   the start, and lines that were shown, are not shown again. The lines of a process are in one
+   buffer: if another thread or library fails in the same moment, the newest line may be about that
+   call. The sentence therefore does not say that the line is about the failed call.
+   Locks: none. A failed call may be reported under locks of the caller; CUDA's log functions wait
+   for no work.
+   Threads: any. The functions are found during initialisation only. A successful call pays
+   nothing. */
+
+/* Returns the last line of a text of `size` bytes, without its leading parts in brackets (time,
+   level). Ends the text behind that line. */
+static const char *ds__cuda_last_line(char *text, size_t size) {
+    while (size && (text[size - 1] == '\n' || text[size - 1] == 0))
+        size--;
+    text[size] = 0;
+    const char *line = strrchr(text, '\n');
+    line = line ? line + 1 : text;
+    while (*line == '[' && strchr(line, ']'))
+        line = strchr(line, ']') + 1;
+    return line + strspn(line, " ");
+}
+
+/* Appends the newest line of the driver library's log to the sentence of an error, if there is one
+   since the last look. Returns r. */
+static ds_result ds__cuda_append_log(ds_result r) {
+    char text[2048];
+    size_t size = sizeof text - 1;
+    unsigned at = atomic_load(&ds__cuda.log_at);
+    if (!ds__cuda.log_dump || ds__cuda.log_dump(&at, text, &size, 0) || !size ||
+        size >= sizeof text)
+        return r;
+    atomic_store(&ds__cuda.log_at, at);
+    return ds__fail_append(r, "; the newest line of CUDA's log: \"%s\"",
+                           ds__cuda_last_line(text, size));
+}
 
 /* cuda/call.h - scopes, errors and capture modes of CUDA calls.
 
@@ -20357,13 +20403,13 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_sc
         return ds__cuda_capture_failed(scope, call, code);
     if (device >= 0)
         snprintf(where, sizeof where, " on cuda:%d", device);
-    return ds__fail(
+    return ds__cuda_append_log(ds__fail(
         ds__cuda_map(code), "%s%s returned %d (%s: %s)%s", call, where, code,
         DS__CUDART(cudaGetErrorName)((cudaError_t)code),
         DS__CUDART(cudaGetErrorString)((cudaError_t)code),
         ds__cuda_is_sticky(code)
             ? ": earlier work on the device failed, and only a new process can use it again"
-            : "");
+            : ""));
 }
 
 /* Opens a scope for calls that need no current device. */
@@ -20859,7 +20905,8 @@ static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        cudaError_t code = ds__cuda_clear(scope, ds__cudart_entry_point(names[i], &found[i]));
+        cudaError_t code =
+            ds__cuda_clear(scope, ds__cudart_entry_point(names[i], 11080, &found[i]));
         *call = names[i];
         if (code != cudaSuccess || !found[i])
             return code == cudaSuccess ? cudaErrorSymbolNotFound : code;
@@ -20870,6 +20917,26 @@ static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const
     DS__CUDA_ENTRY_POINTS(DS__CUDA_TAKE)
 #undef DS__CUDA_TAKE
     return cudaSuccess;
+}
+
+/* Finds the functions of the log, or none. driver: the version of the driver library. Inside of a
+   scope. */
+static void ds__cuda_find_log(const ds__cuda_scope *scope, int driver) {
+    void *current = NULL;
+    void *dump = NULL;
+    unsigned at = 0;
+    ds__cuda.log_dump = NULL;
+    if (driver < 12090)
+        return;
+    (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLogsCurrent", 12090, &current));
+    (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLogsDumpToMemory", 12090, &dump));
+    if (!current || !dump)
+        return;
+    memcpy(&ds__cuda.log_current, &current, sizeof current);
+    if (ds__cuda.log_current(&at, 0))
+        return;
+    atomic_store(&ds__cuda.log_at, at);
+    memcpy(&ds__cuda.log_dump, &dump, sizeof dump);
 }
 
 /* Finds devices and entry points of the cudart in use. Returns the code of a failed call. */
@@ -20902,6 +20969,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
                  DS__CUDART(cudaGetErrorString)(code));
         return code;
     }
+    ds__cuda_find_log(&scope, driver);
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;
@@ -27900,6 +27968,17 @@ typedef struct ds__copy_request {
 
 /* Checks and enqueues a copy of at least one byte. */
 static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
+
+/* The copies of a batch. */
+typedef struct ds__copy_list {
+    void *const *dst;
+    const void *const *src;
+    const size_t *sizes;
+    size_t count;
+} ds__copy_list;
+
+/* Checks and enqueues a batch of copies. */
+static ds_result ds__copy_batch(ds__stream *s, const ds__copy_list *list);
 /* The fast path: enqueues a copy between known memory on at most one device, of the stream's
    driver. Returns 0 for all other copies. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
@@ -31865,14 +31944,6 @@ DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stre
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
-
-/* The copies of a batch. */
-typedef struct ds__copy_list {
-    void *const *dst;
-    const void *const *src;
-    const size_t *sizes;
-    size_t count;
-} ds__copy_list;
 
 /* Returns 1 if the CUDA driver may take a copy as a part of a batch: on the stream's device, or
    between this device and pinned memory. */

@@ -304,14 +304,6 @@ DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stre
     return r;
 }
 
-/* The copies of a batch. */
-typedef struct ds__copy_list {
-    void *const *dst;
-    const void *const *src;
-    const size_t *sizes;
-    size_t count;
-} ds__copy_list;
-
 /* Returns 1 if the CUDA driver may take a copy as a part of a batch: on the stream's device, or
    between this device and pinned memory. */
 static int ds__copy_is_local(const ds__stream *s, const ds__op *op) {

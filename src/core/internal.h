@@ -201,6 +201,17 @@ typedef struct ds__copy_request {
 
 /* Checks and enqueues a copy of at least one byte. */
 static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
+
+/* The copies of a batch. */
+typedef struct ds__copy_list {
+    void *const *dst;
+    const void *const *src;
+    const size_t *sizes;
+    size_t count;
+} ds__copy_list;
+
+/* Checks and enqueues a batch of copies. */
+static ds_result ds__copy_batch(ds__stream *s, const ds__copy_list *list);
 /* The fast path: enqueues a copy between known memory on at most one device, of the stream's
    driver. Returns 0 for all other copies. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,

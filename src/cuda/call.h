@@ -22,6 +22,7 @@
 #include "../base/capture_list.h"
 #include "../base/pin.h"
 #include "types.h"
+#include "log.h"
 
 /* Takes the capture lock, and counts that the thread holds it: ds__cuda_capture_failed takes it
    otherwise. */
@@ -106,13 +107,13 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_sc
         return ds__cuda_capture_failed(scope, call, code);
     if (device >= 0)
         snprintf(where, sizeof where, " on cuda:%d", device);
-    return ds__fail(
+    return ds__cuda_append_log(ds__fail(
         ds__cuda_map(code), "%s%s returned %d (%s: %s)%s", call, where, code,
         DS__CUDART(cudaGetErrorName)((cudaError_t)code),
         DS__CUDART(cudaGetErrorString)((cudaError_t)code),
         ds__cuda_is_sticky(code)
             ? ": earlier work on the device failed, and only a new process can use it again"
-            : "");
+            : ""));
 }
 
 /* Opens a scope for calls that need no current device. */

@@ -30,7 +30,8 @@ static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        cudaError_t code = ds__cuda_clear(scope, ds__cudart_entry_point(names[i], &found[i]));
+        cudaError_t code =
+            ds__cuda_clear(scope, ds__cudart_entry_point(names[i], 11080, &found[i]));
         *call = names[i];
         if (code != cudaSuccess || !found[i])
             return code == cudaSuccess ? cudaErrorSymbolNotFound : code;
@@ -41,6 +42,26 @@ static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const
     DS__CUDA_ENTRY_POINTS(DS__CUDA_TAKE)
 #undef DS__CUDA_TAKE
     return cudaSuccess;
+}
+
+/* Finds the functions of the log, or none. driver: the version of the driver library. Inside of a
+   scope. */
+static void ds__cuda_find_log(const ds__cuda_scope *scope, int driver) {
+    void *current = NULL;
+    void *dump = NULL;
+    unsigned at = 0;
+    ds__cuda.log_dump = NULL;
+    if (driver < 12090)
+        return;
+    (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLogsCurrent", 12090, &current));
+    (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLogsDumpToMemory", 12090, &dump));
+    if (!current || !dump)
+        return;
+    memcpy(&ds__cuda.log_current, &current, sizeof current);
+    if (ds__cuda.log_current(&at, 0))
+        return;
+    atomic_store(&ds__cuda.log_at, at);
+    memcpy(&ds__cuda.log_dump, &dump, sizeof dump);
 }
 
 /* Finds devices and entry points of the cudart in use. Returns the code of a failed call. */
@@ -73,6 +94,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
                  DS__CUDART(cudaGetErrorString)(code));
         return code;
     }
+    ds__cuda_find_log(&scope, driver);
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;

@@ -268,8 +268,11 @@ static struct {
     unsigned long long threshold[DS__MAX_DEVICES];
     int reuse[DS__MAX_DEVICES][3];
     /* primary contexts, retained for good, as cudart does */
-    _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
-    int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
+    int (*log_current)(unsigned *out, unsigned flags);
+    int (*log_dump)(unsigned *at, char *text, size_t *size, unsigned flags); /* NULL: no log */
+    _Atomic unsigned log_at; /* behind the last line that was looked at */
+    _Atomic int no_batches;  /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
+    int cudart_copies;       /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */
     _Atomic(cudaStream_t) side[DS__MAX_DEVICES];

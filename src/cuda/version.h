@@ -243,10 +243,11 @@ static cudaError_t ds__cudart_update(cudaGraphExec_t exec, cudaGraph_t graph, in
 #endif
 }
 
-/* Finds an entry point of the driver library in the version of CUDA 11.8. *out is NULL if the
+/* Finds an entry point of the driver library in the form of a version of CUDA. *out is NULL if the
    library does not have it. Before 12.5 the version is that of cudart; the entries that the driver
    uses have one form in these versions, or fit both (ds__cuda_kernel_params). */
-static cudaError_t ds__cudart_entry_point(const char *name, void **out) {
+static cudaError_t ds__cudart_entry_point(const char *name, unsigned version, void **out) {
+    (void)version;
 #if !DS__CUDART_LOADED && CUDART_VERSION < 12000
     return cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream);
 #else
@@ -256,12 +257,12 @@ static cudaError_t ds__cudart_entry_point(const char *name, void **out) {
     if (ds__cudart_forms.entry_point)
         return ds__cudart_forms.entry_point(name, out, cudaEnableLegacyStream);
     if (ds__cudart_forms.entry_point_version)
-        code =
-            ds__cudart_forms.entry_point_version(name, out, 11080, cudaEnableLegacyStream, &found);
+        code = ds__cudart_forms.entry_point_version(name, out, version, cudaEnableLegacyStream,
+                                                    &found);
     else
         code = ds__cudart_forms.entry_point_status(name, out, cudaEnableLegacyStream, &found);
 #elif CUDART_VERSION >= 12050
-    code = cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
+    code = cudaGetDriverEntryPointByVersion(name, out, version, cudaEnableLegacyStream, &found);
 #else
     code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream, &found);
 #endif

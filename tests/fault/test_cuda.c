@@ -3532,6 +3532,68 @@ static void test_memory_of_many_gpus_is_mapped_and_pooled(void **state) {
     ok(ds_shutdown());
 }
 
+#if CUDART_VERSION >= 12090
+static const char *log_line(void) {
+    return strstr(ds_error_get_last(), "; the newest line of CUDA's log: \"");
+}
+
+static void fail_once(const world *w) {
+    standin_fail(2, cudaErrorInvalidValue); /* behind cuCtxGetCurrent */
+    if (ds_event_record(w->e, w->s) != DS_ERR_INVALID_VALUE)
+        fail_msg("%s", ds_error_get_last());
+}
+
+static void test_an_error_has_the_newest_line_of_cudas_log(void **state) {
+    (void)state;
+    world *w = open_world(1);
+    cuda(cudaSetDevice(1));
+    fail_once(w);
+    assert_non_null(log_line());
+    assert_non_null(strstr(log_line(), "\"cudaEventRecord has failed with 1\""));
+    /* lines of others come in between */
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(cudaMalloc(NULL, 1), cudaErrorInvalidValue);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+    fail_once(w);
+    assert_non_null(strstr(log_line(), "\"cudaEventRecord has failed with 1\""));
+    close_world(w);
+}
+
+/* The stand-in writes no line about an image that it cannot load. */
+static void test_a_line_of_cudas_log_is_shown_once(void **state) {
+    (void)state;
+    ds_kernel k;
+    assert_int_equal(cudaMalloc(NULL, 1), cudaErrorInvalidValue); /* before the start */
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+    world *w = open_world(1);
+    cuda(cudaSetDevice(1));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "none", .cuda = { .image = "nonsense", .entry = "none" } }, &k));
+    assert_int_equal(ds_kernel_load(k, ds_cuda(1)), DS_ERR_INVALID_VALUE);
+    assert_null(log_line());
+    fail_once(w);
+    assert_non_null(log_line());
+    assert_int_equal(ds_kernel_load(k, ds_cuda(1)), DS_ERR_INVALID_VALUE);
+    assert_null(log_line());
+    ok(ds_kernel_destroy(k));
+    close_world(w);
+}
+
+static void test_errors_of_an_old_driver_have_no_line_of_its_log(void **state) {
+    (void)state;
+    if (!has_setting("FAULT_CHILD")) {
+        run_alone_with("STANDIN_DRIVER_VERSION=12080", "of_an_old_driver_have_no");
+        return;
+    }
+    world *w = open_world(1);
+    cuda(cudaSetDevice(1));
+    fail_once(w);
+    assert_null(log_line());
+    assert_non_null(strstr(ds_error_get_last(), "cudaEventRecord on cuda:1 returned 1"));
+    close_world(w);
+}
+#endif
+
 #if CUDART_VERSION >= 12080
 /* Two copies of 16 bytes, and one of `last` bytes from the device's memory to `far`. */
 static ds_result copy_three(const world *w, void *far, size_t last, ds_stream s) {
@@ -3771,6 +3833,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_counts_of_four_bytes_are_never_split, setup),
         cmocka_unit_test_setup(test_a_wrapper_of_a_per_thread_stream_may_outlive_the_thread, setup),
         cmocka_unit_test_setup(test_peer_access_that_the_program_enabled_is_fine, setup),
+#if CUDART_VERSION >= 12090
+        cmocka_unit_test_setup(test_an_error_has_the_newest_line_of_cudas_log, setup),
+        cmocka_unit_test_setup(test_a_line_of_cudas_log_is_shown_once, setup),
+        cmocka_unit_test_setup(test_errors_of_an_old_driver_have_no_line_of_its_log, setup),
+#endif
 #if CUDART_VERSION >= 12080
         cmocka_unit_test_setup(test_a_batch_of_copies_is_one_call_where_cuda_takes_it, setup),
         cmocka_unit_test_setup(test_batches_that_cuda_refuses_are_copied_one_by_one, setup),

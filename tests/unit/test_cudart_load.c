@@ -345,7 +345,7 @@ static void call_forms(char *text, size_t size) {
     CHECK(count == 4);
     CALL(ds__cudart_update(NULL, graph, &number, &node));
     CHECK(number == 2 && node == (void *)graph);
-    CALL(ds__cudart_entry_point("cuCtxGetCurrent", &entry));
+    CALL(ds__cudart_entry_point("cuCtxGetCurrent", 11080, &entry));
     CHECK(entry == text);
     CALL(ds__cudart_stream_device(stream, &number));
     CALL(ds__cudart_copy_batch(NULL, NULL, NULL, 6, stream)); /* with the stream: 38 */

@@ -417,7 +417,9 @@ typedef struct device {
     X(cuDevicePrimaryCtxRetain, 7000) \
     X(cuDevicePrimaryCtxGetState, 7000) \
     X(cuFuncGetAttribute, 2020) \
-    X(cuFuncSetAttribute, 9000)
+    X(cuFuncSetAttribute, 9000) \
+    X(cuLogsCurrent, 12090) \
+    X(cuLogsDumpToMemory, 12090)
 /* clang-format on */
 /* clang-format off */
 #define DRIVER_STREAM(X) \
@@ -505,7 +507,8 @@ extern _Thread_local struct thread {
     } under[MAX_CONTEXTS];
 
     int depth;
-    int last; /* error */
+    int last;     /* error */
+    int function; /* the last one that was called, for the log */
     int in_host_function, injected, has_key;
     int log_on;
     char *log;
@@ -558,7 +561,11 @@ static inline int refused(int code) {
 }
 
 /* A result of the runtime is also the thread's last error. */
+void si_write_log(int code); /* a line about the thread's last call */
+
 static inline cudaError_t result(int code) {
+    if (code && code != cudaErrorNotReady)
+        si_write_log(code);
     if (code)
         si_me.last = code;
     return (cudaError_t)code;

@@ -319,7 +319,22 @@ static int asks_for_devices(function_id f) {
     }
 }
 
+/* The lines of the driver library's log, each 200 bytes at most; the oldest are lost. */
+static struct {
+    char line[32][200];
+    unsigned count;
+    pthread_mutex_t lock;
+} lines = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+void si_write_log(int code) {
+    pthread_mutex_lock(&lines.lock);
+    snprintf(lines.line[lines.count++ % 32], sizeof lines.line[0],
+             "[00:00:00.000][CUDA][E] %s has failed with %d", function_names[si_me.function], code);
+    pthread_mutex_unlock(&lines.lock);
+}
+
 int si_enter_with(function_id f, const char *argument) {
+    si_me.function = (int)f;
     count_call(f, argument);
     check_locks(f, may_wait_for_work(f));
     await_callbacks(f);
@@ -3236,6 +3251,41 @@ FILL(cuMemsetD32Async, unsigned, 4)
 FILL_2D(cuMemsetD2D8Async, unsigned char, 1)
 FILL_2D(cuMemsetD2D16Async, unsigned short, 2)
 FILL_2D(cuMemsetD2D32Async, unsigned, 4)
+
+/* These two do not count as calls, like those that ask for the text of an error. */
+static CUresult d_cuLogsCurrent(unsigned *out, unsigned none) {
+    if (!out || none)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lines.lock);
+    *out = lines.count;
+    pthread_mutex_unlock(&lines.lock);
+    return CUDA_SUCCESS;
+}
+
+/* If not all lines fit, the first one says so; the newest ones are there in any case. */
+static CUresult d_cuLogsDumpToMemory(unsigned *at, char *out, size_t *size, unsigned none) {
+    static const char cut[] = "[00:00:00.000][CUDA][W] the log was cut\n";
+    if (!out || !size || none)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lines.lock);
+    unsigned first = at ? *at : 0, from = lines.count;
+    size_t room = *size, used = sizeof cut; /* and an end of the text */
+    if (lines.count - first > 32)
+        first = lines.count - 32;
+    while (from != first && used + strlen(lines.line[(from - 1) % 32]) + 1 <= room)
+        used += strlen(lines.line[--from % 32]) + 1;
+    size_t length = 0;
+    if (from != first)
+        length += (size_t)snprintf(out, room, "%s", cut);
+    int fits = from != lines.count || first == lines.count;
+    for (; from != lines.count; from++)
+        length += (size_t)snprintf(out + length, room - length, "%s\n", lines.line[from % 32]);
+    if (at)
+        *at = lines.count;
+    pthread_mutex_unlock(&lines.lock);
+    *size = fits ? length : 0;
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 
 static CUresult t_cuStreamQuery(CUstream handle) {
     return d_cuStreamQuery(handle ? handle : CU_STREAM_PER_THREAD);
