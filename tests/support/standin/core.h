@@ -399,6 +399,11 @@ typedef struct device {
 /* The driver's, with the version of CUDA that brought them; those of the second list take a
    stream. */
 /* clang-format off */
+#if CUDART_VERSION >= 12090
+#define DRIVER_LOG(X) X(cuLogsCurrent, 12090) X(cuLogsDumpToMemory, 12090)
+#else
+#define DRIVER_LOG(X)
+#endif
 #define DRIVER(X) \
     X(cuModuleLoadData, 2000) \
     X(cuModuleLoadDataEx, 2010) \
@@ -418,8 +423,7 @@ typedef struct device {
     X(cuDevicePrimaryCtxGetState, 7000) \
     X(cuFuncGetAttribute, 2020) \
     X(cuFuncSetAttribute, 9000) \
-    X(cuLogsCurrent, 12090) \
-    X(cuLogsDumpToMemory, 12090)
+    DRIVER_LOG(X)
 /* clang-format on */
 /* clang-format off */
 #define DRIVER_STREAM(X) \

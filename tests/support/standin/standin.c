@@ -3252,6 +3252,7 @@ FILL_2D(cuMemsetD2D8Async, unsigned char, 1)
 FILL_2D(cuMemsetD2D16Async, unsigned short, 2)
 FILL_2D(cuMemsetD2D32Async, unsigned, 4)
 
+#if CUDART_VERSION >= 12090
 /* These two do not count as calls, like those that ask for the text of an error. */
 static CUresult d_cuLogsCurrent(unsigned *out, unsigned none) {
     if (!out || none)
@@ -3286,6 +3287,7 @@ static CUresult d_cuLogsDumpToMemory(unsigned *at, char *out, size_t *size, unsi
     *size = fits ? length : 0;
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+#endif
 
 static CUresult t_cuStreamQuery(CUstream handle) {
     return d_cuStreamQuery(handle ? handle : CU_STREAM_PER_THREAD);
