@@ -564,6 +564,11 @@ static void test_pitched_copies_touch_only_their_rows(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* Copies between two GPUs name both then. */
+static void test_pitched_copies_without_peer_access_touch_their_rows(void **state) {
+    test_pitched_copies_touch_only_their_rows(state);
+}
+
 static void test_pitched_copies_refuse_wrong_arguments(void **state) {
     (void)state;
 
@@ -1326,6 +1331,8 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST(test_a_synchronous_copy_is_no_node_of_a_capture, "copies"),
     DS_TEST(test_a_full_device_is_out_of_memory, "memory"),
     DS_TEST(test_pitched_copies_touch_only_their_rows, "copies"),
+    DS_TEST_CUDA_WITH(test_pitched_copies_without_peer_access_touch_their_rows, "copies",
+                      "STANDIN_PEERS=none"),
     DS_TEST(test_pitched_copies_refuse_wrong_arguments, "copies"),
     DS_TEST(test_pitched_memory_is_wide_enough_and_aligned, "memory"),
     DS_TEST(test_fills_set_every_element_and_nothing_else, "fills"),

@@ -3532,6 +3532,35 @@ static void test_memory_of_many_gpus_is_mapped_and_pooled(void **state) {
     ok(ds_shutdown());
 }
 
+/* CUDA refuses the first load of a thread without a context; the second one has the same log. */
+static void test_an_image_loaded_at_the_second_try_has_the_drivers_log(void **state) {
+    static const char image[] =
+        ".version 5.0\n.target sm_60\n.address_size 64\n"
+        ".visible .entry store(.param .u64 p0)\n{\nmultiply %r1;\nret;\n}\n";
+    ds_kernel k;
+    unsigned long loads = 0;
+    (void)state;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "crooked",
+                                           .args_size = sizeof(void *),
+                                           .params = (ds_param[]){ { DS_PARAM_WRITE, 0, 8 } },
+                                           .param_count = 1,
+                                           .cuda = { .image = image, .entry = "store" } },
+                        &k));
+    for (int i = 0; i < 2; i++) /* from now on the calls are always the same */
+        assert_int_equal(ds_kernel_load(k, ds_cuda(0)), DS_ERR_INVALID_VALUE);
+    for (unsigned long nth = 1; loads < 2; nth++) {
+        assert_true(nth < 20);
+        loads = standin_calls("cuModuleLoadDataEx");
+        standin_fail(nth, 201);
+        assert_true(ds_kernel_load(k, ds_cuda(0)) < 0);
+        standin_fail(0, 0);
+        loads = standin_calls("cuModuleLoadDataEx") - loads;
+    }
+    assert_non_null(strstr(ds_error_get_last(), "could not be loaded: "));
+    ok(ds_kernel_destroy(k));
+    ok(ds_shutdown());
+}
+
 #if CUDART_VERSION >= 12090
 static const char *log_line(void) {
     return strstr(ds_error_get_last(), "; the newest line of CUDA's log: \"");
@@ -3833,6 +3862,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_counts_of_four_bytes_are_never_split, setup),
         cmocka_unit_test_setup(test_a_wrapper_of_a_per_thread_stream_may_outlive_the_thread, setup),
         cmocka_unit_test_setup(test_peer_access_that_the_program_enabled_is_fine, setup),
+        cmocka_unit_test_setup(test_an_image_loaded_at_the_second_try_has_the_drivers_log, setup),
 #if CUDART_VERSION >= 12090
         cmocka_unit_test_setup(test_an_error_has_the_newest_line_of_cudas_log, setup),
         cmocka_unit_test_setup(test_a_line_of_cudas_log_is_shown_once, setup),
