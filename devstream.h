@@ -3805,7 +3805,7 @@ static inline void ds__spinlock_unlock(ds__spinlock *lock) {
 
 /* os/thread.h - threads, mutexes and thread-specific data.
 
-   Wraps the threads of POSIX: ds__mutex and ds__condition for sections that may sleep,
+   Wraps the threads of POSIX: ds__mutex, ds__rwlock and ds__condition for sections that may sleep,
    ds__os_thread for the threads of the library, ds__os_thread_key for data whose function runs
    when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock (lock.h).
 
@@ -3823,6 +3823,15 @@ typedef pthread_key_t ds__os_thread_key;
 
 #define DS__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
 #define DS__CONDITION_INIT PTHREAD_COND_INITIALIZER
+#define DS__RWLOCK_INIT \
+    { DS__MUTEX_INIT, DS__CONDITION_INIT, 0 }
+
+/* Many readers, or one writer. The locks of POSIX of this kind are not declared by -std=c11. */
+typedef struct ds__rwlock {
+    ds__mutex mutex;
+    ds__condition unread; /* no reader is left */
+    int readers;
+} ds__rwlock;
 
 DS__SEAM static void ds__mutex_init(ds__mutex *m) {
     pthread_mutex_init(m, NULL);
@@ -3857,6 +3866,30 @@ DS__SEAM static void ds__condition_wait(ds__condition *c, ds__mutex *m) {
 
 DS__SEAM static void ds__condition_broadcast(ds__condition *c) {
     pthread_cond_broadcast(c);
+}
+
+/* Takes the lock beside other readers. A reader does not wait for a writer that waits. */
+DS__SEAM static void ds__rwlock_read(ds__rwlock *l) {
+    ds__mutex_lock(&l->mutex);
+    l->readers++;
+    ds__mutex_unlock(&l->mutex);
+}
+
+DS__SEAM static void ds__rwlock_end_read(ds__rwlock *l) {
+    ds__mutex_lock(&l->mutex);
+    if (--l->readers == 0)
+        ds__condition_broadcast(&l->unread);
+    ds__mutex_unlock(&l->mutex);
+}
+
+DS__SEAM static void ds__rwlock_write(ds__rwlock *l) {
+    ds__mutex_lock(&l->mutex);
+    while (l->readers)
+        ds__condition_wait(&l->unread, &l->mutex);
+}
+
+DS__SEAM static void ds__rwlock_end_write(ds__rwlock *l) {
+    ds__mutex_unlock(&l->mutex);
 }
 
 /* Starts a thread, which must be joined. */
@@ -5748,9 +5781,9 @@ static struct {
     ds__capture *captures;  /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
-    /* held while a capture begins, and by code that needs to know that none is open; never held
-       over a wait */
-    ds__mutex begin;
+    /* written while a capture begins; read by code that needs to know that none is open. Readers
+       enqueue work but do not wait for it */
+    ds__rwlock begin;
     ds_stream *legacy;       /* per device ordinal, made at first use */
     _Atomic int sync_debug;  /* a ds_sync_debug_mode */
     ds__spinlock label_lock; /* of the labels of streams and devices, which can be replaced */
@@ -5766,7 +5799,7 @@ static struct {
     size_t mapping_room;
     /* 1: memory was unmapped, so pointers into reserved address space may be invalid */
     _Atomic int mapping_taken;
-} ds__g = { .mutex = DS__MUTEX_INIT, .capture_lock = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
+} ds__g = { .mutex = DS__MUTEX_INIT, .capture_lock = DS__MUTEX_INIT, .begin = DS__RWLOCK_INIT };
 
 /* Returns the index of a device's driver in ds__g.driver, ds__g.backend and other tables. */
 static inline int ds__backend_of(ds_device device) {
@@ -5891,6 +5924,10 @@ DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void 
    and after it with its result. */
 typedef ds_result (*ds__launch_fn)(void *user, ds__stream *s, ds_result how);
 
+/* Takes (1) or releases (0) the object for a launch. A launch takes its objects in the order of
+   their addresses. */
+typedef void (*ds__launch_lock_fn)(void *user, int take);
+
 struct ds__object {
     _Atomic int owners;
     void *user;
@@ -5898,7 +5935,8 @@ struct ds__object {
     /* of ds__capture_attachment: its key and its capture */
     const void *key;
     uint64_t capture;
-    ds__launch_fn launch_fn; /* or NULL */
+    ds__launch_fn launch_fn;           /* or NULL */
+    ds__launch_lock_fn launch_lock_fn; /* set if launch_fn is */
 };
 
 struct ds__node {
@@ -15760,11 +15798,11 @@ static cudaError_t ds__cudart_copy_batch(void *const *dst, const void *const *sr
    keep changes from pending to taken once; the thread that changes it runs or releases the object.
    Primary contexts are retained and peer access is enabled for the life of the process.
    Locks: `mutex` guards the modules, the set-up of pools and the limits of shared memory; it is not
-   held while the driver loads a module. `lock` guards `streams` and is held across the event
-   records of ds__cuda_mark_busy. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and
-   `keeps`; no call into CUDA is made under it.
-   The core's capture lock comes before all of them. An error about a capture takes the capture
-   lock, so errors must be reported after `lock` or a stream's lock is released.
+   held while the driver loads a module. `lock` guards `streams`. `host_lock` guards `hosts`,
+   `stages`, `marks`, `aside` and `keeps`. No call into CUDA is made under `lock` or `host_lock`.
+   `joining` of a stream comes before the core's capture lock, which comes before all others. An
+   error about a capture takes the capture lock, so errors must be reported after `lock` or
+   `staging` is released.
    Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation
    only. CUDA's own threads use the host functions, the keeps and the staging buffers. */
 
@@ -15890,9 +15928,12 @@ typedef struct ds__cuda_stream {
     int blocking; /* the stream is ordered with the legacy stream */
     /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
-    int queries;           /* queries of the legacy stream that use the handle now */
-    uint64_t thread;       /* of a per-thread stream: the number of its thread */
-    ds__mutex staging;     /* held while the pieces of a copy are enqueued */
+    int users;         /* threads that query or mark the stream in a walk over all streams */
+    uint64_t thread;   /* of a per-thread stream: the number of its thread */
+    ds__mutex staging; /* held while the pieces of a copy are enqueued */
+    /* held by calls that may bring the stream into a capture, and while an event is recorded on it
+       that must not be captured */
+    ds__mutex joining;
     ds__cuda_stage *stage; /* created for the first staged copy */
     struct ds__cuda_stream *next;
     struct ds__cuda_stream *previous;
@@ -16007,8 +16048,8 @@ static struct {
     /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
     ds__condition module_loaded; /* or a load has failed */
-    ds__mutex lock;              /* of the list of streams; held across some records of events */
-    ds__condition queried;       /* no query of the legacy stream uses a stream any more */
+    ds__mutex lock;              /* of the list of streams */
+    ds__condition unused;        /* no walk over the streams uses a stream any more */
     ds__cuda_stream *streams;    /* all except for the legacy streams */
     /* of the next six lists; no call of cudart is made under it */
     ds__spinlock host_lock;
@@ -16031,7 +16072,7 @@ static struct {
 } ds__cuda = { .mutex = DS__MUTEX_INIT,
                .module_loaded = DS__CONDITION_INIT,
                .lock = DS__MUTEX_INIT,
-               .queried = DS__CONDITION_INIT };
+               .unused = DS__CONDITION_INIT };
 
 static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
 
@@ -17258,42 +17299,65 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
    device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
    stream, since that would be a barrier for all blocking streams. Per-thread streams of other
    threads are left out.
-   Locks: ds__cuda_legacy_query takes ds__cuda.lock, but not during its queries: a stream object
-   that another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture
-   lock across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports
-   come after their release.
+   Locks: walks over the streams (ds__cuda_walk_next) take ds__cuda.lock, but hold no lock during
+   calls of the driver: a stream object that another thread uses does not end. `joining` of a stream
+   is held from the look whether it captures to the record of an event on it.
    Threads: any. Queries and waits run in relaxed capture mode. */
 
-/* Returns 1 if a query or wait of the legacy stream covers the stream. Work of the legacy stream
-   comes after that of the blocking streams, but a query of CUDA counts its own work only, and an
-   operation on it would be a barrier. The blocking streams are therefore queried one by one, except
-   for per-thread streams of other threads. */
-static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream *legacy) {
-    return s->blocking && s->device == legacy->device &&
-           (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
+/* Returns the next stream of a device that this thread may query or mark, and keeps its handle
+   alive until the call for the one after it. s: the one before, or NULL for the first one.
+   blocking: only streams that are ordered with the legacy stream. Per-thread streams of other
+   threads are left out. */
+static ds__cuda_stream *ds__cuda_walk_next(ds__cuda_stream *s, int device, int blocking) {
+    uint64_t thread = ds__cuda_this_thread();
+    ds__mutex_lock(&ds__cuda.lock);
+    ds__cuda_stream *next = s ? s->next : ds__cuda.streams;
+    while (next && (next->device != device || next->hidden || (blocking && !next->blocking) ||
+                    (next->kind == DS__STREAM_PER_THREAD && next->thread != thread)))
+        next = next->next;
+    if (next)
+        next->users++;
+    if (s && --s->users == 0)
+        ds__condition_broadcast(&ds__cuda.unused);
+    ds__mutex_unlock(&ds__cuda.lock);
+    return next;
+}
+
+/* Ends a walk before its last stream. */
+static void ds__cuda_walk_end(ds__cuda_stream *s) {
+    ds__mutex_lock(&ds__cuda.lock);
+    if (s && --s->users == 0)
+        ds__condition_broadcast(&ds__cuda.unused);
+    ds__mutex_unlock(&ds__cuda.lock);
+}
+
+/* Returns CUDA's code of a query of the legacy stream and of the blocking streams of its device.
+   Work of the legacy stream comes after that of the blocking streams, but a query of CUDA counts
+   its own work only, and an operation on it would be a barrier. The blocking streams are therefore
+   queried one by one. */
+static int ds__cuda_legacy_code(const ds__cuda_scope *scope, const ds__cuda_stream *legacy) {
+    int code;
+    DS__DR_CODE(*scope, code, cuStreamQuery, (legacy->handle));
+    if (code != 0)
+        return code;
+    ds__cuda_stream *s = ds__cuda_walk_next(NULL, legacy->device, 1);
+    while (s && code == 0) {
+        DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
+        if (code == 0)
+            s = ds__cuda_walk_next(s, legacy->device, 1);
+    }
+    ds__cuda_walk_end(s);
+    return code;
 }
 
 static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode;
-    int code;
     ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
     int relaxed = ds__cuda_relax(&scope, &mode);
-    DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    ds__mutex_lock(&ds__cuda.lock);
-    for (ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next) {
-        if (!ds__cuda_with_legacy(s, legacy))
-            continue;
-        s->queries++; /* it stays in the list */
-        ds__mutex_unlock(&ds__cuda.lock);
-        DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-        ds__mutex_lock(&ds__cuda.lock);
-        if (--s->queries == 0)
-            ds__condition_broadcast(&ds__cuda.queried);
-    }
-    ds__mutex_unlock(&ds__cuda.lock);
+    int code = ds__cuda_legacy_code(&scope, legacy);
     ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_scope_end(&scope);
@@ -17320,14 +17384,6 @@ static ds_result ds__cuda_await_event(ds__cuda_scope *scope, cudaEvent_t event, 
     return ds__cuda_event_check(scope, code, "cudaEventSynchronize", capture);
 }
 
-/* Creates an event for waits between streams. The code is not reported. */
-static cudaError_t ds__cuda_make_mark(const ds__cuda_scope *scope, cudaEvent_t *out) {
-    cudaError_t code = DS__RT_CODE(*scope, cudaEventCreateWithFlags, (out, cudaEventDisableTiming));
-    if (DS__UNLIKELY(code != cudaSuccess))
-        *out = NULL;
-    return code;
-}
-
 /* Gives the caller an event of the scope's device for one record and a wait. The code is not
    reported; it is that of cudaEventCreateWithFlags. */
 static cudaError_t ds__cuda_mark_take(const ds__cuda_scope *scope, ds__cuda_mark **out) {
@@ -17342,7 +17398,8 @@ static cudaError_t ds__cuda_mark_take(const ds__cuda_scope *scope, ds__cuda_mark
     if (!m)
         return cudaErrorMemoryAllocation;
     m->device = scope->device;
-    cudaError_t code = ds__cuda_make_mark(scope, &m->event);
+    cudaError_t code =
+        DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&m->event, cudaEventDisableTiming));
     if (code == cudaSuccess)
         *out = m;
     else
@@ -17371,106 +17428,86 @@ static void ds__cuda_end_marks(const ds__cuda_scope *scope, int device) {
     }
 }
 
-/* Records a new event. A failure is not reported here: the report of an error about a capture takes
-   the capture lock, and the caller holds a lock that comes after it. The caller reports *call and
-   the code after it has released its locks. */
-static cudaError_t ds__cuda_record_new(const ds__cuda_scope *scope, cudaEvent_t *event,
-                                       cudaStream_t stream, const char **call) {
-    *call = "cudaEventCreateWithFlags";
-    cudaError_t code = ds__cuda_make_mark(scope, event);
+/* Records an event on the stream and adds it to the list. */
+static ds_result ds__cuda_mark_stream(const ds__cuda_scope *scope, cudaStream_t stream,
+                                      ds__cuda_mark **list) {
+    ds__cuda_mark *mark;
+    cudaError_t code = ds__cuda_mark_take(scope, &mark);
     if (DS__UNLIKELY(code != cudaSuccess))
-        return code;
-    *call = "cudaEventRecord";
-    return DS__RT_CODE(*scope, cudaEventRecord, (*event, stream));
+        return ds__cuda_check(scope, code, "cudaEventCreateWithFlags");
+    mark->next = *list;
+    *list = mark;
+    return DS__RT(*scope, cudaEventRecord, (mark->event, stream));
 }
 
-static void ds__cuda_unlock_for_events(void) {
-    ds__mutex_unlock(&ds__cuda.lock);
-    ds__cuda_unlock();
-}
-
-/* Takes the capture lock and ds__cuda.lock, so that no stream begins to capture before its event is
-   recorded. Returns room for an event for each stream of the list, for the legacy stream and for
-   `ended`. NULL: no memory, and the locks are not held. Memory is allocated without locks, and once
-   more if the list has grown meanwhile. */
-static cudaEvent_t *ds__cuda_lock_for_events(void) {
-    cudaEvent_t *events = NULL;
-    size_t room = 0;
-    for (;;) {
-        size_t count = 2; /* the legacy stream and `ended` */
-        ds__cuda_lock();
-        ds__mutex_lock(&ds__cuda.lock);
-        for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-            count++;
-        if (count <= room)
-            return events;
-        ds__cuda_unlock_for_events();
-        ds__host_free(events);
-        room = count;
-        events = ds__host_alloc(room * sizeof(cudaEvent_t));
-        if (!events) {
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
-            return NULL;
-        }
+/* Records an event on the stream if it has work and does not capture. */
+static ds_result ds__cuda_mark_work(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                    ds__cuda_mark **list) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    enum cudaStreamCaptureMode mode;
+    int busy = 0;
+    ds_result r = DS_OK;
+    ds__mutex_lock(&s->joining);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
+    if (code == cudaSuccess && status == cudaStreamCaptureStatusNone) {
+        int relaxed = ds__cuda_relax(scope, &mode);
+        DS__DR_CODE(*scope, busy, cuStreamQuery, (s->handle));
+        ds__cuda_unrelax(scope, relaxed, mode);
     }
-}
-
-/* Waits for the events unless `r` is an error, destroys them in any case, and frees the list.
-   Returns `r`, or the error of a wait. */
-static ds_result ds__cuda_await_marks(ds__cuda_scope *scope, ds_result r, cudaEvent_t *events,
-                                      size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK)
-            r = ds__cuda_await_event(scope, events[i], 0);
-        (void)DS__RT_CODE(*scope, cudaEventDestroy, (events[i]));
-    }
-    ds__host_free(events);
+    if (busy == DS__CUDA_NOT_READY)
+        r = ds__cuda_mark_stream(scope, s->handle, list);
+    ds__mutex_unlock(&s->joining);
     return r;
 }
 
-/* Records an event on each blocking stream that has work. Inside of a scope of the device. The
-   caller passes the events to ds__cuda_await_marks, also after a failure. */
-static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
-                                    cudaEvent_t **out_events, size_t *out_count) {
-    cudaError_t failed = cudaSuccess;
-    const char *call = "";
-    cudaEvent_t *events = *out_events = ds__cuda_lock_for_events();
-    if (!events)
-        return DS_ERR_OUT_OF_MEMORY;
-    for (const ds__cuda_stream *s = ds__cuda.streams; s && failed == cudaSuccess; s = s->next) {
-        int code;
-        if (!ds__cuda_with_legacy(s, legacy))
-            continue;
-        DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
-        if (code != DS__CUDA_NOT_READY)
-            continue;
-        failed = ds__cuda_record_new(scope, &events[*out_count], s->handle, &call);
-        *out_count += events[*out_count] != NULL;
+/* The same for all streams of a device that this thread may mark, or only the blocking ones. Inside
+   of a scope of the device. The caller passes the list to ds__cuda_await_marks, also after a
+   failure. */
+static ds_result ds__cuda_mark_streams(const ds__cuda_scope *scope, int blocking,
+                                       ds__cuda_mark **list) {
+    ds_result r = DS_OK;
+    ds__cuda_stream *s = ds__cuda_walk_next(NULL, scope->device, blocking);
+    while (s && r == DS_OK) {
+        r = ds__cuda_mark_work(scope, s, list);
+        if (r == DS_OK)
+            s = ds__cuda_walk_next(s, scope->device, blocking);
     }
-    ds__cuda_unlock_for_events();
-    return ds__cuda_check(scope, failed, call);
+    ds__cuda_walk_end(s);
+    return r;
+}
+
+/* Waits for the events, unless `r` is an error, and keeps them for other waits. Returns `r`, or the
+   error of a wait. */
+static ds_result ds__cuda_await_marks(ds__cuda_scope *scope, ds_result r, ds__cuda_mark *list) {
+    while (list) {
+        ds__cuda_mark *next = list->next;
+        if (r == DS_OK)
+            r = ds__cuda_await_event(scope, list->event, 0);
+        ds__cuda_mark_put(list);
+        list = next;
+    }
+    return r;
 }
 
 static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    cudaEvent_t *events = NULL;
-    size_t count = 0;
+    ds__cuda_mark *marks = NULL;
     ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
-    /* first the legacy stream: beside a capture of a blocking stream its query is refused, while a
-       query of that stream would also invalidate the capture */
+    /* beside a capture of a blocking stream, the query is refused, but a wait would invalidate the
+       capture */
     int code;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    r = code == 0 || code == DS__CUDA_NOT_READY
-            ? ds__cuda_mark_busy(&scope, legacy, &events, &count)
-            : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_unrelax(&scope, relaxed, mode);
+    r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
+    if (r >= 0)
+        r = ds__cuda_mark_streams(&scope, 1, &marks);
     if (r == DS_OK)
         r = ds__cuda_synchronize_relaxed(&scope, legacy);
-    r = ds__cuda_await_marks(&scope, r, events, count);
+    r = ds__cuda_await_marks(&scope, r, marks);
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -17562,15 +17599,15 @@ static void ds__cuda_list_stream(ds__cuda_stream *s) {
     ds__mutex_unlock(&ds__cuda.lock);
 }
 
-/* Waits until no other thread queries the stream. ds__cuda.lock is held. */
-static void ds__cuda_await_queries(const ds__cuda_stream *s) {
-    while (s->queries)
-        ds__condition_wait(&ds__cuda.queried, &ds__cuda.lock);
+/* Waits until no walk over the streams uses the stream. ds__cuda.lock is held. */
+static void ds__cuda_await_users(const ds__cuda_stream *s) {
+    while (s->users)
+        ds__condition_wait(&ds__cuda.unused, &ds__cuda.lock);
 }
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
     ds__mutex_lock(&ds__cuda.lock);
-    ds__cuda_await_queries(s);
+    ds__cuda_await_users(s);
     if (s->previous)
         s->previous->next = s->next;
     else if (ds__cuda.streams == s)
@@ -17608,11 +17645,13 @@ static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int
     s->kind = kind;
     s->thread = ds__cuda_this_thread();
     ds__mutex_init(&s->staging);
+    ds__mutex_init(&s->joining);
     return s;
 }
 
 /* Frees an object that is not in the list. */
 static void ds__cuda_free_stream(ds__cuda_stream *s) {
+    ds__mutex_destroy(&s->joining);
     ds__mutex_destroy(&s->staging);
     ds__host_free(s);
 }
@@ -17763,7 +17802,7 @@ static void ds__cuda_hide(ds__cuda_stream *s, int given) {
     s->owned = s->blocking = 0;
     s->hidden = 1;
     s->given = given;
-    ds__cuda_await_queries(s);
+    ds__cuda_await_users(s);
     ds__mutex_unlock(&ds__cuda.lock);
 }
 
@@ -18414,30 +18453,44 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
     return r;
 }
 
-/* Makes s wait for the work of the other stream so far. */
-static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    /* the same native stream; but a record and a wait on the legacy stream are a barrier for
-       blocking streams */
-    if (s->kind != DS__STREAM_LEGACY &&
-        (s == other ||
-         (s->device == other->device &&
-          ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))))
-        return DS_OK;
+/* Returns 1 if a wait of `s` for the other stream does nothing, because both are one native stream.
+   A record and a wait on the legacy stream are a barrier for blocking streams. */
+static int ds__cuda_is_same_queue(ds__cuda_stream *s, ds__cuda_stream *other) {
+    return s->kind != DS__STREAM_LEGACY &&
+           (s == other || (s->device == other->device &&
+                           ds__cuda_stream_identity(s) == ds__cuda_stream_identity(other)));
+}
+
+/* Records an event on the other stream, for one wait. *out_mark is for ds__cuda_mark_put, also
+   after a failure, unless it is NULL. */
+static ds_result ds__cuda_mark_other(ds__cuda_stream *other, ds__cuda_mark **out_mark,
+                                     ds__cuda_event *out) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_mine(s);
-    if (r == DS_OK)
-        r = ds__cuda_on(&scope, other);
+    *out_mark = NULL;
+    ds_result r = ds__cuda_on(&scope, other);
     if (r < 0)
         return r;
-    ds__cuda_mark *mark;
-    uint64_t capture = scope.capture;
-    cudaError_t code = ds__cuda_mark_take(&scope, &mark);
-    r = ds__cuda_check(&scope, code, "cudaEventCreateWithFlags");
+    atomic_init(&out->capture, scope.capture);
+    r = ds__cuda_mark_stream(&scope, other->handle, out_mark);
     if (r == DS_OK)
-        r = DS__RT(scope, cudaEventRecord, (mark->event, other->handle));
+        atomic_init(&out->event, (*out_mark)->event);
+    out->device = other->device;
     ds__cuda_scope_end(&scope);
+    return r;
+}
+
+/* Makes s wait for the work of the other stream so far. */
+static ds_result ds__cuda_wait_stream(ds__cuda_stream *s, ds__cuda_stream *other) {
+    ds__cuda_mark *mark;
+    ds__cuda_event e;
+    if (ds__cuda_is_same_queue(s, other))
+        return DS_OK;
+    ds_result r = ds__cuda_mine(s);
+    if (r < 0)
+        return r;
+    r = ds__cuda_mark_other(other, &mark, &e);
     if (r == DS_OK)
-        r = ds__cuda_wait_mark(s, mark->event, capture);
+        r = ds__cuda_wait_mark(s, mark->event, atomic_load(&e.capture));
     if (mark)
         ds__cuda_mark_put(mark);
     return r;
@@ -19707,9 +19760,7 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
    invalidated, else the one whose rules the call broke.
    Locks: ds__cuda_lock (call.h) takes the capture lock. ds__cuda_capture_of,
    ds__cuda_find_capture and ds__cuda_is_spoilt expect it; ds__cuda_forbidden takes it;
-   ds__cuda_capture_failed takes it unless the thread holds it. Driver
-   calls run under it. ds__cuda_wait_streams holds the capture lock and ds__cuda.lock across
-   cudaStreamIsCapturing, event creation and event records, never across a wait.
+   ds__cuda_capture_failed takes it unless the thread holds it. Driver calls run under it.
    Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
    out. */
 
@@ -19935,43 +19986,26 @@ static int ds__cuda_forbidden(void) {
     return forbids;
 }
 
-/* Returns 1 if the work of the stream can be waited for beside an open capture: the stream is of
-   the scope's device, does not capture, and is not the per-thread stream of another thread. */
-static int ds__cuda_can_mark(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+/* Records an event on the legacy stream, unless a capture of a blocking stream forbids that. */
+static ds_result ds__cuda_mark_legacy(const ds__cuda_scope *scope, ds__cuda_mark **list) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-    if (s->hidden || s->device != scope->device ||
-        (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
-        return 0;
-    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
-    return code == cudaSuccess && status == cudaStreamCaptureStatusNone;
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (cudaStreamLegacy, &status));
+    if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
+        return DS_OK;
+    return ds__cuda_mark_stream(scope, cudaStreamLegacy, list);
 }
 
 /* Waits for the work of the device's streams that do not capture, and of destroyed streams. Inside
    of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(ds__cuda_scope *scope) {
-    size_t count = 0;
-    cudaError_t failed = cudaSuccess;
-    const char *call = "";
-    cudaEvent_t *events = ds__cuda_lock_for_events();
-    if (!events)
-        return DS_ERR_OUT_OF_MEMORY;
-    const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
-                                     .device = scope->device,
-                                     .kind = DS__STREAM_LEGACY };
-    const ds__cuda_stream *s = &legacy;
-    for (; s && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
-        if (!ds__cuda_can_mark(scope, s))
-            continue;
-        failed = ds__cuda_record_new(scope, &events[count], s->handle, &call);
-        count += events[count] != NULL;
-    }
+    ds__cuda_mark *marks = NULL;
     cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
-    if (ended && failed == cudaSuccess) {
-        failed = ds__cuda_record_new(scope, &events[count], ended, &call);
-        count += events[count] != NULL;
-    }
-    ds__cuda_unlock_for_events();
-    return ds__cuda_await_marks(scope, ds__cuda_check(scope, failed, call), events, count);
+    ds_result r = ds__cuda_mark_legacy(scope, &marks);
+    if (r == DS_OK)
+        r = ds__cuda_mark_streams(scope, 0, &marks);
+    if (r == DS_OK && ended)
+        r = ds__cuda_mark_stream(scope, ended, &marks);
+    return ds__cuda_await_marks(scope, r, marks);
 }
 
 /* Waits for the work of these devices, as far as they are in use, except for captures. A failed
@@ -22035,7 +22069,8 @@ static int ds__cuda_try_captured(ds__cuda_scope *scope, ds__cuda_stream *s, cons
     return handled;
 }
 
-/* Notes the capture of a stream that a wait may have brought into a capture. Takes the lock. */
+/* Notes the capture of a stream that a wait may have brought into a capture. Takes the capture
+   lock. */
 static void ds__cuda_note_joined(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     ds__cuda_look now;
     cudaError_t code = ds__cuda_get_info(scope, s->handle, &now);
@@ -22048,25 +22083,59 @@ static void ds__cuda_note_joined(const ds__cuda_scope *scope, ds__cuda_stream *s
     ds__cuda_unlock();
 }
 
-/* Submits an operation while a capture of devstream is open, or if the operation is bound to a
-   capture. The legacy stream cannot capture, and cannot be queried beside a capture. */
-__attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s,
-                                                                   const ds__op *op) {
+/* Enqueues a wait that may bring the stream into a capture. */
+static ds_result ds__cuda_put_wait(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                   const ds__op *op) {
+    ds__mutex_lock(&s->joining);
+    ds_result r = ds__cuda_put(s, op);
+    ds__mutex_unlock(&s->joining);
+    if (r == DS_OK)
+        ds__cuda_note_joined(scope, s);
+    return r;
+}
+
+/* Submits an operation on a stream that may capture. */
+static ds_result ds__cuda_submit_near_capture(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
-    if (s->kind == DS__STREAM_LEGACY)
-        return ds__cuda_put(s, op);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
     if (op->kind == DS__OP_KERNEL && !ds__cuda_loaded(op->u.kernel.kernel, s->device))
         r = ds__cuda_ready(&scope, op->u.kernel.kernel);
     if (r == DS_OK && !ds__cuda_try_captured(&scope, s, op, &r)) {
-        r = ds__cuda_put(s, op);
-        if (r == DS_OK && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM))
-            ds__cuda_note_joined(&scope, s);
+        r = op->kind == DS__OP_WAIT ? ds__cuda_put_wait(&scope, s, op) : ds__cuda_put(s, op);
     }
     ds__cuda_scope_end(&scope);
     return r;
+}
+
+/* Makes a stream that may capture wait for another one. The event is recorded before the capture
+   lock is taken: a record may wait for room in the other stream's queue. */
+static ds_result ds__cuda_wait_near_capture(ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_stream *other = op->u.wait.stream;
+    ds__cuda_mark *mark;
+    ds__cuda_event e;
+    ds__op wait = *op;
+    if (ds__cuda_is_same_queue(s, other))
+        return DS_OK;
+    ds_result r = ds__cuda_mark_other(other, &mark, &e);
+    wait.kind = DS__OP_WAIT;
+    wait.u.event.event = &e;
+    if (r == DS_OK)
+        r = ds__cuda_submit_near_capture(s, &wait);
+    if (mark)
+        ds__cuda_mark_put(mark);
+    return r;
+}
+
+/* Submits an operation while a capture of devstream is open, or if the operation is bound to a
+   capture. The legacy stream cannot capture, and cannot be queried beside a capture. */
+__attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s,
+                                                                   const ds__op *op) {
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__cuda_put(s, op);
+    return op->kind == DS__OP_WAIT_STREAM ? ds__cuda_wait_near_capture(s, op)
+                                          : ds__cuda_submit_near_capture(s, op);
 }
 
 /* cuda/capture.h - begin and end of captures.
@@ -22079,7 +22148,8 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
    raised before CUDA begins it. If CUDA drops a capture at its end, `graph` is NULL, unless the
    capture went into an existing graph. Streams that were made for a capture end after it.
    Locks: ds__cuda_capture_begin and ds__cuda_capture_end take the capture lock and hold it across
-   the driver calls that begin, end and read the capture. ds__cuda_capture_over expects it.
+   the driver calls that begin, end and read the capture. A begin also takes `joining` of its
+   stream. ds__cuda_capture_over expects it.
    ds__cuda_end_siblings must run without it, because ending a stream may take it. The core holds
    ds__g.begin during a begin, and also the graph's lock if the graph existed before.
    Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. A
@@ -22164,6 +22234,7 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
     atomic_fetch_add(&ds__g.capture_count, 1); /* submissions take the lock from now on */
     if (DS__UNLIKELY(atomic_load(&ds__cuda.releases)))
         ds__cuda_await_releases();
+    ds__mutex_lock(&s->joining);
     ds__cuda_lock();
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     int begun = r == DS_OK;
@@ -22173,6 +22244,7 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
         ds__cuda_enlist(s, c, o, &now);
     atomic_fetch_sub(&ds__g.capture_count, 1);
     ds__cuda_unlock();
+    ds__mutex_unlock(&s->joining);
     if (r < 0 && begun) {
         cudaGraph_t graph = NULL;
         (void)DS__RT_CODE(*scope, cudaStreamEndCapture, (s->handle, &graph));
@@ -23719,6 +23791,7 @@ typedef struct ds__attachment {
        any thread. Must not call devstream. */
     ds_host_fn release_fn;
     ds__launch_fn launch_fn; /* or NULL */
+    ds__launch_lock_fn launch_lock_fn;
 } ds__attachment;
 
 /* Finds or makes the attachment of the capture of a stream. *out NULL: the stream does not
@@ -26682,10 +26755,10 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
 /* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
    not invalidate a capture that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
-    ds__mutex_lock(&ds__g.begin);
+    ds__rwlock_read(&ds__g.begin);
     ds_result r =
         ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
-    ds__mutex_unlock(&ds__g.begin);
+    ds__rwlock_end_read(&ds__g.begin);
     return r;
 }
 
@@ -29766,6 +29839,31 @@ static ds_result ds__exec_hooks_run(const ds__body *b, const ds__body *top, ds__
     return r;
 }
 
+/* Returns the object with a launch_fn that has the next higher address, or NULL. Objects of child
+   graphs count too. */
+static ds__object *ds__hook_above(const ds__body *b, const ds__object *below) {
+    ds__object *found = NULL;
+    for (size_t i = 0; i < b->object_count; i++) {
+        ds__object *o = b->object[i];
+        if (o->launch_fn && (uintptr_t)o > (uintptr_t)below &&
+            (!found || (uintptr_t)o < (uintptr_t)found))
+            found = o;
+    }
+    for (uint32_t i = 0; i < b->count; i++) {
+        const ds__body *child = b->node[i]->child;
+        ds__object *o = child && child->hooked ? ds__hook_above(child, below) : NULL;
+        if (o && (!found || (uintptr_t)o < (uintptr_t)found))
+            found = o;
+    }
+    return found;
+}
+
+static void ds__hooks_lock(const ds__body *b, int take) {
+    ds__object *o = NULL;
+    while ((o = ds__hook_above(b, o)) != NULL)
+        o->launch_lock_fn(o->user, take);
+}
+
 /* Launches an executable with objects that have a launch_fn. If the launch fails, they undo their
    changes. */
 static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
@@ -29775,6 +29873,7 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     size_t done;
     ds__op outside = *op; /* the hooks prepare a launch, not a node */
     outside.flags |= DS__OP_OUTSIDE;
+    ds__hooks_lock(b, 1);
     ds_result r = ds__exec_hooks_run(b, b, s, DS_NOT_READY, &skip, &left);
     done = SIZE_MAX - left;
     if (r >= 0)
@@ -29789,6 +29888,7 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
         left = 1;
         DS_IGNORE(ds__exec_hooks_run(b, b, s, r, &skip, &left));
     }
+    ds__hooks_lock(b, 0);
     return r;
 }
 
@@ -30218,9 +30318,9 @@ static ds_result ds__capture_begin_into(ds__stream *s, ds__graph *g, const ds_gr
         c->body = g->body;
         c->into = into;
         atomic_fetch_add(&g->capturing, 1); /* first: another thread may add to the graph at once */
-        ds__mutex_lock(&ds__g.begin);
+        ds__rwlock_write(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
-        ds__mutex_unlock(&ds__g.begin);
+        ds__rwlock_end_write(&ds__g.begin);
         if (r < 0)
             atomic_fetch_sub(&g->capturing, 1);
     }
@@ -30450,6 +30550,7 @@ static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64
     }
     *out = o;
     o->launch_fn = a->launch_fn;
+    o->launch_lock_fn = a->launch_lock_fn;
     o->key = a->key;
     o->capture = capture;
     r = ds__body_object_add(b, o);

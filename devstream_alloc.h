@@ -2718,13 +2718,13 @@ static void ds__arena_unlock(ds__arena *a) {
 /* Holds back new captures until ds__let_captures: between the check for captures and work that
    must not be captured. Destructors of the program wait too, because they could free blocks. */
 static void ds__hold_captures(void) {
-    ds__mutex_lock(&ds__g.begin);
+    ds__rwlock_read(&ds__g.begin);
     ds__tls.upper_locked++;
 }
 
 static void ds__let_captures(void) {
     ds__tls.upper_locked--;
-    ds__mutex_unlock(&ds__g.begin);
+    ds__rwlock_end_read(&ds__g.begin);
 }
 
 /* Returns the label of the thread that was pushed last, or NULL. Of more than DS__LABELS labels,
@@ -6367,9 +6367,10 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
    Invariants: ds__got.left counts open imports and closed imports before their callback. When
    `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
    `in_limbo` is the number of blocks in `limbo`. `events` is at most DS__SENT_EVENTS.
-   Locks: order: ds__share.mutex, the registries' mutex (ds__registries.mutex), an arena's lock,
-   ds__share.lock. ds__share.lock guards `limbo` and the buckets, ds__share.mutex all
-   other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
+   Locks: no work is enqueued on a stream of the program under ds__share.mutex, because that may
+   wait for room in a queue. Order: ds__share.mutex, the registries' mutex (ds__registries.mutex),
+   an arena's lock, ds__share.lock. ds__share.lock guards `limbo` and the buckets, ds__share.mutex
+   all other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
    holds a mutex.
    Threads: caller's threads; ds__got.left and ds__got.gone also change on driver threads. */
 
@@ -6394,6 +6395,7 @@ typedef struct ds__ipc_export {
     char *ptr;
     uint32_t slot; /* the export slot */
     uint32_t generation;
+    int exports;    /* calls of ds_mem_export that use the record now; it does not end meanwhile */
     ds_event event; /* 0: DS__SENT_EVENTS other records have an event */
 } ds__ipc_export;
 
@@ -6797,11 +6799,11 @@ static ds__ipc_export *ds__share_sort(ds__export_hold **out_ended) {
     while (limbo) {
         ds__ipc_export *s = limbo;
         limbo = s->next;
-        if (!s->block) {
+        if (!s->block && !s->exports) {
             ds__ipc_export_end(s);
             continue;
         }
-        if (!ds__export_slot_leased(s->slot, 1)) {
+        if (!s->exports && !ds__export_slot_leased(s->slot, 1)) {
             ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
             s->next = ready;
@@ -15264,7 +15266,7 @@ static void ds__resource_shutdown(void) {
    made for. At most 1,000 records have an event; for further blocks ds_mem_export waits for the
    stream.
    Locks: ds_mem_export takes ds__share.mutex; the order is in ipc_types.h. Driver calls that do
-   not wait for work run under ds__share.mutex; waits for a stream do not.
+   not wait for work run under ds__share.mutex; records of events and waits for a stream do not.
    Threads: any caller's thread. */
 
 /* Exports a segment and takes its export slot, at the first export of one of its blocks.
@@ -15414,9 +15416,9 @@ static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     return same;
 }
 
-/* Exports a block. *out_wait: 1 if the caller must call ds__ipc_export_wait without the lock.
+/* Finds or makes the record of a block, for a call of ds_mem_export, and writes the handle.
    ds__share.mutex is held. */
-static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int *out_wait) {
+static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, ds__ipc_export **out) {
     ds__ipc_export *s;
     ds__ipc_export *fresh = NULL;
     ds__export_hold *h = ds__share.hoards;
@@ -15435,10 +15437,6 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
         r = ds__ipc_export_create(x, h, &fresh);
         s = fresh;
     }
-    if (r == DS_OK)
-        r = ds__ipc_export_order(s, x->stream, out_wait);
-    if (r == DS_OK)
-        r = ds__ipc_export_event(s);
     if (r == DS_OK && !ds__export_mark(x, fresh))
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                      (void *)x->start);
@@ -15454,7 +15452,21 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     p->cookie = ds__registries.own->cookie;
     p->slot = s->slot;
     p->generation = s->generation;
+    s->exports++;
+    *out = s;
     return DS_OK;
+}
+
+/* Orders importers behind the work enqueued so far on the block's stream. No lock is held. */
+static ds_result ds__block_export_order(const ds__exported *x, ds__ipc_export *s) {
+    int wait = 0;
+    ds_result r = ds__ipc_export_order(s, x->stream, &wait);
+    ds__mutex_lock(&ds__share.mutex);
+    if (r == DS_OK)
+        r = ds__ipc_export_event(s);
+    s->exports--;
+    ds__mutex_unlock(&ds__share.mutex);
+    return r == DS_OK && wait ? ds__ipc_export_wait(x->stream, x->end) : r;
 }
 
 DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
@@ -15476,12 +15488,12 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     DS__REQUIRE(x.shareable,
                 "the block at %p does not belong to a shareable pool; set ds_pool_desc.shareable",
                 (void *)x.start);
-    int wait = 0;
+    ds__ipc_export *s = NULL;
     ds__mutex_lock(&ds__share.mutex);
-    ds_result r = ds__block_export(&x, &p, &wait);
+    ds_result r = ds__block_export(&x, &p, &s);
     ds__mutex_unlock(&ds__share.mutex);
-    if (r == DS_OK && wait)
-        r = ds__ipc_export_wait(x.stream, x.end);
+    if (r == DS_OK)
+        r = ds__block_export_order(&x, s);
     ds__share_collect_by_the_way();
     if (r < 0)
         return r;
@@ -15500,9 +15512,9 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
    one address. `open` counts imports to be closed; `left` also counts closed imports before
    their callback. An IPC handle names an export slot only: sizes and places are read there,
    under the slot's lease.
-   Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
-   stream of a close has failed, the host waits for the stream without that mutex. The registries'
-   mutex is taken inside. ds__got_passed takes no lock.
+   Locks: ds__share.mutex is held while segments are opened and closed, including the driver calls,
+   but not while work is enqueued on a stream. The registries' mutex is taken inside.
+   ds__got_passed takes no lock.
    Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
    stream, or on the caller's thread after a failure. */
 
@@ -15691,9 +15703,15 @@ static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
     return r;
 }
 
-/* The mutex is held. */
-static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_stream stream,
-                                  ds__got **out) {
+/* Takes an import back. The mutex is held. */
+static void ds__got_refuse(ds__got *g) {
+    g->open--;
+    ds__got_passed((ds_stream){ 0 }, DS_OK, g);
+    ds__got_collect(0);
+}
+
+/* Opens a block, or adds an import of an open one. The mutex is held. */
+static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds__got **out) {
     ds__registry *b = NULL;
     ds__registries_lock();
     ds_result r = ds__registry_open(p->pid, p->fd, p->cookie, &b);
@@ -15703,16 +15721,10 @@ static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
         r = ds__got_create(device, p, b, &g);
-    if (r == DS_OK && p->inner >= g->size)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "the handle names byte %llu of a block of %zu bytes",
-                     (unsigned long long)p->inner, g->size);
     if (r == DS_OK)
-        r = ds__got_wait(g, stream);
-    if (r < 0 && g) {
-        g->open--;
-        ds__got_passed(stream, r, g);
-        ds__got_collect(0);
-    }
+        r = ds__inner_check(p, g->size);
+    if (r < 0 && g)
+        ds__got_refuse(g);
     ds__registries_lock();
     ds__registry_close(b);
     ds__registries_unlock();
@@ -15770,16 +15782,23 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
         return r;
     ds__mutex_lock(&ds__share.mutex);
     ds__got_collect(0);
-    r = ds__block_import(device, &p, stream, &g);
-    if (r == DS_OK)
-        *out = g->ptr + p.inner;
+    r = ds__block_import(device, &p, &g);
     ds__mutex_unlock(&ds__share.mutex);
-    return r;
+    if (r < 0)
+        return r;
+    r = ds__got_wait(g, stream);
+    if (r < 0) {
+        ds__mutex_lock(&ds__share.mutex);
+        ds__got_refuse(g);
+        ds__mutex_unlock(&ds__share.mutex);
+        return r;
+    }
+    *out = g->ptr + p.inner;
+    return DS_OK;
 }
 
-/* Enqueues the callback that ends the import. *out_wait: 1 if the stream has failed, so the caller
-   must wait for the stream and call ds__got_passed. ds__share.mutex is held. */
-static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
+/* Enqueues the callback that ends the import. No lock is held. */
+static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
     ds__op op = ds__op_init(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
     op.u.host.callback = ds__got_passed;
@@ -15790,13 +15809,12 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int 
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "imported memory cannot be closed on a stream that captures");
     ds_result r = ds__stream_submit(s, &op);
+    if (r != DS_ERR_FAILED && r != DS_ERR_PEER_DIED)
+        return r;
     /* a failed stream runs no further work */
-    *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
-    if (*out_wait)
-        r = DS_OK;
-    if (r == DS_OK)
-        g->open--;
-    return r;
+    DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
+    ds__got_passed(stream, DS_OK, g);
+    return DS_OK;
 }
 
 DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
@@ -15804,7 +15822,6 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    int wait = 0;
     ds__mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
@@ -15813,12 +15830,15 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     else if (g->guest->device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
     else
-        r = ds__got_close(g, s, stream, &wait);
-    ds__got_collect(0);
+        g->open--; /* no other call closes this import */
     ds__mutex_unlock(&ds__share.mutex);
-    if (wait) {
-        DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
-        ds__got_passed(stream, DS_OK, g);
+    if (r == DS_OK) {
+        r = ds__got_close(g, s, stream);
+        ds__mutex_lock(&ds__share.mutex);
+        if (r < 0)
+            g->open++;
+        ds__got_collect(0);
+        ds__mutex_unlock(&ds__share.mutex);
     }
     ds__stream_unpin(s);
     ds__share_collect_by_the_way();

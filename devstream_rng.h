@@ -2423,8 +2423,8 @@ static const struct {
    Invariants: `users` counts the handle, running calls and graphs; the last one frees the
    generator. A device's own generator has id 0 and stays until ds_shutdown. `changes` rises with
    every change of seed or offset, except that a failed launch undoes its own.
-   Locks: the order is ds__rng.launching, a generator's `lock`, then ds__rng.lock or
-   ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
+   Locks: the order is `launching` of objects by address, a generator's `lock`, then ds__rng.lock
+   or ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
    `users` and the lists; no driver call is made under it.
    Threads: any thread. ds__generator_unref also runs on threads of the library, when a graph ends
    there. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs end after it and
@@ -2450,8 +2450,9 @@ typedef struct ds__rng_graph {
     struct ds__rng_graph *all;  /* in the list of all */
     ds__generator *generator;
     ds_device device;
-    uint64_t *state; /* device memory */
-    ds_event read;   /* recorded after the last launch */
+    uint64_t *state;     /* device memory */
+    ds__mutex launching; /* held over a launch of a graph with these fills */
+    ds_event read;       /* recorded after the last launch */
     int launched;
     ds_stream lost;   /* stream of the last launch, if its record failed */
     uint64_t capture; /* the capture of its fills */
@@ -2471,10 +2472,7 @@ static struct {
     ds__rng_graph *all;
     ds__mutex making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
-    ds__mutex launching; /* one graph with fills at a time */
-} ds__rng = { .making = DS__MUTEX_INIT, .launching = DS__MUTEX_INIT };
-
-static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
+} ds__rng = { .making = DS__MUTEX_INIT };
 
 static void ds__generator_destroy(ds__generator *g) {
     if (!g)
@@ -2601,6 +2599,7 @@ static void ds__rng_shutdown_graphs(void) {
 
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
+        ds__mutex_destroy(&u->launching);
         ds__host_free(u);
     }
 }
@@ -3289,11 +3288,10 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
    before it writes the state. If the record fails, `lost` names the stream and the next launch
    repeats the record or waits for the device. A failed launch takes its words back, unless
    another fill has drawn since.
-   Locks: the caller holds the executable's lock. ds__rng_launch takes ds__rng.launching before
-   the first object of a launch and releases it after the last one, so it is held over the
-   submit. It holds the generator's lock over its own driver calls; ds__rng_find may wait for the
-   device there. ds__rng_graph_attach is called with the locks of generator and graph, and may
-   allocate device memory under them. ds__rng.lock comes last.
+   Locks: the caller holds the executable's lock, and `launching` of the launch's objects over the
+   submit. ds__rng_launch holds the generator's lock over its own driver calls; ds__rng_find may
+   wait for the device there. ds__rng_graph_attach is called with the locks of generator and graph,
+   and may allocate device memory under them. ds__rng.lock comes last.
    Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
    library, and must not call devstream. */
 
@@ -3403,15 +3401,22 @@ static ds_result ds__rng_launch_write(ds__rng_graph *u, ds__stream *s) {
     return r == DS__CHANGED ? ds__rng_captures() : r;
 }
 
-/* Before a launch: takes the words of the fills. The thread's first object of the launch takes
-   ds__rng.launching, which ds__rng_launch_end of the last one releases. */
+/* The kernel that writes the state, the launch and the record of `read` come one after the other,
+   though several executables may have the fills of one capture. */
+static void ds__rng_launch_lock(void *user, int take) {
+    ds__rng_graph *u = user;
+    if (take)
+        ds__mutex_lock(&u->launching);
+    else
+        ds__mutex_unlock(&u->launching);
+}
+
+/* Before a launch: takes the words of the fills. */
 static ds_result ds__rng_launch_begin(ds__rng_graph *u, ds__stream *s) {
     ds__generator *g = u->generator;
     ds_result r = ds__rng_launch_check(u, s);
     if (r < 0)
         return r;
-    if (!ds__rng_launches)
-        ds__mutex_lock(&ds__rng.launching);
     ds__mutex_lock(&g->lock);
     r = ds__rng_launch_write(u, s);
     if (r == DS_OK) {
@@ -3419,10 +3424,6 @@ static ds_result ds__rng_launch_begin(ds__rng_graph *u, ds__stream *s) {
         u->change = ++g->changes;
     }
     ds__mutex_unlock(&g->lock);
-    if (r == DS_OK)
-        ds__rng_launches++;
-    else if (!ds__rng_launches)
-        ds__mutex_unlock(&ds__rng.launching);
     return r;
 }
 
@@ -3446,8 +3447,6 @@ static void ds__rng_launch_end(ds__rng_graph *u, ds__stream *s, ds_result how) {
     memcpy(before, ds__tls.error, sizeof before);
     DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
-    if (!--ds__rng_launches)
-        ds__mutex_unlock(&ds__rng.launching);
 }
 
 /* Called before a launch of a graph with fills (how is DS_NOT_READY), and after it with its
@@ -3472,8 +3471,10 @@ static void ds__rng_graph_release(void *user) {
     }
     ds__spinlock_unlock(&ds__rng.lock);
     ds__generator_unref(g);
-    if (over)
+    if (over) {
+        ds__mutex_destroy(&u->launching);
         ds__host_free(u);
+    }
 }
 
 /* Takes an idle object of the device; NULL: there is none. */
@@ -3491,7 +3492,7 @@ static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
 }
 
 /* Loads the kernel that writes the state. A launch must not do that: the driver may wait for work
-   when it loads a kernel, and a launch holds ds__rng.launching. */
+   when it loads a kernel, and a launch holds locks. */
 static ds_result ds__rng_load(ds_device device) {
     ds_kernel kernel;
     ds_result r = ds__rng_kernel(DS__RNG_STATE, &kernel);
@@ -3522,6 +3523,7 @@ static ds_result ds__rng_graph_create(ds_device device, ds__rng_graph **out) {
     }
     u->state = state;
     u->device = device;
+    ds__mutex_init(&u->launching);
     ds__spinlock_lock(&ds__rng.lock);
     u->all = ds__rng.all;
     ds__rng.all = u;
@@ -4054,7 +4056,8 @@ static ds_result ds__rng_request_put(ds__rng_request *q, ds__rng_way *w) {
                          .make_fn = ds__rng_graph_attach,
                          .user = g,
                          .release_fn = ds__rng_graph_release,
-                         .launch_fn = ds__rng_launch };
+                         .launch_fn = ds__rng_launch,
+                         .launch_lock_fn = ds__rng_launch_lock };
     ds_result r = DS__CHANGED;
     for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
         ds__object_unref(q->kept);

@@ -7989,7 +7989,7 @@ static inline void ds__spinlock_unlock(ds__spinlock *lock) {
 
 /* os/thread.h - threads, mutexes and thread-specific data.
 
-   Wraps the threads of POSIX: ds__mutex and ds__condition for sections that may sleep,
+   Wraps the threads of POSIX: ds__mutex, ds__rwlock and ds__condition for sections that may sleep,
    ds__os_thread for the threads of the library, ds__os_thread_key for data whose function runs
    when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock (lock.h).
 
@@ -8007,6 +8007,15 @@ typedef pthread_key_t ds__os_thread_key;
 
 #define DS__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
 #define DS__CONDITION_INIT PTHREAD_COND_INITIALIZER
+#define DS__RWLOCK_INIT \
+    { DS__MUTEX_INIT, DS__CONDITION_INIT, 0 }
+
+/* Many readers, or one writer. The locks of POSIX of this kind are not declared by -std=c11. */
+typedef struct ds__rwlock {
+    ds__mutex mutex;
+    ds__condition unread; /* no reader is left */
+    int readers;
+} ds__rwlock;
 
 DS__SEAM static void ds__mutex_init(ds__mutex *m) {
     pthread_mutex_init(m, NULL);
@@ -8041,6 +8050,30 @@ DS__SEAM static void ds__condition_wait(ds__condition *c, ds__mutex *m) {
 
 DS__SEAM static void ds__condition_broadcast(ds__condition *c) {
     pthread_cond_broadcast(c);
+}
+
+/* Takes the lock beside other readers. A reader does not wait for a writer that waits. */
+DS__SEAM static void ds__rwlock_read(ds__rwlock *l) {
+    ds__mutex_lock(&l->mutex);
+    l->readers++;
+    ds__mutex_unlock(&l->mutex);
+}
+
+DS__SEAM static void ds__rwlock_end_read(ds__rwlock *l) {
+    ds__mutex_lock(&l->mutex);
+    if (--l->readers == 0)
+        ds__condition_broadcast(&l->unread);
+    ds__mutex_unlock(&l->mutex);
+}
+
+DS__SEAM static void ds__rwlock_write(ds__rwlock *l) {
+    ds__mutex_lock(&l->mutex);
+    while (l->readers)
+        ds__condition_wait(&l->unread, &l->mutex);
+}
+
+DS__SEAM static void ds__rwlock_end_write(ds__rwlock *l) {
+    ds__mutex_unlock(&l->mutex);
 }
 
 /* Starts a thread, which must be joined. */
@@ -9932,9 +9965,9 @@ static struct {
     ds__capture *captures;  /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
-    /* held while a capture begins, and by code that needs to know that none is open; never held
-       over a wait */
-    ds__mutex begin;
+    /* written while a capture begins; read by code that needs to know that none is open. Readers
+       enqueue work but do not wait for it */
+    ds__rwlock begin;
     ds_stream *legacy;       /* per device ordinal, made at first use */
     _Atomic int sync_debug;  /* a ds_sync_debug_mode */
     ds__spinlock label_lock; /* of the labels of streams and devices, which can be replaced */
@@ -9950,7 +9983,7 @@ static struct {
     size_t mapping_room;
     /* 1: memory was unmapped, so pointers into reserved address space may be invalid */
     _Atomic int mapping_taken;
-} ds__g = { .mutex = DS__MUTEX_INIT, .capture_lock = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
+} ds__g = { .mutex = DS__MUTEX_INIT, .capture_lock = DS__MUTEX_INIT, .begin = DS__RWLOCK_INIT };
 
 /* Returns the index of a device's driver in ds__g.driver, ds__g.backend and other tables. */
 static inline int ds__backend_of(ds_device device) {
@@ -10075,6 +10108,10 @@ DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void 
    and after it with its result. */
 typedef ds_result (*ds__launch_fn)(void *user, ds__stream *s, ds_result how);
 
+/* Takes (1) or releases (0) the object for a launch. A launch takes its objects in the order of
+   their addresses. */
+typedef void (*ds__launch_lock_fn)(void *user, int take);
+
 struct ds__object {
     _Atomic int owners;
     void *user;
@@ -10082,7 +10119,8 @@ struct ds__object {
     /* of ds__capture_attachment: its key and its capture */
     const void *key;
     uint64_t capture;
-    ds__launch_fn launch_fn; /* or NULL */
+    ds__launch_fn launch_fn;           /* or NULL */
+    ds__launch_lock_fn launch_lock_fn; /* set if launch_fn is */
 };
 
 struct ds__node {
@@ -19944,11 +19982,11 @@ static cudaError_t ds__cudart_copy_batch(void *const *dst, const void *const *sr
    keep changes from pending to taken once; the thread that changes it runs or releases the object.
    Primary contexts are retained and peer access is enabled for the life of the process.
    Locks: `mutex` guards the modules, the set-up of pools and the limits of shared memory; it is not
-   held while the driver loads a module. `lock` guards `streams` and is held across the event
-   records of ds__cuda_mark_busy. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and
-   `keeps`; no call into CUDA is made under it.
-   The core's capture lock comes before all of them. An error about a capture takes the capture
-   lock, so errors must be reported after `lock` or a stream's lock is released.
+   held while the driver loads a module. `lock` guards `streams`. `host_lock` guards `hosts`,
+   `stages`, `marks`, `aside` and `keeps`. No call into CUDA is made under `lock` or `host_lock`.
+   `joining` of a stream comes before the core's capture lock, which comes before all others. An
+   error about a capture takes the capture lock, so errors must be reported after `lock` or
+   `staging` is released.
    Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation
    only. CUDA's own threads use the host functions, the keeps and the staging buffers. */
 
@@ -20074,9 +20112,12 @@ typedef struct ds__cuda_stream {
     int blocking; /* the stream is ordered with the legacy stream */
     /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
-    int queries;           /* queries of the legacy stream that use the handle now */
-    uint64_t thread;       /* of a per-thread stream: the number of its thread */
-    ds__mutex staging;     /* held while the pieces of a copy are enqueued */
+    int users;         /* threads that query or mark the stream in a walk over all streams */
+    uint64_t thread;   /* of a per-thread stream: the number of its thread */
+    ds__mutex staging; /* held while the pieces of a copy are enqueued */
+    /* held by calls that may bring the stream into a capture, and while an event is recorded on it
+       that must not be captured */
+    ds__mutex joining;
     ds__cuda_stage *stage; /* created for the first staged copy */
     struct ds__cuda_stream *next;
     struct ds__cuda_stream *previous;
@@ -20191,8 +20232,8 @@ static struct {
     /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
     ds__condition module_loaded; /* or a load has failed */
-    ds__mutex lock;              /* of the list of streams; held across some records of events */
-    ds__condition queried;       /* no query of the legacy stream uses a stream any more */
+    ds__mutex lock;              /* of the list of streams */
+    ds__condition unused;        /* no walk over the streams uses a stream any more */
     ds__cuda_stream *streams;    /* all except for the legacy streams */
     /* of the next six lists; no call of cudart is made under it */
     ds__spinlock host_lock;
@@ -20215,7 +20256,7 @@ static struct {
 } ds__cuda = { .mutex = DS__MUTEX_INIT,
                .module_loaded = DS__CONDITION_INIT,
                .lock = DS__MUTEX_INIT,
-               .queried = DS__CONDITION_INIT };
+               .unused = DS__CONDITION_INIT };
 
 static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
 
@@ -21442,42 +21483,65 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
    device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
    stream, since that would be a barrier for all blocking streams. Per-thread streams of other
    threads are left out.
-   Locks: ds__cuda_legacy_query takes ds__cuda.lock, but not during its queries: a stream object
-   that another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture
-   lock across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports
-   come after their release.
+   Locks: walks over the streams (ds__cuda_walk_next) take ds__cuda.lock, but hold no lock during
+   calls of the driver: a stream object that another thread uses does not end. `joining` of a stream
+   is held from the look whether it captures to the record of an event on it.
    Threads: any. Queries and waits run in relaxed capture mode. */
 
-/* Returns 1 if a query or wait of the legacy stream covers the stream. Work of the legacy stream
-   comes after that of the blocking streams, but a query of CUDA counts its own work only, and an
-   operation on it would be a barrier. The blocking streams are therefore queried one by one, except
-   for per-thread streams of other threads. */
-static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream *legacy) {
-    return s->blocking && s->device == legacy->device &&
-           (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
+/* Returns the next stream of a device that this thread may query or mark, and keeps its handle
+   alive until the call for the one after it. s: the one before, or NULL for the first one.
+   blocking: only streams that are ordered with the legacy stream. Per-thread streams of other
+   threads are left out. */
+static ds__cuda_stream *ds__cuda_walk_next(ds__cuda_stream *s, int device, int blocking) {
+    uint64_t thread = ds__cuda_this_thread();
+    ds__mutex_lock(&ds__cuda.lock);
+    ds__cuda_stream *next = s ? s->next : ds__cuda.streams;
+    while (next && (next->device != device || next->hidden || (blocking && !next->blocking) ||
+                    (next->kind == DS__STREAM_PER_THREAD && next->thread != thread)))
+        next = next->next;
+    if (next)
+        next->users++;
+    if (s && --s->users == 0)
+        ds__condition_broadcast(&ds__cuda.unused);
+    ds__mutex_unlock(&ds__cuda.lock);
+    return next;
+}
+
+/* Ends a walk before its last stream. */
+static void ds__cuda_walk_end(ds__cuda_stream *s) {
+    ds__mutex_lock(&ds__cuda.lock);
+    if (s && --s->users == 0)
+        ds__condition_broadcast(&ds__cuda.unused);
+    ds__mutex_unlock(&ds__cuda.lock);
+}
+
+/* Returns CUDA's code of a query of the legacy stream and of the blocking streams of its device.
+   Work of the legacy stream comes after that of the blocking streams, but a query of CUDA counts
+   its own work only, and an operation on it would be a barrier. The blocking streams are therefore
+   queried one by one. */
+static int ds__cuda_legacy_code(const ds__cuda_scope *scope, const ds__cuda_stream *legacy) {
+    int code;
+    DS__DR_CODE(*scope, code, cuStreamQuery, (legacy->handle));
+    if (code != 0)
+        return code;
+    ds__cuda_stream *s = ds__cuda_walk_next(NULL, legacy->device, 1);
+    while (s && code == 0) {
+        DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
+        if (code == 0)
+            s = ds__cuda_walk_next(s, legacy->device, 1);
+    }
+    ds__cuda_walk_end(s);
+    return code;
 }
 
 static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode;
-    int code;
     ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
     int relaxed = ds__cuda_relax(&scope, &mode);
-    DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    ds__mutex_lock(&ds__cuda.lock);
-    for (ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next) {
-        if (!ds__cuda_with_legacy(s, legacy))
-            continue;
-        s->queries++; /* it stays in the list */
-        ds__mutex_unlock(&ds__cuda.lock);
-        DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-        ds__mutex_lock(&ds__cuda.lock);
-        if (--s->queries == 0)
-            ds__condition_broadcast(&ds__cuda.queried);
-    }
-    ds__mutex_unlock(&ds__cuda.lock);
+    int code = ds__cuda_legacy_code(&scope, legacy);
     ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_scope_end(&scope);
@@ -21504,14 +21568,6 @@ static ds_result ds__cuda_await_event(ds__cuda_scope *scope, cudaEvent_t event, 
     return ds__cuda_event_check(scope, code, "cudaEventSynchronize", capture);
 }
 
-/* Creates an event for waits between streams. The code is not reported. */
-static cudaError_t ds__cuda_make_mark(const ds__cuda_scope *scope, cudaEvent_t *out) {
-    cudaError_t code = DS__RT_CODE(*scope, cudaEventCreateWithFlags, (out, cudaEventDisableTiming));
-    if (DS__UNLIKELY(code != cudaSuccess))
-        *out = NULL;
-    return code;
-}
-
 /* Gives the caller an event of the scope's device for one record and a wait. The code is not
    reported; it is that of cudaEventCreateWithFlags. */
 static cudaError_t ds__cuda_mark_take(const ds__cuda_scope *scope, ds__cuda_mark **out) {
@@ -21526,7 +21582,8 @@ static cudaError_t ds__cuda_mark_take(const ds__cuda_scope *scope, ds__cuda_mark
     if (!m)
         return cudaErrorMemoryAllocation;
     m->device = scope->device;
-    cudaError_t code = ds__cuda_make_mark(scope, &m->event);
+    cudaError_t code =
+        DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&m->event, cudaEventDisableTiming));
     if (code == cudaSuccess)
         *out = m;
     else
@@ -21555,106 +21612,86 @@ static void ds__cuda_end_marks(const ds__cuda_scope *scope, int device) {
     }
 }
 
-/* Records a new event. A failure is not reported here: the report of an error about a capture takes
-   the capture lock, and the caller holds a lock that comes after it. The caller reports *call and
-   the code after it has released its locks. */
-static cudaError_t ds__cuda_record_new(const ds__cuda_scope *scope, cudaEvent_t *event,
-                                       cudaStream_t stream, const char **call) {
-    *call = "cudaEventCreateWithFlags";
-    cudaError_t code = ds__cuda_make_mark(scope, event);
+/* Records an event on the stream and adds it to the list. */
+static ds_result ds__cuda_mark_stream(const ds__cuda_scope *scope, cudaStream_t stream,
+                                      ds__cuda_mark **list) {
+    ds__cuda_mark *mark;
+    cudaError_t code = ds__cuda_mark_take(scope, &mark);
     if (DS__UNLIKELY(code != cudaSuccess))
-        return code;
-    *call = "cudaEventRecord";
-    return DS__RT_CODE(*scope, cudaEventRecord, (*event, stream));
+        return ds__cuda_check(scope, code, "cudaEventCreateWithFlags");
+    mark->next = *list;
+    *list = mark;
+    return DS__RT(*scope, cudaEventRecord, (mark->event, stream));
 }
 
-static void ds__cuda_unlock_for_events(void) {
-    ds__mutex_unlock(&ds__cuda.lock);
-    ds__cuda_unlock();
-}
-
-/* Takes the capture lock and ds__cuda.lock, so that no stream begins to capture before its event is
-   recorded. Returns room for an event for each stream of the list, for the legacy stream and for
-   `ended`. NULL: no memory, and the locks are not held. Memory is allocated without locks, and once
-   more if the list has grown meanwhile. */
-static cudaEvent_t *ds__cuda_lock_for_events(void) {
-    cudaEvent_t *events = NULL;
-    size_t room = 0;
-    for (;;) {
-        size_t count = 2; /* the legacy stream and `ended` */
-        ds__cuda_lock();
-        ds__mutex_lock(&ds__cuda.lock);
-        for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-            count++;
-        if (count <= room)
-            return events;
-        ds__cuda_unlock_for_events();
-        ds__host_free(events);
-        room = count;
-        events = ds__host_alloc(room * sizeof(cudaEvent_t));
-        if (!events) {
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
-            return NULL;
-        }
+/* Records an event on the stream if it has work and does not capture. */
+static ds_result ds__cuda_mark_work(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                    ds__cuda_mark **list) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    enum cudaStreamCaptureMode mode;
+    int busy = 0;
+    ds_result r = DS_OK;
+    ds__mutex_lock(&s->joining);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
+    if (code == cudaSuccess && status == cudaStreamCaptureStatusNone) {
+        int relaxed = ds__cuda_relax(scope, &mode);
+        DS__DR_CODE(*scope, busy, cuStreamQuery, (s->handle));
+        ds__cuda_unrelax(scope, relaxed, mode);
     }
-}
-
-/* Waits for the events unless `r` is an error, destroys them in any case, and frees the list.
-   Returns `r`, or the error of a wait. */
-static ds_result ds__cuda_await_marks(ds__cuda_scope *scope, ds_result r, cudaEvent_t *events,
-                                      size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK)
-            r = ds__cuda_await_event(scope, events[i], 0);
-        (void)DS__RT_CODE(*scope, cudaEventDestroy, (events[i]));
-    }
-    ds__host_free(events);
+    if (busy == DS__CUDA_NOT_READY)
+        r = ds__cuda_mark_stream(scope, s->handle, list);
+    ds__mutex_unlock(&s->joining);
     return r;
 }
 
-/* Records an event on each blocking stream that has work. Inside of a scope of the device. The
-   caller passes the events to ds__cuda_await_marks, also after a failure. */
-static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
-                                    cudaEvent_t **out_events, size_t *out_count) {
-    cudaError_t failed = cudaSuccess;
-    const char *call = "";
-    cudaEvent_t *events = *out_events = ds__cuda_lock_for_events();
-    if (!events)
-        return DS_ERR_OUT_OF_MEMORY;
-    for (const ds__cuda_stream *s = ds__cuda.streams; s && failed == cudaSuccess; s = s->next) {
-        int code;
-        if (!ds__cuda_with_legacy(s, legacy))
-            continue;
-        DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
-        if (code != DS__CUDA_NOT_READY)
-            continue;
-        failed = ds__cuda_record_new(scope, &events[*out_count], s->handle, &call);
-        *out_count += events[*out_count] != NULL;
+/* The same for all streams of a device that this thread may mark, or only the blocking ones. Inside
+   of a scope of the device. The caller passes the list to ds__cuda_await_marks, also after a
+   failure. */
+static ds_result ds__cuda_mark_streams(const ds__cuda_scope *scope, int blocking,
+                                       ds__cuda_mark **list) {
+    ds_result r = DS_OK;
+    ds__cuda_stream *s = ds__cuda_walk_next(NULL, scope->device, blocking);
+    while (s && r == DS_OK) {
+        r = ds__cuda_mark_work(scope, s, list);
+        if (r == DS_OK)
+            s = ds__cuda_walk_next(s, scope->device, blocking);
     }
-    ds__cuda_unlock_for_events();
-    return ds__cuda_check(scope, failed, call);
+    ds__cuda_walk_end(s);
+    return r;
+}
+
+/* Waits for the events, unless `r` is an error, and keeps them for other waits. Returns `r`, or the
+   error of a wait. */
+static ds_result ds__cuda_await_marks(ds__cuda_scope *scope, ds_result r, ds__cuda_mark *list) {
+    while (list) {
+        ds__cuda_mark *next = list->next;
+        if (r == DS_OK)
+            r = ds__cuda_await_event(scope, list->event, 0);
+        ds__cuda_mark_put(list);
+        list = next;
+    }
+    return r;
 }
 
 static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    cudaEvent_t *events = NULL;
-    size_t count = 0;
+    ds__cuda_mark *marks = NULL;
     ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
-    /* first the legacy stream: beside a capture of a blocking stream its query is refused, while a
-       query of that stream would also invalidate the capture */
+    /* beside a capture of a blocking stream, the query is refused, but a wait would invalidate the
+       capture */
     int code;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    r = code == 0 || code == DS__CUDA_NOT_READY
-            ? ds__cuda_mark_busy(&scope, legacy, &events, &count)
-            : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_unrelax(&scope, relaxed, mode);
+    r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
+    if (r >= 0)
+        r = ds__cuda_mark_streams(&scope, 1, &marks);
     if (r == DS_OK)
         r = ds__cuda_synchronize_relaxed(&scope, legacy);
-    r = ds__cuda_await_marks(&scope, r, events, count);
+    r = ds__cuda_await_marks(&scope, r, marks);
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -21746,15 +21783,15 @@ static void ds__cuda_list_stream(ds__cuda_stream *s) {
     ds__mutex_unlock(&ds__cuda.lock);
 }
 
-/* Waits until no other thread queries the stream. ds__cuda.lock is held. */
-static void ds__cuda_await_queries(const ds__cuda_stream *s) {
-    while (s->queries)
-        ds__condition_wait(&ds__cuda.queried, &ds__cuda.lock);
+/* Waits until no walk over the streams uses the stream. ds__cuda.lock is held. */
+static void ds__cuda_await_users(const ds__cuda_stream *s) {
+    while (s->users)
+        ds__condition_wait(&ds__cuda.unused, &ds__cuda.lock);
 }
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
     ds__mutex_lock(&ds__cuda.lock);
-    ds__cuda_await_queries(s);
+    ds__cuda_await_users(s);
     if (s->previous)
         s->previous->next = s->next;
     else if (ds__cuda.streams == s)
@@ -21792,11 +21829,13 @@ static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int
     s->kind = kind;
     s->thread = ds__cuda_this_thread();
     ds__mutex_init(&s->staging);
+    ds__mutex_init(&s->joining);
     return s;
 }
 
 /* Frees an object that is not in the list. */
 static void ds__cuda_free_stream(ds__cuda_stream *s) {
+    ds__mutex_destroy(&s->joining);
     ds__mutex_destroy(&s->staging);
     ds__host_free(s);
 }
@@ -21947,7 +21986,7 @@ static void ds__cuda_hide(ds__cuda_stream *s, int given) {
     s->owned = s->blocking = 0;
     s->hidden = 1;
     s->given = given;
-    ds__cuda_await_queries(s);
+    ds__cuda_await_users(s);
     ds__mutex_unlock(&ds__cuda.lock);
 }
 
@@ -22598,30 +22637,44 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
     return r;
 }
 
-/* Makes s wait for the work of the other stream so far. */
-static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    /* the same native stream; but a record and a wait on the legacy stream are a barrier for
-       blocking streams */
-    if (s->kind != DS__STREAM_LEGACY &&
-        (s == other ||
-         (s->device == other->device &&
-          ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))))
-        return DS_OK;
+/* Returns 1 if a wait of `s` for the other stream does nothing, because both are one native stream.
+   A record and a wait on the legacy stream are a barrier for blocking streams. */
+static int ds__cuda_is_same_queue(ds__cuda_stream *s, ds__cuda_stream *other) {
+    return s->kind != DS__STREAM_LEGACY &&
+           (s == other || (s->device == other->device &&
+                           ds__cuda_stream_identity(s) == ds__cuda_stream_identity(other)));
+}
+
+/* Records an event on the other stream, for one wait. *out_mark is for ds__cuda_mark_put, also
+   after a failure, unless it is NULL. */
+static ds_result ds__cuda_mark_other(ds__cuda_stream *other, ds__cuda_mark **out_mark,
+                                     ds__cuda_event *out) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_mine(s);
-    if (r == DS_OK)
-        r = ds__cuda_on(&scope, other);
+    *out_mark = NULL;
+    ds_result r = ds__cuda_on(&scope, other);
     if (r < 0)
         return r;
-    ds__cuda_mark *mark;
-    uint64_t capture = scope.capture;
-    cudaError_t code = ds__cuda_mark_take(&scope, &mark);
-    r = ds__cuda_check(&scope, code, "cudaEventCreateWithFlags");
+    atomic_init(&out->capture, scope.capture);
+    r = ds__cuda_mark_stream(&scope, other->handle, out_mark);
     if (r == DS_OK)
-        r = DS__RT(scope, cudaEventRecord, (mark->event, other->handle));
+        atomic_init(&out->event, (*out_mark)->event);
+    out->device = other->device;
     ds__cuda_scope_end(&scope);
+    return r;
+}
+
+/* Makes s wait for the work of the other stream so far. */
+static ds_result ds__cuda_wait_stream(ds__cuda_stream *s, ds__cuda_stream *other) {
+    ds__cuda_mark *mark;
+    ds__cuda_event e;
+    if (ds__cuda_is_same_queue(s, other))
+        return DS_OK;
+    ds_result r = ds__cuda_mine(s);
+    if (r < 0)
+        return r;
+    r = ds__cuda_mark_other(other, &mark, &e);
     if (r == DS_OK)
-        r = ds__cuda_wait_mark(s, mark->event, capture);
+        r = ds__cuda_wait_mark(s, mark->event, atomic_load(&e.capture));
     if (mark)
         ds__cuda_mark_put(mark);
     return r;
@@ -23891,9 +23944,7 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
    invalidated, else the one whose rules the call broke.
    Locks: ds__cuda_lock (call.h) takes the capture lock. ds__cuda_capture_of,
    ds__cuda_find_capture and ds__cuda_is_spoilt expect it; ds__cuda_forbidden takes it;
-   ds__cuda_capture_failed takes it unless the thread holds it. Driver
-   calls run under it. ds__cuda_wait_streams holds the capture lock and ds__cuda.lock across
-   cudaStreamIsCapturing, event creation and event records, never across a wait.
+   ds__cuda_capture_failed takes it unless the thread holds it. Driver calls run under it.
    Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
    out. */
 
@@ -24119,43 +24170,26 @@ static int ds__cuda_forbidden(void) {
     return forbids;
 }
 
-/* Returns 1 if the work of the stream can be waited for beside an open capture: the stream is of
-   the scope's device, does not capture, and is not the per-thread stream of another thread. */
-static int ds__cuda_can_mark(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+/* Records an event on the legacy stream, unless a capture of a blocking stream forbids that. */
+static ds_result ds__cuda_mark_legacy(const ds__cuda_scope *scope, ds__cuda_mark **list) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-    if (s->hidden || s->device != scope->device ||
-        (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
-        return 0;
-    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
-    return code == cudaSuccess && status == cudaStreamCaptureStatusNone;
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (cudaStreamLegacy, &status));
+    if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
+        return DS_OK;
+    return ds__cuda_mark_stream(scope, cudaStreamLegacy, list);
 }
 
 /* Waits for the work of the device's streams that do not capture, and of destroyed streams. Inside
    of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(ds__cuda_scope *scope) {
-    size_t count = 0;
-    cudaError_t failed = cudaSuccess;
-    const char *call = "";
-    cudaEvent_t *events = ds__cuda_lock_for_events();
-    if (!events)
-        return DS_ERR_OUT_OF_MEMORY;
-    const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
-                                     .device = scope->device,
-                                     .kind = DS__STREAM_LEGACY };
-    const ds__cuda_stream *s = &legacy;
-    for (; s && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
-        if (!ds__cuda_can_mark(scope, s))
-            continue;
-        failed = ds__cuda_record_new(scope, &events[count], s->handle, &call);
-        count += events[count] != NULL;
-    }
+    ds__cuda_mark *marks = NULL;
     cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
-    if (ended && failed == cudaSuccess) {
-        failed = ds__cuda_record_new(scope, &events[count], ended, &call);
-        count += events[count] != NULL;
-    }
-    ds__cuda_unlock_for_events();
-    return ds__cuda_await_marks(scope, ds__cuda_check(scope, failed, call), events, count);
+    ds_result r = ds__cuda_mark_legacy(scope, &marks);
+    if (r == DS_OK)
+        r = ds__cuda_mark_streams(scope, 0, &marks);
+    if (r == DS_OK && ended)
+        r = ds__cuda_mark_stream(scope, ended, &marks);
+    return ds__cuda_await_marks(scope, r, marks);
 }
 
 /* Waits for the work of these devices, as far as they are in use, except for captures. A failed
@@ -26219,7 +26253,8 @@ static int ds__cuda_try_captured(ds__cuda_scope *scope, ds__cuda_stream *s, cons
     return handled;
 }
 
-/* Notes the capture of a stream that a wait may have brought into a capture. Takes the lock. */
+/* Notes the capture of a stream that a wait may have brought into a capture. Takes the capture
+   lock. */
 static void ds__cuda_note_joined(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     ds__cuda_look now;
     cudaError_t code = ds__cuda_get_info(scope, s->handle, &now);
@@ -26232,25 +26267,59 @@ static void ds__cuda_note_joined(const ds__cuda_scope *scope, ds__cuda_stream *s
     ds__cuda_unlock();
 }
 
-/* Submits an operation while a capture of devstream is open, or if the operation is bound to a
-   capture. The legacy stream cannot capture, and cannot be queried beside a capture. */
-__attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s,
-                                                                   const ds__op *op) {
+/* Enqueues a wait that may bring the stream into a capture. */
+static ds_result ds__cuda_put_wait(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                   const ds__op *op) {
+    ds__mutex_lock(&s->joining);
+    ds_result r = ds__cuda_put(s, op);
+    ds__mutex_unlock(&s->joining);
+    if (r == DS_OK)
+        ds__cuda_note_joined(scope, s);
+    return r;
+}
+
+/* Submits an operation on a stream that may capture. */
+static ds_result ds__cuda_submit_near_capture(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
-    if (s->kind == DS__STREAM_LEGACY)
-        return ds__cuda_put(s, op);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
     if (op->kind == DS__OP_KERNEL && !ds__cuda_loaded(op->u.kernel.kernel, s->device))
         r = ds__cuda_ready(&scope, op->u.kernel.kernel);
     if (r == DS_OK && !ds__cuda_try_captured(&scope, s, op, &r)) {
-        r = ds__cuda_put(s, op);
-        if (r == DS_OK && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM))
-            ds__cuda_note_joined(&scope, s);
+        r = op->kind == DS__OP_WAIT ? ds__cuda_put_wait(&scope, s, op) : ds__cuda_put(s, op);
     }
     ds__cuda_scope_end(&scope);
     return r;
+}
+
+/* Makes a stream that may capture wait for another one. The event is recorded before the capture
+   lock is taken: a record may wait for room in the other stream's queue. */
+static ds_result ds__cuda_wait_near_capture(ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_stream *other = op->u.wait.stream;
+    ds__cuda_mark *mark;
+    ds__cuda_event e;
+    ds__op wait = *op;
+    if (ds__cuda_is_same_queue(s, other))
+        return DS_OK;
+    ds_result r = ds__cuda_mark_other(other, &mark, &e);
+    wait.kind = DS__OP_WAIT;
+    wait.u.event.event = &e;
+    if (r == DS_OK)
+        r = ds__cuda_submit_near_capture(s, &wait);
+    if (mark)
+        ds__cuda_mark_put(mark);
+    return r;
+}
+
+/* Submits an operation while a capture of devstream is open, or if the operation is bound to a
+   capture. The legacy stream cannot capture, and cannot be queried beside a capture. */
+__attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s,
+                                                                   const ds__op *op) {
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__cuda_put(s, op);
+    return op->kind == DS__OP_WAIT_STREAM ? ds__cuda_wait_near_capture(s, op)
+                                          : ds__cuda_submit_near_capture(s, op);
 }
 
 /* cuda/capture.h - begin and end of captures.
@@ -26263,7 +26332,8 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
    raised before CUDA begins it. If CUDA drops a capture at its end, `graph` is NULL, unless the
    capture went into an existing graph. Streams that were made for a capture end after it.
    Locks: ds__cuda_capture_begin and ds__cuda_capture_end take the capture lock and hold it across
-   the driver calls that begin, end and read the capture. ds__cuda_capture_over expects it.
+   the driver calls that begin, end and read the capture. A begin also takes `joining` of its
+   stream. ds__cuda_capture_over expects it.
    ds__cuda_end_siblings must run without it, because ending a stream may take it. The core holds
    ds__g.begin during a begin, and also the graph's lock if the graph existed before.
    Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. A
@@ -26348,6 +26418,7 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
     atomic_fetch_add(&ds__g.capture_count, 1); /* submissions take the lock from now on */
     if (DS__UNLIKELY(atomic_load(&ds__cuda.releases)))
         ds__cuda_await_releases();
+    ds__mutex_lock(&s->joining);
     ds__cuda_lock();
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     int begun = r == DS_OK;
@@ -26357,6 +26428,7 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
         ds__cuda_enlist(s, c, o, &now);
     atomic_fetch_sub(&ds__g.capture_count, 1);
     ds__cuda_unlock();
+    ds__mutex_unlock(&s->joining);
     if (r < 0 && begun) {
         cudaGraph_t graph = NULL;
         (void)DS__RT_CODE(*scope, cudaStreamEndCapture, (s->handle, &graph));
@@ -27903,6 +27975,7 @@ typedef struct ds__attachment {
        any thread. Must not call devstream. */
     ds_host_fn release_fn;
     ds__launch_fn launch_fn; /* or NULL */
+    ds__launch_lock_fn launch_lock_fn;
 } ds__attachment;
 
 /* Finds or makes the attachment of the capture of a stream. *out NULL: the stream does not
@@ -30866,10 +30939,10 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
 /* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
    not invalidate a capture that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
-    ds__mutex_lock(&ds__g.begin);
+    ds__rwlock_read(&ds__g.begin);
     ds_result r =
         ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
-    ds__mutex_unlock(&ds__g.begin);
+    ds__rwlock_end_read(&ds__g.begin);
     return r;
 }
 
@@ -33950,6 +34023,31 @@ static ds_result ds__exec_hooks_run(const ds__body *b, const ds__body *top, ds__
     return r;
 }
 
+/* Returns the object with a launch_fn that has the next higher address, or NULL. Objects of child
+   graphs count too. */
+static ds__object *ds__hook_above(const ds__body *b, const ds__object *below) {
+    ds__object *found = NULL;
+    for (size_t i = 0; i < b->object_count; i++) {
+        ds__object *o = b->object[i];
+        if (o->launch_fn && (uintptr_t)o > (uintptr_t)below &&
+            (!found || (uintptr_t)o < (uintptr_t)found))
+            found = o;
+    }
+    for (uint32_t i = 0; i < b->count; i++) {
+        const ds__body *child = b->node[i]->child;
+        ds__object *o = child && child->hooked ? ds__hook_above(child, below) : NULL;
+        if (o && (!found || (uintptr_t)o < (uintptr_t)found))
+            found = o;
+    }
+    return found;
+}
+
+static void ds__hooks_lock(const ds__body *b, int take) {
+    ds__object *o = NULL;
+    while ((o = ds__hook_above(b, o)) != NULL)
+        o->launch_lock_fn(o->user, take);
+}
+
 /* Launches an executable with objects that have a launch_fn. If the launch fails, they undo their
    changes. */
 static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
@@ -33959,6 +34057,7 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     size_t done;
     ds__op outside = *op; /* the hooks prepare a launch, not a node */
     outside.flags |= DS__OP_OUTSIDE;
+    ds__hooks_lock(b, 1);
     ds_result r = ds__exec_hooks_run(b, b, s, DS_NOT_READY, &skip, &left);
     done = SIZE_MAX - left;
     if (r >= 0)
@@ -33973,6 +34072,7 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
         left = 1;
         DS_IGNORE(ds__exec_hooks_run(b, b, s, r, &skip, &left));
     }
+    ds__hooks_lock(b, 0);
     return r;
 }
 
@@ -34402,9 +34502,9 @@ static ds_result ds__capture_begin_into(ds__stream *s, ds__graph *g, const ds_gr
         c->body = g->body;
         c->into = into;
         atomic_fetch_add(&g->capturing, 1); /* first: another thread may add to the graph at once */
-        ds__mutex_lock(&ds__g.begin);
+        ds__rwlock_write(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
-        ds__mutex_unlock(&ds__g.begin);
+        ds__rwlock_end_write(&ds__g.begin);
         if (r < 0)
             atomic_fetch_sub(&g->capturing, 1);
     }
@@ -34634,6 +34734,7 @@ static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64
     }
     *out = o;
     o->launch_fn = a->launch_fn;
+    o->launch_lock_fn = a->launch_lock_fn;
     o->key = a->key;
     o->capture = capture;
     r = ds__body_object_add(b, o);
@@ -36509,13 +36610,13 @@ static void ds__arena_unlock(ds__arena *a) {
 /* Holds back new captures until ds__let_captures: between the check for captures and work that
    must not be captured. Destructors of the program wait too, because they could free blocks. */
 static void ds__hold_captures(void) {
-    ds__mutex_lock(&ds__g.begin);
+    ds__rwlock_read(&ds__g.begin);
     ds__tls.upper_locked++;
 }
 
 static void ds__let_captures(void) {
     ds__tls.upper_locked--;
-    ds__mutex_unlock(&ds__g.begin);
+    ds__rwlock_end_read(&ds__g.begin);
 }
 
 /* Returns the label of the thread that was pushed last, or NULL. Of more than DS__LABELS labels,
@@ -40158,9 +40259,10 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
    Invariants: ds__got.left counts open imports and closed imports before their callback. When
    `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
    `in_limbo` is the number of blocks in `limbo`. `events` is at most DS__SENT_EVENTS.
-   Locks: order: ds__share.mutex, the registries' mutex (ds__registries.mutex), an arena's lock,
-   ds__share.lock. ds__share.lock guards `limbo` and the buckets, ds__share.mutex all
-   other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
+   Locks: no work is enqueued on a stream of the program under ds__share.mutex, because that may
+   wait for room in a queue. Order: ds__share.mutex, the registries' mutex (ds__registries.mutex),
+   an arena's lock, ds__share.lock. ds__share.lock guards `limbo` and the buckets, ds__share.mutex
+   all other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
    holds a mutex.
    Threads: caller's threads; ds__got.left and ds__got.gone also change on driver threads. */
 
@@ -40185,6 +40287,7 @@ typedef struct ds__ipc_export {
     char *ptr;
     uint32_t slot; /* the export slot */
     uint32_t generation;
+    int exports;    /* calls of ds_mem_export that use the record now; it does not end meanwhile */
     ds_event event; /* 0: DS__SENT_EVENTS other records have an event */
 } ds__ipc_export;
 
@@ -40588,11 +40691,11 @@ static ds__ipc_export *ds__share_sort(ds__export_hold **out_ended) {
     while (limbo) {
         ds__ipc_export *s = limbo;
         limbo = s->next;
-        if (!s->block) {
+        if (!s->block && !s->exports) {
             ds__ipc_export_end(s);
             continue;
         }
-        if (!ds__export_slot_leased(s->slot, 1)) {
+        if (!s->exports && !ds__export_slot_leased(s->slot, 1)) {
             ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
             s->next = ready;
@@ -49055,7 +49158,7 @@ static void ds__resource_shutdown(void) {
    made for. At most 1,000 records have an event; for further blocks ds_mem_export waits for the
    stream.
    Locks: ds_mem_export takes ds__share.mutex; the order is in ipc_types.h. Driver calls that do
-   not wait for work run under ds__share.mutex; waits for a stream do not.
+   not wait for work run under ds__share.mutex; records of events and waits for a stream do not.
    Threads: any caller's thread. */
 
 /* Exports a segment and takes its export slot, at the first export of one of its blocks.
@@ -49205,9 +49308,9 @@ static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     return same;
 }
 
-/* Exports a block. *out_wait: 1 if the caller must call ds__ipc_export_wait without the lock.
+/* Finds or makes the record of a block, for a call of ds_mem_export, and writes the handle.
    ds__share.mutex is held. */
-static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int *out_wait) {
+static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, ds__ipc_export **out) {
     ds__ipc_export *s;
     ds__ipc_export *fresh = NULL;
     ds__export_hold *h = ds__share.hoards;
@@ -49226,10 +49329,6 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
         r = ds__ipc_export_create(x, h, &fresh);
         s = fresh;
     }
-    if (r == DS_OK)
-        r = ds__ipc_export_order(s, x->stream, out_wait);
-    if (r == DS_OK)
-        r = ds__ipc_export_event(s);
     if (r == DS_OK && !ds__export_mark(x, fresh))
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                      (void *)x->start);
@@ -49245,7 +49344,21 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     p->cookie = ds__registries.own->cookie;
     p->slot = s->slot;
     p->generation = s->generation;
+    s->exports++;
+    *out = s;
     return DS_OK;
+}
+
+/* Orders importers behind the work enqueued so far on the block's stream. No lock is held. */
+static ds_result ds__block_export_order(const ds__exported *x, ds__ipc_export *s) {
+    int wait = 0;
+    ds_result r = ds__ipc_export_order(s, x->stream, &wait);
+    ds__mutex_lock(&ds__share.mutex);
+    if (r == DS_OK)
+        r = ds__ipc_export_event(s);
+    s->exports--;
+    ds__mutex_unlock(&ds__share.mutex);
+    return r == DS_OK && wait ? ds__ipc_export_wait(x->stream, x->end) : r;
 }
 
 DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
@@ -49267,12 +49380,12 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     DS__REQUIRE(x.shareable,
                 "the block at %p does not belong to a shareable pool; set ds_pool_desc.shareable",
                 (void *)x.start);
-    int wait = 0;
+    ds__ipc_export *s = NULL;
     ds__mutex_lock(&ds__share.mutex);
-    ds_result r = ds__block_export(&x, &p, &wait);
+    ds_result r = ds__block_export(&x, &p, &s);
     ds__mutex_unlock(&ds__share.mutex);
-    if (r == DS_OK && wait)
-        r = ds__ipc_export_wait(x.stream, x.end);
+    if (r == DS_OK)
+        r = ds__block_export_order(&x, s);
     ds__share_collect_by_the_way();
     if (r < 0)
         return r;
@@ -49291,9 +49404,9 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
    one address. `open` counts imports to be closed; `left` also counts closed imports before
    their callback. An IPC handle names an export slot only: sizes and places are read there,
    under the slot's lease.
-   Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
-   stream of a close has failed, the host waits for the stream without that mutex. The registries'
-   mutex is taken inside. ds__got_passed takes no lock.
+   Locks: ds__share.mutex is held while segments are opened and closed, including the driver calls,
+   but not while work is enqueued on a stream. The registries' mutex is taken inside.
+   ds__got_passed takes no lock.
    Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
    stream, or on the caller's thread after a failure. */
 
@@ -49482,9 +49595,15 @@ static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
     return r;
 }
 
-/* The mutex is held. */
-static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_stream stream,
-                                  ds__got **out) {
+/* Takes an import back. The mutex is held. */
+static void ds__got_refuse(ds__got *g) {
+    g->open--;
+    ds__got_passed((ds_stream){ 0 }, DS_OK, g);
+    ds__got_collect(0);
+}
+
+/* Opens a block, or adds an import of an open one. The mutex is held. */
+static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds__got **out) {
     ds__registry *b = NULL;
     ds__registries_lock();
     ds_result r = ds__registry_open(p->pid, p->fd, p->cookie, &b);
@@ -49494,16 +49613,10 @@ static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
         r = ds__got_create(device, p, b, &g);
-    if (r == DS_OK && p->inner >= g->size)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "the handle names byte %llu of a block of %zu bytes",
-                     (unsigned long long)p->inner, g->size);
     if (r == DS_OK)
-        r = ds__got_wait(g, stream);
-    if (r < 0 && g) {
-        g->open--;
-        ds__got_passed(stream, r, g);
-        ds__got_collect(0);
-    }
+        r = ds__inner_check(p, g->size);
+    if (r < 0 && g)
+        ds__got_refuse(g);
     ds__registries_lock();
     ds__registry_close(b);
     ds__registries_unlock();
@@ -49561,16 +49674,23 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
         return r;
     ds__mutex_lock(&ds__share.mutex);
     ds__got_collect(0);
-    r = ds__block_import(device, &p, stream, &g);
-    if (r == DS_OK)
-        *out = g->ptr + p.inner;
+    r = ds__block_import(device, &p, &g);
     ds__mutex_unlock(&ds__share.mutex);
-    return r;
+    if (r < 0)
+        return r;
+    r = ds__got_wait(g, stream);
+    if (r < 0) {
+        ds__mutex_lock(&ds__share.mutex);
+        ds__got_refuse(g);
+        ds__mutex_unlock(&ds__share.mutex);
+        return r;
+    }
+    *out = g->ptr + p.inner;
+    return DS_OK;
 }
 
-/* Enqueues the callback that ends the import. *out_wait: 1 if the stream has failed, so the caller
-   must wait for the stream and call ds__got_passed. ds__share.mutex is held. */
-static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
+/* Enqueues the callback that ends the import. No lock is held. */
+static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
     ds__op op = ds__op_init(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
     op.u.host.callback = ds__got_passed;
@@ -49581,13 +49701,12 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int 
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "imported memory cannot be closed on a stream that captures");
     ds_result r = ds__stream_submit(s, &op);
+    if (r != DS_ERR_FAILED && r != DS_ERR_PEER_DIED)
+        return r;
     /* a failed stream runs no further work */
-    *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
-    if (*out_wait)
-        r = DS_OK;
-    if (r == DS_OK)
-        g->open--;
-    return r;
+    DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
+    ds__got_passed(stream, DS_OK, g);
+    return DS_OK;
 }
 
 DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
@@ -49595,7 +49714,6 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    int wait = 0;
     ds__mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
@@ -49604,12 +49722,15 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     else if (g->guest->device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
     else
-        r = ds__got_close(g, s, stream, &wait);
-    ds__got_collect(0);
+        g->open--; /* no other call closes this import */
     ds__mutex_unlock(&ds__share.mutex);
-    if (wait) {
-        DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
-        ds__got_passed(stream, DS_OK, g);
+    if (r == DS_OK) {
+        r = ds__got_close(g, s, stream);
+        ds__mutex_lock(&ds__share.mutex);
+        if (r < 0)
+            g->open++;
+        ds__got_collect(0);
+        ds__mutex_unlock(&ds__share.mutex);
     }
     ds__stream_unpin(s);
     ds__share_collect_by_the_way();
@@ -66342,8 +66463,8 @@ static const struct {
    Invariants: `users` counts the handle, running calls and graphs; the last one frees the
    generator. A device's own generator has id 0 and stays until ds_shutdown. `changes` rises with
    every change of seed or offset, except that a failed launch undoes its own.
-   Locks: the order is ds__rng.launching, a generator's `lock`, then ds__rng.lock or
-   ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
+   Locks: the order is `launching` of objects by address, a generator's `lock`, then ds__rng.lock
+   or ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
    `users` and the lists; no driver call is made under it.
    Threads: any thread. ds__generator_unref also runs on threads of the library, when a graph ends
    there. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs end after it and
@@ -66369,8 +66490,9 @@ typedef struct ds__rng_graph {
     struct ds__rng_graph *all;  /* in the list of all */
     ds__generator *generator;
     ds_device device;
-    uint64_t *state; /* device memory */
-    ds_event read;   /* recorded after the last launch */
+    uint64_t *state;     /* device memory */
+    ds__mutex launching; /* held over a launch of a graph with these fills */
+    ds_event read;       /* recorded after the last launch */
     int launched;
     ds_stream lost;   /* stream of the last launch, if its record failed */
     uint64_t capture; /* the capture of its fills */
@@ -66390,10 +66512,7 @@ static struct {
     ds__rng_graph *all;
     ds__mutex making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
-    ds__mutex launching; /* one graph with fills at a time */
-} ds__rng = { .making = DS__MUTEX_INIT, .launching = DS__MUTEX_INIT };
-
-static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
+} ds__rng = { .making = DS__MUTEX_INIT };
 
 static void ds__generator_destroy(ds__generator *g) {
     if (!g)
@@ -66520,6 +66639,7 @@ static void ds__rng_shutdown_graphs(void) {
 
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
+        ds__mutex_destroy(&u->launching);
         ds__host_free(u);
     }
 }
@@ -67208,11 +67328,10 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
    before it writes the state. If the record fails, `lost` names the stream and the next launch
    repeats the record or waits for the device. A failed launch takes its words back, unless
    another fill has drawn since.
-   Locks: the caller holds the executable's lock. ds__rng_launch takes ds__rng.launching before
-   the first object of a launch and releases it after the last one, so it is held over the
-   submit. It holds the generator's lock over its own driver calls; ds__rng_find may wait for the
-   device there. ds__rng_graph_attach is called with the locks of generator and graph, and may
-   allocate device memory under them. ds__rng.lock comes last.
+   Locks: the caller holds the executable's lock, and `launching` of the launch's objects over the
+   submit. ds__rng_launch holds the generator's lock over its own driver calls; ds__rng_find may
+   wait for the device there. ds__rng_graph_attach is called with the locks of generator and graph,
+   and may allocate device memory under them. ds__rng.lock comes last.
    Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
    library, and must not call devstream. */
 
@@ -67322,15 +67441,22 @@ static ds_result ds__rng_launch_write(ds__rng_graph *u, ds__stream *s) {
     return r == DS__CHANGED ? ds__rng_captures() : r;
 }
 
-/* Before a launch: takes the words of the fills. The thread's first object of the launch takes
-   ds__rng.launching, which ds__rng_launch_end of the last one releases. */
+/* The kernel that writes the state, the launch and the record of `read` come one after the other,
+   though several executables may have the fills of one capture. */
+static void ds__rng_launch_lock(void *user, int take) {
+    ds__rng_graph *u = user;
+    if (take)
+        ds__mutex_lock(&u->launching);
+    else
+        ds__mutex_unlock(&u->launching);
+}
+
+/* Before a launch: takes the words of the fills. */
 static ds_result ds__rng_launch_begin(ds__rng_graph *u, ds__stream *s) {
     ds__generator *g = u->generator;
     ds_result r = ds__rng_launch_check(u, s);
     if (r < 0)
         return r;
-    if (!ds__rng_launches)
-        ds__mutex_lock(&ds__rng.launching);
     ds__mutex_lock(&g->lock);
     r = ds__rng_launch_write(u, s);
     if (r == DS_OK) {
@@ -67338,10 +67464,6 @@ static ds_result ds__rng_launch_begin(ds__rng_graph *u, ds__stream *s) {
         u->change = ++g->changes;
     }
     ds__mutex_unlock(&g->lock);
-    if (r == DS_OK)
-        ds__rng_launches++;
-    else if (!ds__rng_launches)
-        ds__mutex_unlock(&ds__rng.launching);
     return r;
 }
 
@@ -67365,8 +67487,6 @@ static void ds__rng_launch_end(ds__rng_graph *u, ds__stream *s, ds_result how) {
     memcpy(before, ds__tls.error, sizeof before);
     DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
-    if (!--ds__rng_launches)
-        ds__mutex_unlock(&ds__rng.launching);
 }
 
 /* Called before a launch of a graph with fills (how is DS_NOT_READY), and after it with its
@@ -67391,8 +67511,10 @@ static void ds__rng_graph_release(void *user) {
     }
     ds__spinlock_unlock(&ds__rng.lock);
     ds__generator_unref(g);
-    if (over)
+    if (over) {
+        ds__mutex_destroy(&u->launching);
         ds__host_free(u);
+    }
 }
 
 /* Takes an idle object of the device; NULL: there is none. */
@@ -67410,7 +67532,7 @@ static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
 }
 
 /* Loads the kernel that writes the state. A launch must not do that: the driver may wait for work
-   when it loads a kernel, and a launch holds ds__rng.launching. */
+   when it loads a kernel, and a launch holds locks. */
 static ds_result ds__rng_load(ds_device device) {
     ds_kernel kernel;
     ds_result r = ds__rng_kernel(DS__RNG_STATE, &kernel);
@@ -67441,6 +67563,7 @@ static ds_result ds__rng_graph_create(ds_device device, ds__rng_graph **out) {
     }
     u->state = state;
     u->device = device;
+    ds__mutex_init(&u->launching);
     ds__spinlock_lock(&ds__rng.lock);
     u->all = ds__rng.all;
     ds__rng.all = u;
@@ -67973,7 +68096,8 @@ static ds_result ds__rng_request_put(ds__rng_request *q, ds__rng_way *w) {
                          .make_fn = ds__rng_graph_attach,
                          .user = g,
                          .release_fn = ds__rng_graph_release,
-                         .launch_fn = ds__rng_launch };
+                         .launch_fn = ds__rng_launch,
+                         .launch_lock_fn = ds__rng_launch_lock };
     ds_result r = DS__CHANGED;
     for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
         ds__object_unref(q->kept);

@@ -35,11 +35,11 @@ static ds__ipc_export *ds__share_sort(ds__export_hold **out_ended) {
     while (limbo) {
         ds__ipc_export *s = limbo;
         limbo = s->next;
-        if (!s->block) {
+        if (!s->block && !s->exports) {
             ds__ipc_export_end(s);
             continue;
         }
-        if (!ds__export_slot_leased(s->slot, 1)) {
+        if (!s->exports && !ds__export_slot_leased(s->slot, 1)) {
             ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
             s->next = ready;

@@ -7,7 +7,7 @@
    made for. At most 1,000 records have an event; for further blocks ds_mem_export waits for the
    stream.
    Locks: ds_mem_export takes ds__share.mutex; the order is in ipc_types.h. Driver calls that do
-   not wait for work run under ds__share.mutex; waits for a stream do not.
+   not wait for work run under ds__share.mutex; records of events and waits for a stream do not.
    Threads: any caller's thread. */
 #ifndef DS__ALLOC_IPC_EXPORT_H
 #define DS__ALLOC_IPC_EXPORT_H
@@ -170,9 +170,9 @@ static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     return same;
 }
 
-/* Exports a block. *out_wait: 1 if the caller must call ds__ipc_export_wait without the lock.
+/* Finds or makes the record of a block, for a call of ds_mem_export, and writes the handle.
    ds__share.mutex is held. */
-static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int *out_wait) {
+static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, ds__ipc_export **out) {
     ds__ipc_export *s;
     ds__ipc_export *fresh = NULL;
     ds__export_hold *h = ds__share.hoards;
@@ -191,10 +191,6 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
         r = ds__ipc_export_create(x, h, &fresh);
         s = fresh;
     }
-    if (r == DS_OK)
-        r = ds__ipc_export_order(s, x->stream, out_wait);
-    if (r == DS_OK)
-        r = ds__ipc_export_event(s);
     if (r == DS_OK && !ds__export_mark(x, fresh))
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                      (void *)x->start);
@@ -210,7 +206,21 @@ static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int 
     p->cookie = ds__registries.own->cookie;
     p->slot = s->slot;
     p->generation = s->generation;
+    s->exports++;
+    *out = s;
     return DS_OK;
+}
+
+/* Orders importers behind the work enqueued so far on the block's stream. No lock is held. */
+static ds_result ds__block_export_order(const ds__exported *x, ds__ipc_export *s) {
+    int wait = 0;
+    ds_result r = ds__ipc_export_order(s, x->stream, &wait);
+    ds__mutex_lock(&ds__share.mutex);
+    if (r == DS_OK)
+        r = ds__ipc_export_event(s);
+    s->exports--;
+    ds__mutex_unlock(&ds__share.mutex);
+    return r == DS_OK && wait ? ds__ipc_export_wait(x->stream, x->end) : r;
 }
 
 DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
@@ -232,12 +242,12 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     DS__REQUIRE(x.shareable,
                 "the block at %p does not belong to a shareable pool; set ds_pool_desc.shareable",
                 (void *)x.start);
-    int wait = 0;
+    ds__ipc_export *s = NULL;
     ds__mutex_lock(&ds__share.mutex);
-    ds_result r = ds__block_export(&x, &p, &wait);
+    ds_result r = ds__block_export(&x, &p, &s);
     ds__mutex_unlock(&ds__share.mutex);
-    if (r == DS_OK && wait)
-        r = ds__ipc_export_wait(x.stream, x.end);
+    if (r == DS_OK)
+        r = ds__block_export_order(&x, s);
     ds__share_collect_by_the_way();
     if (r < 0)
         return r;

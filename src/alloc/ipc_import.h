@@ -8,9 +8,9 @@
    one address. `open` counts imports to be closed; `left` also counts closed imports before
    their callback. An IPC handle names an export slot only: sizes and places are read there,
    under the slot's lease.
-   Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
-   stream of a close has failed, the host waits for the stream without that mutex. The registries'
-   mutex is taken inside. ds__got_passed takes no lock.
+   Locks: ds__share.mutex is held while segments are opened and closed, including the driver calls,
+   but not while work is enqueued on a stream. The registries' mutex is taken inside.
+   ds__got_passed takes no lock.
    Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
    stream, or on the caller's thread after a failure. */
 #ifndef DS__ALLOC_IPC_IMPORT_H
@@ -210,9 +210,15 @@ static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
     return r;
 }
 
-/* The mutex is held. */
-static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_stream stream,
-                                  ds__got **out) {
+/* Takes an import back. The mutex is held. */
+static void ds__got_refuse(ds__got *g) {
+    g->open--;
+    ds__got_passed((ds_stream){ 0 }, DS_OK, g);
+    ds__got_collect(0);
+}
+
+/* Opens a block, or adds an import of an open one. The mutex is held. */
+static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds__got **out) {
     ds__registry *b = NULL;
     ds__registries_lock();
     ds_result r = ds__registry_open(p->pid, p->fd, p->cookie, &b);
@@ -222,16 +228,10 @@ static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
         r = ds__got_create(device, p, b, &g);
-    if (r == DS_OK && p->inner >= g->size)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "the handle names byte %llu of a block of %zu bytes",
-                     (unsigned long long)p->inner, g->size);
     if (r == DS_OK)
-        r = ds__got_wait(g, stream);
-    if (r < 0 && g) {
-        g->open--;
-        ds__got_passed(stream, r, g);
-        ds__got_collect(0);
-    }
+        r = ds__inner_check(p, g->size);
+    if (r < 0 && g)
+        ds__got_refuse(g);
     ds__registries_lock();
     ds__registry_close(b);
     ds__registries_unlock();
@@ -289,16 +289,23 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
         return r;
     ds__mutex_lock(&ds__share.mutex);
     ds__got_collect(0);
-    r = ds__block_import(device, &p, stream, &g);
-    if (r == DS_OK)
-        *out = g->ptr + p.inner;
+    r = ds__block_import(device, &p, &g);
     ds__mutex_unlock(&ds__share.mutex);
-    return r;
+    if (r < 0)
+        return r;
+    r = ds__got_wait(g, stream);
+    if (r < 0) {
+        ds__mutex_lock(&ds__share.mutex);
+        ds__got_refuse(g);
+        ds__mutex_unlock(&ds__share.mutex);
+        return r;
+    }
+    *out = g->ptr + p.inner;
+    return DS_OK;
 }
 
-/* Enqueues the callback that ends the import. *out_wait: 1 if the stream has failed, so the caller
-   must wait for the stream and call ds__got_passed. ds__share.mutex is held. */
-static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
+/* Enqueues the callback that ends the import. No lock is held. */
+static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
     ds__op op = ds__op_init(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
     op.u.host.callback = ds__got_passed;
@@ -309,13 +316,12 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int 
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "imported memory cannot be closed on a stream that captures");
     ds_result r = ds__stream_submit(s, &op);
+    if (r != DS_ERR_FAILED && r != DS_ERR_PEER_DIED)
+        return r;
     /* a failed stream runs no further work */
-    *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
-    if (*out_wait)
-        r = DS_OK;
-    if (r == DS_OK)
-        g->open--;
-    return r;
+    DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
+    ds__got_passed(stream, DS_OK, g);
+    return DS_OK;
 }
 
 DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
@@ -323,7 +329,6 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    int wait = 0;
     ds__mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
@@ -332,12 +337,15 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     else if (g->guest->device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
     else
-        r = ds__got_close(g, s, stream, &wait);
-    ds__got_collect(0);
+        g->open--; /* no other call closes this import */
     ds__mutex_unlock(&ds__share.mutex);
-    if (wait) {
-        DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
-        ds__got_passed(stream, DS_OK, g);
+    if (r == DS_OK) {
+        r = ds__got_close(g, s, stream);
+        ds__mutex_lock(&ds__share.mutex);
+        if (r < 0)
+            g->open++;
+        ds__got_collect(0);
+        ds__mutex_unlock(&ds__share.mutex);
     }
     ds__stream_unpin(s);
     ds__share_collect_by_the_way();

@@ -29,9 +29,10 @@
    Invariants: ds__got.left counts open imports and closed imports before their callback. When
    `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
    `in_limbo` is the number of blocks in `limbo`. `events` is at most DS__SENT_EVENTS.
-   Locks: order: ds__share.mutex, the registries' mutex (ds__registries.mutex), an arena's lock,
-   ds__share.lock. ds__share.lock guards `limbo` and the buckets, ds__share.mutex all
-   other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
+   Locks: no work is enqueued on a stream of the program under ds__share.mutex, because that may
+   wait for room in a queue. Order: ds__share.mutex, the registries' mutex (ds__registries.mutex),
+   an arena's lock, ds__share.lock. ds__share.lock guards `limbo` and the buckets, ds__share.mutex
+   all other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
    holds a mutex.
    Threads: caller's threads; ds__got.left and ds__got.gone also change on driver threads. */
 #ifndef DS__ALLOC_IPC_TYPES_H
@@ -61,6 +62,7 @@ typedef struct ds__ipc_export {
     char *ptr;
     uint32_t slot; /* the export slot */
     uint32_t generation;
+    int exports;    /* calls of ds_mem_export that use the record now; it does not end meanwhile */
     ds_event event; /* 0: DS__SENT_EVENTS other records have an event */
 } ds__ipc_export;
 

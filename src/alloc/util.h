@@ -162,13 +162,13 @@ static void ds__arena_unlock(ds__arena *a) {
 /* Holds back new captures until ds__let_captures: between the check for captures and work that
    must not be captured. Destructors of the program wait too, because they could free blocks. */
 static void ds__hold_captures(void) {
-    ds__mutex_lock(&ds__g.begin);
+    ds__rwlock_read(&ds__g.begin);
     ds__tls.upper_locked++;
 }
 
 static void ds__let_captures(void) {
     ds__tls.upper_locked--;
-    ds__mutex_unlock(&ds__g.begin);
+    ds__rwlock_end_read(&ds__g.begin);
 }
 
 /* Returns the label of the thread that was pushed last, or NULL. Of more than DS__LABELS labels,

@@ -32,6 +32,10 @@
    and after it with its result. */
 typedef ds_result (*ds__launch_fn)(void *user, ds__stream *s, ds_result how);
 
+/* Takes (1) or releases (0) the object for a launch. A launch takes its objects in the order of
+   their addresses. */
+typedef void (*ds__launch_lock_fn)(void *user, int take);
+
 struct ds__object {
     _Atomic int owners;
     void *user;
@@ -39,7 +43,8 @@ struct ds__object {
     /* of ds__capture_attachment: its key and its capture */
     const void *key;
     uint64_t capture;
-    ds__launch_fn launch_fn; /* or NULL */
+    ds__launch_fn launch_fn;           /* or NULL */
+    ds__launch_lock_fn launch_lock_fn; /* set if launch_fn is */
 };
 
 struct ds__node {

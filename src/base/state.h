@@ -53,9 +53,9 @@ static struct {
     ds__capture *captures;  /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
-    /* held while a capture begins, and by code that needs to know that none is open; never held
-       over a wait */
-    ds__mutex begin;
+    /* written while a capture begins; read by code that needs to know that none is open. Readers
+       enqueue work but do not wait for it */
+    ds__rwlock begin;
     ds_stream *legacy;       /* per device ordinal, made at first use */
     _Atomic int sync_debug;  /* a ds_sync_debug_mode */
     ds__spinlock label_lock; /* of the labels of streams and devices, which can be replaced */
@@ -71,7 +71,7 @@ static struct {
     size_t mapping_room;
     /* 1: memory was unmapped, so pointers into reserved address space may be invalid */
     _Atomic int mapping_taken;
-} ds__g = { .mutex = DS__MUTEX_INIT, .capture_lock = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
+} ds__g = { .mutex = DS__MUTEX_INIT, .capture_lock = DS__MUTEX_INIT, .begin = DS__RWLOCK_INIT };
 
 /* Returns the index of a device's driver in ds__g.driver, ds__g.backend and other tables. */
 static inline int ds__backend_of(ds_device device) {

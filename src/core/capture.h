@@ -43,9 +43,9 @@ static ds_result ds__capture_begin_into(ds__stream *s, ds__graph *g, const ds_gr
         c->body = g->body;
         c->into = into;
         atomic_fetch_add(&g->capturing, 1); /* first: another thread may add to the graph at once */
-        ds__mutex_lock(&ds__g.begin);
+        ds__rwlock_write(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
-        ds__mutex_unlock(&ds__g.begin);
+        ds__rwlock_end_write(&ds__g.begin);
         if (r < 0)
             atomic_fetch_sub(&g->capturing, 1);
     }
@@ -275,6 +275,7 @@ static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64
     }
     *out = o;
     o->launch_fn = a->launch_fn;
+    o->launch_lock_fn = a->launch_lock_fn;
     o->key = a->key;
     o->capture = capture;
     r = ds__body_object_add(b, o);

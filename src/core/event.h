@@ -195,10 +195,10 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
 /* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
    not invalidate a capture that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
-    ds__mutex_lock(&ds__g.begin);
+    ds__rwlock_read(&ds__g.begin);
     ds_result r =
         ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
-    ds__mutex_unlock(&ds__g.begin);
+    ds__rwlock_end_read(&ds__g.begin);
     return r;
 }
 

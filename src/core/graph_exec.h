@@ -140,6 +140,31 @@ static ds_result ds__exec_hooks_run(const ds__body *b, const ds__body *top, ds__
     return r;
 }
 
+/* Returns the object with a launch_fn that has the next higher address, or NULL. Objects of child
+   graphs count too. */
+static ds__object *ds__hook_above(const ds__body *b, const ds__object *below) {
+    ds__object *found = NULL;
+    for (size_t i = 0; i < b->object_count; i++) {
+        ds__object *o = b->object[i];
+        if (o->launch_fn && (uintptr_t)o > (uintptr_t)below &&
+            (!found || (uintptr_t)o < (uintptr_t)found))
+            found = o;
+    }
+    for (uint32_t i = 0; i < b->count; i++) {
+        const ds__body *child = b->node[i]->child;
+        ds__object *o = child && child->hooked ? ds__hook_above(child, below) : NULL;
+        if (o && (!found || (uintptr_t)o < (uintptr_t)found))
+            found = o;
+    }
+    return found;
+}
+
+static void ds__hooks_lock(const ds__body *b, int take) {
+    ds__object *o = NULL;
+    while ((o = ds__hook_above(b, o)) != NULL)
+        o->launch_lock_fn(o->user, take);
+}
+
 /* Launches an executable with objects that have a launch_fn. If the launch fails, they undo their
    changes. */
 static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
@@ -149,6 +174,7 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     size_t done;
     ds__op outside = *op; /* the hooks prepare a launch, not a node */
     outside.flags |= DS__OP_OUTSIDE;
+    ds__hooks_lock(b, 1);
     ds_result r = ds__exec_hooks_run(b, b, s, DS_NOT_READY, &skip, &left);
     done = SIZE_MAX - left;
     if (r >= 0)
@@ -163,6 +189,7 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
         left = 1;
         DS_IGNORE(ds__exec_hooks_run(b, b, s, r, &skip, &left));
     }
+    ds__hooks_lock(b, 0);
     return r;
 }
 

@@ -136,6 +136,7 @@ typedef struct ds__attachment {
        any thread. Must not call devstream. */
     ds_host_fn release_fn;
     ds__launch_fn launch_fn; /* or NULL */
+    ds__launch_lock_fn launch_lock_fn;
 } ds__attachment;
 
 /* Finds or makes the attachment of the capture of a stream. *out NULL: the stream does not

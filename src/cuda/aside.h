@@ -30,30 +30,44 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
     return r;
 }
 
-/* Makes s wait for the work of the other stream so far. */
-static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    /* the same native stream; but a record and a wait on the legacy stream are a barrier for
-       blocking streams */
-    if (s->kind != DS__STREAM_LEGACY &&
-        (s == other ||
-         (s->device == other->device &&
-          ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))))
-        return DS_OK;
+/* Returns 1 if a wait of `s` for the other stream does nothing, because both are one native stream.
+   A record and a wait on the legacy stream are a barrier for blocking streams. */
+static int ds__cuda_is_same_queue(ds__cuda_stream *s, ds__cuda_stream *other) {
+    return s->kind != DS__STREAM_LEGACY &&
+           (s == other || (s->device == other->device &&
+                           ds__cuda_stream_identity(s) == ds__cuda_stream_identity(other)));
+}
+
+/* Records an event on the other stream, for one wait. *out_mark is for ds__cuda_mark_put, also
+   after a failure, unless it is NULL. */
+static ds_result ds__cuda_mark_other(ds__cuda_stream *other, ds__cuda_mark **out_mark,
+                                     ds__cuda_event *out) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_mine(s);
-    if (r == DS_OK)
-        r = ds__cuda_on(&scope, other);
+    *out_mark = NULL;
+    ds_result r = ds__cuda_on(&scope, other);
     if (r < 0)
         return r;
-    ds__cuda_mark *mark;
-    uint64_t capture = scope.capture;
-    cudaError_t code = ds__cuda_mark_take(&scope, &mark);
-    r = ds__cuda_check(&scope, code, "cudaEventCreateWithFlags");
+    atomic_init(&out->capture, scope.capture);
+    r = ds__cuda_mark_stream(&scope, other->handle, out_mark);
     if (r == DS_OK)
-        r = DS__RT(scope, cudaEventRecord, (mark->event, other->handle));
+        atomic_init(&out->event, (*out_mark)->event);
+    out->device = other->device;
     ds__cuda_scope_end(&scope);
+    return r;
+}
+
+/* Makes s wait for the work of the other stream so far. */
+static ds_result ds__cuda_wait_stream(ds__cuda_stream *s, ds__cuda_stream *other) {
+    ds__cuda_mark *mark;
+    ds__cuda_event e;
+    if (ds__cuda_is_same_queue(s, other))
+        return DS_OK;
+    ds_result r = ds__cuda_mine(s);
+    if (r < 0)
+        return r;
+    r = ds__cuda_mark_other(other, &mark, &e);
     if (r == DS_OK)
-        r = ds__cuda_wait_mark(s, mark->event, capture);
+        r = ds__cuda_wait_mark(s, mark->event, atomic_load(&e.capture));
     if (mark)
         ds__cuda_mark_put(mark);
     return r;

@@ -8,7 +8,8 @@
    raised before CUDA begins it. If CUDA drops a capture at its end, `graph` is NULL, unless the
    capture went into an existing graph. Streams that were made for a capture end after it.
    Locks: ds__cuda_capture_begin and ds__cuda_capture_end take the capture lock and hold it across
-   the driver calls that begin, end and read the capture. ds__cuda_capture_over expects it.
+   the driver calls that begin, end and read the capture. A begin also takes `joining` of its
+   stream. ds__cuda_capture_over expects it.
    ds__cuda_end_siblings must run without it, because ending a stream may take it. The core holds
    ds__g.begin during a begin, and also the graph's lock if the graph existed before.
    Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. A
@@ -102,6 +103,7 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
     atomic_fetch_add(&ds__g.capture_count, 1); /* submissions take the lock from now on */
     if (DS__UNLIKELY(atomic_load(&ds__cuda.releases)))
         ds__cuda_await_releases();
+    ds__mutex_lock(&s->joining);
     ds__cuda_lock();
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     int begun = r == DS_OK;
@@ -111,6 +113,7 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
         ds__cuda_enlist(s, c, o, &now);
     atomic_fetch_sub(&ds__g.capture_count, 1);
     ds__cuda_unlock();
+    ds__mutex_unlock(&s->joining);
     if (r < 0 && begun) {
         cudaGraph_t graph = NULL;
         (void)DS__RT_CODE(*scope, cudaStreamEndCapture, (s->handle, &graph));

@@ -10,9 +10,7 @@
    invalidated, else the one whose rules the call broke.
    Locks: ds__cuda_lock (call.h) takes the capture lock. ds__cuda_capture_of,
    ds__cuda_find_capture and ds__cuda_is_spoilt expect it; ds__cuda_forbidden takes it;
-   ds__cuda_capture_failed takes it unless the thread holds it. Driver
-   calls run under it. ds__cuda_wait_streams holds the capture lock and ds__cuda.lock across
-   cudaStreamIsCapturing, event creation and event records, never across a wait.
+   ds__cuda_capture_failed takes it unless the thread holds it. Driver calls run under it.
    Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
    out. */
 #ifndef DS__CUDA_CAPTURE_INFO_H
@@ -245,43 +243,26 @@ static int ds__cuda_forbidden(void) {
     return forbids;
 }
 
-/* Returns 1 if the work of the stream can be waited for beside an open capture: the stream is of
-   the scope's device, does not capture, and is not the per-thread stream of another thread. */
-static int ds__cuda_can_mark(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+/* Records an event on the legacy stream, unless a capture of a blocking stream forbids that. */
+static ds_result ds__cuda_mark_legacy(const ds__cuda_scope *scope, ds__cuda_mark **list) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-    if (s->hidden || s->device != scope->device ||
-        (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
-        return 0;
-    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
-    return code == cudaSuccess && status == cudaStreamCaptureStatusNone;
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (cudaStreamLegacy, &status));
+    if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
+        return DS_OK;
+    return ds__cuda_mark_stream(scope, cudaStreamLegacy, list);
 }
 
 /* Waits for the work of the device's streams that do not capture, and of destroyed streams. Inside
    of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(ds__cuda_scope *scope) {
-    size_t count = 0;
-    cudaError_t failed = cudaSuccess;
-    const char *call = "";
-    cudaEvent_t *events = ds__cuda_lock_for_events();
-    if (!events)
-        return DS_ERR_OUT_OF_MEMORY;
-    const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
-                                     .device = scope->device,
-                                     .kind = DS__STREAM_LEGACY };
-    const ds__cuda_stream *s = &legacy;
-    for (; s && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
-        if (!ds__cuda_can_mark(scope, s))
-            continue;
-        failed = ds__cuda_record_new(scope, &events[count], s->handle, &call);
-        count += events[count] != NULL;
-    }
+    ds__cuda_mark *marks = NULL;
     cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
-    if (ended && failed == cudaSuccess) {
-        failed = ds__cuda_record_new(scope, &events[count], ended, &call);
-        count += events[count] != NULL;
-    }
-    ds__cuda_unlock_for_events();
-    return ds__cuda_await_marks(scope, ds__cuda_check(scope, failed, call), events, count);
+    ds_result r = ds__cuda_mark_legacy(scope, &marks);
+    if (r == DS_OK)
+        r = ds__cuda_mark_streams(scope, 0, &marks);
+    if (r == DS_OK && ended)
+        r = ds__cuda_mark_stream(scope, ended, &marks);
+    return ds__cuda_await_marks(scope, r, marks);
 }
 
 /* Waits for the work of these devices, as far as they are in use, except for captures. A failed

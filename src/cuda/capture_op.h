@@ -381,7 +381,8 @@ static int ds__cuda_try_captured(ds__cuda_scope *scope, ds__cuda_stream *s, cons
     return handled;
 }
 
-/* Notes the capture of a stream that a wait may have brought into a capture. Takes the lock. */
+/* Notes the capture of a stream that a wait may have brought into a capture. Takes the capture
+   lock. */
 static void ds__cuda_note_joined(const ds__cuda_scope *scope, ds__cuda_stream *s) {
     ds__cuda_look now;
     cudaError_t code = ds__cuda_get_info(scope, s->handle, &now);
@@ -394,25 +395,59 @@ static void ds__cuda_note_joined(const ds__cuda_scope *scope, ds__cuda_stream *s
     ds__cuda_unlock();
 }
 
-/* Submits an operation while a capture of devstream is open, or if the operation is bound to a
-   capture. The legacy stream cannot capture, and cannot be queried beside a capture. */
-__attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s,
-                                                                   const ds__op *op) {
+/* Enqueues a wait that may bring the stream into a capture. */
+static ds_result ds__cuda_put_wait(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                   const ds__op *op) {
+    ds__mutex_lock(&s->joining);
+    ds_result r = ds__cuda_put(s, op);
+    ds__mutex_unlock(&s->joining);
+    if (r == DS_OK)
+        ds__cuda_note_joined(scope, s);
+    return r;
+}
+
+/* Submits an operation on a stream that may capture. */
+static ds_result ds__cuda_submit_near_capture(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
-    if (s->kind == DS__STREAM_LEGACY)
-        return ds__cuda_put(s, op);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
     if (op->kind == DS__OP_KERNEL && !ds__cuda_loaded(op->u.kernel.kernel, s->device))
         r = ds__cuda_ready(&scope, op->u.kernel.kernel);
     if (r == DS_OK && !ds__cuda_try_captured(&scope, s, op, &r)) {
-        r = ds__cuda_put(s, op);
-        if (r == DS_OK && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM))
-            ds__cuda_note_joined(&scope, s);
+        r = op->kind == DS__OP_WAIT ? ds__cuda_put_wait(&scope, s, op) : ds__cuda_put(s, op);
     }
     ds__cuda_scope_end(&scope);
     return r;
+}
+
+/* Makes a stream that may capture wait for another one. The event is recorded before the capture
+   lock is taken: a record may wait for room in the other stream's queue. */
+static ds_result ds__cuda_wait_near_capture(ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_stream *other = op->u.wait.stream;
+    ds__cuda_mark *mark;
+    ds__cuda_event e;
+    ds__op wait = *op;
+    if (ds__cuda_is_same_queue(s, other))
+        return DS_OK;
+    ds_result r = ds__cuda_mark_other(other, &mark, &e);
+    wait.kind = DS__OP_WAIT;
+    wait.u.event.event = &e;
+    if (r == DS_OK)
+        r = ds__cuda_submit_near_capture(s, &wait);
+    if (mark)
+        ds__cuda_mark_put(mark);
+    return r;
+}
+
+/* Submits an operation while a capture of devstream is open, or if the operation is bound to a
+   capture. The legacy stream cannot capture, and cannot be queried beside a capture. */
+__attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s,
+                                                                   const ds__op *op) {
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__cuda_put(s, op);
+    return op->kind == DS__OP_WAIT_STREAM ? ds__cuda_wait_near_capture(s, op)
+                                          : ds__cuda_submit_near_capture(s, op);
 }
 
 #endif

@@ -15,6 +15,7 @@
 #ifndef DS__CUDA_LOG_H
 #define DS__CUDA_LOG_H
 
+#include "../base/error.h"
 #include "types.h"
 
 /* Returns the last line of a text of `size` bytes, without its leading parts in brackets (time,

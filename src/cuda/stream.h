@@ -34,15 +34,15 @@ static void ds__cuda_list_stream(ds__cuda_stream *s) {
     ds__mutex_unlock(&ds__cuda.lock);
 }
 
-/* Waits until no other thread queries the stream. ds__cuda.lock is held. */
-static void ds__cuda_await_queries(const ds__cuda_stream *s) {
-    while (s->queries)
-        ds__condition_wait(&ds__cuda.queried, &ds__cuda.lock);
+/* Waits until no walk over the streams uses the stream. ds__cuda.lock is held. */
+static void ds__cuda_await_users(const ds__cuda_stream *s) {
+    while (s->users)
+        ds__condition_wait(&ds__cuda.unused, &ds__cuda.lock);
 }
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
     ds__mutex_lock(&ds__cuda.lock);
-    ds__cuda_await_queries(s);
+    ds__cuda_await_users(s);
     if (s->previous)
         s->previous->next = s->next;
     else if (ds__cuda.streams == s)
@@ -80,11 +80,13 @@ static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int
     s->kind = kind;
     s->thread = ds__cuda_this_thread();
     ds__mutex_init(&s->staging);
+    ds__mutex_init(&s->joining);
     return s;
 }
 
 /* Frees an object that is not in the list. */
 static void ds__cuda_free_stream(ds__cuda_stream *s) {
+    ds__mutex_destroy(&s->joining);
     ds__mutex_destroy(&s->staging);
     ds__host_free(s);
 }
@@ -235,7 +237,7 @@ static void ds__cuda_hide(ds__cuda_stream *s, int given) {
     s->owned = s->blocking = 0;
     s->hidden = 1;
     s->given = given;
-    ds__cuda_await_queries(s);
+    ds__cuda_await_users(s);
     ds__mutex_unlock(&ds__cuda.lock);
 }
 

@@ -8,10 +8,9 @@
    device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
    stream, since that would be a barrier for all blocking streams. Per-thread streams of other
    threads are left out.
-   Locks: ds__cuda_legacy_query takes ds__cuda.lock, but not during its queries: a stream object
-   that another thread queries does not end. ds__cuda_mark_busy holds ds__cuda.lock and the capture
-   lock across cuStreamQuery, cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports
-   come after their release.
+   Locks: walks over the streams (ds__cuda_walk_next) take ds__cuda.lock, but hold no lock during
+   calls of the driver: a stream object that another thread uses does not end. `joining` of a stream
+   is held from the look whether it captures to the record of an event on it.
    Threads: any. Queries and waits run in relaxed capture mode. */
 #ifndef DS__CUDA_STREAM_WAIT_H
 #define DS__CUDA_STREAM_WAIT_H
@@ -19,36 +18,60 @@
 #include "types.h"
 #include "call.h"
 
-/* Returns 1 if a query or wait of the legacy stream covers the stream. Work of the legacy stream
-   comes after that of the blocking streams, but a query of CUDA counts its own work only, and an
-   operation on it would be a barrier. The blocking streams are therefore queried one by one, except
-   for per-thread streams of other threads. */
-static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream *legacy) {
-    return s->blocking && s->device == legacy->device &&
-           (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
+/* Returns the next stream of a device that this thread may query or mark, and keeps its handle
+   alive until the call for the one after it. s: the one before, or NULL for the first one.
+   blocking: only streams that are ordered with the legacy stream. Per-thread streams of other
+   threads are left out. */
+static ds__cuda_stream *ds__cuda_walk_next(ds__cuda_stream *s, int device, int blocking) {
+    uint64_t thread = ds__cuda_this_thread();
+    ds__mutex_lock(&ds__cuda.lock);
+    ds__cuda_stream *next = s ? s->next : ds__cuda.streams;
+    while (next && (next->device != device || next->hidden || (blocking && !next->blocking) ||
+                    (next->kind == DS__STREAM_PER_THREAD && next->thread != thread)))
+        next = next->next;
+    if (next)
+        next->users++;
+    if (s && --s->users == 0)
+        ds__condition_broadcast(&ds__cuda.unused);
+    ds__mutex_unlock(&ds__cuda.lock);
+    return next;
+}
+
+/* Ends a walk before its last stream. */
+static void ds__cuda_walk_end(ds__cuda_stream *s) {
+    ds__mutex_lock(&ds__cuda.lock);
+    if (s && --s->users == 0)
+        ds__condition_broadcast(&ds__cuda.unused);
+    ds__mutex_unlock(&ds__cuda.lock);
+}
+
+/* Returns CUDA's code of a query of the legacy stream and of the blocking streams of its device.
+   Work of the legacy stream comes after that of the blocking streams, but a query of CUDA counts
+   its own work only, and an operation on it would be a barrier. The blocking streams are therefore
+   queried one by one. */
+static int ds__cuda_legacy_code(const ds__cuda_scope *scope, const ds__cuda_stream *legacy) {
+    int code;
+    DS__DR_CODE(*scope, code, cuStreamQuery, (legacy->handle));
+    if (code != 0)
+        return code;
+    ds__cuda_stream *s = ds__cuda_walk_next(NULL, legacy->device, 1);
+    while (s && code == 0) {
+        DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
+        if (code == 0)
+            s = ds__cuda_walk_next(s, legacy->device, 1);
+    }
+    ds__cuda_walk_end(s);
+    return code;
 }
 
 static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode;
-    int code;
     ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
     int relaxed = ds__cuda_relax(&scope, &mode);
-    DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    ds__mutex_lock(&ds__cuda.lock);
-    for (ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next) {
-        if (!ds__cuda_with_legacy(s, legacy))
-            continue;
-        s->queries++; /* it stays in the list */
-        ds__mutex_unlock(&ds__cuda.lock);
-        DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-        ds__mutex_lock(&ds__cuda.lock);
-        if (--s->queries == 0)
-            ds__condition_broadcast(&ds__cuda.queried);
-    }
-    ds__mutex_unlock(&ds__cuda.lock);
+    int code = ds__cuda_legacy_code(&scope, legacy);
     ds__cuda_unrelax(&scope, relaxed, mode);
     r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
     ds__cuda_scope_end(&scope);
@@ -75,14 +98,6 @@ static ds_result ds__cuda_await_event(ds__cuda_scope *scope, cudaEvent_t event, 
     return ds__cuda_event_check(scope, code, "cudaEventSynchronize", capture);
 }
 
-/* Creates an event for waits between streams. The code is not reported. */
-static cudaError_t ds__cuda_make_mark(const ds__cuda_scope *scope, cudaEvent_t *out) {
-    cudaError_t code = DS__RT_CODE(*scope, cudaEventCreateWithFlags, (out, cudaEventDisableTiming));
-    if (DS__UNLIKELY(code != cudaSuccess))
-        *out = NULL;
-    return code;
-}
-
 /* Gives the caller an event of the scope's device for one record and a wait. The code is not
    reported; it is that of cudaEventCreateWithFlags. */
 static cudaError_t ds__cuda_mark_take(const ds__cuda_scope *scope, ds__cuda_mark **out) {
@@ -97,7 +112,8 @@ static cudaError_t ds__cuda_mark_take(const ds__cuda_scope *scope, ds__cuda_mark
     if (!m)
         return cudaErrorMemoryAllocation;
     m->device = scope->device;
-    cudaError_t code = ds__cuda_make_mark(scope, &m->event);
+    cudaError_t code =
+        DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&m->event, cudaEventDisableTiming));
     if (code == cudaSuccess)
         *out = m;
     else
@@ -126,106 +142,86 @@ static void ds__cuda_end_marks(const ds__cuda_scope *scope, int device) {
     }
 }
 
-/* Records a new event. A failure is not reported here: the report of an error about a capture takes
-   the capture lock, and the caller holds a lock that comes after it. The caller reports *call and
-   the code after it has released its locks. */
-static cudaError_t ds__cuda_record_new(const ds__cuda_scope *scope, cudaEvent_t *event,
-                                       cudaStream_t stream, const char **call) {
-    *call = "cudaEventCreateWithFlags";
-    cudaError_t code = ds__cuda_make_mark(scope, event);
+/* Records an event on the stream and adds it to the list. */
+static ds_result ds__cuda_mark_stream(const ds__cuda_scope *scope, cudaStream_t stream,
+                                      ds__cuda_mark **list) {
+    ds__cuda_mark *mark;
+    cudaError_t code = ds__cuda_mark_take(scope, &mark);
     if (DS__UNLIKELY(code != cudaSuccess))
-        return code;
-    *call = "cudaEventRecord";
-    return DS__RT_CODE(*scope, cudaEventRecord, (*event, stream));
+        return ds__cuda_check(scope, code, "cudaEventCreateWithFlags");
+    mark->next = *list;
+    *list = mark;
+    return DS__RT(*scope, cudaEventRecord, (mark->event, stream));
 }
 
-static void ds__cuda_unlock_for_events(void) {
-    ds__mutex_unlock(&ds__cuda.lock);
-    ds__cuda_unlock();
-}
-
-/* Takes the capture lock and ds__cuda.lock, so that no stream begins to capture before its event is
-   recorded. Returns room for an event for each stream of the list, for the legacy stream and for
-   `ended`. NULL: no memory, and the locks are not held. Memory is allocated without locks, and once
-   more if the list has grown meanwhile. */
-static cudaEvent_t *ds__cuda_lock_for_events(void) {
-    cudaEvent_t *events = NULL;
-    size_t room = 0;
-    for (;;) {
-        size_t count = 2; /* the legacy stream and `ended` */
-        ds__cuda_lock();
-        ds__mutex_lock(&ds__cuda.lock);
-        for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-            count++;
-        if (count <= room)
-            return events;
-        ds__cuda_unlock_for_events();
-        ds__host_free(events);
-        room = count;
-        events = ds__host_alloc(room * sizeof(cudaEvent_t));
-        if (!events) {
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
-            return NULL;
-        }
+/* Records an event on the stream if it has work and does not capture. */
+static ds_result ds__cuda_mark_work(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                    ds__cuda_mark **list) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    enum cudaStreamCaptureMode mode;
+    int busy = 0;
+    ds_result r = DS_OK;
+    ds__mutex_lock(&s->joining);
+    cudaError_t code = DS__RT_CODE(*scope, cudaStreamIsCapturing, (s->handle, &status));
+    if (code == cudaSuccess && status == cudaStreamCaptureStatusNone) {
+        int relaxed = ds__cuda_relax(scope, &mode);
+        DS__DR_CODE(*scope, busy, cuStreamQuery, (s->handle));
+        ds__cuda_unrelax(scope, relaxed, mode);
     }
-}
-
-/* Waits for the events unless `r` is an error, destroys them in any case, and frees the list.
-   Returns `r`, or the error of a wait. */
-static ds_result ds__cuda_await_marks(ds__cuda_scope *scope, ds_result r, cudaEvent_t *events,
-                                      size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK)
-            r = ds__cuda_await_event(scope, events[i], 0);
-        (void)DS__RT_CODE(*scope, cudaEventDestroy, (events[i]));
-    }
-    ds__host_free(events);
+    if (busy == DS__CUDA_NOT_READY)
+        r = ds__cuda_mark_stream(scope, s->handle, list);
+    ds__mutex_unlock(&s->joining);
     return r;
 }
 
-/* Records an event on each blocking stream that has work. Inside of a scope of the device. The
-   caller passes the events to ds__cuda_await_marks, also after a failure. */
-static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
-                                    cudaEvent_t **out_events, size_t *out_count) {
-    cudaError_t failed = cudaSuccess;
-    const char *call = "";
-    cudaEvent_t *events = *out_events = ds__cuda_lock_for_events();
-    if (!events)
-        return DS_ERR_OUT_OF_MEMORY;
-    for (const ds__cuda_stream *s = ds__cuda.streams; s && failed == cudaSuccess; s = s->next) {
-        int code;
-        if (!ds__cuda_with_legacy(s, legacy))
-            continue;
-        DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
-        if (code != DS__CUDA_NOT_READY)
-            continue;
-        failed = ds__cuda_record_new(scope, &events[*out_count], s->handle, &call);
-        *out_count += events[*out_count] != NULL;
+/* The same for all streams of a device that this thread may mark, or only the blocking ones. Inside
+   of a scope of the device. The caller passes the list to ds__cuda_await_marks, also after a
+   failure. */
+static ds_result ds__cuda_mark_streams(const ds__cuda_scope *scope, int blocking,
+                                       ds__cuda_mark **list) {
+    ds_result r = DS_OK;
+    ds__cuda_stream *s = ds__cuda_walk_next(NULL, scope->device, blocking);
+    while (s && r == DS_OK) {
+        r = ds__cuda_mark_work(scope, s, list);
+        if (r == DS_OK)
+            s = ds__cuda_walk_next(s, scope->device, blocking);
     }
-    ds__cuda_unlock_for_events();
-    return ds__cuda_check(scope, failed, call);
+    ds__cuda_walk_end(s);
+    return r;
+}
+
+/* Waits for the events, unless `r` is an error, and keeps them for other waits. Returns `r`, or the
+   error of a wait. */
+static ds_result ds__cuda_await_marks(ds__cuda_scope *scope, ds_result r, ds__cuda_mark *list) {
+    while (list) {
+        ds__cuda_mark *next = list->next;
+        if (r == DS_OK)
+            r = ds__cuda_await_event(scope, list->event, 0);
+        ds__cuda_mark_put(list);
+        list = next;
+    }
+    return r;
 }
 
 static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    cudaEvent_t *events = NULL;
-    size_t count = 0;
+    ds__cuda_mark *marks = NULL;
     ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
-    /* first the legacy stream: beside a capture of a blocking stream its query is refused, while a
-       query of that stream would also invalidate the capture */
+    /* beside a capture of a blocking stream, the query is refused, but a wait would invalidate the
+       capture */
     int code;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    r = code == 0 || code == DS__CUDA_NOT_READY
-            ? ds__cuda_mark_busy(&scope, legacy, &events, &count)
-            : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_unrelax(&scope, relaxed, mode);
+    r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
+    if (r >= 0)
+        r = ds__cuda_mark_streams(&scope, 1, &marks);
     if (r == DS_OK)
         r = ds__cuda_synchronize_relaxed(&scope, legacy);
-    r = ds__cuda_await_marks(&scope, r, events, count);
+    r = ds__cuda_await_marks(&scope, r, marks);
     ds__cuda_scope_end(&scope);
     return r;
 }

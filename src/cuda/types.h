@@ -30,11 +30,11 @@
    keep changes from pending to taken once; the thread that changes it runs or releases the object.
    Primary contexts are retained and peer access is enabled for the life of the process.
    Locks: `mutex` guards the modules, the set-up of pools and the limits of shared memory; it is not
-   held while the driver loads a module. `lock` guards `streams` and is held across the event
-   records of ds__cuda_mark_busy. `host_lock` guards `hosts`, `stages`, `marks`, `aside` and
-   `keeps`; no call into CUDA is made under it.
-   The core's capture lock comes before all of them. An error about a capture takes the capture
-   lock, so errors must be reported after `lock` or a stream's lock is released.
+   held while the driver loads a module. `lock` guards `streams`. `host_lock` guards `hosts`,
+   `stages`, `marks`, `aside` and `keeps`. No call into CUDA is made under `lock` or `host_lock`.
+   `joining` of a stream comes before the core's capture lock, which comes before all others. An
+   error about a capture takes the capture lock, so errors must be reported after `lock` or
+   `staging` is released.
    Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation
    only. CUDA's own threads use the host functions, the keeps and the staging buffers. */
 #ifndef DS__CUDA_TYPES_H
@@ -166,9 +166,12 @@ typedef struct ds__cuda_stream {
     int blocking; /* the stream is ordered with the legacy stream */
     /* the handle may end at any time, and is not passed to CUDA any more */
     int hidden;
-    int queries;           /* queries of the legacy stream that use the handle now */
-    uint64_t thread;       /* of a per-thread stream: the number of its thread */
-    ds__mutex staging;     /* held while the pieces of a copy are enqueued */
+    int users;         /* threads that query or mark the stream in a walk over all streams */
+    uint64_t thread;   /* of a per-thread stream: the number of its thread */
+    ds__mutex staging; /* held while the pieces of a copy are enqueued */
+    /* held by calls that may bring the stream into a capture, and while an event is recorded on it
+       that must not be captured */
+    ds__mutex joining;
     ds__cuda_stage *stage; /* created for the first staged copy */
     struct ds__cuda_stream *next;
     struct ds__cuda_stream *previous;
@@ -283,8 +286,8 @@ static struct {
     /* modules in use, and modules without users until the device has been waited for */
     ds__cuda_module *modules;
     ds__condition module_loaded; /* or a load has failed */
-    ds__mutex lock;              /* of the list of streams; held across some records of events */
-    ds__condition queried;       /* no query of the legacy stream uses a stream any more */
+    ds__mutex lock;              /* of the list of streams */
+    ds__condition unused;        /* no walk over the streams uses a stream any more */
     ds__cuda_stream *streams;    /* all except for the legacy streams */
     /* of the next six lists; no call of cudart is made under it */
     ds__spinlock host_lock;
@@ -307,7 +310,7 @@ static struct {
 } ds__cuda = { .mutex = DS__MUTEX_INIT,
                .module_loaded = DS__CONDITION_INIT,
                .lock = DS__MUTEX_INIT,
-               .queried = DS__CONDITION_INIT };
+               .unused = DS__CONDITION_INIT };
 
 static _Thread_local uint64_t ds__cuda_thread; /* number of the thread, for per-thread streams */
 

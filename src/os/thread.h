@@ -1,6 +1,6 @@
 /* os/thread.h - threads, mutexes and thread-specific data.
 
-   Wraps the threads of POSIX: ds__mutex and ds__condition for sections that may sleep,
+   Wraps the threads of POSIX: ds__mutex, ds__rwlock and ds__condition for sections that may sleep,
    ds__os_thread for the threads of the library, ds__os_thread_key for data whose function runs
    when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock (lock.h).
 
@@ -23,6 +23,15 @@ typedef pthread_key_t ds__os_thread_key;
 
 #define DS__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
 #define DS__CONDITION_INIT PTHREAD_COND_INITIALIZER
+#define DS__RWLOCK_INIT \
+    { DS__MUTEX_INIT, DS__CONDITION_INIT, 0 }
+
+/* Many readers, or one writer. The locks of POSIX of this kind are not declared by -std=c11. */
+typedef struct ds__rwlock {
+    ds__mutex mutex;
+    ds__condition unread; /* no reader is left */
+    int readers;
+} ds__rwlock;
 
 DS__SEAM static void ds__mutex_init(ds__mutex *m) {
     pthread_mutex_init(m, NULL);
@@ -57,6 +66,30 @@ DS__SEAM static void ds__condition_wait(ds__condition *c, ds__mutex *m) {
 
 DS__SEAM static void ds__condition_broadcast(ds__condition *c) {
     pthread_cond_broadcast(c);
+}
+
+/* Takes the lock beside other readers. A reader does not wait for a writer that waits. */
+DS__SEAM static void ds__rwlock_read(ds__rwlock *l) {
+    ds__mutex_lock(&l->mutex);
+    l->readers++;
+    ds__mutex_unlock(&l->mutex);
+}
+
+DS__SEAM static void ds__rwlock_end_read(ds__rwlock *l) {
+    ds__mutex_lock(&l->mutex);
+    if (--l->readers == 0)
+        ds__condition_broadcast(&l->unread);
+    ds__mutex_unlock(&l->mutex);
+}
+
+DS__SEAM static void ds__rwlock_write(ds__rwlock *l) {
+    ds__mutex_lock(&l->mutex);
+    while (l->readers)
+        ds__condition_wait(&l->unread, &l->mutex);
+}
+
+DS__SEAM static void ds__rwlock_end_write(ds__rwlock *l) {
+    ds__mutex_unlock(&l->mutex);
 }
 
 /* Starts a thread, which must be joined. */

@@ -210,7 +210,8 @@ static ds_result ds__rng_request_put(ds__rng_request *q, ds__rng_way *w) {
                          .make_fn = ds__rng_graph_attach,
                          .user = g,
                          .release_fn = ds__rng_graph_release,
-                         .launch_fn = ds__rng_launch };
+                         .launch_fn = ds__rng_launch,
+                         .launch_lock_fn = ds__rng_launch_lock };
     ds_result r = DS__CHANGED;
     for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
         ds__object_unref(q->kept);

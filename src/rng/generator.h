@@ -17,8 +17,8 @@
    Invariants: `users` counts the handle, running calls and graphs; the last one frees the
    generator. A device's own generator has id 0 and stays until ds_shutdown. `changes` rises with
    every change of seed or offset, except that a failed launch undoes its own.
-   Locks: the order is ds__rng.launching, a generator's `lock`, then ds__rng.lock or
-   ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
+   Locks: the order is `launching` of objects by address, a generator's `lock`, then ds__rng.lock
+   or ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
    `users` and the lists; no driver call is made under it.
    Threads: any thread. ds__generator_unref also runs on threads of the library, when a graph ends
    there. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs end after it and
@@ -51,8 +51,9 @@ typedef struct ds__rng_graph {
     struct ds__rng_graph *all;  /* in the list of all */
     ds__generator *generator;
     ds_device device;
-    uint64_t *state; /* device memory */
-    ds_event read;   /* recorded after the last launch */
+    uint64_t *state;     /* device memory */
+    ds__mutex launching; /* held over a launch of a graph with these fills */
+    ds_event read;       /* recorded after the last launch */
     int launched;
     ds_stream lost;   /* stream of the last launch, if its record failed */
     uint64_t capture; /* the capture of its fills */
@@ -72,10 +73,7 @@ static struct {
     ds__rng_graph *all;
     ds__mutex making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
-    ds__mutex launching; /* one graph with fills at a time */
-} ds__rng = { .making = DS__MUTEX_INIT, .launching = DS__MUTEX_INIT };
-
-static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
+} ds__rng = { .making = DS__MUTEX_INIT };
 
 static void ds__generator_destroy(ds__generator *g) {
     if (!g)
@@ -202,6 +200,7 @@ static void ds__rng_shutdown_graphs(void) {
 
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
+        ds__mutex_destroy(&u->launching);
         ds__host_free(u);
     }
 }

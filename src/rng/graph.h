@@ -9,11 +9,10 @@
    before it writes the state. If the record fails, `lost` names the stream and the next launch
    repeats the record or waits for the device. A failed launch takes its words back, unless
    another fill has drawn since.
-   Locks: the caller holds the executable's lock. ds__rng_launch takes ds__rng.launching before
-   the first object of a launch and releases it after the last one, so it is held over the
-   submit. It holds the generator's lock over its own driver calls; ds__rng_find may wait for the
-   device there. ds__rng_graph_attach is called with the locks of generator and graph, and may
-   allocate device memory under them. ds__rng.lock comes last.
+   Locks: the caller holds the executable's lock, and `launching` of the launch's objects over the
+   submit. ds__rng_launch holds the generator's lock over its own driver calls; ds__rng_find may
+   wait for the device there. ds__rng_graph_attach is called with the locks of generator and graph,
+   and may allocate device memory under them. ds__rng.lock comes last.
    Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
    library, and must not call devstream. */
 #ifndef DS__RNG_GRAPH_H
@@ -131,15 +130,22 @@ static ds_result ds__rng_launch_write(ds__rng_graph *u, ds__stream *s) {
     return r == DS__CHANGED ? ds__rng_captures() : r;
 }
 
-/* Before a launch: takes the words of the fills. The thread's first object of the launch takes
-   ds__rng.launching, which ds__rng_launch_end of the last one releases. */
+/* The kernel that writes the state, the launch and the record of `read` come one after the other,
+   though several executables may have the fills of one capture. */
+static void ds__rng_launch_lock(void *user, int take) {
+    ds__rng_graph *u = user;
+    if (take)
+        ds__mutex_lock(&u->launching);
+    else
+        ds__mutex_unlock(&u->launching);
+}
+
+/* Before a launch: takes the words of the fills. */
 static ds_result ds__rng_launch_begin(ds__rng_graph *u, ds__stream *s) {
     ds__generator *g = u->generator;
     ds_result r = ds__rng_launch_check(u, s);
     if (r < 0)
         return r;
-    if (!ds__rng_launches)
-        ds__mutex_lock(&ds__rng.launching);
     ds__mutex_lock(&g->lock);
     r = ds__rng_launch_write(u, s);
     if (r == DS_OK) {
@@ -147,10 +153,6 @@ static ds_result ds__rng_launch_begin(ds__rng_graph *u, ds__stream *s) {
         u->change = ++g->changes;
     }
     ds__mutex_unlock(&g->lock);
-    if (r == DS_OK)
-        ds__rng_launches++;
-    else if (!ds__rng_launches)
-        ds__mutex_unlock(&ds__rng.launching);
     return r;
 }
 
@@ -174,8 +176,6 @@ static void ds__rng_launch_end(ds__rng_graph *u, ds__stream *s, ds_result how) {
     memcpy(before, ds__tls.error, sizeof before);
     DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
-    if (!--ds__rng_launches)
-        ds__mutex_unlock(&ds__rng.launching);
 }
 
 /* Called before a launch of a graph with fills (how is DS_NOT_READY), and after it with its
@@ -200,8 +200,10 @@ static void ds__rng_graph_release(void *user) {
     }
     ds__spinlock_unlock(&ds__rng.lock);
     ds__generator_unref(g);
-    if (over)
+    if (over) {
+        ds__mutex_destroy(&u->launching);
         ds__host_free(u);
+    }
 }
 
 /* Takes an idle object of the device; NULL: there is none. */
@@ -219,7 +221,7 @@ static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
 }
 
 /* Loads the kernel that writes the state. A launch must not do that: the driver may wait for work
-   when it loads a kernel, and a launch holds ds__rng.launching. */
+   when it loads a kernel, and a launch holds locks. */
 static ds_result ds__rng_load(ds_device device) {
     ds_kernel kernel;
     ds_result r = ds__rng_kernel(DS__RNG_STATE, &kernel);
@@ -250,6 +252,7 @@ static ds_result ds__rng_graph_create(ds_device device, ds__rng_graph **out) {
     }
     u->state = state;
     u->device = device;
+    ds__mutex_init(&u->launching);
     ds__spinlock_lock(&ds__rng.lock);
     u->all = ds__rng.all;
     ds__rng.all = u;

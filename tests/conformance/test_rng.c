@@ -4,6 +4,7 @@
 #include "devstream_rng.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1147,6 +1148,98 @@ static void test_a_child_graph_takes_numbers_too(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+enum { DRAWN_LAUNCHES = 40, DRAWN_WORDS = 4 * DRAWN_LAUNCHES };
+
+/* The first words that the launches have drawn. */
+static struct {
+    uint32_t word[DRAWN_WORDS];
+    _Atomic int count;
+} drawn;
+
+static void note_word(void *user) {
+    int at = atomic_fetch_add(&drawn.count, 1);
+    if (at < DRAWN_WORDS)
+        drawn.word[at] = *(const uint32_t *)user;
+}
+
+typedef struct launcher {
+    ds_graph_exec x;
+    ds_stream s;
+} launcher;
+
+static void *launch_often(void *user) {
+    launcher *l = user;
+    for (int i = 0; i < DRAWN_LAUNCHES; i++)
+        ok_thread(ds_graph_launch(l->x, l->s));
+    return NULL;
+}
+
+/* A graph that draws four words and notes the first one. */
+static ds_graph capture_drawing(ds_rng r, ds_stream s, uint32_t *p, uint32_t *pinned) {
+    ds_graph g;
+    ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
+    ok(ds_rng_bits(r, ds_uint32(), p, 4, s));
+    ok(ds_copy(pinned, p, 16, s));
+    ok(ds_stream_launch_host_func(s, note_word, pinned, NULL));
+    ok(ds_capture_end(s, &g));
+    return g;
+}
+
+/* Two executables have the fills of two captures, in opposite orders, and two threads launch
+   them. */
+static void test_threads_launch_executables_of_one_capture(void **state) {
+    (void)state;
+    ds_graph g[2];
+    launcher l[2];
+    pthread_t t[2];
+    uint32_t *p[2];
+    void *pinned[2];
+    ds_rng r = rng_at(71, DS_RNG_ELEMENT);
+    atomic_store(&drawn.count, 0);
+    for (int i = 0; i < 2; i++) {
+        ok(ds_stream_create(&(ds_stream_desc){ .device = dev() }, &l[i].s));
+        p[i] = room(dev(), 16, l[i].s);
+        ok(ds_stream_synchronize(l[i].s));
+        ok(ds_pinned_alloc(16, &pinned[i]));
+    }
+    harness_warm_up();
+    for (int i = 0; i < 2; i++)
+        g[i] = capture_drawing(r, l[i].s, p[i], pinned[i]);
+    for (int i = 0; i < 2; i++) {
+        ds_graph parent;
+        ds_graph_node first, second;
+        ok(ds_graph_create(&(ds_graph_desc){ .device = dev() }, &parent));
+        ok(ds_graph_add(parent, &(ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = g[i] }, NULL, 0,
+                        &first));
+        ok(ds_graph_add(parent, &(ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = g[1 - i] },
+                        &first, 1, &second));
+        ok(ds_graph_instantiate(parent, 0, &l[i].x));
+        ok(ds_graph_destroy(parent));
+    }
+    for (int i = 0; i < 2; i++)
+        t[i] = spawn(launch_often, &l[i]);
+    for (int i = 0; i < 2; i++)
+        join(t[i]);
+    for (int i = 0; i < 2; i++)
+        ok(ds_stream_synchronize(l[i].s));
+    assert_int_equal(offset_of(r), 4 * DRAWN_WORDS);
+    assert_int_equal(atomic_load(&drawn.count), DRAWN_WORDS);
+    for (uint64_t k = 0; k < DRAWN_WORDS; k++) {
+        int times = 0;
+        for (int i = 0; i < DRAWN_WORDS; i++)
+            times += drawn.word[i] == word_at(71, 4 * k);
+        assert_int_equal(times, 1);
+    }
+    for (int i = 0; i < 2; i++) {
+        ok(ds_graph_exec_destroy(l[i].x));
+        ok(ds_graph_destroy(g[i]));
+        ok(ds_device_free(p[i]));
+        ok(ds_pinned_free(pinned[i]));
+        ok(ds_stream_destroy(l[i].s));
+    }
+    ok(ds_rng_destroy(r));
+}
+
 /* What torch refuses while a generator is captured; the capture goes on. */
 static void test_a_generator_that_is_captured_keeps_its_state(void **state) {
     (void)state;
@@ -1656,6 +1749,7 @@ const struct CMUnitTest tests_rng[] = {
     DS_TEST(test_the_numbers_of_a_graph_and_of_its_copies_are_in_order, "rng: graphs"),
     DS_TEST(test_a_launch_waits_for_those_who_read_the_state, "rng: graphs"),
     DS_TEST(test_a_child_graph_takes_numbers_too, "rng: graphs"),
+    DS_TEST(test_threads_launch_executables_of_one_capture, "rng: graphs"),
     DS_TEST(test_a_generator_that_is_captured_keeps_its_state, "rng: graphs"),
     DS_TEST(test_graphs_that_come_and_go_leave_nothing, "rng: graphs"),
     DS_TEST(test_a_graph_may_be_left_to_the_shutdown, "rng: graphs"),

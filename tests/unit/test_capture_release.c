@@ -42,30 +42,58 @@ static void *release(void *ptr) {
     return NULL;
 }
 
-/* Begins and ends a capture on the stream while another thread releases memory. */
-static void capture_beside_a_release(ds_stream s) {
-    ds_graph g;
+/* Keeps the stream busy until the other thread has begun. */
+static void await_begun(void *user) {
+    (void)user;
+    struct timespec t = { 0, 100000 };
+    while (!atomic_load(&begun))
+        nanosleep(&t, NULL);
+}
+
+/* Calls a function while another thread releases memory, which waits for the stream. */
+static void beside_a_release(ds_stream s, void (*join)(ds_stream)) {
     void *pinned;
     pthread_t thread;
     ok(ds_pinned_alloc(1 << 20, &pinned));
     assert_int_equal(sem_init(&arrived, 0, 0), 0);
     atomic_store(&begun, 0);
+    ok(ds_stream_launch_host_func(s, await_begun, NULL, NULL));
 
     atomic_store(&armed, 1);
     assert_int_equal(pthread_create(&thread, NULL, release, pinned), 0);
     sem_wait(&arrived);
-    ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+    join(s);
     atomic_store(&begun, 1);
     assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+static void begin(ds_stream s) {
+    ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+}
+
+static void end(ds_stream s) {
+    ds_graph g;
     ok(ds_capture_end(s, &g));
     ok(ds_graph_destroy(g));
+}
+
+static ds_stream first; /* it captures */
+static ds_event captured;
+
+static void fork_stream(ds_stream s) {
+    ok(ds_stream_wait_event(s, captured));
+}
+
+static void fork_by_stream(ds_stream s) {
+    ok(ds_stream_wait_stream(s, first));
 }
 
 static void test_a_capture_that_begins_beside_a_release_stays_valid(void **state) {
     (void)state;
     ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
-    capture_beside_a_release(s);
+    beside_a_release(s, begin);
+    end(s);
     ok(ds_stream_destroy(s));
     ok(ds_shutdown());
 }
@@ -73,14 +101,33 @@ static void test_a_capture_that_begins_beside_a_release_stays_valid(void **state
 /* Then the release waits for the streams that do not capture. */
 static void test_a_second_capture_begun_beside_a_release_stays_valid(void **state) {
     (void)state;
-    ds_stream first, s;
-    ds_graph g;
+    ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &first));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
     ok(ds_capture_begin(first, DS_CAPTURE_RELAXED));
-    capture_beside_a_release(s);
-    ok(ds_capture_end(first, &g));
-    ok(ds_graph_destroy(g));
+    beside_a_release(s, begin);
+    end(s);
+    end(first);
+    ok(ds_stream_destroy(first));
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
+}
+
+/* A stream that joins a capture meanwhile does so after its event is recorded. */
+static void test_a_stream_forked_beside_a_release_is_waited_for(void **state) {
+    (void)state;
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &first));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_event_create(0, NULL, &captured));
+    for (int way = 0; way < 2; way++) {
+        ok(ds_capture_begin(first, DS_CAPTURE_RELAXED));
+        ok(ds_event_record(captured, first));
+        beside_a_release(s, way ? fork_by_stream : fork_stream);
+        ok(ds_stream_wait_stream(first, s));
+        end(first);
+    }
+    ok(ds_event_destroy(captured));
     ok(ds_stream_destroy(first));
     ok(ds_stream_destroy(s));
     ok(ds_shutdown());
@@ -90,6 +137,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_capture_that_begins_beside_a_release_stays_valid),
         cmocka_unit_test(test_a_second_capture_begun_beside_a_release_stays_valid),
+        cmocka_unit_test(test_a_stream_forked_beside_a_release_is_waited_for),
     };
     return cmocka_run_group_tests_name("capture_release", tests, NULL, NULL);
 }

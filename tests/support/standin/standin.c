@@ -284,7 +284,7 @@ static int may_wait_for_work(function_id f) {
     }
 }
 
-/* Any call may wait: for a lock of the driver, or for room in the queue of a stream (xla#6318).
+/* Any call may wait for a lock of the driver, and one that enqueues work for room in the queue.
    Under the mutex of an object (a graph, the growth of an arena) a call may wait for work: only
    calls with that object wait too. */
 static void check_locks(function_id f, int may_wait) {
@@ -877,6 +877,7 @@ void si_release(op *o) {
 
 /* Puts the operation at the end of its stream, which then owns it. */
 void si_submit(op *o, op *also) {
+    check_locks((function_id)si_me.function, 1); /* it may wait for room in the queue (xla#6318) */
     stream *s = o->stream;
     device *d = &si_devices[s->device];
     si_prepare(o);
