@@ -209,16 +209,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds_result r = ds__cuda_scope_begin(&scope, legacy->device);
     if (r < 0)
         return r;
-    /* beside a capture of a blocking stream, the query is refused, but a wait would invalidate the
-       capture */
-    int code;
-    enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_relax(&scope, &mode);
-    DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    ds__cuda_unrelax(&scope, relaxed, mode);
-    r = ds__cuda_query_result(&scope, code, "cuStreamQuery");
-    if (r >= 0)
-        r = ds__cuda_mark_streams(&scope, 1, &marks);
+    r = ds__cuda_mark_streams(&scope, 1, &marks);
     if (r == DS_OK)
         r = ds__cuda_synchronize_relaxed(&scope, legacy);
     r = ds__cuda_await_marks(&scope, r, marks);
