@@ -58,6 +58,19 @@ static ds_result ds__cuda_clone_natives(const ds__cuda_scope *scope, cudaGraph_t
     return r;
 }
 
+/* Instantiates a native graph. In relaxed mode, since a capture in global mode forbids it
+   (docs/gpu). */
+static ds_result ds__cuda_instantiate_native(const ds__cuda_scope *scope, cudaGraph_t graph,
+                                             unsigned flags, cudaGraphExec_t *out) {
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    cudaError_t code = DS__RT_CODE(*scope, cudaGraphInstantiateWithFlags, (out, graph, flags));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    if (code != cudaSuccess)
+        *out = NULL;
+    return ds__cuda_check(scope, code, "cudaGraphInstantiateWithFlags");
+}
+
 /* Instantiates a clone of the native graph, or the graph itself if CUDA cannot clone it. */
 static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsigned flags) {
     const ds__cuda_graph *g = b->native;
@@ -75,11 +88,9 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     if (r == DS_OK)
         r = ds__cuda_retain(&scope, from, &x->owns, &object);
     if (r == DS_OK) {
-        r = DS__RT(
-            scope, cudaGraphInstantiateWithFlags,
-            (&x->exec, from, flags & ~(unsigned)(DS_GRAPH_UPLOAD | DS_GRAPH_REPLACE_POINTERS)));
-        if (r < 0)
-            x->exec = NULL;
+        r = ds__cuda_instantiate_native(
+            &scope, from, flags & ~(unsigned)(DS_GRAPH_UPLOAD | DS_GRAPH_REPLACE_POINTERS),
+            &x->exec);
         ds__cuda_unretain(&scope, from, object);
     }
     ds__cuda_scope_end(&scope);

@@ -992,6 +992,242 @@ static void d9(void) {
 
 /* ---- the table ---- */
 
+/* ---- values in memory, and conditional nodes ---- */
+
+static CUresult (*drv_wait32)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+static CUresult (*drv_wait64)(CUstream, CUdeviceptr, cuuint64_t, unsigned);
+static CUresult (*drv_write32)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+static CUresult (*drv_batch_values)(CUstream, unsigned, CUstreamBatchMemOpParams *, unsigned);
+
+static CUdeviceptr at(const void *pointer) {
+    return (CUdeviceptr)(uintptr_t)pointer;
+}
+
+static void start_values(void) {
+    start();
+    entries();
+    MUST(cudaMemset(buf, 0, SIZE));
+    MUST(cudaDeviceSynchronize());
+    memset(pinned, 0, SIZE);
+    if (!find_entry("cuStreamWaitValue32", 12000, &drv_wait32) ||
+        !find_entry("cuStreamWaitValue64", 12000, &drv_wait64) ||
+        !find_entry("cuStreamWriteValue32", 12000, &drv_write32) ||
+        !find_entry("cuStreamBatchMemOp", 12000, &drv_batch_values)) {
+        note("setup failed: the driver has no waits for values");
+        exit(3);
+    }
+}
+
+/* Where a value may be, and who may wait for it. */
+static void p29(void) {
+    start_values();
+    int nor = -1, wide = -1, flush = -1;
+    CUresult (*attribute)(int *, int, int);
+    entry("cuDeviceGetAttribute", &attribute);
+    attribute(&wide, 122, 0);
+    attribute(&nor, 123, 0);
+    attribute(&flush, 98, 0);
+    note("attributes: 64 bit %d, nor %d, flush %d", wide, nor, flush);
+    cudaStream_t s = free_stream(), t = free_stream();
+    void *pageable = NULL;
+    if (posix_memalign(&pageable, 4096, 4096))
+        exit(3);
+    memset(pageable, 0, 4096);
+    note("write: pageable memory %s, odd address %s, NULL %s, a flag 1 %s",
+         drv_nm(drv_write32(s, at(pageable), 1, 0)), drv_nm(drv_write32(s, at(buf + 2), 1, 0)),
+         drv_nm(drv_write32(s, 0, 1, 0)), drv_nm(drv_write32(s, at(buf), 0, 1)));
+    note("wait: unknown flag 4 %s, 64 bits at 4 mod 8 %s", drv_nm(drv_wait32(s, at(buf), 0, 4)),
+         drv_nm(drv_wait64(s, at(buf + 4), 0, CU_STREAM_WAIT_VALUE_EQ)));
+    note("batch: of nothing %s", drv_nm(drv_batch_values(s, 0, NULL, 0)));
+    CUstreamBatchMemOpParams op[300];
+    memset(op, 0, sizeof op);
+    for (int i = 0; i < COUNT(op); i++) {
+        op[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        op[i].writeValue.address = at(buf);
+        op[i].writeValue.value = 1;
+    }
+    note("batch: of 256 %s, of 257 %s, of 300 %s", drv_nm(drv_batch_values(s, 256, op, 0)),
+         drv_nm(drv_batch_values(s, 257, op, 0)), drv_nm(drv_batch_values(s, 300, op, 0)));
+    volatile uint32_t *flag = (volatile uint32_t *)(void *)pinned;
+    MUST_DRV(drv_wait32(s, at(pinned), 1, CU_STREAM_WAIT_VALUE_EQ));
+    note("a stream that waits: query %s, other work gets through: %s", nm(cudaStreamQuery(s)),
+         gets_through(t));
+    note("the legacy stream meanwhile (the waiting one is non-blocking): %s", gets_through(LEGACY));
+    int64_t best = 1000000;
+    *flag = 1;
+    MUST(cudaStreamSynchronize(s));
+    for (uint32_t i = 2; i < 200; i++) {
+        MUST_DRV(drv_wait32(s, at(pinned), i, CU_STREAM_WAIT_VALUE_GEQ));
+        MUST_DRV(drv_write32(s, at(pinned + 64), i, 0));
+        nap_us(200);
+        int64_t begin = now_us();
+        *flag = i;
+        while (*(volatile uint32_t *)(void *)(pinned + 64) != i) {
+        }
+        int64_t us = now_us() - begin;
+        best = us < best ? us : best;
+    }
+    note("from the host's store over a wait and a write back to the host: %d us", (int)best);
+    note("legacy stream: write %s, wait %s", drv_nm(drv_write32(LEGACY, at(buf), 7, 0)),
+         drv_nm(drv_wait32(LEGACY, at(buf), 7, CU_STREAM_WAIT_VALUE_EQ)));
+    note("then %s", nm(cudaDeviceSynchronize()));
+    *flag = 0xfffffff0;
+    MUST_DRV(drv_wait32(s, at(pinned), 5, CU_STREAM_WAIT_VALUE_GEQ));
+    nap_us(20000);
+    note("0xfffffff0 at least 5: %s", nm(cudaStreamQuery(s)));
+    *flag = 0x80000004;
+    nap_us(20000);
+    note("0x80000004 at least 5: %s", nm(cudaStreamQuery(s)));
+    *flag = 5;
+    note("5 at least 5: %s", nm(settle(s, 1000)));
+    for (uint32_t value = 0; value < 2; value++) {
+        CUresult r = drv_wait32(s, at(pinned), value, CU_STREAM_WAIT_VALUE_NOR);
+        note("nor with %u of 5: %s, %s", value, drv_nm(r), nm(settle(s, 1000)));
+    }
+}
+
+/* Values in captures and graphs. */
+static void p30(void) {
+    start_values();
+    cudaStream_t s = free_stream();
+    cudaGraph_t graph = NULL;
+    cudaGraphNode_t node[8];
+    size_t count = COUNT(node);
+    begin(s, RELAXED);
+    CUresult r = drv_write32(s, at(buf), 1, 0);
+    note("captured write: %s, %s", drv_nm(r), state(s));
+    r = drv_wait32(s, at(buf), 1, CU_STREAM_WAIT_VALUE_EQ);
+    note("captured wait: %s, %s", drv_nm(r), state(s));
+    CUstreamBatchMemOpParams op[2];
+    memset(op, 0, sizeof op);
+    for (int i = 0; i < 2; i++) {
+        op[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        op[i].writeValue.address = at(buf + 64 * i);
+        op[i].writeValue.value = 3;
+    }
+    r = drv_batch_values(s, 2, op, 0);
+    note("captured batch: %s, %s", drv_nm(r), state(s));
+    cudaError_t e = cudaStreamEndCapture(s, &graph);
+    note("end %s", nm(e));
+    if (!graph)
+        return;
+    MUST(cudaGraphGetNodes(graph, node, &count));
+    CUresult (*type_of)(CUgraphNode, CUgraphNodeType *);
+    entry("cuGraphNodeGetType", &type_of);
+    for (size_t i = 0; i < count && i < COUNT(node); i++) {
+        enum cudaGraphNodeType type = (enum cudaGraphNodeType) - 1;
+        CUgraphNodeType drv_type = (CUgraphNodeType)-1;
+        e = cudaGraphNodeGetType(node[i], &type);
+        CUresult d = type_of(node[i], &drv_type);
+        note("node %d: cudart %s %d, driver %s %d", (int)i, nm(e), (int)type, drv_nm(d),
+             (int)drv_type);
+    }
+    cudaGraphExec_t exec;
+    e = cudaGraphInstantiateWithFlags(&exec, graph, 0);
+    note("instantiate %s", nm(e));
+    if (e != cudaSuccess)
+        return;
+    e = cudaGraphLaunch(exec, s);
+    note("launch %s, %s", nm(e), nm(settle(s, 2000)));
+    uint32_t got = 0;
+    MUST(cudaMemcpy(&got, buf, 4, cudaMemcpyDefault));
+    note("the value is %u then", got);
+    cudaGraph_t clone;
+    e = cudaGraphClone(&clone, graph);
+    note("clone %s", nm(e));
+    cudaGraph_t parent;
+    MUST(cudaGraphCreate(&parent, 0));
+    e = cudaGraphAddChildGraphNode(&node[0], parent, NULL, 0, graph);
+    note("as a child graph %s", nm(e));
+    e = cudaGraphInstantiateWithFlags(&exec, parent, 0);
+    note("instantiate the parent %s", nm(e));
+}
+
+#if CUDART_VERSION >= 12030
+static const char *const conditional_names[] = { "if", "while", "switch" };
+
+/* Makes a graph with one conditional node of `bodies` bodies, each with a fill of its own byte. */
+static cudaError_t make_conditional(int type, unsigned bodies, unsigned value, unsigned flags,
+                                    cudaGraph_t *out) {
+    cudaGraphConditionalHandle handle;
+    cudaGraphNode_t node, set;
+    MUST(cudaGraphCreate(out, 0));
+    cudaError_t e = cudaGraphConditionalHandleCreate(&handle, *out, value, flags);
+    if (e != cudaSuccess)
+        return e;
+    struct cudaGraphNodeParams p;
+    memset(&p, 0, sizeof p);
+    p.type = cudaGraphNodeTypeConditional;
+    p.conditional.handle = handle;
+    p.conditional.type = (enum cudaGraphConditionalNodeType)type;
+    p.conditional.size = bodies;
+#if CUDART_VERSION >= 13000
+    e = cudaGraphAddNode(&node, *out, NULL, NULL, 0, &p);
+#else
+    e = cudaGraphAddNode(&node, *out, NULL, 0, &p);
+#endif
+    for (unsigned i = 0; i < bodies && e == cudaSuccess; i++) {
+        struct cudaMemsetParams m = {
+            .dst = buf + i, .value = i + 1, .elementSize = 1, .width = 1, .height = 1
+        };
+        e = cudaGraphAddMemsetNode(&set, p.conditional.phGraph_out[i], NULL, 0, &m);
+    }
+    return e;
+}
+#endif
+
+/* Conditional nodes whose condition is the default value. */
+static void p31(void) {
+    start();
+#if CUDART_VERSION >= 12030
+    cudaStream_t s = free_stream();
+    for (int type = 0; type < 3; type++)
+        for (unsigned bodies = 0; bodies < 4; bodies++)
+            for (unsigned value = 0; value < 4 && (type != 1 || value < 1); value++) {
+                cudaGraph_t g, clone;
+                cudaGraphExec_t exec;
+                unsigned char got[4];
+                if ((bodies == 0 || (type == 0 && bodies == 3)) && value)
+                    continue;
+                MUST(cudaMemset(buf, 0, 4));
+                cudaError_t e = make_conditional(type, bodies, value, 1, &g);
+                if (e != cudaSuccess) {
+                    note("%s of %u bodies: %s", conditional_names[type], bodies, nm(e));
+                    continue;
+                }
+                e = cudaGraphInstantiateWithFlags(&exec, g, 0);
+                const char *made = nm(e);
+                if (e == cudaSuccess)
+                    e = cudaGraphLaunch(exec, s);
+                cudaError_t done = settle(s, 2000);
+                MUST(cudaMemcpy(got, buf, 4, cudaMemcpyDefault));
+                note("%s of %u bodies, value %u: %s, launch %s, %s: %d %d %d", //
+                     conditional_names[type], bodies, value, made, nm(e), nm(done), got[0], got[1],
+                     got[2]);
+                if (value == 0 && bodies == 1)
+                    note("%s: clone %s", conditional_names[type], nm(cudaGraphClone(&clone, g)));
+            }
+    cudaGraph_t g, other, parent;
+    cudaGraphExec_t exec;
+    cudaGraphNode_t node;
+    MUST(make_conditional(0, 1, 1, 1, &g));
+    MUST(make_conditional(0, 1, 0, 1, &other));
+    MUST(cudaGraphCreate(&parent, 0));
+    note("as a child graph %s", nm(cudaGraphAddChildGraphNode(&node, parent, NULL, 0, g)));
+    MUST(cudaGraphInstantiateWithFlags(&exec, g, 0));
+    update("another default value", exec, other, s);
+    begin(s, RELAXED);
+    cudaError_t e = cudaGraphLaunch(exec, s);
+    note("launch while the stream captures: %s", nm(e));
+    end(s);
+    cudaGraphConditionalHandle handle;
+    MUST(cudaGraphConditionalHandleCreate(&handle, g, 0, 0));
+    note("instantiate with an unused handle: %s", nm(cudaGraphInstantiateWithFlags(&exec, g, 0)));
+#else
+    note("needs cudart 12.3");
+#endif
+}
+
 static const probe probes[] = {
     { "P1", "query and synchronize of the legacy stream while a stream is busy", p1 },
     { "P2", "begin of a capture where there is one, and on the legacy stream", p2 },
@@ -1022,6 +1258,9 @@ static const probe probes[] = {
     { "P27", "a captured launch of an executable that was changed and has a node switched off",
       p27 },
     { "P28", "query and synchronize of the legacy stream: what they do not cover", p28 },
+    { "P29", "waits for values in memory and writes of values", p29 },
+    { "P30", "waits for values and writes of values in captures and graphs", p30 },
+    { "P31", "conditional nodes with a default value", p31 },
     { "D4", "cudaMemsetAsync on host memory", d4 },
     { "D6", "what queries do to cudart's last error", d6 },
     { "D9", "copies of pageable memory on a busy stream", d9 },

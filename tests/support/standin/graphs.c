@@ -1206,6 +1206,9 @@ static int instantiate(const char *call, cudaGraphExec_t *out, cudaGraph_t handl
     int index = 0;
     if (!out || flags & ~(device_launch | auto_free | cudaGraphInstantiateFlagUseNodePriority))
         return cudaErrorInvalidValue;
+    int code = si_capture_unsafe(); /* H200, driver 580 (docs/gpu) */
+    if (code)
+        return code;
     if (flags & device_launch &&
         (flags & auto_free || !fits_device_launch(g, &index, &work) || !work))
         return cudaErrorInvalidValue;
