@@ -1068,7 +1068,8 @@ static void p29(void) {
         best = us < best ? us : best;
     }
     note("from the host's store over a wait and a write back to the host: %d us", (int)best);
-    note("legacy stream: write %s, wait %s", drv_nm(drv_write32(LEGACY, at(buf), 7, 0)),
+    CUresult written = drv_write32(LEGACY, at(buf), 7, 0);
+    note("legacy stream: write %s, wait %s", drv_nm(written),
          drv_nm(drv_wait32(LEGACY, at(buf), 7, CU_STREAM_WAIT_VALUE_EQ)));
     note("then %s", nm(cudaDeviceSynchronize()));
     *flag = 0xfffffff0;
