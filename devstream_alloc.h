@@ -15991,9 +15991,34 @@ static void ds__mem_shutdown(void) {
     ds__memory_state.configured = 0;
 }
 
+/* Gives back what other processes have closed, and refuses if one of them still has memory of this
+   process open, or this process has memory of one. */
+static ds_result ds__mem_quiesce(void) {
+    size_t segments = 0;
+    size_t blocks = 0;
+    (void)ds__share_collect_now(DS__COLLECT_ALL);
+    ds__mutex_lock(&ds__share.mutex);
+    for (const ds__export_hold *h = ds__share.hoards; h; h = h->next)
+        segments += h->generation && ds__export_slot_leased(h->slot, 1);
+    for (const ds__got *g = ds__share.got; g; g = g->next)
+        blocks += g->open != 0;
+    ds__mutex_unlock(&ds__share.mutex);
+    if (segments)
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "other processes have %zu segments of this process open; let them close "
+                        "their imports",
+                        segments);
+    if (blocks)
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "%zu blocks of other processes are open in this process; close them",
+                        blocks);
+    return DS_OK;
+}
+
 static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
                                            .thread_end = ds__host_free, /* of the report */
-                                           .shutdown = ds__mem_shutdown };
+                                           .shutdown = ds__mem_shutdown,
+                                           .quiesce = ds__mem_quiesce };
 
 #endif /* C */
 #endif /* DEVSTREAM_IMPLEMENTATION */

@@ -368,6 +368,20 @@ DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
     nevertheless. */
 DSDEF DS_MUST_USE ds_result ds_shutdown(void);
 
+/** Waits for all work (blocks) and prepares the process for a checkpoint, for example by
+    cuda-checkpoint and CRIU. Afterwards no operation, host function or destructor is pending on any
+    device, and kernels, graphs and blocks that waited for their last use are freed. Handles,
+    pointers and caches stay valid; ds_mem_empty_cache before it makes the checkpoint smaller. The
+    process may go on without a checkpoint. docs/cuda.md ("Checkpoints") has the steps.
+
+    No other thread may be inside a devstream call. Makes no context on a device that is not in use.
+    Does not count as a wait for ds_sync_debug_mode. Errors: DS_ERR_CAPTURE_UNSUPPORTED: a capture
+    is open; it stays valid if devstream began it. DS_ERR_ILLEGAL_STATE: memory is open in another
+    process, or memory or events of another process are open in this one. Whether another process
+    has an event of this one open cannot be told. DS_ERR_FAILED: a device has failed.
+    DS_ERR_NOT_PERMITTED: in a host function. After an error, work may have been waited for. */
+DSDEF DS_MUST_USE ds_result ds_quiesce(void);
+
 /** Behaviour of calls that would make the host wait for work of a device. */
 typedef enum ds_sync_debug_mode {
     DS_SYNC_DEBUG_DEFAULT = 0, /**< the call waits */
@@ -385,7 +399,8 @@ typedef enum ds_sync_debug_mode {
     - ds_device_free, ds_pinned_free, ds_pinned_unregister
     - ds_mem_empty_cache, ds_mem_trim, ds_pool_empty_cache
 
-    Does not apply to ds_device_synchronize (as in torch), ds_device_reset and ds_shutdown. Nor does
+    Does not apply to ds_device_synchronize (as in torch), ds_device_reset, ds_quiesce and
+    ds_shutdown. Nor does
     it apply to internal waits (an allocation if memory is short) or to calls captured as graph
     nodes. A warning is a log item with id DS_ERR_WOULD_SYNCHRONIZE. Without a log_fn it goes to
     standard error, regardless of DEVSTREAM_LOG. DS_ERR_INVALID_VALUE: unknown mode. */
@@ -2044,6 +2059,11 @@ static inline DS_MUST_USE ds_result ds_at_shutdown(const char *file_, int line_)
     return ds_site_set(file_, line_), (ds_shutdown)();
 }
 #define ds_shutdown() ds_at_shutdown(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_quiesce(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_quiesce)();
+}
+#define ds_quiesce() ds_at_quiesce(__FILE__, __LINE__)
 
 static inline DS_MUST_USE ds_result ds_at_sync_debug_set_mode(const char *file_, int line_,
         ds_sync_debug_mode mode_) {
@@ -9617,8 +9637,8 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
 /* base/module.h - modules above the core, and what they are told.
 
    Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
-   and shutdown. A module enters itself at its first use (ds__module_add). Each has a pointer of
-   its own in every thread (ds__caller) and device (ds__module_device); the first
+   shutdown and ds_quiesce. A module enters itself at its first use (ds__module_add). Each has a
+   pointer of its own in every thread (ds__caller) and device (ds__module_device); the first
    DS__STREAM_MODULES have one in every stream (ds__stream).
 
    Invariants: the number of a module is a constant. Shutdown runs from the last number to the
@@ -9632,6 +9652,7 @@ typedef struct ds__module {
     void (*stream_end)(ds__stream *s);
     void (*thread_end)(void *own); /* frees the state that the module keeps for an ended thread */
     void (*shutdown)(void); /* called when all work is done, before anything of the core is freed */
+    ds_result (*quiesce)(void); /* called when all work is done; refuses ties to other processes */
 } ds__module;
 
 static const ds__module *_Atomic ds__modules[DS__MODULES];
@@ -9663,6 +9684,17 @@ static void ds__modules_thread_end(void *const *own) {
         if (m && m->thread_end && own[i])
             m->thread_end(own[i]);
     }
+}
+
+/* Calls all of them, and returns the first error. */
+static ds_result ds__modules_quiesce(void) {
+    ds_result r = DS_OK;
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->quiesce && r == DS_OK)
+            r = m->quiesce();
+    }
+    return r;
 }
 
 static void ds__modules_shutdown(void) {
@@ -34916,6 +34948,76 @@ DS__SYMBOL(ds_stream_desc ds_stream_desc_cuda(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_cupy(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_mindspore(void))
 
+/* core/quiesce.h - waits for all work of the process.
+
+   Waits for all devices in use (ds__wait_for_all), for ds_shutdown too, and prepares the process
+   for a checkpoint (ds_quiesce).
+
+   Invariants: after ds_quiesce no operation, host function or destructor is pending, and nothing
+   in this process is tied to another process, as far as devstream can tell. Handles and memory
+   stay valid. A device that is not in use gets no context.
+   Locks: none is held over the waits.
+   Threads: the caller's; no other thread may be inside of devstream. */
+
+/* Waits for all devices and drains the drivers, the CPU driver first: its streams copy memory of
+   GPUs by the CUDA driver. reported: captures were open, and their reports explain why CUDA may
+   refuse to wait for a device; the drain waits for its streams. */
+static ds_result ds__wait_for_all(int reported) {
+    ds_result r = DS_OK;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
+            if (!ds__g.driver[b]->device_used(i))
+                continue;
+            ds_result one = ds__g.driver[b]->device_synchronize(i);
+            if (one == DS_ERR_CAPTURE_UNSUPPORTED && reported)
+                one = DS_OK;
+            if (r == DS_OK)
+                r = one;
+        }
+    for (int b = DS_BACKEND_COUNT - 1; b >= 0; b--)
+        if (ds__g.driver[b])
+            ds__g.driver[b]->drain(); /* also after an error above */
+    return r;
+}
+
+/* Refuses if a capture of devstream is open. */
+static ds_result ds__quiesce_captures(void) {
+    ds_result r = DS_OK;
+    ds__mutex_lock(&ds__g.capture_lock);
+    const ds__capture *c = ds__g.captures;
+    if (c)
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "capture #%llu, begun at %s:%d, is open; end it",
+                     (unsigned long long)c->id, c->begun.file ? c->begun.file : "?", c->begun.line);
+    ds__mutex_unlock(&ds__g.capture_lock);
+    return r;
+}
+
+/* Refuses if this process has events of another one open. */
+static ds_result ds__quiesce_events(void) {
+    for (uint32_t i = 0; i < ds__g.events.used; i++) {
+        ds__slot *slot = ds__slot_at(&ds__g.events, i);
+        const ds__event *e = (const void *)slot;
+        if (DS__STATE(atomic_load(&slot->word)) == DS__ALIVE && e->imported)
+            return ds__fail(DS_ERR_ILLEGAL_STATE,
+                            "event \"%s\" of another process, imported at %s:%d, is open in this "
+                            "process; destroy it",
+                            e->label ? e->label : "", e->made.file ? e->made.file : "?",
+                            e->made.line);
+    }
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_quiesce)(void) {
+    DS__ENTER("ds_quiesce");
+    ds_result r = ds__quiesce_captures();
+    if (r == DS_OK)
+        r = ds__wait_for_all(0);
+    ds__retired_reclaim();
+    if (r == DS_OK)
+        r = ds__modules_quiesce();
+    return r == DS_OK ? ds__quiesce_events() : r;
+}
+
 /* core/shutdown.h - shutdown.
 
    Waits for all work, reports the objects that were not destroyed, and frees everything
@@ -34957,27 +35059,6 @@ static ds_capture_mode ds__shutdown_mode(ds_capture_mode mode) {
         ds__tls.mode = mode;
     }
     return before;
-}
-
-/* Waits for all devices and drains the drivers, the CPU driver first: its streams copy memory of
-   GPUs by the CUDA driver. reported: captures were open, and their reports explain why CUDA may
-   refuse to wait for a device; the drain waits for its streams. */
-static ds_result ds__shutdown_wait(int reported) {
-    ds_result r = DS_OK;
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-            if (!ds__g.driver[b]->device_used(i))
-                continue;
-            ds_result one = ds__g.driver[b]->device_synchronize(i);
-            if (one == DS_ERR_CAPTURE_UNSUPPORTED && reported)
-                one = DS_OK;
-            if (r == DS_OK)
-                r = one;
-        }
-    for (int b = DS_BACKEND_COUNT - 1; b >= 0; b--)
-        if (ds__g.driver[b])
-            ds__g.driver[b]->drain(); /* also after an error above */
-    return r;
 }
 
 /* Returns the label of an object, or NULL; *made: where it was created, *ours: devstream created it
@@ -35082,7 +35163,7 @@ static ds_result ds__shutdown_all(ds__tls_block *tls) {
     ds__shutdown_adopt_thread(tls);
     int reported = ds__shutdown_captures();
     ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
-    ds_result r = ds__shutdown_wait(reported);
+    ds_result r = ds__wait_for_all(reported);
 
     ds__modules_shutdown();
     ds__shutdown_threads();
@@ -49885,9 +49966,34 @@ static void ds__mem_shutdown(void) {
     ds__memory_state.configured = 0;
 }
 
+/* Gives back what other processes have closed, and refuses if one of them still has memory of this
+   process open, or this process has memory of one. */
+static ds_result ds__mem_quiesce(void) {
+    size_t segments = 0;
+    size_t blocks = 0;
+    (void)ds__share_collect_now(DS__COLLECT_ALL);
+    ds__mutex_lock(&ds__share.mutex);
+    for (const ds__export_hold *h = ds__share.hoards; h; h = h->next)
+        segments += h->generation && ds__export_slot_leased(h->slot, 1);
+    for (const ds__got *g = ds__share.got; g; g = g->next)
+        blocks += g->open != 0;
+    ds__mutex_unlock(&ds__share.mutex);
+    if (segments)
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "other processes have %zu segments of this process open; let them close "
+                        "their imports",
+                        segments);
+    if (blocks)
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "%zu blocks of other processes are open in this process; close them",
+                        blocks);
+    return DS_OK;
+}
+
 static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
                                            .thread_end = ds__host_free, /* of the report */
-                                           .shutdown = ds__mem_shutdown };
+                                           .shutdown = ds__mem_shutdown,
+                                           .quiesce = ds__mem_quiesce };
 
 #endif /* C */
 #endif /* DEVSTREAM_IMPLEMENTATION */

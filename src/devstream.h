@@ -221,6 +221,7 @@ extern "C" {
 #include "core/dtype.h"
 #include "core/cpu_api.h"
 #include "core/inline.h"
+#include "core/quiesce.h"
 #include "core/shutdown.h"
 
 #endif /* C */

@@ -15,6 +15,11 @@ static inline DS_MUST_USE ds_result ds_at_shutdown(const char *file_, int line_)
 }
 #define ds_shutdown() ds_at_shutdown(__FILE__, __LINE__)
 
+static inline DS_MUST_USE ds_result ds_at_quiesce(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_quiesce)();
+}
+#define ds_quiesce() ds_at_quiesce(__FILE__, __LINE__)
+
 static inline DS_MUST_USE ds_result ds_at_sync_debug_set_mode(const char *file_, int line_,
         ds_sync_debug_mode mode_) {
     return ds_site_set(file_, line_), (ds_sync_debug_set_mode)(mode_);

@@ -89,6 +89,20 @@ DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
     nevertheless. */
 DSDEF DS_MUST_USE ds_result ds_shutdown(void);
 
+/** Waits for all work (blocks) and prepares the process for a checkpoint, for example by
+    cuda-checkpoint and CRIU. Afterwards no operation, host function or destructor is pending on any
+    device, and kernels, graphs and blocks that waited for their last use are freed. Handles,
+    pointers and caches stay valid; ds_mem_empty_cache before it makes the checkpoint smaller. The
+    process may go on without a checkpoint. docs/cuda.md ("Checkpoints") has the steps.
+
+    No other thread may be inside a devstream call. Makes no context on a device that is not in use.
+    Does not count as a wait for ds_sync_debug_mode. Errors: DS_ERR_CAPTURE_UNSUPPORTED: a capture
+    is open; it stays valid if devstream began it. DS_ERR_ILLEGAL_STATE: memory is open in another
+    process, or memory or events of another process are open in this one. Whether another process
+    has an event of this one open cannot be told. DS_ERR_FAILED: a device has failed.
+    DS_ERR_NOT_PERMITTED: in a host function. After an error, work may have been waited for. */
+DSDEF DS_MUST_USE ds_result ds_quiesce(void);
+
 /** Behaviour of calls that would make the host wait for work of a device. */
 typedef enum ds_sync_debug_mode {
     DS_SYNC_DEBUG_DEFAULT = 0, /**< the call waits */
@@ -106,7 +120,8 @@ typedef enum ds_sync_debug_mode {
     - ds_device_free, ds_pinned_free, ds_pinned_unregister
     - ds_mem_empty_cache, ds_mem_trim, ds_pool_empty_cache
 
-    Does not apply to ds_device_synchronize (as in torch), ds_device_reset and ds_shutdown. Nor does
+    Does not apply to ds_device_synchronize (as in torch), ds_device_reset, ds_quiesce and
+    ds_shutdown. Nor does
     it apply to internal waits (an allocation if memory is short) or to calls captured as graph
     nodes. A warning is a log item with id DS_ERR_WOULD_SYNCHRONIZE. Without a log_fn it goes to
     standard error, regardless of DEVSTREAM_LOG. DS_ERR_INVALID_VALUE: unknown mode. */

@@ -1,8 +1,8 @@
 /* base/module.h - modules above the core, and what they are told.
 
    Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
-   and shutdown. A module enters itself at its first use (ds__module_add). Each has a pointer of
-   its own in every thread (ds__caller) and device (ds__module_device); the first
+   shutdown and ds_quiesce. A module enters itself at its first use (ds__module_add). Each has a
+   pointer of its own in every thread (ds__caller) and device (ds__module_device); the first
    DS__STREAM_MODULES have one in every stream (ds__stream).
 
    Invariants: the number of a module is a constant. Shutdown runs from the last number to the
@@ -21,6 +21,7 @@ typedef struct ds__module {
     void (*stream_end)(ds__stream *s);
     void (*thread_end)(void *own); /* frees the state that the module keeps for an ended thread */
     void (*shutdown)(void); /* called when all work is done, before anything of the core is freed */
+    ds_result (*quiesce)(void); /* called when all work is done; refuses ties to other processes */
 } ds__module;
 
 static const ds__module *_Atomic ds__modules[DS__MODULES];
@@ -52,6 +53,17 @@ static void ds__modules_thread_end(void *const *own) {
         if (m && m->thread_end && own[i])
             m->thread_end(own[i]);
     }
+}
+
+/* Calls all of them, and returns the first error. */
+static ds_result ds__modules_quiesce(void) {
+    ds_result r = DS_OK;
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->quiesce && r == DS_OK)
+            r = m->quiesce();
+    }
+    return r;
 }
 
 static void ds__modules_shutdown(void) {

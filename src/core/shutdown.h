@@ -24,6 +24,7 @@
 #include "memory.h"
 #include "kernel.h"
 #include "capture.h"
+#include "quiesce.h"
 
 static void ds__capture_give_up(ds__capture *c) {
     ds__log_warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
@@ -50,27 +51,6 @@ static ds_capture_mode ds__shutdown_mode(ds_capture_mode mode) {
         ds__tls.mode = mode;
     }
     return before;
-}
-
-/* Waits for all devices and drains the drivers, the CPU driver first: its streams copy memory of
-   GPUs by the CUDA driver. reported: captures were open, and their reports explain why CUDA may
-   refuse to wait for a device; the drain waits for its streams. */
-static ds_result ds__shutdown_wait(int reported) {
-    ds_result r = DS_OK;
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-            if (!ds__g.driver[b]->device_used(i))
-                continue;
-            ds_result one = ds__g.driver[b]->device_synchronize(i);
-            if (one == DS_ERR_CAPTURE_UNSUPPORTED && reported)
-                one = DS_OK;
-            if (r == DS_OK)
-                r = one;
-        }
-    for (int b = DS_BACKEND_COUNT - 1; b >= 0; b--)
-        if (ds__g.driver[b])
-            ds__g.driver[b]->drain(); /* also after an error above */
-    return r;
 }
 
 /* Returns the label of an object, or NULL; *made: where it was created, *ours: devstream created it
@@ -175,7 +155,7 @@ static ds_result ds__shutdown_all(ds__tls_block *tls) {
     ds__shutdown_adopt_thread(tls);
     int reported = ds__shutdown_captures();
     ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
-    ds_result r = ds__shutdown_wait(reported);
+    ds_result r = ds__wait_for_all(reported);
 
     ds__modules_shutdown();
     ds__shutdown_threads();

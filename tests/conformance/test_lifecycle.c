@@ -357,6 +357,105 @@ static void test_an_urgent_stream_does_not_starve_behind_a_backlog(void **state)
     assert_true(ran < BACKLOG);
 }
 
+/* ---- before a checkpoint ---- */
+
+static void *open_late(void *user) {
+    harness_sleep_ms(20);
+    gate_open(user);
+    return NULL;
+}
+
+/* Work behind a gate on every device, with a host function, and a kernel that is destroyed before
+   it has run. */
+static void test_quiesce_waits_for_all_work_of_all_devices(void **state) {
+    static gate g[2];
+    static payload p[2];
+    (void)state;
+    memset(g, 0, sizeof g);
+    memset(p, 0, sizeof p);
+    int devices = harness_device_count() > 1 ? 2 : 1;
+    ds_stream s[2];
+    pthread_t thread[2];
+    uint64_t *h = word(1), want = 1;
+    for (int i = 0; i < devices; i++) {
+        s[i] = harness_stream(i, DS_STREAM_NON_BLOCKING);
+        gate_close(s[i], &g[i]);
+        ok(ds_stream_launch_host_func(s[i], payload_run, &p[i], payload_destroy));
+    }
+    for (uint64_t i = 0; i < 100; i++) {
+        fold(s[0], h, i);
+        want = fold_host(want, i);
+    }
+    assert_int_equal(ds_stream_query(s[0]), DS_NOT_READY);
+    for (int i = 0; i < devices; i++)
+        thread[i] = spawn(open_late, &g[i]);
+    ok(ds_quiesce());
+    for (int i = 0; i < devices; i++) {
+        ok(ds_stream_query(s[i]));
+        assert_int_equal(p[i].ran, 1);
+        assert_int_equal(p[i].destroyed, 1);
+    }
+    assert_true(*h == want);
+    for (int i = 0; i < devices; i++)
+        join(thread[i]);
+    /* everything is still there, and a second call has nothing to wait for */
+    ok(ds_quiesce());
+    fold(s[0], h, 7);
+    ok(ds_stream_synchronize(s[0]));
+    assert_true(*h == fold_host(want, 7));
+    for (int i = 0; i < devices; i++)
+        ok(ds_stream_destroy(s[i]));
+}
+
+static void test_quiesce_is_refused_while_a_capture_is_open(void **state) {
+    ds_graph g;
+    (void)state;
+    uint64_t *h = word(1);
+    harness_warm_up();
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    for (int mode = 0; mode <= DS_CAPTURE_RELAXED; mode++) {
+        ok(ds_capture_begin(s, (ds_capture_mode)mode));
+        fold(s, h, 2);
+        refused(ds_quiesce(), DS_ERR_CAPTURE_UNSUPPORTED);
+        assert_non_null(strstr(ds_error_get_last(), "test_lifecycle.c"));
+        ok(ds_capture_end(s, &g));
+        ok(ds_graph_destroy(g));
+    }
+    ok(ds_quiesce());
+    ok(ds_stream_destroy(s));
+}
+
+static void quiesce_inside(void *user) {
+    *(_Atomic int *)user = ds_quiesce();
+}
+
+static void test_quiesce_is_refused_in_a_host_function(void **state) {
+    static _Atomic int result;
+    (void)state;
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    ok(ds_stream_launch_host_func(s, quiesce_inside, (void *)&result, NULL));
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(result, DS_ERR_NOT_PERMITTED);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_quiesce_reports_a_device_that_cannot_be_waited_for(void **state) {
+    (void)state;
+    harness_restart(&(ds_init_desc){ .layers = "fault", .fault = "device_synchronize:1" });
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    uint64_t *h = word(1), want = 1;
+    for (uint64_t i = 0; i < 10000; i++) {
+        fold(s, h, i);
+        want = fold_host(want, i);
+    }
+    refused(ds_quiesce(), DS_ERR_DRIVER);
+    ok(ds_stream_query(s)); /* all work was waited for nevertheless */
+    assert_true(*h == want);
+    ok(ds_quiesce());
+    ok(ds_stream_destroy(s));
+    harness_restart(NULL);
+}
+
 const struct CMUnitTest tests_lifecycle[] = {
     DS_TEST(test_setuid_does_not_wait_for_the_drivers_threads, "review"),
     DS_TEST(test_devstream_may_be_called_while_a_thread_ends, "review"),
@@ -369,6 +468,10 @@ const struct CMUnitTest tests_lifecycle[] = {
     DS_TEST(test_pop_restores_the_stream_of_the_device_at_entry_too, "peers C5, review"),
     DS_TEST(test_no_thread_uses_an_arena_of_before_a_shutdown, "review"),
     DS_TEST(test_shutdown_drains_although_the_driver_reports_a_fault, "review"),
+    DS_TEST(test_quiesce_waits_for_all_work_of_all_devices, "users 2"),
+    DS_TEST(test_quiesce_is_refused_while_a_capture_is_open, "users 2"),
+    DS_TEST(test_quiesce_is_refused_in_a_host_function, "users 2"),
+    DS_TEST(test_quiesce_reports_a_device_that_cannot_be_waited_for, "users 2"),
     DS_TEST_CPU(test_an_urgent_stream_does_not_starve_behind_a_backlog, "peers b.11, review"),
 };
 const size_t tests_lifecycle_count = sizeof tests_lifecycle / sizeof tests_lifecycle[0];

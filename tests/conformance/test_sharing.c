@@ -51,7 +51,8 @@ enum {
     BLOCK_CLOSE,
     BLOCK_ADDRESS,
     COLLECT,
-    MAPPINGS
+    MAPPINGS,
+    QUIESCE
 };
 
 enum { SLOTS = 64 };
@@ -235,6 +236,8 @@ static ds_result obey(const order *o, answer *out) {
         return DS_OK;
     case COLLECT:
         return ds_mem_ipc_collect();
+    case QUIESCE:
+        return ds_quiesce();
     case MAPPINGS:
         out->value = (uint64_t)shared_mappings();
         return DS_OK;
@@ -1806,6 +1809,37 @@ static void test_a_pool_ends_while_others_have_its_blocks(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* CUDA cannot checkpoint a process that shares memory or events with another one. */
+static void test_quiesce_is_refused_while_something_is_shared(void **state) {
+    (void)state;
+
+    enum { SIZE = 1 << 20 };
+
+    ds_stream s = made();
+    ds_pool pool = shareable_pool(0);
+    void *ptr;
+    peer p = start_peer();
+    ok(alloc_in(pool, SIZE, s, &ptr));
+    ok(ds_quiesce());
+    give_block(&p, ptr, 0, 0);
+    refused(ds_quiesce(), DS_ERR_ILLEGAL_STATE);
+    assert_non_null(strstr(ds_error_get_last(), "have 1 segments of this process open"));
+    tell_expecting(p, DS_ERR_ILLEGAL_STATE, .verb = QUIESCE);
+    tell(p, .verb = BLOCK_CLOSE, .a = 0, .b = 0);
+    tell(p, .verb = STREAM_SYNC, .b = 0);
+    tell(p, .verb = QUIESCE); /* closes the segment, too */
+    ok(ds_quiesce());
+    ds_event e = event_over_there(&p, 1);
+    refused(ds_quiesce(), DS_ERR_ILLEGAL_STATE);
+    assert_non_null(strstr(ds_error_get_last(), "of another process, imported at"));
+    ok(ds_event_destroy(e));
+    ok(ds_quiesce());
+    end_peer(&p);
+    ok(ds_mem_free(ptr));
+    ok(ds_pool_destroy(pool));
+    ok(ds_stream_destroy(s));
+}
+
 /* ---- a fault at each call ---- */
 
 /* Bookkeeping memory of which one block is refused. */
@@ -2096,6 +2130,7 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_deaths_of_each_side_leave_no_block_behind, "issue 5.8"),
     DS_TEST(test_threads_export_while_others_close, "issue 5.8"),
     DS_TEST(test_a_shutdown_ends_what_is_shared_on_both_sides, "issue 5.8"),
+    DS_TEST(test_quiesce_is_refused_while_something_is_shared, "users 2"),
     DS_TEST(test_a_pool_ends_while_others_have_its_blocks, "issue 5.8"),
     DS_TEST(test_a_fault_in_any_call_loses_nothing, "issue 5.8"),
     DS_TEST(test_a_shutdown_that_cannot_wait_leaves_no_segment_record, "fuzzing"),
