@@ -130,6 +130,7 @@ static ds_kernel_desc kernel_desc(void) {
       good((ds_check_set_handler(no_check, NULL), ds_check_report(DS_ERR_DRIVER, "", "", 1), 1))) \
     X(BOTH, SAFE, "", good(ds_version_get() > 0)) \
     X(BOTH, KEEPS(ILLEGAL_STATE), "", ds_init(NULL)) \
+    X(BOTH, KEEPS(CAPTURE_UNSUPPORTED), "", ds_quiesce()) \
     X(BOTH, SAFE, "", ds_backend_get_info(0, &k->backend)) \
     X(BOTH, SAFE, "", ds_backend_format(k->text, sizeof k->text)) \
     X(BOTH, SAFE, "", ds_sync_debug_set_mode(DS_SYNC_DEBUG_DEFAULT)) \

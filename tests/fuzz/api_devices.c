@@ -176,6 +176,8 @@ static void step_sync_debug(void) {
     default:
         CALL_OUT(ds_sync_debug_get_mode(MAYBE(mode)), mode);
     }
+    if (pick(8) == 0)
+        CALL(ds_quiesce());
 }
 
 static void step_cpu(void) {
