@@ -980,6 +980,29 @@ DSDEF DS_MUST_USE ds_result ds_device_free(void *ptr);
     do not block, and GPU kernels can use the same address. All pages are resident when the call
     returns. size 0 sets *out to NULL and returns DS_OK. */
 DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
+
+/** Flags of ds_pinned_desc. */
+enum {
+    DS_PINNED_NUMA_NODE = 1, /**< memory of the node ds_pinned_desc.numa_node */
+    DS_PINNED_HUGE_PAGES = 2 /**< transparent huge pages of 2 MiB */
+};
+
+/** Where pinned memory shall be. */
+typedef struct ds_pinned_desc {
+    unsigned flags;       /**< DS_PINNED_*; 0: none */
+    int numa_node;        /**< 0 to 1023; counts with DS_PINNED_NUMA_NODE */
+    uint64_t reserved[4]; /**< 0 */
+} ds_pinned_desc;
+
+/** Allocates pinned host memory as the description says; free it with ds_pinned_free. Like
+    ds_pinned_alloc, but the size is rounded up to whole pages, of 2 MiB with huge pages, and the
+    memory is aligned to a page. Linux maps the pages, gives them memory of the node (another node
+    if that one is full, mbind(2)) and makes huge pages of them if it has some (madvise(2)); then
+    the driver pins them. /sys/bus/pci/devices/ has the node of a GPU under its PCI address.
+    DS_ERR_INVALID_VALUE: unknown flags, or a node that does not exist or has no memory.
+    DS_ERR_UNSUPPORTED: the system refuses the node or has no transparent huge pages. */
+DSDEF DS_MUST_USE ds_result ds_pinned_alloc_with(size_t size, const ds_pinned_desc *desc,
+                                                 void **out);
 /** Frees pinned memory. Blocks until the work of all devices is complete, as cudaFreeHost may. NULL
     is allowed. */
 DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);
@@ -2518,6 +2541,12 @@ static inline DS_MUST_USE ds_result ds_at_pinned_alloc(const char *file_, int li
     return ds_site_set(file_, line_), (ds_pinned_alloc)(size_, out_);
 }
 #define ds_pinned_alloc(...) ds_at_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_alloc_with(const char *file_, int line_,
+        size_t size_, const ds_pinned_desc *desc_, void **out_) {
+    return ds_site_set(file_, line_), (ds_pinned_alloc_with)(size_, desc_, out_);
+}
+#define ds_pinned_alloc_with(...) ds_at_pinned_alloc_with(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_pinned_free(const char *file_, int line_,
         void *ptr_) {
@@ -7597,6 +7626,20 @@ DS__SEAM static int ds__os_commit(void *at, size_t size) {
         return 0;
     madvise(at, size, 14 /* MADV_HUGEPAGE */);
     return 1;
+}
+
+/* Asks for large pages at the addresses. Returns 0 if the system has none. */
+DS__SEAM static int ds__os_large_pages(void *at, size_t size) {
+    return madvise(at, size, 14 /* MADV_HUGEPAGE */) == 0;
+}
+
+/* Asks for memory of a NUMA node at the addresses, which have no pages yet. If the node is full,
+   the system takes another one. Returns 0 or the system's error number. */
+DS__SEAM static int ds__os_prefer_node(void *at, size_t size, int node) {
+    const unsigned bits = sizeof(unsigned long) * 8;
+    unsigned long mask[1024 / (sizeof(unsigned long) * 8)] = { 0 };
+    mask[(unsigned)node / bits] = 1ul << ((unsigned)node % bits);
+    return syscall(SYS_mbind, at, size, 1 /* MPOL_PREFERRED */, mask, 1025ul, 0u) ? errno : 0;
 }
 
 /* Returns the memory to the system; an access to the addresses is a fault then. If the process has
@@ -31348,6 +31391,23 @@ static ds_result ds__pointer_find(const void *ptr, ds_pointer_info *out) {
     return ds__g.driver[0] ? ds__g.driver[0]->pointer_query(ptr, out) : DS_OK;
 }
 
+/* The `device` of a range of pinned memory: who has allocated it. */
+enum {
+    DS__PINNED_BY_DRIVER = 0,
+    DS__PINNED_PAGES = 1 /* devstream has mapped the pages and registered them */
+};
+
+/* Releases memory that was removed from the table. */
+static ds_result ds__memory_release(const ds__driver *driver, ds_memory_kind kind, int device,
+                                    void *ptr, size_t size) {
+    if (kind != DS_MEMORY_PINNED || device != DS__PINNED_PAGES)
+        return driver->memory_release(kind, device, ptr, size);
+    ds_result r = driver->memory_release(DS_MEMORY_REGISTERED, 0, ptr, size);
+    if (r == DS_OK)
+        ds__os_unreserve(ptr, size);
+    return r;
+}
+
 /* Adds new memory to the table. On failure the memory is released. */
 static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, int device,
                                  void **out) {
@@ -31356,7 +31416,7 @@ static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, 
         return DS_OK;
     }
     DS_IGNORE(
-        ds__g.driver[backend]->memory_release((ds_memory_kind)(kind & 15), device, ptr, size));
+        ds__memory_release(ds__g.driver[backend], (ds_memory_kind)(kind & 15), device, ptr, size));
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
 
@@ -31380,7 +31440,7 @@ static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
 }
 
 static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
-    return ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base);
+    return ds__memory_release(ds__g.driver[f->backend], f->kind, f->device, ptr, f->end - f->base);
 }
 
 /* Waits for the work that may use the memory, then releases it. The table does not have the pointer
@@ -31428,7 +31488,8 @@ static void ds__memory_end_all(void) {
         else if ((k & DS__HELD) == DS__HELD_SHARED || (k & DS__HELD) == DS__HELD_IMPORTED)
             driver->share_end(k >> 9, (void *)base, size, (k & DS__HELD) == DS__HELD_IMPORTED);
         else
-            DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
+            DS_IGNORE(
+                ds__memory_release(driver, (ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }
     ds__host_free(ds__g.mappings);
     ds__g.mappings = NULL;
@@ -31617,6 +31678,8 @@ DS__SEAM static void ds__shared_segment_destroy(ds_device device, void *ptr, int
    Threads: any; of two threads that free the same pointer, one gets an error.
    ds_device_of_scope_enter changes the current device of the calling thread. */
 
+#define DS__HUGE_PAGE ((size_t)2 << 20) /* of x86-64, and of aarch64 with pages of 4 KiB */
+
 /* Reports the wait of a free, if sync debug is on. If the pointer cannot be freed, the free itself
    reports that. */
 static ds_result ds__sync_watch_free(const void *ptr, int kind) {
@@ -31686,6 +31749,66 @@ DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     void *ptr = NULL;
     ds_result r = size ? ds__g.driver[b]->host_alloc(size, &ptr) : DS_OK;
     return r < 0 || !size ? r : ds__memory_made(ptr, size, DS_MEMORY_PINNED, b, 0, out);
+}
+
+/* Maps pages as the description says, and gives them their memory. *size becomes that of the
+   pages. */
+static ds_result ds__pages_map(const ds_pinned_desc *desc, size_t *size, void **out) {
+    size_t page = desc->flags & DS_PINNED_HUGE_PAGES ? DS__HUGE_PAGE : DS__TOUCH_PAGE;
+    DS__REQUIRE(*size <= SIZE_MAX / 2, "%zu bytes are too many", *size);
+    *size = (*size + page - 1) / page * page;
+    /* a write to pages that the system cannot provide would end the process */
+    void *ptr = *size <= ds__os_memory() ? ds__os_reserve(*size, page) : NULL;
+    if (!ptr || !ds__os_commit(ptr, *size)) {
+        if (ptr)
+            ds__os_unreserve(ptr, *size);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot pin %zu bytes", *size);
+    }
+    ds_result r = DS_OK;
+    int error =
+        desc->flags & DS_PINNED_NUMA_NODE ? ds__os_prefer_node(ptr, *size, desc->numa_node) : 0;
+    if (error == EINVAL)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "NUMA node %d does not exist or has no memory",
+                     desc->numa_node);
+    else if (error)
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the system refuses memory of NUMA node %d: %s",
+                     desc->numa_node, strerror(error));
+    else if (desc->flags & DS_PINNED_HUGE_PAGES && !ds__os_large_pages(ptr, *size))
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the system has no transparent huge pages: %s",
+                     strerror(errno));
+    if (r < 0) {
+        ds__os_unreserve(ptr, *size);
+        return r;
+    }
+    ds__touch_all(ptr, *size, (unsigned)ds__os_processors());
+    *out = ptr;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_pinned_alloc_with)(size_t size, const ds_pinned_desc *desc, void **out) {
+    const unsigned known = DS_PINNED_NUMA_NODE | DS_PINNED_HUGE_PAGES;
+    if (out)
+        *out = NULL;
+    DS__ENTER("ds_pinned_alloc_with");
+    DS__REQUIRE(out && desc, "%s is NULL", out ? "desc" : "out");
+    DS__REQUIRE(!(desc->flags & ~known), "flags 0x%x has unknown bits; known are 0x%x", desc->flags,
+                known);
+    DS__REQUIRE(!(desc->flags & DS_PINNED_NUMA_NODE) ||
+                    (desc->numa_node >= 0 && desc->numa_node < 1024),
+                "numa_node is %d; allowed are 0 to 1023", desc->numa_node);
+    int b = ds__host_backend();
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
+    void *ptr = NULL;
+    ds_result r = size ? ds__pages_map(desc, &size, &ptr) : DS_OK;
+    if (r < 0 || !size)
+        return r;
+    r = ds__g.driver[b]->host_register(ptr, size);
+    if (r < 0) {
+        ds__os_unreserve(ptr, size);
+        return r;
+    }
+    return ds__memory_made(ptr, size, DS_MEMORY_PINNED, b, DS__PINNED_PAGES, out);
 }
 
 DSDEF ds_result(ds_pinned_free)(void *ptr) {

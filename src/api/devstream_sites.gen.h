@@ -474,6 +474,12 @@ static inline DS_MUST_USE ds_result ds_at_pinned_alloc(const char *file_, int li
 }
 #define ds_pinned_alloc(...) ds_at_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_pinned_alloc_with(const char *file_, int line_,
+        size_t size_, const ds_pinned_desc *desc_, void **out_) {
+    return ds_site_set(file_, line_), (ds_pinned_alloc_with)(size_, desc_, out_);
+}
+#define ds_pinned_alloc_with(...) ds_at_pinned_alloc_with(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_pinned_free(const char *file_, int line_,
         void *ptr_) {
     return ds_site_set(file_, line_), (ds_pinned_free)(ptr_);

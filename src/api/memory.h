@@ -47,6 +47,29 @@ DSDEF DS_MUST_USE ds_result ds_device_free(void *ptr);
     do not block, and GPU kernels can use the same address. All pages are resident when the call
     returns. size 0 sets *out to NULL and returns DS_OK. */
 DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
+
+/** Flags of ds_pinned_desc. */
+enum {
+    DS_PINNED_NUMA_NODE = 1, /**< memory of the node ds_pinned_desc.numa_node */
+    DS_PINNED_HUGE_PAGES = 2 /**< transparent huge pages of 2 MiB */
+};
+
+/** Where pinned memory shall be. */
+typedef struct ds_pinned_desc {
+    unsigned flags;       /**< DS_PINNED_*; 0: none */
+    int numa_node;        /**< 0 to 1023; counts with DS_PINNED_NUMA_NODE */
+    uint64_t reserved[4]; /**< 0 */
+} ds_pinned_desc;
+
+/** Allocates pinned host memory as the description says; free it with ds_pinned_free. Like
+    ds_pinned_alloc, but the size is rounded up to whole pages, of 2 MiB with huge pages, and the
+    memory is aligned to a page. Linux maps the pages, gives them memory of the node (another node
+    if that one is full, mbind(2)) and makes huge pages of them if it has some (madvise(2)); then
+    the driver pins them. /sys/bus/pci/devices/ has the node of a GPU under its PCI address.
+    DS_ERR_INVALID_VALUE: unknown flags, or a node that does not exist or has no memory.
+    DS_ERR_UNSUPPORTED: the system refuses the node or has no transparent huge pages. */
+DSDEF DS_MUST_USE ds_result ds_pinned_alloc_with(size_t size, const ds_pinned_desc *desc,
+                                                 void **out);
 /** Frees pinned memory. Blocks until the work of all devices is complete, as cudaFreeHost may. NULL
     is allowed. */
 DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);

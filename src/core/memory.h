@@ -29,6 +29,23 @@ static ds_result ds__pointer_find(const void *ptr, ds_pointer_info *out) {
     return ds__g.driver[0] ? ds__g.driver[0]->pointer_query(ptr, out) : DS_OK;
 }
 
+/* The `device` of a range of pinned memory: who has allocated it. */
+enum {
+    DS__PINNED_BY_DRIVER = 0,
+    DS__PINNED_PAGES = 1 /* devstream has mapped the pages and registered them */
+};
+
+/* Releases memory that was removed from the table. */
+static ds_result ds__memory_release(const ds__driver *driver, ds_memory_kind kind, int device,
+                                    void *ptr, size_t size) {
+    if (kind != DS_MEMORY_PINNED || device != DS__PINNED_PAGES)
+        return driver->memory_release(kind, device, ptr, size);
+    ds_result r = driver->memory_release(DS_MEMORY_REGISTERED, 0, ptr, size);
+    if (r == DS_OK)
+        ds__os_unreserve(ptr, size);
+    return r;
+}
+
 /* Adds new memory to the table. On failure the memory is released. */
 static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, int device,
                                  void **out) {
@@ -37,7 +54,7 @@ static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, 
         return DS_OK;
     }
     DS_IGNORE(
-        ds__g.driver[backend]->memory_release((ds_memory_kind)(kind & 15), device, ptr, size));
+        ds__memory_release(ds__g.driver[backend], (ds_memory_kind)(kind & 15), device, ptr, size));
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
 
@@ -61,7 +78,7 @@ static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
 }
 
 static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
-    return ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base);
+    return ds__memory_release(ds__g.driver[f->backend], f->kind, f->device, ptr, f->end - f->base);
 }
 
 /* Waits for the work that may use the memory, then releases it. The table does not have the pointer
@@ -109,7 +126,8 @@ static void ds__memory_end_all(void) {
         else if ((k & DS__HELD) == DS__HELD_SHARED || (k & DS__HELD) == DS__HELD_IMPORTED)
             driver->share_end(k >> 9, (void *)base, size, (k & DS__HELD) == DS__HELD_IMPORTED);
         else
-            DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
+            DS_IGNORE(
+                ds__memory_release(driver, (ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }
     ds__host_free(ds__g.mappings);
     ds__g.mappings = NULL;

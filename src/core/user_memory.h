@@ -19,7 +19,10 @@
 #include "device.h"
 #include "device_query.h"
 #include "../base/memory_table.h"
+#include "../base/touch.h"
 #include "memory.h"
+
+#define DS__HUGE_PAGE ((size_t)2 << 20) /* of x86-64, and of aarch64 with pages of 4 KiB */
 
 /* Reports the wait of a free, if sync debug is on. If the pointer cannot be freed, the free itself
    reports that. */
@@ -90,6 +93,66 @@ DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     void *ptr = NULL;
     ds_result r = size ? ds__g.driver[b]->host_alloc(size, &ptr) : DS_OK;
     return r < 0 || !size ? r : ds__memory_made(ptr, size, DS_MEMORY_PINNED, b, 0, out);
+}
+
+/* Maps pages as the description says, and gives them their memory. *size becomes that of the
+   pages. */
+static ds_result ds__pages_map(const ds_pinned_desc *desc, size_t *size, void **out) {
+    size_t page = desc->flags & DS_PINNED_HUGE_PAGES ? DS__HUGE_PAGE : DS__TOUCH_PAGE;
+    DS__REQUIRE(*size <= SIZE_MAX / 2, "%zu bytes are too many", *size);
+    *size = (*size + page - 1) / page * page;
+    /* a write to pages that the system cannot provide would end the process */
+    void *ptr = *size <= ds__os_memory() ? ds__os_reserve(*size, page) : NULL;
+    if (!ptr || !ds__os_commit(ptr, *size)) {
+        if (ptr)
+            ds__os_unreserve(ptr, *size);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot pin %zu bytes", *size);
+    }
+    ds_result r = DS_OK;
+    int error =
+        desc->flags & DS_PINNED_NUMA_NODE ? ds__os_prefer_node(ptr, *size, desc->numa_node) : 0;
+    if (error == EINVAL)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "NUMA node %d does not exist or has no memory",
+                     desc->numa_node);
+    else if (error)
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the system refuses memory of NUMA node %d: %s",
+                     desc->numa_node, strerror(error));
+    else if (desc->flags & DS_PINNED_HUGE_PAGES && !ds__os_large_pages(ptr, *size))
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the system has no transparent huge pages: %s",
+                     strerror(errno));
+    if (r < 0) {
+        ds__os_unreserve(ptr, *size);
+        return r;
+    }
+    ds__touch_all(ptr, *size, (unsigned)ds__os_processors());
+    *out = ptr;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_pinned_alloc_with)(size_t size, const ds_pinned_desc *desc, void **out) {
+    const unsigned known = DS_PINNED_NUMA_NODE | DS_PINNED_HUGE_PAGES;
+    if (out)
+        *out = NULL;
+    DS__ENTER("ds_pinned_alloc_with");
+    DS__REQUIRE(out && desc, "%s is NULL", out ? "desc" : "out");
+    DS__REQUIRE(!(desc->flags & ~known), "flags 0x%x has unknown bits; known are 0x%x", desc->flags,
+                known);
+    DS__REQUIRE(!(desc->flags & DS_PINNED_NUMA_NODE) ||
+                    (desc->numa_node >= 0 && desc->numa_node < 1024),
+                "numa_node is %d; allowed are 0 to 1023", desc->numa_node);
+    int b = ds__host_backend();
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
+    void *ptr = NULL;
+    ds_result r = size ? ds__pages_map(desc, &size, &ptr) : DS_OK;
+    if (r < 0 || !size)
+        return r;
+    r = ds__g.driver[b]->host_register(ptr, size);
+    if (r < 0) {
+        ds__os_unreserve(ptr, size);
+        return r;
+    }
+    return ds__memory_made(ptr, size, DS_MEMORY_PINNED, b, DS__PINNED_PAGES, out);
 }
 
 DSDEF ds_result(ds_pinned_free)(void *ptr) {

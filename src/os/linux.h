@@ -212,6 +212,20 @@ DS__SEAM static int ds__os_commit(void *at, size_t size) {
     return 1;
 }
 
+/* Asks for large pages at the addresses. Returns 0 if the system has none. */
+DS__SEAM static int ds__os_large_pages(void *at, size_t size) {
+    return madvise(at, size, 14 /* MADV_HUGEPAGE */) == 0;
+}
+
+/* Asks for memory of a NUMA node at the addresses, which have no pages yet. If the node is full,
+   the system takes another one. Returns 0 or the system's error number. */
+DS__SEAM static int ds__os_prefer_node(void *at, size_t size, int node) {
+    const unsigned bits = sizeof(unsigned long) * 8;
+    unsigned long mask[1024 / (sizeof(unsigned long) * 8)] = { 0 };
+    mask[(unsigned)node / bits] = 1ul << ((unsigned)node % bits);
+    return syscall(SYS_mbind, at, size, 1 /* MPOL_PREFERRED */, mask, 1025ul, 0u) ? errno : 0;
+}
+
 /* Returns the memory to the system; an access to the addresses is a fault then. If the process has
    too many mappings, the addresses stay accessible. */
 DS__SEAM static void ds__os_decommit(void *at, size_t size) {

@@ -273,6 +273,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, UNSAFE, "P11", ds_device_free(k->spare_words)) \
     X(BOTH, SAFE, "", ds_device_free(NULL)) \
     X(BOTH, UNSAFE, "P11", ds_pinned_alloc(64, &k->fresh_pinned)) \
+    X(BOTH, UNSAFE, "P11", \
+      ds_pinned_alloc_with(64, &(ds_pinned_desc){ .flags = 0 }, &k->fresh_pinned)) \
     X(BOTH, UNSAFE, "P11", ds_pinned_free(k->spare_pinned)) \
     X(BOTH, SAFE, "", ds_pinned_free(NULL)) \
     X(BOTH, UNSAFE, "P11", ds_pinned_register(fresh_registered, sizeof fresh_registered)) \

@@ -1,10 +1,15 @@
 /* Copies, fills, plain memory and what a pointer points to. */
+#define _GNU_SOURCE
 #include "harness.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 typedef enum kind { PAGEABLE, PINNED, REGISTERED, DEVICE0, DEVICE1, KINDS } kind;
 
@@ -1104,6 +1109,144 @@ static void test_register_refuses_what_overlaps_a_known_range(void **state) {
     free(p);
 }
 
+/* ---- pinned memory in a place of choice ---- */
+
+/* The node of the page at the address, or -1 if the system does not tell. */
+static int node_of(void *ptr) {
+    int node = -1;
+    long r = syscall(SYS_get_mempolicy, &node, NULL, 0ul, ptr, 3ul /* MPOL_F_NODE | MPOL_F_ADDR */);
+    return r == 0 ? node : -1;
+}
+
+/* 1: /proc/self/smaps has a flag for the mapping of the address. */
+static int mapping_has(const void *ptr, const char *flag) {
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[512];
+    int inside = 0, found = 0;
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            inside = (uintptr_t)ptr >= from && (uintptr_t)ptr < to;
+        if (inside && !strncmp(line, "VmFlags:", 8) && strstr(line, flag))
+            found = 1;
+    }
+    fclose(f);
+    return found;
+}
+
+static int is_mapped(void *page) {
+    return msync(page, 1, MS_ASYNC) == 0;
+}
+
+/* What the system itself offers: an emulator of processors may have no nodes, and may ignore the
+   wish for huge pages. */
+static void look_at_pages(int *out_nodes, int *out_huge) {
+    const size_t size = 4 << 20;
+    unsigned long first[16] = { 1 };
+    char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(p != MAP_FAILED);
+    *out_nodes = syscall(SYS_mbind, p, size, 1 /* MPOL_PREFERRED */, first, 1025ul, 0u) == 0;
+    *out_huge = madvise(p, size, MADV_HUGEPAGE) == 0 && mapping_has(p, " hg");
+    *p = 1;
+    *out_nodes = *out_nodes && node_of(p) == 0;
+    munmap(p, size);
+}
+
+/* mbind(2), madvise(2). Every machine with Linux has node 0. */
+static void test_pinned_memory_of_a_node_and_of_huge_pages(void **state) {
+    (void)state;
+
+    enum { SIZE = (3 << 20) + 5 };
+
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    unsigned char *d = make(DEVICE0, SIZE);
+    int nodes, huge;
+    look_at_pages(&nodes, &huge);
+    for (unsigned flags = 0; flags < 4; flags++) {
+        size_t page = flags & DS_PINNED_HUGE_PAGES ? 2 << 20 : 4096;
+        ds_pointer_info info;
+        void *p;
+        if (flags & DS_PINNED_NUMA_NODE && !nodes) {
+            print_message("          the system has no NUMA nodes\n");
+            continue;
+        }
+        ok(ds_pinned_alloc_with(SIZE, &(ds_pinned_desc){ .flags = flags }, &p));
+        assert_int_equal((uintptr_t)p % page, 0);
+        ok(ds_pointer_get_info((char *)p + SIZE - 1, &info));
+        assert_int_equal(info.kind, DS_MEMORY_PINNED);
+        assert_ptr_equal(info.base, p);
+        assert_int_equal(info.size, (SIZE + page - 1) / page * page);
+        if (flags & DS_PINNED_NUMA_NODE)
+            assert_int_equal(node_of((char *)p + SIZE - 1), 0);
+        if (flags & DS_PINNED_HUGE_PAGES && huge)
+            assert_true(mapping_has(p, " hg"));
+        memset(p, (int)flags + 1, SIZE);
+        ok(ds_copy(d, p, SIZE, s));
+        ok(ds_fill(p, 0, 1, SIZE, s));
+        ok(ds_copy(p, d, SIZE, s));
+        ok(ds_stream_synchronize(s));
+        for (size_t i = 0; i < SIZE; i++)
+            if (((unsigned char *)p)[i] != flags + 1)
+                fail_msg("byte %zu is %d", i, ((unsigned char *)p)[i]);
+        refused(ds_pinned_unregister(p), DS_ERR_INVALID_VALUE);
+        refused(ds_pinned_free((char *)p + 4096), DS_ERR_INVALID_VALUE);
+        ok(ds_pinned_free(p));
+        assert_false(is_mapped(p));
+        ok(ds_pointer_get_info(p, &info));
+        assert_int_equal(info.kind, DS_MEMORY_PAGEABLE);
+    }
+    drop(DEVICE0, d);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_wrong_descriptions_of_pinned_memory_are_refused(void **state) {
+    static const struct {
+        ds_pinned_desc desc;
+        size_t size;
+        ds_result result;
+        const char *says;
+    } wrong[] = {
+        { { .flags = 4 }, 1, DS_ERR_INVALID_VALUE, "0x4 has unknown bits" },
+        { { .flags = 1, .numa_node = -1 }, 1, DS_ERR_INVALID_VALUE, "-1; allowed are 0 to 1023" },
+        { { .flags = 1, .numa_node = 1024 }, 1, DS_ERR_INVALID_VALUE, "allowed are 0 to 1023" },
+        { { .flags = 1, .numa_node = 1023 }, 1, DS_ERR_INVALID_VALUE, "node 1023 does not exist" },
+        { { .flags = 0 }, SIZE_MAX, DS_ERR_INVALID_VALUE, "too many" },
+        { { .flags = 2 }, SIZE_MAX / 4, DS_ERR_OUT_OF_MEMORY, "cannot pin" },
+    };
+
+    (void)state;
+    void *p;
+    int nodes, huge;
+    look_at_pages(&nodes, &huge);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        if (wrong[i].desc.numa_node == 1023 && !nodes)
+            continue;
+        p = &p;
+        refused(ds_pinned_alloc_with(wrong[i].size, &wrong[i].desc, &p), wrong[i].result);
+        assert_null(p);
+        if (!strstr(ds_error_get_last(), wrong[i].says))
+            fail_msg("\"%s\" does not say \"%s\"", ds_error_get_last(), wrong[i].says);
+    }
+    refused(ds_pinned_alloc_with(1, NULL, &p), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_alloc_with(1, &wrong[0].desc, NULL), DS_ERR_INVALID_VALUE);
+    p = &p;
+    ok(ds_pinned_alloc_with(0, &(ds_pinned_desc){ .flags = 3 }, &p));
+    assert_null(p);
+}
+
+static void test_pinned_pages_that_are_left_end_at_the_shutdown(void **state) {
+    void *p;
+    (void)state;
+    harness_restart(NULL);
+    ok(ds_pinned_alloc_with(1, &(ds_pinned_desc){ .flags = DS_PINNED_HUGE_PAGES }, &p));
+    assert_true(is_mapped(p));
+    ok(ds_shutdown());
+    harness_forget();
+    assert_false(is_mapped(p));
+    harness_restart(NULL);
+}
+
 static void memory_is_limited(const ds_init_desc *init, size_t limit) {
     size_t free0 = 0, free1 = 0, total = 0;
     void *a = NULL, *b = NULL, *c = &a;
@@ -1348,6 +1491,9 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST(test_memory_is_aligned_and_sizes_of_zero_give_null, "memory"),
     DS_TEST(test_free_refuses_what_is_not_the_start_of_an_allocation, "memory"),
     DS_TEST(test_register_refuses_what_overlaps_a_known_range, "memory"),
+    DS_TEST(test_pinned_memory_of_a_node_and_of_huge_pages, "users 10"),
+    DS_TEST(test_wrong_descriptions_of_pinned_memory_are_refused, "users 10"),
+    DS_TEST(test_pinned_pages_that_are_left_end_at_the_shutdown, "users 10"),
     DS_TEST_CPU(test_work_on_freed_memory_is_refused, "memory"),
     DS_TEST_CPU(test_memory_of_the_program_where_a_devices_was_is_copied, "memory"),
     DS_TEST_CPU(test_memory_limit_is_kept_and_memory_info_moves, "peers 25"),

@@ -382,6 +382,8 @@ static void cold_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_device_free(m))
     DO(ds_pinned_alloc(N, &m))
     DO(ds_pinned_free(m))
+    DO(ds_pinned_alloc_with(N, &(ds_pinned_desc){ .flags = 0 }, &m))
+    DO(ds_pinned_free(m))
     DO(ds_pinned_register(w->page, N))
     DO(ds_pinned_unregister(w->page))
     DO(ds_stream_get_legacy(ds_cuda(w->device), &s))
@@ -2676,6 +2678,9 @@ static ds_result little_program(void) {
     STEP(ds_device_alloc(ds_cuda(0), N, &dev));
     STEP(ds_device_alloc(ds_cuda(1), N, &far));
     STEP(ds_device_alloc(ds_cpu(0), N, &cpu));
+    STEP(ds_pinned_alloc_with(N, &(ds_pinned_desc){ .flags = 0 }, &pin));
+    STEP(ds_pinned_free(pin));
+    pin = NULL;
     STEP(ds_pinned_alloc(N, &pin));
     STEP(ds_pinned_register(page, N));
     registered = 1;

@@ -10,7 +10,7 @@ static void step_alloc(void) {
     void *ptr;
     ds_result result;
     enum pointer_kind kind = DEVICE_MEMORY;
-    switch (pick(3)) {
+    switch (pick(4)) {
     case 0:
         result = CALL_OUT(ds_device_alloc(device, any_size(), MAYBE(ptr)), ptr);
         break;
@@ -18,6 +18,12 @@ static void step_alloc(void) {
         result = CALL_OUT(
             ds_device_alloc_pitch(device, any_size(), small_size(), MAYBE(ptr), &pitch), ptr);
         break;
+    case 2: {
+        ds_pinned_desc desc = { .flags = byte(), .numa_node = pick(3) ? 0 : any_int() };
+        kind = HOST_MEMORY;
+        result = CALL_OUT(ds_pinned_alloc_with(host_size(), odd() ? NULL : &desc, MAYBE(ptr)), ptr);
+        break;
+    }
     default:
         kind = HOST_MEMORY;
         result = CALL_OUT(ds_pinned_alloc(host_size(), MAYBE(ptr)), ptr);
