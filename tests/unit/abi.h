@@ -370,6 +370,10 @@ AT(ds_pointer_info, device, 4);
 AT(ds_pointer_info, base, 16);
 AT(ds_pointer_info, size, 24);
 AT(ds_pointer_info, reserved, 32);
+SIZE(ds_pinned_desc, 40);
+AT(ds_pinned_desc, flags, 0);
+AT(ds_pinned_desc, numa_node, 4);
+AT(ds_pinned_desc, reserved, 8);
 
 SIZE(ds_mem_duration, 40);
 AT(ds_mem_duration, total, 0);
