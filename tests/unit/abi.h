@@ -370,6 +370,7 @@ AT(ds_pointer_info, device, 4);
 AT(ds_pointer_info, base, 16);
 AT(ds_pointer_info, size, 24);
 AT(ds_pointer_info, reserved, 32);
+
 SIZE(ds_pinned_desc, 40);
 AT(ds_pinned_desc, flags, 0);
 AT(ds_pinned_desc, numa_node, 4);

@@ -29,5 +29,7 @@ int main(void) {
     EXPECT(x[99] == 42);
     CHECK(ds_kernel_destroy(k));
     CHECK(ds_pinned_free(memory));
+#include "3.c"
+    EXPECT(r == DS_OK);
     return ds_shutdown() < 0;
 }
