@@ -675,9 +675,12 @@ typedef struct ds_stream_desc {
     ds_device device;
     /** lower is more urgent; clamped to the device's range, as CUDA does */
     int priority;
-    unsigned flags;       /**< DS_STREAM_BLOCKING or 0 */
-    const char *label;    /**< for messages and reports; copied; may be NULL */
-    uint64_t reserved[4]; /**< 0 */
+    unsigned flags;    /**< DS_STREAM_BLOCKING or 0 */
+    const char *label; /**< for messages and reports; copied; may be NULL */
+    /** share of the device: the multiprocessors of a GPU, or the threads of a CPU device, that the
+        stream's work may use at once; 0: all. Not with DS_STREAM_BLOCKING */
+    int multiprocessors;
+    uint64_t reserved[3]; /**< 0 */
 } ds_stream_desc;
 
 /** Returns the defaults of torch.cuda.Stream: non-blocking, priority 0. */
@@ -687,7 +690,8 @@ DSINLINE ds_stream_desc ds_stream_desc_torch(void) {
     d.priority = 0;
     d.flags = DS_STREAM_NON_BLOCKING;
     d.label = NULL;
-    for (int i = 0; i < 4; i++)
+    d.multiprocessors = 0;
+    for (int i = 0; i < 3; i++)
         d.reserved[i] = 0;
     return d;
 }
@@ -720,8 +724,21 @@ DSINLINE ds_stream_desc ds_stream_desc_mindspore(void) {
 DSDEF DS_MUST_USE ds_result ds_stream_priority_from_paddle(int paddle_priority, int *out_priority);
 
 /** Creates a stream. The caller must destroy it. desc NULL: non-blocking, priority 0, current
-    device. */
+    device.
+
+    With desc.multiprocessors, at most that share of the device runs the stream's kernels, so that
+    long work leaves room for other streams. On a GPU the stream belongs to a green context
+    (cuGreenCtxCreate, from CUDA 12.4 on), which takes a number rounded up to what the GPU can
+    separate; streams with the same number have the same multiprocessors, and other streams may use
+    them too. On a CPU device at most that many threads run a kernel, copy or fill of the stream,
+    the thread of a waiting host included. DS_ERR_INVALID_VALUE: a negative number, more than the
+    device has, or with DS_STREAM_BLOCKING. DS_ERR_UNSUPPORTED: the driver or the GPU has no green
+    contexts. */
 DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
+/** Returns the multiprocessors of a GPU, or threads of a CPU device, that the stream's work may use
+    at once: the share in effect, or all of the device. Of a wrapped stream: all of the device,
+    though it may have a share. */
+DSDEF DS_MUST_USE ds_result ds_stream_get_multiprocessors(ds_stream stream, int *out);
 /** Adds an owner to a stream created or wrapped by the caller. Each owner must call
     ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_ref(ds_stream stream);
@@ -2284,6 +2301,12 @@ static inline DS_MUST_USE ds_result ds_at_stream_create(const char *file_, int l
     return ds_site_set(file_, line_), (ds_stream_create)(desc_, out_);
 }
 #define ds_stream_create(...) ds_at_stream_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_get_multiprocessors(const char *file_, int line_,
+        ds_stream stream_, int *out_) {
+    return ds_site_set(file_, line_), (ds_stream_get_multiprocessors)(stream_, out_);
+}
+#define ds_stream_get_multiprocessors(...) ds_at_stream_get_multiprocessors(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_ref(const char *file_, int line_,
         ds_stream stream_) {
@@ -9435,6 +9458,7 @@ typedef struct ds__stream {
     ds_device device;
     int priority;
     int requested;
+    int share; /* multiprocessors or threads that its work may use; 0: all */
     unsigned flags;
     uint8_t kind;              /* DS__STREAM_* */
     uint8_t borrowed;          /* 1: a wrapper that must not end the native stream */
@@ -9861,8 +9885,9 @@ typedef struct ds__processes {
     X(device_processes, (int device, ds__processes *out), (device, out)) \
     X(priority_range, (int device, int *out_least, int *out_greatest), \
       (device, out_least, out_greatest)) \
-    X(stream_create, (int device, int kind, unsigned flags, int *priority, void **out), \
-      (device, kind, flags, priority, out)) \
+    X(stream_create, \
+      (int device, int kind, unsigned flags, int *priority, int *share, void **out), \
+      (device, kind, flags, priority, share, out)) \
     X(stream_query, (void *stream), (stream)) \
     X(stream_synchronize, (void *stream, uint64_t timeout_ns), (stream, timeout_ns)) \
     X(stream_wrap, \
@@ -12524,7 +12549,8 @@ struct ds__cpu_stream {
     int floating; /* unwrapped, without an owner */
     /* 1: it captures; of a legacy stream: number of blocking streams of its device that capture */
     _Atomic int watch;
-    char pad3[64 - 48];
+    int share; /* threads that may run one of its operations at once; 0: all. As for `level` */
+    char pad3[64 - 52];
 
     ds__spinlock wait_lock;
     ds__cpu_waiter *waiters;
@@ -13512,6 +13538,14 @@ static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t lim
     }
 }
 
+/* Returns 1 if another thread may join the job: pieces are left, and the stream's share of the
+   threads is not used up. The pool's lock is held. */
+static int ds__cpu_job_is_open(const ds__cpu_job *job) {
+    unsigned share = (unsigned)job->stream->share;
+    return atomic_load_explicit(&job->taken, memory_order_relaxed) < job->pieces &&
+           (!share || atomic_load_explicit(&job->users, memory_order_relaxed) + 1 < share);
+}
+
 /* Joins the job of stream s, if s has not passed `upto`, or with s NULL any job. Returns 0 if there
    is no such job with pieces left. */
 static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
@@ -13520,7 +13554,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     /* the job is that of a later operation then */
     if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto)
         job = NULL;
-    while (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces)
+    while (job && !ds__cpu_job_is_open(job))
         job = s ? NULL : job->next_job;
     if (job)
         atomic_fetch_add_explicit(&job->users, 1, memory_order_relaxed);
@@ -13600,6 +13634,8 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
     int looking = waiting - atomic_load_explicit(&ds__cpu.asleep, memory_order_relaxed);
     int wanted = ds__cpu.processors - (ds__cpu.workers - parked) - (looking > 0 ? looking : 0) -
                  (w == NULL && waiting == 0);
+    if (s->share && wanted > s->share - 1)
+        wanted = s->share - 1;
     if (call_workers && parked > 0 && wanted > 0) {
         atomic_fetch_add(&ds__cpu.wake_word, 1);
         ds__futex_wake(&ds__cpu.wake_word, wanted < parked ? wanted : parked);
@@ -15452,6 +15488,7 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
     s->flags =
         kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
+    s->share = 0;
     s->floating = 0;
     s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
     s->legacy_seen = s->seen_by_legacy = 0;
@@ -15508,10 +15545,16 @@ static ds__cpu_stream *ds__cpu_stream_add(int device, int kind, unsigned flags, 
 }
 
 static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int *priority,
-                                       void **out) {
+                                       int *share, void **out) {
+    DS__REQUIRE(*share <= ds__cpu.workers, "multiprocessors is %d; the device has %d", *share,
+                ds__cpu.workers);
     *priority = ds__cpu_clamp(*priority);
-    *out = ds__cpu_stream_add(device, kind, flags, *priority);
-    return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
+    ds__cpu_stream *s = ds__cpu_stream_add(device, kind, flags, *priority);
+    *out = s;
+    if (!s)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
+    s->share = *share;
+    return DS_OK;
 }
 
 /* Returns the object of a destroyed stream to the pool. The caller owns the stream, which is
@@ -17975,6 +18018,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         lane->launch = run;
         lane->head = run->plan->block[i];
         lane->head_at = 0;
+        lane->share = s->share;
         if (s->virt)
             lane->virt->time = s->virt->time;
         if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY))
@@ -20207,6 +20251,16 @@ typedef struct ds__cuda_event {
     struct ds__cuda_event *older;
 } ds__cuda_event;
 
+/* A green context of a device, for streams with a share of it. It stays until shutdown, because
+   work of destroyed streams may still use it. */
+typedef struct ds__cuda_green {
+    struct ds__cuda_green *next;
+    void *handle;
+    int device;
+    int wanted;  /* multiprocessors that were asked for */
+    int granted; /* multiprocessors that it has */
+} ds__cuda_green;
+
 #define DS__CUDA_ASIDE 8 /* streams that are kept for each device */
 
 /* Streams for operations on memory of another device, oldest first. A kept one may still have the
@@ -20295,8 +20349,17 @@ static struct {
     int (*log_current)(unsigned *out, unsigned flags);
     int (*log_dump)(unsigned *at, char *text, size_t *size, unsigned flags); /* NULL: no log */
     _Atomic unsigned log_at; /* behind the last line that was looked at */
-    _Atomic int no_batches;  /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
-    int cudart_copies;       /* 1: cudart copies between pinned ranges; 0: host functions do */
+    /* green contexts; NULL: the driver library has none. The resources are CUdevResource */
+    int (*green_resource)(int device, void *out, int type);
+    int (*green_split)(void *out, unsigned *count, const void *resource, void *rest, unsigned flags,
+                       unsigned least);
+    int (*green_desc)(void **out, void *resource, unsigned count);
+    int (*green_create)(void **out, void *desc, int device, unsigned flags);
+    int (*green_destroy)(void *green);
+    int (*green_stream)(cudaStream_t *out, void *green, unsigned flags, int priority);
+    ds__cuda_green *greens; /* until shutdown; changed under host_lock */
+    _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
+    int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */
     _Atomic(cudaStream_t) side[DS__MAX_DEVICES];
@@ -20995,6 +21058,147 @@ static void ds__cudart_drop(void) {
 
 #endif
 
+/* cuda/green.h - green contexts: streams with a share of a device.
+
+   Finds the functions for green contexts in the driver library (ds__cuda_find_green), creates
+   streams in a green context (ds__cuda_make_share), and destroys the green contexts at shutdown
+   (ds__cuda_end_greens).
+
+   Invariants: streams with the same number of multiprocessors share a green context, which stays
+   until shutdown. CUDA takes the first multiprocessors of the device for each, so green contexts
+   overlap. A green context belongs to the primary context of its device (cuda.h, "Green Contexts"),
+   and its streams are used like others of that context.
+   Locks: `host_lock` for the list only. Two threads may create a green context for the same number;
+   both stay.
+   Threads: any. ds__cuda_find_green runs during initialisation, ds__cuda_end_greens during
+   shutdown. */
+
+/* A CUdevResource, whose size depends on the version of CUDA. */
+typedef union ds__cuda_resource {
+    struct {
+        int type; /* 1: multiprocessors */
+        char padding[92];
+        unsigned count;
+    } sm;
+
+    uint64_t room[64];
+} ds__cuda_resource;
+
+/* Finds the functions, or none of them. driver: the version of the driver library. */
+static void ds__cuda_find_green(const ds__cuda_scope *scope, int driver) {
+    static const char *const name[] = { "cuDeviceGetDevResource",    "cuDevSmResourceSplitByCount",
+                                        "cuDevResourceGenerateDesc", "cuGreenCtxCreate",
+                                        "cuGreenCtxDestroy",         "cuGreenCtxStreamCreate" };
+    void *found[6] = { NULL };
+    ds__cuda.green_stream = NULL;
+    for (int i = 0; i < 6 && driver >= 12040; i++) {
+        (void)ds__cuda_clear(scope, ds__cudart_entry_point(name[i], 12040, &found[i]));
+        if (!found[i])
+            return;
+    }
+    memcpy(&ds__cuda.green_resource, &found[0], sizeof found[0]);
+    memcpy(&ds__cuda.green_split, &found[1], sizeof found[1]);
+    memcpy(&ds__cuda.green_desc, &found[2], sizeof found[2]);
+    memcpy(&ds__cuda.green_create, &found[3], sizeof found[3]);
+    memcpy(&ds__cuda.green_destroy, &found[4], sizeof found[4]);
+    memcpy(&ds__cuda.green_stream, &found[5], sizeof found[5]);
+}
+
+/* Creates a green context with at least `wanted` multiprocessors. Inside of a scope of the
+   device. */
+static ds_result ds__cuda_green_create(const ds__cuda_scope *scope, ds__cuda_green *g) {
+    ds__cuda_resource all;
+    ds__cuda_resource part;
+    void *desc = NULL;
+    unsigned count = 1;
+    int device = ds__cuda.handle[scope->device];
+    memset(&all, 0, sizeof all);
+    memset(&part, 0, sizeof part);
+    const char *call = "cuDeviceGetDevResource";
+    int code = ds__cuda.green_resource(device, &all, 1 /* CU_DEV_RESOURCE_TYPE_SM */);
+    if (!code) {
+        call = "cuDevSmResourceSplitByCount";
+        code = ds__cuda.green_split(&part, &count, &all, NULL, 0, (unsigned)g->wanted);
+    }
+    if (!code) {
+        call = "cuDevResourceGenerateDesc";
+        code = ds__cuda.green_desc(&desc, &part, 1);
+    }
+    if (!code) {
+        call = "cuGreenCtxCreate";
+        code = ds__cuda.green_create(&g->handle, desc, device, 1 /* CU_GREEN_CTX_DEFAULT_STREAM */);
+    }
+    g->granted = (int)part.sm.count;
+    return code ? ds__cuda_fail(scope, call, code) : DS_OK;
+}
+
+static ds__cuda_green *ds__cuda_green_find(int device, int wanted) {
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    ds__cuda_green *g = ds__cuda.greens;
+    while (g && (g->device != device || g->wanted != wanted))
+        g = g->next;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    return g;
+}
+
+/* Returns a green context of the scope's device. */
+static ds_result ds__cuda_green_of(const ds__cuda_scope *scope, int wanted, ds__cuda_green **out) {
+    *out = ds__cuda_green_find(scope->device, wanted);
+    if (*out)
+        return DS_OK;
+    ds__cuda_green *g = ds__host_alloc(sizeof *g);
+    if (!g)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a share of a device");
+    g->device = scope->device;
+    g->wanted = wanted;
+    ds_result r = ds__cuda_green_create(scope, g);
+    if (r < 0) {
+        ds__host_free(g);
+        return r;
+    }
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    g->next = ds__cuda.greens;
+    ds__cuda.greens = g;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    *out = g;
+    return DS_OK;
+}
+
+/* Creates a non-blocking stream with a share of the scope's device; *share becomes the number of
+   multiprocessors. */
+static ds_result ds__cuda_make_share(const ds__cuda_scope *scope, int *share, int priority,
+                                     cudaStream_t *out) {
+    ds__cuda_green *g;
+    int all = ds__cuda.multiprocessors[scope->device];
+    if (!ds__cuda.green_stream)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "a share of a GPU needs green contexts, which the driver has from CUDA "
+                        "12.4 on");
+    DS__REQUIRE(*share <= all, "multiprocessors is %d; cuda:%d has %d", *share, scope->device, all);
+    ds_result r = ds__cuda_green_of(scope, *share, &g);
+    if (r < 0)
+        return r;
+    int code = ds__cuda.green_stream(out, g->handle, 1 /* CU_STREAM_NON_BLOCKING */, priority);
+    if (code)
+        return ds__cuda_fail(scope, "cuGreenCtxStreamCreate", code);
+    *share = g->granted;
+    return DS_OK;
+}
+
+/* Destroys the green contexts of a device. Inside of a scope of it. */
+static void ds__cuda_end_greens(int device) {
+    for (ds__cuda_green **at = &ds__cuda.greens; *at;) {
+        ds__cuda_green *g = *at;
+        if (g->device != device) {
+            at = &g->next;
+            continue;
+        }
+        *at = g->next;
+        (void)ds__cuda.green_destroy(g->handle);
+        ds__host_free(g);
+    }
+}
+
 /* cuda/device.h - start-up and devices.
 
    Finds the CUDA devices and the entry points of the driver library (ds__cuda_probe) and starts the
@@ -21086,6 +21290,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
         return code;
     }
     ds__cuda_find_log(&scope, driver);
+    ds__cuda_find_green(&scope, driver);
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;
@@ -21867,12 +22072,12 @@ static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
     ds__mutex_unlock(&ds__cuda.lock);
 }
 
-/* Creates a stream on the device that is current; *priority becomes the one in effect. */
+/* Creates a stream on the device that is current; *priority and *share become those in effect. */
 static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flags, int *priority,
-                                      cudaStream_t *out) {
-    ds_result r = DS__RT(
-        *scope, cudaStreamCreateWithPriority,
-        (out, flags & DS_STREAM_BLOCKING ? cudaStreamDefault : cudaStreamNonBlocking, *priority));
+                                      int *share, cudaStream_t *out) {
+    unsigned native = flags & DS_STREAM_BLOCKING ? cudaStreamDefault : cudaStreamNonBlocking;
+    ds_result r = *share ? ds__cuda_make_share(scope, share, *priority, out)
+                         : DS__RT(*scope, cudaStreamCreateWithPriority, (out, native, *priority));
     if (r < 0)
         return r;
     r = DS__RT(*scope, cudaStreamGetPriority, (*out, priority));
@@ -21909,7 +22114,7 @@ static void ds__cuda_free_stream(ds__cuda_stream *s) {
 /* Creates a stream, or the object of a stream that CUDA has. *priority becomes the priority in
    effect. */
 static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, int *priority,
-                                        void **out) {
+                                        int *share, void **out) {
     ds__cuda_scope scope;
     ds__cuda_stream *s = ds__cuda_new_stream(
         kind == DS__STREAM_LEGACY ? cudaStreamLegacy : cudaStreamPerThread, device, kind);
@@ -21921,7 +22126,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     if (kind == DS__STREAM_NEW) {
         r = ds__cuda_scope_begin(&scope, device);
         if (r == DS_OK) {
-            r = ds__cuda_make_stream(&scope, flags, priority, &s->handle);
+            r = ds__cuda_make_stream(&scope, flags, priority, share, &s->handle);
             ds__cuda_scope_end(&scope);
         }
     } else {
@@ -22792,13 +22997,14 @@ static ds__cuda_stream *ds__cuda_aside_oldest(int device) {
 static ds_result ds__cuda_aside_take(int device, ds__cuda_stream **out) {
     void *native = NULL;
     int priority = 0;
+    int share = 0;
     *out = ds__cuda_aside_oldest(device);
     if (*out && ds__cuda_is_idle(*out))
         return DS_OK;
     if (*out)
         ds__cuda_aside_put(*out);
-    ds_result r =
-        ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    ds_result r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority,
+                                         &share, &native);
     *out = native;
     return r;
 }
@@ -26169,8 +26375,9 @@ static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stre
     ds__cuda_origin *o = c->origin;
     void *native = NULL;
     int priority = 0;
-    ds_result r =
-        ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    int share = 0;
+    ds_result r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority,
+                                         &share, &native);
     if (r < 0)
         return r;
     ds__cuda_stream *t = native;
@@ -27798,6 +28005,7 @@ static void ds__cuda_deinit(void) {
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
         ds__cuda_end_marks(&scope, i);
+        ds__cuda_end_greens(i);
         ds__cuda_pool_deinit(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_scope_end(&scope);
@@ -30040,15 +30248,18 @@ static void ds__stream_discard(ds__stream *s) {
     ds__stream_end(h);
 }
 
-static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
-                                   const char *label, ds_stream *out) {
+/* Creates a stream. share: multiprocessors, or 0 for all. */
+static ds_result ds__stream_create_share(ds_device device, int kind, unsigned flags, int priority,
+                                         int share, const char *label, ds_stream *out) {
     ds__stream *s = ds__stream_add(device, label);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
     s->kind = (uint8_t)kind;
     s->flags = kind == DS__STREAM_NEW ? flags : DS_STREAM_BLOCKING;
     s->priority = s->requested = priority;
-    ds_result r = s->driver->stream_create(device.index, kind, s->flags, &s->priority, &s->native);
+    s->share = share;
+    ds_result r =
+        s->driver->stream_create(device.index, kind, s->flags, &s->priority, &s->share, &s->native);
     if (r < 0) {
         ds__stream_discard(s);
         return r;
@@ -30057,6 +30268,11 @@ static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, i
     if (label)
         ds__tell_stream_label(s, label);
     return DS_OK;
+}
+
+static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
+                                   const char *label, ds_stream *out) {
+    return ds__stream_create_share(device, kind, flags, priority, 0, label, out);
 }
 
 DSDEF ds_result(ds_stream_priority_from_paddle)(int paddle_priority, int *out_priority) {
@@ -30087,7 +30303,13 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     if (device.index < 0)
         device.index = device.type == now.type ? now.index : 0;
     DS__RESOLVE(device);
-    return ds__stream_create(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
+    DS__REQUIRE(desc->multiprocessors >= 0, "multiprocessors is %d; it must be 0 or more",
+                desc->multiprocessors);
+    DS__REQUIRE(!desc->multiprocessors || !(desc->flags & DS_STREAM_BLOCKING),
+                "a stream with a share of the device (multiprocessors is %d) cannot be blocking",
+                desc->multiprocessors);
+    return ds__stream_create_share(device, DS__STREAM_NEW, desc->flags, desc->priority,
+                                   desc->multiprocessors, desc->label, out);
 }
 
 DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
@@ -30539,6 +30761,25 @@ DSDEF ds_result(ds_stream_get_priority)(ds_stream stream, int *out_effective, in
         *out_effective = s->priority;
     if (out_requested)
         *out_requested = s->requested;
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result(ds_stream_get_multiprocessors)(ds_stream stream, int *out) {
+    ds_result r;
+    if (out)
+        *out = 0;
+    ds__stream *s =
+        ds__stream_pin_to_read("ds_stream_get_multiprocessors", stream, out != NULL, &r);
+    if (!s)
+        return r;
+    *out = s->share;
+    if (!s->share) {
+        ds_device_properties all;
+        memset(&all, 0, sizeof all);
+        r = s->driver->device_properties(s->device.index, &all);
+        *out = all.multiprocessors;
+    }
     ds__stream_unpin(s);
     return r;
 }

@@ -217,6 +217,12 @@ static inline DS_MUST_USE ds_result ds_at_stream_create(const char *file_, int l
 }
 #define ds_stream_create(...) ds_at_stream_create(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_stream_get_multiprocessors(const char *file_, int line_,
+        ds_stream stream_, int *out_) {
+    return ds_site_set(file_, line_), (ds_stream_get_multiprocessors)(stream_, out_);
+}
+#define ds_stream_get_multiprocessors(...) ds_at_stream_get_multiprocessors(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_stream_ref(const char *file_, int line_,
         ds_stream stream_) {
     return ds_site_set(file_, line_), (ds_stream_ref)(stream_);

@@ -38,9 +38,12 @@ typedef struct ds_stream_desc {
     ds_device device;
     /** lower is more urgent; clamped to the device's range, as CUDA does */
     int priority;
-    unsigned flags;       /**< DS_STREAM_BLOCKING or 0 */
-    const char *label;    /**< for messages and reports; copied; may be NULL */
-    uint64_t reserved[4]; /**< 0 */
+    unsigned flags;    /**< DS_STREAM_BLOCKING or 0 */
+    const char *label; /**< for messages and reports; copied; may be NULL */
+    /** share of the device: the multiprocessors of a GPU, or the threads of a CPU device, that the
+        stream's work may use at once; 0: all. Not with DS_STREAM_BLOCKING */
+    int multiprocessors;
+    uint64_t reserved[3]; /**< 0 */
 } ds_stream_desc;
 
 /** Returns the defaults of torch.cuda.Stream: non-blocking, priority 0. */
@@ -50,7 +53,8 @@ DSINLINE ds_stream_desc ds_stream_desc_torch(void) {
     d.priority = 0;
     d.flags = DS_STREAM_NON_BLOCKING;
     d.label = NULL;
-    for (int i = 0; i < 4; i++)
+    d.multiprocessors = 0;
+    for (int i = 0; i < 3; i++)
         d.reserved[i] = 0;
     return d;
 }
@@ -83,8 +87,21 @@ DSINLINE ds_stream_desc ds_stream_desc_mindspore(void) {
 DSDEF DS_MUST_USE ds_result ds_stream_priority_from_paddle(int paddle_priority, int *out_priority);
 
 /** Creates a stream. The caller must destroy it. desc NULL: non-blocking, priority 0, current
-    device. */
+    device.
+
+    With desc.multiprocessors, at most that share of the device runs the stream's kernels, so that
+    long work leaves room for other streams. On a GPU the stream belongs to a green context
+    (cuGreenCtxCreate, from CUDA 12.4 on), which takes a number rounded up to what the GPU can
+    separate; streams with the same number have the same multiprocessors, and other streams may use
+    them too. On a CPU device at most that many threads run a kernel, copy or fill of the stream,
+    the thread of a waiting host included. DS_ERR_INVALID_VALUE: a negative number, more than the
+    device has, or with DS_STREAM_BLOCKING. DS_ERR_UNSUPPORTED: the driver or the GPU has no green
+    contexts. */
 DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
+/** Returns the multiprocessors of a GPU, or threads of a CPU device, that the stream's work may use
+    at once: the share in effect, or all of the device. Of a wrapped stream: all of the device,
+    though it may have a share. */
+DSDEF DS_MUST_USE ds_result ds_stream_get_multiprocessors(ds_stream stream, int *out);
 /** Adds an owner to a stream created or wrapped by the caller. Each owner must call
     ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_ref(ds_stream stream);

@@ -110,8 +110,9 @@ typedef struct ds__processes {
     X(device_processes, (int device, ds__processes *out), (device, out)) \
     X(priority_range, (int device, int *out_least, int *out_greatest), \
       (device, out_least, out_greatest)) \
-    X(stream_create, (int device, int kind, unsigned flags, int *priority, void **out), \
-      (device, kind, flags, priority, out)) \
+    X(stream_create, \
+      (int device, int kind, unsigned flags, int *priority, int *share, void **out), \
+      (device, kind, flags, priority, share, out)) \
     X(stream_query, (void *stream), (stream)) \
     X(stream_synchronize, (void *stream, uint64_t timeout_ns), (stream, timeout_ns)) \
     X(stream_wrap, \

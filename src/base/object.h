@@ -38,6 +38,7 @@ typedef struct ds__stream {
     ds_device device;
     int priority;
     int requested;
+    int share; /* multiprocessors or threads that its work may use; 0: all */
     unsigned flags;
     uint8_t kind;              /* DS__STREAM_* */
     uint8_t borrowed;          /* 1: a wrapper that must not end the native stream */

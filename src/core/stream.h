@@ -110,15 +110,18 @@ static void ds__stream_discard(ds__stream *s) {
     ds__stream_end(h);
 }
 
-static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
-                                   const char *label, ds_stream *out) {
+/* Creates a stream. share: multiprocessors, or 0 for all. */
+static ds_result ds__stream_create_share(ds_device device, int kind, unsigned flags, int priority,
+                                         int share, const char *label, ds_stream *out) {
     ds__stream *s = ds__stream_add(device, label);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
     s->kind = (uint8_t)kind;
     s->flags = kind == DS__STREAM_NEW ? flags : DS_STREAM_BLOCKING;
     s->priority = s->requested = priority;
-    ds_result r = s->driver->stream_create(device.index, kind, s->flags, &s->priority, &s->native);
+    s->share = share;
+    ds_result r =
+        s->driver->stream_create(device.index, kind, s->flags, &s->priority, &s->share, &s->native);
     if (r < 0) {
         ds__stream_discard(s);
         return r;
@@ -127,6 +130,11 @@ static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, i
     if (label)
         ds__tell_stream_label(s, label);
     return DS_OK;
+}
+
+static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
+                                   const char *label, ds_stream *out) {
+    return ds__stream_create_share(device, kind, flags, priority, 0, label, out);
 }
 
 DSDEF ds_result(ds_stream_priority_from_paddle)(int paddle_priority, int *out_priority) {
@@ -157,7 +165,13 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     if (device.index < 0)
         device.index = device.type == now.type ? now.index : 0;
     DS__RESOLVE(device);
-    return ds__stream_create(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
+    DS__REQUIRE(desc->multiprocessors >= 0, "multiprocessors is %d; it must be 0 or more",
+                desc->multiprocessors);
+    DS__REQUIRE(!desc->multiprocessors || !(desc->flags & DS_STREAM_BLOCKING),
+                "a stream with a share of the device (multiprocessors is %d) cannot be blocking",
+                desc->multiprocessors);
+    return ds__stream_create_share(device, DS__STREAM_NEW, desc->flags, desc->priority,
+                                   desc->multiprocessors, desc->label, out);
 }
 
 DSDEF ds_result(ds_stream_ref)(ds_stream stream) {

@@ -59,6 +59,25 @@ DSDEF ds_result(ds_stream_get_priority)(ds_stream stream, int *out_effective, in
     return r;
 }
 
+DSDEF ds_result(ds_stream_get_multiprocessors)(ds_stream stream, int *out) {
+    ds_result r;
+    if (out)
+        *out = 0;
+    ds__stream *s =
+        ds__stream_pin_to_read("ds_stream_get_multiprocessors", stream, out != NULL, &r);
+    if (!s)
+        return r;
+    *out = s->share;
+    if (!s->share) {
+        ds_device_properties all;
+        memset(&all, 0, sizeof all);
+        r = s->driver->device_properties(s->device.index, &all);
+        *out = all.multiprocessors;
+    }
+    ds__stream_unpin(s);
+    return r;
+}
+
 DSDEF ds_result(ds_stream_get_label)(ds_stream stream, char *out, size_t size) {
     ds_result r;
     if (out && size)

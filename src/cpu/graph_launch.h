@@ -246,6 +246,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         lane->launch = run;
         lane->head = run->plan->block[i];
         lane->head_at = 0;
+        lane->share = s->share;
         if (s->virt)
             lane->virt->time = s->virt->time;
         if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY))

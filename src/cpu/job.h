@@ -52,6 +52,14 @@ static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t lim
     }
 }
 
+/* Returns 1 if another thread may join the job: pieces are left, and the stream's share of the
+   threads is not used up. The pool's lock is held. */
+static int ds__cpu_job_is_open(const ds__cpu_job *job) {
+    unsigned share = (unsigned)job->stream->share;
+    return atomic_load_explicit(&job->taken, memory_order_relaxed) < job->pieces &&
+           (!share || atomic_load_explicit(&job->users, memory_order_relaxed) + 1 < share);
+}
+
 /* Joins the job of stream s, if s has not passed `upto`, or with s NULL any job. Returns 0 if there
    is no such job with pieces left. */
 static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
@@ -60,7 +68,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     /* the job is that of a later operation then */
     if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto)
         job = NULL;
-    while (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces)
+    while (job && !ds__cpu_job_is_open(job))
         job = s ? NULL : job->next_job;
     if (job)
         atomic_fetch_add_explicit(&job->users, 1, memory_order_relaxed);
@@ -140,6 +148,8 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
     int looking = waiting - atomic_load_explicit(&ds__cpu.asleep, memory_order_relaxed);
     int wanted = ds__cpu.processors - (ds__cpu.workers - parked) - (looking > 0 ? looking : 0) -
                  (w == NULL && waiting == 0);
+    if (s->share && wanted > s->share - 1)
+        wanted = s->share - 1;
     if (call_workers && parked > 0 && wanted > 0) {
         atomic_fetch_add(&ds__cpu.wake_word, 1);
         ds__futex_wake(&ds__cpu.wake_word, wanted < parked ? wanted : parked);

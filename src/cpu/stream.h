@@ -62,6 +62,7 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
     s->flags =
         kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
+    s->share = 0;
     s->floating = 0;
     s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
     s->legacy_seen = s->seen_by_legacy = 0;
@@ -118,10 +119,16 @@ static ds__cpu_stream *ds__cpu_stream_add(int device, int kind, unsigned flags, 
 }
 
 static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int *priority,
-                                       void **out) {
+                                       int *share, void **out) {
+    DS__REQUIRE(*share <= ds__cpu.workers, "multiprocessors is %d; the device has %d", *share,
+                ds__cpu.workers);
     *priority = ds__cpu_clamp(*priority);
-    *out = ds__cpu_stream_add(device, kind, flags, *priority);
-    return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
+    ds__cpu_stream *s = ds__cpu_stream_add(device, kind, flags, *priority);
+    *out = s;
+    if (!s)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
+    s->share = *share;
+    return DS_OK;
 }
 
 /* Returns the object of a destroyed stream to the pool. The caller owns the stream, which is

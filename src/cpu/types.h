@@ -203,7 +203,8 @@ struct ds__cpu_stream {
     int floating; /* unwrapped, without an owner */
     /* 1: it captures; of a legacy stream: number of blocking streams of its device that capture */
     _Atomic int watch;
-    char pad3[64 - 48];
+    int share; /* threads that may run one of its operations at once; 0: all. As for `level` */
+    char pad3[64 - 52];
 
     ds__spinlock wait_lock;
     ds__cpu_waiter *waiters;

@@ -119,13 +119,14 @@ static ds__cuda_stream *ds__cuda_aside_oldest(int device) {
 static ds_result ds__cuda_aside_take(int device, ds__cuda_stream **out) {
     void *native = NULL;
     int priority = 0;
+    int share = 0;
     *out = ds__cuda_aside_oldest(device);
     if (*out && ds__cuda_is_idle(*out))
         return DS_OK;
     if (*out)
         ds__cuda_aside_put(*out);
-    ds_result r =
-        ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    ds_result r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority,
+                                         &share, &native);
     *out = native;
     return r;
 }

@@ -220,8 +220,9 @@ static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stre
     ds__cuda_origin *o = c->origin;
     void *native = NULL;
     int priority = 0;
-    ds_result r =
-        ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    int share = 0;
+    ds_result r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority,
+                                         &share, &native);
     if (r < 0)
         return r;
     ds__cuda_stream *t = native;

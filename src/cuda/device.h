@@ -20,6 +20,7 @@
 #include "types.h"
 #include "call.h"
 #include "cudart_load.h"
+#include "green.h"
 
 /* Fills in all entry points of ds__cuda, or none. *call: the one that was not found. */
 static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const char **call) {
@@ -95,6 +96,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
         return code;
     }
     ds__cuda_find_log(&scope, driver);
+    ds__cuda_find_green(&scope, driver);
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;

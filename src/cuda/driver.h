@@ -23,6 +23,7 @@
 #include "device.h"
 #include "nvml.h"
 #include "stream.h"
+#include "green.h"
 #include "stream_wait.h"
 #include "event.h"
 #include "host_func.h"
@@ -125,6 +126,7 @@ static void ds__cuda_deinit(void) {
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
         ds__cuda_end_marks(&scope, i);
+        ds__cuda_end_greens(i);
         ds__cuda_pool_deinit(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_scope_end(&scope);

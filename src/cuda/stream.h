@@ -17,6 +17,7 @@
 
 #include "types.h"
 #include "call.h"
+#include "green.h"
 #include "stream_wait.h"
 
 /* Adds the object to the list. ds__cuda.lock is held. */
@@ -52,12 +53,12 @@ static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
     ds__mutex_unlock(&ds__cuda.lock);
 }
 
-/* Creates a stream on the device that is current; *priority becomes the one in effect. */
+/* Creates a stream on the device that is current; *priority and *share become those in effect. */
 static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flags, int *priority,
-                                      cudaStream_t *out) {
-    ds_result r = DS__RT(
-        *scope, cudaStreamCreateWithPriority,
-        (out, flags & DS_STREAM_BLOCKING ? cudaStreamDefault : cudaStreamNonBlocking, *priority));
+                                      int *share, cudaStream_t *out) {
+    unsigned native = flags & DS_STREAM_BLOCKING ? cudaStreamDefault : cudaStreamNonBlocking;
+    ds_result r = *share ? ds__cuda_make_share(scope, share, *priority, out)
+                         : DS__RT(*scope, cudaStreamCreateWithPriority, (out, native, *priority));
     if (r < 0)
         return r;
     r = DS__RT(*scope, cudaStreamGetPriority, (*out, priority));
@@ -94,7 +95,7 @@ static void ds__cuda_free_stream(ds__cuda_stream *s) {
 /* Creates a stream, or the object of a stream that CUDA has. *priority becomes the priority in
    effect. */
 static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, int *priority,
-                                        void **out) {
+                                        int *share, void **out) {
     ds__cuda_scope scope;
     ds__cuda_stream *s = ds__cuda_new_stream(
         kind == DS__STREAM_LEGACY ? cudaStreamLegacy : cudaStreamPerThread, device, kind);
@@ -106,7 +107,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     if (kind == DS__STREAM_NEW) {
         r = ds__cuda_scope_begin(&scope, device);
         if (r == DS_OK) {
-            r = ds__cuda_make_stream(&scope, flags, priority, &s->handle);
+            r = ds__cuda_make_stream(&scope, flags, priority, share, &s->handle);
             ds__cuda_scope_end(&scope);
         }
     } else {

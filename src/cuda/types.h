@@ -186,6 +186,16 @@ typedef struct ds__cuda_event {
     struct ds__cuda_event *older;
 } ds__cuda_event;
 
+/* A green context of a device, for streams with a share of it. It stays until shutdown, because
+   work of destroyed streams may still use it. */
+typedef struct ds__cuda_green {
+    struct ds__cuda_green *next;
+    void *handle;
+    int device;
+    int wanted;  /* multiprocessors that were asked for */
+    int granted; /* multiprocessors that it has */
+} ds__cuda_green;
+
 #define DS__CUDA_ASIDE 8 /* streams that are kept for each device */
 
 /* Streams for operations on memory of another device, oldest first. A kept one may still have the
@@ -274,8 +284,17 @@ static struct {
     int (*log_current)(unsigned *out, unsigned flags);
     int (*log_dump)(unsigned *at, char *text, size_t *size, unsigned flags); /* NULL: no log */
     _Atomic unsigned log_at; /* behind the last line that was looked at */
-    _Atomic int no_batches;  /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
-    int cudart_copies;       /* 1: cudart copies between pinned ranges; 0: host functions do */
+    /* green contexts; NULL: the driver library has none. The resources are CUdevResource */
+    int (*green_resource)(int device, void *out, int type);
+    int (*green_split)(void *out, unsigned *count, const void *resource, void *rest, unsigned flags,
+                       unsigned least);
+    int (*green_desc)(void **out, void *resource, unsigned count);
+    int (*green_create)(void **out, void *desc, int device, unsigned flags);
+    int (*green_destroy)(void *green);
+    int (*green_stream)(cudaStream_t *out, void *green, unsigned flags, int priority);
+    ds__cuda_green *greens; /* until shutdown; changed under host_lock */
+    _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
+    int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; created for the first one */
     _Atomic(cudaStream_t) side[DS__MAX_DEVICES];

@@ -203,6 +203,7 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", ds_stream_get_id(k->origin, &k->id)) \
     X(BOTH, SAFE, "", ds_stream_get_device(k->origin, &k->device)) \
     X(BOTH, SAFE, "", ds_stream_get_flags(k->origin, &k->flags)) \
+    X(BOTH, SAFE, "", ds_stream_get_multiprocessors(k->origin, &k->number)) \
     X(BOTH, SAFE, "", ds_stream_get_priority(k->origin, &k->number, NULL)) \
     X(BOTH, SAFE, "", ds_stream_get_label(k->origin, k->text, sizeof k->text)) \
     X(BOTH, SAFE, "", ds_stream_set_label(k->origin, "captures")) \

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <stdatomic.h>
 #include <string.h>
 
 static const ds_device nothing;
@@ -1735,6 +1736,130 @@ static void test_unwrap_runs_the_release_function_of_the_wrapper(void **state) {
    protocol. peers 30: streams have no order, and what is not a stream does not compile. peers 2,
    torch 23: the hash is the id. */
 
+/* ---- shares of a device ---- */
+
+static _Atomic int threads_inside, most_inside;
+
+/* Tells how many threads run pieces of the kernel at once. */
+static int meet_item(size_t first, size_t count, const void *args) {
+    (void)first;
+    (void)count;
+    (void)args;
+    int now = ++threads_inside;
+    for (int most = most_inside;
+         now > most && !atomic_compare_exchange_weak(&most_inside, &most, now);) {
+    }
+    harness_sleep_ms(1);
+    --threads_inside;
+    return 0;
+}
+
+static int most_threads(ds_stream s, ds_kernel k, int by_graph) {
+    most_inside = 0;
+    if (by_graph) {
+        ds_graph g;
+        ds_graph_exec x;
+        ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
+        ok(ds_kernel_launch(k, 64, NULL, 0, s));
+        ok(ds_capture_end(s, &g));
+        ok(ds_graph_instantiate(g, NULL, &x));
+        ok(ds_graph_destroy(g));
+        ok(ds_graph_launch(x, s));
+        ok(ds_stream_synchronize(s));
+        ok(ds_graph_exec_destroy(x));
+    } else {
+        ok(ds_kernel_launch(k, 64, NULL, 0, s));
+        ok(ds_stream_synchronize(s));
+    }
+    return most_inside;
+}
+
+static void test_a_share_limits_the_threads_of_a_stream(void **state) {
+    ds_kernel k;
+    (void)state;
+    harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 2, .workers = 4 } });
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "meet", .cpu_fn = meet_item }, &k));
+    int reached = 0;
+    for (int share = 1; share <= 4; share++) {
+        ds_stream s;
+        int got;
+        ok(ds_stream_create(
+            &(ds_stream_desc){ .device = harness_device(0), .multiprocessors = share }, &s));
+        ok(ds_stream_get_multiprocessors(s, &got));
+        assert_int_equal(got, share);
+        for (int by_graph = 0; by_graph < 2; by_graph++)
+            for (int round = 0; round < 5; round++) {
+                int most = most_threads(s, k, by_graph);
+                assert_true(most >= 1 && most <= share);
+                reached |= most == share && share > 1;
+            }
+        ok(ds_stream_destroy(s));
+    }
+    assert_true(reached);
+    ok(ds_kernel_destroy(k));
+    harness_restart(NULL);
+}
+
+static void test_streams_with_a_share_work_like_others(void **state) {
+    (void)state;
+    ds_stream plain = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    int all, got;
+    ok(ds_stream_get_multiprocessors(plain, &all));
+    ds_device_properties p;
+    ok(ds_device_get_properties(harness_device(0), &p));
+    assert_int_equal(all, p.multiprocessors);
+    uint64_t *h = word(1), want = 1, n = 0;
+    for (int share = 1; share <= all; share = share < all && share * 2 > all ? all : share * 2) {
+        ds_stream s, like;
+        ds_stream_desc d = { .device = harness_device(0), .multiprocessors = share };
+        ds_result made = ds_stream_create(&d, &s);
+        if (made == DS_ERR_UNSUPPORTED && !harness_is_cpu()) {
+            print_message("          %s\n", ds_error_get_last());
+            break;
+        }
+        ok(made);
+        ok(ds_stream_create(&d, &like));
+        ok(ds_stream_get_multiprocessors(s, &got));
+        assert_true(got >= share && got <= all);
+        ok(ds_stream_get_multiprocessors(like, &all));
+        assert_int_equal(got, all);
+        all = p.multiprocessors;
+        for (int i = 0; i < 10; i++) {
+            fold(s, h, ++n);
+            want = fold_host(want, n);
+            ok(ds_stream_wait_stream(like, s));
+            fold(like, h, ++n);
+            want = fold_host(want, n);
+            ok(ds_stream_wait_stream(s, like));
+        }
+        ok(ds_stream_wait_stream(plain, s));
+        ok(ds_stream_destroy(s)); /* with its work pending */
+        ok(ds_stream_destroy(like));
+        ok(ds_stream_synchronize(plain));
+        assert_true(*h == want);
+    }
+    ok(ds_stream_destroy(plain));
+}
+
+static void test_wrong_shares_are_refused(void **state) {
+    (void)state;
+    ds_stream s, plain = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    int all;
+    ok(ds_stream_get_multiprocessors(plain, &all));
+    ds_stream_desc d = { .device = harness_device(0), .multiprocessors = -1 };
+    refused(ds_stream_create(&d, &s), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "multiprocessors is -1"));
+    d.multiprocessors = all + 1;
+    refused(ds_stream_create(&d, &s), DS_ERR_INVALID_VALUE);
+    assert_int_equal(s.id, 0);
+    d.multiprocessors = 1;
+    d.flags = DS_STREAM_BLOCKING;
+    refused(ds_stream_create(&d, &s), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "cannot be blocking"));
+    refused(ds_stream_get_multiprocessors(plain, NULL), DS_ERR_INVALID_VALUE);
+    ok(ds_stream_destroy(plain));
+}
+
 const struct CMUnitTest tests_streams[] = {
     DS_TEST(test_a_stream_without_a_description_has_the_defaults, "peers 12 13 46, torch 15"),
     DS_TEST(test_flags_are_reported_as_given, "peers 12"),
@@ -1805,5 +1930,8 @@ const struct CMUnitTest tests_streams[] = {
     DS_TEST_CUDA(test_new_streams_take_no_slot_of_one_that_is_waited_for, "streams"),
     DS_TEST(test_unwrap_runs_the_release_function_of_the_wrapper, "streams"),
     DS_TEST(test_unwrap_needs_an_owned_stream_with_one_owner, "streams"),
+    DS_TEST_CPU(test_a_share_limits_the_threads_of_a_stream, "users 2"),
+    DS_TEST(test_streams_with_a_share_work_like_others, "users 2"),
+    DS_TEST(test_wrong_shares_are_refused, "users 2"),
 };
 const size_t tests_streams_count = sizeof tests_streams / sizeof *tests_streams;

@@ -306,6 +306,13 @@ static void *driver_function(const char *name) {
     return function;
 }
 
+/* The share of a device for a stream; older headers have no green contexts. */
+#if CUDART_VERSION >= 12040
+#define PART 3
+#else
+#define PART 0
+#endif
+
 /* As a program of pycuda has it: a context of its own, which is not the primary one, is current. */
 static void test_a_context_that_is_not_primary_is_left_as_it_is(void **state) {
     int (*push)(void *), (*pop)(void **), (*get)(void **);
@@ -372,6 +379,12 @@ static void cold_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_topology_create_of_devices((ds_device[]){ ds_cuda(w->device), ds_cuda(3) }, 2, 0,
                                      &topology))
     ds_topology_destroy(topology);
+    DO(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(w->device), .multiprocessors = PART },
+                        &t))
+    DO(ds_stream_get_multiprocessors(t, &x))
+    DO(ds_kernel_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), t))
+    DO(ds_stream_synchronize(t))
+    DO(ds_stream_destroy(t))
     DO(ds_device_set_current(ds_cuda(2)))
     DO(ds_device_push(ds_cuda(3)))
     DO(ds_device_pop())
@@ -2661,7 +2674,8 @@ static ds_result little_program(void) {
     };
     STEP(ds_stream_create(
         &(ds_stream_desc){ .device = ds_cuda(0), .label = "a", .flags = DS_STREAM_BLOCKING }, &a));
-    STEP(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .label = "b" }, &b));
+    STEP(ds_stream_create(
+        &(ds_stream_desc){ .device = ds_cuda(1), .label = "b", .multiprocessors = PART }, &b));
     STEP(ds_stream_export(b, &native));
     STEP(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &wrapped));
     STEP(ds_stream_get_legacy(ds_cuda(0), &legacy));

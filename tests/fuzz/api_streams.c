@@ -5,7 +5,10 @@ static void step_stream_create(void) {
     ds_stream_desc desc = { .device = any_device(),
                             .priority = any_int(),
                             .flags = odd() ? any_flags() : byte() & 1u,
-                            .label = any_text() };
+                            .label = any_text(),
+                            .multiprocessors = pick(4) ? 0
+                                               : odd() ? (int)pick(9)
+                                                       : any_int() };
     ds_stream stream;
     if (CALL_OUT(ds_stream_create(odd() ? NULL : &desc, MAYBE(stream)), stream) == DS_OK)
         keep_stream(stream);
@@ -58,7 +61,10 @@ static void step_stream_query(void) {
         CALL_OUT(ds_stream_get_flags(stream, MAYBE(flags)), flags);
         break;
     case 3:
-        CALL_OUT(ds_stream_get_priority(stream, MAYBE(n), &m), n);
+        if (odd())
+            CALL_OUT(ds_stream_get_priority(stream, MAYBE(n), &m), n);
+        else
+            CALL_OUT(ds_stream_get_multiprocessors(stream, MAYBE(n)), n);
         break;
     case 4:
         CALL(ds_stream_get_label(stream, odd() ? NULL : text, small_size() % (sizeof text + 1)));

@@ -562,7 +562,8 @@ AT(ds_stream_desc, device, 0);
 AT(ds_stream_desc, priority, 8);
 AT(ds_stream_desc, flags, 12);
 AT(ds_stream_desc, label, 16);
-AT(ds_stream_desc, reserved, 24);
+AT(ds_stream_desc, multiprocessors, 24);
+AT(ds_stream_desc, reserved, 32);
 
 SIZE(ds_stream_native, 24);
 AT(ds_stream_native, version, 0);

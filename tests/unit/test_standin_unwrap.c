@@ -14,7 +14,8 @@ static void unwrapped_and_owned(void **first, void **second, cudaStream_t *nativ
     void *handle;
     ok(ds_device_synchronize(ds_cuda(0)));
     driver = ds__g.driver[0];
-    ok(driver->stream_create(0, DS__STREAM_NEW, 0, &priority, first));
+    int share = 0;
+    ok(driver->stream_create(0, DS__STREAM_NEW, 0, &priority, &share, first));
     ok(driver->stream_native(*first, &handle));
     driver->stream_unwrap(*first);
     ok(driver->stream_wrap(0, handle, 1, &flags, &priority, second));

@@ -84,7 +84,13 @@ typedef struct stream {
     nodes deps;                 /* what the next node captured depends on */
     cudaGraphNode_t *shown;     /* deps as last told to the user */
     struct stream *next_member;
+    struct green *green; /* NULL: of no green context */
 } stream;
+
+/* A green context. */
+typedef struct green {
+    int device, count, streams;
+} green;
 
 typedef struct event {
     int device;
@@ -404,6 +410,17 @@ typedef struct device {
 #else
 #define DRIVER_LOG(X)
 #endif
+#if CUDART_VERSION >= 12040
+#define DRIVER_GREEN(X) \
+    X(cuDeviceGetDevResource, 12040) \
+    X(cuDevSmResourceSplitByCount, 12040) \
+    X(cuDevResourceGenerateDesc, 12040) \
+    X(cuGreenCtxCreate, 12040) \
+    X(cuGreenCtxDestroy, 12040) \
+    X(cuGreenCtxStreamCreate, 12040)
+#else
+#define DRIVER_GREEN(X)
+#endif
 #define DRIVER(X) \
     X(cuModuleLoadData, 2000) \
     X(cuModuleLoadDataEx, 2010) \
@@ -423,6 +440,7 @@ typedef struct device {
     X(cuDevicePrimaryCtxGetState, 7000) \
     X(cuFuncGetAttribute, 2020) \
     X(cuFuncSetAttribute, 9000) \
+    DRIVER_GREEN(X) \
     DRIVER_LOG(X)
 /* clang-format on */
 /* clang-format off */
@@ -611,7 +629,8 @@ enum {
     H_EXEC,
     H_OBJECT,
     H_MEMORY,
-    H_POOL
+    H_POOL,
+    H_GREEN
 };
 
 void *si_new_handle(unsigned kind, void *object);

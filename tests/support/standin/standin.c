@@ -246,6 +246,8 @@ static int injected_failure(void) {
     return 0;
 }
 
+enum { MULTIPROCESSORS = 8 }; /* of each device */
+
 /* What cudaStreamAddCallback calls holds a lock of the driver, and the calls of other threads wait
    for that lock (FBGEMM#5462, numba-cuda#317, AMReX#4044). So two callbacks never run at once. */
 static pthread_mutex_t callback_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -384,10 +386,19 @@ int si_context(void) {
 
 /* ---- handles ---- */
 
-static const char *const handle_kinds[] = {
-    "",     "stream",           "event",       "module",           "function",   "context", "graph",
-    "node", "executable graph", "user object", "handle of memory", "memory pool"
-};
+static const char *const handle_kinds[] = { "",
+                                            "stream",
+                                            "event",
+                                            "module",
+                                            "function",
+                                            "context",
+                                            "graph",
+                                            "node",
+                                            "executable graph",
+                                            "user object",
+                                            "handle of memory",
+                                            "memory pool",
+                                            "green context" };
 
 typedef struct slot {
     void *object;
@@ -1752,7 +1763,7 @@ int si_attribute(int index, int which) {
     case cudaDevAttrMaxBlocksPerMultiprocessor:
         return 32;
     case cudaDevAttrMultiProcessorCount:
-        return 8;
+        return MULTIPROCESSORS;
     case cudaDevAttrMaxThreadsPerMultiProcessor:
         return 2048;
     case cudaDevAttrGlobalMemoryBusWidth:
@@ -2157,7 +2168,18 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 
 /* ---- the runtime's functions: streams ---- */
 
-static size_t live_streams, live_events, live_modules;
+static size_t live_streams, live_events, live_modules, live_greens;
+
+static cudaStream_t make_stream(int index, unsigned flags, int priority) {
+    if (priority > LEAST_PRIORITY)
+        priority = LEAST_PRIORITY;
+    if (priority < GREATEST_PRIORITY)
+        priority = GREATEST_PRIORITY;
+    stream *s = new_stream(index, flags, priority);
+    s->handle = si_new_handle(H_STREAM, s);
+    live_streams++;
+    return s->handle;
+}
 
 static int create_stream(cudaStream_t *out, unsigned flags, int priority) {
     int code = si_context();
@@ -2165,14 +2187,8 @@ static int create_stream(cudaStream_t *out, unsigned flags, int priority) {
         return code;
     if (!out || (flags != cudaStreamDefault && flags != cudaStreamNonBlocking))
         return cudaErrorInvalidValue;
-    if (priority > LEAST_PRIORITY)
-        priority = LEAST_PRIORITY;
-    if (priority < GREATEST_PRIORITY)
-        priority = GREATEST_PRIORITY;
     lock();
-    stream *s = new_stream(si_me.current, flags, priority);
-    *out = s->handle = si_new_handle(H_STREAM, s);
-    live_streams++;
+    *out = make_stream(si_me.current, flags, priority);
     unlock();
     return 0;
 }
@@ -2207,6 +2223,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     si_drop_handle("cudaStreamDestroy", H_STREAM, handle);
     live_streams--;
     s->destroyed = 1;
+    if (s->green)
+        s->green->streams--;
     free_stream_if_over(s);
     unlock();
     return result(code);
@@ -3253,6 +3271,94 @@ FILL_2D(cuMemsetD2D8Async, unsigned char, 1)
 FILL_2D(cuMemsetD2D16Async, unsigned short, 2)
 FILL_2D(cuMemsetD2D32Async, unsigned, 4)
 
+#if CUDART_VERSION >= 12040
+/* A GPU separates multiprocessors in pairs, at least. */
+static CUresult d_cuDeviceGetDevResource(CUdevice which, CUdevResource *out,
+                                         CUdevResourceType type) {
+    ENTER_DRIVER(cuDeviceGetDevResource);
+    if (!out || type != CU_DEV_RESOURCE_TYPE_SM || si_index_of(which) < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    memset(out, 0, sizeof *out);
+    out->type = type;
+    out->sm.smCount = MULTIPROCESSORS;
+    return CUDA_SUCCESS;
+}
+
+static CUresult d_cuDevSmResourceSplitByCount(CUdevResource *out, unsigned *groups,
+                                              const CUdevResource *from, CUdevResource *rest,
+                                              unsigned flags, unsigned least) {
+    ENTER_DRIVER(cuDevSmResourceSplitByCount);
+    unsigned size = least < 2 ? 2 : (least + 1) / 2 * 2;
+    if (!out || !groups || *groups != 1 || !from || from->type != CU_DEV_RESOURCE_TYPE_SM || rest ||
+        flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (size > from->sm.smCount)
+        return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+    *out = *from;
+    out->sm.smCount = size;
+    return CUDA_SUCCESS;
+}
+
+static CUresult d_cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resources,
+                                            unsigned count) {
+    ENTER_DRIVER(cuDevResourceGenerateDesc);
+    if (!out || !resources || count != 1 || resources->type != CU_DEV_RESOURCE_TYPE_SM)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = (CUdevResourceDesc)(uintptr_t)resources->sm.smCount;
+    return CUDA_SUCCESS;
+}
+
+static CUresult d_cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc desc, CUdevice which,
+                                   unsigned flags) {
+    ENTER_DRIVER(cuGreenCtxCreate);
+    int index = si_index_of(which);
+    if (!out || !desc || flags != CU_GREEN_CTX_DEFAULT_STREAM || index < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    lock();
+    make_primary(index);
+    green *g = si_allocate(sizeof *g);
+    g->device = index, g->count = (int)(uintptr_t)desc;
+    *out = si_new_handle(H_GREEN, g);
+    live_greens++;
+    unlock();
+    return CUDA_SUCCESS;
+}
+
+/* Undefined while streams or their work are left (cuda.h). */
+static CUresult d_cuGreenCtxDestroy(CUgreenCtx handle) {
+    int code = enter(F_cuGreenCtxDestroy);
+    if (refused(code))
+        return (CUresult)code;
+    lock();
+    green *g = si_object_of("cuGreenCtxDestroy", H_GREEN, handle);
+    if (g->streams)
+        si_fail_test("cuGreenCtxDestroy: %d streams of the green context are left", g->streams);
+    si_drop_handle("cuGreenCtxDestroy", H_GREEN, handle);
+    live_greens--;
+    free(g);
+    unlock();
+    return (CUresult)code;
+}
+
+static CUresult d_cuGreenCtxStreamCreate(CUstream *out, CUgreenCtx handle, unsigned flags,
+                                         int priority) {
+    ENTER_DRIVER(cuGreenCtxStreamCreate);
+    if (!out || flags != CU_STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_VALUE;
+    lock();
+    green *g = si_object_of("cuGreenCtxStreamCreate", H_GREEN, handle);
+    CUresult code = (CUresult)sticky(g->device);
+    if (!code) {
+        *out = make_stream(g->device, cudaStreamNonBlocking, priority);
+        stream *s = si_stream_of("cuGreenCtxStreamCreate", *out);
+        s->green = g;
+        g->streams++;
+    }
+    unlock();
+    return code;
+}
+#endif
+
 #if CUDART_VERSION >= 12090
 /* These two do not count as calls, like those that ask for the text of an error. */
 static CUresult d_cuLogsCurrent(unsigned *out, unsigned none) {
@@ -3386,13 +3492,13 @@ int standin_failed(void) {
 }
 
 size_t standin_live(char *report, size_t size) {
-    enum { KINDS = 14 };
+    enum { KINDS = 15 };
 
     static const char *const kinds[KINDS] = {
-        "stream",       "event",          "device allocation", "host allocation",
-        "registration", "module",         "open capture",      "graph",
-        "executable",   "user object",    "reservation",       "handle of memory",
-        "mapping",      "pool allocation"
+        "stream",       "event",           "device allocation", "host allocation",
+        "registration", "module",          "open capture",      "graph",
+        "executable",   "user object",     "reservation",       "handle of memory",
+        "mapping",      "pool allocation", "green context"
     };
     size_t counts[KINDS] = { 0 }, total = 0, at = 0;
     lock();
@@ -3402,6 +3508,7 @@ size_t standin_live(char *report, size_t size) {
         counts[ranges[i]->space ? 12 : ranges[i]->pool ? 13 : 2 + (int)ranges[i]->kind]++;
     si_graph_counts(&counts[7], &counts[8], &counts[9]);
     si_memory_counts(&counts[10], &counts[11], &counts[13]);
+    counts[14] = live_greens;
     unlock();
     if (report && size)
         *report = 0;
