@@ -30248,16 +30248,16 @@ static void ds__stream_discard(ds__stream *s) {
     ds__stream_end(h);
 }
 
-/* Creates a stream. share: multiprocessors, or 0 for all. */
-static ds_result ds__stream_create_share(ds_device device, int kind, unsigned flags, int priority,
-                                         int share, const char *label, ds_stream *out) {
-    ds__stream *s = ds__stream_add(device, label);
+/* Creates a stream as the description says, except for its device. */
+static ds_result ds__stream_create_by(ds_device device, int kind, const ds_stream_desc *desc,
+                                      ds_stream *out) {
+    ds__stream *s = ds__stream_add(device, desc->label);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
     s->kind = (uint8_t)kind;
-    s->flags = kind == DS__STREAM_NEW ? flags : DS_STREAM_BLOCKING;
-    s->priority = s->requested = priority;
-    s->share = share;
+    s->flags = kind == DS__STREAM_NEW ? desc->flags : DS_STREAM_BLOCKING;
+    s->priority = s->requested = desc->priority;
+    s->share = desc->multiprocessors;
     ds_result r =
         s->driver->stream_create(device.index, kind, s->flags, &s->priority, &s->share, &s->native);
     if (r < 0) {
@@ -30265,14 +30265,15 @@ static ds_result ds__stream_create_share(ds_device device, int kind, unsigned fl
         return r;
     }
     out->id = ds__handle_of(&s->slot);
-    if (label)
-        ds__tell_stream_label(s, label);
+    if (desc->label)
+        ds__tell_stream_label(s, desc->label);
     return DS_OK;
 }
 
 static ds_result ds__stream_create(ds_device device, int kind, unsigned flags, int priority,
                                    const char *label, ds_stream *out) {
-    return ds__stream_create_share(device, kind, flags, priority, 0, label, out);
+    ds_stream_desc desc = { .priority = priority, .flags = flags, .label = label };
+    return ds__stream_create_by(device, kind, &desc, out);
 }
 
 DSDEF ds_result(ds_stream_priority_from_paddle)(int paddle_priority, int *out_priority) {
@@ -30308,8 +30309,7 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     DS__REQUIRE(!desc->multiprocessors || !(desc->flags & DS_STREAM_BLOCKING),
                 "a stream with a share of the device (multiprocessors is %d) cannot be blocking",
                 desc->multiprocessors);
-    return ds__stream_create_share(device, DS__STREAM_NEW, desc->flags, desc->priority,
-                                   desc->multiprocessors, desc->label, out);
+    return ds__stream_create_by(device, DS__STREAM_NEW, desc, out);
 }
 
 DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
