@@ -370,9 +370,10 @@ DSDEF DS_MUST_USE ds_result ds_shutdown(void);
 
 /** Waits for all work (blocks) and prepares the process for a checkpoint, for example by
     cuda-checkpoint and CRIU. Afterwards no operation, host function or destructor is pending on any
-    device, and kernels, graphs and blocks that waited for their last use are freed. Handles,
-    pointers and caches stay valid; ds_mem_empty_cache before it makes the checkpoint smaller. The
-    process may go on without a checkpoint. docs/cuda.md ("Checkpoints") has the steps.
+    device, and kernels and blocks that waited for their last use are freed; CUDA may run the
+    destructors of a graph a moment later, on a thread of its own. Handles, pointers and caches stay
+    valid; ds_mem_empty_cache before it makes the checkpoint smaller. The process may go on without
+    a checkpoint. docs/cuda.md ("Checkpoints") has the steps.
 
     No other thread may be inside a devstream call. Makes no context on a device that is not in use.
     Does not count as a wait for ds_sync_debug_mode. Errors: DS_ERR_CAPTURE_UNSUPPORTED: a capture

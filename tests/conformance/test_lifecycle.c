@@ -407,6 +407,32 @@ static void test_quiesce_waits_for_all_work_of_all_devices(void **state) {
         ok(ds_stream_destroy(s[i]));
 }
 
+/* A destructor runs when nothing has its object any more; quiesce leaves none for later. */
+static void test_quiesce_runs_the_destructors_of_what_was_destroyed(void **state) {
+    static payload p[2];
+    ds_graph g;
+    ds_graph_exec x;
+    (void)state;
+    memset(p, 0, sizeof p);
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    ok(ds_graph_create(&(ds_graph_desc){ .device = harness_device(0) }, &g));
+    ok(ds_graph_attach(g, &p[0], payload_destroy));
+    ok(ds_graph_add(
+        g,
+        &(ds_node_desc){ .kind = DS_NODE_HOST, .u.host = { payload_run, &p[1], payload_destroy } },
+        NULL, 0, NULL));
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_launch(x, s));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_quiesce());
+    assert_int_equal(p[1].ran, 1);
+    for (int i = 0; i < 2 && harness_is_cpu(); i++)
+        assert_int_equal(p[i].destroyed, 1);
+    await_destroyed(p, 2); /* CUDA destroys a graph's objects on a thread of its own */
+    ok(ds_stream_destroy(s));
+}
+
 static void test_quiesce_is_refused_while_a_capture_is_open(void **state) {
     ds_graph g;
     (void)state;
@@ -469,6 +495,7 @@ const struct CMUnitTest tests_lifecycle[] = {
     DS_TEST(test_no_thread_uses_an_arena_of_before_a_shutdown, "review"),
     DS_TEST(test_shutdown_drains_although_the_driver_reports_a_fault, "review"),
     DS_TEST(test_quiesce_waits_for_all_work_of_all_devices, "users 2"),
+    DS_TEST(test_quiesce_runs_the_destructors_of_what_was_destroyed, "users 2"),
     DS_TEST(test_quiesce_is_refused_while_a_capture_is_open, "users 2"),
     DS_TEST(test_quiesce_is_refused_in_a_host_function, "users 2"),
     DS_TEST(test_quiesce_reports_a_device_that_cannot_be_waited_for, "users 2"),
