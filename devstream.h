@@ -729,7 +729,7 @@ DSDEF DS_MUST_USE ds_result ds_stream_priority_from_paddle(int paddle_priority, 
 
     With desc.multiprocessors, at most that share of the device runs the stream's kernels, so that
     long work leaves room for other streams. On a GPU the stream belongs to a green context
-    (cuGreenCtxCreate, from CUDA 12.4 on), which takes a number rounded up to what the GPU can
+    (cuGreenCtxCreate, from CUDA 12.5 on), which takes a number rounded up to what the GPU can
     separate; streams with the same number have the same multiprocessors, and other streams may use
     them too. On a CPU device at most that many threads run a kernel, copy or fill of the stream,
     the thread of a waiting host included. DS_ERR_INVALID_VALUE: a negative number, more than the
@@ -16908,8 +16908,9 @@ static void ds__cuda_find_green(const ds__cuda_scope *scope, int driver) {
                                         "cuGreenCtxDestroy",         "cuGreenCtxStreamCreate" };
     void *found[6] = { NULL };
     ds__cuda.green_stream = NULL;
-    for (int i = 0; i < 6 && driver >= 12040; i++) {
-        (void)ds__cuda_clear(scope, ds__cudart_entry_point(name[i], 12040, &found[i]));
+    for (int i = 0; i < 6; i++) {
+        if (driver >= 12050)
+            (void)ds__cuda_clear(scope, ds__cudart_entry_point(name[i], 12050, &found[i]));
         if (!found[i])
             return;
     }
@@ -16988,9 +16989,10 @@ static ds_result ds__cuda_make_share(const ds__cuda_scope *scope, int *share, in
     ds__cuda_green *g;
     int all = ds__cuda.multiprocessors[scope->device];
     if (!ds__cuda.green_stream)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "a share of a GPU needs green contexts, which the driver has from CUDA "
-                        "12.4 on");
+        return ds__fail(
+            DS_ERR_UNSUPPORTED,
+            "a share of a GPU needs streams of green contexts, which the driver has from "
+            "CUDA 12.5 on");
     DS__REQUIRE(*share <= all, "multiprocessors is %d; cuda:%d has %d", *share, scope->device, all);
     ds_result r = ds__cuda_green_of(scope, *share, &g);
     if (r < 0)

@@ -91,7 +91,7 @@ DSDEF DS_MUST_USE ds_result ds_stream_priority_from_paddle(int paddle_priority, 
 
     With desc.multiprocessors, at most that share of the device runs the stream's kernels, so that
     long work leaves room for other streams. On a GPU the stream belongs to a green context
-    (cuGreenCtxCreate, from CUDA 12.4 on), which takes a number rounded up to what the GPU can
+    (cuGreenCtxCreate, from CUDA 12.5 on), which takes a number rounded up to what the GPU can
     separate; streams with the same number have the same multiprocessors, and other streams may use
     them too. On a CPU device at most that many threads run a kernel, copy or fill of the stream,
     the thread of a waiting host included. DS_ERR_INVALID_VALUE: a negative number, more than the

@@ -36,8 +36,9 @@ static void ds__cuda_find_green(const ds__cuda_scope *scope, int driver) {
                                         "cuGreenCtxDestroy",         "cuGreenCtxStreamCreate" };
     void *found[6] = { NULL };
     ds__cuda.green_stream = NULL;
-    for (int i = 0; i < 6 && driver >= 12040; i++) {
-        (void)ds__cuda_clear(scope, ds__cudart_entry_point(name[i], 12040, &found[i]));
+    for (int i = 0; i < 6; i++) {
+        if (driver >= 12050)
+            (void)ds__cuda_clear(scope, ds__cudart_entry_point(name[i], 12050, &found[i]));
         if (!found[i])
             return;
     }
@@ -116,9 +117,10 @@ static ds_result ds__cuda_make_share(const ds__cuda_scope *scope, int *share, in
     ds__cuda_green *g;
     int all = ds__cuda.multiprocessors[scope->device];
     if (!ds__cuda.green_stream)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "a share of a GPU needs green contexts, which the driver has from CUDA "
-                        "12.4 on");
+        return ds__fail(
+            DS_ERR_UNSUPPORTED,
+            "a share of a GPU needs streams of green contexts, which the driver has from "
+            "CUDA 12.5 on");
     DS__REQUIRE(*share <= all, "multiprocessors is %d; cuda:%d has %d", *share, scope->device, all);
     ds_result r = ds__cuda_green_of(scope, *share, &g);
     if (r < 0)

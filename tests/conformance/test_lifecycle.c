@@ -419,7 +419,9 @@ static void test_quiesce_runs_the_destructors_of_what_was_destroyed(void **state
     ok(ds_graph_attach(g, &p[0], payload_destroy));
     ok(ds_graph_add(
         g,
-        &(ds_node_desc){ .kind = DS_NODE_HOST, .u.host = { payload_run, &p[1], payload_destroy } },
+        &(ds_node_desc){
+            .kind = DS_NODE_HOST,
+            .u.host = { .fn = payload_run, .user = &p[1], .dtor_fn = payload_destroy } },
         NULL, 0, NULL));
     ok(ds_graph_instantiate(g, NULL, &x));
     ok(ds_graph_launch(x, s));

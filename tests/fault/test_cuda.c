@@ -307,7 +307,7 @@ static void *driver_function(const char *name) {
 }
 
 /* The share of a device for a stream; older headers have no green contexts. */
-#if CUDART_VERSION >= 12040
+#if CUDART_VERSION >= 12050
 #define PART 3
 #else
 #define PART 0

@@ -410,14 +410,14 @@ typedef struct device {
 #else
 #define DRIVER_LOG(X)
 #endif
-#if CUDART_VERSION >= 12040
+#if CUDART_VERSION >= 12050
 #define DRIVER_GREEN(X) \
     X(cuDeviceGetDevResource, 12040) \
     X(cuDevSmResourceSplitByCount, 12040) \
     X(cuDevResourceGenerateDesc, 12040) \
     X(cuGreenCtxCreate, 12040) \
     X(cuGreenCtxDestroy, 12040) \
-    X(cuGreenCtxStreamCreate, 12040)
+    X(cuGreenCtxStreamCreate, 12050)
 #else
 #define DRIVER_GREEN(X)
 #endif

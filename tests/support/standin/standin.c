@@ -3271,7 +3271,7 @@ FILL_2D(cuMemsetD2D8Async, unsigned char, 1)
 FILL_2D(cuMemsetD2D16Async, unsigned short, 2)
 FILL_2D(cuMemsetD2D32Async, unsigned, 4)
 
-#if CUDART_VERSION >= 12040
+#if CUDART_VERSION >= 12050
 /* A GPU separates multiprocessors in pairs, at least. */
 static CUresult d_cuDeviceGetDevResource(CUdevice which, CUdevResource *out,
                                          CUdevResourceType type) {
