@@ -1795,7 +1795,8 @@ static void test_a_share_limits_the_threads_of_a_stream(void **state) {
             }
         ok(ds_stream_destroy(s));
     }
-    assert_true(reached);
+    if (harness_processors() > 1) /* with one, no other thread is called */
+        assert_true(reached);
     ok(ds_kernel_destroy(k));
     harness_restart(NULL);
 }
