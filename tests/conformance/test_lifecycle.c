@@ -264,15 +264,24 @@ static void test_pop_restores_the_stream_of_the_device_at_entry_too(void **state
     ok(ds_stream_destroy(x));
 }
 
-static void test_shutdown_drains_although_the_driver_reports_a_fault(void **state) {
-    (void)state;
+/* A stream with work, on a device whose first synchronisation fails; *out_want is what *out_word
+   becomes. */
+static ds_stream work_behind_a_fault(uint64_t **out_word, uint64_t *out_want) {
     harness_restart(&(ds_init_desc){ .layers = "fault", .fault = "device_synchronize:1" });
     ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
-    uint64_t *h = word(1), want = 1;
+    *out_word = word(1);
+    *out_want = 1;
     for (uint64_t i = 0; i < 10000; i++) {
-        fold(s, h, i);
-        want = fold_host(want, i);
+        fold(s, *out_word, i);
+        *out_want = fold_host(*out_want, i);
     }
+    return s;
+}
+
+static void test_shutdown_drains_although_the_driver_reports_a_fault(void **state) {
+    (void)state;
+    uint64_t *h, want;
+    ds_stream s = work_behind_a_fault(&h, &want);
     ok(ds_stream_destroy(s));
     ds_result down = ds_shutdown();
     harness_forget();
@@ -469,13 +478,8 @@ static void test_quiesce_is_refused_in_a_host_function(void **state) {
 
 static void test_quiesce_reports_a_device_that_cannot_be_waited_for(void **state) {
     (void)state;
-    harness_restart(&(ds_init_desc){ .layers = "fault", .fault = "device_synchronize:1" });
-    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
-    uint64_t *h = word(1), want = 1;
-    for (uint64_t i = 0; i < 10000; i++) {
-        fold(s, h, i);
-        want = fold_host(want, i);
-    }
+    uint64_t *h, want;
+    ds_stream s = work_behind_a_fault(&h, &want);
     refused(ds_quiesce(), DS_ERR_DRIVER);
     ok(ds_stream_query(s)); /* all work was waited for nevertheless */
     assert_true(*h == want);
