@@ -1043,21 +1043,12 @@ __attribute__((constructor)) static void child_that_imports(void) {
     exit(0);
 }
 
-typedef struct child {
+static pid_t start_child(int number, const char *path) {
     char setting[300];
-    int status;
-} child;
-
-static void *run_child(void *arg) {
-    child *c = arg;
-    c->status = harness_respawn((const char *const[]){ c->setting, NULL }, NULL);
-    return NULL;
-}
-
-static pthread_t start_child(child *c, int number, const char *path) {
-    c->status = -1;
-    snprintf(c->setting, sizeof c->setting, "DS_TEST_CHILD=import_many:%d:%s", number, path);
-    return spawn(run_child, c);
+    snprintf(setting, sizeof setting, "DS_TEST_CHILD=import_many:%d:%s", number, path);
+    pid_t child = harness_start((const char *const[]){ setting, NULL }, NULL);
+    assert_true(child > 0);
+    return child;
 }
 
 static void write_handles(const char *path, const ds_ipc_mem_handle *handle, size_t count) {
@@ -1084,7 +1075,6 @@ static void test_a_thousand_freed_blocks_that_others_keep_are_told_once(void **s
     static void *p[MANY];
     ds_init_desc init = { .log_fn = keep_log, .log_level = DS_LOG_WARNING };
     char folder[] = "/tmp/devstream_lines_XXXXXX", path[100], name[200];
-    child c;
     clear_memory();
     harness_restart(&init);
     assert_non_null(mkdtemp(folder));
@@ -1096,7 +1086,7 @@ static void test_a_thousand_freed_blocks_that_others_keep_are_told_once(void **s
         ok(ds_mem_export(p[i], &handle[i]));
     }
     write_handles(path, handle, MANY);
-    pthread_t thread = start_child(&c, 0, path);
+    pid_t child = start_child(0, path);
     assert_true(await_file(path_with(name, path, ".open0")));
     told[0] = 0;
     for (int i = 0; i < MANY; i++)
@@ -1110,8 +1100,7 @@ static void test_a_thousand_freed_blocks_that_others_keep_are_told_once(void **s
         told_times("1001 freed blocks are kept because other processes have not closed them"), 1);
     assert_int_equal(told_times("\n"), 1);
     make_file(path_with(name, path, ".close"));
-    join(thread);
-    assert_int_equal(c.status, 0);
+    assert_int_equal(harness_await(child), 0);
     ok(ds_mem_ipc_collect());
     assert_int_equal(pool_stat(pool, "active.all.current"), 0);
     ok(ds_pool_destroy(pool));
@@ -1126,8 +1115,7 @@ static void test_so_many_processes_can_have_a_block_and_no_more(void **state) {
 
     enum { MOST = 62 };
 
-    static child c[MOST + 1];
-    static pthread_t thread[MOST + 1];
+    pid_t child[MOST];
     char folder[] = "/tmp/devstream_lines_XXXXXX", path[100], name[200], end[20];
     ds_ipc_mem_handle handle;
     begin(PRESET_DEFAULT);
@@ -1139,7 +1127,7 @@ static void test_so_many_processes_can_have_a_block_and_no_more(void **state) {
     ok(ds_mem_export(p, &handle));
     write_handles(path, &handle, 1);
     for (int i = 0; i < MOST; i++)
-        thread[i] = start_child(&c[i], i, path);
+        child[i] = start_child(i, path);
     for (int i = 0; i < MOST; i++) {
         int open = 0;
         snprintf(end, sizeof end, ".open%d", i);
@@ -1147,16 +1135,13 @@ static void test_so_many_processes_can_have_a_block_and_no_more(void **state) {
             open = await_file(path_with(name, path, end));
         assert_true(open);
     }
-    join(start_child(&c[MOST], MOST, path));
-    assert_int_equal(c[MOST].status, 7 << 8); /* refused */
+    assert_int_equal(harness_await(start_child(MOST, path)), 7 << 8); /* refused */
     ok(ds_mem_free(p));
     ok(ds_mem_ipc_collect());
     assert_int_equal(pool_stat(pool, "active.all.current"), 1);
     make_file(path_with(name, path, ".close"));
-    for (int i = 0; i < MOST; i++) {
-        join(thread[i]);
-        assert_int_equal(c[i].status, 0);
-    }
+    for (int i = 0; i < MOST; i++)
+        assert_int_equal(harness_await(child[i]), 0);
     ok(ds_mem_ipc_collect());
     assert_int_equal(pool_stat(pool, "active.all.current"), 0);
     ok(ds_pool_destroy(pool));

@@ -85,7 +85,7 @@ int harness_wants(const struct harness_test *test) {
            (!alone || !strcmp(alone, test->fn_name));
 }
 
-static int await(pid_t child) {
+int harness_await(pid_t child) {
     /* before the deadline of the test that waits */
     uint64_t end = now_ns() + timeout_s() * 900000000ull;
     int status = -1;
@@ -116,7 +116,7 @@ char **harness_self(void) {
     return argv;
 }
 
-int harness_respawn(const char *const settings[], FILE *output) {
+pid_t harness_start(const char *const settings[], FILE *output) {
     static char no_log[] = "DS_TEST_LOG=";
     char **argv = harness_self();
     size_t n = 0, own = 0;
@@ -136,13 +136,18 @@ int harness_respawn(const char *const settings[], FILE *output) {
         posix_spawn_file_actions_adddup2(&actions, fileno(output), 1);
         posix_spawn_file_actions_adddup2(&actions, fileno(output), 2);
     }
-    int failed = posix_spawnp(&child, argv[0], &actions, NULL, argv, env),
-        status = failed ? -1 : await(child);
+    if (posix_spawnp(&child, argv[0], &actions, NULL, argv, env))
+        child = -1;
     posix_spawn_file_actions_destroy(&actions);
     for (size_t i = 0; i < own; i++)
         free(env[i]);
     free(env);
-    return status;
+    return child;
+}
+
+int harness_respawn(const char *const settings[], FILE *output) {
+    pid_t child = harness_start(settings, output);
+    return child < 0 ? -1 : harness_await(child);
 }
 
 static void run_alone(const struct harness_test *test) {

@@ -153,8 +153,11 @@ uint64_t *zeroed_words(size_t count);
 void harness_nap(void);
 
 /* Starts this program again with some "NAME=value" (up to three, NULL-terminated) in its
-   environment and waits for it; its output goes to `output`. Gives what waitpid gives, or -1
-   when it did not end in time. */
+   environment; its output goes to `output`. Returns the process, or -1. */
+pid_t harness_start(const char *const settings[], FILE *output);
+/* Waits for that process. Returns what waitpid reports, or -1 when it did not end in time. */
+int harness_await(pid_t child);
+/* Both. */
 int harness_respawn(const char *const settings[], FILE *output);
 /* The words that start this program again, with DS_TEST_RUNNER (an emulator, say) before its
    path; the thread's until its next call. */
