@@ -1114,6 +1114,64 @@ DSDEF DS_MUST_USE ds_result ds_copy_sync(void *dst, const void *src, size_t size
 DSDEF DS_MUST_USE ds_result ds_fill_sync(void *ptr, uint32_t value, size_t value_size,
                                          size_t count);
 
+/* ---- values in memory ------------------------------------------------------------------------ */
+
+/* A stream can wait until a word of memory has some value, and can write a word. The word is memory
+   of the stream's device, or pinned memory (ds_pinned_alloc, ds_pinned_register), and a multiple of
+   its size. The host, kernels, copies and other streams can write a word for which a stream waits,
+   and read a word that a stream writes. The host must use atomic operations.
+
+   A write comes after all earlier work of the stream, whose effects are visible to whoever reads
+   the value. A wait holds up only its own stream, and neither a thread nor a multiprocessor. A wait
+   for a value that never comes blocks ds_stream_synchronize, ds_device_synchronize and ds_shutdown
+   for ever.
+
+   On a CPU device, writes of streams end waits at once. Other writes are noticed by polling: after
+   some microseconds if the stream has waited for less than 40 us, and after 1 ms at most. */
+
+/** What an operation does with its word. The conditions are those of CUstreamWaitValue_flags. */
+typedef enum ds_value_kind {
+    DS_VALUE_WRITE = 0, /**< writes the value */
+    /** waits until the word minus the value is at least 0 as a signed number, so that counters may
+        overflow */
+    DS_VALUE_WAIT_GEQ = 1,
+    DS_VALUE_WAIT_EQ = 2,  /**< waits until the word is the value */
+    DS_VALUE_WAIT_AND = 3, /**< waits until the word and the value have a bit in common */
+    DS_VALUE_WAIT_NOR = 4  /**< waits until a bit is 0 in the word and in the value */
+} ds_value_kind;
+
+/** An operation on a word of memory. */
+typedef struct ds_value_op {
+    void *address;      /**< the word; a wait only reads it */
+    uint64_t value;     /**< with size 4, at most UINT32_MAX */
+    ds_value_kind kind; /**< write or condition */
+    unsigned size;      /**< size of the word in bytes: 4 or 8 */
+} ds_value_op;
+
+enum {
+    DS_VALUE_BATCH_MAX = 255 /**< operations of a batch; the limit of CUDA's driver (docs/gpu) */
+};
+
+/** Makes the stream wait, in stream order, until a word of 4 bytes meets the condition. condition:
+    DS_VALUE_WAIT_*. Never blocks the caller. DS_ERR_INVALID_VALUE: pageable memory, memory of
+    another device, an address that is not a multiple of 4, or no condition. */
+DSDEF DS_MUST_USE ds_result ds_stream_wait_value32(ds_stream stream, const void *address,
+                                                   uint32_t value, ds_value_kind condition);
+/** Makes the stream wait for a word of 8 bytes as ds_stream_wait_value32 does for 4 bytes. */
+DSDEF DS_MUST_USE ds_result ds_stream_wait_value64(ds_stream stream, const void *address,
+                                                   uint64_t value, ds_value_kind condition);
+/** Writes a word of 4 bytes in stream order. Errors are those of ds_stream_wait_value32. */
+DSDEF DS_MUST_USE ds_result ds_stream_write_value32(ds_stream stream, void *address,
+                                                    uint32_t value);
+/** Writes a word of 8 bytes in stream order. */
+DSDEF DS_MUST_USE ds_result ds_stream_write_value64(ds_stream stream, void *address,
+                                                    uint64_t value);
+/** Enqueues `count` writes and waits, at most DS_VALUE_BATCH_MAX, which run in the order of the
+    list, as one operation of the stream: in a capture, one node. On failure, nothing is enqueued.
+    count 0 does nothing. */
+DSDEF DS_MUST_USE ds_result ds_stream_batch_values(ds_stream stream, const ds_value_op *ops,
+                                                   size_t count);
+
 /* ---- host functions -------------------------------------------------------------------------- */
 
 /** Host function; runs on a thread of devstream. */
@@ -1380,7 +1438,8 @@ typedef enum ds_node_kind {
     DS_NODE_CHILD = 7,        /**< a graph within the graph */
     /** captured on CUDA from calls of other libraries (cuBLAS, kernels of nvcc, ...); contents
         unknown to devstream */
-    DS_NODE_NATIVE = 8
+    DS_NODE_NATIVE = 8,
+    DS_NODE_VALUES = 9 /**< writes of words of memory, and waits for words */
 } ds_node_kind;
 
 /** A kernel launch as a node; see ds_kernel_launch and ds_kernel_launch_grid. */
@@ -1427,12 +1486,20 @@ typedef struct ds_host_node {
     uint64_t reserved[5]; /**< 0 */
 } ds_host_node;
 
+/** Operations on words of memory as a node; see ds_stream_batch_values. */
+typedef struct ds_values_node {
+    const ds_value_op *ops; /**< copied */
+    size_t count;           /**< 1 to DS_VALUE_BATCH_MAX */
+    uint64_t reserved[6];   /**< 0 */
+} ds_values_node;
+
 /** Work of a node, by its kind. */
 typedef union ds_node_work {
     ds_kernel_node kernel; /**< DS_NODE_KERNEL */
     ds_copy_node copy;     /**< DS_NODE_COPY */
     ds_fill_node fill;     /**< DS_NODE_FILL */
     ds_host_node host;     /**< DS_NODE_HOST */
+    ds_values_node values; /**< DS_NODE_VALUES */
     /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT. The graph keeps the event alive; if it was never
         recorded, the graph binds it to the device */
     ds_event event;
@@ -1506,14 +1573,15 @@ DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_
 
 /** Contents of ds_graph_write_dot; the values are those of cudaGraphDebugDotFlags. */
 enum {
-    DS_DOT_PLAIN = 0,        /**< kinds and names */
-    DS_DOT_VERBOSE = 1,      /**< all of the contents below */
-    DS_DOT_KERNEL = 1 << 2,  /**< items, grid and arguments of kernels */
-    DS_DOT_COPY = 1 << 3,    /**< operands of copies */
-    DS_DOT_FILL = 1 << 4,    /**< operands of fills */
-    DS_DOT_HOST = 1 << 5,    /**< functions and their arguments */
-    DS_DOT_EVENT = 1 << 6,   /**< events */
-    DS_DOT_HANDLES = 1 << 10 /**< numbers of the nodes and their call sites */
+    DS_DOT_PLAIN = 0,         /**< kinds and names */
+    DS_DOT_VERBOSE = 1,       /**< all of the contents below */
+    DS_DOT_KERNEL = 1 << 2,   /**< items, grid and arguments of kernels */
+    DS_DOT_COPY = 1 << 3,     /**< operands of copies */
+    DS_DOT_FILL = 1 << 4,     /**< operands of fills */
+    DS_DOT_HOST = 1 << 5,     /**< functions and their arguments */
+    DS_DOT_EVENT = 1 << 6,    /**< events */
+    DS_DOT_HANDLES = 1 << 10, /**< numbers of the nodes and their call sites */
+    DS_DOT_VALUES = 1 << 13   /**< operations on words of memory */
 };
 
 /** Receives a piece of text. Returns 0 to continue; another value stops, and the calling function
@@ -1884,7 +1952,9 @@ enum {
    - Copies within a device, fills of its memory, and kernels with ds_kernel_desc.bytes_fn (such as
      the library's own) take (bytes read + bytes written) / memory_bytes_per_s. They run one at a
      time on a device and need neither engine nor link. Other kernels take no time.
-   - Host functions, records, waits, and operations on host memory only take no time. The clock
+   - Host functions, records, waits, operations on words of memory (ds_stream_wait_value32), and
+     operations on host memory only take no time. A wait for a word ends at the time of the write,
+     or, if the host writes it, at the time of the clock. The clock
      stops while a host function runs. If a host function takes longer than some hundredths of a
      second, other operations continue, and times depend on it.
    Bytes / a rate is bytes * 1e9 / bytes_per_s, rounded to nanoseconds, at least 1. Times of events
@@ -2661,6 +2731,36 @@ static inline DS_MUST_USE ds_result ds_at_fill_sync(const char *file_, int line_
     return ds_site_set(file_, line_), (ds_fill_sync)(ptr_, value_, value_size_, count_);
 }
 #define ds_fill_sync(...) ds_at_fill_sync(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wait_value32(const char *file_, int line_,
+        ds_stream stream_, const void *address_, uint32_t value_, ds_value_kind condition_) {
+    return ds_site_set(file_, line_), (ds_stream_wait_value32)(stream_, address_, value_, condition_);
+}
+#define ds_stream_wait_value32(...) ds_at_stream_wait_value32(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wait_value64(const char *file_, int line_,
+        ds_stream stream_, const void *address_, uint64_t value_, ds_value_kind condition_) {
+    return ds_site_set(file_, line_), (ds_stream_wait_value64)(stream_, address_, value_, condition_);
+}
+#define ds_stream_wait_value64(...) ds_at_stream_wait_value64(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_write_value32(const char *file_, int line_,
+        ds_stream stream_, void *address_, uint32_t value_) {
+    return ds_site_set(file_, line_), (ds_stream_write_value32)(stream_, address_, value_);
+}
+#define ds_stream_write_value32(...) ds_at_stream_write_value32(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_write_value64(const char *file_, int line_,
+        ds_stream stream_, void *address_, uint64_t value_) {
+    return ds_site_set(file_, line_), (ds_stream_write_value64)(stream_, address_, value_);
+}
+#define ds_stream_write_value64(...) ds_at_stream_write_value64(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_batch_values(const char *file_, int line_,
+        ds_stream stream_, const ds_value_op *ops_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_stream_batch_values)(stream_, ops_, count_);
+}
+#define ds_stream_batch_values(...) ds_at_stream_batch_values(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_launch_host_func(const char *file_, int line_,
         ds_stream stream_, ds_host_fn fn_, void *user_, ds_host_fn dtor_fn_) {
@@ -9566,6 +9666,7 @@ enum {
     DS__OP_EXTERNAL_RECORD,
     DS__OP_EXTERNAL_WAIT,
     DS__OP_COPY_BATCH, /* of the CUDA driver only, and never a node */
+    DS__OP_VALUES,     /* writes of words, and waits for words */
     DS__OP_OWN         /* from here on: kinds of a driver, which never leave it */
 };
 
@@ -9673,6 +9774,13 @@ typedef struct ds__op {
             void *stream;
             uint64_t upto;
         } wait;
+
+        /* at least one, checked. next: for the driver that runs the operation; else 0 */
+        struct {
+            const ds_value_op *list;
+            size_t count;
+            size_t next;
+        } values;
 
         /* what a driver keeps in operations of its own, or in its copy of a record */
         struct {
@@ -10256,7 +10364,8 @@ struct ds__body {
 
 static const char *const ds__node_names[] = { "empty",      "kernel",        "copy",
                                               "fill",       "host function", "event record",
-                                              "event wait", "child graph",   "native" };
+                                              "event wait", "child graph",   "native",
+                                              "values" };
 
 /* Returns an object with one owner. NULL: no memory, and the sentence is set. */
 static ds__object *ds__object_create(void *user, ds_host_fn dtor_fn) {
@@ -10303,6 +10412,8 @@ static void ds__node_destroy(ds__node *n) {
         ds__host_free((void *)(uintptr_t)n->op.u.kernel.args);
         ds__host_free((void *)(uintptr_t)n->op.u.kernel.grid);
     }
+    if (n->kind == DS_NODE_VALUES)
+        ds__host_free((void *)(uintptr_t)n->op.u.values.list);
     if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object)
         ds__unref(&ds__g.events, n->op.u.event.object);
     ds__object_unref(n->payload);
@@ -10372,7 +10483,8 @@ static ds_node_kind ds__node_kind_of(int op_kind) {
                                           [DS__OP_WAIT] = DS_NODE_EVENT_WAIT,
                                           [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD,
                                           [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
-                                          [DS__OP_GRAPH] = DS_NODE_CHILD };
+                                          [DS__OP_GRAPH] = DS_NODE_CHILD,
+                                          [DS__OP_VALUES] = DS_NODE_VALUES };
     return kinds[op_kind];
 }
 
@@ -10398,6 +10510,12 @@ static ds__node *ds__node_create(const ds__op *op, ds_device device, int priorit
     case DS_NODE_COPY:
     case DS_NODE_FILL:
         n->op.flags = (uint8_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
+        break;
+    case DS_NODE_VALUES:
+        n->op.u.values.list =
+            ds__copy_bytes(op->u.values.list, op->u.values.count * sizeof *op->u.values.list);
+        if (!n->op.u.values.list)
+            return ds__no_node(n);
         break;
     case DS_NODE_HOST:
         taken = ds__node_take_host(n, op);
@@ -12366,7 +12484,8 @@ static int ds__ptx_use_find(const ds__ptx_function *f, unsigned char *uses) {
       event keeps a token, a wait operation names one, and a host thread sleeps on one.
    4. Stream objects are recycled, but not freed before shutdown, and their numbers continue. A
       token therefore stays valid.
-   5. A stream that waits for a token is parked on the stream of the token. It holds no thread.
+   5. A stream that waits for a token is parked on the stream of the token. One that waits for a
+      word of memory is parked in the list `value_waits`. Neither holds a thread.
    6. A stream whose next operation is a host function goes to a thread for host functions.
       Workers never run host functions.
    7. After a worker has emptied a stream, it polls the stream for some microseconds (state
@@ -12387,9 +12506,9 @@ static int ds__ptx_use_find(const ds__ptx_function *f, unsigned char *uses) {
    (`ds__cpu.lock`). The core's capture lock and the mutex of the shared-memory registries come
    before an event's lock, `object_lock` before `raw_lock`. Exception: the creation of a legacy
    stream takes put locks under the device's lock, before another thread can use that stream.
-   Threads: caller's threads, workers, threads for host functions, one monitor, and one watcher
-   for interprocess events. The options at the head of `ds__cpu` are set before the first of
-   these threads starts. */
+   Threads: caller's threads, workers, threads for host functions, one monitor, one watcher for
+   interprocess events, and one poller for words of memory. The options at the head of `ds__cpu`
+   are set before the first of these threads starts. */
 
 enum {
     DS__CPU_FREE,
@@ -12424,6 +12543,10 @@ enum {
     /* operations after which a worker looks at the other ready streams */
     DS__CPU_BATCH = 256,
     DS__CPU_TICK_NS = 1000000,
+    /* the poller looks without a pause for this long after a stream was parked, then at growing
+       intervals from the second time to DS__CPU_TICK_NS */
+    DS__CPU_POLLER_SPIN_NS = 40000,
+    DS__CPU_POLLER_NAP_NS = 20000,
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
     DS__CPU_STREAM_BATCH = 64,
@@ -12578,7 +12701,8 @@ struct ds__cpu_stream {
     uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
     /* lanes that show its progress to other processes; under the registries' mutex */
     ds__cpu_progress *shared;
-    struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
+    struct ds__cpu_virtual *virt;  /* NULL: no virtual clock, or a proxy */
+    const ds_value_op *value_wait; /* while the stream is parked in `value_waits` */
 };
 
 /* The virtual time of a stream. */
@@ -12717,6 +12841,14 @@ static struct {
     _Atomic uint32_t watch_word; /* the watcher sleeps on it */
     _Atomic int watch_quit;
     struct ds__cpu_share *shares; /* memory that other processes can open */
+    /* streams that wait for words of memory, and the thread that looks at these words */
+    ds__spinlock value_lock;
+    ds__cpu_waiter *value_waits;
+    _Atomic int value_count;
+    _Atomic int poller_started;
+    ds__os_thread poller;
+    _Atomic uint32_t poller_word; /* the poller sleeps on it; raised for each parked stream */
+    _Atomic int poller_quit;
     /* the virtual clock; only the worker uses the first four */
     int64_t *link_free;   /* until when each link is held */
     int64_t *engine_free; /* until when each engine is held */
@@ -12950,8 +13082,14 @@ static void ds__cpu_block_free(ds__cpu_block *b) {
     ds__spinlock_unlock(&ds__cpu.block_lock);
 }
 
-/* Offset of a kernel's arguments in a queued operation. */
+/* Offset of a kernel's arguments in a queued operation, and of a list of operations on words. */
 #define DS__CPU_ARGS_AT 48u
+
+_Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.values) <= DS__CPU_ARGS_AT,
+               "the list follows the head of the operation");
+_Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 32 <=
+                   sizeof(((ds__cpu_block *)0)->data),
+               "a block holds the largest batch");
 
 /* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
@@ -12971,8 +13109,13 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
         [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
     };
-    size_t n =
-        op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
+    size_t n;
+    if (op->kind == DS__OP_KERNEL)
+        n = DS__CPU_ARGS_AT + op->u.kernel.args_size;
+    else if (op->kind == DS__OP_VALUES)
+        n = DS__CPU_ARGS_AT + op->u.values.count * sizeof(ds_value_op);
+    else
+        n = size[op->kind];
     return (n + 15) & ~(size_t)15;
 }
 
@@ -13044,6 +13187,9 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
     } else {
         memcpy(q, op, ds__cpu_op_bytes(op) < sizeof *op ? ds__cpu_op_bytes(op) : sizeof *op);
+        if (op->kind == DS__OP_VALUES)
+            memcpy((char *)q + DS__CPU_ARGS_AT, op->u.values.list,
+                   op->u.values.count * sizeof(ds_value_op));
     }
     uint64_t n = atomic_load_explicit(&s->submitted, memory_order_relaxed) + 1;
     /* seq_cst against ds__cpu_go_idle: either that function sees this operation, or the caller sees
@@ -14026,6 +14172,196 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     ds__tls.in_callback = outer;
 }
 
+/* cpu/value.h - waits for values in memory, and writes of values.
+
+   Runs a batch of operations on words (ds__cpu_values_step). A stream whose word does not meet its
+   condition is parked in the list `value_waits`; ds__cpu_values_look makes the streams ready whose
+   words meet their conditions by now. A write of a stream looks at once. A thread, the poller
+   (ds__cpu_poller_main), looks for writes of the host, of kernels, of copies and of other
+   processes, and for failures.
+
+   Invariants: a listed stream has state PARKED, no stream to be parked on, and in `value_wait` the
+   operation for which it waits. `value_count` is the number of listed streams. A batch begins with
+   `next` 0, and sets it back at its end, because a lane runs the same memory again.
+   Hand-shake: ds__cpu_value_park raises `value_count`, then reads the word; a write stores the
+   word, then loads `value_count`.
+   Locks: `value_lock` guards the list; no lock is taken under it. Streams are made ready after it
+   is released. ds__cpu_poller_start calls ds__os_thread_start under the pool's lock.
+   Threads: ds__cpu_values_step expects the owner of the stream. ds__cpu_poller_start runs on
+   threads of callers. One poller, which the first wait starts and ds__cpu_poller_end joins after
+   all work is done. */
+
+/* Returns the word. seq_cst: see the hand-shake. */
+static uint64_t ds__cpu_value_read(const ds_value_op *v) {
+    return v->size == 4 ? __atomic_load_n((const uint32_t *)v->address, __ATOMIC_SEQ_CST)
+                        : __atomic_load_n((const uint64_t *)v->address, __ATOMIC_SEQ_CST);
+}
+
+/* Returns 1 if the word meets the condition. */
+static int ds__cpu_value_met(const ds_value_op *v) {
+    uint64_t word = ds__cpu_value_read(v);
+    uint64_t top = (uint64_t)1 << (8 * v->size - 1);
+    switch (v->kind) {
+    case DS_VALUE_WAIT_GEQ:
+        return ((word - v->value) & top) == 0;
+    case DS_VALUE_WAIT_EQ:
+        return word == v->value;
+    case DS_VALUE_WAIT_AND:
+        return (word & v->value) != 0;
+    default: /* DS_VALUE_WAIT_NOR: a bit of the word's size is 0 in both */
+        return (~(word | v->value) & (top | (top - 1))) != 0;
+    }
+}
+
+/* Returns 1 if a parked stream must run: its word meets the condition, or the device has failed,
+   and the rest of the stream is skipped. */
+static int ds__cpu_value_over(ds__cpu_stream *s) {
+    return ds__cpu_value_met(s->value_wait) ||
+           atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_acquire);
+}
+
+/* Makes the streams ready whose waits are over. time: the virtual time of the write, if there is a
+   virtual clock. Returns the number of streams that still wait. */
+static int ds__cpu_values_look(int64_t time) {
+    ds__cpu_waiter *woken = NULL;
+    if (atomic_load(&ds__cpu.value_count) == 0)
+        return 0;
+    ds__spinlock_lock(&ds__cpu.value_lock);
+    for (ds__cpu_waiter **p = &ds__cpu.value_waits; *p;) {
+        ds__cpu_waiter *w = *p;
+        if (!ds__cpu_value_over(w->parked)) {
+            p = &w->next;
+            continue;
+        }
+        *p = w->next;
+        w->next = woken;
+        woken = w;
+        if (w->parked->virt && w->parked->virt->time < time)
+            w->parked->virt->time = time;
+        atomic_fetch_sub(&ds__cpu.value_count, 1);
+    }
+    int left = atomic_load(&ds__cpu.value_count);
+    ds__spinlock_unlock(&ds__cpu.value_lock);
+    if (woken)
+        ds__cpu_push_woken(woken);
+    return left;
+}
+
+/* Parks a stream until the word meets the condition. Returns 0 if that is so already; the caller
+   still owns the stream then. */
+static int ds__cpu_value_park(ds__cpu_stream *s, const ds_value_op *v) {
+    s->as_waiter.parked = s;
+    s->as_waiter.flag = NULL;
+    atomic_fetch_add(&s->park_count, 1);
+    atomic_store_explicit(&s->park_on, (ds__cpu_stream *)NULL, memory_order_relaxed);
+    atomic_fetch_add(&s->park_count, 1);
+    ds__spinlock_lock(&ds__cpu.value_lock);
+    s->value_wait = v;
+    atomic_fetch_add(&ds__cpu.value_count, 1);
+    int parked = !ds__cpu_value_over(s);
+    if (parked) {
+        s->as_waiter.next = ds__cpu.value_waits;
+        ds__cpu.value_waits = &s->as_waiter;
+        atomic_store(&s->state, DS__CPU_PARKED);
+    } else {
+        atomic_fetch_sub(&ds__cpu.value_count, 1);
+    }
+    ds__spinlock_unlock(&ds__cpu.value_lock);
+    if (parked) {
+        atomic_fetch_add(&ds__cpu.poller_word, 1);
+        ds__futex_wake(&ds__cpu.poller_word, 1);
+    }
+    return parked;
+}
+
+static void ds__cpu_value_write(const ds__cpu_stream *s, const ds_value_op *v) {
+    if (v->size == 4)
+        __atomic_store_n((uint32_t *)v->address, (uint32_t)v->value, __ATOMIC_SEQ_CST);
+    else
+        __atomic_store_n((uint64_t *)v->address, v->value, __ATOMIC_SEQ_CST);
+    ds__cpu_values_look(s->virt ? s->virt->time : 0);
+}
+
+/* Runs a batch; on a failed stream it does nothing. Returns 0 if the stream is parked; it comes to
+   the rest of the batch again. */
+static int ds__cpu_values_step(ds__cpu_stream *s, ds__op *op, int failed) {
+    const ds_value_op *list = (const ds_value_op *)(const void *)((char *)op + DS__CPU_ARGS_AT);
+    for (; op->u.values.next < op->u.values.count && !failed; op->u.values.next++) {
+        const ds_value_op *v = &list[op->u.values.next];
+        if (v->kind == DS_VALUE_WRITE)
+            ds__cpu_value_write(s, v);
+        else if (!ds__cpu_value_met(v) && ds__cpu_value_park(s, v))
+            return 0;
+    }
+    op->u.values.next = 0;
+    return 1;
+}
+
+/* Looks at the words while streams wait: without a pause for DS__CPU_POLLER_SPIN_NS after a stream
+   was parked, then at growing intervals. */
+static void *ds__cpu_poller_main(void *unused) {
+    uint64_t nap = 0;
+    uint64_t since = 0;
+    uint32_t seen = 0;
+    (void)unused;
+    ds__os_library_thread();
+    for (;;) {
+        uint32_t word = atomic_load(&ds__cpu.poller_word);
+        if (atomic_load(&ds__cpu.poller_quit))
+            break;
+        if (word != seen) {
+            seen = word;
+            nap = DS__CPU_POLLER_NAP_NS;
+            since = ds__now_ns();
+        }
+        if (!ds__cpu_values_look(atomic_load(&ds__cpu.clock))) {
+            ds__futex_wait(&ds__cpu.poller_word, word, DS__FOREVER);
+            continue;
+        }
+        if (!ds__cpu.no_spin && ds__now_ns() - since < DS__CPU_POLLER_SPIN_NS) {
+            ds__processor_pause();
+            continue;
+        }
+        ds__futex_wait(&ds__cpu.poller_word, word, nap);
+        if (nap < DS__CPU_TICK_NS)
+            nap += nap / 4;
+    }
+    return NULL;
+}
+
+/* Starts the poller, if there is none. A wait is accepted only if a thread looks at its word. */
+static ds_result ds__cpu_poller_start(void) {
+    if (DS__LIKELY(atomic_load_explicit(&ds__cpu.poller_started, memory_order_acquire)))
+        return DS_OK;
+    int error = 0;
+    ds__spinlock_lock(&ds__cpu.lock);
+    if (!atomic_load(&ds__cpu.poller_started)) {
+        error = ds__os_thread_start(&ds__cpu.poller, ds__cpu_poller_main, NULL);
+        atomic_store(&ds__cpu.poller_started, error == 0);
+    }
+    ds__spinlock_unlock(&ds__cpu.lock);
+    return error ? ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error))
+                 : DS_OK;
+}
+
+/* Starts the poller if a list has waits. */
+static ds_result ds__cpu_values_ready(const ds_value_op *list, size_t count) {
+    size_t waits = 0;
+    for (size_t i = 0; i < count; i++)
+        waits += list[i].kind != DS_VALUE_WRITE;
+    return waits ? ds__cpu_poller_start() : DS_OK;
+}
+
+static void ds__cpu_poller_end(void) {
+    if (!atomic_load(&ds__cpu.poller_started))
+        return;
+    atomic_store(&ds__cpu.poller_quit, 1);
+    atomic_fetch_add(&ds__cpu.poller_word, 1);
+    ds__futex_wake(&ds__cpu.poller_word, 1);
+    ds__os_thread_join(ds__cpu.poller);
+    atomic_store(&ds__cpu.poller_started, 0);
+}
+
 /* cpu/clock.h - virtual time of operations.
 
    Computes when operations begin and end on the machine that a fabric (ds_cpu_desc.fabric)
@@ -14337,8 +14673,8 @@ static void ds__cpu_record_step(ds__cpu_stream *s, const ds__op *op, int failed)
 }
 
 /* Runs an operation that is neither a kernel nor a copy or fill. */
-static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                              uint64_t number, int failed, int who) {
+static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                              int failed, int who) {
     switch (op->kind) {
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
@@ -14346,6 +14682,8 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op
     case DS__OP_RECORD:
         ds__cpu_record_step(s, op, failed);
         break;
+    case DS__OP_VALUES:
+        return ds__cpu_values_step(s, op, failed) ? DS__CPU_EMPTY : DS__CPU_GONE;
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
     case DS__CPU_OP_SHARED_RECORD:
@@ -14930,6 +15268,8 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             if ((count & 1) || atomic_load(&s->done) >= upto ||
                 atomic_load(&s->park_count) != count)
                 return 0;
+            if (!on) /* it waits for a word of memory */
+                return 0;
             s = on;
             upto = number;
             break;
@@ -15345,6 +15685,11 @@ static ds_result ds__cpu_submit_host(ds__cpu_stream *s, const ds__op *op) {
     return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
+static ds_result ds__cpu_submit_values(ds__cpu_stream *s, const ds__op *op) {
+    ds_result r = ds__cpu_values_ready(op->u.values.list, op->u.values.count);
+    return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
+}
+
 static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     ds__cpu_stream *s = stream;
     ds_result captured;
@@ -15367,6 +15712,8 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
         return ds__cpu_submit_wait_event(s, op);
     case DS__OP_WAIT_STREAM:
         return ds__cpu_submit_wait_stream(s, op);
+    case DS__OP_VALUES:
+        return ds__cpu_submit_values(s, op);
     case DS__OP_GRAPH:
         return ds__cpu_submit_launch(s, op);
     case DS__OP_UPLOAD:
@@ -17056,6 +17403,7 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     case DS__OP_FILL:
         return ds__cpu_capture_move(s, c, op);
     case DS__OP_HOST:
+    case DS__OP_VALUES:
     case DS__OP_GRAPH:
     case DS__OP_EXTERNAL_RECORD:
     case DS__OP_EXTERNAL_WAIT:
@@ -17244,6 +17592,7 @@ typedef struct ds__cpu_exec {
     unsigned flags;
     int dirty; /* 1: the shadow graph has changed since the plan was made */
     int hosts; /* 1: there are host functions */
+    int polls; /* 1: there are operations on words */
     uint32_t flats;
     size_t flat_room;
     uint32_t lanes;
@@ -17439,6 +17788,8 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
                                   : DS__CPU_LEVELS - 1);
         if (n && n->kind == DS_NODE_HOST)
             x->hosts = 1;
+        if (n && n->kind == DS_NODE_VALUES)
+            x->polls = 1;
         x->records += n && n->kind == DS_NODE_EVENT_RECORD;
         x->waits += n && n->kind == DS_NODE_EVENT_WAIT;
         done = ds__cpu_place(x, order[i], tail, seen);
@@ -17527,6 +17878,7 @@ static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *
     case DS_NODE_COPY:
     case DS_NODE_FILL:
     case DS_NODE_HOST:
+    case DS_NODE_VALUES:
         if (enabled)
             *out = n->op;
         break;
@@ -17573,10 +17925,14 @@ static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     return n;
 }
 
-/* Writes an operation of that size to a plan; the arguments of a kernel follow its head. */
+/* Writes an operation of that size to a plan; the arguments of a kernel, or the operations on
+   words, follow its head. */
 static void ds__cpu_op_write(char *to, const ds__op *op, size_t bytes) {
     if (op->kind != DS__OP_KERNEL) {
         memcpy(to, op, bytes < sizeof *op ? bytes : sizeof *op);
+        if (op->kind == DS__OP_VALUES)
+            memcpy(to + DS__CPU_ARGS_AT, op->u.values.list,
+                   op->u.values.count * sizeof(ds_value_op));
         return;
     }
     memcpy(to, op, DS__CPU_ARGS_AT);
@@ -17942,6 +18298,8 @@ static void ds__cpu_launch_cancel(ds__cpu_launch *run) {
 static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
+    if (r == DS_OK && x->polls)
+        r = ds__cpu_poller_start();
     if (r == DS_OK && x->dirty)
         r = ds__cpu_plan_build(x);
     if (r < 0)
@@ -19096,6 +19454,7 @@ static void ds__cpu_deinit(void) {
     if (ds__cpu.workers_started && ds__cpu.device)
         ds__cpu_drain();
     ds__cpu_watcher_end();
+    ds__cpu_poller_end();
     if (ds__cpu.started && ds__cpu.worker && ds__cpu.device) {
         atomic_store(&ds__cpu.quit, 1);
         atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -19673,7 +20032,6 @@ struct cudaMemcpyAttributes {
     X(cudaGraphDestroy, (cudaGraph_t graph)) \
     X(cudaGraphClone, (cudaGraph_t *out, cudaGraph_t graph)) \
     X(cudaGraphGetNodes, (cudaGraph_t graph, cudaGraphNode_t *out, size_t *count)) \
-    X(cudaGraphNodeGetType, (cudaGraphNode_t node, enum cudaGraphNodeType *out)) \
     X(cudaGraphNodeFindInClone, \
       (cudaGraphNode_t *out, cudaGraphNode_t node, cudaGraph_t clone)) \
     X(cudaGraphDestroyNode, (cudaGraphNode_t node)) \
@@ -20126,6 +20484,23 @@ typedef struct ds__cuda_kernel_params {
     void *context;
 } ds__cuda_kernel_params;
 
+typedef struct ds__cuda_value { /* CUstreamBatchMemOpParams */
+    int operation;              /* DS__CUDA_WAIT_*, DS__CUDA_WRITE_* */
+    unsigned long long address;
+    uint64_t value;
+    unsigned flags; /* of a wait: the condition */
+    uint64_t unused[2];
+} ds__cuda_value;
+
+_Static_assert(sizeof(ds__cuda_value) == 48, "the size of CUstreamBatchMemOpParams");
+
+typedef struct ds__cuda_values_params { /* CUDA_BATCH_MEM_OP_NODE_PARAMS */
+    void *context;
+    unsigned count;
+    ds__cuda_value *list;
+    unsigned flags;
+} ds__cuda_values_params;
+
 typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     int type;
     int handle_types;
@@ -20199,7 +20574,17 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
         const ds__cuda_kernel_params *params)) \
     X(cuGraphKernelNodeSetParams, (cudaGraphNode_t node, const ds__cuda_kernel_params *params)) \
     X(cuGraphExecKernelNodeSetParams, \
-      (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_kernel_params *params))
+      (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_kernel_params *params)) \
+    X(cuGraphNodeGetType, (cudaGraphNode_t node, int *out)) \
+    X(cuStreamBatchMemOp, \
+      (cudaStream_t stream, unsigned count, ds__cuda_value *list, unsigned flags)) \
+    X(cuGraphAddBatchMemOpNode, \
+      (cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        const ds__cuda_values_params *params)) \
+    X(cuGraphBatchMemOpNodeSetParams, \
+      (cudaGraphNode_t node, const ds__cuda_values_params *params)) \
+    X(cuGraphExecBatchMemOpNodeSetParams, \
+      (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_values_params *params))
 
 /* clang-format on */
 
@@ -20208,7 +20593,12 @@ enum {
     DS__CUDA_NOT_READY = 600,
     DS__CUDA_MAX_SHARED = 8,  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     DS__CUDA_HAS_SPACE = 102, /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
-    DS__CUDA_HAS_RDMA = 110   /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
+    /* CU_STREAM_MEM_OP_*_VALUE_32; those of 64 bits are DS__CUDA_WIDE more */
+    DS__CUDA_WAIT_VALUE = 1,
+    DS__CUDA_WRITE_VALUE = 2,
+    DS__CUDA_WIDE = 3,
+    DS__CUDA_NODE_VALUES = 12, /* CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: cudart has no name for it */
+    DS__CUDA_HAS_RDMA = 110    /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
 };
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
@@ -24062,6 +24452,15 @@ typedef struct ds__cuda_origin {
     ds__cuda_stream *streams; /* made for the capture */
 } ds__cuda_origin;
 
+/* The place of a native node: a new node of `graph` that depends on `after`; else, with `exec`, a
+   node of an executable that is set; else a node of a graph that is set. */
+typedef struct ds__cuda_target {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    const cudaGraphNode_t *after;
+    size_t count; /* of `after` */
+} ds__cuda_target;
+
 /* States of a node of an executable: on, switched off by CUDA, or a host node with an empty task,
    since CUDA cannot switch off host nodes. */
 enum { DS__CUDA_ON, DS__CUDA_OFF_BY_CUDA, DS__CUDA_OFF_BY_TASK };
@@ -24205,6 +24604,65 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
         if (list->at[i].node == node)
             return list->at[i].object;
     return NULL;
+}
+
+/* cuda/value.h - waits for values in memory, and writes of values.
+
+   Translates operations on words into those of CUDA's driver (ds__cuda_values_fill), and enqueues a
+   batch (ds__cuda_values) or puts it into a node (ds__cuda_put_values).
+
+   Invariants: the core has checked the list. A node has the current context of its device.
+   Locks: none. A full hardware queue can make cuStreamBatchMemOp wait.
+   Threads: any. */
+
+static void ds__cuda_values_fill(const ds__op *op, ds__cuda_value *out) {
+    /* CUstreamWaitValue_flags: CU_STREAM_WAIT_VALUE_GEQ, EQ, AND, NOR */
+    static const unsigned conditions[] = { [DS_VALUE_WAIT_GEQ] = 0,
+                                           [DS_VALUE_WAIT_EQ] = 1,
+                                           [DS_VALUE_WAIT_AND] = 2,
+                                           [DS_VALUE_WAIT_NOR] = 3 };
+    for (size_t i = 0; i < op->u.values.count; i++) {
+        const ds_value_op *v = &op->u.values.list[i];
+        memset(&out[i], 0, sizeof out[i]);
+        out[i].operation =
+            (v->kind == DS_VALUE_WRITE ? DS__CUDA_WRITE_VALUE : DS__CUDA_WAIT_VALUE) +
+            (v->size == 8 ? DS__CUDA_WIDE : 0);
+        out[i].address = (uintptr_t)v->address;
+        out[i].value = v->value;
+        out[i].flags = conditions[v->kind];
+    }
+}
+
+static ds_result ds__cuda_values(const ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_value list[DS_VALUE_BATCH_MAX];
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0)
+        return r;
+    ds__cuda_values_fill(op, list);
+    DS__DR(scope, r, cuStreamBatchMemOp, (s->handle, (unsigned)op->u.values.count, list, 0));
+    ds__cuda_scope_end(&scope);
+    return r;
+}
+
+/* Adds a node of operations on words, which *node becomes, or sets *node. The device of the node is
+   current. */
+static ds_result ds__cuda_put_values(const ds__cuda_scope *scope, const ds__op *op,
+                                     const ds__cuda_target *to, cudaGraphNode_t *node) {
+    ds__cuda_value list[DS_VALUE_BATCH_MAX];
+    ds__cuda_values_params p = { .count = (unsigned)op->u.values.count, .list = list };
+    ds_result r;
+    ds__cuda_values_fill(op, list);
+    DS__DR(*scope, r, cuCtxGetCurrent, (&p.context));
+    if (r < 0)
+        return r;
+    if (to->graph)
+        DS__DR(*scope, r, cuGraphAddBatchMemOpNode, (node, to->graph, to->after, to->count, &p));
+    else if (to->exec)
+        DS__DR(*scope, r, cuGraphExecBatchMemOpNodeSetParams, (to->exec, *node, &p));
+    else
+        DS__DR(*scope, r, cuGraphBatchMemOpNodeSetParams, (*node, &p));
+    return r;
 }
 
 /* cuda/capture_info.h - open captures: look-up, invalidation and errors.
@@ -24621,8 +25079,8 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
    that is not loaded, or needs more dynamic shared memory, takes ds__cuda.mutex.
    Threads: any. */
 
-/* Returns the type of the native node. */
-static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
+/* Returns the type of the native node. It may be DS__CUDA_NODE_VALUES. */
+static int ds__cuda_type(const ds__node *n) {
     unsigned to = n->op.places >> DS__OP_DST & 255u;
     unsigned from = n->op.places >> DS__OP_SRC & 255u;
     switch (n->kind) {
@@ -24641,6 +25099,8 @@ static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
         return cudaGraphNodeTypeWaitEvent;
     case DS_NODE_CHILD:
         return cudaGraphNodeTypeGraph;
+    case DS_NODE_VALUES:
+        return DS__CUDA_NODE_VALUES;
     default:
         return cudaGraphNodeTypeEmpty;
     }
@@ -24690,15 +25150,6 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
         r = ds__cuda_allow_shared(scope, k, f, out->grid.shared_bytes);
     return r;
 }
-
-/* The place of a native node: a new node of `graph` that depends on `after`; else, with `exec`, a
-   node of an executable that is set; else a node of a graph that is set. */
-typedef struct ds__cuda_target {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    const cudaGraphNode_t *after;
-    size_t count; /* of `after` */
-} ds__cuda_target;
 
 /* Adds or sets a kernel node whose function is linked into the program. */
 static ds_result ds__cuda_put_linked(const ds__cuda_scope *scope, const ds__kernel *k,
@@ -24887,6 +25338,8 @@ static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph
         return DS__RT(
             *scope, cudaGraphAddEventWaitNode,
             (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
+    case DS__CUDA_NODE_VALUES:
+        return ds__cuda_put_values(scope, &n->op, to, out);
     case cudaGraphNodeTypeGraph:
         return ds__cuda_add_child(scope, g, n->child->native, index, to, out);
     default:
@@ -25258,6 +25711,9 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
                  : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event));
         break;
     }
+    case DS__CUDA_NODE_VALUES:
+        r = ds__cuda_put_values(&scope, &n->op, &to, &node);
+        break;
     default:
         break;
     }
@@ -25273,13 +25729,14 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
 static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                        const ds__node *n, int device, ds__cuda_owns *owns,
                                        uint32_t tag) {
-    enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    int type = cudaGraphNodeTypeEmpty;
     if (n->kind == DS_NODE_NATIVE)
         return DS_OK;
-    ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
+    ds_result r;
+    DS__DR(*scope, r, cuGraphNodeGetType, (node, &type));
     if (r == DS_OK && type != ds__cuda_type(n))
-        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change a node of type %d to type %d",
-                     (int)type, (int)ds__cuda_type(n));
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change a node of type %d to type %d", type,
+                     ds__cuda_type(n));
     if (r < 0)
         return r;
     if (n->kind == DS_NODE_CHILD)
@@ -25317,8 +25774,9 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
 
 /* Refuses a disabled node of a graph, unless its native node is empty. */
 static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t node) {
-    enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
+    int type = cudaGraphNodeTypeEmpty;
+    ds_result r;
+    DS__DR(*scope, r, cuGraphNodeGetType, (node, &type));
     if (r == DS_OK && type != cudaGraphNodeTypeEmpty)
         r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot disable a node of a child graph");
     return r;
@@ -25367,13 +25825,15 @@ static int ds__cuda_can_rebuild(const ds__body *b) {
    and fills to the context in which they were made. If the graph cannot be built anew, CUDA decides
    about such a change. */
 static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
-    enum cudaGraphNodeType type = ds__cuda_type(fresh);
+    int type = ds__cuda_type(fresh);
     if (type != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD)
         return 1;
     if (fresh->kind == DS_NODE_KERNEL)
         return fresh->device.index != old->device.index ||
                !fresh->op.u.kernel.kernel->cuda.native_fn !=
                    !old->op.u.kernel.kernel->cuda.native_fn;
+    if (fresh->kind == DS_NODE_VALUES)
+        return fresh->device.index != old->device.index;
     return (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) &&
            ds__cuda_node_device(fresh) != ds__cuda_node_device(old) && ds__cuda_can_rebuild(b);
 }
@@ -25865,7 +26325,7 @@ static ds_result ds__cuda_unnamed(uint32_t index) {
 static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
     ds__cuda_exec *x = exec;
     const ds__op *op = &fresh->op;
-    enum cudaGraphNodeType type = ds__cuda_type(fresh);
+    int type = ds__cuda_type(fresh);
     if (fresh->kind == DS_NODE_EMPTY || fresh->kind == DS_NODE_NATIVE)
         return DS_OK;
     /* CUDA sets host nodes without their objects, and no copies or fills of several rows */
@@ -25890,7 +26350,7 @@ static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *f
 
 static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
     ds__cuda_exec *x = exec;
-    enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    int type = cudaGraphNodeTypeEmpty;
     ds__cuda_scope scope;
     unsigned char before = x->off[index];
     if (enabled == !before)
@@ -25900,7 +26360,7 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
     ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
-    r = DS__RT(scope, cudaGraphNodeGetType, (x->kept_node[index], &type));
+    DS__DR(scope, r, cuGraphNodeGetType, (x->kept_node[index], &type));
     if (r == DS_OK && type != cudaGraphNodeTypeHost)
         r = DS__RT(scope, cudaGraphNodeSetEnabled,
                    (x->exec, x->kept_node[index], (unsigned)enabled));
@@ -26149,6 +26609,8 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
         return ds__cuda_submit_copy(s, op);
     case DS__OP_FILL:
         return ds__cuda_submit_fill(s, op);
+    case DS__OP_VALUES:
+        return ds__cuda_values(s, op);
     case DS__OP_COPY_BATCH:
         return ds__cuda_submit_copy_batch(s, op);
     case DS__OP_RECORD:
@@ -26511,7 +26973,8 @@ static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s
     /* the nodes of a launch that was split stay of unknown kind */
     if (op.kind == DS__OP_KERNEL)
         (void)ds__cuda_note(scope, s, c, ds__cuda_is_one_launch(&op) ? &op : NULL, NULL);
-    if (op.kind == DS__OP_EXTERNAL_RECORD || op.kind == DS__OP_EXTERNAL_WAIT)
+    if (op.kind == DS__OP_EXTERNAL_RECORD || op.kind == DS__OP_EXTERNAL_WAIT ||
+        op.kind == DS__OP_VALUES)
         (void)ds__cuda_note(scope, s, c, &op, NULL);
     return DS_OK;
 }
@@ -33436,6 +33899,125 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
     return ds__graph_unlock(g, r);
 }
 
+/* core/value.h - waits for values in memory, and writes of values.
+
+   Checks operations on words of memory (ds__values_check) and enqueues them as one operation of the
+   stream (ds_stream_batch_values and the functions for one word).
+
+   Invariants: a list that reaches a driver has 1 to DS_VALUE_BATCH_MAX operations. Each one has a
+   known kind and size, and an aligned word in pinned memory or in memory of the stream's device.
+   Locks: none. core/graph_add.h and core/graph_exec_update.h call ds__values_check under the lock
+   of a graph or an executable; it calls the driver's pointer_query.
+   Threads: any. */
+
+/* Refuses a word that is not in pinned memory or in memory of the device. */
+static ds_result ds__value_place(const ds__driver *driver, ds_device device,
+                                 const ds_value_op *op) {
+    ds_pointer_info info;
+    int known;
+    ds_result r = ds__copy_operand_find(op->address, op->size, "address", &info, &known);
+    if (r == DS_OK && !known)
+        r = driver->pointer_query(op->address, &info);
+    if (r < 0)
+        return r;
+    if (info.kind == DS_MEMORY_PAGEABLE)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the word at %p is in pageable memory; use ds_pinned_alloc, "
+                        "ds_pinned_register or memory of the device",
+                        op->address);
+    if (info.kind == DS_MEMORY_DEVICE &&
+        (info.device.type != device.type || info.device.index != device.index))
+        return ds__fail(
+            info.device.type == device.type ? DS_ERR_INVALID_VALUE : DS_ERR_CROSS_DRIVER,
+            "the word at %p is in memory of %s:%d, but the stream or node is of %s:%d; use pinned "
+            "memory",
+            op->address, ds__type_name(info.device.type), info.device.index,
+            ds__type_name(device.type), device.index);
+    return DS_OK;
+}
+
+static ds_result ds__value_check(const ds__driver *driver, ds_device device,
+                                 const ds_value_op *op) {
+    DS__REQUIRE((unsigned)op->kind <= DS_VALUE_WAIT_NOR, "kind is %d; use a DS_VALUE_* kind",
+                (int)op->kind);
+    DS__REQUIRE(op->size == 4 || op->size == 8, "size is %u bytes; a word has 4 or 8", op->size);
+    DS__REQUIRE(op->size == 8 || op->value <= UINT32_MAX,
+                "value is %#llx, which does not fit into a word of 4 bytes",
+                (unsigned long long)op->value);
+    DS__REQUIRE(op->address && (uintptr_t)op->address % op->size == 0,
+                "address is %p; it must be a multiple of %u and not NULL", op->address, op->size);
+    return ds__value_place(driver, device, op);
+}
+
+/* Checks a list of operations on words for a stream or a node of the device. */
+static ds_result ds__values_check(const ds__driver *driver, ds_device device,
+                                  const ds_value_op *ops, size_t count) {
+    ds_result r = DS_OK;
+    DS__REQUIRE(ops, "ops is NULL");
+    DS__REQUIRE(count <= DS_VALUE_BATCH_MAX,
+                "%zu operations exceed a batch; at most %d are allowed", count, DS_VALUE_BATCH_MAX);
+    for (size_t i = 0; i < count && r == DS_OK; i++) {
+        r = ds__value_check(driver, device, &ops[i]);
+        if (r < 0 && count > 1)
+            ds__fail_append(r, "; operation %zu of %zu in the batch", i, count);
+    }
+    return r;
+}
+
+static ds_result ds__values_submit(ds_stream stream, const ds_value_op *ops, size_t count) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = count ? ds__values_check(s->driver, s->device, ops, count) : DS_OK;
+    if (r == DS_OK && count) {
+        ds__op op = ds__op_init(DS__OP_VALUES);
+        op.u.values.list = ops;
+        op.u.values.count = count;
+        op.u.values.next = 0;
+        r = ds__stream_submit(s, &op);
+    }
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result(ds_stream_batch_values)(ds_stream stream, const ds_value_op *ops, size_t count) {
+    DS__ENTER("ds_stream_batch_values");
+    return ds__values_submit(stream, ops, count);
+}
+
+/* Enqueues a wait for one word. */
+static ds_result ds__value_wait(ds_stream stream, const ds_value_op *op) {
+    DS__REQUIRE(op->kind != DS_VALUE_WRITE, "condition is %d; use a DS_VALUE_WAIT_* condition",
+                (int)op->kind);
+    return ds__values_submit(stream, op, 1);
+}
+
+DSDEF ds_result(ds_stream_wait_value32)(ds_stream stream, const void *address, uint32_t value,
+                                        ds_value_kind condition) {
+    DS__ENTER("ds_stream_wait_value32");
+    return ds__value_wait(
+        stream, &(ds_value_op){ (void *)(uintptr_t)address, value, condition, sizeof value });
+}
+
+DSDEF ds_result(ds_stream_wait_value64)(ds_stream stream, const void *address, uint64_t value,
+                                        ds_value_kind condition) {
+    DS__ENTER("ds_stream_wait_value64");
+    return ds__value_wait(
+        stream, &(ds_value_op){ (void *)(uintptr_t)address, value, condition, sizeof value });
+}
+
+DSDEF ds_result(ds_stream_write_value32)(ds_stream stream, void *address, uint32_t value) {
+    DS__ENTER("ds_stream_write_value32");
+    return ds__values_submit(stream, &(ds_value_op){ address, value, DS_VALUE_WRITE, sizeof value },
+                             1);
+}
+
+DSDEF ds_result(ds_stream_write_value64)(ds_stream stream, void *address, uint64_t value) {
+    DS__ENTER("ds_stream_write_value64");
+    return ds__values_submit(stream, &(ds_value_op){ address, value, DS_VALUE_WRITE, sizeof value },
+                             1);
+}
+
 /* core/graph_add.h - graphs: nodes by hand, edges, list of nodes.
 
    Makes a node of a description (ds__node_of_desc) and appends it to a graph (ds_graph_add).
@@ -33464,17 +34046,26 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
     return DS_OK;
 }
 
-/* The functions ds__desc_KIND check one kind of description and fill its operation, which refers to
-   memory of the description; ds__node_create takes copies. The caller unpins *pinned after that. */
-static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
-                                 ds_device *device, void **pinned) {
-    const ds_kernel_node *k = &d->u.kernel;
+/* Finds the device of a node that is not of the memory of its operands: that of the description,
+   else that of the graph. */
+static ds_result ds__desc_device(const ds__body *b, const ds_node_desc *d, ds_device *device) {
     *device = d->device.type == DS_DEVICE_CURRENT && d->device.index == 0 ? b->device : d->device;
     DS__RESOLVE(*device);
     if (device->type != b->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the node is for %s:%d, but the graph is for devices of type %s",
                         ds__type_name(device->type), device->index, ds__type_name(b->device.type));
+    return DS_OK;
+}
+
+/* The functions ds__desc_KIND check one kind of description and fill its operation, which refers to
+   memory of the description; ds__node_create takes copies. The caller unpins *pinned after that. */
+static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
+                                 ds_device *device, void **pinned) {
+    const ds_kernel_node *k = &d->u.kernel;
+    ds_result r = ds__desc_device(b, d, device);
+    if (r < 0)
+        return r;
     ds__kernel *kernel = ds__pin(&ds__g.kernels, k->kernel.id);
     *pinned = kernel;
     if (!kernel)
@@ -33485,7 +34076,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
                 "kernel %s has %zu bytes of arguments; the call passes %zu at %p", kernel->name,
                 kernel->args_size, k->args_size, k->args);
     size_t items;
-    ds_result r = ds__desc_items(k, kernel, &items);
+    r = ds__desc_items(k, kernel, &items);
     if (r < 0)
         return r;
     op->u.kernel.kernel = kernel;
@@ -33494,6 +34085,18 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     op->u.kernel.args = k->args;
     op->u.kernel.grid = k->grid;
     return b->driver->kernel_load(device->index, kernel);
+}
+
+static ds_result ds__desc_values(const ds__body *b, const ds_node_desc *d, ds__op *op,
+                                 ds_device *device) {
+    const ds_values_node *v = &d->u.values;
+    DS__REQUIRE(v->count, "the node has no operations on words");
+    ds_result r = ds__desc_device(b, d, device);
+    if (r == DS_OK)
+        r = ds__values_check(b->driver, *device, v->ops, v->count);
+    op->u.values.list = v->ops;
+    op->u.values.count = v->count;
+    return r;
 }
 
 static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op *op,
@@ -33552,6 +34155,8 @@ static ds_result ds__desc_reserved(const ds_node_desc *d) {
         DS__REQUIRE_RESERVED("ds_fill_node", &d->u.fill);
     if (d->kind == DS_NODE_HOST)
         DS__REQUIRE_RESERVED("ds_host_node", &d->u.host);
+    if (d->kind == DS_NODE_VALUES)
+        DS__REQUIRE_RESERVED("ds_values_node", &d->u.values);
     return DS_OK;
 }
 
@@ -33631,6 +34236,8 @@ static ds_result ds__desc_fill_op(const ds__body *b, const ds_node_desc *d, ds__
         return ds__desc_event(b, d, op, device, pinned);
     case DS_NODE_CHILD:
         return ds__desc_child(b, child, op);
+    case DS_NODE_VALUES:
+        return ds__desc_values(b, d, op, device);
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
         break;
@@ -33661,10 +34268,11 @@ static ds_result ds__desc_make_node(const ds_node_desc *d, const ds__op *op, ds_
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
                                   ds__node **out) {
     static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL,
-                                      DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH };
+                                      DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH,
+                                      DS__OP_JUMP,    DS__OP_VALUES };
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
-    DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
+    DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0] && d->kind != DS_NODE_NATIVE,
                 "kind is %d; use a DS_NODE_* kind other than DS_NODE_NATIVE", (int)d->kind);
     ds_result r = ds__desc_reserved(d);
     if (r < 0)
@@ -33918,6 +34526,10 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
         out->u.host.fn = op->u.host.fn;
         out->u.host.user = op->u.host.user;
         break;
+    case DS_NODE_VALUES:
+        out->u.values.ops = op->u.values.list;
+        out->u.values.count = op->u.values.count;
+        break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
         out->u.event.id = ds__handle_of(&op->u.event.object->slot);
@@ -33972,6 +34584,22 @@ static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) 
 static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
                                                uint32_t *out_node);
 
+/* Returns 1 if two lists of operations on words differ in what an executable cannot change: the
+   number, the sizes, and which ones write (cuGraphExecBatchMemOpNodeSetParams). */
+static int ds__values_differ(const ds__op *now, const ds__op *then) {
+    size_t i = 0;
+    if (now->u.values.count != then->u.values.count)
+        return 1;
+    while (i < now->u.values.count) {
+        const ds_value_op *a = &now->u.values.list[i];
+        const ds_value_op *b = &then->u.values.list[i];
+        if (a->size != b->size || (a->kind == DS_VALUE_WRITE) != (b->kind == DS_VALUE_WRITE))
+            break;
+        i++;
+    }
+    return i < now->u.values.count;
+}
+
 /* Returns the reason why a node of an executable cannot become the fresh one, or
    DS_GRAPH_UPDATE_SUCCESS. */
 static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
@@ -33992,6 +34620,9 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
         return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST)
                    ? DS_GRAPH_UPDATE_SUCCESS
                    : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
+    case DS_NODE_VALUES:
+        return ds__values_differ(&now->op, &then->op) ? DS_GRAPH_UPDATE_PARAMETERS_CHANGED
+                                                      : DS_GRAPH_UPDATE_SUCCESS;
     case DS_NODE_CHILD:
         return ds__body_compare(now->child, then->child, &node);
     default:
@@ -34182,6 +34813,14 @@ static void ds__dot_event(ds__text_writer *p, const ds__op *op) {
     ds__text_writer_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
 }
 
+static void ds__dot_values(ds__text_writer *p, const ds__op *op) {
+    static const char *const kinds[] = { "<-", "waits >=", "waits ==", "waits &", "waits nor" };
+    for (size_t i = 0; i < op->u.values.count; i++)
+        ds__text_writer_print(p, "\\n%p %s %#llx", op->u.values.list[i].address,
+                              kinds[op->u.values.list[i].kind],
+                              (unsigned long long)op->u.values.list[i].value);
+}
+
 /* Writes the details of a node if the flags ask for those of its kind. */
 static void ds__dot_details(ds__text_writer *p, const ds__node *n) {
     static const struct {
@@ -34192,7 +34831,8 @@ static void ds__dot_details(ds__text_writer *p, const ds__node *n) {
                     [DS_NODE_FILL] = { DS_DOT_FILL, ds__dot_fill },
                     [DS_NODE_HOST] = { DS_DOT_HOST, ds__dot_host },
                     [DS_NODE_EVENT_RECORD] = { DS_DOT_EVENT, ds__dot_event },
-                    [DS_NODE_EVENT_WAIT] = { DS_DOT_EVENT, ds__dot_event } };
+                    [DS_NODE_EVENT_WAIT] = { DS_DOT_EVENT, ds__dot_event },
+                    [DS_NODE_VALUES] = { DS_DOT_VALUES, ds__dot_values } };
 
     if ((size_t)n->kind >= sizeof details / sizeof details[0])
         return;
@@ -34255,7 +34895,7 @@ static void ds__dot_body(ds__text_writer *p, const ds__body *b, const char *pref
 static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn write_fn,
                                      void *user) {
     /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
-    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x; use DS_DOT_* flags", flags);
+    DS__REQUIRE((flags & ~0xa7ffu) == 0, "unknown flags %#x; use DS_DOT_* flags", flags);
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
@@ -34732,6 +35372,10 @@ static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *con
         places += ds__replace_one(&n->op.u.copy.src, old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_FILL) {
         places += ds__replace_one(&n->op.u.fill.dst, old_pointers, new_pointers, count, dry);
+    } else if (n->kind == DS_NODE_VALUES) {
+        ds_value_op *list = (ds_value_op *)(uintptr_t)n->op.u.values.list;
+        for (size_t i = 0; i < n->op.u.values.count; i++)
+            places += ds__replace_one(&list[i].address, old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_CHILD) {
         for (uint32_t i = 0; i < n->child->count; i++)
             places += ds__replace_node(n->child->node[i], old_pointers, new_pointers, count, dry);
@@ -34762,6 +35406,8 @@ static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
                                              .height = op.u.fill.height,
                                              .value = op.u.fill.value,
                                              .flags = DS_COPY_HOST_STABLE });
+    if (n->kind == DS_NODE_VALUES)
+        r = ds__values_check(b->driver, n->device, op.u.values.list, op.u.values.count);
     for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++)
         r = ds__replaced_check(b, n->child->node[i]);
     n->op.flags = op.flags;

@@ -576,6 +576,36 @@ static inline DS_MUST_USE ds_result ds_at_fill_sync(const char *file_, int line_
 }
 #define ds_fill_sync(...) ds_at_fill_sync(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_stream_wait_value32(const char *file_, int line_,
+        ds_stream stream_, const void *address_, uint32_t value_, ds_value_kind condition_) {
+    return ds_site_set(file_, line_), (ds_stream_wait_value32)(stream_, address_, value_, condition_);
+}
+#define ds_stream_wait_value32(...) ds_at_stream_wait_value32(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wait_value64(const char *file_, int line_,
+        ds_stream stream_, const void *address_, uint64_t value_, ds_value_kind condition_) {
+    return ds_site_set(file_, line_), (ds_stream_wait_value64)(stream_, address_, value_, condition_);
+}
+#define ds_stream_wait_value64(...) ds_at_stream_wait_value64(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_write_value32(const char *file_, int line_,
+        ds_stream stream_, void *address_, uint32_t value_) {
+    return ds_site_set(file_, line_), (ds_stream_write_value32)(stream_, address_, value_);
+}
+#define ds_stream_write_value32(...) ds_at_stream_write_value32(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_write_value64(const char *file_, int line_,
+        ds_stream stream_, void *address_, uint64_t value_) {
+    return ds_site_set(file_, line_), (ds_stream_write_value64)(stream_, address_, value_);
+}
+#define ds_stream_write_value64(...) ds_at_stream_write_value64(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_batch_values(const char *file_, int line_,
+        ds_stream stream_, const ds_value_op *ops_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_stream_batch_values)(stream_, ops_, count_);
+}
+#define ds_stream_batch_values(...) ds_at_stream_batch_values(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_stream_launch_host_func(const char *file_, int line_,
         ds_stream stream_, ds_host_fn fn_, void *user_, ds_host_fn dtor_fn_) {
     return ds_site_set(file_, line_), (ds_stream_launch_host_func)(stream_, fn_, user_, dtor_fn_);

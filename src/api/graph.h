@@ -10,6 +10,7 @@
 #include "event.h"
 #include "host_func.h"
 #include "kernel.h"
+#include "value.h"
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
@@ -49,7 +50,8 @@ typedef enum ds_node_kind {
     DS_NODE_CHILD = 7,        /**< a graph within the graph */
     /** captured on CUDA from calls of other libraries (cuBLAS, kernels of nvcc, ...); contents
         unknown to devstream */
-    DS_NODE_NATIVE = 8
+    DS_NODE_NATIVE = 8,
+    DS_NODE_VALUES = 9 /**< writes of words of memory, and waits for words */
 } ds_node_kind;
 
 /** A kernel launch as a node; see ds_kernel_launch and ds_kernel_launch_grid. */
@@ -96,12 +98,20 @@ typedef struct ds_host_node {
     uint64_t reserved[5]; /**< 0 */
 } ds_host_node;
 
+/** Operations on words of memory as a node; see ds_stream_batch_values. */
+typedef struct ds_values_node {
+    const ds_value_op *ops; /**< copied */
+    size_t count;           /**< 1 to DS_VALUE_BATCH_MAX */
+    uint64_t reserved[6];   /**< 0 */
+} ds_values_node;
+
 /** Work of a node, by its kind. */
 typedef union ds_node_work {
     ds_kernel_node kernel; /**< DS_NODE_KERNEL */
     ds_copy_node copy;     /**< DS_NODE_COPY */
     ds_fill_node fill;     /**< DS_NODE_FILL */
     ds_host_node host;     /**< DS_NODE_HOST */
+    ds_values_node values; /**< DS_NODE_VALUES */
     /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT. The graph keeps the event alive; if it was never
         recorded, the graph binds it to the device */
     ds_event event;
@@ -175,14 +185,15 @@ DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_
 
 /** Contents of ds_graph_write_dot; the values are those of cudaGraphDebugDotFlags. */
 enum {
-    DS_DOT_PLAIN = 0,        /**< kinds and names */
-    DS_DOT_VERBOSE = 1,      /**< all of the contents below */
-    DS_DOT_KERNEL = 1 << 2,  /**< items, grid and arguments of kernels */
-    DS_DOT_COPY = 1 << 3,    /**< operands of copies */
-    DS_DOT_FILL = 1 << 4,    /**< operands of fills */
-    DS_DOT_HOST = 1 << 5,    /**< functions and their arguments */
-    DS_DOT_EVENT = 1 << 6,   /**< events */
-    DS_DOT_HANDLES = 1 << 10 /**< numbers of the nodes and their call sites */
+    DS_DOT_PLAIN = 0,         /**< kinds and names */
+    DS_DOT_VERBOSE = 1,       /**< all of the contents below */
+    DS_DOT_KERNEL = 1 << 2,   /**< items, grid and arguments of kernels */
+    DS_DOT_COPY = 1 << 3,     /**< operands of copies */
+    DS_DOT_FILL = 1 << 4,     /**< operands of fills */
+    DS_DOT_HOST = 1 << 5,     /**< functions and their arguments */
+    DS_DOT_EVENT = 1 << 6,    /**< events */
+    DS_DOT_HANDLES = 1 << 10, /**< numbers of the nodes and their call sites */
+    DS_DOT_VALUES = 1 << 13   /**< operations on words of memory */
 };
 
 /** Receives a piece of text. Returns 0 to continue; another value stops, and the calling function

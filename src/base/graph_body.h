@@ -79,7 +79,8 @@ struct ds__body {
 
 static const char *const ds__node_names[] = { "empty",      "kernel",        "copy",
                                               "fill",       "host function", "event record",
-                                              "event wait", "child graph",   "native" };
+                                              "event wait", "child graph",   "native",
+                                              "values" };
 
 /* Returns an object with one owner. NULL: no memory, and the sentence is set. */
 static ds__object *ds__object_create(void *user, ds_host_fn dtor_fn) {
@@ -126,6 +127,8 @@ static void ds__node_destroy(ds__node *n) {
         ds__host_free((void *)(uintptr_t)n->op.u.kernel.args);
         ds__host_free((void *)(uintptr_t)n->op.u.kernel.grid);
     }
+    if (n->kind == DS_NODE_VALUES)
+        ds__host_free((void *)(uintptr_t)n->op.u.values.list);
     if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object)
         ds__unref(&ds__g.events, n->op.u.event.object);
     ds__object_unref(n->payload);
@@ -195,7 +198,8 @@ static ds_node_kind ds__node_kind_of(int op_kind) {
                                           [DS__OP_WAIT] = DS_NODE_EVENT_WAIT,
                                           [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD,
                                           [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
-                                          [DS__OP_GRAPH] = DS_NODE_CHILD };
+                                          [DS__OP_GRAPH] = DS_NODE_CHILD,
+                                          [DS__OP_VALUES] = DS_NODE_VALUES };
     return kinds[op_kind];
 }
 
@@ -221,6 +225,12 @@ static ds__node *ds__node_create(const ds__op *op, ds_device device, int priorit
     case DS_NODE_COPY:
     case DS_NODE_FILL:
         n->op.flags = (uint8_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
+        break;
+    case DS_NODE_VALUES:
+        n->op.u.values.list =
+            ds__copy_bytes(op->u.values.list, op->u.values.count * sizeof *op->u.values.list);
+        if (!n->op.u.values.list)
+            return ds__no_node(n);
         break;
     case DS_NODE_HOST:
         taken = ds__node_take_host(n, op);

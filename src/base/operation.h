@@ -14,6 +14,7 @@
 #define DS__BASE_OPERATION_H
 
 #include "../api/host_func.h"
+#include "../api/value.h"
 #include "object.h"
 
 enum {
@@ -32,6 +33,7 @@ enum {
     DS__OP_EXTERNAL_RECORD,
     DS__OP_EXTERNAL_WAIT,
     DS__OP_COPY_BATCH, /* of the CUDA driver only, and never a node */
+    DS__OP_VALUES,     /* writes of words, and waits for words */
     DS__OP_OWN         /* from here on: kinds of a driver, which never leave it */
 };
 
@@ -139,6 +141,13 @@ typedef struct ds__op {
             void *stream;
             uint64_t upto;
         } wait;
+
+        /* at least one, checked. next: for the driver that runs the operation; else 0 */
+        struct {
+            const ds_value_op *list;
+            size_t count;
+            size_t next;
+        } values;
 
         /* what a driver keeps in operations of its own, or in its copy of a record */
         struct {

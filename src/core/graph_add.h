@@ -21,6 +21,7 @@
 #include "submit.h"
 #include "event.h"
 #include "copy.h"
+#include "value.h"
 #include "host_func.h"
 #include "kernel.h"
 #include "graph.h"
@@ -37,17 +38,26 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
     return DS_OK;
 }
 
-/* The functions ds__desc_KIND check one kind of description and fill its operation, which refers to
-   memory of the description; ds__node_create takes copies. The caller unpins *pinned after that. */
-static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
-                                 ds_device *device, void **pinned) {
-    const ds_kernel_node *k = &d->u.kernel;
+/* Finds the device of a node that is not of the memory of its operands: that of the description,
+   else that of the graph. */
+static ds_result ds__desc_device(const ds__body *b, const ds_node_desc *d, ds_device *device) {
     *device = d->device.type == DS_DEVICE_CURRENT && d->device.index == 0 ? b->device : d->device;
     DS__RESOLVE(*device);
     if (device->type != b->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the node is for %s:%d, but the graph is for devices of type %s",
                         ds__type_name(device->type), device->index, ds__type_name(b->device.type));
+    return DS_OK;
+}
+
+/* The functions ds__desc_KIND check one kind of description and fill its operation, which refers to
+   memory of the description; ds__node_create takes copies. The caller unpins *pinned after that. */
+static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
+                                 ds_device *device, void **pinned) {
+    const ds_kernel_node *k = &d->u.kernel;
+    ds_result r = ds__desc_device(b, d, device);
+    if (r < 0)
+        return r;
     ds__kernel *kernel = ds__pin(&ds__g.kernels, k->kernel.id);
     *pinned = kernel;
     if (!kernel)
@@ -58,7 +68,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
                 "kernel %s has %zu bytes of arguments; the call passes %zu at %p", kernel->name,
                 kernel->args_size, k->args_size, k->args);
     size_t items;
-    ds_result r = ds__desc_items(k, kernel, &items);
+    r = ds__desc_items(k, kernel, &items);
     if (r < 0)
         return r;
     op->u.kernel.kernel = kernel;
@@ -67,6 +77,18 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     op->u.kernel.args = k->args;
     op->u.kernel.grid = k->grid;
     return b->driver->kernel_load(device->index, kernel);
+}
+
+static ds_result ds__desc_values(const ds__body *b, const ds_node_desc *d, ds__op *op,
+                                 ds_device *device) {
+    const ds_values_node *v = &d->u.values;
+    DS__REQUIRE(v->count, "the node has no operations on words");
+    ds_result r = ds__desc_device(b, d, device);
+    if (r == DS_OK)
+        r = ds__values_check(b->driver, *device, v->ops, v->count);
+    op->u.values.list = v->ops;
+    op->u.values.count = v->count;
+    return r;
 }
 
 static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op *op,
@@ -125,6 +147,8 @@ static ds_result ds__desc_reserved(const ds_node_desc *d) {
         DS__REQUIRE_RESERVED("ds_fill_node", &d->u.fill);
     if (d->kind == DS_NODE_HOST)
         DS__REQUIRE_RESERVED("ds_host_node", &d->u.host);
+    if (d->kind == DS_NODE_VALUES)
+        DS__REQUIRE_RESERVED("ds_values_node", &d->u.values);
     return DS_OK;
 }
 
@@ -204,6 +228,8 @@ static ds_result ds__desc_fill_op(const ds__body *b, const ds_node_desc *d, ds__
         return ds__desc_event(b, d, op, device, pinned);
     case DS_NODE_CHILD:
         return ds__desc_child(b, child, op);
+    case DS_NODE_VALUES:
+        return ds__desc_values(b, d, op, device);
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
         break;
@@ -234,10 +260,11 @@ static ds_result ds__desc_make_node(const ds_node_desc *d, const ds__op *op, ds_
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
                                   ds__node **out) {
     static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL,
-                                      DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH };
+                                      DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH,
+                                      DS__OP_JUMP,    DS__OP_VALUES };
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
-    DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
+    DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0] && d->kind != DS_NODE_NATIVE,
                 "kind is %d; use a DS_NODE_* kind other than DS_NODE_NATIVE", (int)d->kind);
     ds_result r = ds__desc_reserved(d);
     if (r < 0)

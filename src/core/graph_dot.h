@@ -67,6 +67,14 @@ static void ds__dot_event(ds__text_writer *p, const ds__op *op) {
     ds__text_writer_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
 }
 
+static void ds__dot_values(ds__text_writer *p, const ds__op *op) {
+    static const char *const kinds[] = { "<-", "waits >=", "waits ==", "waits &", "waits nor" };
+    for (size_t i = 0; i < op->u.values.count; i++)
+        ds__text_writer_print(p, "\\n%p %s %#llx", op->u.values.list[i].address,
+                              kinds[op->u.values.list[i].kind],
+                              (unsigned long long)op->u.values.list[i].value);
+}
+
 /* Writes the details of a node if the flags ask for those of its kind. */
 static void ds__dot_details(ds__text_writer *p, const ds__node *n) {
     static const struct {
@@ -77,7 +85,8 @@ static void ds__dot_details(ds__text_writer *p, const ds__node *n) {
                     [DS_NODE_FILL] = { DS_DOT_FILL, ds__dot_fill },
                     [DS_NODE_HOST] = { DS_DOT_HOST, ds__dot_host },
                     [DS_NODE_EVENT_RECORD] = { DS_DOT_EVENT, ds__dot_event },
-                    [DS_NODE_EVENT_WAIT] = { DS_DOT_EVENT, ds__dot_event } };
+                    [DS_NODE_EVENT_WAIT] = { DS_DOT_EVENT, ds__dot_event },
+                    [DS_NODE_VALUES] = { DS_DOT_VALUES, ds__dot_values } };
 
     if ((size_t)n->kind >= sizeof details / sizeof details[0])
         return;
@@ -140,7 +149,7 @@ static void ds__dot_body(ds__text_writer *p, const ds__body *b, const char *pref
 static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn write_fn,
                                      void *user) {
     /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
-    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x; use DS_DOT_* flags", flags);
+    DS__REQUIRE((flags & ~0xa7ffu) == 0, "unknown flags %#x; use DS_DOT_* flags", flags);
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;

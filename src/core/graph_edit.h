@@ -77,6 +77,10 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
         out->u.host.fn = op->u.host.fn;
         out->u.host.user = op->u.host.user;
         break;
+    case DS_NODE_VALUES:
+        out->u.values.ops = op->u.values.list;
+        out->u.values.count = op->u.values.count;
+        break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
         out->u.event.id = ds__handle_of(&op->u.event.object->slot);
@@ -131,6 +135,22 @@ static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) 
 static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
                                                uint32_t *out_node);
 
+/* Returns 1 if two lists of operations on words differ in what an executable cannot change: the
+   number, the sizes, and which ones write (cuGraphExecBatchMemOpNodeSetParams). */
+static int ds__values_differ(const ds__op *now, const ds__op *then) {
+    size_t i = 0;
+    if (now->u.values.count != then->u.values.count)
+        return 1;
+    while (i < now->u.values.count) {
+        const ds_value_op *a = &now->u.values.list[i];
+        const ds_value_op *b = &then->u.values.list[i];
+        if (a->size != b->size || (a->kind == DS_VALUE_WRITE) != (b->kind == DS_VALUE_WRITE))
+            break;
+        i++;
+    }
+    return i < now->u.values.count;
+}
+
 /* Returns the reason why a node of an executable cannot become the fresh one, or
    DS_GRAPH_UPDATE_SUCCESS. */
 static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
@@ -151,6 +171,9 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
         return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST)
                    ? DS_GRAPH_UPDATE_SUCCESS
                    : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
+    case DS_NODE_VALUES:
+        return ds__values_differ(&now->op, &then->op) ? DS_GRAPH_UPDATE_PARAMETERS_CHANGED
+                                                      : DS_GRAPH_UPDATE_SUCCESS;
     case DS_NODE_CHILD:
         return ds__body_compare(now->child, then->child, &node);
     default:

@@ -215,6 +215,10 @@ static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *con
         places += ds__replace_one(&n->op.u.copy.src, old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_FILL) {
         places += ds__replace_one(&n->op.u.fill.dst, old_pointers, new_pointers, count, dry);
+    } else if (n->kind == DS_NODE_VALUES) {
+        ds_value_op *list = (ds_value_op *)(uintptr_t)n->op.u.values.list;
+        for (size_t i = 0; i < n->op.u.values.count; i++)
+            places += ds__replace_one(&list[i].address, old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_CHILD) {
         for (uint32_t i = 0; i < n->child->count; i++)
             places += ds__replace_node(n->child->node[i], old_pointers, new_pointers, count, dry);
@@ -245,6 +249,8 @@ static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
                                              .height = op.u.fill.height,
                                              .value = op.u.fill.value,
                                              .flags = DS_COPY_HOST_STABLE });
+    if (n->kind == DS_NODE_VALUES)
+        r = ds__values_check(b->driver, n->device, op.u.values.list, op.u.values.count);
     for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++)
         r = ds__replaced_check(b, n->child->node[i]);
     n->op.flags = op.flags;

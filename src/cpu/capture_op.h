@@ -209,6 +209,7 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     case DS__OP_FILL:
         return ds__cpu_capture_move(s, c, op);
     case DS__OP_HOST:
+    case DS__OP_VALUES:
     case DS__OP_GRAPH:
     case DS__OP_EXTERNAL_RECORD:
     case DS__OP_EXTERNAL_WAIT:

@@ -161,6 +161,7 @@ static void ds__cpu_deinit(void) {
     if (ds__cpu.workers_started && ds__cpu.device)
         ds__cpu_drain();
     ds__cpu_watcher_end();
+    ds__cpu_poller_end();
     if (ds__cpu.started && ds__cpu.worker && ds__cpu.device) {
         atomic_store(&ds__cpu.quit, 1);
         atomic_fetch_add(&ds__cpu.wake_word, 1);

@@ -49,6 +49,7 @@ static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *
     case DS_NODE_COPY:
     case DS_NODE_FILL:
     case DS_NODE_HOST:
+    case DS_NODE_VALUES:
         if (enabled)
             *out = n->op;
         break;
@@ -95,10 +96,14 @@ static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     return n;
 }
 
-/* Writes an operation of that size to a plan; the arguments of a kernel follow its head. */
+/* Writes an operation of that size to a plan; the arguments of a kernel, or the operations on
+   words, follow its head. */
 static void ds__cpu_op_write(char *to, const ds__op *op, size_t bytes) {
     if (op->kind != DS__OP_KERNEL) {
         memcpy(to, op, bytes < sizeof *op ? bytes : sizeof *op);
+        if (op->kind == DS__OP_VALUES)
+            memcpy(to + DS__CPU_ARGS_AT, op->u.values.list,
+                   op->u.values.count * sizeof(ds_value_op));
         return;
     }
     memcpy(to, op, DS__CPU_ARGS_AT);

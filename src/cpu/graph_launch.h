@@ -169,6 +169,8 @@ static void ds__cpu_launch_cancel(ds__cpu_launch *run) {
 static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
+    if (r == DS_OK && x->polls)
+        r = ds__cpu_poller_start();
     if (r == DS_OK && x->dirty)
         r = ds__cpu_plan_build(x);
     if (r < 0)

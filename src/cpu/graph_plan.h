@@ -67,6 +67,7 @@ typedef struct ds__cpu_exec {
     unsigned flags;
     int dirty; /* 1: the shadow graph has changed since the plan was made */
     int hosts; /* 1: there are host functions */
+    int polls; /* 1: there are operations on words */
     uint32_t flats;
     size_t flat_room;
     uint32_t lanes;
@@ -262,6 +263,8 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
                                   : DS__CPU_LEVELS - 1);
         if (n && n->kind == DS_NODE_HOST)
             x->hosts = 1;
+        if (n && n->kind == DS_NODE_VALUES)
+            x->polls = 1;
         x->records += n && n->kind == DS_NODE_EVENT_RECORD;
         x->waits += n && n->kind == DS_NODE_EVENT_WAIT;
         done = ds__cpu_place(x, order[i], tail, seen);

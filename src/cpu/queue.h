@@ -78,8 +78,14 @@ static void ds__cpu_block_free(ds__cpu_block *b) {
     ds__spinlock_unlock(&ds__cpu.block_lock);
 }
 
-/* Offset of a kernel's arguments in a queued operation. */
+/* Offset of a kernel's arguments in a queued operation, and of a list of operations on words. */
 #define DS__CPU_ARGS_AT 48u
+
+_Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.values) <= DS__CPU_ARGS_AT,
+               "the list follows the head of the operation");
+_Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 32 <=
+                   sizeof(((ds__cpu_block *)0)->data),
+               "a block holds the largest batch");
 
 /* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
@@ -99,8 +105,13 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
         [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
     };
-    size_t n =
-        op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
+    size_t n;
+    if (op->kind == DS__OP_KERNEL)
+        n = DS__CPU_ARGS_AT + op->u.kernel.args_size;
+    else if (op->kind == DS__OP_VALUES)
+        n = DS__CPU_ARGS_AT + op->u.values.count * sizeof(ds_value_op);
+    else
+        n = size[op->kind];
     return (n + 15) & ~(size_t)15;
 }
 
@@ -172,6 +183,9 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
     } else {
         memcpy(q, op, ds__cpu_op_bytes(op) < sizeof *op ? ds__cpu_op_bytes(op) : sizeof *op);
+        if (op->kind == DS__OP_VALUES)
+            memcpy((char *)q + DS__CPU_ARGS_AT, op->u.values.list,
+                   op->u.values.count * sizeof(ds_value_op));
     }
     uint64_t n = atomic_load_explicit(&s->submitted, memory_order_relaxed) + 1;
     /* seq_cst against ds__cpu_go_idle: either that function sees this operation, or the caller sees

@@ -23,6 +23,7 @@
 #include "copy.h"
 #include "kernel.h"
 #include "host_func.h"
+#include "value.h"
 #include "clock.h"
 
 /* Drops a reference to a stamp, which may be NULL. The last one returns it to the pool. */
@@ -142,8 +143,8 @@ static void ds__cpu_record_step(ds__cpu_stream *s, const ds__op *op, int failed)
 }
 
 /* Runs an operation that is neither a kernel nor a copy or fill. */
-static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                              uint64_t number, int failed, int who) {
+static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                              int failed, int who) {
     switch (op->kind) {
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
@@ -151,6 +152,8 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op
     case DS__OP_RECORD:
         ds__cpu_record_step(s, op, failed);
         break;
+    case DS__OP_VALUES:
+        return ds__cpu_values_step(s, op, failed) ? DS__CPU_EMPTY : DS__CPU_GONE;
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
     case DS__CPU_OP_SHARED_RECORD:

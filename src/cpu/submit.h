@@ -23,6 +23,7 @@
 #include "scheduler.h"
 #include "copy.h"
 #include "host_func.h"
+#include "value.h"
 #include "run.h"
 #include "wait.h"
 
@@ -277,6 +278,11 @@ static ds_result ds__cpu_submit_host(ds__cpu_stream *s, const ds__op *op) {
     return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
+static ds_result ds__cpu_submit_values(ds__cpu_stream *s, const ds__op *op) {
+    ds_result r = ds__cpu_values_ready(op->u.values.list, op->u.values.count);
+    return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
+}
+
 static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     ds__cpu_stream *s = stream;
     ds_result captured;
@@ -299,6 +305,8 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
         return ds__cpu_submit_wait_event(s, op);
     case DS__OP_WAIT_STREAM:
         return ds__cpu_submit_wait_stream(s, op);
+    case DS__OP_VALUES:
+        return ds__cpu_submit_values(s, op);
     case DS__OP_GRAPH:
         return ds__cpu_submit_launch(s, op);
     case DS__OP_UPLOAD:

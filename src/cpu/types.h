@@ -12,7 +12,8 @@
       event keeps a token, a wait operation names one, and a host thread sleeps on one.
    4. Stream objects are recycled, but not freed before shutdown, and their numbers continue. A
       token therefore stays valid.
-   5. A stream that waits for a token is parked on the stream of the token. It holds no thread.
+   5. A stream that waits for a token is parked on the stream of the token. One that waits for a
+      word of memory is parked in the list `value_waits`. Neither holds a thread.
    6. A stream whose next operation is a host function goes to a thread for host functions.
       Workers never run host functions.
    7. After a worker has emptied a stream, it polls the stream for some microseconds (state
@@ -33,9 +34,9 @@
    (`ds__cpu.lock`). The core's capture lock and the mutex of the shared-memory registries come
    before an event's lock, `object_lock` before `raw_lock`. Exception: the creation of a legacy
    stream takes put locks under the device's lock, before another thread can use that stream.
-   Threads: caller's threads, workers, threads for host functions, one monitor, and one watcher
-   for interprocess events. The options at the head of `ds__cpu` are set before the first of
-   these threads starts. */
+   Threads: caller's threads, workers, threads for host functions, one monitor, one watcher for
+   interprocess events, and one poller for words of memory. The options at the head of `ds__cpu`
+   are set before the first of these threads starts. */
 #ifndef DS__CPU_TYPES_H
 #define DS__CPU_TYPES_H
 
@@ -77,6 +78,10 @@ enum {
     /* operations after which a worker looks at the other ready streams */
     DS__CPU_BATCH = 256,
     DS__CPU_TICK_NS = 1000000,
+    /* the poller looks without a pause for this long after a stream was parked, then at growing
+       intervals from the second time to DS__CPU_TICK_NS */
+    DS__CPU_POLLER_SPIN_NS = 40000,
+    DS__CPU_POLLER_NAP_NS = 20000,
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
     DS__CPU_STREAM_BATCH = 64,
@@ -231,7 +236,8 @@ struct ds__cpu_stream {
     uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
     /* lanes that show its progress to other processes; under the registries' mutex */
     ds__cpu_progress *shared;
-    struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
+    struct ds__cpu_virtual *virt;  /* NULL: no virtual clock, or a proxy */
+    const ds_value_op *value_wait; /* while the stream is parked in `value_waits` */
 };
 
 /* The virtual time of a stream. */
@@ -370,6 +376,14 @@ static struct {
     _Atomic uint32_t watch_word; /* the watcher sleeps on it */
     _Atomic int watch_quit;
     struct ds__cpu_share *shares; /* memory that other processes can open */
+    /* streams that wait for words of memory, and the thread that looks at these words */
+    ds__spinlock value_lock;
+    ds__cpu_waiter *value_waits;
+    _Atomic int value_count;
+    _Atomic int poller_started;
+    ds__os_thread poller;
+    _Atomic uint32_t poller_word; /* the poller sleeps on it; raised for each parked stream */
+    _Atomic int poller_quit;
     /* the virtual clock; only the worker uses the first four */
     int64_t *link_free;   /* until when each link is held */
     int64_t *engine_free; /* until when each engine is held */

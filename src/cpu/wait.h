@@ -57,6 +57,8 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             if ((count & 1) || atomic_load(&s->done) >= upto ||
                 atomic_load(&s->park_count) != count)
                 return 0;
+            if (!on) /* it waits for a word of memory */
+                return 0;
             s = on;
             upto = number;
             break;

@@ -353,7 +353,8 @@ static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s
     /* the nodes of a launch that was split stay of unknown kind */
     if (op.kind == DS__OP_KERNEL)
         (void)ds__cuda_note(scope, s, c, ds__cuda_is_one_launch(&op) ? &op : NULL, NULL);
-    if (op.kind == DS__OP_EXTERNAL_RECORD || op.kind == DS__OP_EXTERNAL_WAIT)
+    if (op.kind == DS__OP_EXTERNAL_RECORD || op.kind == DS__OP_EXTERNAL_WAIT ||
+        op.kind == DS__OP_VALUES)
         (void)ds__cuda_note(scope, s, c, &op, NULL);
     return DS_OK;
 }

@@ -99,7 +99,6 @@
     X(cudaGraphDestroy, (cudaGraph_t graph)) \
     X(cudaGraphClone, (cudaGraph_t *out, cudaGraph_t graph)) \
     X(cudaGraphGetNodes, (cudaGraph_t graph, cudaGraphNode_t *out, size_t *count)) \
-    X(cudaGraphNodeGetType, (cudaGraphNode_t node, enum cudaGraphNodeType *out)) \
     X(cudaGraphNodeFindInClone, \
       (cudaGraphNode_t *out, cudaGraphNode_t node, cudaGraph_t clone)) \
     X(cudaGraphDestroyNode, (cudaGraphNode_t node)) \

@@ -314,7 +314,7 @@ static ds_result ds__cuda_unnamed(uint32_t index) {
 static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
     ds__cuda_exec *x = exec;
     const ds__op *op = &fresh->op;
-    enum cudaGraphNodeType type = ds__cuda_type(fresh);
+    int type = ds__cuda_type(fresh);
     if (fresh->kind == DS_NODE_EMPTY || fresh->kind == DS_NODE_NATIVE)
         return DS_OK;
     /* CUDA sets host nodes without their objects, and no copies or fills of several rows */
@@ -339,7 +339,7 @@ static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *f
 
 static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
     ds__cuda_exec *x = exec;
-    enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    int type = cudaGraphNodeTypeEmpty;
     ds__cuda_scope scope;
     unsigned char before = x->off[index];
     if (enabled == !before)
@@ -349,7 +349,7 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
     ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
-    r = DS__RT(scope, cudaGraphNodeGetType, (x->kept_node[index], &type));
+    DS__DR(scope, r, cuGraphNodeGetType, (x->kept_node[index], &type));
     if (r == DS_OK && type != cudaGraphNodeTypeHost)
         r = DS__RT(scope, cudaGraphNodeSetEnabled,
                    (x->exec, x->kept_node[index], (unsigned)enabled));

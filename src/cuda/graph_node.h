@@ -20,9 +20,10 @@
 #include "module.h"
 #include "launch.h"
 #include "graph_types.h"
+#include "value.h"
 
-/* Returns the type of the native node. */
-static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
+/* Returns the type of the native node. It may be DS__CUDA_NODE_VALUES. */
+static int ds__cuda_type(const ds__node *n) {
     unsigned to = n->op.places >> DS__OP_DST & 255u;
     unsigned from = n->op.places >> DS__OP_SRC & 255u;
     switch (n->kind) {
@@ -41,6 +42,8 @@ static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
         return cudaGraphNodeTypeWaitEvent;
     case DS_NODE_CHILD:
         return cudaGraphNodeTypeGraph;
+    case DS_NODE_VALUES:
+        return DS__CUDA_NODE_VALUES;
     default:
         return cudaGraphNodeTypeEmpty;
     }
@@ -90,15 +93,6 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
         r = ds__cuda_allow_shared(scope, k, f, out->grid.shared_bytes);
     return r;
 }
-
-/* The place of a native node: a new node of `graph` that depends on `after`; else, with `exec`, a
-   node of an executable that is set; else a node of a graph that is set. */
-typedef struct ds__cuda_target {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    const cudaGraphNode_t *after;
-    size_t count; /* of `after` */
-} ds__cuda_target;
 
 /* Adds or sets a kernel node whose function is linked into the program. */
 static ds_result ds__cuda_put_linked(const ds__cuda_scope *scope, const ds__kernel *k,
@@ -287,6 +281,8 @@ static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph
         return DS__RT(
             *scope, cudaGraphAddEventWaitNode,
             (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
+    case DS__CUDA_NODE_VALUES:
+        return ds__cuda_put_values(scope, &n->op, to, out);
     case cudaGraphNodeTypeGraph:
         return ds__cuda_add_child(scope, g, n->child->native, index, to, out);
     default:

@@ -65,6 +65,9 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
                  : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event));
         break;
     }
+    case DS__CUDA_NODE_VALUES:
+        r = ds__cuda_put_values(&scope, &n->op, &to, &node);
+        break;
     default:
         break;
     }
@@ -80,13 +83,14 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
 static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node,
                                        const ds__node *n, int device, ds__cuda_owns *owns,
                                        uint32_t tag) {
-    enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    int type = cudaGraphNodeTypeEmpty;
     if (n->kind == DS_NODE_NATIVE)
         return DS_OK;
-    ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
+    ds_result r;
+    DS__DR(*scope, r, cuGraphNodeGetType, (node, &type));
     if (r == DS_OK && type != ds__cuda_type(n))
-        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change a node of type %d to type %d",
-                     (int)type, (int)ds__cuda_type(n));
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change a node of type %d to type %d", type,
+                     ds__cuda_type(n));
     if (r < 0)
         return r;
     if (n->kind == DS_NODE_CHILD)
@@ -124,8 +128,9 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
 
 /* Refuses a disabled node of a graph, unless its native node is empty. */
 static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t node) {
-    enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
+    int type = cudaGraphNodeTypeEmpty;
+    ds_result r;
+    DS__DR(*scope, r, cuGraphNodeGetType, (node, &type));
     if (r == DS_OK && type != cudaGraphNodeTypeEmpty)
         r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot disable a node of a child graph");
     return r;
@@ -174,13 +179,15 @@ static int ds__cuda_can_rebuild(const ds__body *b) {
    and fills to the context in which they were made. If the graph cannot be built anew, CUDA decides
    about such a change. */
 static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
-    enum cudaGraphNodeType type = ds__cuda_type(fresh);
+    int type = ds__cuda_type(fresh);
     if (type != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD)
         return 1;
     if (fresh->kind == DS_NODE_KERNEL)
         return fresh->device.index != old->device.index ||
                !fresh->op.u.kernel.kernel->cuda.native_fn !=
                    !old->op.u.kernel.kernel->cuda.native_fn;
+    if (fresh->kind == DS_NODE_VALUES)
+        return fresh->device.index != old->device.index;
     return (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) &&
            ds__cuda_node_device(fresh) != ds__cuda_node_device(old) && ds__cuda_can_rebuild(b);
 }

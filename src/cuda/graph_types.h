@@ -69,6 +69,15 @@ typedef struct ds__cuda_origin {
     ds__cuda_stream *streams; /* made for the capture */
 } ds__cuda_origin;
 
+/* The place of a native node: a new node of `graph` that depends on `after`; else, with `exec`, a
+   node of an executable that is set; else a node of a graph that is set. */
+typedef struct ds__cuda_target {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    const cudaGraphNode_t *after;
+    size_t count; /* of `after` */
+} ds__cuda_target;
+
 /* States of a node of an executable: on, switched off by CUDA, or a host node with an empty task,
    since CUDA cannot switch off host nodes. */
 enum { DS__CUDA_ON, DS__CUDA_OFF_BY_CUDA, DS__CUDA_OFF_BY_TASK };

@@ -21,6 +21,7 @@
 #include "host_func.h"
 #include "copy.h"
 #include "launch.h"
+#include "value.h"
 #include "graph_exec.h"
 
 static ds_result ds__cuda_record(const ds__cuda_stream *s, ds__cuda_event *e) {
@@ -68,6 +69,8 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
         return ds__cuda_submit_copy(s, op);
     case DS__OP_FILL:
         return ds__cuda_submit_fill(s, op);
+    case DS__OP_VALUES:
+        return ds__cuda_values(s, op);
     case DS__OP_COPY_BATCH:
         return ds__cuda_submit_copy_batch(s, op);
     case DS__OP_RECORD:

@@ -60,6 +60,23 @@ typedef struct ds__cuda_kernel_params {
     void *context;
 } ds__cuda_kernel_params;
 
+typedef struct ds__cuda_value { /* CUstreamBatchMemOpParams */
+    int operation;              /* DS__CUDA_WAIT_*, DS__CUDA_WRITE_* */
+    unsigned long long address;
+    uint64_t value;
+    unsigned flags; /* of a wait: the condition */
+    uint64_t unused[2];
+} ds__cuda_value;
+
+_Static_assert(sizeof(ds__cuda_value) == 48, "the size of CUstreamBatchMemOpParams");
+
+typedef struct ds__cuda_values_params { /* CUDA_BATCH_MEM_OP_NODE_PARAMS */
+    void *context;
+    unsigned count;
+    ds__cuda_value *list;
+    unsigned flags;
+} ds__cuda_values_params;
+
 typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     int type;
     int handle_types;
@@ -133,7 +150,17 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
         const ds__cuda_kernel_params *params)) \
     X(cuGraphKernelNodeSetParams, (cudaGraphNode_t node, const ds__cuda_kernel_params *params)) \
     X(cuGraphExecKernelNodeSetParams, \
-      (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_kernel_params *params))
+      (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_kernel_params *params)) \
+    X(cuGraphNodeGetType, (cudaGraphNode_t node, int *out)) \
+    X(cuStreamBatchMemOp, \
+      (cudaStream_t stream, unsigned count, ds__cuda_value *list, unsigned flags)) \
+    X(cuGraphAddBatchMemOpNode, \
+      (cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        const ds__cuda_values_params *params)) \
+    X(cuGraphBatchMemOpNodeSetParams, \
+      (cudaGraphNode_t node, const ds__cuda_values_params *params)) \
+    X(cuGraphExecBatchMemOpNodeSetParams, \
+      (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_values_params *params))
 
 /* clang-format on */
 
@@ -142,7 +169,12 @@ enum {
     DS__CUDA_NOT_READY = 600,
     DS__CUDA_MAX_SHARED = 8,  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     DS__CUDA_HAS_SPACE = 102, /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
-    DS__CUDA_HAS_RDMA = 110   /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
+    /* CU_STREAM_MEM_OP_*_VALUE_32; those of 64 bits are DS__CUDA_WIDE more */
+    DS__CUDA_WAIT_VALUE = 1,
+    DS__CUDA_WRITE_VALUE = 2,
+    DS__CUDA_WIDE = 3,
+    DS__CUDA_NODE_VALUES = 12, /* CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: cudart has no name for it */
+    DS__CUDA_HAS_RDMA = 110    /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
 };
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */

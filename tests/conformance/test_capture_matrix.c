@@ -85,6 +85,9 @@ static int do_nothing(size_t first, size_t count, const void *args) {
     return 0;
 }
 
+/* a write of a word that each test of the table has */
+#define A_WRITE(k) (&(ds_value_op){ (k)->words, 1, DS_VALUE_WRITE, 8 })
+
 static const ds_range_desc a_range = { .text = "here", .color = 0xff0000ff };
 
 /* where NVML is, and where it is not */
@@ -296,6 +299,14 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", \
       ds_copy_batch((void *[]){ k->words }, (const void *[]){ k->pinned }, (size_t[]){ 64 }, 1, \
         k->origin)) \
+    X(BOTH, SAFE, "P30", ds_stream_write_value32(k->origin, k->words, 1)) \
+    X(BOTH, SAFE, "P30", ds_stream_write_value64(k->member, k->words, 1)) \
+    X(BOTH, SAFE, "", ds_stream_write_value32(k->outside, k->pinned, 0)) \
+    X(BOTH, SAFE, "P10", ds_stream_write_value32(k->legacy, k->pinned, 0)) \
+    X(BOTH, SAFE, "P30", ds_stream_wait_value32(k->origin, k->words, 1, DS_VALUE_WAIT_NOR)) \
+    X(BOTH, SAFE, "P30", ds_stream_wait_value64(k->origin, k->words, 1, DS_VALUE_WAIT_NOR)) \
+    X(BOTH, KEEPS(INVALID_VALUE), "", ds_stream_write_value32(k->origin, ordinary, 1)) \
+    X(BOTH, SAFE, "P30", ds_stream_batch_values(k->origin, A_WRITE(k), 1)) \
     X(BOTH, SAFE, "", ds_fill(k->words, 0, 4, 16, k->origin)) \
     X(BOTH, SAFE, "", ds_fill(k->pinned, 0, 4, 16, k->origin)) \
     X(BOTH, KEEPS(CAPTURE_UNSUPPORTED), "", ds_fill(ordinary, 0, 4, 16, k->origin)) \

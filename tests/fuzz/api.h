@@ -174,6 +174,10 @@ void *ending_pointer(enum pointer_kind kind);
 
 #define STEADY ((size_t)16384)
 
+/* A pinned word that no other work writes. */
+uint64_t *input_word(void);
+/* An address that is no multiple of 4. */
+void *steady_odd(void);
 /* What is written, or read, by work: STEADY bytes, aligned to 512. */
 void *steady_out(void);
 void *steady_in(void);

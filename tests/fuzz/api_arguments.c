@@ -257,6 +257,14 @@ void *steady_in(void) {
     return steady_of(1, steady_kind());
 }
 
+uint64_t *input_word(void) {
+    return (uint64_t *)(void *)((char *)steady_of(1, STEADY_PINNED) + STEADY - 8);
+}
+
+void *steady_odd(void) {
+    return (char *)steady_of(0, steady_kind()) + 1 + 2 * pick(8);
+}
+
 void *reachable_out(void) {
     char *out = steady_of(0, STEADY_PINNED);
     return out == ordinary[0] ? NULL : out + pick(128) * 128;

@@ -292,6 +292,42 @@ static void step_fill(void) {
     CALL(ds_fill_2d(out, pitch, 0x01020304, value_size, width, height, stream));
 }
 
+/* ---- values in memory ---- */
+
+/* Waits for what holds: a word that is only ever set to 7, before each wait. Other waits are for
+   memory that is refused. */
+static void step_values(void) {
+    ds_stream stream = any_stream();
+    uint64_t *word = input_word();
+    ds_value_kind kind = (ds_value_kind)pick(6);
+    ds_value_op ops[2] = { { word, 7, DS_VALUE_WRITE, 8 }, { word, 7, DS_VALUE_WAIT_EQ, 8 } };
+    switch (pick(7)) {
+    case 0:
+        CALL(ds_stream_batch_values(stream, NULL, pick(300)));
+        break;
+    case 1:
+        CALL(ds_stream_wait_value32(stream, odd() ? NULL : steady_odd(), (uint32_t)byte(), kind));
+        break;
+    case 2:
+        CALL(ds_stream_wait_value64(stream, odd() ? NULL : steady_odd(), (uint64_t)byte(), kind));
+        break;
+    case 3:
+        CALL(
+            ds_stream_write_value32(stream, odd() ? steady_out() : steady_odd(), (uint32_t)byte()));
+        break;
+    case 4:
+        CALL(
+            ds_stream_write_value64(stream, odd() ? steady_out() : steady_odd(), (uint64_t)byte()));
+        break;
+    default:
+        ops[1].size = PICK(((const unsigned[]){ 8, 8, 8, 3, 0 }));
+        ops[1].kind = odd() ? kind : DS_VALUE_WAIT_EQ;
+        if (ops[1].kind == DS_VALUE_WAIT_NOR || ops[1].kind == DS_VALUE_WRITE)
+            ops[1].value = ops[1].kind == DS_VALUE_WRITE ? 7 : 0;
+        CALL(ds_stream_batch_values(stream, ops, pick(3)));
+    }
+}
+
 /* ---- host functions ---- */
 
 /* What is not "Callable anywhere" is refused inside of a host function. */
@@ -433,7 +469,7 @@ static const step_fn steps[] = { step_stream_create,  step_stream_create,  step_
                                  step_event_create,   step_event_order,    step_event_order,
                                  step_event_order,    step_event_query,    step_event_share,
                                  step_copy,           step_copy,           step_copy_2d,
-                                 step_fill,           step_host_func,      step_kernel_create,
-                                 step_kernel,         step_launch,         step_launch,
-                                 step_defined_kernel };
+                                 step_fill,           step_values,         step_host_func,
+                                 step_kernel_create,  step_kernel,         step_launch,
+                                 step_launch,         step_defined_kernel };
 const step_group stream_steps = { steps, COUNT(steps) };

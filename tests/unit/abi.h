@@ -162,6 +162,17 @@ AT(ds_fill_node, height, 32);
 AT(ds_fill_node, pitch, 40);
 AT(ds_fill_node, reserved, 48);
 
+SIZE(ds_value_op, 24);
+AT(ds_value_op, address, 0);
+AT(ds_value_op, value, 8);
+AT(ds_value_op, kind, 16);
+AT(ds_value_op, size, 20);
+
+SIZE(ds_values_node, 64);
+AT(ds_values_node, ops, 0);
+AT(ds_values_node, count, 8);
+AT(ds_values_node, reserved, 16);
+
 SIZE(ds_host_node, 64);
 AT(ds_host_node, fn, 0);
 AT(ds_host_node, user, 8);

@@ -14,8 +14,11 @@ static int walk(void) {
     CHECK(ds_copy(pinned, x, sizeof *first, s));
 #include "7.c"
 #include "8.c"
+#include "9.c"
     CHECK(ds_stream_synchronize(s));
     EXPECT(*first == 42);
+    EXPECT(*ready == 2);
+    CHECK(ds_pinned_free(ready));
     CHECK(ds_event_destroy(e));
     CHECK(ds_kernel_destroy(k));
     CHECK(ds_stream_destroy(s));
@@ -27,13 +30,13 @@ static int walk(void) {
 }
 
 static int machine(void) {
-#include "9.c"
+#include "10.c"
     ds_stream s;
     void *here, *there;
     CHECK(ds_stream_create(NULL, &s));
     CHECK(ds_device_alloc(ds_cpu(0), 1 << 20, &here));
     CHECK(ds_device_alloc(ds_cpu(1), 1 << 20, &there));
-#include "10.c"
+#include "11.c"
     EXPECT(ns == 1500 + 41943 + 2000);
     CHECK(ds_stream_destroy(s));
     CHECK(ds_device_free(here));

@@ -174,6 +174,13 @@ typedef struct kernel {
     void **params; /* one block of memory with the values behind the pointers */
 } kernel;
 
+/* Writes of words, and waits for words; memory: where each word lies. */
+typedef struct values {
+    CUstreamBatchMemOpParams *at;
+    char **memory;
+    unsigned count;
+} value_list;
+
 typedef struct host {
     cudaHostFn_t function;
     cudaStreamCallback_t callback;
@@ -190,7 +197,8 @@ typedef enum {
     OP_MARK,
     OP_FREE,
     OP_HOST,
-    OP_CALLBACK
+    OP_CALLBACK,
+    OP_VALUES
 } op_kind;
 
 struct op {
@@ -214,6 +222,7 @@ struct op {
         fill fill;
         kernel kernel;
         host host;
+        value_list values;
         struct block *block;
 
         struct {
@@ -447,6 +456,7 @@ typedef struct device {
 #define DRIVER_STREAM(X) \
     X(cuLaunchKernel, 4000) \
     X(cuStreamQuery, 2000) \
+    X(cuStreamBatchMemOp, 8000) \
     X(cuMemsetD8Async, 3020) \
     X(cuMemsetD16Async, 3020) \
     X(cuMemsetD32Async, 3020) \
@@ -478,14 +488,22 @@ typedef struct device {
     X(cuGraphAddKernelNode) \
     X(cuGraphKernelNodeGetParams) \
     X(cuGraphKernelNodeSetParams) \
-    X(cuGraphExecKernelNodeSetParams)
+    X(cuGraphExecKernelNodeSetParams) \
+    X(cuGraphAddBatchMemOpNode) \
+    X(cuGraphBatchMemOpNodeSetParams) \
+    X(cuGraphExecBatchMemOpNodeSetParams) \
+    X(cuGraphNodeGetType)
 /* clang-format on */
 /* clang-format off */
 #define DRIVER_FORM_1(X) \
     X(add_kernel_node_v1, cuGraphAddKernelNode, 10000) \
     X(kernel_node_get_v1, cuGraphKernelNodeGetParams, 10000) \
     X(kernel_node_set_v1, cuGraphKernelNodeSetParams, 10000) \
-    X(exec_kernel_node_set_v1, cuGraphExecKernelNodeSetParams, 10010)
+    X(exec_kernel_node_set_v1, cuGraphExecKernelNodeSetParams, 10010) \
+    X(add_values_node, cuGraphAddBatchMemOpNode, 11070) \
+    X(values_node_set, cuGraphBatchMemOpNodeSetParams, 11070) \
+    X(exec_values_node_set, cuGraphExecBatchMemOpNodeSetParams, 11070) \
+    X(node_get_type, cuGraphNodeGetType, 10000)
 /* clang-format on */
 #if CUDA_VERSION >= 12000
 /* clang-format off */
@@ -663,6 +681,8 @@ op *si_fill_op(const fill *f, const place *at, stream *s, int index);
 int si_check_launch(const ptx_function *f, const unsigned grid[3], const unsigned block[3],
                     size_t shared, size_t most_shared);
 op *si_kernel_op(const kernel *k, stream *s, int index); /* copies the parameters */
+int si_check_values(const CUstreamBatchMemOpParams *list, unsigned count, int index);
+op *si_values_op(const CUstreamBatchMemOpParams *list, unsigned count, stream *s, int index);
 int si_check_copy_params(const struct cudaMemcpy3DParms *p, transfer *t);
 /* one block of memory with the values */
 void **si_copy_params(const ptx_function *f, void *const *params);
@@ -779,6 +799,8 @@ int si_nodes_reach(const nodes *from, const nodes *also, const nodes *wanted);
 /* Nodes for what streams capture: behind the nodes of `deps`. */
 node *si_node_copy(graph *g, const nodes *deps, const transfer *t, const place *to,
                    const place *from, int index);
+node *si_node_values(graph *g, const nodes *deps, const CUstreamBatchMemOpParams *list,
+                     unsigned count, int index);
 node *si_node_fill(graph *g, const nodes *deps, const fill *f, const place *at, int index);
 node *si_node_kernel(graph *g, const nodes *deps, const kernel *k, const void *func,
                      int is_host_func, int index, int priority);
@@ -788,6 +810,13 @@ void si_exec_over(exec *x); /* an operation that had it has ended */
 void si_graph_counts(size_t *graphs, size_t *execs, size_t *objects);
 size_t si_graph_threads(void);
 
+CUcontext si_current_context(void); /* of the thread; NULL: none */
+CUresult si_add_values_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
+                            size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
+CUresult si_values_node_set(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
+CUresult si_exec_values_node_set(CUgraphExec exec, CUgraphNode node,
+                                 const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
+CUresult si_node_get_type(CUgraphNode node, CUgraphNodeType *out);
 CUresult si_add_kernel_node_v1(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
                                size_t count, const CUDA_KERNEL_NODE_PARAMS_v1 *p);
 CUresult si_kernel_node_get_v1(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *out);

@@ -17,6 +17,9 @@
 
 /* ---- types ---- */
 
+/* What the runtime has no name for (H200, driver 580: docs/gpu). */
+#define NODE_VALUES ((enum cudaGraphNodeType)CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+
 typedef struct content {
     enum cudaGraphNodeType type;
     int device; /* where it runs */
@@ -38,6 +41,11 @@ typedef struct content {
             const void *func;
             int is_host_func;
         } kernel;
+
+        struct {
+            CUstreamBatchMemOpParams *list;
+            unsigned count;
+        } values;
         struct cudaHostNodeParams host;
         cudaEvent_t event;
         graph *child;
@@ -197,6 +205,9 @@ static void own(content *c, node *n, int hidden, int clone) {
     if (c->type == cudaGraphNodeTypeKernel) {
         c->u.kernel.k.params = si_copy_params(c->u.kernel.k.code, c->u.kernel.k.params);
         c->u.kernel.k.module->nodes++;
+    } else if (c->type == NODE_VALUES) {
+        size_t size = c->u.values.count * sizeof *c->u.values.list;
+        c->u.values.list = memcpy(si_allocate(size + 1), c->u.values.list, size);
     } else if (c->type == cudaGraphNodeTypeGraph) {
         c->u.child = clone_graph(c->u.child, hidden, clone);
         c->u.child->parent = n;
@@ -208,6 +219,8 @@ static void disown(content *c) {
         free(c->u.kernel.k.params);
         c->u.kernel.k.module->nodes--;
         si_free_module_if_over(c->u.kernel.k.module);
+    } else if (c->type == NODE_VALUES) {
+        free(c->u.values.list);
     } else if (c->type == cudaGraphNodeTypeGraph) {
         si_free_graph(c->u.child);
     }
@@ -257,6 +270,13 @@ node *si_node_copy(graph *g, const nodes *deps, const transfer *t, const place *
 node *si_node_fill(graph *g, const nodes *deps, const fill *f, const place *at, int index) {
     content c = { .type = cudaGraphNodeTypeMemset, .device = index };
     c.u.fill.f = *f, c.u.fill.at = at->device;
+    return new_node(g, &c, deps, 0);
+}
+
+node *si_node_values(graph *g, const nodes *deps, const CUstreamBatchMemOpParams *list,
+                     unsigned count, int index) {
+    content c = { .type = NODE_VALUES, .device = index };
+    c.u.values.list = (CUstreamBatchMemOpParams *)(uintptr_t)list, c.u.values.count = count;
     return new_node(g, &c, deps, 0);
 }
 
@@ -618,7 +638,7 @@ cudaError_t cudaGraphNodeGetType(cudaGraphNode_t handle, enum cudaGraphNodeType 
     if (!out)
         return finish(cudaErrorInvalidValue);
     *out = node_of("cudaGraphNodeGetType", handle)->is.type;
-    return finish(0);
+    return finish(*out == NODE_VALUES ? cudaErrorUnknown : 0);
 }
 
 cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t handle, cudaGraph_t *out) {
@@ -635,7 +655,8 @@ static const char *const type_names[] = { "kernel", "memcpy", "memset",     "hos
 
 static void print_node(FILE *f, const node *n, unsigned flags) {
     const content *c = &n->is;
-    fprintf(f, "n%zu [label=\"%zu %s", n->index, n->index, type_names[c->type]);
+    fprintf(f, "n%zu [label=\"%zu %s", n->index, n->index,
+            c->type == NODE_VALUES ? "batch of memory operations" : type_names[c->type]);
     if (flags & cudaGraphDebugDotFlagsVerbose)
         fprintf(f, " device %d", c->device);
     if (c->type == cudaGraphNodeTypeKernel &&
@@ -1319,6 +1340,12 @@ static int check_node(const char *call, node *n) {
     return code;
 }
 
+static op *values_op(const content *c) {
+    if (si_check_values(c->u.values.list, c->u.values.count, c->device))
+        si_fail_test("cudaGraphLaunch: memory of a word is freed");
+    return si_values_op(c->u.values.list, c->u.values.count, NULL, c->device);
+}
+
 static op *copy_op(const content *c) {
     place to, from;
     if (si_check_transfer("cudaGraphLaunch", &c->u.copy.t, c->device, &to, &from))
@@ -1339,6 +1366,8 @@ static op *op_of(node *n) {
     op *o = NULL;
     if (n->disabled)
         return si_new_op(OP_MARK, NULL, c->device);
+    if (c->type == NODE_VALUES)
+        return values_op(c);
     switch (c->type) {
     case cudaGraphNodeTypeMemcpy:
         o = copy_op(c);
@@ -1532,6 +1561,15 @@ static int same_copy(const transfer *a, const transfer *b) {
            a->of.width == b->of.width && a->of.height == b->of.height && a->of.depth == b->of.depth;
 }
 
+/* Neither the number of operations nor their types may change
+   (cuGraphExecBatchMemOpNodeSetParams). */
+static enum cudaGraphExecUpdateResult judge_values(const content *is, const content *to) {
+    int same = is->u.values.count == to->u.values.count && is->device == to->device;
+    for (unsigned i = 0; same && i < is->u.values.count; i++)
+        same = is->u.values.list[i].operation == to->u.values.list[i].operation;
+    return same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorParametersChanged;
+}
+
 /* Whether a node of an executable may get this content: an answer of cudaGraphExecUpdate. alone:
    by a function for one node. */
 static enum cudaGraphExecUpdateResult judge(const node *n, const content *to,
@@ -1540,6 +1578,8 @@ static enum cudaGraphExecUpdateResult judge(const node *n, const content *to,
     const fill *f = &is->u.fill.f, *g = &to->u.fill.f;
     if (is->type != to->type)
         return cudaGraphExecUpdateErrorNodeTypeChanged;
+    if (is->type == NODE_VALUES)
+        return judge_values(is, to);
     switch (is->type) {
     case cudaGraphNodeTypeKernel:
         if (is->device != to->device)
@@ -1882,6 +1922,54 @@ CUresult si_kernel_node_get_v1(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1 *o
                                          .blockDimZ = k->block[2],
                                          .sharedMemBytes = k->shared,
                                          .kernelParams = k->params };
+    return finish_driver(0);
+}
+
+static int values_from(const CUDA_BATCH_MEM_OP_NODE_PARAMS *p, content *c) {
+    if (!p || p->flags || !p->count)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (p->ctx != si_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *c = (content){ .type = NODE_VALUES, .device = si_me.current };
+    c->u.values.list = p->paramArray, c->u.values.count = p->count;
+    return si_check_values(p->paramArray, p->count, si_me.current);
+}
+
+CUresult si_add_values_node(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t n,
+                            const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
+    content c;
+    BEGIN_DRIVER(cuGraphAddBatchMemOpNode, code);
+    code = values_from(p, &c);
+    if (!code)
+        code = add("cuGraphAddBatchMemOpNode", out, g, deps, n, &c);
+    return finish_driver(code);
+}
+
+CUresult si_values_node_set(CUgraphNode n, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
+    content c;
+    BEGIN_DRIVER(cuGraphBatchMemOpNodeSetParams, code);
+    code = values_from(p, &c);
+    if (!code)
+        code = set("cuGraphBatchMemOpNodeSetParams", n, &c);
+    return finish_driver(code);
+}
+
+CUresult si_exec_values_node_set(CUgraphExec x, CUgraphNode n,
+                                 const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
+    content c;
+    BEGIN_DRIVER(cuGraphExecBatchMemOpNodeSetParams, code);
+    code = values_from(p, &c);
+    if (!code)
+        code = set_exec("cuGraphExecBatchMemOpNodeSetParams", x, n, &c);
+    return finish_driver(code);
+}
+
+CUresult si_node_get_type(CUgraphNode handle, CUgraphNodeType *out) {
+    ENTER_DRIVER(cuGraphNodeGetType);
+    lock();
+    if (!out)
+        return finish_driver(CUDA_ERROR_INVALID_VALUE);
+    *out = (CUgraphNodeType)node_of("cuGraphNodeGetType", handle)->is.type;
     return finish_driver(0);
 }
 

@@ -734,6 +734,10 @@ static void let_go(op *o) {
         drop_use(o, o->uses[0]);
     if (o->kind == OP_COPY)
         free(o->u.copy.staging);
+    if (o->kind == OP_VALUES) {
+        free(o->u.values.at);
+        free(o->u.values.memory);
+    }
     if (o->kind == OP_KERNEL) {
         free(o->u.kernel.params);
         o->u.kernel.module->uses--;
@@ -1039,6 +1043,51 @@ static int run_kernel(op *o, char *error, size_t size) {
     si_fail_test("a kernel does what the interpreter does not know: %s", error);
 }
 
+static uint64_t word_at(const char *memory, int is_wide) {
+    return is_wide ? __atomic_load_n((const uint64_t *)(const void *)memory, __ATOMIC_SEQ_CST)
+                   : __atomic_load_n((const uint32_t *)(const void *)memory, __ATOMIC_SEQ_CST);
+}
+
+/* The conditions of CUstreamWaitValue_flags. */
+static int word_fits(uint64_t word, uint64_t value, unsigned flags, int is_wide) {
+    switch (flags) {
+    case CU_STREAM_WAIT_VALUE_GEQ:
+        return is_wide ? (int64_t)(word - value) >= 0
+                       : (int32_t)((uint32_t)word - (uint32_t)value) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return word == value;
+    case CU_STREAM_WAIT_VALUE_AND:
+        return (word & value) != 0;
+    default:
+        return is_wide ? ~(word | value) != 0 : (uint32_t) ~(word | value) != 0;
+    }
+}
+
+/* A wait holds one of the threads of the device, of which there are enough. */
+static void run_values(const op *o) {
+    for (unsigned i = 0; i < o->u.values.count; i++) {
+        const CUstreamBatchMemOpParams *p = &o->u.values.at[i];
+        char *memory = o->u.values.memory[i];
+        int is_wide = p->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
+                      p->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        uint64_t value = is_wide ? p->waitValue.value64 : p->waitValue.value;
+        if (p->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) {
+            __atomic_store_n((uint64_t *)(void *)memory, value, __ATOMIC_SEQ_CST);
+        } else if (p->operation == CU_STREAM_MEM_OP_WRITE_VALUE_32) {
+            __atomic_store_n((uint32_t *)(void *)memory, (uint32_t)value, __ATOMIC_SEQ_CST);
+        } else {
+            useconds_t nap = 1;
+            while (!sticky(o->device) &&
+                   !word_fits(word_at(memory, is_wide), value, p->waitValue.flags, is_wide)) {
+                usleep(nap);
+                nap = nap < 500 ? nap * 2 : nap;
+            }
+        }
+        if (sticky(o->device))
+            return;
+    }
+}
+
 /* Called and left with the lock held, which is given up while the work is done. */
 static void run(op *o) {
     char error[sizeof kernel_error] = "";
@@ -1057,6 +1106,8 @@ static void run(op *o) {
         run_fill(&o->u.fill);
     if (o->kind == OP_KERNEL)
         code = run_kernel(o, error, sizeof error);
+    if (o->kind == OP_VALUES)
+        run_values(o);
     lock();
     if (!code || sticky(o->device))
         return;
@@ -1427,6 +1478,60 @@ op *si_fill_op(const fill *f, const place *at, stream *s, int index) {
     o->u.fill = *f;
     o->u.fill.dst = at->memory;
     use_place(o, at);
+    return o;
+}
+
+/* The memory of a word, or NULL: not aligned, not known to CUDA, or not to be reached by the
+   device. H200, driver 580: docs/gpu. */
+static range *word_range(const CUstreamBatchMemOpParams *p, size_t size, int index) {
+    uintptr_t address = (uintptr_t)p->waitValue.address;
+    range *r = address % size ? NULL : range_touching(address, size);
+    return r && address >= r->start && size <= r->size - (address - r->start) && reachable(r, index)
+               ? r
+               : NULL;
+}
+
+static size_t word_size(const CUstreamBatchMemOpParams *p) {
+    return p->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
+                   p->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64
+               ? 8
+               : 4;
+}
+
+int si_check_values(const CUstreamBatchMemOpParams *list, unsigned count, int index) {
+    if (count > 255)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) {
+        unsigned most = 0;
+        switch ((int)list[i].operation) {
+        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+        case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+            most = CU_STREAM_WAIT_VALUE_NOR;
+            break;
+        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+            break;
+        default:
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (list[i].waitValue.flags > most || !word_range(&list[i], word_size(&list[i]), index))
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return 0;
+}
+
+op *si_values_op(const CUstreamBatchMemOpParams *list, unsigned count, stream *s, int index) {
+    op *o = si_new_op(OP_VALUES, s, index);
+    value_list *v = &o->u.values;
+    v->count = count;
+    v->at = si_allocate((count + 1) * sizeof *v->at);
+    v->memory = si_allocate((count + 1) * sizeof *v->memory);
+    memcpy(v->at, list, count * sizeof *list);
+    for (unsigned i = 0; i < count; i++) {
+        range *r = word_range(&list[i], word_size(&list[i]), index);
+        v->memory[i] = r->memory + ((uintptr_t)list[i].waitValue.address - r->start);
+        use(o, r);
+    }
     return o;
 }
 
@@ -2809,7 +2914,7 @@ static CUresult d_cuDeviceGet(CUdevice *out, int ordinal) {
     return CUDA_SUCCESS;
 }
 
-static CUcontext current_context(void) {
+CUcontext si_current_context(void) {
     if (si_me.other)
         return si_me.other;
     return si_me.bound ? si_devices[si_me.current].context : NULL;
@@ -2819,7 +2924,7 @@ static CUresult d_cuCtxGetCurrent(CUcontext *out) {
     ENTER_DRIVER(cuCtxGetCurrent);
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
-    *out = current_context();
+    *out = si_current_context();
     return CUDA_SUCCESS;
 }
 
@@ -2861,7 +2966,7 @@ static CUresult d_cuCtxPopCurrent(CUcontext *out) {
     if (!si_me.depth)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (out)
-        *out = current_context();
+        *out = si_current_context();
     si_me.depth--;
     si_me.current = si_me.under[si_me.depth].current;
     si_me.bound = si_me.under[si_me.depth].bound;
@@ -3226,7 +3331,7 @@ static CUresult d_cuPointerGetAttributes(unsigned count, CUpointer_attribute *wh
                                          CUdeviceptr pointer) {
     ENTER_DRIVER(cuPointerGetAttributes);
     CUresult code = CUDA_SUCCESS;
-    if (!current_context())
+    if (!si_current_context())
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!count || !which || !out)
         return CUDA_ERROR_INVALID_VALUE;
@@ -3270,6 +3375,38 @@ FILL(cuMemsetD32Async, unsigned, 4)
 FILL_2D(cuMemsetD2D8Async, unsigned char, 1)
 FILL_2D(cuMemsetD2D16Async, unsigned short, 2)
 FILL_2D(cuMemsetD2D32Async, unsigned, 4)
+
+static CUresult d_cuStreamBatchMemOp(CUstream handle, unsigned count,
+                                     CUstreamBatchMemOpParams *list, unsigned flags) {
+    ENTER_DRIVER(cuStreamBatchMemOp);
+    CUresult code = driver_context();
+    if (code)
+        return code;
+    if (flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (count && !list)
+        si_fail_test("cuStreamBatchMemOp: CUDA crashes without a list (docs/gpu)");
+    lock();
+    stream *s = si_stream_of("cuStreamBatchMemOp", handle);
+    code = (CUresult)sticky(s->device);
+    if (!code)
+        code = (CUresult)si_capture_enqueue(s);
+    if (!code && s->device != si_me.current)
+        code = CUDA_ERROR_INVALID_CONTEXT;
+    if (!code)
+        code = (CUresult)si_check_values(list, count, s->device);
+    if (!code && count && s->capture)
+        si_capture_node(s, si_node_values(si_capture_graph(s), &s->deps, list, count, s->device));
+    else if (!code && count)
+        submit(si_values_op(list, count, s, s->device));
+    unlock();
+    return code;
+}
+
+static CUresult t_cuStreamBatchMemOp(CUstream handle, unsigned count,
+                                     CUstreamBatchMemOpParams *list, unsigned flags) {
+    return d_cuStreamBatchMemOp(handle ? handle : CU_STREAM_PER_THREAD, count, list, flags);
+}
 
 #if CUDART_VERSION >= 12050
 /* A GPU separates multiprocessors in pairs, at least. */
