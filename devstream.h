@@ -1119,7 +1119,8 @@ DSDEF DS_MUST_USE ds_result ds_fill_sync(void *ptr, uint32_t value, size_t value
 /* A stream can wait until a word of memory has some value, and can write a word. The word is memory
    of the stream's device, or pinned memory (ds_pinned_alloc, ds_pinned_register), and a multiple of
    its size. The host, kernels, copies and other streams can write a word for which a stream waits,
-   and read a word that a stream writes. The host must use atomic operations.
+   and read a word that a stream writes. The host and kernels must use atomic operations; a copy or
+   fill of just the word is one.
 
    A write comes after all earlier work of the stream, whose effects are visible to whoever reads
    the value. A wait holds up only its own stream, and neither a thread nor a multiprocessor. A wait
@@ -1439,7 +1440,8 @@ typedef enum ds_node_kind {
     /** captured on CUDA from calls of other libraries (cuBLAS, kernels of nvcc, ...); contents
         unknown to devstream */
     DS_NODE_NATIVE = 8,
-    DS_NODE_VALUES = 9 /**< writes of words of memory, and waits for words */
+    DS_NODE_VALUES = 9,    /**< writes of words of memory, and waits for words */
+    DS_NODE_CONDITION = 10 /**< graphs of which a word of memory selects one, or repeats one */
 } ds_node_kind;
 
 /** A kernel launch as a node; see ds_kernel_launch and ds_kernel_launch_grid. */
@@ -1493,6 +1495,33 @@ typedef struct ds_values_node {
     uint64_t reserved[6];   /**< 0 */
 } ds_values_node;
 
+/** Kinds of conditional nodes; the numbers are those of cudaGraphConditionalNodeType. */
+typedef enum ds_condition_kind {
+    /** runs bodies[0] if the word is not 0, else bodies[1] if there is one */
+    DS_CONDITION_IF = 0,
+    DS_CONDITION_WHILE = 1, /**< runs bodies[0] as long as the word is not 0 before a run */
+    DS_CONDITION_SWITCH = 2 /**< runs bodies[word]; none if the word is not below count */
+} ds_condition_kind;
+
+/** Graphs that run under a condition, as a node. The word is read when the node starts, and by
+    DS_CONDITION_WHILE also after each run; kernels, copies, fills and host functions can write it
+    (in bodies, host functions cannot be). The word is a multiple of 4, in memory of the node's device
+    or in pinned memory.
+
+    A body has kernels, copies and fills of device memory, empty nodes, child graphs and conditional
+    nodes, all on the device of the node. It must not have fills of random numbers by a generator.
+    A graph with conditional nodes cannot be a child graph, its executables cannot be launched on a
+    capturing stream or updated from a graph, and their conditional nodes cannot be set: these are
+    limits of CUDA. To capture a conditional node, add it to ds_capture_info.graph, and continue the
+    stream behind it by ds_capture_update_dependencies. */
+typedef struct ds_condition_node {
+    ds_condition_kind kind; /**< selects the meaning of the word */
+    const uint32_t *word;   /**< the condition */
+    const ds_graph *bodies; /**< copied by the call */
+    size_t count;           /**< IF: 1 or 2 bodies; WHILE: 1; SWITCH: at least 1 */
+    uint64_t reserved[4];   /**< 0 */
+} ds_condition_node;
+
 /** Work of a node, by its kind. */
 typedef union ds_node_work {
     ds_kernel_node kernel; /**< DS_NODE_KERNEL */
@@ -1500,6 +1529,8 @@ typedef union ds_node_work {
     ds_fill_node fill;     /**< DS_NODE_FILL */
     ds_host_node host;     /**< DS_NODE_HOST */
     ds_values_node values; /**< DS_NODE_VALUES */
+    /** DS_NODE_CONDITION; ds_graph_get_node does not return the bodies */
+    ds_condition_node condition;
     /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT. The graph keeps the event alive; if it was never
         recorded, the graph binds it to the device */
     ds_event event;
@@ -1581,7 +1612,8 @@ enum {
     DS_DOT_HOST = 1 << 5,     /**< functions and their arguments */
     DS_DOT_EVENT = 1 << 6,    /**< events */
     DS_DOT_HANDLES = 1 << 10, /**< numbers of the nodes and their call sites */
-    DS_DOT_VALUES = 1 << 13   /**< operations on words of memory */
+    DS_DOT_VALUES = 1 << 13,   /**< operations on words of memory */
+    DS_DOT_CONDITION = 1 << 15 /**< kinds and words of conditional nodes */
 };
 
 /** Receives a piece of text. Returns 0 to continue; another value stops, and the calling function
@@ -5483,6 +5515,7 @@ enum {
     DS__OP_EXTERNAL_WAIT,
     DS__OP_COPY_BATCH, /* of the CUDA driver only, and never a node */
     DS__OP_VALUES,     /* writes of words, and waits for words */
+    DS__OP_CONDITION,  /* of nodes only: graphs under a condition */
     DS__OP_OWN         /* from here on: kinds of a driver, which never leave it */
 };
 
@@ -5597,6 +5630,14 @@ typedef struct ds__op {
             size_t count;
             size_t next;
         } values;
+
+        /* kind: ds_condition_kind. bodies: a graph with a child node for each body; the node owns
+           it */
+        struct {
+            const uint32_t *word;
+            ds__body *bodies;
+            int kind;
+        } condition;
 
         /* what a driver keeps in operations of its own, or in its copy of a record */
         struct {
@@ -6159,6 +6200,7 @@ struct ds__node {
     uint32_t dep_count;
     size_t dep_room;
     ds__object *payload; /* a host function's argument */
+    /* the child graph; of a conditional node: a graph with a child node for each body */
     ds__body *child;
     void *native; /* the driver's */
 };
@@ -6175,13 +6217,14 @@ struct ds__body {
     size_t object_count;
     size_t object_room;
     int hooked;   /* 1: the body, or a child graph, has objects with a launch_fn */
+    int conditional; /* 1: the body has conditional nodes */
     void *native; /* the driver's */
 };
 
 static const char *const ds__node_names[] = { "empty",      "kernel",        "copy",
                                               "fill",       "host function", "event record",
                                               "event wait", "child graph",   "native",
-                                              "values" };
+                                              "values",     "condition" };
 
 /* Returns an object with one owner. NULL: no memory, and the sentence is set. */
 static ds__object *ds__object_create(void *user, ds_host_fn dtor_fn) {
@@ -6283,8 +6326,8 @@ static int ds__node_take_host(ds__node *n, const ds__op *op) {
 
 /* Takes the child graph, or a copy of it without DS__OP_GIVEN. Returns 0 if there is no memory, and
    the sentence is set. */
-static int ds__node_take_child(ds__node *n, const ds__op *op) {
-    n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
+static int ds__node_take_child(ds__node *n, const ds__op *op, ds__body *child) {
+    n->child = op->flags & DS__OP_GIVEN ? child : ds__body_copy(child, 0);
     n->op.flags = 0;
     return n->child != NULL;
 }
@@ -6300,7 +6343,8 @@ static ds_node_kind ds__node_kind_of(int op_kind) {
                                           [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD,
                                           [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
                                           [DS__OP_GRAPH] = DS_NODE_CHILD,
-                                          [DS__OP_VALUES] = DS_NODE_VALUES };
+                                          [DS__OP_VALUES] = DS_NODE_VALUES,
+                                          [DS__OP_CONDITION] = DS_NODE_CONDITION };
     return kinds[op_kind];
 }
 
@@ -6341,7 +6385,11 @@ static ds__node *ds__node_create(const ds__op *op, ds_device device, int priorit
         ds__ref(op->u.event.object);
         break;
     case DS_NODE_CHILD:
-        taken = ds__node_take_child(n, op);
+        taken = ds__node_take_child(n, op, op->u.graph.body);
+        break;
+    case DS_NODE_CONDITION:
+        taken = ds__node_take_child(n, op, op->u.condition.bodies);
+        n->op.u.condition.bodies = NULL;
         break;
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
@@ -6360,6 +6408,8 @@ static ds__node *ds__node_copy(const ds__node *from) {
     ds__op op = from->op;
     if (from->kind == DS_NODE_CHILD)
         op.u.graph.body = from->child;
+    if (from->kind == DS_NODE_CONDITION)
+        op.u.condition.bodies = from->child;
     ds__node *n = ds__node_create(&op, from->device, from->priority);
     if (!n)
         return NULL;
@@ -6453,6 +6503,8 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
         b->hooked = 1;
+    if (n->kind == DS_NODE_CONDITION)
+        b->conditional = 1;
     return DS_OK;
 }
 
@@ -8382,6 +8434,7 @@ enum {
     DS__CPU_OP_NODE_RECORD,
     DS__CPU_OP_NODE_WAIT,
     DS__CPU_OP_SHARED_RECORD, /* a record for other processes; u.own.ptr: the lane */
+    DS__CPU_OP_CONDITION,     /* in executables; u.own.ptr: the condition */
     DS__CPU_OP_FREE,          /* u.own: memory that the stream frees, and its device */
     DS__CPU_OP_CLOCK          /* u.own.number: the virtual time of the next submission */
 };
@@ -8691,6 +8744,11 @@ static inline int ds__cpu_explores(void) {
     return ds__cpu.seed || ds__cpu.fabric;
 }
 
+/* Returns 1 if operations have no effect (DS_CPU_DRY). */
+static inline int ds__cpu_dry_run(void) {
+    return ds__cpu.fabric && (ds__cpu.fabric->flags & DS_CPU_DRY);
+}
+
 static const ds__driver ds__cpu_driver;
 static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
@@ -8718,6 +8776,8 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 /* cpu/graph_launch.h */
 static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                uint64_t number, int who);
+static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                                  uint64_t number, int who);
 static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                              uint64_t number, int failed, int who);
 static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op);
@@ -8922,6 +8982,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__CPU_OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__CPU_OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__CPU_OP_SHARED_RECORD] = offsetof(ds__op, u.own.size),
+        [DS__CPU_OP_CONDITION] = offsetof(ds__op, u.own.size),
         [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
         [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
     };
@@ -9621,6 +9682,22 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
    Threads: ds__cpu_move runs on the owner of the stream. Pieces also run on other workers and on
    waiting host threads, at the same time. */
 
+/* Copies n bytes. An aligned word of 4 or 8 bytes is stored as a whole, after the earlier work of
+   the stream: other streams may wait for it (cpu/value.h). */
+static inline void ds__cpu_copy_bytes(char *to, const char *from, size_t n) {
+    if (n == 4 && (uintptr_t)to % 4 == 0) {
+        uint32_t word;
+        memcpy(&word, from, 4);
+        __atomic_store_n((uint32_t *)(void *)to, word, __ATOMIC_RELEASE);
+    } else if (n == 8 && (uintptr_t)to % 8 == 0) {
+        uint64_t word;
+        memcpy(&word, from, 8);
+        __atomic_store_n((uint64_t *)(void *)to, word, __ATOMIC_RELEASE);
+    } else {
+        memcpy(to, from, n);
+    }
+}
+
 /* Copies bytes first to first+count-1 of the operation, row by row. around: long rows are copied
    with stores past the caches. */
 static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int around) {
@@ -9636,7 +9713,7 @@ static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int 
         if (around && n >= 65536)
             ds__stream_copy(to, from, n);
         else
-            memcpy(to, from, n);
+            ds__cpu_copy_bytes(to, from, n);
         first += n;
         count -= n;
     }
@@ -9660,6 +9737,10 @@ static void ds__cpu_copy_staged(const ds__op *op) {
 static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     uint64_t word;
     uint64_t block[512];
+    if (n <= 8) {
+        ds__cpu_copy_bytes(to, pattern, n);
+        return;
+    }
     memcpy(&word, pattern, 8);
     if (word == (word & 255) * 0x0101010101010101u) {
         memset(to, (int)(word & 255), n);
@@ -10507,6 +10588,8 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, 
         break;
     case DS__OP_GRAPH:
         return ds__cpu_launch_step(w, s, op, number, who);
+    case DS__CPU_OP_CONDITION:
+        return ds__cpu_condition_step(w, s, op, number, who);
     case DS__CPU_OP_LANE_WAIT:
     case DS__CPU_OP_NODE_RECORD:
     case DS__CPU_OP_NODE_WAIT:
@@ -13218,9 +13301,13 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     case DS__OP_COPY:
     case DS__OP_FILL:
         return ds__cpu_capture_move(s, c, op);
+    case DS__OP_GRAPH:
+        if (op->u.graph.body->conditional)
+            return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
+                                    "a graph with conditional nodes cannot be a child graph");
+        return ds__cpu_capture_node(s, c, op);
     case DS__OP_HOST:
     case DS__OP_VALUES:
-    case DS__OP_GRAPH:
     case DS__OP_EXTERNAL_RECORD:
     case DS__OP_EXTERNAL_WAIT:
         return ds__cpu_capture_node(s, c, op);
@@ -13377,6 +13464,8 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
 typedef struct ds__cpu_plan {
     _Atomic int users;
     uint32_t lanes;
+    uint32_t conditions;
+    struct ds__cpu_condition **condition; /* of the conditional nodes, in the order of entries */
     size_t objects;
     ds__object **object;    /* payloads and attached objects, which the plan keeps alive */
     ds__cpu_block *block[]; /* the operations of each lane, in one piece */
@@ -13409,6 +13498,7 @@ typedef struct ds__cpu_exec {
     int dirty; /* 1: the shadow graph has changed since the plan was made */
     int hosts; /* 1: there are host functions */
     int polls; /* 1: there are operations on words */
+    uint32_t conditions; /* number of conditional nodes */
     uint32_t flats;
     size_t flat_room;
     uint32_t lanes;
@@ -13440,6 +13530,22 @@ typedef struct ds__cpu_launch {
     ds__cpu_token *token; /* tokens for which the wait nodes wait */
 } ds__cpu_launch;
 
+/* A conditional node. Each body is an executable, whose launches are the runs of the body. */
+typedef struct ds__cpu_condition {
+    int kind;             /* ds_condition_kind */
+    int running;          /* 1: `run` has begun */
+    const uint32_t *word; /* the condition */
+    ds__cpu_launch run;   /* the present run */
+    uint32_t count;
+    ds__cpu_exec *body[];
+} ds__cpu_condition;
+
+/* Returns 1 if the nodes inside of the node are nodes of the executable. The bodies of a
+   conditional node are executables of their own. */
+static int ds__cpu_is_flat(const ds__node *n) {
+    return n->kind == DS_NODE_CHILD && n->child->count;
+}
+
 /* Returns the number of the lane after the launch with that ticket. */
 static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t ticket) {
     return x->base[lane] + (ticket + 1) * x->operations[lane];
@@ -13469,7 +13575,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         const ds__node *n = b->node[i];
         uint32_t own = first + i;
         uint32_t begin = own;
-        if (n->child && n->child->count) {
+        if (ds__cpu_is_flat(n)) {
             begin = x->flats;
             if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
@@ -13606,6 +13712,7 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
             x->hosts = 1;
         if (n && n->kind == DS_NODE_VALUES)
             x->polls = 1;
+        x->conditions += n && n->kind == DS_NODE_CONDITION;
         x->records += n && n->kind == DS_NODE_EVENT_RECORD;
         x->waits += n && n->kind == DS_NODE_EVENT_WAIT;
         done = ds__cpu_place(x, order[i], tail, seen);
@@ -13666,6 +13773,33 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
    Threads: caller's threads. The last reference to a plan or an executable may be dropped by the
    owner of a launching stream, also a worker; payload destructors then run there. */
 
+static void ds__cpu_exec_unref(ds__cpu_exec *x);
+static ds_result ds__cpu_exec_create(const ds__body *body, unsigned flags, ds__cpu_exec **out);
+
+/* Frees a condition, which may be NULL, with the executables of its bodies. */
+static void ds__cpu_condition_destroy(ds__cpu_condition *c) {
+    for (uint32_t i = 0; c && i < c->count; i++)
+        if (c->body[i])
+            ds__cpu_exec_unref(c->body[i]);
+    ds__host_free(c);
+}
+
+/* Makes the executables of the bodies of a conditional node. */
+static ds_result ds__cpu_condition_create(const ds__node *n, ds__cpu_condition **out) {
+    const ds__body *bodies = n->child;
+    ds__cpu_condition *c = ds__host_alloc(sizeof *c + bodies->count * sizeof c->body[0]);
+    ds_result r = DS_OK;
+    *out = c;
+    if (!c)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a conditional node");
+    c->kind = n->op.u.condition.kind;
+    c->word = n->op.u.condition.word;
+    c->count = bodies->count;
+    for (uint32_t i = 0; i < c->count && r == DS_OK; i++)
+        r = ds__cpu_exec_create(bodies->node[i]->child, 0, &c->body[i]);
+    return r;
+}
+
 /* Drops a reference to a plan, which may be NULL. The last one frees the plan, and drops the
    payloads of its nodes. */
 static void ds__cpu_plan_unref(ds__cpu_plan *p) {
@@ -13675,13 +13809,23 @@ static void ds__cpu_plan_unref(ds__cpu_plan *p) {
         ds__object_unref(p->object[i]);
     for (uint32_t i = 0; i < p->lanes; i++)
         ds__host_free(p->block[i]);
+    for (uint32_t i = 0; i < p->conditions; i++)
+        ds__cpu_condition_destroy(p->condition[i]);
+    ds__host_free(p->condition);
     ds__host_free(p->object);
     ds__host_free(p);
 }
 
+/* Numbers of the next nodes of some kinds, in the order of the entries. */
+typedef struct ds__cpu_numbers {
+    uint32_t records;
+    uint32_t waits;
+    uint32_t conditions;
+} ds__cpu_numbers;
+
 /* Gives the operation of a node in the form for lanes; a disabled node does nothing. The arguments
-   of a kernel stay in the node. *records and *waits number the event nodes. */
-static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *waits,
+   of a kernel stay in the node. next: numbers the nodes that have data in a launch or plan. */
+static void ds__cpu_lane_op(const ds__cpu_flat *f, const ds__cpu_plan *p, ds__cpu_numbers *next,
                             ds__op *out) {
     const ds__node *n = f->node;
     memset(out, 0, sizeof *out);
@@ -13700,11 +13844,15 @@ static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *
         break;
     case DS_NODE_EVENT_RECORD:
         out->kind = DS__CPU_OP_NODE_RECORD;
-        out->u.wait.upto = (*records)++;
+        out->u.wait.upto = next->records++;
         break;
     case DS_NODE_EVENT_WAIT:
         out->kind = DS__CPU_OP_NODE_WAIT;
-        out->u.wait.upto = (*waits)++;
+        out->u.wait.upto = next->waits++;
+        break;
+    case DS_NODE_CONDITION:
+        out->kind = DS__CPU_OP_CONDITION;
+        out->u.own.ptr = p->condition[next->conditions++];
         break;
     default:
         break;
@@ -13717,7 +13865,7 @@ static void ds__cpu_regather(ds__cpu_exec *x, const ds__body *b, uint32_t *at) {
     for (uint32_t i = 0; i < b->count; i++)
         x->flat[(*at)++].node = b->node[i];
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!b->node[i]->child || !b->node[i]->child->count)
+        if (!ds__cpu_is_flat(b->node[i]))
             continue;
         ++*at; /* the flat node before those of the child */
         ds__cpu_regather(x, b->node[i]->child, at);
@@ -13759,8 +13907,7 @@ static void ds__cpu_op_write(char *to, const ds__op *op, size_t bytes) {
 /* Writes the operations of all lanes (write), or only adds up their bytes. `at` has the bytes of
    each lane so far. */
 static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int write) {
-    uint32_t records = 0;
-    uint32_t waits = 0;
+    ds__cpu_numbers next = { 0, 0, 0 };
     for (uint32_t i = 0; i < x->entries; i++) {
         const ds__cpu_entry *e = &x->entry[i];
         ds__op op;
@@ -13770,7 +13917,7 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
             op.u.wait.stream = x->lane[e->on];
             op.u.wait.upto = e->upto;
         } else {
-            ds__cpu_lane_op(&x->flat[e->flat], &records, &waits, &op);
+            ds__cpu_lane_op(&x->flat[e->flat], p, &next, &op);
         }
         size_t bytes = ds__cpu_op_bytes(&op);
         if (write)
@@ -13796,9 +13943,25 @@ static int ds__cpu_plan_alloc(ds__cpu_plan *p, size_t *at) {
     return 1;
 }
 
+/* Makes the conditions of a plan, in the order of the entries. Returns 0 if there is no memory. */
+static int ds__cpu_plan_conditions(const ds__cpu_exec *x, ds__cpu_plan *p) {
+    if (!x->conditions)
+        return 1;
+    p->condition = ds__host_alloc(x->conditions * sizeof *p->condition);
+    ds_result r = p->condition ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < x->entries && r == DS_OK; i++) {
+        const ds__node *n = x->entry[i].flat == UINT32_MAX ? NULL : x->flat[x->entry[i].flat].node;
+        if (n && n->kind == DS_NODE_CONDITION)
+            r = ds__cpu_condition_create(n, &p->condition[p->conditions++]);
+    }
+    return r == DS_OK;
+}
+
 /* Writes the operations and objects of the executable into a plan. Returns 0 if there is no
    memory. `at` has a zero for each lane. */
 static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
+    if (!ds__cpu_plan_conditions(x, p))
+        return 0;
     p->lanes = x->lanes;
     ds__cpu_plan_fill(x, p, at, 0);
     if (!ds__cpu_plan_alloc(p, at))
@@ -13865,19 +14028,18 @@ static void ds__cpu_exec_destroy(void *exec) {
     ds__cpu_exec_unref(exec);
 }
 
-static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
-                                           void **out) {
-    (void)graph;
+/* Makes an executable of a graph, which must exist as long as the executable has its owner. */
+static ds_result ds__cpu_exec_create(const ds__body *body, unsigned flags, ds__cpu_exec **out) {
     ds__cpu_exec *x = ds__host_alloc(sizeof *x);
     if (!x)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     atomic_store(&x->users, 1);
-    x->body = copy;
+    x->body = body;
     x->flags = flags;
     ds_result r = DS_OK;
     if (!ds__cpu_lay_out(x) || !ds__cpu_make_lanes(x))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
-                     (unsigned)copy->count);
+                     (unsigned)body->count);
     if (r == DS_OK)
         r = ds__cpu_plan_build(x);
     if (r < 0) {
@@ -13886,6 +14048,15 @@ static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsi
     }
     *out = x;
     return DS_OK;
+}
+
+static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
+                                           void **out) {
+    ds__cpu_exec *x = NULL;
+    (void)graph;
+    ds_result r = ds__cpu_exec_create(copy, flags, &x);
+    *out = x;
+    return r;
 }
 
 /* The entries that change a graph do nothing: the core keeps the graphs. */
@@ -14227,9 +14398,8 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
 
 /* Runs a launch: waits for its turn, starts the lanes, and waits for all of them. DS__CPU_GONE: the
    stream is parked, and comes to the launch again. */
-static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                               uint64_t number, int who) {
-    ds__cpu_launch *run = op->u.graph.exec;
+static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run,
+                              uint64_t number, int who) {
     ds__cpu_exec *x = run->exec;
     uint64_t turn = x->gate_base + run->ticket;
     if (!run->started) {
@@ -14258,8 +14428,51 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
     if (s->virt)
         atomic_store(&x->gate->virt->end, s->virt->time);
     ds__cpu_pass(x->gate, turn + 1);
-    ds__cpu_launch_destroy(run);
     return DS__CPU_EMPTY;
+}
+
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                               uint64_t number, int who) {
+    ds__cpu_launch *run = op->u.graph.exec;
+    int result = ds__cpu_launch_run(w, s, run, number, who);
+    if (result == DS__CPU_EMPTY)
+        ds__cpu_launch_destroy(run);
+    return result;
+}
+
+/* Returns the body that the word selects, or NULL. */
+static ds__cpu_exec *ds__cpu_condition_select(const ds__cpu_condition *c) {
+    uint32_t word = __atomic_load_n(c->word, __ATOMIC_ACQUIRE);
+    if (c->kind == DS_CONDITION_IF)
+        word = !word;
+    else if (c->kind == DS_CONDITION_WHILE)
+        word = word ? 0 : c->count;
+    return word < c->count ? c->body[word] : NULL;
+}
+
+/* Runs the bodies of a conditional node, one launch after the other. DS__CPU_GONE: the stream is
+   parked, and comes to the node again. DS__CPU_MORE: likewise, so that other streams get their
+   turn. On a dry device, whose kernels do not change the word, a body runs once. */
+static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                                  uint64_t number, int who) {
+    ds__cpu_condition *c = op->u.own.ptr;
+    for (uint32_t runs = 1;; runs++) {
+        if (!c->running) {
+            ds__cpu_exec *x =
+                atomic_load(&s->failure) ? NULL : ds__cpu_condition_select(c);
+            if (!x)
+                return DS__CPU_EMPTY;
+            c->run = (ds__cpu_launch){ .exec = x, .plan = x->plan, .ticket = x->launches++ };
+            c->running = 1;
+        }
+        if (ds__cpu_launch_run(w, s, &c->run, number, who) == DS__CPU_GONE)
+            return DS__CPU_GONE;
+        c->running = 0;
+        if (c->kind != DS_CONDITION_WHILE || ds__cpu_dry_run())
+            return DS__CPU_EMPTY;
+        if (runs % DS__CPU_BATCH == 0)
+            return DS__CPU_MORE;
+    }
 }
 
 /* Runs an operation that only lanes have: a record or wait of an event node, or a wait for another
@@ -29937,17 +30150,70 @@ static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op
     return r;
 }
 
-/* Copies the child graph of a description. Must be called before the parent is locked, so that two
-   locks of graphs are never held. */
-static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
-    *out = NULL;
-    if (!d || d->kind != DS_NODE_CHILD)
-        return DS_OK;
-    ds__graph *g = ds__graph_lock(d->u.child);
+/* Copies a graph; native: with what the driver has of it. */
+static ds_result ds__graph_copy_body(ds_graph graph, int native, ds__body **out) {
+    ds__graph *g = ds__graph_lock(graph);
+    ds_result r = DS_OK;
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    return ds__graph_unlock(g, atomic_load(&g->capturing) ? ds__being_captured(g)
-                                                          : ds__body_clone(g->body, out));
+    if (atomic_load(&g->capturing)) {
+        r = ds__being_captured(g);
+    } else if (native) {
+        r = ds__body_clone(g->body, out);
+    } else {
+        *out = ds__body_copy(g->body, 0);
+        r = *out ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    }
+    return ds__graph_unlock(g, r);
+}
+
+/* Appends a copy of a graph to the bodies of a conditional node. */
+static ds_result ds__bodies_append(ds__body **bodies, ds_graph graph) {
+    ds__op op = ds__op_init(DS__OP_GRAPH | DS__OP_GIVEN << 8);
+    memset(&op.u, 0, sizeof op.u);
+    ds_result r = ds__graph_copy_body(graph, 0, &op.u.graph.body);
+    if (r < 0)
+        return r;
+    if (!*bodies)
+        *bodies = ds__body_create(op.u.graph.body->driver, op.u.graph.body->device);
+    ds__node *n = *bodies ? ds__node_create(&op, op.u.graph.body->device, 0) : NULL;
+    if (!n) {
+        ds__body_destroy(op.u.graph.body);
+        return DS_ERR_OUT_OF_MEMORY;
+    }
+    r = ds__body_append(*bodies, n, NULL, 0);
+    if (r < 0)
+        ds__node_destroy(n);
+    return r;
+}
+
+/* Copies the bodies of a conditional node into a graph with a child node for each of them. */
+static ds_result ds__bodies_copy(const ds_condition_node *c, ds__body **out) {
+    /* the limits of CUDA (docs/gpu) */
+    static const size_t most[] = { 2, 1, UINT16_MAX };
+    ds_result r = DS_OK;
+    DS__REQUIRE((unsigned)c->kind <= DS_CONDITION_SWITCH, "kind is %d; use a DS_CONDITION_* kind",
+                (int)c->kind);
+    DS__REQUIRE(c->count >= 1 && c->count <= most[c->kind],
+                "the conditional node has %zu bodies; 1 to %zu are allowed", c->count,
+                most[c->kind]);
+    DS__REQUIRE(c->bodies, "bodies is NULL");
+    for (size_t i = 0; i < c->count && r == DS_OK; i++) {
+        r = ds__bodies_append(out, c->bodies[i]);
+        if (r < 0)
+            ds__fail_append(r, " (body %zu)", i);
+    }
+    return r;
+}
+
+/* Copies the child graph of a description, or the bodies of a conditional node. Must be called
+   before the parent is locked, so that two locks of graphs are never held. On failure, the caller
+   destroys *out if it is not NULL. */
+static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
+    *out = NULL;
+    if (d && d->kind == DS_NODE_CONDITION)
+        return ds__bodies_copy(&d->u.condition, out);
+    return d && d->kind == DS_NODE_CHILD ? ds__graph_copy_body(d->u.child, 1, out) : DS_OK;
 }
 
 /* Discards a node that was not added. The caller gets its child graph back and frees it without a
@@ -29973,6 +30239,8 @@ static ds_result ds__desc_reserved(const ds_node_desc *d) {
         DS__REQUIRE_RESERVED("ds_host_node", &d->u.host);
     if (d->kind == DS_NODE_VALUES)
         DS__REQUIRE_RESERVED("ds_values_node", &d->u.values);
+    if (d->kind == DS_NODE_CONDITION)
+        DS__REQUIRE_RESERVED("ds_condition_node", &d->u.condition);
     return DS_OK;
 }
 
@@ -30029,9 +30297,75 @@ static ds_result ds__desc_host(const ds_node_desc *d, ds__op *op) {
 static ds_result ds__desc_child(const ds__body *b, ds__body *child, ds__op *op) {
     if (child->driver->type != b->driver->type)
         return ds__fail(DS_ERR_CROSS_DRIVER, "the child graph belongs to another driver");
+    if (child->conditional)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "a graph with conditional nodes cannot be a child graph");
     op->flags = DS__OP_GIVEN;
     op->u.graph.body = child;
     return DS_OK;
+}
+
+/* Returns 1 if a copy or fill has an operand in memory of a device: CUDA's own node, no host
+   function. */
+static int ds__touches_device(const ds__op *op) {
+    return ds__place_of(op, DS__OP_DST) >= DS__AT_DEVICE ||
+           (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) >= DS__AT_DEVICE);
+}
+
+/* Refuses nodes that a body of a conditional node cannot have (CUDA C++ Programming Guide,
+   "Conditional Graph Nodes"). */
+static ds_result ds__body_is_conditionable(const ds__body *body, ds_device device) {
+    char text[160];
+    for (uint32_t i = 0; i < body->count; i++) {
+        const ds__node *n = body->node[i];
+        const char *why = NULL;
+        if (n->device.index != device.index)
+            why = "it is on another device than the conditional node";
+        else if (n->kind == DS_NODE_HOST || n->kind == DS_NODE_EVENT_RECORD ||
+                 n->kind == DS_NODE_EVENT_WAIT || n->kind == DS_NODE_VALUES ||
+                 n->kind == DS_NODE_NATIVE)
+            why = "a node of this kind cannot be in a body";
+        else if ((n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL) &&
+                 !ds__touches_device(&n->op))
+            why = "it touches no memory of a device";
+        if (why)
+            return ds__fail(DS_ERR_UNSUPPORTED, "%s: %s",
+                            ds__node_text(n, i, text, sizeof text), why);
+        if (n->kind == DS_NODE_CHILD) {
+            ds_result r = ds__body_is_conditionable(n->child, device);
+            if (r < 0)
+                return ds__fail_append(r, " in %s", ds__node_text(n, i, text, sizeof text));
+        }
+    }
+    return DS_OK;
+}
+
+/* The node takes the copies of its bodies, which ds__child_copy made. */
+static ds_result ds__desc_condition(const ds__body *b, const ds_node_desc *d, ds__body *bodies,
+                                    ds__op *op, ds_device *device) {
+    const ds_condition_node *c = &d->u.condition;
+    const ds_value_op word = { (void *)(uintptr_t)c->word, 0, DS_VALUE_WAIT_EQ, 4 };
+    ds_result r = ds__desc_device(b, d, device);
+    if (r == DS_OK)
+        r = ds__values_check(b->driver, *device, &word, 1);
+    if (r == DS_OK && bodies->hooked)
+        r = ds__fail(DS_ERR_UNSUPPORTED,
+                     "a body of a conditional node cannot have fills of random numbers by a "
+                     "generator");
+    for (uint32_t i = 0; i < bodies->count && r == DS_OK; i++) {
+        const ds__body *body = bodies->node[i]->child;
+        if (body->driver != b->driver)
+            r = ds__fail(DS_ERR_CROSS_DRIVER, "the body belongs to another driver");
+        else
+            r = ds__body_is_conditionable(body, *device);
+        if (r < 0)
+            ds__fail_append(r, " (body %u)", (unsigned)i);
+    }
+    op->flags = DS__OP_GIVEN;
+    op->u.condition.word = c->word;
+    op->u.condition.bodies = bodies;
+    op->u.condition.kind = (int)c->kind;
+    return r;
 }
 
 /* Fills the operation by the kind of the description. *pinned, if not NULL, is a kernel or an event
@@ -30054,6 +30388,8 @@ static ds_result ds__desc_fill_op(const ds__body *b, const ds_node_desc *d, ds__
         return ds__desc_child(b, child, op);
     case DS_NODE_VALUES:
         return ds__desc_values(b, d, op, device);
+    case DS_NODE_CONDITION:
+        return ds__desc_condition(b, d, child, op, device);
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
         break;
@@ -30085,7 +30421,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
                                   ds__node **out) {
     static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL,
                                       DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH,
-                                      DS__OP_JUMP,    DS__OP_VALUES };
+                                      DS__OP_JUMP,    DS__OP_VALUES, DS__OP_CONDITION };
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0] && d->kind != DS_NODE_NATIVE,
@@ -30346,6 +30682,11 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
         out->u.values.ops = op->u.values.list;
         out->u.values.count = op->u.values.count;
         break;
+    case DS_NODE_CONDITION:
+        out->u.condition.kind = (ds_condition_kind)op->u.condition.kind;
+        out->u.condition.word = op->u.condition.word;
+        out->u.condition.count = n->child->count;
+        break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
         out->u.event.id = ds__handle_of(&op->u.event.object->slot);
@@ -30439,6 +30780,8 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
     case DS_NODE_VALUES:
         return ds__values_differ(&now->op, &then->op) ? DS_GRAPH_UPDATE_PARAMETERS_CHANGED
                                                       : DS_GRAPH_UPDATE_SUCCESS;
+    case DS_NODE_CONDITION:
+        return DS_GRAPH_UPDATE_NOT_SUPPORTED;
     case DS_NODE_CHILD:
         return ds__body_compare(now->child, then->child, &node);
     default:
@@ -30637,6 +30980,12 @@ static void ds__dot_values(ds__text_writer *p, const ds__op *op) {
                               (unsigned long long)op->u.values.list[i].value);
 }
 
+static void ds__dot_condition(ds__text_writer *p, const ds__op *op) {
+    static const char *const kinds[] = { "if", "while", "switch" };
+    ds__text_writer_print(p, "\\n%s %p", kinds[op->u.condition.kind],
+                          (const void *)op->u.condition.word);
+}
+
 /* Writes the details of a node if the flags ask for those of its kind. */
 static void ds__dot_details(ds__text_writer *p, const ds__node *n) {
     static const struct {
@@ -30648,7 +30997,8 @@ static void ds__dot_details(ds__text_writer *p, const ds__node *n) {
                     [DS_NODE_HOST] = { DS_DOT_HOST, ds__dot_host },
                     [DS_NODE_EVENT_RECORD] = { DS_DOT_EVENT, ds__dot_event },
                     [DS_NODE_EVENT_WAIT] = { DS_DOT_EVENT, ds__dot_event },
-                    [DS_NODE_VALUES] = { DS_DOT_VALUES, ds__dot_values } };
+                    [DS_NODE_VALUES] = { DS_DOT_VALUES, ds__dot_values },
+                    [DS_NODE_CONDITION] = { DS_DOT_CONDITION, ds__dot_condition } };
 
     if ((size_t)n->kind >= sizeof details / sizeof details[0])
         return;
@@ -31005,6 +31355,11 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
         out->reason = DS_GRAPH_UPDATE_ERROR;
         return ds__being_captured(g);
     }
+    if (x->body->conditional || g->body->conditional) {
+        out->reason = DS_GRAPH_UPDATE_NOT_SUPPORTED;
+        return ds__fail(DS_ERR_GRAPH_UPDATE, "an executable with conditional nodes cannot be updated "
+                                             "from a graph; instantiate the graph again");
+    }
     out->reason = ds__body_compare(x->body, g->body, &node);
     for (uint32_t i = 0; out->reason == DS_GRAPH_UPDATE_SUCCESS &&
                          (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < g->body->count;
@@ -31192,7 +31547,9 @@ static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *con
         ds_value_op *list = (ds_value_op *)(uintptr_t)n->op.u.values.list;
         for (size_t i = 0; i < n->op.u.values.count; i++)
             places += ds__replace_one(&list[i].address, old_pointers, new_pointers, count, dry);
-    } else if (n->kind == DS_NODE_CHILD) {
+    } else if (n->kind == DS_NODE_CHILD || n->kind == DS_NODE_CONDITION) {
+        if (n->kind == DS_NODE_CONDITION)
+            places += ds__replace_one(&n->op.u.condition.word, old_pointers, new_pointers, count, dry);
         for (uint32_t i = 0; i < n->child->count; i++)
             places += ds__replace_node(n->child->node[i], old_pointers, new_pointers, count, dry);
     }
@@ -31246,6 +31603,9 @@ static ds_result ds__replacement_create(ds__replacement *w, ds__body *b, uint32_
     char text[160];
     if (!ds__replace_node(b->node[i], w->old_pointers, w->new_pointers, w->count, 1))
         return DS_OK;
+    if (b->node[i]->kind == DS_NODE_CONDITION)
+        return ds__fail(DS_ERR_UNSUPPORTED, "a conditional node cannot be set (%s)",
+                        ds__node_print(b, i, text, sizeof text));
     ds__node *n = ds__node_copy(b->node[i]);
     w->fresh[i] = n;
     if (!n)

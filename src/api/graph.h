@@ -51,7 +51,8 @@ typedef enum ds_node_kind {
     /** captured on CUDA from calls of other libraries (cuBLAS, kernels of nvcc, ...); contents
         unknown to devstream */
     DS_NODE_NATIVE = 8,
-    DS_NODE_VALUES = 9 /**< writes of words of memory, and waits for words */
+    DS_NODE_VALUES = 9,    /**< writes of words of memory, and waits for words */
+    DS_NODE_CONDITION = 10 /**< graphs of which a word of memory selects one, or repeats one */
 } ds_node_kind;
 
 /** A kernel launch as a node; see ds_kernel_launch and ds_kernel_launch_grid. */
@@ -105,6 +106,33 @@ typedef struct ds_values_node {
     uint64_t reserved[6];   /**< 0 */
 } ds_values_node;
 
+/** Kinds of conditional nodes; the numbers are those of cudaGraphConditionalNodeType. */
+typedef enum ds_condition_kind {
+    /** runs bodies[0] if the word is not 0, else bodies[1] if there is one */
+    DS_CONDITION_IF = 0,
+    DS_CONDITION_WHILE = 1, /**< runs bodies[0] as long as the word is not 0 before a run */
+    DS_CONDITION_SWITCH = 2 /**< runs bodies[word]; none if the word is not below count */
+} ds_condition_kind;
+
+/** Graphs that run under a condition, as a node. The word is read when the node starts, and by
+    DS_CONDITION_WHILE also after each run; kernels, copies, fills and host functions can write it
+    (in bodies, host functions cannot be). The word is a multiple of 4, in memory of the node's device
+    or in pinned memory.
+
+    A body has kernels, copies and fills of device memory, empty nodes, child graphs and conditional
+    nodes, all on the device of the node. It must not have fills of random numbers by a generator.
+    A graph with conditional nodes cannot be a child graph, its executables cannot be launched on a
+    capturing stream or updated from a graph, and their conditional nodes cannot be set: these are
+    limits of CUDA. To capture a conditional node, add it to ds_capture_info.graph, and continue the
+    stream behind it by ds_capture_update_dependencies. */
+typedef struct ds_condition_node {
+    ds_condition_kind kind; /**< selects the meaning of the word */
+    const uint32_t *word;   /**< the condition */
+    const ds_graph *bodies; /**< copied by the call */
+    size_t count;           /**< IF: 1 or 2 bodies; WHILE: 1; SWITCH: at least 1 */
+    uint64_t reserved[4];   /**< 0 */
+} ds_condition_node;
+
 /** Work of a node, by its kind. */
 typedef union ds_node_work {
     ds_kernel_node kernel; /**< DS_NODE_KERNEL */
@@ -112,6 +140,8 @@ typedef union ds_node_work {
     ds_fill_node fill;     /**< DS_NODE_FILL */
     ds_host_node host;     /**< DS_NODE_HOST */
     ds_values_node values; /**< DS_NODE_VALUES */
+    /** DS_NODE_CONDITION; ds_graph_get_node does not return the bodies */
+    ds_condition_node condition;
     /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT. The graph keeps the event alive; if it was never
         recorded, the graph binds it to the device */
     ds_event event;
@@ -185,15 +215,16 @@ DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_
 
 /** Contents of ds_graph_write_dot; the values are those of cudaGraphDebugDotFlags. */
 enum {
-    DS_DOT_PLAIN = 0,         /**< kinds and names */
-    DS_DOT_VERBOSE = 1,       /**< all of the contents below */
-    DS_DOT_KERNEL = 1 << 2,   /**< items, grid and arguments of kernels */
-    DS_DOT_COPY = 1 << 3,     /**< operands of copies */
-    DS_DOT_FILL = 1 << 4,     /**< operands of fills */
-    DS_DOT_HOST = 1 << 5,     /**< functions and their arguments */
-    DS_DOT_EVENT = 1 << 6,    /**< events */
-    DS_DOT_HANDLES = 1 << 10, /**< numbers of the nodes and their call sites */
-    DS_DOT_VALUES = 1 << 13   /**< operations on words of memory */
+    DS_DOT_PLAIN = 0,          /**< kinds and names */
+    DS_DOT_VERBOSE = 1,        /**< all of the contents below */
+    DS_DOT_KERNEL = 1 << 2,    /**< items, grid and arguments of kernels */
+    DS_DOT_COPY = 1 << 3,      /**< operands of copies */
+    DS_DOT_FILL = 1 << 4,      /**< operands of fills */
+    DS_DOT_HOST = 1 << 5,      /**< functions and their arguments */
+    DS_DOT_EVENT = 1 << 6,     /**< events */
+    DS_DOT_HANDLES = 1 << 10,  /**< numbers of the nodes and their call sites */
+    DS_DOT_VALUES = 1 << 13,   /**< operations on words of memory */
+    DS_DOT_CONDITION = 1 << 15 /**< kinds and words of conditional nodes */
 };
 
 /** Receives a piece of text. Returns 0 to continue; another value stops, and the calling function

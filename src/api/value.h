@@ -14,7 +14,8 @@
 /* A stream can wait until a word of memory has some value, and can write a word. The word is memory
    of the stream's device, or pinned memory (ds_pinned_alloc, ds_pinned_register), and a multiple of
    its size. The host, kernels, copies and other streams can write a word for which a stream waits,
-   and read a word that a stream writes. The host must use atomic operations.
+   and read a word that a stream writes. The host and kernels must use atomic operations; a copy or
+   fill of just the word is one.
 
    A write comes after all earlier work of the stream, whose effects are visible to whoever reads
    the value. A wait holds up only its own stream, and neither a thread nor a multiprocessor. A wait

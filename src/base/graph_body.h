@@ -58,6 +58,7 @@ struct ds__node {
     uint32_t dep_count;
     size_t dep_room;
     ds__object *payload; /* a host function's argument */
+    /* the child graph; of a conditional node: a graph with a child node for each body */
     ds__body *child;
     void *native; /* the driver's */
 };
@@ -73,14 +74,15 @@ struct ds__body {
     ds__object **object;
     size_t object_count;
     size_t object_room;
-    int hooked;   /* 1: the body, or a child graph, has objects with a launch_fn */
-    void *native; /* the driver's */
+    int hooked;      /* 1: the body, or a child graph, has objects with a launch_fn */
+    int conditional; /* 1: the body has conditional nodes */
+    void *native;    /* the driver's */
 };
 
 static const char *const ds__node_names[] = { "empty",      "kernel",        "copy",
                                               "fill",       "host function", "event record",
                                               "event wait", "child graph",   "native",
-                                              "values" };
+                                              "values",     "condition" };
 
 /* Returns an object with one owner. NULL: no memory, and the sentence is set. */
 static ds__object *ds__object_create(void *user, ds_host_fn dtor_fn) {
@@ -182,8 +184,8 @@ static int ds__node_take_host(ds__node *n, const ds__op *op) {
 
 /* Takes the child graph, or a copy of it without DS__OP_GIVEN. Returns 0 if there is no memory, and
    the sentence is set. */
-static int ds__node_take_child(ds__node *n, const ds__op *op) {
-    n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
+static int ds__node_take_child(ds__node *n, const ds__op *op, ds__body *child) {
+    n->child = op->flags & DS__OP_GIVEN ? child : ds__body_copy(child, 0);
     n->op.flags = 0;
     return n->child != NULL;
 }
@@ -199,7 +201,8 @@ static ds_node_kind ds__node_kind_of(int op_kind) {
                                           [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD,
                                           [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
                                           [DS__OP_GRAPH] = DS_NODE_CHILD,
-                                          [DS__OP_VALUES] = DS_NODE_VALUES };
+                                          [DS__OP_VALUES] = DS_NODE_VALUES,
+                                          [DS__OP_CONDITION] = DS_NODE_CONDITION };
     return kinds[op_kind];
 }
 
@@ -240,7 +243,11 @@ static ds__node *ds__node_create(const ds__op *op, ds_device device, int priorit
         ds__ref(op->u.event.object);
         break;
     case DS_NODE_CHILD:
-        taken = ds__node_take_child(n, op);
+        taken = ds__node_take_child(n, op, op->u.graph.body);
+        break;
+    case DS_NODE_CONDITION:
+        taken = ds__node_take_child(n, op, op->u.condition.bodies);
+        n->op.u.condition.bodies = NULL;
         break;
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
@@ -259,6 +266,8 @@ static ds__node *ds__node_copy(const ds__node *from) {
     ds__op op = from->op;
     if (from->kind == DS_NODE_CHILD)
         op.u.graph.body = from->child;
+    if (from->kind == DS_NODE_CONDITION)
+        op.u.condition.bodies = from->child;
     ds__node *n = ds__node_create(&op, from->device, from->priority);
     if (!n)
         return NULL;
@@ -352,6 +361,8 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
         b->hooked = 1;
+    if (n->kind == DS_NODE_CONDITION)
+        b->conditional = 1;
     return DS_OK;
 }
 

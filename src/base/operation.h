@@ -34,6 +34,7 @@ enum {
     DS__OP_EXTERNAL_WAIT,
     DS__OP_COPY_BATCH, /* of the CUDA driver only, and never a node */
     DS__OP_VALUES,     /* writes of words, and waits for words */
+    DS__OP_CONDITION,  /* of nodes only: graphs under a condition */
     DS__OP_OWN         /* from here on: kinds of a driver, which never leave it */
 };
 
@@ -148,6 +149,14 @@ typedef struct ds__op {
             size_t count;
             size_t next;
         } values;
+
+        /* kind: ds_condition_kind. bodies: a graph with a child node for each body; the node owns
+           it */
+        struct {
+            const uint32_t *word;
+            ds__body *bodies;
+            int kind;
+        } condition;
 
         /* what a driver keeps in operations of its own, or in its copy of a record */
         struct {

@@ -113,17 +113,70 @@ static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op
     return r;
 }
 
-/* Copies the child graph of a description. Must be called before the parent is locked, so that two
-   locks of graphs are never held. */
-static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
-    *out = NULL;
-    if (!d || d->kind != DS_NODE_CHILD)
-        return DS_OK;
-    ds__graph *g = ds__graph_lock(d->u.child);
+/* Copies a graph; native: with what the driver has of it. */
+static ds_result ds__graph_copy_body(ds_graph graph, int native, ds__body **out) {
+    ds__graph *g = ds__graph_lock(graph);
+    ds_result r = DS_OK;
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    return ds__graph_unlock(g, atomic_load(&g->capturing) ? ds__being_captured(g)
-                                                          : ds__body_clone(g->body, out));
+    if (atomic_load(&g->capturing)) {
+        r = ds__being_captured(g);
+    } else if (native) {
+        r = ds__body_clone(g->body, out);
+    } else {
+        *out = ds__body_copy(g->body, 0);
+        r = *out ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    }
+    return ds__graph_unlock(g, r);
+}
+
+/* Appends a copy of a graph to the bodies of a conditional node. */
+static ds_result ds__bodies_append(ds__body **bodies, ds_graph graph) {
+    ds__op op = ds__op_init(DS__OP_GRAPH | DS__OP_GIVEN << 8);
+    memset(&op.u, 0, sizeof op.u);
+    ds_result r = ds__graph_copy_body(graph, 0, &op.u.graph.body);
+    if (r < 0)
+        return r;
+    if (!*bodies)
+        *bodies = ds__body_create(op.u.graph.body->driver, op.u.graph.body->device);
+    ds__node *n = *bodies ? ds__node_create(&op, op.u.graph.body->device, 0) : NULL;
+    if (!n) {
+        ds__body_destroy(op.u.graph.body);
+        return DS_ERR_OUT_OF_MEMORY;
+    }
+    r = ds__body_append(*bodies, n, NULL, 0);
+    if (r < 0)
+        ds__node_destroy(n);
+    return r;
+}
+
+/* Copies the bodies of a conditional node into a graph with a child node for each of them. */
+static ds_result ds__bodies_copy(const ds_condition_node *c, ds__body **out) {
+    /* the limits of CUDA (docs/gpu) */
+    static const size_t most[] = { 2, 1, UINT16_MAX };
+    ds_result r = DS_OK;
+    DS__REQUIRE((unsigned)c->kind <= DS_CONDITION_SWITCH, "kind is %d; use a DS_CONDITION_* kind",
+                (int)c->kind);
+    DS__REQUIRE(c->count >= 1 && c->count <= most[c->kind],
+                "the conditional node has %zu bodies; 1 to %zu are allowed", c->count,
+                most[c->kind]);
+    DS__REQUIRE(c->bodies, "bodies is NULL");
+    for (size_t i = 0; i < c->count && r == DS_OK; i++) {
+        r = ds__bodies_append(out, c->bodies[i]);
+        if (r < 0)
+            ds__fail_append(r, " (body %zu)", i);
+    }
+    return r;
+}
+
+/* Copies the child graph of a description, or the bodies of a conditional node. Must be called
+   before the parent is locked, so that two locks of graphs are never held. On failure, the caller
+   destroys *out if it is not NULL. */
+static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
+    *out = NULL;
+    if (d && d->kind == DS_NODE_CONDITION)
+        return ds__bodies_copy(&d->u.condition, out);
+    return d && d->kind == DS_NODE_CHILD ? ds__graph_copy_body(d->u.child, 1, out) : DS_OK;
 }
 
 /* Discards a node that was not added. The caller gets its child graph back and frees it without a
@@ -149,6 +202,8 @@ static ds_result ds__desc_reserved(const ds_node_desc *d) {
         DS__REQUIRE_RESERVED("ds_host_node", &d->u.host);
     if (d->kind == DS_NODE_VALUES)
         DS__REQUIRE_RESERVED("ds_values_node", &d->u.values);
+    if (d->kind == DS_NODE_CONDITION)
+        DS__REQUIRE_RESERVED("ds_condition_node", &d->u.condition);
     return DS_OK;
 }
 
@@ -205,9 +260,75 @@ static ds_result ds__desc_host(const ds_node_desc *d, ds__op *op) {
 static ds_result ds__desc_child(const ds__body *b, ds__body *child, ds__op *op) {
     if (child->driver->type != b->driver->type)
         return ds__fail(DS_ERR_CROSS_DRIVER, "the child graph belongs to another driver");
+    if (child->conditional)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "a graph with conditional nodes cannot be a child graph");
     op->flags = DS__OP_GIVEN;
     op->u.graph.body = child;
     return DS_OK;
+}
+
+/* Returns 1 if a copy or fill has an operand in memory of a device: CUDA's own node, no host
+   function. */
+static int ds__touches_device(const ds__op *op) {
+    return ds__place_of(op, DS__OP_DST) >= DS__AT_DEVICE ||
+           (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) >= DS__AT_DEVICE);
+}
+
+/* Refuses nodes that a body of a conditional node cannot have (CUDA C++ Programming Guide,
+   "Conditional Graph Nodes"). */
+static ds_result ds__body_is_conditionable(const ds__body *body, ds_device device) {
+    char text[160];
+    for (uint32_t i = 0; i < body->count; i++) {
+        const ds__node *n = body->node[i];
+        const char *why = NULL;
+        if (n->device.index != device.index)
+            why = "it is on another device than the conditional node";
+        else if (n->kind == DS_NODE_HOST || n->kind == DS_NODE_EVENT_RECORD ||
+                 n->kind == DS_NODE_EVENT_WAIT || n->kind == DS_NODE_VALUES ||
+                 n->kind == DS_NODE_NATIVE)
+            why = "a node of this kind cannot be in a body";
+        else if ((n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL) &&
+                 !ds__touches_device(&n->op))
+            why = "it touches no memory of a device";
+        if (why)
+            return ds__fail(DS_ERR_UNSUPPORTED, "%s: %s", ds__node_text(n, i, text, sizeof text),
+                            why);
+        if (n->kind == DS_NODE_CHILD) {
+            ds_result r = ds__body_is_conditionable(n->child, device);
+            if (r < 0)
+                return ds__fail_append(r, " in %s", ds__node_text(n, i, text, sizeof text));
+        }
+    }
+    return DS_OK;
+}
+
+/* The node takes the copies of its bodies, which ds__child_copy made. */
+static ds_result ds__desc_condition(const ds__body *b, const ds_node_desc *d, ds__body *bodies,
+                                    ds__op *op, ds_device *device) {
+    const ds_condition_node *c = &d->u.condition;
+    const ds_value_op word = { (void *)(uintptr_t)c->word, 0, DS_VALUE_WAIT_EQ, 4 };
+    ds_result r = ds__desc_device(b, d, device);
+    if (r == DS_OK)
+        r = ds__values_check(b->driver, *device, &word, 1);
+    if (r == DS_OK && bodies->hooked)
+        r = ds__fail(DS_ERR_UNSUPPORTED,
+                     "a body of a conditional node cannot have fills of random numbers by a "
+                     "generator");
+    for (uint32_t i = 0; i < bodies->count && r == DS_OK; i++) {
+        const ds__body *body = bodies->node[i]->child;
+        if (body->driver != b->driver)
+            r = ds__fail(DS_ERR_CROSS_DRIVER, "the body belongs to another driver");
+        else
+            r = ds__body_is_conditionable(body, *device);
+        if (r < 0)
+            ds__fail_append(r, " (body %u)", (unsigned)i);
+    }
+    op->flags = DS__OP_GIVEN;
+    op->u.condition.word = c->word;
+    op->u.condition.bodies = bodies;
+    op->u.condition.kind = (int)c->kind;
+    return r;
 }
 
 /* Fills the operation by the kind of the description. *pinned, if not NULL, is a kernel or an event
@@ -230,6 +351,8 @@ static ds_result ds__desc_fill_op(const ds__body *b, const ds_node_desc *d, ds__
         return ds__desc_child(b, child, op);
     case DS_NODE_VALUES:
         return ds__desc_values(b, d, op, device);
+    case DS_NODE_CONDITION:
+        return ds__desc_condition(b, d, child, op, device);
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
         break;
@@ -259,9 +382,9 @@ static ds_result ds__desc_make_node(const ds_node_desc *d, const ds__op *op, ds_
    node has taken it if *child becomes NULL. On failure the caller ends the payload. */
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
                                   ds__node **out) {
-    static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL,
-                                      DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH,
-                                      DS__OP_JUMP,    DS__OP_VALUES };
+    static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY,     DS__OP_FILL,
+                                      DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT,     DS__OP_GRAPH,
+                                      DS__OP_JUMP,    DS__OP_VALUES, DS__OP_CONDITION };
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0] && d->kind != DS_NODE_NATIVE,

@@ -75,6 +75,12 @@ static void ds__dot_values(ds__text_writer *p, const ds__op *op) {
                               (unsigned long long)op->u.values.list[i].value);
 }
 
+static void ds__dot_condition(ds__text_writer *p, const ds__op *op) {
+    static const char *const kinds[] = { "if", "while", "switch" };
+    ds__text_writer_print(p, "\\n%s %p", kinds[op->u.condition.kind],
+                          (const void *)op->u.condition.word);
+}
+
 /* Writes the details of a node if the flags ask for those of its kind. */
 static void ds__dot_details(ds__text_writer *p, const ds__node *n) {
     static const struct {
@@ -86,7 +92,8 @@ static void ds__dot_details(ds__text_writer *p, const ds__node *n) {
                     [DS_NODE_HOST] = { DS_DOT_HOST, ds__dot_host },
                     [DS_NODE_EVENT_RECORD] = { DS_DOT_EVENT, ds__dot_event },
                     [DS_NODE_EVENT_WAIT] = { DS_DOT_EVENT, ds__dot_event },
-                    [DS_NODE_VALUES] = { DS_DOT_VALUES, ds__dot_values } };
+                    [DS_NODE_VALUES] = { DS_DOT_VALUES, ds__dot_values },
+                    [DS_NODE_CONDITION] = { DS_DOT_CONDITION, ds__dot_condition } };
 
     if ((size_t)n->kind >= sizeof details / sizeof details[0])
         return;

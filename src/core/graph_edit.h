@@ -81,6 +81,11 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
         out->u.values.ops = op->u.values.list;
         out->u.values.count = op->u.values.count;
         break;
+    case DS_NODE_CONDITION:
+        out->u.condition.kind = (ds_condition_kind)op->u.condition.kind;
+        out->u.condition.word = op->u.condition.word;
+        out->u.condition.count = n->child->count;
+        break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
         out->u.event.id = ds__handle_of(&op->u.event.object->slot);
@@ -174,6 +179,8 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
     case DS_NODE_VALUES:
         return ds__values_differ(&now->op, &then->op) ? DS_GRAPH_UPDATE_PARAMETERS_CHANGED
                                                       : DS_GRAPH_UPDATE_SUCCESS;
+    case DS_NODE_CONDITION:
+        return DS_GRAPH_UPDATE_NOT_SUPPORTED;
     case DS_NODE_CHILD:
         return ds__body_compare(now->child, then->child, &node);
     default:

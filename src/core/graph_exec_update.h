@@ -32,6 +32,12 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
         out->reason = DS_GRAPH_UPDATE_ERROR;
         return ds__being_captured(g);
     }
+    if (x->body->conditional || g->body->conditional) {
+        out->reason = DS_GRAPH_UPDATE_NOT_SUPPORTED;
+        return ds__fail(DS_ERR_GRAPH_UPDATE,
+                        "an executable with conditional nodes cannot be updated "
+                        "from a graph; instantiate the graph again");
+    }
     out->reason = ds__body_compare(x->body, g->body, &node);
     for (uint32_t i = 0; out->reason == DS_GRAPH_UPDATE_SUCCESS &&
                          (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < g->body->count;
@@ -219,7 +225,10 @@ static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *con
         ds_value_op *list = (ds_value_op *)(uintptr_t)n->op.u.values.list;
         for (size_t i = 0; i < n->op.u.values.count; i++)
             places += ds__replace_one(&list[i].address, old_pointers, new_pointers, count, dry);
-    } else if (n->kind == DS_NODE_CHILD) {
+    } else if (n->kind == DS_NODE_CHILD || n->kind == DS_NODE_CONDITION) {
+        if (n->kind == DS_NODE_CONDITION)
+            places +=
+                ds__replace_one(&n->op.u.condition.word, old_pointers, new_pointers, count, dry);
         for (uint32_t i = 0; i < n->child->count; i++)
             places += ds__replace_node(n->child->node[i], old_pointers, new_pointers, count, dry);
     }
@@ -273,6 +282,9 @@ static ds_result ds__replacement_create(ds__replacement *w, ds__body *b, uint32_
     char text[160];
     if (!ds__replace_node(b->node[i], w->old_pointers, w->new_pointers, w->count, 1))
         return DS_OK;
+    if (b->node[i]->kind == DS_NODE_CONDITION)
+        return ds__fail(DS_ERR_UNSUPPORTED, "a conditional node cannot be set (%s)",
+                        ds__node_print(b, i, text, sizeof text));
     ds__node *n = ds__node_copy(b->node[i]);
     w->fresh[i] = n;
     if (!n)

@@ -208,9 +208,13 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     case DS__OP_COPY:
     case DS__OP_FILL:
         return ds__cpu_capture_move(s, c, op);
+    case DS__OP_GRAPH:
+        if (op->u.graph.body->conditional)
+            return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
+                                    "a graph with conditional nodes cannot be a child graph");
+        return ds__cpu_capture_node(s, c, op);
     case DS__OP_HOST:
     case DS__OP_VALUES:
-    case DS__OP_GRAPH:
     case DS__OP_EXTERNAL_RECORD:
     case DS__OP_EXTERNAL_WAIT:
         return ds__cpu_capture_node(s, c, op);

@@ -19,6 +19,22 @@
 #include "scheduler.h"
 #include "job.h"
 
+/* Copies n bytes. An aligned word of 4 or 8 bytes is stored as a whole, after the earlier work of
+   the stream: other streams may wait for it (cpu/value.h). */
+static inline void ds__cpu_copy_bytes(char *to, const char *from, size_t n) {
+    if (n == 4 && (uintptr_t)to % 4 == 0) {
+        uint32_t word;
+        memcpy(&word, from, 4);
+        __atomic_store_n((uint32_t *)(void *)to, word, __ATOMIC_RELEASE);
+    } else if (n == 8 && (uintptr_t)to % 8 == 0) {
+        uint64_t word;
+        memcpy(&word, from, 8);
+        __atomic_store_n((uint64_t *)(void *)to, word, __ATOMIC_RELEASE);
+    } else {
+        memcpy(to, from, n);
+    }
+}
+
 /* Copies bytes first to first+count-1 of the operation, row by row. around: long rows are copied
    with stores past the caches. */
 static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int around) {
@@ -34,7 +50,7 @@ static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int 
         if (around && n >= 65536)
             ds__stream_copy(to, from, n);
         else
-            memcpy(to, from, n);
+            ds__cpu_copy_bytes(to, from, n);
         first += n;
         count -= n;
     }
@@ -58,6 +74,10 @@ static void ds__cpu_copy_staged(const ds__op *op) {
 static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     uint64_t word;
     uint64_t block[512];
+    if (n <= 8) {
+        ds__cpu_copy_bytes(to, pattern, n);
+        return;
+    }
     memcpy(&word, pattern, 8);
     if (word == (word & 255) * 0x0101010101010101u) {
         memset(to, (int)(word & 255), n);

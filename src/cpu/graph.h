@@ -21,6 +21,33 @@
 #include "stream.h"
 #include "graph_plan.h"
 
+static void ds__cpu_exec_unref(ds__cpu_exec *x);
+static ds_result ds__cpu_exec_create(const ds__body *body, unsigned flags, ds__cpu_exec **out);
+
+/* Frees a condition, which may be NULL, with the executables of its bodies. */
+static void ds__cpu_condition_destroy(ds__cpu_condition *c) {
+    for (uint32_t i = 0; c && i < c->count; i++)
+        if (c->body[i])
+            ds__cpu_exec_unref(c->body[i]);
+    ds__host_free(c);
+}
+
+/* Makes the executables of the bodies of a conditional node. */
+static ds_result ds__cpu_condition_create(const ds__node *n, ds__cpu_condition **out) {
+    const ds__body *bodies = n->child;
+    ds__cpu_condition *c = ds__host_alloc(sizeof *c + bodies->count * sizeof c->body[0]);
+    ds_result r = DS_OK;
+    *out = c;
+    if (!c)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a conditional node");
+    c->kind = n->op.u.condition.kind;
+    c->word = n->op.u.condition.word;
+    c->count = bodies->count;
+    for (uint32_t i = 0; i < c->count && r == DS_OK; i++)
+        r = ds__cpu_exec_create(bodies->node[i]->child, 0, &c->body[i]);
+    return r;
+}
+
 /* Drops a reference to a plan, which may be NULL. The last one frees the plan, and drops the
    payloads of its nodes. */
 static void ds__cpu_plan_unref(ds__cpu_plan *p) {
@@ -30,13 +57,23 @@ static void ds__cpu_plan_unref(ds__cpu_plan *p) {
         ds__object_unref(p->object[i]);
     for (uint32_t i = 0; i < p->lanes; i++)
         ds__host_free(p->block[i]);
+    for (uint32_t i = 0; i < p->conditions; i++)
+        ds__cpu_condition_destroy(p->condition[i]);
+    ds__host_free(p->condition);
     ds__host_free(p->object);
     ds__host_free(p);
 }
 
+/* Numbers of the next nodes of some kinds, in the order of the entries. */
+typedef struct ds__cpu_numbers {
+    uint32_t records;
+    uint32_t waits;
+    uint32_t conditions;
+} ds__cpu_numbers;
+
 /* Gives the operation of a node in the form for lanes; a disabled node does nothing. The arguments
-   of a kernel stay in the node. *records and *waits number the event nodes. */
-static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *waits,
+   of a kernel stay in the node. next: numbers the nodes that have data in a launch or plan. */
+static void ds__cpu_lane_op(const ds__cpu_flat *f, const ds__cpu_plan *p, ds__cpu_numbers *next,
                             ds__op *out) {
     const ds__node *n = f->node;
     memset(out, 0, sizeof *out);
@@ -55,11 +92,15 @@ static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *
         break;
     case DS_NODE_EVENT_RECORD:
         out->kind = DS__CPU_OP_NODE_RECORD;
-        out->u.wait.upto = (*records)++;
+        out->u.wait.upto = next->records++;
         break;
     case DS_NODE_EVENT_WAIT:
         out->kind = DS__CPU_OP_NODE_WAIT;
-        out->u.wait.upto = (*waits)++;
+        out->u.wait.upto = next->waits++;
+        break;
+    case DS_NODE_CONDITION:
+        out->kind = DS__CPU_OP_CONDITION;
+        out->u.own.ptr = p->condition[next->conditions++];
         break;
     default:
         break;
@@ -72,7 +113,7 @@ static void ds__cpu_regather(ds__cpu_exec *x, const ds__body *b, uint32_t *at) {
     for (uint32_t i = 0; i < b->count; i++)
         x->flat[(*at)++].node = b->node[i];
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!b->node[i]->child || !b->node[i]->child->count)
+        if (!ds__cpu_is_flat(b->node[i]))
             continue;
         ++*at; /* the flat node before those of the child */
         ds__cpu_regather(x, b->node[i]->child, at);
@@ -114,8 +155,7 @@ static void ds__cpu_op_write(char *to, const ds__op *op, size_t bytes) {
 /* Writes the operations of all lanes (write), or only adds up their bytes. `at` has the bytes of
    each lane so far. */
 static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int write) {
-    uint32_t records = 0;
-    uint32_t waits = 0;
+    ds__cpu_numbers next = { 0, 0, 0 };
     for (uint32_t i = 0; i < x->entries; i++) {
         const ds__cpu_entry *e = &x->entry[i];
         ds__op op;
@@ -125,7 +165,7 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
             op.u.wait.stream = x->lane[e->on];
             op.u.wait.upto = e->upto;
         } else {
-            ds__cpu_lane_op(&x->flat[e->flat], &records, &waits, &op);
+            ds__cpu_lane_op(&x->flat[e->flat], p, &next, &op);
         }
         size_t bytes = ds__cpu_op_bytes(&op);
         if (write)
@@ -151,9 +191,25 @@ static int ds__cpu_plan_alloc(ds__cpu_plan *p, size_t *at) {
     return 1;
 }
 
+/* Makes the conditions of a plan, in the order of the entries. Returns 0 if there is no memory. */
+static int ds__cpu_plan_conditions(const ds__cpu_exec *x, ds__cpu_plan *p) {
+    if (!x->conditions)
+        return 1;
+    p->condition = ds__host_alloc(x->conditions * sizeof *p->condition);
+    ds_result r = p->condition ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < x->entries && r == DS_OK; i++) {
+        const ds__node *n = x->entry[i].flat == UINT32_MAX ? NULL : x->flat[x->entry[i].flat].node;
+        if (n && n->kind == DS_NODE_CONDITION)
+            r = ds__cpu_condition_create(n, &p->condition[p->conditions++]);
+    }
+    return r == DS_OK;
+}
+
 /* Writes the operations and objects of the executable into a plan. Returns 0 if there is no
    memory. `at` has a zero for each lane. */
 static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
+    if (!ds__cpu_plan_conditions(x, p))
+        return 0;
     p->lanes = x->lanes;
     ds__cpu_plan_fill(x, p, at, 0);
     if (!ds__cpu_plan_alloc(p, at))
@@ -220,19 +276,18 @@ static void ds__cpu_exec_destroy(void *exec) {
     ds__cpu_exec_unref(exec);
 }
 
-static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
-                                           void **out) {
-    (void)graph;
+/* Makes an executable of a graph, which must exist as long as the executable has its owner. */
+static ds_result ds__cpu_exec_create(const ds__body *body, unsigned flags, ds__cpu_exec **out) {
     ds__cpu_exec *x = ds__host_alloc(sizeof *x);
     if (!x)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     atomic_store(&x->users, 1);
-    x->body = copy;
+    x->body = body;
     x->flags = flags;
     ds_result r = DS_OK;
     if (!ds__cpu_lay_out(x) || !ds__cpu_make_lanes(x))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
-                     (unsigned)copy->count);
+                     (unsigned)body->count);
     if (r == DS_OK)
         r = ds__cpu_plan_build(x);
     if (r < 0) {
@@ -241,6 +296,15 @@ static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsi
     }
     *out = x;
     return DS_OK;
+}
+
+static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
+                                           void **out) {
+    ds__cpu_exec *x = NULL;
+    (void)graph;
+    ds_result r = ds__cpu_exec_create(copy, flags, &x);
+    *out = x;
+    return r;
 }
 
 /* The entries that change a graph do nothing: the core keeps the graphs. */

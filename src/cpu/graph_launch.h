@@ -282,9 +282,8 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
 
 /* Runs a launch: waits for its turn, starts the lanes, and waits for all of them. DS__CPU_GONE: the
    stream is parked, and comes to the launch again. */
-static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                               uint64_t number, int who) {
-    ds__cpu_launch *run = op->u.graph.exec;
+static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run,
+                              uint64_t number, int who) {
     ds__cpu_exec *x = run->exec;
     uint64_t turn = x->gate_base + run->ticket;
     if (!run->started) {
@@ -313,8 +312,50 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
     if (s->virt)
         atomic_store(&x->gate->virt->end, s->virt->time);
     ds__cpu_pass(x->gate, turn + 1);
-    ds__cpu_launch_destroy(run);
     return DS__CPU_EMPTY;
+}
+
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                               uint64_t number, int who) {
+    ds__cpu_launch *run = op->u.graph.exec;
+    int result = ds__cpu_launch_run(w, s, run, number, who);
+    if (result == DS__CPU_EMPTY)
+        ds__cpu_launch_destroy(run);
+    return result;
+}
+
+/* Returns the body that the word selects, or NULL. */
+static ds__cpu_exec *ds__cpu_condition_select(const ds__cpu_condition *c) {
+    uint32_t word = __atomic_load_n(c->word, __ATOMIC_ACQUIRE);
+    if (c->kind == DS_CONDITION_IF)
+        word = !word;
+    else if (c->kind == DS_CONDITION_WHILE)
+        word = word ? 0 : c->count;
+    return word < c->count ? c->body[word] : NULL;
+}
+
+/* Runs the bodies of a conditional node, one launch after the other. DS__CPU_GONE: the stream is
+   parked, and comes to the node again. DS__CPU_MORE: likewise, so that other streams get their
+   turn. On a dry device, whose kernels do not change the word, a body runs once. */
+static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                                  uint64_t number, int who) {
+    ds__cpu_condition *c = op->u.own.ptr;
+    for (uint32_t runs = 1;; runs++) {
+        if (!c->running) {
+            ds__cpu_exec *x = atomic_load(&s->failure) ? NULL : ds__cpu_condition_select(c);
+            if (!x)
+                return DS__CPU_EMPTY;
+            c->run = (ds__cpu_launch){ .exec = x, .plan = x->plan, .ticket = x->launches++ };
+            c->running = 1;
+        }
+        if (ds__cpu_launch_run(w, s, &c->run, number, who) == DS__CPU_GONE)
+            return DS__CPU_GONE;
+        c->running = 0;
+        if (c->kind != DS_CONDITION_WHILE || ds__cpu_dry_run())
+            return DS__CPU_EMPTY;
+        if (runs % DS__CPU_BATCH == 0)
+            return DS__CPU_MORE;
+    }
 }
 
 /* Runs an operation that only lanes have: a record or wait of an event node, or a wait for another

@@ -36,6 +36,8 @@
 typedef struct ds__cpu_plan {
     _Atomic int users;
     uint32_t lanes;
+    uint32_t conditions;
+    struct ds__cpu_condition **condition; /* of the conditional nodes, in the order of entries */
     size_t objects;
     ds__object **object;    /* payloads and attached objects, which the plan keeps alive */
     ds__cpu_block *block[]; /* the operations of each lane, in one piece */
@@ -65,9 +67,10 @@ typedef struct ds__cpu_exec {
     _Atomic int users;    /* the owner, and pending launches */
     const ds__body *body; /* the shadow graph; not used after the owner has dropped it */
     unsigned flags;
-    int dirty; /* 1: the shadow graph has changed since the plan was made */
-    int hosts; /* 1: there are host functions */
-    int polls; /* 1: there are operations on words */
+    int dirty;           /* 1: the shadow graph has changed since the plan was made */
+    int hosts;           /* 1: there are host functions */
+    int polls;           /* 1: there are operations on words */
+    uint32_t conditions; /* number of conditional nodes */
     uint32_t flats;
     size_t flat_room;
     uint32_t lanes;
@@ -99,6 +102,22 @@ typedef struct ds__cpu_launch {
     ds__cpu_token *token; /* tokens for which the wait nodes wait */
 } ds__cpu_launch;
 
+/* A conditional node. Each body is an executable, whose launches are the runs of the body. */
+typedef struct ds__cpu_condition {
+    int kind;             /* ds_condition_kind */
+    int running;          /* 1: `run` has begun */
+    const uint32_t *word; /* the condition */
+    ds__cpu_launch run;   /* the present run */
+    uint32_t count;
+    ds__cpu_exec *body[];
+} ds__cpu_condition;
+
+/* Returns 1 if the nodes inside of the node are nodes of the executable. The bodies of a
+   conditional node are executables of their own. */
+static int ds__cpu_is_flat(const ds__node *n) {
+    return n->kind == DS_NODE_CHILD && n->child->count;
+}
+
 /* Returns the number of the lane after the launch with that ticket. */
 static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t ticket) {
     return x->base[lane] + (ticket + 1) * x->operations[lane];
@@ -128,7 +147,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         const ds__node *n = b->node[i];
         uint32_t own = first + i;
         uint32_t begin = own;
-        if (n->child && n->child->count) {
+        if (ds__cpu_is_flat(n)) {
             begin = x->flats;
             if (!ds__graph_array_reserve(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
@@ -265,6 +284,7 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
             x->hosts = 1;
         if (n && n->kind == DS_NODE_VALUES)
             x->polls = 1;
+        x->conditions += n && n->kind == DS_NODE_CONDITION;
         x->records += n && n->kind == DS_NODE_EVENT_RECORD;
         x->waits += n && n->kind == DS_NODE_EVENT_WAIT;
         done = ds__cpu_place(x, order[i], tail, seen);

@@ -161,6 +161,8 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, 
         break;
     case DS__OP_GRAPH:
         return ds__cpu_launch_step(w, s, op, number, who);
+    case DS__CPU_OP_CONDITION:
+        return ds__cpu_condition_step(w, s, op, number, who);
     case DS__CPU_OP_LANE_WAIT:
     case DS__CPU_OP_NODE_RECORD:
     case DS__CPU_OP_NODE_WAIT:

@@ -101,6 +101,7 @@ enum {
     DS__CPU_OP_NODE_RECORD,
     DS__CPU_OP_NODE_WAIT,
     DS__CPU_OP_SHARED_RECORD, /* a record for other processes; u.own.ptr: the lane */
+    DS__CPU_OP_CONDITION,     /* in executables; u.own.ptr: the condition */
     DS__CPU_OP_FREE,          /* u.own: memory that the stream frees, and its device */
     DS__CPU_OP_CLOCK          /* u.own.number: the virtual time of the next submission */
 };
@@ -410,6 +411,11 @@ static inline int ds__cpu_explores(void) {
     return ds__cpu.seed || ds__cpu.fabric;
 }
 
+/* Returns 1 if operations have no effect (DS_CPU_DRY). */
+static inline int ds__cpu_dry_run(void) {
+    return ds__cpu.fabric && (ds__cpu.fabric->flags & DS_CPU_DRY);
+}
+
 static const ds__driver ds__cpu_driver;
 static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
@@ -437,6 +443,8 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 /* cpu/graph_launch.h */
 static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                uint64_t number, int who);
+static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                                  uint64_t number, int who);
 static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                              uint64_t number, int failed, int who);
 static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op);
