@@ -1505,8 +1505,8 @@ typedef enum ds_condition_kind {
 
 /** Graphs that run under a condition, as a node. The word is read when the node starts, and by
     DS_CONDITION_WHILE also after each run; kernels, copies, fills and host functions can write it
-    (in bodies, host functions cannot be). The word is a multiple of 4, in memory of the node's device
-    or in pinned memory.
+    (in bodies, host functions cannot be). The word is a multiple of 4, in memory of the node's
+    device or in pinned memory.
 
     A body has kernels, copies and fills of device memory, empty nodes, child graphs and conditional
     nodes, all on the device of the node. It must not have fills of random numbers by a generator.
@@ -1604,14 +1604,14 @@ DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_
 
 /** Contents of ds_graph_write_dot; the values are those of cudaGraphDebugDotFlags. */
 enum {
-    DS_DOT_PLAIN = 0,         /**< kinds and names */
-    DS_DOT_VERBOSE = 1,       /**< all of the contents below */
-    DS_DOT_KERNEL = 1 << 2,   /**< items, grid and arguments of kernels */
-    DS_DOT_COPY = 1 << 3,     /**< operands of copies */
-    DS_DOT_FILL = 1 << 4,     /**< operands of fills */
-    DS_DOT_HOST = 1 << 5,     /**< functions and their arguments */
-    DS_DOT_EVENT = 1 << 6,    /**< events */
-    DS_DOT_HANDLES = 1 << 10, /**< numbers of the nodes and their call sites */
+    DS_DOT_PLAIN = 0,          /**< kinds and names */
+    DS_DOT_VERBOSE = 1,        /**< all of the contents below */
+    DS_DOT_KERNEL = 1 << 2,    /**< items, grid and arguments of kernels */
+    DS_DOT_COPY = 1 << 3,      /**< operands of copies */
+    DS_DOT_FILL = 1 << 4,      /**< operands of fills */
+    DS_DOT_HOST = 1 << 5,      /**< functions and their arguments */
+    DS_DOT_EVENT = 1 << 6,     /**< events */
+    DS_DOT_HANDLES = 1 << 10,  /**< numbers of the nodes and their call sites */
     DS_DOT_VALUES = 1 << 13,   /**< operations on words of memory */
     DS_DOT_CONDITION = 1 << 15 /**< kinds and words of conditional nodes */
 };
@@ -10400,9 +10400,9 @@ struct ds__body {
     ds__object **object;
     size_t object_count;
     size_t object_room;
-    int hooked;   /* 1: the body, or a child graph, has objects with a launch_fn */
+    int hooked;      /* 1: the body, or a child graph, has objects with a launch_fn */
     int conditional; /* 1: the body has conditional nodes */
-    void *native; /* the driver's */
+    void *native;    /* the driver's */
 };
 
 static const char *const ds__node_names[] = { "empty",      "kernel",        "copy",
@@ -17679,9 +17679,9 @@ typedef struct ds__cpu_exec {
     _Atomic int users;    /* the owner, and pending launches */
     const ds__body *body; /* the shadow graph; not used after the owner has dropped it */
     unsigned flags;
-    int dirty; /* 1: the shadow graph has changed since the plan was made */
-    int hosts; /* 1: there are host functions */
-    int polls; /* 1: there are operations on words */
+    int dirty;           /* 1: the shadow graph has changed since the plan was made */
+    int hosts;           /* 1: there are host functions */
+    int polls;           /* 1: there are operations on words */
     uint32_t conditions; /* number of conditional nodes */
     uint32_t flats;
     size_t flat_room;
@@ -17874,6 +17874,15 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
     return 1;
 }
 
+/* Notes that the executable has a node of this kind. */
+static void ds__cpu_count_kind(ds__cpu_exec *x, ds_node_kind kind) {
+    x->hosts |= kind == DS_NODE_HOST;
+    x->polls |= kind == DS_NODE_VALUES;
+    x->records += kind == DS_NODE_EVENT_RECORD;
+    x->waits += kind == DS_NODE_EVENT_WAIT;
+    x->conditions += kind == DS_NODE_CONDITION;
+}
+
 /* Distributes the nodes over lanes. Returns 0 if there is no memory. */
 static int ds__cpu_lay_out(ds__cpu_exec *x) {
     uint32_t *order = NULL;
@@ -17892,13 +17901,8 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
         f->level = (uint32_t)((x->flags & DS_GRAPH_USE_NODE_PRIORITY) && n
                                   ? ds__cpu_clamp(n->priority) + DS__CPU_LEVELS - 1
                                   : DS__CPU_LEVELS - 1);
-        if (n && n->kind == DS_NODE_HOST)
-            x->hosts = 1;
-        if (n && n->kind == DS_NODE_VALUES)
-            x->polls = 1;
-        x->conditions += n && n->kind == DS_NODE_CONDITION;
-        x->records += n && n->kind == DS_NODE_EVENT_RECORD;
-        x->waits += n && n->kind == DS_NODE_EVENT_WAIT;
+        if (n)
+            ds__cpu_count_kind(x, n->kind);
         done = ds__cpu_place(x, order[i], tail, seen);
     }
     for (uint32_t i = 0; i < x->flats; i++) {
@@ -18642,8 +18646,7 @@ static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds
     ds__cpu_condition *c = op->u.own.ptr;
     for (uint32_t runs = 1;; runs++) {
         if (!c->running) {
-            ds__cpu_exec *x =
-                atomic_load(&s->failure) ? NULL : ds__cpu_condition_select(c);
+            ds__cpu_exec *x = atomic_load(&s->failure) ? NULL : ds__cpu_condition_select(c);
             if (!x)
                 return DS__CPU_EMPTY;
             c->run = (ds__cpu_launch){ .exec = x, .plan = x->plan, .ticket = x->launches++ };
@@ -34513,8 +34516,8 @@ static ds_result ds__body_is_conditionable(const ds__body *body, ds_device devic
                  !ds__touches_device(&n->op))
             why = "it touches no memory of a device";
         if (why)
-            return ds__fail(DS_ERR_UNSUPPORTED, "%s: %s",
-                            ds__node_text(n, i, text, sizeof text), why);
+            return ds__fail(DS_ERR_UNSUPPORTED, "%s: %s", ds__node_text(n, i, text, sizeof text),
+                            why);
         if (n->kind == DS_NODE_CHILD) {
             ds_result r = ds__body_is_conditionable(n->child, device);
             if (r < 0)
@@ -34603,8 +34606,8 @@ static ds_result ds__desc_make_node(const ds_node_desc *d, const ds__op *op, ds_
    node has taken it if *child becomes NULL. On failure the caller ends the payload. */
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
                                   ds__node **out) {
-    static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL,
-                                      DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH,
+    static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY,     DS__OP_FILL,
+                                      DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT,     DS__OP_GRAPH,
                                       DS__OP_JUMP,    DS__OP_VALUES, DS__OP_CONDITION };
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
@@ -35530,6 +35533,40 @@ DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
    nodes share their payloads.
    Threads: any; calls with the same executable run one after the other. */
 
+/* Exchanges the nodes and objects of an executable's body and of the fresh one. The nodes keep
+   their native nodes, and stay switched on or off. */
+static void ds__exec_take_work(ds__body *body, ds__body *fresh) {
+    ds__body before = *body;
+    for (uint32_t i = 0; i < fresh->count; i++) {
+        fresh->node[i]->native = body->node[i]->native;
+        fresh->node[i]->enabled = body->node[i]->enabled;
+    }
+    body->node = fresh->node;
+    body->room = fresh->room;
+    body->object = fresh->object;
+    body->object_count = fresh->object_count;
+    body->object_room = fresh->object_room;
+    body->hooked = fresh->hooked;
+    fresh->node = before.node;
+    fresh->room = before.room;
+    fresh->object = before.object;
+    fresh->object_count = before.object_count;
+    fresh->object_room = before.object_room;
+}
+
+/* An update cannot change the priority of a kernel that has one (DS_GRAPH_USE_NODE_PRIORITY). */
+static ds_graph_update_reason ds__exec_compare_priorities(const ds__exec *x, const ds__body *then,
+                                                          uint32_t *out_node) {
+    for (uint32_t i = 0; (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < then->count; i++) {
+        if (x->body->node[i]->kind != DS_NODE_KERNEL ||
+            x->body->node[i]->priority == then->node[i]->priority)
+            continue;
+        *out_node = i;
+        return DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
+    }
+    return DS_GRAPH_UPDATE_SUCCESS;
+}
+
 /* The caller frees *out_old without a lock, since the user's destructors may run. */
 static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out,
                                  ds__body **out_old) {
@@ -35541,44 +35578,20 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
     }
     if (x->body->conditional || g->body->conditional) {
         out->reason = DS_GRAPH_UPDATE_NOT_SUPPORTED;
-        return ds__fail(DS_ERR_GRAPH_UPDATE, "an executable with conditional nodes cannot be updated "
-                                             "from a graph; instantiate the graph again");
+        return ds__fail(DS_ERR_GRAPH_UPDATE,
+                        "an executable with conditional nodes cannot be updated "
+                        "from a graph; instantiate the graph again");
     }
     out->reason = ds__body_compare(x->body, g->body, &node);
-    for (uint32_t i = 0; out->reason == DS_GRAPH_UPDATE_SUCCESS &&
-                         (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < g->body->count;
-         i++)
-        if (x->body->node[i]->kind == DS_NODE_KERNEL &&
-            x->body->node[i]->priority != g->body->node[i]->priority) {
-            out->reason = DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
-            node = i;
-        }
+    if (out->reason == DS_GRAPH_UPDATE_SUCCESS)
+        out->reason = ds__exec_compare_priorities(x, g->body, &node);
     ds_result r = DS_OK;
     if (out->reason == DS_GRAPH_UPDATE_SUCCESS) {
         ds__body *fresh = ds__body_copy(g->body, 0);
         r = fresh ? x->driver->exec_update(x->native, g->body, &out->reason, &node)
                   : DS_ERR_OUT_OF_MEMORY;
         if (r == DS_OK) {
-            ds__node **nodes = x->body->node;
-            for (uint32_t i = 0; i < fresh->count; i++) {
-                fresh->node[i]->native = nodes[i]->native;
-                fresh->node[i]->enabled = nodes[i]->enabled;
-            }
-            x->body->node = fresh->node;
-            fresh->node = nodes;
-            size_t room = x->body->room;
-            x->body->room = fresh->room;
-            fresh->room = room;
-            ds__object **objects = x->body->object;
-            size_t count = x->body->object_count;
-            size_t object_room = x->body->object_room;
-            x->body->object = fresh->object;
-            x->body->object_count = fresh->object_count;
-            x->body->object_room = fresh->object_room;
-            x->body->hooked = fresh->hooked;
-            fresh->object = objects;
-            fresh->object_count = count;
-            fresh->object_room = object_room;
+            ds__exec_take_work(x->body, fresh);
         } else if (out->reason == DS_GRAPH_UPDATE_SUCCESS) {
             out->reason = DS_GRAPH_UPDATE_ERROR;
         }
@@ -35733,7 +35746,8 @@ static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *con
             places += ds__replace_one(&list[i].address, old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_CHILD || n->kind == DS_NODE_CONDITION) {
         if (n->kind == DS_NODE_CONDITION)
-            places += ds__replace_one(&n->op.u.condition.word, old_pointers, new_pointers, count, dry);
+            places +=
+                ds__replace_one(&n->op.u.condition.word, old_pointers, new_pointers, count, dry);
         for (uint32_t i = 0; i < n->child->count; i++)
             places += ds__replace_node(n->child->node[i], old_pointers, new_pointers, count, dry);
     }

@@ -23,6 +23,40 @@
 #include "graph_add.h"
 #include "graph_edit.h"
 
+/* Exchanges the nodes and objects of an executable's body and of the fresh one. The nodes keep
+   their native nodes, and stay switched on or off. */
+static void ds__exec_take_work(ds__body *body, ds__body *fresh) {
+    ds__body before = *body;
+    for (uint32_t i = 0; i < fresh->count; i++) {
+        fresh->node[i]->native = body->node[i]->native;
+        fresh->node[i]->enabled = body->node[i]->enabled;
+    }
+    body->node = fresh->node;
+    body->room = fresh->room;
+    body->object = fresh->object;
+    body->object_count = fresh->object_count;
+    body->object_room = fresh->object_room;
+    body->hooked = fresh->hooked;
+    fresh->node = before.node;
+    fresh->room = before.room;
+    fresh->object = before.object;
+    fresh->object_count = before.object_count;
+    fresh->object_room = before.object_room;
+}
+
+/* An update cannot change the priority of a kernel that has one (DS_GRAPH_USE_NODE_PRIORITY). */
+static ds_graph_update_reason ds__exec_compare_priorities(const ds__exec *x, const ds__body *then,
+                                                          uint32_t *out_node) {
+    for (uint32_t i = 0; (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < then->count; i++) {
+        if (x->body->node[i]->kind != DS_NODE_KERNEL ||
+            x->body->node[i]->priority == then->node[i]->priority)
+            continue;
+        *out_node = i;
+        return DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
+    }
+    return DS_GRAPH_UPDATE_SUCCESS;
+}
+
 /* The caller frees *out_old without a lock, since the user's destructors may run. */
 static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out,
                                  ds__body **out_old) {
@@ -39,40 +73,15 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
                         "from a graph; instantiate the graph again");
     }
     out->reason = ds__body_compare(x->body, g->body, &node);
-    for (uint32_t i = 0; out->reason == DS_GRAPH_UPDATE_SUCCESS &&
-                         (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < g->body->count;
-         i++)
-        if (x->body->node[i]->kind == DS_NODE_KERNEL &&
-            x->body->node[i]->priority != g->body->node[i]->priority) {
-            out->reason = DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
-            node = i;
-        }
+    if (out->reason == DS_GRAPH_UPDATE_SUCCESS)
+        out->reason = ds__exec_compare_priorities(x, g->body, &node);
     ds_result r = DS_OK;
     if (out->reason == DS_GRAPH_UPDATE_SUCCESS) {
         ds__body *fresh = ds__body_copy(g->body, 0);
         r = fresh ? x->driver->exec_update(x->native, g->body, &out->reason, &node)
                   : DS_ERR_OUT_OF_MEMORY;
         if (r == DS_OK) {
-            ds__node **nodes = x->body->node;
-            for (uint32_t i = 0; i < fresh->count; i++) {
-                fresh->node[i]->native = nodes[i]->native;
-                fresh->node[i]->enabled = nodes[i]->enabled;
-            }
-            x->body->node = fresh->node;
-            fresh->node = nodes;
-            size_t room = x->body->room;
-            x->body->room = fresh->room;
-            fresh->room = room;
-            ds__object **objects = x->body->object;
-            size_t count = x->body->object_count;
-            size_t object_room = x->body->object_room;
-            x->body->object = fresh->object;
-            x->body->object_count = fresh->object_count;
-            x->body->object_room = fresh->object_room;
-            x->body->hooked = fresh->hooked;
-            fresh->object = objects;
-            fresh->object_count = count;
-            fresh->object_room = object_room;
+            ds__exec_take_work(x->body, fresh);
         } else if (out->reason == DS_GRAPH_UPDATE_SUCCESS) {
             out->reason = DS_GRAPH_UPDATE_ERROR;
         }

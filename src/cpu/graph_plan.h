@@ -262,6 +262,15 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
     return 1;
 }
 
+/* Notes that the executable has a node of this kind. */
+static void ds__cpu_count_kind(ds__cpu_exec *x, ds_node_kind kind) {
+    x->hosts |= kind == DS_NODE_HOST;
+    x->polls |= kind == DS_NODE_VALUES;
+    x->records += kind == DS_NODE_EVENT_RECORD;
+    x->waits += kind == DS_NODE_EVENT_WAIT;
+    x->conditions += kind == DS_NODE_CONDITION;
+}
+
 /* Distributes the nodes over lanes. Returns 0 if there is no memory. */
 static int ds__cpu_lay_out(ds__cpu_exec *x) {
     uint32_t *order = NULL;
@@ -280,13 +289,8 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
         f->level = (uint32_t)((x->flags & DS_GRAPH_USE_NODE_PRIORITY) && n
                                   ? ds__cpu_clamp(n->priority) + DS__CPU_LEVELS - 1
                                   : DS__CPU_LEVELS - 1);
-        if (n && n->kind == DS_NODE_HOST)
-            x->hosts = 1;
-        if (n && n->kind == DS_NODE_VALUES)
-            x->polls = 1;
-        x->conditions += n && n->kind == DS_NODE_CONDITION;
-        x->records += n && n->kind == DS_NODE_EVENT_RECORD;
-        x->waits += n && n->kind == DS_NODE_EVENT_WAIT;
+        if (n)
+            ds__cpu_count_kind(x, n->kind);
         done = ds__cpu_place(x, order[i], tail, seen);
     }
     for (uint32_t i = 0; i < x->flats; i++) {
