@@ -16533,6 +16533,19 @@ typedef struct ds__cuda_values_params { /* CUDA_BATCH_MEM_OP_NODE_PARAMS */
     unsigned flags;
 } ds__cuda_values_params;
 
+typedef struct ds__cuda_node_params { /* CUgraphNodeParams, of a conditional node */
+    int type;
+    int reserved0[3];
+    unsigned long long handle; /* CUDA_CONDITIONAL_NODE_PARAMS from here on */
+    int kind;
+    unsigned size;
+    cudaGraph_t *bodies; /* CUDA's array */
+    void *context;
+    uint64_t unused[26];
+} ds__cuda_node_params;
+
+_Static_assert(sizeof(ds__cuda_node_params) == 256, "the size of CUgraphNodeParams");
+
 typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     int type;
     int handle_types;
@@ -16629,6 +16642,7 @@ enum {
     DS__CUDA_WAIT_VALUE = 1,
     DS__CUDA_WRITE_VALUE = 2,
     DS__CUDA_WIDE = 3,
+    DS__CUDA_NODE_CONDITION = 13, /* CU_GRAPH_NODE_TYPE_CONDITIONAL */
     DS__CUDA_NODE_VALUES = 12, /* CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: cudart has no name for it */
     DS__CUDA_HAS_RDMA = 110    /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
 };
@@ -16780,6 +16794,21 @@ static struct {
     int (*green_create)(void **out, void *desc, int device, unsigned flags);
     int (*green_destroy)(void *green);
     int (*green_stream)(cudaStream_t *out, void *green, unsigned flags, int priority);
+    /* conditional nodes; NULL: the driver library has none (12.8) */
+    int (*condition_handle)(unsigned long long *out, cudaGraph_t graph, void *context,
+                            unsigned value, unsigned flags);
+    int (*condition_node)(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after,
+                          size_t count, ds__cuda_node_params *params);
+    int (*link_create)(unsigned count, int *options, void **values, void **out);
+    int (*link_data)(void *link, int type, void *data, size_t size, const char *name,
+                     unsigned count, int *options, void **values);
+    int (*link_file)(void *link, int type, const char *path, unsigned count, int *options,
+                     void **values);
+    int (*link_complete)(void *link, void **out, size_t *size);
+    int (*link_destroy)(void *link);
+    /* by device: the kernel that sets conditions, and its module, under `mutex` */
+    _Atomic(void *) setter[DS__MAX_DEVICES];
+    void *setter_module[DS__MAX_DEVICES];
     ds__cuda_green *greens; /* until shutdown; changed under host_lock */
     _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
     int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
@@ -17481,6 +17510,184 @@ static void ds__cudart_drop(void) {
 
 #endif
 
+/* cuda/condition.h - the kernel that sets the conditions of conditional nodes.
+
+   Finds the functions for conditional nodes in the driver library (ds__cuda_find_conditions), and
+   gives the kernel that copies a word into a condition (ds__cuda_condition_setter). Only code of a
+   device can set a condition (cudaGraphSetConditional), and only libcudadevrt.a has that function,
+   so the kernel is linked with the library of the machine.
+
+   Invariants: each device has its own kernel, which stays loaded until shutdown.
+   Locks: ds__cuda.mutex for the table of kernels only; a kernel is linked and loaded without a
+   lock. If two threads do so at once, one of the modules is unloaded.
+   Threads: any. ds__cuda_find_conditions runs during initialisation, ds__cuda_end_conditions during
+   shutdown. */
+
+static const char ds__cuda_setter_ptx[] =
+    ".version 6.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value);\n"
+    ".visible .entry ds_condition (.param .u64 handle, .param .u64 word) {\n"
+    "    .reg .b32 %r<2>;\n"
+    "    .reg .b64 %rd<4>;\n"
+    "    ld.param.u64 %rd1, [handle];\n"
+    "    ld.param.u64 %rd2, [word];\n"
+    "    cvta.to.global.u64 %rd3, %rd2;\n"
+    "    ld.volatile.global.u32 %r1, [%rd3];\n"
+    "    {\n"
+    "    .param .b64 a0;\n"
+    "    .param .b32 a1;\n"
+    "    st.param.b64 [a0+0], %rd1;\n"
+    "    st.param.b32 [a1+0], %r1;\n"
+    "    call.uni cudaGraphSetConditional, (a0, a1);\n"
+    "    }\n"
+    "    ret;\n"
+    "}\n";
+
+/* Finds the functions, or none of them. driver: the version of the driver library. */
+static void ds__cuda_find_conditions(const ds__cuda_scope *scope, int driver) {
+    static const char *const name[] = {
+        "cuGraphConditionalHandleCreate", "cuGraphAddNode", "cuLinkCreate", "cuLinkAddData",
+        "cuLinkAddFile", "cuLinkComplete", "cuLinkDestroy"
+    };
+    void *found[7] = { NULL };
+    ds__cuda.condition_handle = NULL;
+    for (int i = 0; i < 7; i++) {
+        /* 12.8: from then on, an if has an else, and there is a switch */
+        if (driver >= 12080)
+            (void)ds__cuda_clear(scope, ds__cudart_entry_point(name[i], 12080, &found[i]));
+        if (!found[i])
+            return;
+    }
+    memcpy(&ds__cuda.condition_handle, &found[0], sizeof found[0]);
+    memcpy(&ds__cuda.condition_node, &found[1], sizeof found[1]);
+    memcpy(&ds__cuda.link_create, &found[2], sizeof found[2]);
+    memcpy(&ds__cuda.link_data, &found[3], sizeof found[3]);
+    memcpy(&ds__cuda.link_file, &found[4], sizeof found[4]);
+    memcpy(&ds__cuda.link_complete, &found[5], sizeof found[5]);
+    memcpy(&ds__cuda.link_destroy, &found[6], sizeof found[6]);
+}
+
+/* Returns 1 if base/folder/libcudadevrt.a exists, and writes its path. */
+static int ds__cuda_devrt_at(const char *base, const char *folder, char *out, size_t size) {
+    int n = snprintf(out, size, "%s/%s/libcudadevrt.a", base, folder);
+    FILE *f = n > 0 && (size_t)n < size ? fopen(out, "rb") : NULL;
+    if (f)
+        fclose(f);
+    return f != NULL;
+}
+
+/* Writes the path of libcudadevrt.a: the file that DEVSTREAM_CUDADEVRT names, else that of the
+   toolkit. Returns 0 if there is none. */
+static int ds__cuda_find_devrt(char *out, size_t size) {
+    const char *const homes[] = { ds__os_environment("CUDA_HOME"), ds__os_environment("CUDA_PATH"),
+                                  "/usr/local/cuda" };
+    const char *file = ds__os_environment("DEVSTREAM_CUDADEVRT");
+    if (file)
+        return snprintf(out, size, "%s", file) < (int)size;
+    for (size_t i = 0; i < sizeof homes / sizeof homes[0]; i++)
+        if (homes[i] && (ds__cuda_devrt_at(homes[i], "lib64", out, size) ||
+                         ds__cuda_devrt_at(homes[i], "lib", out, size)))
+            return 1;
+    return 0;
+}
+
+/* Links the kernel with the library, and loads it on the current device. Returns the code of the
+   failed call, whose name is *call. */
+static int ds__cuda_setter_load(const char *library, char *log, size_t log_size, void **out,
+                                const char **call) {
+    int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
+    void *values[] = { log, (void *)(uintptr_t)log_size };
+    void *link = NULL;
+    void *image = NULL;
+    size_t size = 0;
+    *call = "cuLinkCreate";
+    int code = ds__cuda.link_create(2, options, values, &link);
+    if (code)
+        return code;
+    *call = "cuLinkAddData";
+    code = ds__cuda.link_data(link, 1 /* CU_JIT_INPUT_PTX */, (void *)(uintptr_t)ds__cuda_setter_ptx,
+                              sizeof ds__cuda_setter_ptx, "ds_condition", 0, NULL, NULL);
+    if (!code) {
+        *call = "cuLinkAddFile";
+        code = ds__cuda.link_file(link, 4 /* CU_JIT_INPUT_LIBRARY */, library, 0, NULL, NULL);
+    }
+    if (!code) {
+        *call = "cuLinkComplete";
+        code = ds__cuda.link_complete(link, &image, &size);
+    }
+    if (!code) {
+        *call = "cuModuleLoadDataEx";
+        code = ds__cuda.cuModuleLoadDataEx(out, image, 0, NULL, NULL);
+    }
+    (void)ds__cuda.link_destroy(link);
+    return code;
+}
+
+/* Loads the kernel on the scope's device. An open capture must not forbid that. */
+static ds_result ds__cuda_setter_create(const ds__cuda_scope *scope, void **out_module,
+                                        void **out_function) {
+    char path[1024];
+    char log[300] = "";
+    const char *call = NULL;
+    enum cudaStreamCaptureMode mode;
+    ds_result r;
+    if (!ds__cuda_find_devrt(path, sizeof path))
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "conditional nodes need libcudadevrt.a of the CUDA toolkit, which was not "
+                        "found; set DEVSTREAM_CUDADEVRT to its path");
+    int relaxed = ds__cuda_relax(scope, &mode);
+    int code = ds__cuda_setter_load(path, log, sizeof log, out_module, &call);
+    if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
+        code = ds__cuda_setter_load(path, log, sizeof log, out_module, &call);
+    ds__cuda_unrelax(scope, relaxed, mode);
+    log[sizeof log - 1] = 0;
+    if (code) {
+        r = ds__cuda_fail(scope, call, code);
+        return ds__fail_append(r, "; the kernel for conditional nodes could not be linked with %s%s%s",
+                               path, *log ? ": " : "", log);
+    }
+    DS__DR(*scope, r, cuModuleGetFunction, (out_function, *out_module, "ds_condition"));
+    return r;
+}
+
+/* Gives the kernel of the scope's device: arguments are the handle of the condition and the address
+   of the word. */
+static ds_result ds__cuda_condition_setter(const ds__cuda_scope *scope, void **out) {
+    void *module = NULL;
+    void *function = NULL;
+    int device = scope->device;
+    if (!ds__cuda.condition_handle)
+        return ds__fail(DS_ERR_UNSUPPORTED, "conditional nodes need a driver of CUDA 12.8 or newer");
+    *out = atomic_load(&ds__cuda.setter[device]);
+    if (*out)
+        return DS_OK;
+    ds_result r = ds__cuda_setter_create(scope, &module, &function);
+    if (r == DS_OK) {
+        ds__mutex_lock(&ds__cuda.mutex);
+        *out = atomic_load(&ds__cuda.setter[device]);
+        if (!*out) {
+            ds__cuda.setter_module[device] = module;
+            atomic_store(&ds__cuda.setter[device], function);
+            *out = function;
+            module = NULL;
+        }
+        ds__mutex_unlock(&ds__cuda.mutex);
+    }
+    if (module)
+        (void)ds__cuda.cuModuleUnload(module);
+    return r;
+}
+
+/* Unloads the kernel of a device. Inside of a scope of the device. */
+static void ds__cuda_end_conditions(int device) {
+    if (ds__cuda.setter_module[device])
+        (void)ds__cuda.cuModuleUnload(ds__cuda.setter_module[device]);
+    ds__cuda.setter_module[device] = NULL;
+    atomic_store(&ds__cuda.setter[device], (void *)NULL);
+}
+
 /* cuda/green.h - green contexts: streams with a share of a device.
 
    Finds the functions for green contexts in the driver library (ds__cuda_find_green), creates
@@ -17716,6 +17923,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
     }
     ds__cuda_find_log(&scope, driver);
     ds__cuda_find_green(&scope, driver);
+    ds__cuda_find_conditions(&scope, driver);
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;
@@ -20469,9 +20677,19 @@ typedef struct ds__cuda_owns {
     size_t room;
 } ds__cuda_owns;
 
+/* The kernel node before a conditional node (graph_condition.h), which no node of the shadow graph
+   has. condition NULL: the conditional node could not be made. */
+typedef struct ds__cuda_setter {
+    cudaGraphNode_t condition;
+    cudaGraphNode_t setter;
+} ds__cuda_setter;
+
 typedef struct ds__cuda_graph {
     cudaGraph_t graph;
     ds__cuda_owns owns;
+    ds__cuda_setter *setters;
+    uint32_t setter_count;
+    size_t setter_room;
     ds__capture *capture; /* the open capture into the graph; under the core's capture lock */
 } ds__cuda_graph;
 
@@ -20622,6 +20840,22 @@ static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t 
 static int ds__cuda_own_all(ds__cuda_owns *to, const ds__body *b) {
     return ds__cuda_own_copy(to, &((const ds__cuda_graph *)b->native)->owns, DS__CUDA_NOWHERE) &&
            ds__cuda_own_attached(to, b, DS__CUDA_ATTACHED);
+}
+
+/* Returns the native node that starts the work of `node`: the setter of a conditional node, else
+   the node. */
+static cudaGraphNode_t ds__cuda_first_of(const ds__cuda_graph *g, cudaGraphNode_t node) {
+    for (uint32_t i = 0; i < g->setter_count; i++)
+        if (g->setters[i].condition == node)
+            return g->setters[i].setter;
+    return node;
+}
+
+static int ds__cuda_is_setter(const ds__cuda_graph *g, cudaGraphNode_t node) {
+    for (uint32_t i = 0; i < g->setter_count; i++)
+        if (g->setters[i].setter == node)
+            return 1;
+    return 0;
 }
 
 /* Destroys a native graph, which may be NULL. */
@@ -20993,6 +21227,15 @@ static cudaGraphNode_t ds__cuda_native(const ds__node *n) {
     return n->native;
 }
 
+/* Returns 1 if the graph has nodes of unknown kind. in_children: also if a child graph has some. */
+static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
+    for (uint32_t i = 0; i < b->count; i++)
+        if (b->node[i]->kind == DS_NODE_NATIVE ||
+            (in_children && b->node[i]->child && ds__cuda_has_unknown(b->node[i]->child, 1)))
+            return 1;
+    return 0;
+}
+
 /* Returns the index of a native node in the shadow graph, or UINT32_MAX. The search begins before
    `below` and goes down, because most nodes are near it. */
 static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32_t below) {
@@ -21076,15 +21319,17 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     cudaGraphNode_t *all;
     size_t count = 0;
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (g->graph, NULL, &count));
-    if (r < 0 || count <= b->count)
+    uint32_t known = b->count + g->setter_count;
+    if (r < 0 || count <= known)
         return r;
     r = ds__cuda_get_nodes(scope, g->graph, &all, &count);
-    size_t missing = count > b->count ? count - b->count : 0;
+    size_t missing = count > known ? count - known : 0;
     size_t first = count;
     while (r == DS_OK && missing && first > 0) {
-        if (ds__cuda_index(b, all[--first], b->count) == UINT32_MAX)
-            missing--;
-        else
+        int is_new = ds__cuda_index(b, all[--first], b->count) == UINT32_MAX &&
+                     !ds__cuda_is_setter(g, all[first]);
+        missing -= (size_t)is_new;
+        if (!is_new)
             all[first] = NULL;
     }
     uint32_t before = b->count;
@@ -21133,6 +21378,8 @@ static int ds__cuda_type(const ds__node *n) {
         return cudaGraphNodeTypeGraph;
     case DS_NODE_VALUES:
         return DS__CUDA_NODE_VALUES;
+    case DS_NODE_CONDITION:
+        return DS__CUDA_NODE_CONDITION;
     default:
         return cudaGraphNodeTypeEmpty;
     }
@@ -21340,6 +21587,10 @@ static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph 
     return r;
 }
 
+static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                        const ds__node *n, uint32_t index,
+                                        const ds__cuda_target *to, cudaGraphNode_t *out);
+
 /* Adds the native node of a node by its type. A node that is switched off, of an executable whose
    launch was captured, becomes an empty one. Inside of a scope of the node's device. */
 static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph *g,
@@ -21372,6 +21623,8 @@ static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph
             (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
     case DS__CUDA_NODE_VALUES:
         return ds__cuda_put_values(scope, &n->op, to, out);
+    case DS__CUDA_NODE_CONDITION:
+        return ds__cuda_add_condition(scope, g, n, index, to, out);
     case cudaGraphNodeTypeGraph:
         return ds__cuda_add_child(scope, g, n->child->native, index, to, out);
     default:
@@ -21392,7 +21645,8 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
                                     ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER))
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "a graph cannot copy between devices of different drivers");
-    ds_result r = n->child && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
+    ds_result r =
+        n->kind == DS_NODE_CHILD && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
     if (r == DS_OK)
         r = ds__cuda_scope_begin(&scope, n->device.index);
     if (r < 0)
@@ -21435,6 +21689,7 @@ static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
         ds__cuda_scope_end(&scope);
     }
     ds__cuda_own_end(&g->owns);
+    ds__host_free(g->setters);
     ds__host_free(g);
 }
 
@@ -21466,7 +21721,8 @@ static ds_result ds__cuda_connect_later(const ds__body *b, const ds__cuda_graph 
     for (uint32_t i = 0; i < b->count; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
             if (b->node[i]->deps[k] > i)
-                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
+                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]],
+                                     &(cudaGraphNode_t){ ds__cuda_first_of(g, nodes[i]) }, 1);
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -21616,7 +21872,8 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu edges", count);
     for (size_t i = 0; i < count; i++) {
         ends[i] = ds__cuda_native(b->node[(uint32_t)from[i].id - 1]);
-        ends[count + i] = ds__cuda_native(b->node[(uint32_t)to[i].id - 1]);
+        ends[count + i] =
+            ds__cuda_first_of(b->native, ds__cuda_native(b->node[(uint32_t)to[i].id - 1]));
     }
     r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r == DS_OK) {
@@ -21653,6 +21910,9 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     /* the native graph of a child graph is built when it is needed */
     if (!old)
         return DS_OK;
+    /* CUDA clones no conditional nodes (docs/gpu) */
+    if (from->conditional && !ds__cuda_has_unknown(from, 1))
+        return ds__cuda_rebuild(to, 0, NULL);
     ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     cudaGraphNode_t *nodes = ds__cuda_natives(from);
     ds_result r = g && nodes ? ds__cuda_usable(from)
@@ -21683,6 +21943,151 @@ static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
     (void)b;
     (void)o;
     return DS_OK;
+}
+
+/* cuda/graph_condition.h - native conditional nodes.
+
+   Adds the native nodes of a conditional node (ds__cuda_add_condition): a kernel that copies the
+   word into the condition, the setter, and the conditional node itself, which depends on the setter.
+   The bodies are filled from their shadow graphs; that of a while ends with a further setter.
+
+   Invariants: the native node of the shadow node is the conditional one. Its setter is entered in
+   `setters` of the native graph, because the node's dependencies are those of the setter. CUDA owns
+   the graphs of the bodies.
+   Locks: those of graph_node.h.
+   Threads: any. */
+
+/* A conditional node that is being made. */
+typedef struct ds__cuda_conditional {
+    const ds__node *node;
+    uint32_t index; /* of the shadow node whose objects are kept */
+    unsigned long long handle;
+    void *setter;
+} ds__cuda_conditional;
+
+/* Adds a setter to a graph. */
+static ds_result ds__cuda_add_setter(const ds__cuda_scope *scope, ds__cuda_conditional *c,
+                                     const ds__cuda_target *to, cudaGraphNode_t *out) {
+    unsigned long long word = (uintptr_t)c->node->op.u.condition.word;
+    void *params[] = { &c->handle, &word };
+    ds__cuda_kernel_params p = { .function = c->setter,
+                                 .grid_x = 1,
+                                 .grid_y = 1,
+                                 .grid_z = 1,
+                                 .block_x = 1,
+                                 .block_y = 1,
+                                 .block_z = 1,
+                                 .params = params };
+    ds_result r;
+    DS__DR(*scope, r, cuGraphAddKernelNode, (out, to->graph, to->after, to->count, &p));
+    return r;
+}
+
+/* Gives the native nodes of a body on which no other depends. `nodes` has room for twice as many
+   nodes; the list is written behind the nodes. Returns their number. */
+static size_t ds__cuda_list_sinks(const ds__body *b, cudaGraphNode_t *nodes) {
+    size_t count = 0;
+    for (uint32_t i = 0; i < b->count; i++) {
+        int used = 0;
+        for (uint32_t k = 0; k < b->count && !used; k++)
+            used = ds__node_depends(b->node[k], i);
+        if (!used)
+            nodes[b->count + count++] = nodes[i];
+    }
+    return count;
+}
+
+/* Fills the graph of a body. */
+static ds_result ds__cuda_fill_body(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                    ds__cuda_conditional *c, ds__body *b, cudaGraph_t graph) {
+    ds_result r = DS_OK;
+    cudaGraphNode_t *nodes = ds__host_alloc((2u * (size_t)b->count + 1) * sizeof *nodes);
+    if (!nodes)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a body of %u nodes",
+                        (unsigned)b->count);
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
+        ds__node *n = b->node[i];
+        size_t count = 0;
+        for (uint32_t k = 0; k < n->dep_count; k++)
+            if (n->deps[k] < i)
+                nodes[b->count + count++] = nodes[n->deps[k]];
+        const ds__cuda_target to = { .graph = graph, .after = nodes + b->count, .count = count };
+        if (n->kind == DS_NODE_CHILD)
+            r = ds__cuda_child_native(n->child);
+        if (r == DS_OK)
+            r = ds__cuda_add_native(scope, g, n, c->index, &to, &nodes[i]);
+    }
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
+        for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
+            if (b->node[i]->deps[k] > i)
+                r = ds__cuda_connect(scope, graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
+    if (r == DS_OK && c->node->op.u.condition.kind == DS_CONDITION_WHILE) {
+        cudaGraphNode_t last;
+        const ds__cuda_target to = { .graph = graph,
+                                     .after = nodes + b->count,
+                                     .count = ds__cuda_list_sinks(b, nodes) };
+        r = ds__cuda_add_setter(scope, c, &to, &last);
+    }
+    ds__host_free(nodes);
+    return r;
+}
+
+/* Adds the conditional node behind its setter, and fills its bodies. */
+static ds_result ds__cuda_add_conditional(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                          ds__cuda_conditional *c, const ds__cuda_target *to,
+                                          cudaGraphNode_t *out) {
+    const ds__body *bodies = c->node->child;
+    ds__cuda_node_params p;
+    memset(&p, 0, sizeof p);
+    p.type = DS__CUDA_NODE_CONDITION;
+    p.handle = c->handle;
+    p.kind = c->node->op.u.condition.kind;
+    p.size = bodies->count;
+    ds_result r;
+    DS__DR(*scope, r, cuCtxGetCurrent, (&p.context));
+    if (r < 0)
+        return r;
+    r = ds__cuda_check(scope,
+                       (cudaError_t)ds__cuda.condition_node(out, to->graph, to->after, to->count, &p),
+                       "cuGraphAddNode");
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < bodies->count && r == DS_OK; i++)
+        r = ds__cuda_fill_body(scope, g, c, bodies->node[i]->child, p.bodies[i]);
+    if (r < 0 && !g->capture)
+        (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (*out));
+    return r;
+}
+
+/* Adds the native nodes of a conditional node, of which *out is the last one. While a capture makes
+   the graph, its nodes cannot be destroyed; a failure then leaves the setter in the graph. */
+static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                        const ds__node *n, uint32_t index,
+                                        const ds__cuda_target *to, cudaGraphNode_t *out) {
+    ds__cuda_conditional c = { .node = n, .index = index };
+    cudaGraphNode_t setter = NULL;
+    void *context = NULL;
+    ds_result r = ds__cuda_condition_setter(scope, &c.setter);
+    if (r == DS_OK && !ds__graph_array_reserve(&g->setters, sizeof *g->setters, g->setter_count,
+                                               &g->setter_room))
+        r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        DS__DR(*scope, r, cuCtxGetCurrent, (&context));
+    if (r == DS_OK)
+        r = ds__cuda_check(
+            scope, (cudaError_t)ds__cuda.condition_handle(&c.handle, to->graph, context, 0, 0),
+            "cuGraphConditionalHandleCreate");
+    if (r == DS_OK)
+        r = ds__cuda_add_setter(scope, &c, to, &setter);
+    if (r < 0)
+        return r;
+    const ds__cuda_target behind = { .graph = to->graph, .after = &setter, .count = 1 };
+    r = ds__cuda_add_conditional(scope, g, &c, &behind, out);
+    if (r == DS_OK || g->capture)
+        g->setters[g->setter_count++] = (ds__cuda_setter){ r == DS_OK ? *out : NULL, setter };
+    else
+        (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (setter));
+    return r;
 }
 
 /* cuda/graph_set.h - changes of nodes in graphs and executables.
@@ -21839,15 +22244,6 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
     return r;
 }
 
-/* Returns 1 if the graph has nodes of unknown kind. in_children: also if a child graph has some. */
-static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
-    for (uint32_t i = 0; i < b->count; i++)
-        if (b->node[i]->kind == DS_NODE_NATIVE ||
-            (in_children && b->node[i]->child && ds__cuda_has_unknown(b->node[i]->child, 1)))
-            return 1;
-    return 0;
-}
-
 /* Returns 1 if the native graph can be built anew from the shadow graph. */
 static int ds__cuda_can_rebuild(const ds__body *b) {
     return !((const ds__cuda_graph *)b->native)->capture && !ds__cuda_has_unknown(b, 0);
@@ -21858,7 +22254,8 @@ static int ds__cuda_can_rebuild(const ds__body *b) {
    about such a change. */
 static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
     int type = ds__cuda_type(fresh);
-    if (type != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD)
+    if (type != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD ||
+        fresh->kind == DS_NODE_CONDITION)
         return 1;
     if (fresh->kind == DS_NODE_KERNEL)
         return fresh->device.index != old->device.index ||
@@ -22101,6 +22498,26 @@ static ds_result ds__cuda_clone_natives(const ds__cuda_scope *scope, cudaGraph_t
     return r;
 }
 
+/* Builds a native graph of the shadow graph instead of a clone, which CUDA does not make of
+   conditional nodes, for an executable. Its nodes and objects replace those of the executable. */
+static ds_result ds__cuda_build_kept(ds__cuda_exec *x, const ds__body *b) {
+    ds__cuda_graph *g = NULL;
+    if (ds__cuda_has_unknown(b, 1))
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "a graph with conditional nodes and with nodes captured from other "
+                        "libraries cannot be cloned");
+    ds_result r = ds__cuda_build(b, UINT32_MAX, NULL, x->kept_node, &g);
+    if (r < 0)
+        return r;
+    x->kept = g->graph;
+    g->graph = NULL;
+    ds__cuda_own_end(&x->owns);
+    x->owns = g->owns;
+    memset(&g->owns, 0, sizeof g->owns);
+    ds__cuda_graph_end(g, b->device.index);
+    return ds__cuda_own_attached(&x->owns, b, DS__CUDA_ATTACHED) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
 /* Instantiates a native graph. In relaxed mode, since a capture in global mode forbids it
    (docs/gpu). */
 static ds_result ds__cuda_instantiate_native(const ds__cuda_scope *scope, cudaGraph_t graph,
@@ -22122,7 +22539,8 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
-    r = ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
+    r = b->conditional ? ds__cuda_build_kept(x, b)
+                       : ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
     /* CUDA cannot clone a graph with memory nodes, which only other libraries capture */
     if (r < 0 && r != DS_ERR_OUT_OF_MEMORY && ds__cuda_has_unknown(b, 1))
         r = DS_OK;
@@ -22956,6 +23374,8 @@ static ds_result ds__cuda_capture_launch(const ds__cuda_scope *scope, const ds__
                                          ds__capture *c, const ds__op *op) {
     ds__cuda_graph *g = c->body->native;
     ds__cuda_work work;
+    if (op->u.graph.body->conditional)
+        return ds__cuda_refuse(scope, "a graph with conditional nodes cannot be a child graph");
     uint32_t index = UINT32_MAX;
     cudaGraph_t into = NULL;
     ds_result r = ds__cuda_work_begin(op, &g->owns, &work);
@@ -24504,6 +24924,7 @@ static void ds__cuda_deinit(void) {
         atomic_store(&ds__cuda.ended[i], NULL);
         ds__cuda_end_marks(&scope, i);
         ds__cuda_end_greens(i);
+        ds__cuda_end_conditions(i);
         ds__cuda_pool_deinit(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_scope_end(&scope);

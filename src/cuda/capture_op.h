@@ -304,6 +304,8 @@ static ds_result ds__cuda_capture_launch(const ds__cuda_scope *scope, const ds__
                                          ds__capture *c, const ds__op *op) {
     ds__cuda_graph *g = c->body->native;
     ds__cuda_work work;
+    if (op->u.graph.body->conditional)
+        return ds__cuda_refuse(scope, "a graph with conditional nodes cannot be a child graph");
     uint32_t index = UINT32_MAX;
     cudaGraph_t into = NULL;
     ds_result r = ds__cuda_work_begin(op, &g->owns, &work);

@@ -97,6 +97,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
     }
     ds__cuda_find_log(&scope, driver);
     ds__cuda_find_green(&scope, driver);
+    ds__cuda_find_conditions(&scope, driver);
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;

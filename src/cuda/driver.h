@@ -127,6 +127,7 @@ static void ds__cuda_deinit(void) {
         atomic_store(&ds__cuda.ended[i], NULL);
         ds__cuda_end_marks(&scope, i);
         ds__cuda_end_greens(i);
+        ds__cuda_end_conditions(i);
         ds__cuda_pool_deinit(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_scope_end(&scope);

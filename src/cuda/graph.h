@@ -39,6 +39,7 @@ static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
         ds__cuda_scope_end(&scope);
     }
     ds__cuda_own_end(&g->owns);
+    ds__host_free(g->setters);
     ds__host_free(g);
 }
 
@@ -70,7 +71,8 @@ static ds_result ds__cuda_connect_later(const ds__body *b, const ds__cuda_graph 
     for (uint32_t i = 0; i < b->count; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
             if (b->node[i]->deps[k] > i)
-                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
+                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]],
+                                     &(cudaGraphNode_t){ ds__cuda_first_of(g, nodes[i]) }, 1);
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -220,7 +222,8 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu edges", count);
     for (size_t i = 0; i < count; i++) {
         ends[i] = ds__cuda_native(b->node[(uint32_t)from[i].id - 1]);
-        ends[count + i] = ds__cuda_native(b->node[(uint32_t)to[i].id - 1]);
+        ends[count + i] =
+            ds__cuda_first_of(b->native, ds__cuda_native(b->node[(uint32_t)to[i].id - 1]));
     }
     r = ds__cuda_scope_begin(&scope, b->device.index);
     if (r == DS_OK) {
@@ -257,6 +260,9 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     /* the native graph of a child graph is built when it is needed */
     if (!old)
         return DS_OK;
+    /* CUDA clones no conditional nodes (docs/gpu) */
+    if (from->conditional && !ds__cuda_has_unknown(from, 1))
+        return ds__cuda_rebuild(to, 0, NULL);
     ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     cudaGraphNode_t *nodes = ds__cuda_natives(from);
     ds_result r = g && nodes ? ds__cuda_usable(from)

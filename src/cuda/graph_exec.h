@@ -58,6 +58,26 @@ static ds_result ds__cuda_clone_natives(const ds__cuda_scope *scope, cudaGraph_t
     return r;
 }
 
+/* Builds a native graph of the shadow graph instead of a clone, which CUDA does not make of
+   conditional nodes, for an executable. Its nodes and objects replace those of the executable. */
+static ds_result ds__cuda_build_kept(ds__cuda_exec *x, const ds__body *b) {
+    ds__cuda_graph *g = NULL;
+    if (ds__cuda_has_unknown(b, 1))
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "a graph with conditional nodes and with nodes captured from other "
+                        "libraries cannot be cloned");
+    ds_result r = ds__cuda_build(b, UINT32_MAX, NULL, x->kept_node, &g);
+    if (r < 0)
+        return r;
+    x->kept = g->graph;
+    g->graph = NULL;
+    ds__cuda_own_end(&x->owns);
+    x->owns = g->owns;
+    memset(&g->owns, 0, sizeof g->owns);
+    ds__cuda_graph_end(g, b->device.index);
+    return ds__cuda_own_attached(&x->owns, b, DS__CUDA_ATTACHED) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
 /* Instantiates a native graph. In relaxed mode, since a capture in global mode forbids it
    (docs/gpu). */
 static ds_result ds__cuda_instantiate_native(const ds__cuda_scope *scope, cudaGraph_t graph,
@@ -79,7 +99,8 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
-    r = ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
+    r = b->conditional ? ds__cuda_build_kept(x, b)
+                       : ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
     /* CUDA cannot clone a graph with memory nodes, which only other libraries capture */
     if (r < 0 && r != DS_ERR_OUT_OF_MEMORY && ds__cuda_has_unknown(b, 1))
         r = DS_OK;

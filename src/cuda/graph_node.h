@@ -44,6 +44,8 @@ static int ds__cuda_type(const ds__node *n) {
         return cudaGraphNodeTypeGraph;
     case DS_NODE_VALUES:
         return DS__CUDA_NODE_VALUES;
+    case DS_NODE_CONDITION:
+        return DS__CUDA_NODE_CONDITION;
     default:
         return cudaGraphNodeTypeEmpty;
     }
@@ -251,6 +253,10 @@ static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph 
     return r;
 }
 
+static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, ds__cuda_graph *g,
+                                        const ds__node *n, uint32_t index,
+                                        const ds__cuda_target *to, cudaGraphNode_t *out);
+
 /* Adds the native node of a node by its type. A node that is switched off, of an executable whose
    launch was captured, becomes an empty one. Inside of a scope of the node's device. */
 static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph *g,
@@ -283,6 +289,8 @@ static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph
             (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
     case DS__CUDA_NODE_VALUES:
         return ds__cuda_put_values(scope, &n->op, to, out);
+    case DS__CUDA_NODE_CONDITION:
+        return ds__cuda_add_condition(scope, g, n, index, to, out);
     case cudaGraphNodeTypeGraph:
         return ds__cuda_add_child(scope, g, n->child->native, index, to, out);
     default:
@@ -303,7 +311,7 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
                                     ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER))
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "a graph cannot copy between devices of different drivers");
-    ds_result r = n->child && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
+    ds_result r = n->kind == DS_NODE_CHILD && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
     if (r == DS_OK)
         r = ds__cuda_scope_begin(&scope, n->device.index);
     if (r < 0)

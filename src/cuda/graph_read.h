@@ -20,6 +20,15 @@ static cudaGraphNode_t ds__cuda_native(const ds__node *n) {
     return n->native;
 }
 
+/* Returns 1 if the graph has nodes of unknown kind. in_children: also if a child graph has some. */
+static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
+    for (uint32_t i = 0; i < b->count; i++)
+        if (b->node[i]->kind == DS_NODE_NATIVE ||
+            (in_children && b->node[i]->child && ds__cuda_has_unknown(b->node[i]->child, 1)))
+            return 1;
+    return 0;
+}
+
 /* Returns the index of a native node in the shadow graph, or UINT32_MAX. The search begins before
    `below` and goes down, because most nodes are near it. */
 static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32_t below) {
@@ -103,15 +112,17 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     cudaGraphNode_t *all;
     size_t count = 0;
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (g->graph, NULL, &count));
-    if (r < 0 || count <= b->count)
+    uint32_t known = b->count + g->setter_count;
+    if (r < 0 || count <= known)
         return r;
     r = ds__cuda_get_nodes(scope, g->graph, &all, &count);
-    size_t missing = count > b->count ? count - b->count : 0;
+    size_t missing = count > known ? count - known : 0;
     size_t first = count;
     while (r == DS_OK && missing && first > 0) {
-        if (ds__cuda_index(b, all[--first], b->count) == UINT32_MAX)
-            missing--;
-        else
+        int is_new = ds__cuda_index(b, all[--first], b->count) == UINT32_MAX &&
+                     !ds__cuda_is_setter(g, all[first]);
+        missing -= (size_t)is_new;
+        if (!is_new)
             all[first] = NULL;
     }
     uint32_t before = b->count;

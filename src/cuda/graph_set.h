@@ -161,15 +161,6 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
     return r;
 }
 
-/* Returns 1 if the graph has nodes of unknown kind. in_children: also if a child graph has some. */
-static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
-    for (uint32_t i = 0; i < b->count; i++)
-        if (b->node[i]->kind == DS_NODE_NATIVE ||
-            (in_children && b->node[i]->child && ds__cuda_has_unknown(b->node[i]->child, 1)))
-            return 1;
-    return 0;
-}
-
 /* Returns 1 if the native graph can be built anew from the shadow graph. */
 static int ds__cuda_can_rebuild(const ds__body *b) {
     return !((const ds__cuda_graph *)b->native)->capture && !ds__cuda_has_unknown(b, 0);
@@ -180,7 +171,8 @@ static int ds__cuda_can_rebuild(const ds__body *b) {
    about such a change. */
 static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
     int type = ds__cuda_type(fresh);
-    if (type != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD)
+    if (type != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD ||
+        fresh->kind == DS_NODE_CONDITION)
         return 1;
     if (fresh->kind == DS_NODE_KERNEL)
         return fresh->device.index != old->device.index ||

@@ -54,9 +54,19 @@ typedef struct ds__cuda_owns {
     size_t room;
 } ds__cuda_owns;
 
+/* The kernel node before a conditional node (graph_condition.h), which no node of the shadow graph
+   has. condition NULL: the conditional node could not be made. */
+typedef struct ds__cuda_setter {
+    cudaGraphNode_t condition;
+    cudaGraphNode_t setter;
+} ds__cuda_setter;
+
 typedef struct ds__cuda_graph {
     cudaGraph_t graph;
     ds__cuda_owns owns;
+    ds__cuda_setter *setters;
+    uint32_t setter_count;
+    size_t setter_room;
     ds__capture *capture; /* the open capture into the graph; under the core's capture lock */
 } ds__cuda_graph;
 
@@ -207,6 +217,22 @@ static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t 
 static int ds__cuda_own_all(ds__cuda_owns *to, const ds__body *b) {
     return ds__cuda_own_copy(to, &((const ds__cuda_graph *)b->native)->owns, DS__CUDA_NOWHERE) &&
            ds__cuda_own_attached(to, b, DS__CUDA_ATTACHED);
+}
+
+/* Returns the native node that starts the work of `node`: the setter of a conditional node, else
+   the node. */
+static cudaGraphNode_t ds__cuda_first_of(const ds__cuda_graph *g, cudaGraphNode_t node) {
+    for (uint32_t i = 0; i < g->setter_count; i++)
+        if (g->setters[i].condition == node)
+            return g->setters[i].setter;
+    return node;
+}
+
+static int ds__cuda_is_setter(const ds__cuda_graph *g, cudaGraphNode_t node) {
+    for (uint32_t i = 0; i < g->setter_count; i++)
+        if (g->setters[i].setter == node)
+            return 1;
+    return 0;
 }
 
 /* Destroys a native graph, which may be NULL. */

@@ -77,6 +77,19 @@ typedef struct ds__cuda_values_params { /* CUDA_BATCH_MEM_OP_NODE_PARAMS */
     unsigned flags;
 } ds__cuda_values_params;
 
+typedef struct ds__cuda_node_params { /* CUgraphNodeParams, of a conditional node */
+    int type;
+    int reserved0[3];
+    unsigned long long handle; /* CUDA_CONDITIONAL_NODE_PARAMS from here on */
+    int kind;
+    unsigned size;
+    cudaGraph_t *bodies; /* CUDA's array */
+    void *context;
+    uint64_t unused[26];
+} ds__cuda_node_params;
+
+_Static_assert(sizeof(ds__cuda_node_params) == 256, "the size of CUgraphNodeParams");
+
 typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     int type;
     int handle_types;
@@ -173,8 +186,9 @@ enum {
     DS__CUDA_WAIT_VALUE = 1,
     DS__CUDA_WRITE_VALUE = 2,
     DS__CUDA_WIDE = 3,
-    DS__CUDA_NODE_VALUES = 12, /* CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: cudart has no name for it */
-    DS__CUDA_HAS_RDMA = 110    /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
+    DS__CUDA_NODE_CONDITION = 13, /* CU_GRAPH_NODE_TYPE_CONDITIONAL */
+    DS__CUDA_NODE_VALUES = 12,    /* CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: cudart has no name for it */
+    DS__CUDA_HAS_RDMA = 110       /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
 };
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
@@ -324,6 +338,21 @@ static struct {
     int (*green_create)(void **out, void *desc, int device, unsigned flags);
     int (*green_destroy)(void *green);
     int (*green_stream)(cudaStream_t *out, void *green, unsigned flags, int priority);
+    /* conditional nodes; NULL: the driver library has none (12.8) */
+    int (*condition_handle)(unsigned long long *out, cudaGraph_t graph, void *context,
+                            unsigned value, unsigned flags);
+    int (*condition_node)(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after,
+                          size_t count, ds__cuda_node_params *params);
+    int (*link_create)(unsigned count, int *options, void **values, void **out);
+    int (*link_data)(void *link, int type, void *data, size_t size, const char *name,
+                     unsigned count, int *options, void **values);
+    int (*link_file)(void *link, int type, const char *path, unsigned count, int *options,
+                     void **values);
+    int (*link_complete)(void *link, void **out, size_t *size);
+    int (*link_destroy)(void *link);
+    /* by device: the kernel that sets conditions, and its module, under `mutex` */
+    _Atomic(void *) setter[DS__MAX_DEVICES];
+    void *setter_module[DS__MAX_DEVICES];
     ds__cuda_green *greens; /* until shutdown; changed under host_lock */
     _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
     int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
