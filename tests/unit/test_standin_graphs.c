@@ -2185,6 +2185,735 @@ static void test_a_module_must_stay_while_its_kernels_are_launched(void) {
     cudaGraphLaunch(x, s);
 }
 
+/* ---- conditional nodes, and the linker that their kernels need ---- */
+
+#if CUDART_VERSION >= 12080
+/* condition(handle, word): the value of the handle becomes *word.  add(p, n): *p += n. */
+static const char condition_ptx[] =
+    ".version 7.8\n.target sm_52\n.address_size 64\n"
+    ".extern .func cudaGraphSetConditional ( .param .b64 p0, .param .b32 p1 );\n"
+    ".visible .entry condition ( .param .u64 handle, .param .u64 word ) {\n"
+    "    .reg .b32 %r<2>; .reg .b64 %rd<4>;\n"
+    "    ld.param.u64 %rd1, [handle];\n"
+    "    ld.param.u64 %rd2, [word];\n"
+    "    cvta.to.global.u64 %rd3, %rd2;\n"
+    "    ld.volatile.global.u32 %r1, [%rd3];\n"
+    "    { .param .b64 a0; st.param.b64 [a0+0], %rd1; .param .b32 a1; st.param.b32 [a1+0], %r1;\n"
+    "      call.uni cudaGraphSetConditional, (a0, a1); }\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry add ( .param .u64 p, .param .u32 n ) {\n"
+    "    .reg .b32 %r<4>; .reg .b64 %rd<3>;\n"
+    "    ld.param.u64 %rd1, [p]; cvta.to.global.u64 %rd2, %rd1; ld.param.u32 %r1, [n];\n"
+    "    ld.global.u32 %r2, [%rd2]; add.s32 %r3, %r2, %r1; st.global.u32 [%rd2], %r3; ret;\n"
+    "}\n";
+
+static CUresult (*link_create)(unsigned, CUjit_option *, void **, CUlinkState *);
+static CUresult (*link_data)(CUlinkState, CUjitInputType, void *, size_t, const char *, unsigned,
+                             CUjit_option *, void **);
+static CUresult (*link_file)(CUlinkState, CUjitInputType, const char *, unsigned, CUjit_option *,
+                             void **);
+static CUresult (*link_complete)(CUlinkState, void **, size_t *);
+static CUresult (*link_destroy)(CUlinkState);
+static CUresult (*create_handle)(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned,
+                                 unsigned);
+static CUresult (*add_driver_node)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t,
+                                   CUgraphNodeParams *);
+static CUresult (*add_kernel)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t,
+                              const CUDA_KERNEL_NODE_PARAMS_v2 *);
+static CUresult (*set_exec_kernel)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v2 *);
+static CUresult (*launch_function)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                   unsigned, unsigned, CUstream, void **, void **);
+
+static CUmodule linked;
+static CUfunction condition, add_number;
+static CUcontext context;
+static char library[] = "/tmp/standin-library-XXXXXX";
+
+static void write_library(void) {
+    int file = mkstemp(library);
+    TRUE(file >= 0);
+    SAME(write(file, "!<arch>\n", 8), 8);
+    close(file);
+}
+
+static void find_linker(void) {
+    find("cuLinkCreate", &link_create, 12080);
+    find("cuLinkAddData", &link_data, 12080);
+    find("cuLinkAddFile", &link_file, 12080);
+    find("cuLinkComplete", &link_complete, 12080);
+    find("cuLinkDestroy", &link_destroy, 12080);
+    find("cuModuleLoadData", &load_data, 12080);
+    find("cuModuleUnload", &unload, 12080);
+    find("cuModuleGetFunction", &get_function, 12080);
+}
+
+static CUresult add_ptx(CUlinkState state, const char *text) {
+    return link_data(state, CU_JIT_INPUT_PTX, (void *)(uintptr_t)text, strlen(text) + 1, "text", 0,
+                     NULL, NULL);
+}
+
+static void open_conditions(void) {
+    CUresult (*current)(CUcontext *) = NULL;
+    CUlinkState state = NULL;
+    void *image = NULL;
+    size_t size = 0;
+    find_linker();
+    find("cuCtxGetCurrent", &current, 12080);
+    find("cuGraphConditionalHandleCreate", &create_handle, 12080);
+    find("cuGraphAddNode", &add_driver_node, 12020);
+    find("cuGraphAddKernelNode", &add_kernel, 12080);
+    find("cuGraphExecKernelNodeSetParams", &set_exec_kernel, 12080);
+    find("cuLaunchKernel", &launch_function, 12080);
+    OK(current(&context));
+    write_library();
+    OK(link_create(0, NULL, NULL, &state));
+    OK(add_ptx(state, condition_ptx));
+    OK(link_file(state, CU_JIT_INPUT_LIBRARY, library, 0, NULL, NULL));
+    OK(link_complete(state, &image, &size));
+    TRUE(image && size > 4);
+    OK(load_data(&linked, image));
+    OK(link_destroy(state));
+    OK(get_function(&condition, linked, "condition"));
+    OK(get_function(&add_number, linked, "add"));
+    OK(unlink(library));
+}
+
+static void close_conditions(void) {
+    OK(unload(linked));
+}
+
+static CUDA_KERNEL_NODE_PARAMS_v2 one_thread(CUfunction function, void **params) {
+    return (CUDA_KERNEL_NODE_PARAMS_v2){ .func = function,
+                                         .gridDimX = 1,
+                                         .gridDimY = 1,
+                                         .gridDimZ = 1,
+                                         .blockDimX = 1,
+                                         .blockDimY = 1,
+                                         .blockDimZ = 1,
+                                         .kernelParams = params };
+}
+
+/* A node that sets the handle to *word; after: NULL: none. */
+static cudaGraphNode_t condition_node(cudaGraph_t g, CUgraphConditionalHandle handle,
+                                      unsigned *word, cudaGraphNode_t after) {
+    cudaGraphNode_t made = NULL;
+    void *params[] = { &handle, &word };
+    CUDA_KERNEL_NODE_PARAMS_v2 k = one_thread(condition, params);
+    OK(add_kernel(&made, g, &after, after != NULL, &k));
+    return made;
+}
+
+static cudaGraphNode_t add_of(cudaGraph_t g, unsigned *p, unsigned n, cudaGraphNode_t after) {
+    cudaGraphNode_t made = NULL;
+    void *params[] = { &p, &n };
+    CUDA_KERNEL_NODE_PARAMS_v2 k = one_thread(add_number, params);
+    OK(add_kernel(&made, g, &after, after != NULL, &k));
+    return made;
+}
+
+static CUgraphConditionalHandle new_handle(cudaGraph_t g, unsigned first, unsigned flags) {
+    CUgraphConditionalHandle made = 0;
+    OK(create_handle(&made, g, context, first, flags));
+    TRUE(made != 0);
+    return made;
+}
+
+static CUgraphNodeParams branch_params(CUgraphConditionalHandle handle, int type, unsigned size) {
+    CUgraphNodeParams p;
+    memset(&p, 0, sizeof p);
+    p.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    p.conditional.handle = handle;
+    p.conditional.type = (CUgraphConditionalNodeType)type;
+    p.conditional.size = size;
+    p.conditional.ctx = context;
+    return p;
+}
+
+#define IF CU_GRAPH_COND_TYPE_IF
+#define WHILE CU_GRAPH_COND_TYPE_WHILE
+#define SWITCH CU_GRAPH_COND_TYPE_SWITCH
+
+/* Adds a conditional node and returns its bodies. */
+static cudaGraph_t *branch_node(cudaGraph_t g, CUgraphConditionalHandle handle, int type,
+                                unsigned size, cudaGraphNode_t after, cudaGraphNode_t *out) {
+    cudaGraphNode_t made = NULL;
+    CUgraphNodeParams p = branch_params(handle, type, size);
+    OK(add_driver_node(&made, g, &after, after != NULL, &p));
+    TRUE(made && p.conditional.phGraph_out);
+    if (out)
+        *out = made;
+    return p.conditional.phGraph_out;
+}
+
+/* A graph that asks *word; body i adds 1 to d[i], and 1 is added to d[7] behind them. */
+static cudaGraph_t asking_graph(int type, unsigned size, unsigned *word) {
+    cudaGraph_t g = new_graph();
+    cudaGraphNode_t branch;
+    CUgraphConditionalHandle handle = new_handle(g, 0, 0);
+    cudaGraphNode_t asks = condition_node(g, handle, word, NULL);
+    cudaGraph_t *bodies = branch_node(g, handle, type, size, asks, &branch);
+    for (unsigned i = 0; i < size; i++)
+        add_of(bodies[i], d + i, 1, NULL);
+    add_of(g, d + 7, 1, branch);
+    return g;
+}
+
+static void bodies_have_run(unsigned a, unsigned b, unsigned c) {
+    unsigned got[8];
+    OK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDefault));
+    SAME(got[0], a);
+    SAME(got[1], b);
+    SAME(got[2], c);
+    OK(cudaMemset(d, 0, sizeof got));
+    OK(cudaDeviceSynchronize());
+}
+
+static void run_with(cudaGraphExec_t x, unsigned value) {
+    h[0] = value;
+    run(x);
+    SAME(value_of(d + 7), 1);
+}
+
+static void test_the_value_that_a_kernel_sets_selects_a_body(void) {
+    open_conditions();
+    cudaGraph_t one = asking_graph(IF, 1, h), two = asking_graph(IF, 2, h),
+                many = asking_graph(SWITCH, 3, h);
+    cudaGraphExec_t x = executable(one);
+    run_with(x, 0), bodies_have_run(0, 0, 0);
+    run_with(x, 1), bodies_have_run(1, 0, 0);
+    run_with(x, 7), bodies_have_run(1, 0, 0);
+    OK(cudaGraphExecDestroy(x));
+    x = executable(two);
+    run_with(x, 0), bodies_have_run(0, 1, 0);
+    run_with(x, 1), bodies_have_run(1, 0, 0);
+    run_with(x, 2), bodies_have_run(1, 0, 0);
+    OK(cudaGraphExecDestroy(x));
+    x = executable(many);
+    run_with(x, 0), bodies_have_run(1, 0, 0);
+    run_with(x, 1), bodies_have_run(0, 1, 0);
+    run_with(x, 2), bodies_have_run(0, 0, 1);
+    run_with(x, 3), bodies_have_run(0, 0, 0);
+    run_with(x, ~0u), bodies_have_run(0, 0, 0);
+    OK(cudaGraphExecDestroy(x));
+    drop(one), drop(two), drop(many);
+    close_conditions();
+}
+
+/* A graph that adds 1 to d[0] as often as *word is, which is 0 then. */
+static cudaGraph_t counting_graph(unsigned *word) {
+    cudaGraph_t g = new_graph();
+    CUgraphConditionalHandle handle = new_handle(g, 0, 0);
+    cudaGraphNode_t asks = condition_node(g, handle, word, NULL);
+    cudaGraph_t body = branch_node(g, handle, WHILE, 1, asks, NULL)[0];
+    add_of(body, d, 1, NULL);
+    condition_node(body, handle, word, add_of(body, word, ~0u, NULL));
+    return g;
+}
+
+static void test_a_while_runs_its_body_until_the_value_is_0(void) {
+    open_conditions();
+    cudaGraph_t g = counting_graph(h);
+    cudaGraphExec_t x = executable(g);
+    run(x);
+    SAME(value_of(d), 0);
+    h[0] = 1000;
+    run(x);
+    SAME(value_of(d), 1000);
+    SAME(h[0], 0);
+    OK(cudaGraphExecDestroy(x));
+    drop(g);
+    close_conditions();
+}
+
+/* The outer while runs 3 times; the inner if, of a handle of the body, in each run but the last. */
+static void test_conditional_nodes_nest(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph();
+    cudaGraphNode_t branch;
+    CUgraphConditionalHandle outer = new_handle(g, 1, CU_GRAPH_COND_ASSIGN_DEFAULT);
+    cudaGraph_t body = branch_node(g, outer, WHILE, 1, NULL, NULL)[0];
+    CUgraphConditionalHandle inner = new_handle(body, 0, 0);
+    cudaGraphNode_t less = add_of(body, h, ~0u, NULL);
+    cudaGraphNode_t asks = condition_node(body, inner, h, less);
+    cudaGraph_t *bodies = branch_node(body, inner, IF, 2, asks, &branch);
+    add_of(bodies[0], d, 1, add_of(bodies[0], d + 2, 1, NULL));
+    add_of(bodies[1], d + 1, 1, NULL);
+    condition_node(body, outer, h, branch);
+    cudaGraphExec_t x = executable(g);
+    for (int i = 0; i < 2; i++) {
+        h[0] = 3;
+        run(x);
+        bodies_have_run(2, 1, 2);
+    }
+    OK(cudaGraphExecDestroy(x));
+    drop(g);
+    close_conditions();
+}
+
+/* A handle of the outer graph serves a node in a body. */
+static void test_a_body_uses_a_handle_of_the_outer_graph(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph();
+    CUgraphConditionalHandle outer = new_handle(g, 1, CU_GRAPH_COND_ASSIGN_DEFAULT),
+                             inner = new_handle(g, 2, CU_GRAPH_COND_ASSIGN_DEFAULT);
+    cudaGraph_t body = branch_node(g, outer, IF, 1, NULL, NULL)[0];
+    add_of(branch_node(body, inner, SWITCH, 3, NULL, NULL)[2], d + 2, 1, NULL);
+    cudaGraphExec_t x = executable(g);
+    run(x);
+    bodies_have_run(0, 0, 1);
+    OK(cudaGraphExecDestroy(x));
+    drop(g);
+    close_conditions();
+}
+
+static void test_a_value_begins_as_its_default_or_as_it_was_left(void) {
+    open_conditions();
+    for (unsigned flags = 0; flags <= CU_GRAPH_COND_ASSIGN_DEFAULT; flags++) {
+        cudaGraph_t g = new_graph();
+        cudaGraphNode_t branch;
+        CUgraphConditionalHandle handle = new_handle(g, 1, flags);
+        add_of(branch_node(g, handle, SWITCH, 2, NULL, &branch)[1], d + 1, 1, NULL);
+        condition_node(g, handle, h, branch);
+        cudaGraphExec_t x = executable(g);
+        h[0] = 1;
+        run(x);
+        bodies_have_run(0, flags, 0); /* without the flag it is undefined here, and 1 behind */
+        h[0] = 0;
+        run(x);
+        bodies_have_run(0, 1, 0);
+        run(x);
+        bodies_have_run(0, flags, 0);
+        OK(cudaGraphExecDestroy(x));
+        drop(g);
+    }
+    close_conditions();
+}
+
+static void test_launches_with_conditions_follow_each_other(void) {
+    open_conditions();
+    cudaGraph_t g = counting_graph(h);
+    cudaGraphExec_t x = executable(g);
+    standin_hold(1);
+    h[0] = 3;
+    OK(cudaGraphLaunch(x, s));
+    OK(cudaGraphLaunch(x, t));
+    OK(cudaMemsetAsync(d + 1, 1, 1, t));
+    standin_hold(0);
+    OK(cudaStreamSynchronize(s));
+    OK(cudaStreamSynchronize(t));
+    bodies_have_run(3, 1, 0);
+    /* a launch outlives the executable and the graph */
+    standin_hold(1);
+    h[0] = 2;
+    OK(cudaGraphLaunch(x, s));
+    OK(cudaGraphExecDestroy(x));
+    drop(g);
+    standin_hold(0);
+    OK(cudaStreamSynchronize(s));
+    bodies_have_run(2, 0, 0);
+    close_conditions();
+}
+
+/* Two executables of a graph have values of their own. The kernels of the first wait for those of
+   the second. */
+static void test_two_executables_have_values_of_their_own(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph();
+    cudaGraphNode_t branch;
+    unsigned *word = h;
+    CUgraphConditionalHandle handle = new_handle(g, 0, 0);
+    cudaGraphNode_t asks = condition_node(g, handle, word, NULL);
+    cudaGraph_t *bodies = branch_node(g, handle, SWITCH, 2, asks, &branch);
+    add_of(bodies[0], d, 1, NULL);
+    add_of(bodies[1], d + 1, 1, NULL);
+    cudaGraphExec_t x = executable(g), y = executable(g);
+    void *params[] = { &handle, &word };
+    CUDA_KERNEL_NODE_PARAMS_v2 k = one_thread(condition, params);
+    word = h + 1;
+    OK(set_exec_kernel(y, asks, &k));
+    h[1] = 1;
+    for (int i = 0; i < 20; i++) {
+        OK(cudaGraphLaunch(x, s));
+        OK(cudaGraphLaunch(y, t));
+    }
+    OK(cudaStreamSynchronize(s));
+    OK(cudaStreamSynchronize(t));
+    bodies_have_run(20, 20, 0);
+    OK(cudaGraphExecDestroy(x)), OK(cudaGraphExecDestroy(y));
+    drop(g);
+    close_conditions();
+}
+
+static void test_a_changed_executable_leaves_pending_bodies_alone(void) {
+    open_conditions();
+    cudaGraph_t g = asking_graph(IF, 1, h), other = asking_graph(IF, 1, h);
+    cudaGraphNode_t nodes[3];
+    size_t n = 3;
+    enum cudaGraphNodeType type;
+    cudaGraph_t changed = new_graph();
+    CUgraphConditionalHandle handle = new_handle(changed, 1, CU_GRAPH_COND_ASSIGN_DEFAULT);
+    cudaGraphNode_t branch, first = add_of(changed, d + 2, 1, NULL);
+    add_of(branch_node(changed, handle, IF, 1, first, &branch)[0], d + 1, 1, NULL);
+    add_of(changed, d + 7, 1, branch);
+    cudaGraphExecUpdateResultInfo info;
+    cudaGraphExec_t x = executable(g);
+    OK(cudaGraphGetNodes(g, nodes, &n));
+    OK(cudaGraphNodeGetType(nodes[1], &type));
+    SAME(type, cudaGraphNodeTypeConditional);
+    standin_hold(1);
+    h[0] = 1;
+    OK(cudaGraphLaunch(x, s));
+    OK(cudaGraphExecUpdate(x, changed, &info));
+    standin_hold(0);
+    OK(cudaStreamSynchronize(s));
+    bodies_have_run(1, 0, 0);
+    run(x); /* the default value is that of the other graph now */
+    bodies_have_run(0, 1, 1);
+    OK(cudaGraphExecDestroy(x));
+    drop(g), drop(other), drop(changed);
+    close_conditions();
+}
+
+static void test_an_update_compares_bodies(void) {
+    open_conditions();
+    cudaGraphExecUpdateResultInfo info;
+    cudaGraph_t g = asking_graph(SWITCH, 2, h), wide = asking_graph(SWITCH, 3, h),
+                other = asking_graph(IF, 2, h), filled = new_graph();
+    CUgraphConditionalHandle handle = new_handle(filled, 0, 0);
+    cudaGraphNode_t branch, asks = condition_node(filled, handle, h, NULL);
+    cudaGraph_t *bodies = branch_node(filled, handle, SWITCH, 2, asks, &branch);
+    add_of(bodies[0], d, 1, NULL);
+    add_of(filled, d + 7, 1, branch);
+    cudaGraphExec_t x = executable(g);
+    CODE(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(x, wide, &info));
+    SAME(info.result, cudaGraphExecUpdateErrorParametersChanged);
+    CODE(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(x, other, &info));
+    SAME(info.result, cudaGraphExecUpdateErrorParametersChanged);
+    CODE(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(x, filled, &info));
+    SAME(info.result, cudaGraphExecUpdateErrorTopologyChanged);
+    empty_node(bodies[1], NULL, 0);
+    CODE(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(x, filled, &info));
+    SAME(info.result, cudaGraphExecUpdateErrorNodeTypeChanged);
+    run_with(x, 1), bodies_have_run(0, 1, 0);
+    OK(cudaGraphExecDestroy(x));
+    drop(g), drop(wide), drop(other), drop(filled);
+    close_conditions();
+}
+
+static void fails_with_launch_failure(CUgraphConditionalHandle handle) {
+    unsigned *word = h;
+    void *params[] = { &handle, &word };
+    char why[300];
+    OK(launch_function(condition, 1, 1, 1, 1, 1, 1, 0, s, params, NULL));
+    CODE(cudaErrorLaunchFailure, cudaStreamSynchronize(s));
+    standin_kernel_error(why, sizeof why);
+    TRUE(strstr(why, "cudaGraphSetConditional: the launch has no handle"));
+}
+
+static void test_a_kernel_outside_of_a_graph_sets_no_condition(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph();
+    fails_with_launch_failure(new_handle(g, 0, 0));
+    _exit(0);
+}
+
+/* After an update, a kernel has the handle of the graph of the update. */
+static void test_a_kernel_sets_no_handle_of_another_graph(void) {
+    open_conditions();
+    cudaGraphExecUpdateResultInfo info;
+    cudaGraph_t g = asking_graph(IF, 1, h), other = asking_graph(IF, 1, h);
+    cudaGraphExec_t x = executable(g);
+    OK(cudaGraphExecUpdate(x, other, &info));
+    OK(cudaGraphLaunch(x, s));
+    CODE(cudaErrorLaunchFailure, cudaStreamSynchronize(s));
+    _exit(0);
+}
+
+static void test_a_conditional_handle_is_checked(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph();
+    CUgraphConditionalHandle handle = 0;
+    SAME(create_handle(&handle, g, context, 0, 2), CUDA_ERROR_INVALID_VALUE);
+    SAME(create_handle(NULL, g, context, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    SAME(create_handle(&handle, g, NULL, 0, 0), CUDA_ERROR_INVALID_CONTEXT);
+    standin_fail(1, CUDA_ERROR_OUT_OF_MEMORY);
+    SAME(create_handle(&handle, g, context, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    SAME(handle, 0);
+    cudaGraphExec_t x = executable(g);
+    OK(cudaGraphExecDestroy(x));
+    handle = new_handle(g, 0, 0);
+    CODE(cudaErrorInvalidValue, cudaGraphInstantiateWithFlags(&x, g, 0));
+    branch_node(g, handle, IF, 1, NULL, NULL);
+    x = executable(g);
+    OK(cudaGraphExecDestroy(x));
+    drop(g);
+    close_conditions();
+}
+
+static void test_a_conditional_node_is_checked(void) {
+    static const unsigned refused[][2] = { { IF, 0 },    { IF, 3 },     { WHILE, 0 },
+                                           { WHILE, 2 }, { SWITCH, 0 }, { 3, 1 } };
+    open_conditions();
+    cudaGraph_t g = new_graph(), other = new_graph();
+    cudaGraphNode_t node = NULL;
+    CUgraphConditionalHandle handle = new_handle(g, 0, 0), foreign = new_handle(other, 0, 0);
+    CUgraphNodeParams p;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        p = branch_params(handle, (int)refused[i][0], refused[i][1]);
+        SAME(add_driver_node(&node, g, NULL, 0, &p), CUDA_ERROR_INVALID_VALUE);
+    }
+    SAME(add_driver_node(&node, g, NULL, 0, NULL), CUDA_ERROR_INVALID_VALUE);
+    p = branch_params(handle, IF, 1), p.reserved0[2] = 1;
+    SAME(add_driver_node(&node, g, NULL, 0, &p), CUDA_ERROR_INVALID_VALUE);
+    p = branch_params(handle, IF, 1), p.reserved2 = 1;
+    SAME(add_driver_node(&node, g, NULL, 0, &p), CUDA_ERROR_INVALID_VALUE);
+    p = branch_params(handle, IF, 1);
+    memset((char *)&p.reserved2 - 1, 1, 1);
+    SAME(add_driver_node(&node, g, NULL, 0, &p), CUDA_ERROR_INVALID_VALUE);
+    p = branch_params(handle, IF, 1), p.conditional.ctx = NULL;
+    SAME(add_driver_node(&node, g, NULL, 0, &p), CUDA_ERROR_INVALID_CONTEXT);
+    p = branch_params(foreign, IF, 1);
+    SAME(add_driver_node(&node, g, NULL, 0, &p), CUDA_ERROR_INVALID_VALUE);
+    p = branch_params(12345, IF, 1);
+    SAME(add_driver_node(&node, g, NULL, 0, &p), CUDA_ERROR_INVALID_VALUE);
+    p = branch_params(handle, IF, 1), p.type = CU_GRAPH_NODE_TYPE_EMPTY;
+    SAME(add_driver_node(&node, g, NULL, 0, &p), CUDA_ERROR_NOT_SUPPORTED);
+    SAME(node_count(g), 0);
+    p = branch_params(handle, IF, 1);
+    OK(add_driver_node(&node, g, NULL, 0, &p));
+    SAME(add_driver_node(&node, g, NULL, 0, &p), CUDA_ERROR_INVALID_VALUE); /* a second node */
+    OK(cudaGraphDestroyNode(node));
+    drop(g), drop(other);
+    close_conditions();
+}
+
+static void test_the_driver_adds_nodes_with_edge_data_from_12_3_on(void) {
+    CUresult (*add_with_edges)(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *,
+                               size_t, CUgraphNodeParams *) = NULL;
+    CUgraphEdgeData edge;
+    void *unused = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    open_conditions();
+    find("cuGraphAddNode", &add_with_edges, 12030);
+    TRUE((void (*)(void))add_with_edges != (void (*)(void))add_driver_node);
+    OK(cudaGetDriverEntryPointByVersion("cuGraphAddNode", &unused, 12010, cudaEnableDefault,
+                                        &found));
+    TRUE(!unused && found == cudaDriverEntryPointVersionNotSufficent);
+    cudaGraph_t g = new_graph();
+    cudaGraphNode_t made, first = empty_node(g, NULL, 0);
+    CUgraphNodeParams p = branch_params(new_handle(g, 0, 0), IF, 1);
+    memset(&edge, 0, sizeof edge);
+    edge.type = 1;
+    SAME(add_with_edges(&made, g, &first, &edge, 1, &p), CUDA_ERROR_INVALID_VALUE);
+    edge.type = 0;
+    OK(add_with_edges(&made, g, &first, &edge, 1, &p));
+    SAME(type_of(made), cudaGraphNodeTypeConditional);
+    drop(g);
+    close_conditions();
+}
+
+static void test_a_graph_with_conditions_is_no_part_of_another(void) {
+    CUresult (*get_type)(CUgraphNode, CUgraphNodeType *) = NULL;
+    CUgraphNodeType type;
+    open_conditions();
+    find("cuGraphNodeGetType", &get_type, 12080);
+    cudaGraph_t g = new_graph(), outer = new_graph(), clone = NULL, child = NULL;
+    CUgraphConditionalHandle handle = new_handle(g, 1, CU_GRAPH_COND_ASSIGN_DEFAULT),
+                             second = new_handle(outer, 0, 0);
+    cudaGraphNode_t node, made, empty;
+    cudaGraph_t body = branch_node(g, handle, IF, 1, NULL, &node)[0];
+    cudaGraphExec_t x = NULL;
+    OK(get_type(node, &type));
+    SAME(type, CU_GRAPH_NODE_TYPE_CONDITIONAL);
+    SAME(type_of(node), cudaGraphNodeTypeConditional);
+    CODE(cudaErrorNotSupported, cudaGraphClone(&clone, g));
+    CODE(cudaErrorNotSupported, cudaGraphAddChildGraphNode(&made, outer, NULL, 0, g));
+    CODE(cudaErrorInvalidValue, cudaGraphInstantiateWithFlags(&x, body, 0));
+    /* nor does a child graph get one */
+    OK(cudaGraphClone(&clone, body));
+    OK(cudaGraphAddChildGraphNode(&made, outer, NULL, 0, clone));
+    OK(cudaGraphChildGraphNodeGetGraph(made, &child));
+    CUgraphNodeParams p = branch_params(second, IF, 1);
+    SAME(add_driver_node(&empty, child, NULL, 0, &p), CUDA_ERROR_NOT_SUPPORTED);
+    x = executable(g);
+    begin(s);
+    CODE(cudaErrorStreamCaptureUnsupported, cudaGraphLaunch(x, s));
+    is_spoilt(s);
+    OK(cudaGraphExecDestroy(x));
+    drop(g), drop(outer), drop(clone);
+    close_conditions();
+}
+
+static int takes_body(cudaGraph_t g) {
+    cudaGraphExec_t x = NULL;
+    cudaError_t code = cudaGraphInstantiateWithFlags(&x, g, 0);
+    if (code == cudaSuccess)
+        OK(cudaGraphExecDestroy(x));
+    else
+        CODE(cudaErrorInvalidValue, code);
+    return code == cudaSuccess;
+}
+
+static void test_a_body_has_nodes_of_some_types_and_one_device(void) {
+    static unsigned pageable[2];
+    struct cudaHostNodeParams call = { count_call, NULL };
+    cudaGraphNode_t n, nested;
+    open_conditions();
+    cudaGraph_t g = new_graph(), inner = new_graph();
+    CUgraphConditionalHandle handle = new_handle(g, 1, CU_GRAPH_COND_ASSIGN_DEFAULT);
+    cudaGraph_t body = branch_node(g, handle, IF, 1, NULL, NULL)[0];
+    struct cudaMemsetParams fill = {
+        .dst = d + 3, .value = 5, .elementSize = 4, .width = 1, .height = 1
+    };
+    n = empty_node(body, NULL, 0);
+    OK(cudaGraphAddMemsetNode(&n, body, &n, 1, &fill));
+    OK(cudaGraphAddMemcpyNode1D(&n, body, &n, 1, h + 3, d + 3, 4, cudaMemcpyDefault));
+    add_of(inner, d, 1, NULL);
+    OK(cudaGraphAddChildGraphNode(&n, body, &n, 1, inner));
+    cudaGraphExec_t x = executable(g);
+    run(x);
+    SAME(h[3], 5);
+    SAME(value_of(d), 1);
+    OK(cudaGraphExecDestroy(x));
+    OK(cudaGraphAddHostNode(&n, body, NULL, 0, &call));
+    TRUE(!takes_body(g));
+    OK(cudaGraphDestroyNode(n));
+    OK(cudaGraphAddEventRecordNode(&n, body, NULL, 0, e));
+    TRUE(!takes_body(g));
+    OK(cudaGraphDestroyNode(n));
+    OK(cudaGraphAddMemcpyNode1D(&n, body, NULL, 0, d, pageable, 4, cudaMemcpyDefault));
+    TRUE(!takes_body(g));
+    OK(cudaGraphDestroyNode(n));
+    OK(cudaGraphAddHostNode(&nested, inner, NULL, 0, &call));
+    OK(cudaGraphAddChildGraphNode(&n, body, NULL, 0, inner));
+    TRUE(!takes_body(g));
+    OK(cudaGraphDestroyNode(n));
+    OK(cudaSetDevice(1));
+    unsigned *far = device_memory(64);
+    fill.dst = far;
+    OK(cudaGraphAddMemsetNode(&n, body, NULL, 0, &fill));
+    TRUE(!takes_body(g));
+    OK(cudaGraphDestroyNode(n));
+    OK(cudaFree(far));
+    OK(cudaSetDevice(0));
+    TRUE(takes_body(g));
+    drop(g), drop(inner);
+    close_conditions();
+}
+
+static void test_a_body_is_captured(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph(), captured = NULL;
+    CUgraphConditionalHandle handle = new_handle(g, 1, CU_GRAPH_COND_ASSIGN_DEFAULT);
+    cudaGraph_t body = branch_node(g, handle, IF, 1, NULL, NULL)[0];
+    OK(cudaStreamBeginCaptureToGraph(s, body, NULL, NULL, 0, RELAXED));
+    OK(put_fold(d, 5, s));
+    OK(put_fold(d, 6, s));
+    OK(cudaStreamEndCapture(s, &captured));
+    TRUE(captured == body);
+    cudaGraphExec_t x = executable(g);
+    run(x);
+    SAME(value_of(d), folded(2, (unsigned[]){ 5, 6 }));
+    OK(cudaGraphExecDestroy(x));
+    drop(g);
+    close_conditions();
+}
+
+static void test_a_body_of_a_node_is_the_nodes(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph();
+    cudaGraphDestroy(branch_node(g, new_handle(g, 0, 0), IF, 1, NULL, NULL)[0]);
+}
+
+static void test_a_graph_whose_body_is_captured_into_stays(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph();
+    cudaGraph_t body = branch_node(g, new_handle(g, 0, 0), IF, 1, NULL, NULL)[0];
+    OK(cudaStreamBeginCaptureToGraph(s, body, NULL, NULL, 0, RELAXED));
+    cudaGraphDestroy(g);
+}
+
+static void test_memory_of_a_pending_body_is_in_use(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph();
+    CUgraphConditionalHandle handle = new_handle(g, 0, CU_GRAPH_COND_ASSIGN_DEFAULT);
+    add_of(branch_node(g, handle, IF, 1, NULL, NULL)[0], h, 1, NULL);
+    cudaGraphExec_t x = executable(g);
+    standin_hold(1);
+    OK(cudaGraphLaunch(x, s));
+    cudaFreeHost(h);
+}
+
+static void test_a_module_of_a_pending_body_stays(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph();
+    CUgraphConditionalHandle handle = new_handle(g, 1, CU_GRAPH_COND_ASSIGN_DEFAULT);
+    add_of(branch_node(g, handle, IF, 1, NULL, NULL)[0], h, 1, NULL);
+    cudaGraphExec_t x = executable(g);
+    OK(unload(linked));
+    cudaGraphLaunch(x, s);
+}
+
+static void test_a_body_that_fails_fails_the_device(void) {
+    open_conditions();
+    cudaGraph_t g = new_graph();
+    cudaGraphNode_t n;
+    CUgraphConditionalHandle handle = new_handle(g, 1, CU_GRAPH_COND_ASSIGN_DEFAULT);
+    cudaGraph_t body = branch_node(g, handle, WHILE, 1, NULL, NULL)[0];
+    struct cudaKernelNodeParams k = {
+        (void *)(uintptr_t)&stop, { 1, 1, 1 }, { 1, 1, 1 }, 0, NULL, NULL
+    };
+    OK(cudaGraphAddKernelNode(&n, body, NULL, 0, &k));
+    cudaGraphExec_t x = executable(g);
+    OK(cudaGraphLaunch(x, s));
+    CODE(cudaErrorLaunchFailure, cudaStreamSynchronize(s));
+    _exit(0);
+}
+
+static void test_an_external_function_needs_the_linker(void) {
+    char text[200] = "", left[200];
+    CUjit_option options[] = { CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES };
+    void *values[] = { text, (void *)sizeof text }, *image = NULL;
+    CUmodule m = NULL;
+    CUlinkState state = NULL;
+    size_t size = 0;
+    find_linker();
+    SAME(load_data(&m, condition_ptx), CUDA_ERROR_INVALID_PTX);
+    SAME(link_create(2, options, NULL, &state), CUDA_ERROR_INVALID_VALUE);
+    OK(link_create(2, options, values, &state));
+    SAME(standin_live(left, sizeof left), 6 + 1);
+    TRUE(strstr(left, "1 state of the linker"));
+    SAME(link_complete(state, &image, &size), CUDA_ERROR_INVALID_VALUE); /* nothing is in it */
+    SAME(add_ptx(state, HEAD ".visible .entry k() { nonsense; }"), CUDA_ERROR_INVALID_PTX);
+    TRUE(strstr(text, "nonsense"));
+    SAME((size_t)values[1], strlen(text));
+    OK(add_ptx(state, condition_ptx));
+    SAME(link_complete(state, &image, &size), CUDA_ERROR_INVALID_PTX);
+    TRUE(strstr(text, "Undefined reference to 'cudaGraphSetConditional'") && !image);
+    SAME(link_file(state, CU_JIT_INPUT_LIBRARY, "/nowhere/libcudadevrt.a", 0, NULL, NULL),
+         CUDA_ERROR_FILE_NOT_FOUND);
+    SAME(link_file(state, CU_JIT_INPUT_LIBRARY, "/tmp", 0, NULL, NULL), CUDA_ERROR_INVALID_IMAGE);
+    write_library();
+    OK(link_file(state, CU_JIT_INPUT_LIBRARY, library, 0, NULL, NULL));
+    OK(unlink(library));
+    OK(link_complete(state, &image, &size));
+    SAME(link_complete(state, &image, &size), CUDA_ERROR_INVALID_VALUE);
+    OK(load_data(&m, image));
+    OK(unload(m));
+    standin_fail(1, CUDA_ERROR_UNKNOWN);
+    SAME(link_destroy(state), CUDA_ERROR_UNKNOWN);
+}
+
+static void test_a_destroyed_state_of_the_linker_is_none(void) {
+    CUlinkState state = NULL;
+    find_linker();
+    OK(link_create(0, NULL, NULL, &state));
+    OK(link_destroy(state));
+    link_destroy(state);
+}
+#endif
+
 /* ---- what CUDA leaves undefined ---- */
 
 static void test_a_destroyed_graph_is_no_graph(void) {
@@ -2462,6 +3191,32 @@ static test tests[] = {
     ENDS(test_a_disabled_node_does_nothing),
 #if CUDART_VERSION >= 12050
     ENDS(test_the_driver_makes_kernel_nodes_in_the_requested_form),
+#endif
+#if CUDART_VERSION >= 12080
+    ENDS(test_the_value_that_a_kernel_sets_selects_a_body),
+    ENDS(test_a_while_runs_its_body_until_the_value_is_0),
+    ENDS(test_conditional_nodes_nest),
+    ENDS(test_a_body_uses_a_handle_of_the_outer_graph),
+    ENDS(test_a_value_begins_as_its_default_or_as_it_was_left),
+    ENDS(test_launches_with_conditions_follow_each_other),
+    ENDS(test_two_executables_have_values_of_their_own),
+    ENDS(test_a_changed_executable_leaves_pending_bodies_alone),
+    ENDS(test_an_update_compares_bodies),
+    ENDS(test_a_kernel_outside_of_a_graph_sets_no_condition),
+    ENDS(test_a_kernel_sets_no_handle_of_another_graph),
+    ENDS(test_a_conditional_handle_is_checked),
+    ENDS(test_a_conditional_node_is_checked),
+    ENDS(test_the_driver_adds_nodes_with_edge_data_from_12_3_on),
+    ENDS(test_a_graph_with_conditions_is_no_part_of_another),
+    ENDS(test_a_body_has_nodes_of_some_types_and_one_device),
+    ENDS(test_a_body_is_captured),
+    ABORTS(test_a_body_of_a_node_is_the_nodes, "belongs to a node"),
+    ABORTS(test_a_graph_whose_body_is_captured_into_stays, "captured into"),
+    ABORTS(test_memory_of_a_pending_body_is_in_use, "in use by a pending conditional node"),
+    ABORTS(test_a_module_of_a_pending_body_stays, "module of a kernel is unloaded"),
+    ENDS(test_a_body_that_fails_fails_the_device),
+    ENDS(test_an_external_function_needs_the_linker),
+    ABORTS(test_a_destroyed_state_of_the_linker_is_none, "is no state of the linker"),
 #endif
     ABORTS(test_a_module_must_stay_while_its_kernels_are_launched,
            "module of a kernel is unloaded"),

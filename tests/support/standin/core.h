@@ -1,5 +1,5 @@
 /* What the files of the stand-in share: standin.c (devices, memory, streams, events, kernels),
-   vmm.c (virtual memory, pools), capture.c and graphs.c.
+   vmm.c (virtual memory, pools), capture.c, graphs.c and link.c (the linker of the driver).
 
    Everything here is guarded by one lock, unless it is said to be a thread's own or atomic. */
 #ifndef STANDIN_CORE_H
@@ -198,7 +198,8 @@ typedef enum {
     OP_FREE,
     OP_HOST,
     OP_CALLBACK,
-    OP_VALUES
+    OP_VALUES,
+    OP_CONDITION
 } op_kind;
 
 struct op {
@@ -215,6 +216,7 @@ struct op {
     range **uses;
     size_t use_count, use_capacity;
     exec *exec;           /* whose launch ends with this; NULL: none */
+    exec *launch;         /* the launch that it is part of; NULL: of none */
     struct timespec time; /* of a record */
 
     union {
@@ -224,6 +226,12 @@ struct op {
         host host;
         value_list values;
         struct block *block;
+
+        /* A conditional node: `end` is behind its bodies. node NULL: the begin of a launch. */
+        struct {
+            node *node;
+            op *end;
+        } condition;
 
         struct {
             struct shared_event *at;
@@ -430,6 +438,26 @@ typedef struct device {
 #else
 #define DRIVER_GREEN(X)
 #endif
+/* The linker, of link.c. */
+#define DRIVER_LINK(X) \
+    X(cuLinkCreate, 6050) \
+    X(cuLinkAddData, 6050) \
+    X(cuLinkAddFile, 6050) \
+    X(cuLinkComplete, 5050) \
+    X(cuLinkDestroy, 5050)
+/* Conditional nodes are of 12.3, those with two bodies and more of 12.8. In the driver, the name
+   cuGraphAddNode has edge data from 12.3 on (PFN_cuGraphAddNode_v12030 of cudaTypedefs.h): who
+   wants the first form asks for 12.2. */
+#if CUDA_VERSION >= 12080
+#define DRIVER_CONDITIONAL(X) X(cuGraphConditionalHandleCreate) X(cuGraphAddNode)
+#define DRIVER_CONDITIONAL_FORMS(X) \
+    X(condition_create, cuGraphConditionalHandleCreate, 12030) \
+    X(add_node, cuGraphAddNode, 12020) \
+    X(add_node_with_edges, cuGraphAddNode, 12030)
+#else
+#define DRIVER_CONDITIONAL(X)
+#define DRIVER_CONDITIONAL_FORMS(X)
+#endif
 #define DRIVER(X) \
     X(cuModuleLoadData, 2000) \
     X(cuModuleLoadDataEx, 2010) \
@@ -492,7 +520,8 @@ typedef struct device {
     X(cuGraphAddBatchMemOpNode) \
     X(cuGraphBatchMemOpNodeSetParams) \
     X(cuGraphExecBatchMemOpNodeSetParams) \
-    X(cuGraphNodeGetType)
+    X(cuGraphNodeGetType) \
+    DRIVER_CONDITIONAL(X)
 /* clang-format on */
 /* clang-format off */
 #define DRIVER_FORM_1(X) \
@@ -509,6 +538,7 @@ typedef struct device {
 /* clang-format off */
 #define DRIVER_FORMS(X) \
     DRIVER_FORM_1(X) \
+    DRIVER_CONDITIONAL_FORMS(X) \
     X(add_kernel_node_v2, cuGraphAddKernelNode, 12000) \
     X(kernel_node_get_v2, cuGraphKernelNodeGetParams, 12000) \
     X(kernel_node_set_v2, cuGraphKernelNodeSetParams, 12000) \
@@ -528,7 +558,7 @@ typedef enum {
         DRIVER_GRAPH(X)
 #undef X
 #define X(name, since) F_##name,
-            DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X)
+            DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X) DRIVER_LINK(X)
 #undef X
                 FUNCTIONS
 } function_id;
@@ -648,7 +678,9 @@ enum {
     H_OBJECT,
     H_MEMORY,
     H_POOL,
-    H_GREEN
+    H_GREEN,
+    H_CONDITION,
+    H_LINK
 };
 
 void *si_new_handle(unsigned kind, void *object);
@@ -684,6 +716,7 @@ op *si_kernel_op(const kernel *k, stream *s, int index); /* copies the parameter
 int si_check_values(const CUstreamBatchMemOpParams *list, unsigned count, int index);
 op *si_values_op(const CUstreamBatchMemOpParams *list, unsigned count, stream *s, int index);
 int si_check_copy_params(const struct cudaMemcpy3DParms *p, transfer *t);
+void si_take_uses(op *o, op *from); /* of memory; `from` has not been prepared and goes away */
 /* one block of memory with the values */
 void **si_copy_params(const ptx_function *f, void *const *params);
 void si_free_module_if_over(module *m);
@@ -807,6 +840,9 @@ node *si_node_kernel(graph *g, const nodes *deps, const kernel *k, const void *f
 node *si_node_host(graph *g, const nodes *deps, cudaHostFn_t fn, void *data, int index);
 node *si_node_event(graph *g, const nodes *deps, cudaEvent_t handle, int wait, int index);
 void si_exec_over(exec *x); /* an operation that had it has ended */
+void si_run_condition(op *o);
+/* A kernel of the launch sets the value of a handle; 0: it cannot. */
+int si_set_condition(exec *launch, uint64_t handle, unsigned value, int index);
 void si_graph_counts(size_t *graphs, size_t *execs, size_t *objects);
 size_t si_graph_threads(void);
 
@@ -831,5 +867,26 @@ CUresult si_kernel_node_set_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v
 CUresult si_exec_kernel_node_set_v2(CUgraphExec exec, CUgraphNode node,
                                     const CUDA_KERNEL_NODE_PARAMS_v2 *p);
 #endif
+#if CUDA_VERSION >= 12080
+CUresult si_condition_create(CUgraphConditionalHandle *out, CUgraph graph, CUcontext of,
+                             unsigned first, unsigned flags);
+CUresult si_add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                     CUgraphNodeParams *p);
+CUresult si_add_node_with_edges(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
+                                const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *p);
+#endif
+
+/* ---- link.c ---- */
+
+extern const char si_link_mark[]; /* how a linked image begins; its PTX is behind */
+size_t si_link_count(void);       /* states of the linker */
+
+CUresult si_cuLinkCreate(unsigned count, CUjit_option *options, void **values, CUlinkState *out);
+CUresult si_cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_t size,
+                          const char *name, unsigned count, CUjit_option *options, void **values);
+CUresult si_cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path, unsigned count,
+                          CUjit_option *options, void **values);
+CUresult si_cuLinkComplete(CUlinkState state, void **image, size_t *size);
+CUresult si_cuLinkDestroy(CUlinkState state);
 
 #endif

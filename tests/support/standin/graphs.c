@@ -5,6 +5,10 @@
    copy by the original's number. A launch makes the operations of all nodes at once, between two
    marks in the stream.
 
+   A conditional node has bodies: graphs of its own. Its operation asks the value of its handle and
+   puts the body of this value behind itself. The values are the executable's; a launch has a copy
+   of the executable's graph, because its bodies are put later than the launch.
+
    Contents: types; contents; nodes; graphs; user objects; making, reading and changing graphs;
    executables; launches; updates; the driver's functions. */
 #include "core.h"
@@ -19,6 +23,27 @@
 
 /* What the runtime has no name for (H200, driver 580: docs/gpu). */
 #define NODE_VALUES ((enum cudaGraphNodeType)CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+/* cudaGraphNodeTypeConditional of 12.3, and the types of such nodes. */
+#define NODE_CONDITIONAL ((enum cudaGraphNodeType)13)
+
+enum { CONDITION_IF, CONDITION_WHILE, CONDITION_SWITCH };
+
+/* A conditional handle, of a graph of the user. */
+typedef struct condition {
+    uint64_t handle;
+    unsigned first; /* the default value */
+    int device, has_default;
+    graph *graph;
+    node *node; /* that asks for its value; NULL: none */
+    struct condition *next;
+} condition;
+
+/* What a handle is in an executable. */
+typedef struct condition_value {
+    uint64_t handle;
+    unsigned value, first;
+    int device, has_default;
+} condition_value;
 
 typedef struct content {
     enum cudaGraphNodeType type;
@@ -49,6 +74,14 @@ typedef struct content {
         struct cudaHostNodeParams host;
         cudaEvent_t event;
         graph *child;
+
+        struct {
+            condition *of; /* NULL: in an executable */
+            uint64_t handle;
+            unsigned type, size;
+            graph **bodies;
+            cudaGraph_t *shown; /* to the user; NULL: in an executable */
+        } branch;
     } u;
 } content;
 
@@ -86,6 +119,7 @@ struct graph {
     node *parent;                    /* that it is embedded in */
     holding *objects;
     size_t object_count, object_capacity;
+    condition *conditions;
     unsigned capturing; /* captures that are going on */
     int spoilt;         /* a capture into it has failed */
 };
@@ -96,6 +130,10 @@ struct exec {
     unsigned long long flags;
     unsigned refs; /* the user's, and launches that have not ended */
     op *tail;      /* the end of the last launch */
+    /* Of handles.  In a copy for a launch: the default values as they were then. */
+    condition_value *values;
+    size_t value_count, value_capacity;
+    exec *of; /* it is a copy for a launch of this one; NULL: the user's */
 };
 
 static unsigned long long next_number = 1, walks;
@@ -198,7 +236,36 @@ int si_nodes_of(const char *call, const graph *g, const cudaGraphNode_t *handles
 
 /* ---- contents ---- */
 
+static graph *make_graph(int hidden);
 static graph *clone_graph(const graph *g, int hidden, int clone);
+
+/* The bodies of a node that the user makes are empty graphs. */
+static void own_bodies(content *c, node *n, int hidden) {
+    graph **from = c->u.branch.bodies;
+    unsigned size = c->u.branch.size;
+    c->u.branch.bodies = si_allocate(size * sizeof *from);
+    c->u.branch.shown = hidden ? NULL : si_allocate(size * sizeof *c->u.branch.shown);
+    for (unsigned i = 0; i < size; i++) {
+        graph *body = from ? clone_graph(from[i], hidden, 0) : make_graph(hidden);
+        c->u.branch.bodies[i] = body;
+        body->parent = n;
+        if (!hidden)
+            c->u.branch.shown[i] = body->handle;
+    }
+    if (hidden)
+        c->u.branch.of = NULL;
+    else
+        c->u.branch.of->node = n;
+}
+
+static void disown_bodies(content *c) {
+    for (unsigned i = 0; i < c->u.branch.size; i++)
+        si_free_graph(c->u.branch.bodies[i]);
+    if (c->u.branch.of)
+        c->u.branch.of->node = NULL;
+    free(c->u.branch.bodies);
+    free(c->u.branch.shown);
+}
 
 /* The content gets its own copy of what it points to. */
 static void own(content *c, node *n, int hidden, int clone) {
@@ -211,6 +278,8 @@ static void own(content *c, node *n, int hidden, int clone) {
     } else if (c->type == cudaGraphNodeTypeGraph) {
         c->u.child = clone_graph(c->u.child, hidden, clone);
         c->u.child->parent = n;
+    } else if (c->type == NODE_CONDITIONAL) {
+        own_bodies(c, n, hidden);
     }
 }
 
@@ -223,6 +292,8 @@ static void disown(content *c) {
         free(c->u.values.list);
     } else if (c->type == cudaGraphNodeTypeGraph) {
         si_free_graph(c->u.child);
+    } else if (c->type == NODE_CONDITIONAL) {
+        disown_bodies(c);
     }
 }
 
@@ -393,6 +464,12 @@ void si_free_graph(graph *g) {
         release_object(g->objects[i].object, g->objects[i].refs);
     if (g->handle)
         si_drop_handle("a graph that goes with its node", H_GRAPH, g->handle);
+    for (condition *c = g->conditions, *next; c; c = next) {
+        next = c->next;
+        si_drop_handle("a handle that goes with its graph", H_CONDITION,
+                       (void *)(uintptr_t)c->handle);
+        free(c);
+    }
     si_nodes_free(&g->all);
     free(g->objects);
     free(g->order);
@@ -492,6 +569,29 @@ cudaError_t cudaGraphCreate(cudaGraph_t *out, unsigned flags) {
     return finish(0);
 }
 
+/* The graph, or a body in it. */
+static int is_captured_into(const graph *g) {
+    int any = g->capturing != 0;
+    for (size_t i = 0; i < g->all.count; i++) {
+        const content *c = &g->all.at[i]->is;
+        for (unsigned j = 0; c->type == NODE_CONDITIONAL && j < c->u.branch.size; j++)
+            any |= is_captured_into(c->u.branch.bodies[j]);
+    }
+    return any;
+}
+
+static int is_body(const graph *g) {
+    return g->parent && g->parent->is.type == NODE_CONDITIONAL;
+}
+
+/* Such a graph cannot be cloned, nor be a child graph (H200, driver 580: docs/gpu, P31). */
+static int has_conditional(const graph *g) {
+    for (size_t i = 0; i < g->all.count; i++)
+        if (g->all.at[i]->is.type == NODE_CONDITIONAL)
+            return 1;
+    return 0;
+}
+
 cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
     int code = enter(F_cudaGraphDestroy);
     if (refused(code))
@@ -500,7 +600,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
     graph *g = si_graph_of("cudaGraphDestroy", handle);
     if (g->parent)
         si_fail_test("cudaGraphDestroy: the graph belongs to a node");
-    if (g->capturing)
+    if (is_captured_into(g))
         si_fail_test("cudaGraphDestroy: the graph is being captured into");
     si_free_graph(g);
     live_graphs--;
@@ -514,6 +614,8 @@ cudaError_t cudaGraphClone(cudaGraph_t *out, cudaGraph_t handle) {
     const graph *g = si_graph_of("cudaGraphClone", handle);
     if (g->spoilt) /* H200, driver 580 */
         return finish(cudaErrorInvalidValue);
+    if (has_conditional(g))
+        return finish(cudaErrorNotSupported);
     si_give_graph(clone_graph(g, 0, 1), out);
     return finish(0);
 }
@@ -655,8 +757,10 @@ static const char *const type_names[] = { "kernel", "memcpy", "memset",     "hos
 
 static void print_node(FILE *f, const node *n, unsigned flags) {
     const content *c = &n->is;
-    fprintf(f, "n%zu [label=\"%zu %s", n->index, n->index,
-            c->type == NODE_VALUES ? "batch of memory operations" : type_names[c->type]);
+    const char *name = c->type == NODE_VALUES        ? "batch of memory operations"
+                       : c->type == NODE_CONDITIONAL ? "conditional"
+                                                     : type_names[c->type];
+    fprintf(f, "n%zu [label=\"%zu %s", n->index, n->index, name);
     if (flags & cudaGraphDebugDotFlagsVerbose)
         fprintf(f, " device %d", c->device);
     if (c->type == cudaGraphNodeTypeKernel &&
@@ -800,7 +904,7 @@ cudaError_t cudaGraphDestroyNode(cudaGraphNode_t handle) {
     lock();
     node *n = node_of("cudaGraphDestroyNode", handle);
     graph *g = n->graph;
-    if (g->capturing)
+    if (is_captured_into(g))
         si_fail_test("cudaGraphDestroyNode: the graph is being captured into");
     nodes_remove(&g->all, n);
     si_nodes_sink(&n->deps);
@@ -979,6 +1083,8 @@ cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *out, cudaGraph_t g,
     BEGIN(cudaGraphAddChildGraphNode, code);
     content c = { .type = cudaGraphNodeTypeGraph, .device = si_me.current };
     c.u.child = si_graph_of(call, child);
+    if (has_conditional(c.u.child))
+        return finish(cudaErrorNotSupported);
     return finish(add(call, out, g, deps, n, &c));
 }
 
@@ -1179,9 +1285,14 @@ static int sort(graph *g) {
             g->order[sorted++] = at;
         }
     } while (sorted > before);
-    for (size_t i = 0; i < n; i++)
-        if (g->all.at[i]->is.type == cudaGraphNodeTypeGraph && !sort(g->all.at[i]->is.u.child))
+    for (size_t i = 0; i < n; i++) {
+        const content *c = &g->all.at[i]->is;
+        if (c->type == cudaGraphNodeTypeGraph && !sort(c->u.child))
             return 0;
+        for (unsigned j = 0; c->type == NODE_CONDITIONAL && j < c->u.branch.size; j++)
+            if (!sort(c->u.branch.bodies[j]))
+                return 0;
+    }
     return sorted == n;
 }
 
@@ -1215,7 +1326,66 @@ static void note_widths(graph *g) {
             n->most_width = n->is.u.fill.f.width;
         if (n->is.type == cudaGraphNodeTypeGraph)
             note_widths(n->is.u.child);
+        for (unsigned j = 0; n->is.type == NODE_CONDITIONAL && j < n->is.u.branch.size; j++)
+            note_widths(n->is.u.branch.bodies[j]);
     }
+}
+
+/* "Allowed node types are kernel nodes, empty nodes, child graphs, memsets, memcopies, and
+   conditionals. This applies recursively", all in one context. */
+static int fits_body(const content *c, int index) {
+    switch ((int)c->type) {
+    case cudaGraphNodeTypeEmpty:
+    case cudaGraphNodeTypeGraph:
+        return 1;
+    case cudaGraphNodeTypeMemcpy:
+        return c->device == index && c->u.copy.to.where != PAGEABLE &&
+               c->u.copy.from.where != PAGEABLE;
+    case cudaGraphNodeTypeKernel:
+    case cudaGraphNodeTypeMemset:
+    case NODE_CONDITIONAL:
+        return c->device == index;
+    default:
+        return 0;
+    }
+}
+
+/* Whether every handle has a node, and every body has what it may have. index: the device of the
+   node that the graph is a body of; negative: it is none. */
+static int conditions_fit(const graph *g, int index) {
+    int all = 1;
+    for (const condition *c = g->conditions; c; c = c->next)
+        all &= c->node != NULL;
+    for (size_t i = 0; all && i < g->all.count; i++) {
+        const content *c = &g->all.at[i]->is;
+        all = index < 0 || fits_body(c, index);
+        if (c->type == cudaGraphNodeTypeGraph)
+            all = all && conditions_fit(c->u.child, index);
+        for (unsigned j = 0; all && c->type == NODE_CONDITIONAL && j < c->u.branch.size; j++)
+            all = conditions_fit(c->u.branch.bodies[j], c->device);
+    }
+    return all;
+}
+
+/* Without a default value the value is undefined until a kernel sets it. */
+static void add_values(exec *x, const graph *g) {
+    for (const condition *c = g->conditions; c; c = c->next) {
+        x->values = si_grown(x->values, x->value_count, &x->value_capacity, sizeof *x->values);
+        x->values[x->value_count++] =
+            (condition_value){ c->handle, 0xa5a5a5a5, c->first, c->device, c->has_default };
+    }
+    for (size_t i = 0; i < g->all.count; i++) {
+        const content *c = &g->all.at[i]->is;
+        for (unsigned j = 0; c->type == NODE_CONDITIONAL && j < c->u.branch.size; j++)
+            add_values(x, c->u.branch.bodies[j]);
+    }
+}
+
+static condition_value *value_of(const exec *x, uint64_t handle) {
+    for (size_t i = 0; i < x->value_count; i++)
+        if (x->values[i].handle == handle)
+            return &x->values[i];
+    return NULL;
 }
 
 static int instantiate(const char *call, cudaGraphExec_t *out, cudaGraph_t handle,
@@ -1233,6 +1403,8 @@ static int instantiate(const char *call, cudaGraphExec_t *out, cudaGraph_t handl
     if (flags & device_launch &&
         (flags & auto_free || !fits_device_launch(g, &index, &work) || !work))
         return cudaErrorInvalidValue;
+    if (is_body(g) || !conditions_fit(g, -1))
+        return cudaErrorInvalidValue;
     graph *own_copy = clone_graph(g, 1, 0);
     if (!sort(own_copy)) {
         si_free_graph(own_copy);
@@ -1241,6 +1413,7 @@ static int instantiate(const char *call, cudaGraphExec_t *out, cudaGraph_t handl
     note_widths(own_copy);
     exec *x = si_allocate(sizeof *x);
     x->graph = own_copy, x->flags = flags, x->refs = 1;
+    add_values(x, g);
     *out = x->handle = si_new_handle(H_EXEC, x);
     live_execs++;
     return 0;
@@ -1273,10 +1446,14 @@ void si_exec_over(exec *x) {
     if (--x->refs)
         return;
     op *tail = x->tail;
+    exec *of = x->of;
     si_free_graph(x->graph);
+    free(x->values);
     free(x);
     if (tail)
         si_unref(tail);
+    if (of)
+        si_exec_over(of);
 }
 
 /* What has been launched still runs. */
@@ -1296,6 +1473,15 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
 
 /* ---- launches ---- */
 
+static int check_node(const char *call, node *n);
+
+static int check_nodes(const char *call, const graph *g) {
+    int code = 0;
+    for (size_t i = 0; !code && i < g->all.count; i++)
+        code = check_node(call, g->all.at[i]);
+    return code;
+}
+
 /* What is wrong with a node now: 0 or a device's failure.  What it uses must be there. */
 static int check_node(const char *call, node *n) {
     content *c = &n->is;
@@ -1304,6 +1490,8 @@ static int check_node(const char *call, node *n) {
     event *e;
     if (code || n->disabled)
         return code;
+    for (unsigned i = 0; c->type == NODE_CONDITIONAL && !code && i < c->u.branch.size; i++)
+        code = check_nodes(call, c->u.branch.bodies[i]);
     switch (c->type) {
     case cudaGraphNodeTypeMemcpy:
         code = si_check_transfer(call, &c->u.copy.t, c->device, &to, &from);
@@ -1331,8 +1519,7 @@ static int check_node(const char *call, node *n) {
             code = cudaErrorCapturedEvent;
         break;
     case cudaGraphNodeTypeGraph:
-        for (size_t i = 0; !code && i < c->u.child->all.count; i++)
-            code = check_node(call, c->u.child->all.at[i]);
+        code = check_nodes(call, c->u.child);
         break;
     default:
         break;
@@ -1360,6 +1547,27 @@ static op *fill_op(const content *c) {
     return si_fill_op(&c->u.fill.f, &at, NULL, c->device);
 }
 
+static op *op_of(node *n);
+
+/* What nodes of a body use is in use while it is not known that they do not run. */
+static void use_bodies(op *o, const graph *g) {
+    for (size_t i = 0; i < g->all.count; i++) {
+        node *n = g->all.at[i];
+        if (n->is.type == cudaGraphNodeTypeGraph)
+            use_bodies(o, n->is.u.child);
+        else
+            si_take_uses(o, op_of(n));
+    }
+}
+
+static op *condition_op(node *n) {
+    op *o = si_new_op(OP_CONDITION, NULL, n->is.device);
+    o->u.condition.node = n;
+    for (unsigned i = 0; i < n->is.u.branch.size; i++)
+        use_bodies(o, n->is.u.branch.bodies[i]);
+    return o;
+}
+
 /* The operation of a node that is no graph, without what it waits for. */
 static op *op_of(node *n) {
     const content *c = &n->is;
@@ -1368,6 +1576,8 @@ static op *op_of(node *n) {
         return si_new_op(OP_MARK, NULL, c->device);
     if (c->type == NODE_VALUES)
         return values_op(c);
+    if (c->type == NODE_CONDITIONAL)
+        return condition_op(n);
     switch (c->type) {
     case cudaGraphNodeTypeMemcpy:
         o = copy_op(c);
@@ -1423,9 +1633,17 @@ static op *gather(const ops *all, op *also, int index) {
     return o;
 }
 
+/* A mark behind a conditional node and its bodies. */
+static op *put_condition_end(op *o) {
+    ops none = { NULL, 0, 0 };
+    op *end = gather(&none, o, o->device);
+    o->u.condition.end = end;
+    return end;
+}
+
 /* Puts all nodes behind `start`, and returns a mark behind them, of which the caller has a
    reference. */
-static op *put_graph(const graph *g, op *start, int index) {
+static op *put_graph(const graph *g, op *start, int index, exec *launch) {
     ops before, leaves = { NULL, 0, 0 };
     op **of = si_allocate(g->all.count * sizeof *of); /* by the node's index: its end */
     char *inner = si_allocate(g->all.count);
@@ -1436,6 +1654,7 @@ static op *put_graph(const graph *g, op *start, int index) {
                 ? si_object_of("cudaGraphLaunch", H_EVENT, n->is.u.event)
                 : NULL;
         op *o = op_of(n);
+        o->launch = launch;
         si_prepare(o);
         before = (ops){ NULL, 0, 0 };
         for (size_t j = 0; j < n->deps.count; j++) {
@@ -1454,7 +1673,11 @@ static op *put_graph(const graph *g, op *start, int index) {
         si_release(o);
         of[n->index] = o;
         if (n->is.type == cudaGraphNodeTypeGraph) {
-            of[n->index] = put_graph(n->is.u.child, o, n->is.device);
+            of[n->index] = put_graph(n->is.u.child, o, n->is.device, launch);
+            si_unref(o);
+        }
+        if (n->is.type == NODE_CONDITIONAL) {
+            of[n->index] = put_condition_end(o);
             si_unref(o);
         }
         let_go(&before);
@@ -1471,6 +1694,80 @@ static op *put_graph(const graph *g, op *start, int index) {
     return end;
 }
 
+/* The body that the value asks for; NULL: none. */
+static graph *body_for(const content *c, unsigned value) {
+    unsigned which = value;
+    if (c->u.branch.type != CONDITION_SWITCH)
+        which = !value;
+    return which < c->u.branch.size ? c->u.branch.bodies[which] : NULL;
+}
+
+static void assign_defaults(const exec *launch) {
+    for (size_t i = 0; i < launch->value_count; i++)
+        if (launch->values[i].has_default)
+            launch->of->values[i].value = launch->values[i].first;
+}
+
+/* Puts what the value of the node's handle asks for in front of its end. */
+void si_run_condition(op *o) {
+    node *n = o->u.condition.node;
+    exec *launch = o->launch;
+    if (!n) {
+        assign_defaults(launch);
+        return;
+    }
+    const content *c = &n->is;
+    graph *body = body_for(c, value_of(launch->of, c->u.branch.handle)->value);
+    if (!body || check_nodes("cudaGraphLaunch", body))
+        return;
+    op *end = put_graph(body, o, c->device, launch);
+    si_depend(o->u.condition.end, end);
+    if (c->u.branch.type == CONDITION_WHILE) {
+        op *again = condition_op(n);
+        again->launch = launch, again->u.condition.end = o->u.condition.end;
+        si_prepare(again);
+        si_depend(again, end);
+        si_depend(again->u.condition.end, again);
+        si_release(again);
+    }
+    si_unref(end);
+}
+
+int si_set_condition(exec *launch, uint64_t handle, unsigned value, int index) {
+    condition_value *v = launch->of ? value_of(launch->of, handle) : NULL;
+    if (!v || v->device != index)
+        return 0;
+    v->value = value;
+    return 1;
+}
+
+/* What a launch keeps until it has ended: the executable, or a copy if it has conditional nodes,
+   for the executable may change before the launch has come to a body. */
+static exec *launch_of(exec *x) {
+    x->refs++;
+    if (!x->value_count)
+        return x;
+    exec *launch = si_allocate(sizeof *launch);
+    launch->graph = clone_graph(x->graph, 1, 0);
+    launch->refs = 1, launch->of = x;
+    launch->values = si_allocate(x->value_count * sizeof *x->values);
+    launch->value_count = x->value_count;
+    memcpy(launch->values, x->values, x->value_count * sizeof *x->values);
+    sort(launch->graph);
+    return launch;
+}
+
+/* An operation behind `start` that gives the handles their default values. */
+static op *put_defaults(exec *launch, op *start) {
+    op *o = si_new_op(OP_CONDITION, NULL, start->device);
+    o->launch = launch;
+    o->refs++;
+    si_prepare(o);
+    si_depend(o, start);
+    si_release(o);
+    return o;
+}
+
 static void remember(exec *x, op *end) {
     end->refs++;
     if (x->tail)
@@ -1482,10 +1779,15 @@ static void remember(exec *x, op *end) {
 static void put_launch(exec *x, stream *s) {
     op *start = si_new_op(OP_MARK, s, s->device), *end = si_new_op(OP_MARK, s, s->device), *all;
     start->refs++, end->refs++;
+    exec *launch = launch_of(x);
     si_submit(start, x->tail);
-    all = put_graph(x->graph, start, s->device);
-    end->exec = x;
-    x->refs++;
+    if (launch != x) {
+        op *defaults = put_defaults(launch, start);
+        si_unref(start);
+        start = defaults;
+    }
+    all = put_graph(launch->graph, start, s->device, launch);
+    end->exec = launch;
     remember(x, end);
     si_submit(end, all);
     si_unref(start);
@@ -1499,8 +1801,8 @@ static int launch(const char *call, exec *x, stream *s) {
         code = si_capture_enqueue(s);
     if (!code && s->capture) /* H200, driver 580: docs/gpu, P27 */
         return si_capture_refuse(s);
-    for (size_t i = 0; !code && i < x->graph->all.count; i++)
-        code = check_node(call, x->graph->all.at[i]);
+    if (!code)
+        code = check_nodes(call, x->graph);
     if (!code)
         put_launch(x, s);
     return code;
@@ -1570,6 +1872,12 @@ static enum cudaGraphExecUpdateResult judge_values(const content *is, const cont
     return same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorParametersChanged;
 }
 
+static enum cudaGraphExecUpdateResult judge_conditional(const content *is, const content *to) {
+    int same = is->u.branch.type == to->u.branch.type && is->u.branch.size == to->u.branch.size &&
+               is->device == to->device;
+    return same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorParametersChanged;
+}
+
 /* Whether a node of an executable may get this content: an answer of cudaGraphExecUpdate. alone:
    by a function for one node. */
 static enum cudaGraphExecUpdateResult judge(const node *n, const content *to,
@@ -1580,6 +1888,8 @@ static enum cudaGraphExecUpdateResult judge(const node *n, const content *to,
         return cudaGraphExecUpdateErrorNodeTypeChanged;
     if (is->type == NODE_VALUES)
         return judge_values(is, to);
+    if (is->type == NODE_CONDITIONAL)
+        return judge_conditional(is, to);
     switch (is->type) {
     case cudaGraphNodeTypeKernel:
         if (is->device != to->device)
@@ -1682,6 +1992,9 @@ static verdict judge_graph(const graph *have, const graph *want, unsigned long l
             v.at = to[i];
         else if (n->is.type == cudaGraphNodeTypeGraph)
             v = judge_graph(n->is.u.child, to[i]->is.u.child, flags);
+        else if (n->is.type == NODE_CONDITIONAL)
+            for (unsigned j = 0; !v.result && j < n->is.u.branch.size; j++)
+                v = judge_graph(n->is.u.branch.bodies[j], to[i]->is.u.branch.bodies[j], flags);
     }
     free(to);
     return v;
@@ -1700,6 +2013,18 @@ static void hold_until_over(exec *x, holding *objects, size_t count) {
     si_release(o);
 }
 
+static void take_over(exec *x, graph *have, const graph *want);
+
+/* "Conditional handle flags and default values are updated as part of the graph update." The handle
+   stays that of the graph that the executable was made from. */
+static void take_over_bodies(exec *x, content *have, const content *want) {
+    condition_value *v = value_of(x, have->u.branch.handle);
+    const condition *from = want->u.branch.of;
+    v->first = from->first, v->has_default = from->has_default;
+    for (unsigned i = 0; i < have->u.branch.size; i++)
+        take_over(x, have->u.branch.bodies[i], want->u.branch.bodies[i]);
+}
+
 /* "the references in the new source graph are cloned and replace the references in the target
    graph" */
 static void take_over(exec *x, graph *have, const graph *want) {
@@ -1711,6 +2036,8 @@ static void take_over(exec *x, graph *have, const graph *want) {
         node *n = have->all.at[i];
         if (n->is.type == cudaGraphNodeTypeGraph)
             take_over(x, n->is.u.child, to[i]->is.u.child);
+        else if (n->is.type == NODE_CONDITIONAL)
+            take_over_bodies(x, &n->is, &to[i]->is);
         else
             replace(n, &to[i]->is);
     }
@@ -1972,6 +2299,105 @@ CUresult si_node_get_type(CUgraphNode handle, CUgraphNodeType *out) {
     *out = (CUgraphNodeType)node_of("cuGraphNodeGetType", handle)->is.type;
     return finish_driver(0);
 }
+
+#if CUDA_VERSION >= 12080
+CUresult si_condition_create(CUgraphConditionalHandle *out, CUgraph handle, CUcontext of,
+                             unsigned first, unsigned flags) {
+    BEGIN_DRIVER(cuGraphConditionalHandleCreate, code);
+    graph *g = si_graph_of("cuGraphConditionalHandleCreate", handle);
+    if (!out || flags & ~(unsigned)CU_GRAPH_COND_ASSIGN_DEFAULT)
+        return finish_driver(CUDA_ERROR_INVALID_VALUE);
+    if (of != si_current_context())
+        return finish_driver(CUDA_ERROR_INVALID_CONTEXT);
+    condition *c = si_allocate(sizeof *c);
+    c->graph = g, c->first = first, c->has_default = flags != 0, c->device = si_me.current;
+    c->handle = (uintptr_t)si_new_handle(H_CONDITION, c);
+    c->next = g->conditions;
+    g->conditions = c;
+    *out = c->handle;
+    return finish_driver(0);
+}
+
+/* "reserved0", "reserved2" and the bytes of the union behind the parameters of this type. */
+static int reserved_are_zero(const CUgraphNodeParams *p) {
+    const char *bytes = (const char *)p;
+    size_t from = offsetof(CUgraphNodeParams, conditional) + sizeof p->conditional;
+    int all = !p->reserved0[0] && !p->reserved0[1] && !p->reserved0[2] && !p->reserved2;
+    for (size_t i = from; all && i < offsetof(CUgraphNodeParams, reserved2); i++)
+        all = !bytes[i];
+    return all;
+}
+
+/* As many as the type allows (H200, driver 580: docs/gpu, P31). */
+static int is_body_count(const CUDA_CONDITIONAL_NODE_PARAMS *p) {
+    switch ((int)p->type) {
+    case CU_GRAPH_COND_TYPE_IF:
+        return p->size == 1 || p->size == 2;
+    case CU_GRAPH_COND_TYPE_WHILE:
+        return p->size == 1;
+    case CU_GRAPH_COND_TYPE_SWITCH:
+        return p->size > 0;
+    default:
+        return 0;
+    }
+}
+
+/* "The conditional handle must be associated with a conditional node in this graph or one of its
+   children." */
+static int is_in(const graph *g, const graph *whole) {
+    while (g != whole && g->parent)
+        g = g->parent->graph;
+    return g == whole;
+}
+
+static int is_in_child_graph(const graph *g) {
+    while (g->parent && g->parent->is.type == NODE_CONDITIONAL)
+        g = g->parent->graph;
+    return g->parent != NULL;
+}
+
+static int conditional_from(const CUgraphNodeParams *p, const graph *g, content *c) {
+    const CUDA_CONDITIONAL_NODE_PARAMS *of = &p->conditional;
+    void *handle = (void *)(uintptr_t)of->handle;
+    if (!reserved_are_zero(p) || !is_body_count(of) || !si_is_handle(H_CONDITION, handle))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (of->ctx != si_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    condition *asked = si_object_of("cuGraphAddNode", H_CONDITION, handle);
+    if (asked->node || asked->device != si_me.current || !is_in(g, asked->graph))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (is_in_child_graph(g))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    *c = (content){ .type = NODE_CONDITIONAL, .device = si_me.current };
+    c->u.branch.of = asked, c->u.branch.handle = of->handle;
+    c->u.branch.type = (unsigned)of->type, c->u.branch.size = of->size;
+    return 0;
+}
+
+/* Nodes of other types have functions of their own here. */
+CUresult si_add_node_with_edges(CUgraphNode *out, CUgraph handle, const CUgraphNode *deps,
+                                const CUgraphEdgeData *edges, size_t n, CUgraphNodeParams *p) {
+    static const char call[] = "cuGraphAddNode";
+    content c;
+    BEGIN_DRIVER(cuGraphAddNode, code);
+    const graph *g = si_graph_of(call, handle);
+    if (!p || !si_plain_edges(edges, n))
+        return finish_driver(CUDA_ERROR_INVALID_VALUE);
+    if (p->type != CU_GRAPH_NODE_TYPE_CONDITIONAL)
+        return finish_driver(CUDA_ERROR_NOT_SUPPORTED);
+    code = conditional_from(p, g, &c);
+    if (!code)
+        code = add(call, out, handle, deps, n, &c);
+    if (!code)
+        p->conditional.phGraph_out = node_of(call, *out)->is.u.branch.shown;
+    return finish_driver(code);
+}
+
+CUresult si_add_node(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t n,
+                     CUgraphNodeParams *p) {
+    return si_add_node_with_edges(out, g, deps, NULL, n, p);
+}
+#endif
 
 /* The second form begins as the first does, and adds what counts when there is no function. */
 #if CUDA_VERSION >= 12000

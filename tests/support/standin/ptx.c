@@ -195,6 +195,7 @@ struct ptx_function {
     const char *name;
     ptx_module *module;
     int entry, defined, index;
+    int external;  /* it is of the device runtime library */
     unsigned line; /* of the first mention */
     param *params; /* the results first */
     unsigned results, count, max_threads, exact[3];
@@ -213,7 +214,8 @@ typedef struct variable {
 struct ptx_module {
     block *blocks; /* everything the module owns */
     const char *text;
-    char *inexact; /* what ptx_inexact returns */
+    char *inexact;        /* what ptx_inexact returns */
+    const char *external; /* what ptx_external returns */
     insn *code;
     unsigned *lines;
     uint32_t *lists;
@@ -2828,7 +2830,7 @@ static void read_bounds(parser *p, unsigned *out) {
     }
 }
 
-static void read_function(parser *p, int entry) {
+static void read_function(parser *p, int entry, int external) {
     unsigned count = 0, results = 0, bounds[3];
     size_t first_symbol = p->symbol_count;
     ptx_function scratch_function = { 0 }, *f = &scratch_function;
@@ -2874,9 +2876,10 @@ static void read_function(parser *p, int entry) {
         if (count)
             memcpy(f->params + results, params, count * sizeof *params);
         *known = *f;
+        known->external = external;
     }
     if (!accept(p, ";")) {
-        known->defined = 1;
+        known->defined = 1, known->external = 0;
         read_body(p, known);
     }
     p->depth--;
@@ -2916,9 +2919,9 @@ static void read_module(parser *p) {
                 p->at++;
             }
             if (accept(p, ".entry"))
-                read_function(p, 1);
+                read_function(p, 1, 0);
             else if (accept(p, ".func"))
-                read_function(p, 0);
+                read_function(p, 0, external);
             else if (accept(p, ".global"))
                 read_variable(p, GLOBAL, external);
             else if (accept(p, ".const"))
@@ -2931,6 +2934,12 @@ static void read_module(parser *p) {
                 refuse(p, t->line, "unknown directive '%.*s'", (int)t->length, t->s);
         }
     }
+}
+
+/* void cudaGraphSetConditional(cudaGraphConditionalHandle, unsigned), which libcudadevrt.a has. */
+static int is_of_library(const ptx_function *f) {
+    return f->external && !f->entry && !strcmp(f->name, "cudaGraphSetConditional") && !f->results &&
+           f->count == 2 && f->params[0].size == 8 && f->params[1].size == 4;
 }
 
 /* What could only be checked when all functions were known. */
@@ -2949,8 +2958,11 @@ static void link_module(parser *p) {
         memcpy(r->in_const ? m->consts + r->const_offset : r->data, &v, 8);
     }
     for (size_t i = 0; i < m->function_count; i++) {
-        if (!m->functions[i]->defined)
-            refuse(p, m->functions[i]->line, "unknown symbol %s", m->functions[i]->name);
+        const ptx_function *f = m->functions[i];
+        if (!f->defined && !is_of_library(f))
+            refuse(p, f->line, "unknown symbol %s", f->name);
+        if (!f->defined)
+            m->external = f->name;
     }
     for (size_t i = 0; i < m->code_count; i++) {
         const insn *c = &m->code[i];
@@ -3017,6 +3029,10 @@ void ptx_unload(ptx_module *m) {
 
 const char *ptx_inexact(const ptx_module *m) {
     return m->inexact;
+}
+
+const char *ptx_external(const ptx_module *m) {
+    return m->external;
 }
 
 const ptx_function *ptx_find(const ptx_module *m, const char *name) {
@@ -3571,6 +3587,7 @@ typedef struct run {
     const ptx_function *f;
     const ptx_module *m;
     const ptx_launch *launch;
+    const ptx_conditions *conditions; /* NULL: no graph's */
     thread *threads;
     /* at: the thread that runs, or failed */
     unsigned count, block[3], arrived[16], at;
@@ -3704,17 +3721,41 @@ static int grow_local(run *r, thread *t, size_t bytes) {
     return 1;
 }
 
+static int call_matches(const run *r, const ptx_function *f, uint32_t list) {
+    const uint32_t *args = &r->m->lists[list];
+    unsigned results = args[0];
+    args += 1 + 2 * results;
+    int matches = !f->entry && results == f->results && args[0] == f->count - f->results;
+    for (unsigned k = 0; matches && k < f->count; k++) {
+        matches = f->params[k].size ==
+                  (k < results ? r->m->lists[list + 2 + 2 * k] : args[2 + 2 * (k - results)]);
+    }
+    return matches;
+}
+
+/* A call of cudaGraphSetConditional. */
+static int call_external(run *r, const thread *t, const ptx_function *f, uint32_t list) {
+    const uint32_t *args = &r->m->lists[list] + 1; /* there are no results */
+    const ptx_conditions *known = r->conditions;
+    uint64_t handle;
+    uint32_t value;
+    if (!call_matches(r, f, list))
+        return fail(r, PTX_BAD_PROGRAM, "the call does not match %s", f->name), 0;
+    memcpy(&handle, t->top->memory + args[1], sizeof handle);
+    memcpy(&value, t->top->memory + args[3], sizeof value);
+    if (!known || !known->set(known->user, handle, value))
+        return fail(r, PTX_TRAP, "%s: the launch has no handle 0x%llx", f->name,
+                    (unsigned long long)handle),
+               0;
+    return 1;
+}
+
 static int enter_function(run *r, thread *t, const ptx_function *f, uint32_t list, uint32_t back) {
     const uint32_t *args = &r->m->lists[list];
     const frame *caller = t->top;
     unsigned results = args[0], k = 0;
     args += 1 + 2 * results;
-    int matches = !f->entry && results == f->results && args[0] == f->count - f->results;
-    for (k = 0; matches && k < f->count; k++) {
-        matches = f->params[k].size ==
-                  (k < results ? r->m->lists[list + 2 + 2 * k] : args[2 + 2 * (k - results)]);
-    }
-    if (!matches)
+    if (!call_matches(r, f, list))
         return fail(r, PTX_BAD_PROGRAM, "the call does not match %s", f->name), 0;
     if (caller->depth >= MAX_DEPTH)
         return fail(r, PTX_BAD_PROGRAM, "the calls are nested too deep"), 0;
@@ -4055,6 +4096,11 @@ static void execute(run *run_, thread *t) {
                 goto out;
             }
             const ptx_function *f = m->functions[which];
+            if (f->external) {
+                if (!call_external(run_, t, f, (uint32_t)i->c << 16 | i->b))
+                    goto out;
+                continue;
+            }
             if (!enter_function(run_, t, f, (uint32_t)i->c << 16 | i->b, (uint32_t)(i - code) + 1))
                 goto out;
             r = t->top->r;
@@ -4491,9 +4537,9 @@ static void explain(const run *r, char *error, size_t error_size) {
              (unsigned)id[1], (unsigned)id[2], r->why, (int)strcspn(s, "\r\n"), s);
 }
 
-ptx_status ptx_run(const ptx_function *f, const ptx_launch *launch, char *error,
-                   size_t error_size) {
-    run r = { .f = f, .m = f->module, .launch = launch };
+ptx_status ptx_run_in_graph(const ptx_function *f, const ptx_launch *launch,
+                            const ptx_conditions *conditions, char *error, size_t error_size) {
+    run r = { .f = f, .m = f->module, .launch = launch, .conditions = conditions };
     if (error && error_size)
         *error = 0;
     if (prepare(&r)) {
@@ -4514,4 +4560,9 @@ done:
         explain(&r, error, error_size);
     clean_up(&r);
     return r.status;
+}
+
+ptx_status ptx_run(const ptx_function *f, const ptx_launch *launch, char *error,
+                   size_t error_size) {
+    return ptx_run_in_graph(f, launch, NULL, error, error_size);
 }

@@ -32,6 +32,9 @@ size_t ptx_param_count(const ptx_function *f);
 size_t ptx_param_size(const ptx_function *f, size_t i);
 /* bytes of statically declared shared memory */
 size_t ptx_static_shared(const ptx_function *f);
+/* The function of the device runtime library that the module declares .extern and does not define:
+   cudaGraphSetConditional is the only one known. NULL: there is none. */
+const char *ptx_external(const ptx_module *m);
 
 typedef enum { PTX_OK, PTX_TRAP, PTX_BAD_ADDRESS, PTX_MISALIGNED, PTX_BAD_PROGRAM } ptx_status;
 
@@ -56,5 +59,15 @@ typedef struct ptx_launch {
 /* Runs the whole grid on the calling thread. Launches may run at the same time, of one module
    too. */
 ptx_status ptx_run(const ptx_function *f, const ptx_launch *launch, char *error, size_t error_size);
+
+/* What a call of cudaGraphSetConditional does: false ends the launch with PTX_TRAP. */
+typedef struct ptx_conditions {
+    int (*set)(void *user, uint64_t handle, uint32_t value);
+    void *user;
+} ptx_conditions;
+
+/* Like ptx_run, for a kernel that may be of a graph. Under ptx_run such a call fails. */
+ptx_status ptx_run_in_graph(const ptx_function *f, const ptx_launch *launch,
+                            const ptx_conditions *conditions, char *error, size_t error_size);
 
 #endif

@@ -66,8 +66,17 @@ void *si_grown(void *array, size_t count, size_t *capacity, size_t size) {
     return array;
 }
 
-static const char *const op_names[] = { "copy", "fill", "kernel",        "record",  "wait",
-                                        "mark", "free", "host function", "callback" };
+static const char *const op_names[] = { "copy",
+                                        "fill",
+                                        "kernel",
+                                        "record",
+                                        "wait",
+                                        "mark",
+                                        "free",
+                                        "host function",
+                                        "callback",
+                                        "batch of memory operations",
+                                        "conditional node" };
 
 device si_devices[MAX_DEVICES];
 
@@ -190,7 +199,7 @@ static const char *const function_names[FUNCTIONS] = {
     RUNTIME(X) DRIVER_GRAPH(X)
 #undef X
 #define X(name, since) #name,
-        DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X)
+        DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X) DRIVER_LINK(X)
 #undef X
 };
 static atomic_ulong calls[FUNCTIONS];
@@ -398,7 +407,9 @@ static const char *const handle_kinds[] = { "",
                                             "user object",
                                             "handle of memory",
                                             "memory pool",
-                                            "green context" };
+                                            "green context",
+                                            "conditional handle",
+                                            "state of the linker" };
 
 typedef struct slot {
     void *object;
@@ -748,6 +759,13 @@ static void let_go(op *o) {
     o->exec = NULL;
 }
 
+void si_take_uses(op *o, op *from) {
+    for (size_t i = 0; i < from->use_count; i++)
+        use(o, from->uses[i]);
+    let_go(from);
+    si_unref(from);
+}
+
 void si_depend(op *o, op *on) {
     if (!on || on->done)
         return;
@@ -1017,9 +1035,18 @@ static int is_cancelled(void *user) {
     return sticky(((kernel_run *)user)->o->device);
 }
 
+static int set_condition(void *user, uint64_t handle, uint32_t value) {
+    op *o = user;
+    lock();
+    int done = o->launch && si_set_condition(o->launch, handle, value, o->device);
+    unlock();
+    return done;
+}
+
 static int run_kernel(op *o, char *error, size_t size) {
     kernel *k = &o->u.kernel;
     kernel_run run = { o, { NULL, NULL, NULL, NULL }, 0 };
+    ptx_conditions conditions = { set_condition, o };
     ptx_launch launch;
     memset(&launch, 0, sizeof launch);
     memcpy(launch.grid, k->grid, sizeof launch.grid);
@@ -1028,7 +1055,7 @@ static int run_kernel(op *o, char *error, size_t size) {
     launch.params = (const void *const *)k->params;
     launch.memory.reach = reach, launch.memory.user = &run;
     launch.cancelled = is_cancelled, launch.cancel_user = &run;
-    switch (ptx_run(k->code, &launch, error, size)) {
+    switch (ptx_run_in_graph(k->code, &launch, &conditions, error, size)) {
     case PTX_OK:
         return 0;
     case PTX_TRAP:
@@ -1096,6 +1123,10 @@ static void run(op *o) {
         return;
     if (o->kind == OP_RECORD) {
         clock_gettime(CLOCK_MONOTONIC, &o->time);
+        return;
+    }
+    if (o->kind == OP_CONDITION) {
+        si_run_condition(o);
         return;
     }
     o->running = 1;
@@ -3033,9 +3064,14 @@ static CUresult d_cuGetErrorString(CUresult error, const char **out) {
     return error_name(error, out, 1);
 }
 
+/* Whether the linker has made it. */
+static int is_linked(const void *image) {
+    return !strncmp(image, si_link_mark, strlen(si_link_mark));
+}
+
 /* NULL: an image that is no PTX and that no test has registered. */
 static const char *text_of_image(const void *image) {
-    const char *text = NULL;
+    const char *text = is_linked(image) ? (const char *)image + strlen(si_link_mark) : NULL;
     uint32_t magic;
     lock();
     for (size_t i = 0; i < image_count; i++)
@@ -3068,6 +3104,12 @@ static CUresult load(CUmodule *out, const void *image, char *error, size_t size)
     unlock();
     const char *text = text_of_image(image);
     ptx_module *loaded = text ? ptx_load(text, error, size) : NULL;
+    if (loaded && ptx_external(loaded) && !is_linked(image)) {
+        snprintf(error, size, "ptxas fatal   : Unresolved extern function '%s'",
+                 ptx_external(loaded));
+        ptx_unload(loaded);
+        loaded = NULL;
+    }
     if (!text)
         snprintf(error, size, "the image is a cubin or a fatbin; the stand-in runs PTX text");
     if (!loaded && reports)
@@ -3562,7 +3604,7 @@ static const entry entries[] = {
         DRIVER_STREAM(X)
 #undef X
 #define X(name, since) { #name, since, (any_function)si_##name, (any_function)si_##name },
-            DRIVER_MEMORY(X)
+            DRIVER_MEMORY(X) DRIVER_LINK(X)
 #undef X
 #define X(form, name, since) { #name, since, (any_function)si_##form, (any_function)si_##form },
                 DRIVER_FORMS(X)
@@ -3629,13 +3671,13 @@ int standin_failed(void) {
 }
 
 size_t standin_live(char *report, size_t size) {
-    enum { KINDS = 15 };
+    enum { KINDS = 16 };
 
     static const char *const kinds[KINDS] = {
         "stream",       "event",           "device allocation", "host allocation",
         "registration", "module",          "open capture",      "graph",
         "executable",   "user object",     "reservation",       "handle of memory",
-        "mapping",      "pool allocation", "green context"
+        "mapping",      "pool allocation", "green context",     "state of the linker"
     };
     size_t counts[KINDS] = { 0 }, total = 0, at = 0;
     lock();
@@ -3645,7 +3687,7 @@ size_t standin_live(char *report, size_t size) {
         counts[ranges[i]->space ? 12 : ranges[i]->pool ? 13 : 2 + (int)ranges[i]->kind]++;
     si_graph_counts(&counts[7], &counts[8], &counts[9]);
     si_memory_counts(&counts[10], &counts[11], &counts[13]);
-    counts[14] = live_greens;
+    counts[14] = live_greens, counts[15] = si_link_count();
     unlock();
     if (report && size)
         *report = 0;
