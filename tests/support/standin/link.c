@@ -4,7 +4,8 @@
    has all functions that the interpreter knows (ptx_external). The linked image begins with the
    magic number of an ELF file, as a cubin does, and a mark for cuModuleLoadData; the text follows.
    Where CUDA's documentation leaves a code open, it is that of the loader: CUDA_ERROR_INVALID_PTX
-   for a text that does not compile, and for a symbol that no library resolves. */
+   for a text that does not compile, and for a symbol that no library resolves. This is stricter
+   than ptxas and nvlink of 13.0, which leave cudaGraphSetConditional undefined for the driver. */
 #include "core.h"
 
 #include <stdio.h>

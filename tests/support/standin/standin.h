@@ -13,6 +13,15 @@
    that is over; an update of an executable lets a fill grow no further than it was when
    instantiated.
 
+   Conditional nodes exist with headers of 12.8 or later. What CUDA leaves open there: a value
+   without a default is no valid index of a body until a kernel sets it; a launch with a handle of
+   another graph fails the device, also after an update from that graph; a child graph gets no
+   conditional node; what a body may not hold is refused when the graph is instantiated.
+   The linker of the driver (cuLinkCreate and its like) takes one text of PTX, and libraries whose
+   content is not read. CUDA_ERROR_INVALID_PTX means that no library was added for
+   cudaGraphSetConditional, from cuLinkComplete, or that the text was not linked, from
+   cuModuleLoadData.
+
    Read once, at the first call into it:
      STANDIN_DEVICES         number of devices, 1 to 16 (4)
      STANDIN_PEERS           which devices reach each other: "all" (the default), "none", "half"
@@ -61,10 +70,10 @@ void standin_fail(unsigned long nth, int code);
 int standin_failed(void); /* whether that call has come */
 
 /* Created streams, events, allocations of device and host memory, registrations, modules, open
-   captures, graphs (without those of nodes), executables, user objects, reservations of
-   addresses, mappings and handles of memory, and allocations of pools (until the stream has come
-   to the free) that are alive: their number, and the kinds as one line ("2 graphs, 1
-   executable"). report may be NULL. */
+   captures, graphs (without those of nodes), executables, user objects, reservations of addresses,
+   mappings and handles of memory, allocations of pools (until the stream has come to the free),
+   green contexts and states of the linker that are alive: their number, and the kinds as one line
+   ("2 graphs, 1 executable"). report may be NULL. */
 size_t standin_live(char *report, size_t size);
 
 /* Bit i: device i has its primary context. Every call of the runtime makes that of the current
