@@ -10013,6 +10013,9 @@ typedef struct ds__processes {
                   calls no entry. *out_ran 0: the caller must enqueue the work on the streams. That
                   is always correct.
 
+   Graphs:
+   condition_load Loads what conditional nodes of the device need, before one is added.
+
    Memory for several processes:
    share_alloc    Like memory_alloc, for the entries that follow.
    share_export   Writes the 64 bytes that name the memory, always the same.
@@ -10075,6 +10078,7 @@ typedef struct ds__processes {
     X(host_register, (void *ptr, size_t size), (ptr, size)) \
     X(pointer_query, (const void *ptr, ds_pointer_info *out), (ptr, out)) \
     X(kernel_load, (int device, ds__kernel *kernel), (device, kernel)) \
+    X(condition_load, (int device), (device)) \
     X(copy_now, (const ds__op *op), (op)) \
     X(capture_begin, (void *stream, ds__capture *capture, const uint32_t *deps, size_t count), \
       (stream, capture, deps, count)) \
@@ -15709,6 +15713,11 @@ static ds_result ds__cpu_kernel_load(int device, ds__kernel *kernel) {
                           : ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CPU form", kernel->name);
 }
 
+static ds_result ds__cpu_condition_load(int device) {
+    (void)device;
+    return DS_OK;
+}
+
 static void ds__cpu_kernel_destroy(ds__kernel *kernel) {
     (void)kernel;
 }
@@ -20818,7 +20827,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
 /* clang-format on */
 
 enum {
+    DS__CUDA_INVALID_IMAGE = 200,
     DS__CUDA_NO_CONTEXT = 201,
+    DS__CUDA_INVALID_PTX = 218,
     DS__CUDA_NOT_READY = 600,
     DS__CUDA_MAX_SHARED = 8,  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     DS__CUDA_HAS_SPACE = 102, /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
@@ -20827,8 +20838,8 @@ enum {
     DS__CUDA_WRITE_VALUE = 2,
     DS__CUDA_WIDE = 3,
     DS__CUDA_NODE_CONDITION = 13, /* CU_GRAPH_NODE_TYPE_CONDITIONAL */
-    DS__CUDA_NODE_VALUES = 12, /* CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: cudart has no name for it */
-    DS__CUDA_HAS_RDMA = 110    /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
+    DS__CUDA_NODE_VALUES = 12,    /* CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: cudart has no name for it */
+    DS__CUDA_HAS_RDMA = 110       /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
 };
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
@@ -21063,6 +21074,13 @@ static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_st
 
 /* cuda/graph.h */
 static ds_result ds__cuda_child_native(ds__body *child);
+
+/* cuda/graph_condition.h */
+struct ds__cuda_graph;
+struct ds__cuda_target;
+static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, struct ds__cuda_graph *g,
+                                        const ds__node *n, uint32_t index,
+                                        const struct ds__cuda_target *to, cudaGraphNode_t *out);
 
 /* cuda/host_memory.h */
 static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);
@@ -21698,8 +21716,8 @@ static void ds__cudart_drop(void) {
 
    Finds the functions for conditional nodes in the driver library (ds__cuda_find_conditions), and
    gives the kernel that copies a word into a condition (ds__cuda_condition_setter). Only code of a
-   device can set a condition (cudaGraphSetConditional), and only libcudadevrt.a has that function,
-   so the kernel is linked with the library of the machine.
+   device can set a condition, by cudaGraphSetConditional, which ptxas of CUDA 13 knows by itself. A
+   driver that does not know it gets the kernel linked with libcudadevrt.a of the machine.
 
    Invariants: each device has its own kernel, which stays loaded until shutdown.
    Locks: ds__cuda.mutex for the table of kernels only; a kernel is linked and loaded without a
@@ -21731,16 +21749,26 @@ static const char ds__cuda_setter_ptx[] =
 
 /* Finds the functions, or none of them. driver: the version of the driver library. */
 static void ds__cuda_find_conditions(const ds__cuda_scope *scope, int driver) {
-    static const char *const name[] = {
-        "cuGraphConditionalHandleCreate", "cuGraphAddNode", "cuLinkCreate", "cuLinkAddData",
-        "cuLinkAddFile", "cuLinkComplete", "cuLinkDestroy"
+    static const struct {
+        const char *name;
+        unsigned version;
+    } entry[] = {
+        { "cuGraphConditionalHandleCreate", 12030 },
+        { "cuGraphAddNode", 12020 }, /* the form without data of edges */
+        { "cuLinkCreate", 11080 },
+        { "cuLinkAddData", 11080 },
+        { "cuLinkAddFile", 11080 },
+        { "cuLinkComplete", 11080 },
+        { "cuLinkDestroy", 11080 },
     };
-    void *found[7] = { NULL };
+
+    void *found[sizeof entry / sizeof entry[0]] = { NULL };
     ds__cuda.condition_handle = NULL;
-    for (int i = 0; i < 7; i++) {
+    for (size_t i = 0; i < sizeof entry / sizeof entry[0]; i++) {
         /* 12.8: from then on, an if has an else, and there is a switch */
         if (driver >= 12080)
-            (void)ds__cuda_clear(scope, ds__cudart_entry_point(name[i], 12080, &found[i]));
+            (void)ds__cuda_clear(
+                scope, ds__cudart_entry_point(entry[i].name, entry[i].version, &found[i]));
         if (!found[i])
             return;
     }
@@ -21778,7 +21806,7 @@ static int ds__cuda_find_devrt(char *out, size_t size) {
 }
 
 /* Links the kernel with the library, and loads it on the current device. Returns the code of the
-   failed call, whose name is *call. */
+   failed call, whose name is *call, or 0. */
 static int ds__cuda_setter_load(const char *library, char *log, size_t log_size, void **out,
                                 const char **call) {
     int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
@@ -21791,8 +21819,9 @@ static int ds__cuda_setter_load(const char *library, char *log, size_t log_size,
     if (code)
         return code;
     *call = "cuLinkAddData";
-    code = ds__cuda.link_data(link, 1 /* CU_JIT_INPUT_PTX */, (void *)(uintptr_t)ds__cuda_setter_ptx,
-                              sizeof ds__cuda_setter_ptx, "ds_condition", 0, NULL, NULL);
+    code =
+        ds__cuda.link_data(link, 1 /* CU_JIT_INPUT_PTX */, (void *)(uintptr_t)ds__cuda_setter_ptx,
+                           sizeof ds__cuda_setter_ptx, "ds_condition", 0, NULL, NULL);
     if (!code) {
         *call = "cuLinkAddFile";
         code = ds__cuda.link_file(link, 4 /* CU_JIT_INPUT_LIBRARY */, library, 0, NULL, NULL);
@@ -21809,31 +21838,35 @@ static int ds__cuda_setter_load(const char *library, char *log, size_t log_size,
     return code;
 }
 
-/* Loads the kernel on the scope's device. An open capture must not forbid that. */
-static ds_result ds__cuda_setter_create(const ds__cuda_scope *scope, void **out_module,
-                                        void **out_function) {
+/* Loads the kernel without the library. Returns the code of CUDA. */
+static int ds__cuda_setter_load_plain(const ds__cuda_scope *scope, void **out) {
+    int code = ds__cuda.cuModuleLoadDataEx(out, ds__cuda_setter_ptx, 0, NULL, NULL);
+    if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
+        code = ds__cuda.cuModuleLoadDataEx(out, ds__cuda_setter_ptx, 0, NULL, NULL);
+    return code;
+}
+
+/* Loads the kernel on the scope's device: as it is, or linked with the library if the driver
+   refuses the text. */
+static ds_result ds__cuda_setter_create(const ds__cuda_scope *scope, void **out) {
     char path[1024];
     char log[300] = "";
-    const char *call = NULL;
-    enum cudaStreamCaptureMode mode;
-    ds_result r;
+    const char *call = "cuModuleLoadDataEx";
+    int code = ds__cuda_setter_load_plain(scope, out);
+    if (code != DS__CUDA_INVALID_PTX && code != DS__CUDA_INVALID_IMAGE)
+        return code ? ds__cuda_fail(scope, call, code) : DS_OK;
     if (!ds__cuda_find_devrt(path, sizeof path))
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "conditional nodes need libcudadevrt.a of the CUDA toolkit, which was not "
-                        "found; set DEVSTREAM_CUDADEVRT to its path");
-    int relaxed = ds__cuda_relax(scope, &mode);
-    int code = ds__cuda_setter_load(path, log, sizeof log, out_module, &call);
-    if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
-        code = ds__cuda_setter_load(path, log, sizeof log, out_module, &call);
-    ds__cuda_unrelax(scope, relaxed, mode);
+        return ds__fail(
+            DS_ERR_UNSUPPORTED,
+            "the driver needs libcudadevrt.a of the CUDA toolkit for conditional nodes, "
+            "which was not found; set DEVSTREAM_CUDADEVRT to its path");
+    code = ds__cuda_setter_load(path, log, sizeof log, out, &call);
     log[sizeof log - 1] = 0;
-    if (code) {
-        r = ds__cuda_fail(scope, call, code);
-        return ds__fail_append(r, "; the kernel for conditional nodes could not be linked with %s%s%s",
-                               path, *log ? ": " : "", log);
-    }
-    DS__DR(*scope, r, cuModuleGetFunction, (out_function, *out_module, "ds_condition"));
-    return r;
+    if (!code)
+        return DS_OK;
+    ds_result r = ds__cuda_fail(scope, call, code);
+    return ds__fail_append(r, "; the kernel for conditional nodes could not be linked with %s%s%s",
+                           path, *log ? ": " : "", log);
 }
 
 /* Gives the kernel of the scope's device: arguments are the handle of the condition and the address
@@ -21843,11 +21876,18 @@ static ds_result ds__cuda_condition_setter(const ds__cuda_scope *scope, void **o
     void *function = NULL;
     int device = scope->device;
     if (!ds__cuda.condition_handle)
-        return ds__fail(DS_ERR_UNSUPPORTED, "conditional nodes need a driver of CUDA 12.8 or newer");
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "conditional nodes need a driver of CUDA 12.8 or newer");
     *out = atomic_load(&ds__cuda.setter[device]);
     if (*out)
         return DS_OK;
-    ds_result r = ds__cuda_setter_create(scope, &module, &function);
+    enum cudaStreamCaptureMode mode;
+    /* an open capture must not forbid the load */
+    int relaxed = ds__cuda_relax(scope, &mode);
+    ds_result r = ds__cuda_setter_create(scope, &module);
+    if (r == DS_OK)
+        DS__DR(*scope, r, cuModuleGetFunction, (&function, module, "ds_condition"));
+    ds__cuda_unrelax(scope, relaxed, mode);
     if (r == DS_OK) {
         ds__mutex_lock(&ds__cuda.mutex);
         *out = atomic_load(&ds__cuda.setter[device]);
@@ -21861,6 +21901,17 @@ static ds_result ds__cuda_condition_setter(const ds__cuda_scope *scope, void **o
     }
     if (module)
         (void)ds__cuda.cuModuleUnload(module);
+    return r;
+}
+
+static ds_result ds__cuda_condition_load(int device) {
+    ds__cuda_scope scope;
+    void *function;
+    ds_result r = ds__cuda_scope_begin(&scope, device);
+    if (r < 0)
+        return r;
+    r = ds__cuda_condition_setter(&scope, &function);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -25455,7 +25506,8 @@ static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, u
     cudaGraphNode_t *after;
     size_t count;
     ds__node *n = b->node[index];
-    ds_result r = ds__cuda_get_after(scope, ds__cuda_native(n), &after, &count);
+    ds_result r =
+        ds__cuda_get_after(scope, ds__cuda_first_of(b->native, ds__cuda_native(n)), &after, &count);
     if (r == DS_OK)
         n->dep_count = 0;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
@@ -25771,10 +25823,6 @@ static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph 
     return r;
 }
 
-static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, ds__cuda_graph *g,
-                                        const ds__node *n, uint32_t index,
-                                        const ds__cuda_target *to, cudaGraphNode_t *out);
-
 /* Adds the native node of a node by its type. A node that is switched off, of an executable whose
    launch was captured, becomes an empty one. Inside of a scope of the node's device. */
 static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph *g,
@@ -25829,8 +25877,7 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
                                     ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER))
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "a graph cannot copy between devices of different drivers");
-    ds_result r =
-        n->kind == DS_NODE_CHILD && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
+    ds_result r = n->kind == DS_NODE_CHILD && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
     if (r == DS_OK)
         r = ds__cuda_scope_begin(&scope, n->device.index);
     if (r < 0)
@@ -26132,8 +26179,9 @@ static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
 /* cuda/graph_condition.h - native conditional nodes.
 
    Adds the native nodes of a conditional node (ds__cuda_add_condition): a kernel that copies the
-   word into the condition, the setter, and the conditional node itself, which depends on the setter.
-   The bodies are filled from their shadow graphs; that of a while ends with a further setter.
+   word into the condition, the setter, and the conditional node itself, which depends on the
+   setter. The bodies are filled from their shadow graphs; the body of a while ends with a further
+   setter.
 
    Invariants: the native node of the shadow node is the conditional one. Its setter is entered in
    `setters` of the native graph, because the node's dependencies are those of the setter. CUDA owns
@@ -26231,9 +26279,9 @@ static ds_result ds__cuda_add_conditional(const ds__cuda_scope *scope, ds__cuda_
     DS__DR(*scope, r, cuCtxGetCurrent, (&p.context));
     if (r < 0)
         return r;
-    r = ds__cuda_check(scope,
-                       (cudaError_t)ds__cuda.condition_node(out, to->graph, to->after, to->count, &p),
-                       "cuGraphAddNode");
+    r = ds__cuda_check(
+        scope, (cudaError_t)ds__cuda.condition_node(out, to->graph, to->after, to->count, &p),
+        "cuGraphAddNode");
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < bodies->count && r == DS_OK; i++)
@@ -26252,8 +26300,8 @@ static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, ds__cuda_gr
     cudaGraphNode_t setter = NULL;
     void *context = NULL;
     ds_result r = ds__cuda_condition_setter(scope, &c.setter);
-    if (r == DS_OK && !ds__graph_array_reserve(&g->setters, sizeof *g->setters, g->setter_count,
-                                               &g->setter_room))
+    if (r == DS_OK &&
+        !ds__graph_array_reserve(&g->setters, sizeof *g->setters, g->setter_count, &g->setter_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         DS__DR(*scope, r, cuCtxGetCurrent, (&context));
@@ -27373,11 +27421,10 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
    their number. */
 static uint32_t ds__cuda_enter_last(const ds__cuda_scope *scope, ds__body *b, cudaGraphNode_t last,
                                     int made_one) {
+    const ds__cuda_graph *g = b->native;
     size_t count = 0;
-    ds_result r = made_one ? DS__RT(*scope, cudaGraphGetNodes,
-                                    (((ds__cuda_graph *)b->native)->graph, NULL, &count))
-                           : DS_OK;
-    if (r == DS_OK && count == b->count + (size_t)1) {
+    ds_result r = made_one ? DS__RT(*scope, cudaGraphGetNodes, (g->graph, NULL, &count)) : DS_OK;
+    if (r == DS_OK && count == b->count + g->setter_count + (size_t)1) {
         r = ds__cuda_append_unknown(b, last);
         if (r == DS_OK)
             r = ds__cuda_read_after(scope, b, b->count - 1);
@@ -34667,7 +34714,7 @@ DSDEF ds_result(ds_stream_write_value64)(ds_stream stream, void *address, uint64
    Locks: the graph's lock, and ds__g.capture_lock inside of it while a capture adds to the graph
    (ds__graph_share). A child graph is copied under its own lock, before the parent's is taken.
    ds__node_of_desc also runs under an executable's lock. Under these locks run the driver's
-   kernel_load, event_create (inside of e->bind), device_peer and pointer_query. The driver's
+   kernel_load, condition_load, event_create (inside of e->bind), device_peer and pointer_query. The driver's
    graph_add and graph_edges may also run under the capture lock.
    Threads: any. */
 
@@ -34969,6 +35016,8 @@ static ds_result ds__desc_condition(const ds__body *b, const ds_node_desc *d, ds
         if (r < 0)
             ds__fail_append(r, " (body %u)", (unsigned)i);
     }
+    if (r == DS_OK)
+        r = b->driver->condition_load(device->index);
     op->flags = DS__OP_GIVEN;
     op->u.condition.word = c->word;
     op->u.condition.bodies = bodies;

@@ -88,6 +88,9 @@ typedef struct ds__processes {
                   calls no entry. *out_ran 0: the caller must enqueue the work on the streams. That
                   is always correct.
 
+   Graphs:
+   condition_load Loads what conditional nodes of the device need, before one is added.
+
    Memory for several processes:
    share_alloc    Like memory_alloc, for the entries that follow.
    share_export   Writes the 64 bytes that name the memory, always the same.
@@ -150,6 +153,7 @@ typedef struct ds__processes {
     X(host_register, (void *ptr, size_t size), (ptr, size)) \
     X(pointer_query, (const void *ptr, ds_pointer_info *out), (ptr, out)) \
     X(kernel_load, (int device, ds__kernel *kernel), (device, kernel)) \
+    X(condition_load, (int device), (device)) \
     X(copy_now, (const ds__op *op), (op)) \
     X(capture_begin, (void *stream, ds__capture *capture, const uint32_t *deps, size_t count), \
       (stream, capture, deps, count)) \

@@ -10,7 +10,7 @@
    Locks: the graph's lock, and ds__g.capture_lock inside of it while a capture adds to the graph
    (ds__graph_share). A child graph is copied under its own lock, before the parent's is taken.
    ds__node_of_desc also runs under an executable's lock. Under these locks run the driver's
-   kernel_load, event_create (inside of e->bind), device_peer and pointer_query. The driver's
+   kernel_load, condition_load, event_create (inside of e->bind), device_peer and pointer_query. The driver's
    graph_add and graph_edges may also run under the capture lock.
    Threads: any. */
 #ifndef DS__CORE_GRAPH_ADD_H
@@ -324,6 +324,8 @@ static ds_result ds__desc_condition(const ds__body *b, const ds_node_desc *d, ds
         if (r < 0)
             ds__fail_append(r, " (body %u)", (unsigned)i);
     }
+    if (r == DS_OK)
+        r = b->driver->condition_load(device->index);
     op->flags = DS__OP_GIVEN;
     op->u.condition.word = c->word;
     op->u.condition.bodies = bodies;

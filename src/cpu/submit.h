@@ -219,6 +219,11 @@ static ds_result ds__cpu_kernel_load(int device, ds__kernel *kernel) {
                           : ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CPU form", kernel->name);
 }
 
+static ds_result ds__cpu_condition_load(int device) {
+    (void)device;
+    return DS_OK;
+}
+
 static void ds__cpu_kernel_destroy(ds__kernel *kernel) {
     (void)kernel;
 }

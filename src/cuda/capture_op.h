@@ -119,11 +119,10 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
    their number. */
 static uint32_t ds__cuda_enter_last(const ds__cuda_scope *scope, ds__body *b, cudaGraphNode_t last,
                                     int made_one) {
+    const ds__cuda_graph *g = b->native;
     size_t count = 0;
-    ds_result r = made_one ? DS__RT(*scope, cudaGraphGetNodes,
-                                    (((ds__cuda_graph *)b->native)->graph, NULL, &count))
-                           : DS_OK;
-    if (r == DS_OK && count == b->count + (size_t)1) {
+    ds_result r = made_one ? DS__RT(*scope, cudaGraphGetNodes, (g->graph, NULL, &count)) : DS_OK;
+    if (r == DS_OK && count == b->count + g->setter_count + (size_t)1) {
         r = ds__cuda_append_unknown(b, last);
         if (r == DS_OK)
             r = ds__cuda_read_after(scope, b, b->count - 1);

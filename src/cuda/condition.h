@@ -2,8 +2,8 @@
 
    Finds the functions for conditional nodes in the driver library (ds__cuda_find_conditions), and
    gives the kernel that copies a word into a condition (ds__cuda_condition_setter). Only code of a
-   device can set a condition (cudaGraphSetConditional), and only libcudadevrt.a has that function,
-   so the kernel is linked with the library of the machine.
+   device can set a condition, by cudaGraphSetConditional, which ptxas of CUDA 13 knows by itself. A
+   driver that does not know it gets the kernel linked with libcudadevrt.a of the machine.
 
    Invariants: each device has its own kernel, which stays loaded until shutdown.
    Locks: ds__cuda.mutex for the table of kernels only; a kernel is linked and loaded without a
@@ -40,19 +40,26 @@ static const char ds__cuda_setter_ptx[] =
 
 /* Finds the functions, or none of them. driver: the version of the driver library. */
 static void ds__cuda_find_conditions(const ds__cuda_scope *scope, int driver) {
-    static const char *const name[] = { "cuGraphConditionalHandleCreate",
-                                        "cuGraphAddNode",
-                                        "cuLinkCreate",
-                                        "cuLinkAddData",
-                                        "cuLinkAddFile",
-                                        "cuLinkComplete",
-                                        "cuLinkDestroy" };
-    void *found[7] = { NULL };
+    static const struct {
+        const char *name;
+        unsigned version;
+    } entry[] = {
+        { "cuGraphConditionalHandleCreate", 12030 },
+        { "cuGraphAddNode", 12020 }, /* the form without data of edges */
+        { "cuLinkCreate", 11080 },
+        { "cuLinkAddData", 11080 },
+        { "cuLinkAddFile", 11080 },
+        { "cuLinkComplete", 11080 },
+        { "cuLinkDestroy", 11080 },
+    };
+
+    void *found[sizeof entry / sizeof entry[0]] = { NULL };
     ds__cuda.condition_handle = NULL;
-    for (int i = 0; i < 7; i++) {
+    for (size_t i = 0; i < sizeof entry / sizeof entry[0]; i++) {
         /* 12.8: from then on, an if has an else, and there is a switch */
         if (driver >= 12080)
-            (void)ds__cuda_clear(scope, ds__cudart_entry_point(name[i], 12080, &found[i]));
+            (void)ds__cuda_clear(
+                scope, ds__cudart_entry_point(entry[i].name, entry[i].version, &found[i]));
         if (!found[i])
             return;
     }
@@ -90,7 +97,7 @@ static int ds__cuda_find_devrt(char *out, size_t size) {
 }
 
 /* Links the kernel with the library, and loads it on the current device. Returns the code of the
-   failed call, whose name is *call. */
+   failed call, whose name is *call, or 0. */
 static int ds__cuda_setter_load(const char *library, char *log, size_t log_size, void **out,
                                 const char **call) {
     int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
@@ -122,32 +129,35 @@ static int ds__cuda_setter_load(const char *library, char *log, size_t log_size,
     return code;
 }
 
-/* Loads the kernel on the scope's device. An open capture must not forbid that. */
-static ds_result ds__cuda_setter_create(const ds__cuda_scope *scope, void **out_module,
-                                        void **out_function) {
+/* Loads the kernel without the library. Returns the code of CUDA. */
+static int ds__cuda_setter_load_plain(const ds__cuda_scope *scope, void **out) {
+    int code = ds__cuda.cuModuleLoadDataEx(out, ds__cuda_setter_ptx, 0, NULL, NULL);
+    if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
+        code = ds__cuda.cuModuleLoadDataEx(out, ds__cuda_setter_ptx, 0, NULL, NULL);
+    return code;
+}
+
+/* Loads the kernel on the scope's device: as it is, or linked with the library if the driver
+   refuses the text. */
+static ds_result ds__cuda_setter_create(const ds__cuda_scope *scope, void **out) {
     char path[1024];
     char log[300] = "";
-    const char *call = NULL;
-    enum cudaStreamCaptureMode mode;
-    ds_result r;
+    const char *call = "cuModuleLoadDataEx";
+    int code = ds__cuda_setter_load_plain(scope, out);
+    if (code != DS__CUDA_INVALID_PTX && code != DS__CUDA_INVALID_IMAGE)
+        return code ? ds__cuda_fail(scope, call, code) : DS_OK;
     if (!ds__cuda_find_devrt(path, sizeof path))
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "conditional nodes need libcudadevrt.a of the CUDA toolkit, which was not "
-                        "found; set DEVSTREAM_CUDADEVRT to its path");
-    int relaxed = ds__cuda_relax(scope, &mode);
-    int code = ds__cuda_setter_load(path, log, sizeof log, out_module, &call);
-    if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
-        code = ds__cuda_setter_load(path, log, sizeof log, out_module, &call);
-    ds__cuda_unrelax(scope, relaxed, mode);
+        return ds__fail(
+            DS_ERR_UNSUPPORTED,
+            "the driver needs libcudadevrt.a of the CUDA toolkit for conditional nodes, "
+            "which was not found; set DEVSTREAM_CUDADEVRT to its path");
+    code = ds__cuda_setter_load(path, log, sizeof log, out, &call);
     log[sizeof log - 1] = 0;
-    if (code) {
-        r = ds__cuda_fail(scope, call, code);
-        return ds__fail_append(r,
-                               "; the kernel for conditional nodes could not be linked with %s%s%s",
-                               path, *log ? ": " : "", log);
-    }
-    DS__DR(*scope, r, cuModuleGetFunction, (out_function, *out_module, "ds_condition"));
-    return r;
+    if (!code)
+        return DS_OK;
+    ds_result r = ds__cuda_fail(scope, call, code);
+    return ds__fail_append(r, "; the kernel for conditional nodes could not be linked with %s%s%s",
+                           path, *log ? ": " : "", log);
 }
 
 /* Gives the kernel of the scope's device: arguments are the handle of the condition and the address
@@ -162,7 +172,13 @@ static ds_result ds__cuda_condition_setter(const ds__cuda_scope *scope, void **o
     *out = atomic_load(&ds__cuda.setter[device]);
     if (*out)
         return DS_OK;
-    ds_result r = ds__cuda_setter_create(scope, &module, &function);
+    enum cudaStreamCaptureMode mode;
+    /* an open capture must not forbid the load */
+    int relaxed = ds__cuda_relax(scope, &mode);
+    ds_result r = ds__cuda_setter_create(scope, &module);
+    if (r == DS_OK)
+        DS__DR(*scope, r, cuModuleGetFunction, (&function, module, "ds_condition"));
+    ds__cuda_unrelax(scope, relaxed, mode);
     if (r == DS_OK) {
         ds__mutex_lock(&ds__cuda.mutex);
         *out = atomic_load(&ds__cuda.setter[device]);
@@ -176,6 +192,17 @@ static ds_result ds__cuda_condition_setter(const ds__cuda_scope *scope, void **o
     }
     if (module)
         (void)ds__cuda.cuModuleUnload(module);
+    return r;
+}
+
+static ds_result ds__cuda_condition_load(int device) {
+    ds__cuda_scope scope;
+    void *function;
+    ds_result r = ds__cuda_scope_begin(&scope, device);
+    if (r < 0)
+        return r;
+    r = ds__cuda_condition_setter(&scope, &function);
+    ds__cuda_scope_end(&scope);
     return r;
 }
 

@@ -21,6 +21,7 @@
 #include "call.h"
 #include "cudart_load.h"
 #include "green.h"
+#include "condition.h"
 
 /* Fills in all entry points of ds__cuda, or none. *call: the one that was not found. */
 static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const char **call) {

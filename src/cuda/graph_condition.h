@@ -1,8 +1,9 @@
 /* cuda/graph_condition.h - native conditional nodes.
 
    Adds the native nodes of a conditional node (ds__cuda_add_condition): a kernel that copies the
-   word into the condition, the setter, and the conditional node itself, which depends on the setter.
-   The bodies are filled from their shadow graphs; that of a while ends with a further setter.
+   word into the condition, the setter, and the conditional node itself, which depends on the
+   setter. The bodies are filled from their shadow graphs; the body of a while ends with a further
+   setter.
 
    Invariants: the native node of the shadow node is the conditional one. Its setter is entered in
    `setters` of the native graph, because the node's dependencies are those of the setter. CUDA owns
@@ -17,6 +18,7 @@
 #include "condition.h"
 #include "graph_types.h"
 #include "graph_node.h"
+#include "graph.h"
 
 /* A conditional node that is being made. */
 typedef struct ds__cuda_conditional {

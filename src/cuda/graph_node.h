@@ -253,10 +253,6 @@ static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph 
     return r;
 }
 
-static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, ds__cuda_graph *g,
-                                        const ds__node *n, uint32_t index,
-                                        const ds__cuda_target *to, cudaGraphNode_t *out);
-
 /* Adds the native node of a node by its type. A node that is switched off, of an executable whose
    launch was captured, becomes an empty one. Inside of a scope of the node's device. */
 static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph *g,

@@ -64,7 +64,8 @@ static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, u
     cudaGraphNode_t *after;
     size_t count;
     ds__node *n = b->node[index];
-    ds_result r = ds__cuda_get_after(scope, ds__cuda_native(n), &after, &count);
+    ds_result r =
+        ds__cuda_get_after(scope, ds__cuda_first_of(b->native, ds__cuda_native(n)), &after, &count);
     if (r == DS_OK)
         n->dep_count = 0;
     for (size_t i = 0; i < count && r == DS_OK; i++) {

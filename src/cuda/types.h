@@ -178,7 +178,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
 /* clang-format on */
 
 enum {
+    DS__CUDA_INVALID_IMAGE = 200,
     DS__CUDA_NO_CONTEXT = 201,
+    DS__CUDA_INVALID_PTX = 218,
     DS__CUDA_NOT_READY = 600,
     DS__CUDA_MAX_SHARED = 8,  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     DS__CUDA_HAS_SPACE = 102, /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
@@ -423,6 +425,13 @@ static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_st
 
 /* cuda/graph.h */
 static ds_result ds__cuda_child_native(ds__body *child);
+
+/* cuda/graph_condition.h */
+struct ds__cuda_graph;
+struct ds__cuda_target;
+static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, struct ds__cuda_graph *g,
+                                        const ds__node *n, uint32_t index,
+                                        const struct ds__cuda_target *to, cudaGraphNode_t *out);
 
 /* cuda/host_memory.h */
 static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);

@@ -363,6 +363,10 @@ static void test_a_conditional_node_is_added_to_a_capture(void **state) {
     ok(ds_capture_update_dependencies(stream, &n, 1, DS_CAPTURE_SET_DEPENDENCIES));
     fold(stream, folds, 6);
     ok(ds_capture_end(stream, &g));
+    ds_graph_node from[4], to[4];
+    ok(ds_graph_get_edges(g, from, to, 4, &count));
+    assert_int_equal(count, 2);
+    assert_true(from[0].id == deps[0].id && to[0].id == n.id && from[1].id == n.id);
     ds_graph_exec x = instance(g);
     for (int i = 0; i < 2; i++) {
         *words = 2;
