@@ -26300,7 +26300,8 @@ static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, ds__cuda_gr
     cudaGraphNode_t setter = NULL;
     void *context = NULL;
     ds_result r = ds__cuda_condition_setter(scope, &c.setter);
-    if (r == DS_OK &&
+    int listed = to->graph == g->graph; /* not inside of a body */
+    if (r == DS_OK && listed &&
         !ds__graph_array_reserve(&g->setters, sizeof *g->setters, g->setter_count, &g->setter_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
@@ -26315,9 +26316,9 @@ static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, ds__cuda_gr
         return r;
     const ds__cuda_target behind = { .graph = to->graph, .after = &setter, .count = 1 };
     r = ds__cuda_add_conditional(scope, g, &c, &behind, out);
-    if (r == DS_OK || g->capture)
+    if (listed && (r == DS_OK || g->capture))
         g->setters[g->setter_count++] = (ds__cuda_setter){ r == DS_OK ? *out : NULL, setter };
-    else
+    else if (r < 0 && !g->capture)
         (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (setter));
     return r;
 }
