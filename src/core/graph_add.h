@@ -32,6 +32,10 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
         ds_result r = ds__grid_items(k->grid, out);
         if (r < 0)
             return ds__fail_append(r, " (kernel %s)", kernel->name);
+        DS__REQUIRE(!(k->grid->flags & DS_GRID_OVERLAP),
+                    "kernel %s: a node has no previous kernel of a stream; DS_GRID_OVERLAP is for "
+                    "launches, also captured ones",
+                    kernel->name);
     }
     DS__REQUIRE(*out > 0, "kernel %s: a node needs at least one item", kernel->name);
     return DS_OK;
@@ -65,7 +69,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     op->u.kernel.items = items;
     op->u.kernel.args_size = k->args_size;
     op->u.kernel.args = k->args;
-    op->u.kernel.grid = k->grid;
+    ds__op_set_grid(op, k->grid);
     return b->driver->kernel_load(device->index, kernel);
 }
 

@@ -131,6 +131,22 @@ static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) 
 static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
                                                uint32_t *out_node);
 
+/* Returns the reason why a kernel of an executable cannot become the fresh one, or
+   DS_GRAPH_UPDATE_SUCCESS. CUDA refuses a change between cooperative and other kernels, and does
+   not say whether it allows other clusters (cudaGraphExecUpdate). */
+static ds_graph_update_reason ds__kernel_compare(const ds__node *now, const ds__node *then) {
+    const ds_grid *a = now->op.u.kernel.grid;
+    const ds_grid *b = then->op.u.kernel.grid;
+    if (now->device.index != then->device.index)
+        return DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+    if (DS__LIKELY(!a && !b))
+        return DS_GRAPH_UPDATE_SUCCESS;
+    ds_grid x = a ? ds__grid_whole(a) : (ds_grid){ .flags = 0 };
+    ds_grid y = b ? ds__grid_whole(b) : (ds_grid){ .flags = 0 };
+    int same = x.flags == y.flags && !memcmp(x.cluster, y.cluster, sizeof x.cluster);
+    return same ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
+}
+
 /* Returns the reason why a node of an executable cannot become the fresh one, or
    DS_GRAPH_UPDATE_SUCCESS. */
 static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
@@ -139,9 +155,7 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
         return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
     switch (now->kind) {
     case DS_NODE_KERNEL:
-        return now->device.index == then->device.index
-                   ? DS_GRAPH_UPDATE_SUCCESS
-                   : DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+        return ds__kernel_compare(now, then);
     case DS_NODE_COPY:
         return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) &&
                        ds__place_of(&now->op, DS__OP_SRC) == ds__place_of(&then->op, DS__OP_SRC)

@@ -137,7 +137,9 @@ static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint6
         (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
     if (limit && blocks > limit)
         blocks = limit;
-    return (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
+    return (ds_grid){ .grid = { (unsigned)blocks, 1, 1 },
+                      .block = { block, 1, 1 },
+                      .shared_bytes = k->cuda.shared_bytes };
 }
 
 /* Launches a kernel over items, in as few launches as possible: one for at most 2^31 - 1 items.

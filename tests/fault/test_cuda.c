@@ -1973,14 +1973,17 @@ static void test_more_shared_memory_than_every_gpu_has_is_asked_for(void **state
         ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &s));
         for (uint32_t i = 0; i < 32; i++)
             v[i] = i;
-        ok(ds_kernel_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 100000 }, &v, sizeof v,
-                                 s));
+        ok(ds_kernel_launch_grid(
+            k, &(ds_grid){ .grid = { 1, 1, 1 }, .block = { 32, 1, 1 }, .shared_bytes = 100000 }, &v,
+            sizeof v, s));
         ok(ds_stream_synchronize(s));
         for (uint32_t i = 0; i < 32; i++)
             assert_int_equal(v[i], 31 - i);
-        refused(ds_kernel_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 300000 }, &v,
-                                      sizeof v, s),
-                DS_ERR_INVALID_VALUE);
+        refused(
+            ds_kernel_launch_grid(
+                k, &(ds_grid){ .grid = { 1, 1, 1 }, .block = { 32, 1, 1 }, .shared_bytes = 300000 },
+                &v, sizeof v, s),
+            DS_ERR_INVALID_VALUE);
         assert_non_null(strstr(ds_error_get_last(), "turn_around"));
         ok(ds_stream_synchronize(s));
         ok(ds_stream_destroy(s));

@@ -275,10 +275,12 @@ AT(ds_kernel_desc, grain, 120);
 AT(ds_kernel_desc, bytes_fn, 128);
 AT(ds_kernel_desc, reserved, 136);
 
-SIZE(ds_grid, 28);
+SIZE(ds_grid, 44);
 AT(ds_grid, grid, 0);
 AT(ds_grid, block, 12);
 AT(ds_grid, shared_bytes, 24);
+AT(ds_grid, cluster, 28);
+AT(ds_grid, flags, 40);
 
 SIZE(ds_pool, 8);
 AT(ds_pool, id, 0);
