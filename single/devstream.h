@@ -9734,6 +9734,14 @@ static inline unsigned ds__grid_block_threads(const ds_grid *g) {
     return g->block[0] * g->block[1] * g->block[2];
 }
 
+/* Returns 1 if two grids have the same clusters and flags. NULL: no grid. */
+static inline int ds__grid_same_attributes(const ds_grid *a, const ds_grid *b) {
+    ds_grid none = { .flags = 0 };
+    ds_grid x = a ? ds__grid_whole(a) : none;
+    ds_grid y = b ? ds__grid_whole(b) : none;
+    return x.flags == y.flags && !memcmp(x.cluster, y.cluster, sizeof x.cluster);
+}
+
 /* Sets the grid of a kernel's launch, which was checked; NULL: none. */
 static inline void ds__op_set_grid(ds__op *op, const ds_grid *grid) {
     op->u.kernel.grid = grid;
@@ -19565,6 +19573,7 @@ typedef enum cudaError {
     cudaErrorInvalidAddressSpace = 717,
     cudaErrorInvalidPc = 718,
     cudaErrorLaunchFailure = 719,
+    cudaErrorCooperativeLaunchTooLarge = 720,
     cudaErrorNotPermitted = 800,
     cudaErrorNotSupported = 801,
     cudaErrorStreamCaptureUnsupported = 900,
@@ -19577,6 +19586,7 @@ typedef enum cudaError {
     cudaErrorCapturedEvent = 907,
     cudaErrorStreamCaptureWrongThread = 908,
     cudaErrorGraphExecUpdateFailure = 910,
+    cudaErrorInvalidClusterSize = 912,
     cudaErrorUnknown = 999
 } cudaError_t;
 
@@ -19619,7 +19629,9 @@ enum cudaDeviceAttr {
     cudaDevAttrUnifiedAddressing = 41,
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrMemoryPoolsSupported = 115
+    cudaDevAttrCooperativeLaunch = 95,
+    cudaDevAttrMemoryPoolsSupported = 115,
+    cudaDevAttrClusterLaunch = 120
 };
 
 enum cudaMemPoolAttr {
@@ -19650,7 +19662,12 @@ enum cudaGraphNodeType {
 
 enum cudaGraphExecUpdateResult { cudaGraphExecUpdateSuccess = 0x0 };
 
-typedef enum cudaLaunchAttributeID { cudaLaunchAttributePriority = 8 } cudaLaunchAttributeID;
+typedef enum cudaLaunchAttributeID {
+    cudaLaunchAttributeCooperative = 2,
+    cudaLaunchAttributeClusterDimension = 4,
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+    cudaLaunchAttributePriority = 8
+} cudaLaunchAttributeID;
 
 typedef void (*cudaHostFn_t)(void *userData);
 typedef void (*cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void *userData);
@@ -19752,8 +19769,32 @@ struct cudaFuncAttributes {
 
 typedef union cudaLaunchAttributeValue {
     char pad[64];
+    int cooperative;
+
+    struct {
+        unsigned x;
+        unsigned y;
+        unsigned z;
+    } clusterDim;
+
+    int programmaticStreamSerializationAllowed;
     int priority;
 } cudaLaunchAttributeValue;
+
+typedef struct cudaLaunchAttribute_st {
+    cudaLaunchAttributeID id;
+    char pad[8 - sizeof(cudaLaunchAttributeID)];
+    cudaLaunchAttributeValue val;
+} cudaLaunchAttribute;
+
+typedef struct cudaLaunchConfig_st {
+    dim3 gridDim;
+    dim3 blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
+} cudaLaunchConfig_t;
 
 typedef struct cudaIpcEventHandle_st {
     char reserved[64];
@@ -19852,6 +19893,8 @@ struct cudaMemcpyAttributes {
     X(cudaLaunchKernel, \
       (const void *function, dim3 grid, dim3 block, void **params, size_t shared, \
         cudaStream_t stream)) \
+    X(cudaLaunchKernelExC, \
+      (const cudaLaunchConfig_t *config, const void *function, void **params)) \
     X(cudaFuncGetAttributes, (struct cudaFuncAttributes *out, const void *function)) \
     X(cudaFuncSetAttribute, \
       (const void *function, enum cudaFuncAttribute attribute, int value)) \
@@ -20348,6 +20391,16 @@ typedef struct ds__cuda_kernel_params {
     void *context;
 } ds__cuda_kernel_params;
 
+/* CUlaunchConfig. CUlaunchAttribute has the layout of cudaLaunchAttribute. */
+typedef struct ds__cuda_launch_config {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+    cudaStream_t stream;
+    const cudaLaunchAttribute *attributes;
+    unsigned count;
+} ds__cuda_launch_config;
+
 typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     int type;
     int handle_types;
@@ -20581,6 +20634,10 @@ static struct {
     int (*green_destroy)(void *green);
     int (*green_stream)(cudaStream_t *out, void *green, unsigned flags, int priority);
     ds__cuda_green *greens; /* until shutdown; changed under host_lock */
+    /* NULL: the driver library does not have it */
+    int (*cuLaunchKernelEx)(const ds__cuda_launch_config *config, void *function, void **params,
+                            void **extra);
+    int overlaps;           /* 1: DS_GRID_OVERLAP is passed on: edges of graphs have data */
     _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
     int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];
@@ -20761,6 +20818,8 @@ static const struct {
                        { cudaErrorInvalidKernelImage, DS_ERR_INVALID_VALUE },
                        { cudaErrorInvalidSource, DS_ERR_INVALID_VALUE },
                        { cudaErrorLaunchOutOfResources, DS_ERR_INVALID_VALUE },
+                       { cudaErrorCooperativeLaunchTooLarge, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidClusterSize, DS_ERR_INVALID_VALUE },
                        { 218 /* invalid PTX */, DS_ERR_INVALID_VALUE },
                        { 222 /* PTX too new */, DS_ERR_INVALID_VALUE },
                        { cudaErrorSymbolNotFound, DS_ERR_INVALID_VALUE },
@@ -21484,6 +21543,18 @@ static void ds__cuda_find_log(const ds__cuda_scope *scope, int driver) {
     memcpy(&ds__cuda.log_dump, &dump, sizeof dump);
 }
 
+/* Finds the function for launches with attributes. Inside of a scope. Graphs have edges with an
+   overlap from CUDA 12.3 on; before, a capture of an overlap is not documented. */
+static void ds__cuda_find_launch(const ds__cuda_scope *scope, int driver) {
+    void *found = NULL;
+    ds__cuda.cuLaunchKernelEx = NULL;
+    ds__cuda.overlaps = driver >= 12030 && ds__cudart_version() >= 12030;
+    if (driver >= 11080)
+        (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLaunchKernelEx", 11080, &found));
+    if (found)
+        memcpy(&ds__cuda.cuLaunchKernelEx, &found, sizeof found);
+}
+
 /* Finds devices and entry points of the cudart in use. Returns the code of a failed call. */
 static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
     int count = 0;
@@ -21516,6 +21587,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
     }
     ds__cuda_find_log(&scope, driver);
     ds__cuda_find_green(&scope, driver);
+    ds__cuda_find_launch(&scope, driver);
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;
@@ -24045,6 +24117,122 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
     ds__cuda_unrelax(scope, relaxed, mode);
 }
 
+/* cuda/launch_attributes.h - attributes of launches and kernel nodes.
+
+   Translates clusters and flags of a grid into attributes of CUDA (ds__cuda_attributes_of), launches
+   a kernel with them (ds__cuda_launch_with), and sets them in a node (ds__cuda_set_attributes).
+
+   Policy: a device that lacks clusters or cooperative launches refuses the launch. An overlap is a
+   permission, and is left out where CUDA or the device may not take it.
+
+   Invariants: a grid without attributes never comes here. CUDA decides whether the blocks of a
+   cooperative launch fit: at the launch, or for a node when its graph is instantiated.
+   Locks: takes none.
+   Threads: any. */
+
+typedef struct ds__cuda_attributes {
+    cudaLaunchAttribute list[3];
+    unsigned count;
+} ds__cuda_attributes;
+
+static int ds__cuda_has_attributes(const ds_grid *g) {
+    return g->flags || g->cluster[0];
+}
+
+/* Adds an attribute with the value 0. */
+static cudaLaunchAttributeValue *ds__cuda_attribute_add(ds__cuda_attributes *a,
+                                                        cudaLaunchAttributeID id) {
+    cudaLaunchAttribute *last = &a->list[a->count++];
+    memset(last, 0, sizeof *last);
+    last->id = id;
+    return &last->val;
+}
+
+/* Refuses a launch if the scope's device does not have the ability that it needs. */
+static ds_result ds__cuda_require(const ds__cuda_scope *scope, enum cudaDeviceAttr ability,
+                                  const char *what) {
+    int has = 0;
+    ds_result r = DS__RT(*scope, cudaDeviceGetAttribute, (&has, ability, scope->device));
+    if (r < 0 || has)
+        return r;
+    return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d does not support %s", scope->device, what);
+}
+
+/* Returns 1 if the scope's device can overlap kernels of a stream (CUDA C++ Programming Guide,
+   "Programmatic Dependent Launch": compute capability 9.0). */
+static int ds__cuda_can_overlap(const ds__cuda_scope *scope) {
+    int major = 0;
+    return ds__cuda.overlaps &&
+           DS__RT_CODE(*scope, cudaDeviceGetAttribute,
+                       (&major, cudaDevAttrComputeCapabilityMajor, scope->device)) == cudaSuccess &&
+           major >= 9;
+}
+
+/* Gives the attributes of a whole grid on the scope's device. */
+static ds_result ds__cuda_attributes_of(const ds__cuda_scope *scope, const ds_grid *g,
+                                        ds__cuda_attributes *out) {
+    ds_result r = DS_OK;
+    out->count = 0;
+    if (g->cluster[0]) {
+        r = ds__cuda_require(scope, cudaDevAttrClusterLaunch, "clusters of blocks");
+        cudaLaunchAttributeValue *v =
+            ds__cuda_attribute_add(out, cudaLaunchAttributeClusterDimension);
+        v->clusterDim.x = g->cluster[0];
+        v->clusterDim.y = g->cluster[1];
+        v->clusterDim.z = g->cluster[2];
+    }
+    if (r == DS_OK && g->flags & DS_GRID_COOPERATIVE) {
+        r = ds__cuda_require(scope, cudaDevAttrCooperativeLaunch, "cooperative launches");
+        ds__cuda_attribute_add(out, cudaLaunchAttributeCooperative)->cooperative = 1;
+    }
+    if (r == DS_OK && g->flags & DS_GRID_OVERLAP && ds__cuda_can_overlap(scope))
+        ds__cuda_attribute_add(out, cudaLaunchAttributeProgrammaticStreamSerialization)
+            ->programmaticStreamSerializationAllowed = 1;
+    return r;
+}
+
+/* Launches a kernel that is loaded on the stream's device, and may have the shared memory of the
+   grid. */
+static ds_result ds__cuda_launch_with(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                      ds__kernel *k, const ds_grid *g, void **params) {
+    ds__cuda_attributes a;
+    ds_result r = ds__cuda_attributes_of(scope, g, &a);
+    if (r < 0)
+        return r;
+    if (k->cuda.native_fn) {
+        cudaLaunchConfig_t c;
+        memset(&c, 0, sizeof c);
+        c.gridDim = (struct dim3){ g->grid[0], g->grid[1], g->grid[2] };
+        c.blockDim = (struct dim3){ g->block[0], g->block[1], g->block[2] };
+        c.dynamicSmemBytes = g->shared_bytes;
+        c.stream = s->handle;
+        c.attrs = a.list;
+        c.numAttrs = a.count;
+        return DS__RT(*scope, cudaLaunchKernelExC, (&c, k->cuda.native_fn, params));
+    }
+    ds__cuda_launch_config c = { .grid = { g->grid[0], g->grid[1], g->grid[2] },
+                                 .block = { g->block[0], g->block[1], g->block[2] },
+                                 .shared_bytes = g->shared_bytes,
+                                 .stream = s->handle,
+                                 .attributes = a.list,
+                                 .count = a.count };
+    if (!ds__cuda.cuLaunchKernelEx)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "clusters and flags of a grid need a driver library of CUDA 11.8 or newer");
+    void *function = atomic_load(&ds__cuda_loaded(k, s->device)->function);
+    DS__DR(*scope, r, cuLaunchKernelEx, (&c, function, params, NULL));
+    return r;
+}
+
+/* Sets the attributes of a kernel node. */
+static ds_result ds__cuda_set_attributes(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                         const ds__cuda_attributes *a) {
+    ds_result r = DS_OK;
+    for (unsigned i = 0; i < a->count && r == DS_OK; i++)
+        r = DS__RT(*scope, cudaGraphKernelNodeSetAttribute, (node, a->list[i].id, &a->list[i].val));
+    return r;
+}
+
 /* cuda/launch.h - kernel launches.
 
    Launches kernels over items or over a grid (ds__cuda_launch). Points CUDA to the parameters
@@ -24108,7 +24296,9 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
         if (r < 0)
             return r;
     }
-    if (k->cuda.native_fn) {
+    if (DS__UNLIKELY(ds__cuda_has_attributes(g))) {
+        r = ds__cuda_launch_with(scope, s, k, g, params);
+    } else if (k->cuda.native_fn) {
         struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] };
         struct dim3 block = { g->block[0], g->block[1], g->block[2] };
         r = DS__RT(*scope, cudaLaunchKernel,
@@ -25032,19 +25222,32 @@ static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNod
                   (node, cudaLaunchAttributePriority, &priority));
 }
 
-/* Adds a kernel node with its priority. */
+/* Adds a kernel node with its attributes and its priority. */
 static ds_result ds__cuda_add_kernel(const ds__cuda_scope *scope, const ds__cuda_graph *g,
                                      const ds__node *n, const ds__cuda_target *to,
                                      cudaGraphNode_t *out) {
-    ds_result r = ds__cuda_put_kernel(scope, n, to, out);
-    if (r < 0 || !n->priority)
+    const ds__kernel *k = n->op.u.kernel.kernel;
+    ds__cuda_attributes a = { .count = 0 };
+    ds_result r = DS_OK;
+    if (n->op.u.kernel.grid) {
+        ds_grid grid = ds__grid_whole(n->op.u.kernel.grid);
+        r = ds__cuda_attributes_of(scope, &grid, &a);
+    }
+    if (r < 0)
+        return ds__fail_append(r, " (kernel %s)", k->name);
+    r = ds__cuda_put_kernel(scope, n, to, out);
+    if (r < 0 || (!n->priority && !a.count))
         return r;
-    r = ds__cuda_set_priority(scope, *out, n->priority);
-    /* while a capture makes the graph, its nodes cannot be destroyed; a priority is only a hint */
-    if (r == DS_OK || g->capture)
-        return DS_OK;
-    (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (*out));
-    return r;
+    r = ds__cuda_set_attributes(scope, *out, &a);
+    if (r == DS_OK && n->priority) {
+        r = ds__cuda_set_priority(scope, *out, n->priority);
+        /* while a capture makes the graph, its nodes cannot be destroyed; a priority is only a
+           hint */
+        r = g->capture ? DS_OK : r;
+    }
+    if (r < 0 && !g->capture)
+        (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (*out));
+    return r < 0 ? ds__fail_append(r, " (kernel %s)", k->name) : r;
 }
 
 /* Adds a host node, or a copy or fill of host memory. Its task is kept for the index. */
@@ -25588,7 +25791,8 @@ static int ds__cuda_can_rebuild(const ds__body *b) {
 }
 
 /* Returns 1 if CUDA cannot set the native node of `old` to the work of `fresh`. CUDA ties copies
-   and fills to the context in which they were made. If the graph cannot be built anew, CUDA decides
+   and fills to the context in which they were made, and does not document how a node loses an
+   attribute. If the graph cannot be built anew, CUDA decides
    about such a change. */
 static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
     enum cudaGraphNodeType type = ds__cuda_type(fresh);
@@ -25596,6 +25800,7 @@ static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const 
         return 1;
     if (fresh->kind == DS_NODE_KERNEL)
         return fresh->device.index != old->device.index ||
+               !ds__grid_same_attributes(fresh->op.u.kernel.grid, old->op.u.kernel.grid) ||
                !fresh->op.u.kernel.kernel->cuda.native_fn !=
                    !old->op.u.kernel.kernel->cuda.native_fn;
     return (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) &&
@@ -34227,16 +34432,11 @@ static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__bo
    DS_GRAPH_UPDATE_SUCCESS. CUDA refuses a change between cooperative and other kernels, and does
    not say whether it allows other clusters (cudaGraphExecUpdate). */
 static ds_graph_update_reason ds__kernel_compare(const ds__node *now, const ds__node *then) {
-    const ds_grid *a = now->op.u.kernel.grid;
-    const ds_grid *b = then->op.u.kernel.grid;
     if (now->device.index != then->device.index)
         return DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
-    if (DS__LIKELY(!a && !b))
-        return DS_GRAPH_UPDATE_SUCCESS;
-    ds_grid x = a ? ds__grid_whole(a) : (ds_grid){ .flags = 0 };
-    ds_grid y = b ? ds__grid_whole(b) : (ds_grid){ .flags = 0 };
-    int same = x.flags == y.flags && !memcmp(x.cluster, y.cluster, sizeof x.cluster);
-    return same ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
+    return ds__grid_same_attributes(now->op.u.kernel.grid, then->op.u.kernel.grid)
+               ? DS_GRAPH_UPDATE_SUCCESS
+               : DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
 }
 
 /* Returns the reason why a node of an executable cannot become the fresh one, or

@@ -177,6 +177,14 @@ static inline unsigned ds__grid_block_threads(const ds_grid *g) {
     return g->block[0] * g->block[1] * g->block[2];
 }
 
+/* Returns 1 if two grids have the same clusters and flags. NULL: no grid. */
+static inline int ds__grid_same_attributes(const ds_grid *a, const ds_grid *b) {
+    ds_grid none = { .flags = 0 };
+    ds_grid x = a ? ds__grid_whole(a) : none;
+    ds_grid y = b ? ds__grid_whole(b) : none;
+    return x.flags == y.flags && !memcmp(x.cluster, y.cluster, sizeof x.cluster);
+}
+
 /* Sets the grid of a kernel's launch, which was checked; NULL: none. */
 static inline void ds__op_set_grid(ds__op *op, const ds_grid *grid) {
     op->u.kernel.grid = grid;

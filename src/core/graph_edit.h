@@ -135,16 +135,11 @@ static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__bo
    DS_GRAPH_UPDATE_SUCCESS. CUDA refuses a change between cooperative and other kernels, and does
    not say whether it allows other clusters (cudaGraphExecUpdate). */
 static ds_graph_update_reason ds__kernel_compare(const ds__node *now, const ds__node *then) {
-    const ds_grid *a = now->op.u.kernel.grid;
-    const ds_grid *b = then->op.u.kernel.grid;
     if (now->device.index != then->device.index)
         return DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
-    if (DS__LIKELY(!a && !b))
-        return DS_GRAPH_UPDATE_SUCCESS;
-    ds_grid x = a ? ds__grid_whole(a) : (ds_grid){ .flags = 0 };
-    ds_grid y = b ? ds__grid_whole(b) : (ds_grid){ .flags = 0 };
-    int same = x.flags == y.flags && !memcmp(x.cluster, y.cluster, sizeof x.cluster);
-    return same ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
+    return ds__grid_same_attributes(now->op.u.kernel.grid, then->op.u.kernel.grid)
+               ? DS_GRAPH_UPDATE_SUCCESS
+               : DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
 }
 
 /* Returns the reason why a node of an executable cannot become the fresh one, or

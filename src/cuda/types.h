@@ -60,6 +60,16 @@ typedef struct ds__cuda_kernel_params {
     void *context;
 } ds__cuda_kernel_params;
 
+/* CUlaunchConfig. CUlaunchAttribute has the layout of cudaLaunchAttribute. */
+typedef struct ds__cuda_launch_config {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+    cudaStream_t stream;
+    const cudaLaunchAttribute *attributes;
+    unsigned count;
+} ds__cuda_launch_config;
+
 typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     int type;
     int handle_types;
@@ -293,6 +303,10 @@ static struct {
     int (*green_destroy)(void *green);
     int (*green_stream)(cudaStream_t *out, void *green, unsigned flags, int priority);
     ds__cuda_green *greens; /* until shutdown; changed under host_lock */
+    /* NULL: the driver library does not have it */
+    int (*cuLaunchKernelEx)(const ds__cuda_launch_config *config, void *function, void **params,
+                            void **extra);
+    int overlaps;           /* 1: DS_GRID_OVERLAP is passed on: edges of graphs have data */
     _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
     int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];
