@@ -1,7 +1,8 @@
 /* cuda/launch_attributes.h - attributes of launches and kernel nodes.
 
-   Translates clusters and flags of a grid into attributes of CUDA (ds__cuda_attributes_of), launches
-   a kernel with them (ds__cuda_launch_with), and sets them in a node (ds__cuda_set_attributes).
+   Translates clusters and flags of a grid into attributes of CUDA (ds__cuda_attributes_of),
+   launches a kernel with these (ds__cuda_launch_with), and sets them in a node
+   (ds__cuda_set_attributes).
 
    Policy: a device that lacks clusters or cooperative launches refuses the launch. An overlap is a
    permission, and is left out where CUDA or the device may not take it.
