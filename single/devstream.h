@@ -1303,15 +1303,15 @@ typedef struct ds_kernel_desc {
     uint64_t reserved[8]; /**< 0 */
 } ds_kernel_desc;
 
-/** Flags of a grid. */
-typedef enum ds_grid_flags {
+/** Flags of ds_grid. */
+enum {
     /** All blocks run at once, so they may wait for one another. As many blocks as
-        DS_ATTR_MULTIPROCESSORS always fit. DS_ERR_INVALID_VALUE: the blocks do not fit on the GPU;
-        on a CPU device, they are more than DS_ATTR_MULTIPROCESSORS and more than 8, or more than
-        the threads of the stream's share. DS_ERR_UNSUPPORTED: the device does not have
-        DS_ATTR_COOPERATIVE_LAUNCH. On the CPU driver each block is one call of cpu_fn on a thread
-        of its own, whatever the grain, and one such launch runs at a time. If a block returns a
-        status while others wait for that block, the launch never ends there */
+        DS_ATTR_MULTIPROCESSORS, or as the stream's share has, always fit. DS_ERR_INVALID_VALUE: the
+        blocks do not fit on the GPU; on a CPU device, they are more than DS_ATTR_MULTIPROCESSORS
+        and more than 8, or more than the threads of the stream's share. DS_ERR_UNSUPPORTED: the
+        device does not have DS_ATTR_COOPERATIVE_LAUNCH. On the CPU driver each block is one call of
+        cpu_fn on a thread of its own, whatever the grain, and one such launch runs at a time. If a
+        block returns a status while others wait for that block, the launch never ends there */
     DS_GRID_COOPERATIVE = 1,
     /** The kernel may start before the previous kernel of the stream has ended (programmatic
         dependent launch). Before the kernel touches memory of earlier work, it must wait itself
@@ -1319,7 +1319,7 @@ typedef enum ds_grid_flags {
         CPU driver, on GPUs before compute capability 9.0, and before CUDA 12.3. A capture takes
         the overlap into CUDA's graph; nodes that are added or set by hand refuse the flag */
     DS_GRID_OVERLAP = 2
-} ds_grid_flags;
+};
 
 /** An explicit launch configuration. Both drivers refuse a grid that exceeds the limits of all GPUs
     (CUDA C++ Programming Guide, "Compute Capabilities"). */
@@ -34607,6 +34607,13 @@ static void ds__dot_kernel(ds__text_writer *p, const ds__op *op) {
                               op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
                               op->u.kernel.grid->block[0], op->u.kernel.grid->block[1],
                               op->u.kernel.grid->block[2]);
+    if (op->u.kernel.grid && op->u.kernel.grid->cluster[0]) {
+        ds_grid whole = ds__grid_whole(op->u.kernel.grid);
+        ds__text_writer_print(p, "\\ncluster %ux%ux%u", whole.cluster[0], whole.cluster[1],
+                              whole.cluster[2]);
+    }
+    if (op->flags & DS__OP_TOGETHER)
+        ds__text_writer_print(p, "\\ncooperative");
     for (size_t i = 0; i < k->param_count; i++) {
         const ds_param *a = &k->params[i];
         static const char *const kinds[] = { "value", "read", "written", "read and written",

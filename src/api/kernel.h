@@ -88,15 +88,15 @@ typedef struct ds_kernel_desc {
     uint64_t reserved[8]; /**< 0 */
 } ds_kernel_desc;
 
-/** Flags of a grid. */
-typedef enum ds_grid_flags {
+/** Flags of ds_grid. */
+enum {
     /** All blocks run at once, so they may wait for one another. As many blocks as
-        DS_ATTR_MULTIPROCESSORS always fit. DS_ERR_INVALID_VALUE: the blocks do not fit on the GPU;
-        on a CPU device, they are more than DS_ATTR_MULTIPROCESSORS and more than 8, or more than
-        the threads of the stream's share. DS_ERR_UNSUPPORTED: the device does not have
-        DS_ATTR_COOPERATIVE_LAUNCH. On the CPU driver each block is one call of cpu_fn on a thread
-        of its own, whatever the grain, and one such launch runs at a time. If a block returns a
-        status while others wait for that block, the launch never ends there */
+        DS_ATTR_MULTIPROCESSORS, or as the stream's share has, always fit. DS_ERR_INVALID_VALUE: the
+        blocks do not fit on the GPU; on a CPU device, they are more than DS_ATTR_MULTIPROCESSORS
+        and more than 8, or more than the threads of the stream's share. DS_ERR_UNSUPPORTED: the
+        device does not have DS_ATTR_COOPERATIVE_LAUNCH. On the CPU driver each block is one call of
+        cpu_fn on a thread of its own, whatever the grain, and one such launch runs at a time. If a
+        block returns a status while others wait for that block, the launch never ends there */
     DS_GRID_COOPERATIVE = 1,
     /** The kernel may start before the previous kernel of the stream has ended (programmatic
         dependent launch). Before the kernel touches memory of earlier work, it must wait itself
@@ -104,7 +104,7 @@ typedef enum ds_grid_flags {
         CPU driver, on GPUs before compute capability 9.0, and before CUDA 12.3. A capture takes
         the overlap into CUDA's graph; nodes that are added or set by hand refuse the flag */
     DS_GRID_OVERLAP = 2
-} ds_grid_flags;
+};
 
 /** An explicit launch configuration. Both drivers refuse a grid that exceeds the limits of all GPUs
     (CUDA C++ Programming Guide, "Compute Capabilities"). */

@@ -385,6 +385,36 @@ static void test_a_node_of_a_graph_becomes_cooperative_and_back(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+static int add_text(const char *text, size_t size, void *user) {
+    char *all = user;
+    size_t length = strlen(all);
+    assert_true(length + size < 4000);
+    memcpy(all + length, text, size);
+    all[length + size] = 0;
+    return 0;
+}
+
+static void test_the_text_of_a_graph_shows_attributes(void **state) {
+    (void)state;
+    ds_kernel k = make_meet();
+    meet_args a = meeting(4, 1);
+    ds_grid grid = {
+        .grid = { 4 }, .block = { 1 }, .cluster = { 2 }, .flags = DS_GRID_COOPERATIVE
+    };
+    ds_node_desc d = meet_node(k, &grid, &a);
+    ds_graph_node n;
+    ds_graph g = new_graph();
+    char text[4000] = "";
+
+    ok(ds_graph_add(g, &d, NULL, 0, &n));
+    ok(ds_graph_write_dot(g, DS_DOT_VERBOSE, add_text, text));
+
+    assert_non_null(strstr(text, "cluster 2x1x1"));
+    assert_non_null(strstr(text, "cooperative"));
+    ok(ds_graph_destroy(g));
+    ok(ds_kernel_destroy(k));
+}
+
 /* ---- clusters ---- */
 
 typedef struct tally_args {
@@ -577,6 +607,7 @@ const struct CMUnitTest tests_launch_attributes[] = {
             "cudaErrorCooperativeLaunchTooLarge"),
     DS_TEST(test_an_executable_keeps_the_attributes_of_a_kernel, "cudaGraphExecUpdate"),
     DS_TEST(test_a_node_of_a_graph_becomes_cooperative_and_back, "review"),
+    DS_TEST(test_the_text_of_a_graph_shows_attributes, "cudaGraphDebugDotPrint"),
     DS_TEST(test_attributes_change_no_item_of_a_launch, "cudaLaunchAttributeClusterDimension"),
     DS_TEST(test_attributes_that_no_gpu_takes_are_refused, "CUDA C++ Programming Guide"),
     DS_TEST_CPU(test_an_overlap_keeps_the_order_on_the_cpu, "review"),

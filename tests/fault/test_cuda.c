@@ -2022,6 +2022,29 @@ static ds_graph_exec captured_exec(ds_kernel k, const ds_grid *grid, const void 
     return x;
 }
 
+/* Instantiates a graph with a node of this grid, and one whose node gets the grid later. */
+static void instantiate_by_hand(ds_kernel k, const ds_grid *grid, const void *args, size_t size) {
+    const ds_grid plain = { .grid = { 4 }, .block = { 8 }, .shared_bytes = 32 };
+    for (int later = 0; later < 2; later++) {
+        ds_node_desc d = { .kind = DS_NODE_KERNEL,
+                           .u.kernel = { .kernel = k,
+                                         .grid = later ? &plain : grid,
+                                         .args = args,
+                                         .args_size = size } };
+        ds_graph g;
+        ds_graph_exec x;
+        ds_graph_node n;
+        ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(1) }, &g));
+        ok(ds_graph_add(g, &d, NULL, 0, &n));
+        d.u.kernel.grid = grid;
+        if (later)
+            ok(ds_graph_set_node(g, n, &d));
+        ok(ds_graph_instantiate(g, NULL, &x));
+        ok(ds_graph_exec_destroy(x));
+        ok(ds_graph_destroy(g));
+    }
+}
+
 static unsigned long launches_seen[3]; /* with clusters, cooperative, with an overlap */
 
 /* Since the last call. */
@@ -2091,6 +2114,10 @@ static void test_attributes_of_a_grid_reach_cuda(void **state) {
             for (uint32_t j = 0; j < 32; j++)
                 assert_int_equal(v[j], j);
             ok(ds_graph_exec_destroy(x));
+            if (!overlap) {
+                instantiate_by_hand(k, g, &v, sizeof v);
+                expect_launches_with(2 * cluster, 2 * together, 0);
+            }
         }
         ok(ds_stream_destroy(s));
         ok(ds_kernel_destroy(k));
