@@ -357,6 +357,33 @@ static void test_an_executable_keeps_the_attributes_of_a_kernel(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+static void test_an_executable_takes_no_blocks_that_do_not_fit(void **state) {
+    (void)state;
+    ds_kernel k = make_meet();
+    ds_stream s = harness_stream(0, 0);
+    meet_args a = meeting(2, 1);
+    ds_grid few = together(2, 1);
+    ds_grid many = together(1u << 20, 1);
+    ds_node_desc d = meet_node(k, &few, &a);
+    ds_graph_node n;
+    ds_graph g = new_graph();
+    ok(ds_graph_add(g, &d, NULL, 0, &n));
+    ds_graph_exec x = exec_of(g);
+
+    d.u.kernel.grid = &many;
+    refused(ds_graph_exec_set_node(x, n, &d), DS_ERR_INVALID_VALUE);
+    ds_result r = ds_graph_set_node(g, n, &d);
+    if (r == DS_OK) /* on CUDA */
+        r = ds_graph_exec_update(x, g, NULL);
+    assert_true(r < 0);
+
+    launch_and_expect(x, s, &a, 2);
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_a_node_of_a_graph_becomes_cooperative_and_back(void **state) {
     (void)state;
     ds_kernel k = make_meet();
@@ -606,6 +633,8 @@ const struct CMUnitTest tests_launch_attributes[] = {
     DS_TEST(test_a_cooperative_node_that_does_not_fit_is_refused,
             "cudaErrorCooperativeLaunchTooLarge"),
     DS_TEST(test_an_executable_keeps_the_attributes_of_a_kernel, "cudaGraphExecUpdate"),
+    DS_TEST(test_an_executable_takes_no_blocks_that_do_not_fit,
+            "cudaErrorCooperativeLaunchTooLarge"),
     DS_TEST(test_a_node_of_a_graph_becomes_cooperative_and_back, "review"),
     DS_TEST(test_the_text_of_a_graph_shows_attributes, "cudaGraphDebugDotPrint"),
     DS_TEST(test_attributes_change_no_item_of_a_launch, "cudaLaunchAttributeClusterDimension"),

@@ -1749,6 +1749,11 @@ static int update(const char *call, cudaGraphExec_t exec_handle, cudaGraph_t han
     *v = judge_graph(x->graph, g, x->flags);
     if (v->result)
         return cudaErrorGraphExecUpdateFailure;
+    int code = check_nodes(g);
+    if (code) {
+        v->result = cudaGraphExecUpdateError;
+        return code;
+    }
     take_over(x, x->graph, g);
     return 0;
 }
