@@ -156,6 +156,17 @@ static int ds__values_differ(const ds__op *now, const ds__op *then) {
     return i < now->u.values.count;
 }
 
+/* Returns the reason why a kernel of an executable cannot become the fresh one, or
+   DS_GRAPH_UPDATE_SUCCESS. CUDA refuses a change between cooperative and other kernels, and does
+   not say whether it allows other clusters (cudaGraphExecUpdate). */
+static ds_graph_update_reason ds__kernel_compare(const ds__node *now, const ds__node *then) {
+    if (now->device.index != then->device.index)
+        return DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+    return ds__grid_same_attributes(now->op.u.kernel.grid, then->op.u.kernel.grid)
+               ? DS_GRAPH_UPDATE_SUCCESS
+               : DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
+}
+
 /* Returns the reason why a node of an executable cannot become the fresh one, or
    DS_GRAPH_UPDATE_SUCCESS. */
 static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
@@ -164,9 +175,7 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
         return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
     switch (now->kind) {
     case DS_NODE_KERNEL:
-        return now->device.index == then->device.index
-                   ? DS_GRAPH_UPDATE_SUCCESS
-                   : DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+        return ds__kernel_compare(now, then);
     case DS_NODE_COPY:
         return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) &&
                        ds__place_of(&now->op, DS__OP_SRC) == ds__place_of(&then->op, DS__OP_SRC)

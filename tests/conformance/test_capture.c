@@ -519,7 +519,7 @@ static void test_each_operation_becomes_a_node_after_the_one_before(void **state
     payload p = { 0 };
     uint64_t *h = word(1), *from = pinned(8), *d = device_words(0, 16);
     fold_args two = { h, 2 }, three = { h, 3 };
-    ds_grid grid = { { 1, 1, 1 }, { 1, 1, 1 }, 0 };
+    ds_grid grid = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
     ds_graph_node nodes[COUNT + 1];
     ds_graph_exec x;
     ds_stream s;
@@ -1360,7 +1360,7 @@ static void test_every_stream_of_an_invalid_capture_refuses_work(void **state) {
     payload p[2] = { 0 };
     uint64_t *h = word(1), *d = device_words(0, 8), *from = pinned(8);
     fold_args a = { h, 2 };
-    ds_grid grid = { { 1, 1, 1 }, { 1, 1, 1 }, 0 };
+    ds_grid grid = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
     ds_capture_info info;
     ds_graph_exec x;
     ds_graph g;

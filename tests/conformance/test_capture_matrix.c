@@ -47,7 +47,7 @@ typedef struct kit {
 static uint64_t ordinary[512]; /* not known to any driver */
 static _Alignas(4096) unsigned char spare_registered[4096], fresh_registered[4096];
 static unsigned char uuid[16];
-static const ds_grid one_thread = { { 1, 1, 1 }, { 1, 1, 1 }, 0 };
+static const ds_grid one_thread = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
 
 static void nothing(void *user) {
     expect_no_lock();

@@ -21,7 +21,10 @@ static ds_node_desc any_node_desc(void) {
     case DS_NODE_KERNEL:
         desc.u.kernel.kernel = sane_kernel();
         args = (kernel_args){ reachable_out(), byte() };
-        any_node_grid = (ds_grid){ { 1 + pick(3), pick(3), 0 }, { 1 + pick(33), 0, 0 }, 0 };
+        any_node_grid = (ds_grid){ .grid = { 1 + pick(3), pick(3), 0 },
+                                   .block = { 1 + pick(33), 0, 0 },
+                                   .cluster = { pick(3), 0, 0 },
+                                   .flags = pick(4) };
         desc.u.kernel.items = odd() ? 0 : 1 + byte();
         desc.u.kernel.grid = odd() ? &any_node_grid : NULL;
         desc.u.kernel.args = odd() || !args.out ? NULL : &args;

@@ -514,7 +514,7 @@ uint64_t now_ns(void) {
 #define KERNELS(X) \
     X(fold, 1) X(gate, 1) X(spin, 1) X(store, 1) X(add, 1) X(thrice, 1) X(count, 1) X(explode, 0) \
     X(none, 0) X(big, 1) X(odd, 1) X(tally, 0) X(step, 0) X(step4, 0) X(mix, 0) X(whereabouts, 0) \
-    X(turn_around, 0) X(rows, 0) X(matmul, 0) X(add_floats, 0) X(multiply_floats, 0)
+    X(turn_around, 0) X(rows, 0) X(meet, 0) X(matmul, 0) X(add_floats, 0) X(multiply_floats, 0)
 
 /* clang-format on */
 
