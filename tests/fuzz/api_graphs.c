@@ -9,7 +9,9 @@ static ds_grid any_node_grid;
 static ds_node_desc any_node_desc(void) {
     static const kernel_args none = { NULL, 0 };
     static __thread kernel_args args;
-    ds_node_desc desc = { .kind = (ds_node_kind)pick(8), .label = any_text() };
+    static __thread ds_value_op values[2];
+    static __thread ds_graph bodies[2];
+    ds_node_desc desc = { .kind = (ds_node_kind)pick(DS_NODE_CONDITION + 1), .label = any_text() };
     size_t size;
     if (odd())
         desc.kind = (ds_node_kind)any_int();
@@ -57,6 +59,20 @@ static ds_node_desc any_node_desc(void) {
         break;
     case DS_NODE_CHILD:
         desc.u.child = any_graph();
+        break;
+    case DS_NODE_VALUES:
+        values[0] = (ds_value_op){ input_word(), 7, DS_VALUE_WRITE, 8 };
+        values[1] = (ds_value_op){ odd() ? steady_odd() : input_word(), 7, DS_VALUE_WAIT_EQ, 8 };
+        desc.u.values.ops = odd() ? NULL : values;
+        desc.u.values.count = pick(3);
+        break;
+    case DS_NODE_CONDITION: /* the word is 7 for ever, so a while has a body too many */
+        bodies[0] = any_graph();
+        bodies[1] = any_graph();
+        desc.u.condition.kind = (ds_condition_kind)pick(4);
+        desc.u.condition.word = odd() ? steady_odd() : (const uint32_t *)(void *)input_word();
+        desc.u.condition.bodies = odd() ? NULL : bodies;
+        desc.u.condition.count = desc.u.condition.kind == DS_CONDITION_WHILE ? 2 : pick(3);
         break;
     default:
         break;
