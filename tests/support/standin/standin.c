@@ -973,12 +973,27 @@ static void end_work(int kind) {
     atomic_fetch_sub(&work_running[kind], 1);
 }
 
+/* Streams may wait for a word that a copy changes. */
+static void copy_bytes(char *dst, const char *src, size_t n) {
+    uint64_t wide;
+    uint32_t word;
+    if (n == 8 && (uintptr_t)dst % 8 == 0) {
+        memcpy(&wide, src, 8);
+        __atomic_store_n((uint64_t *)(void *)dst, wide, __ATOMIC_RELEASE);
+    } else if (n == 4 && (uintptr_t)dst % 4 == 0) {
+        memcpy(&word, src, 4);
+        __atomic_store_n((uint32_t *)(void *)dst, word, __ATOMIC_RELEASE);
+    } else {
+        memmove(dst, src, n);
+    }
+}
+
 static void run_copy(const copy *c) {
     begin_work(0);
     for (size_t z = 0; z < c->depth; z++) {
         char *dst = c->dst + z * c->dslice, *src = c->src + z * c->sslice;
         if (c->dpitch == c->width && c->spitch == c->width)
-            memmove(dst, src, c->width * c->height);
+            copy_bytes(dst, src, c->width * c->height);
         else
             for (size_t y = 0; y < c->height; y++)
                 memmove(dst + y * c->dpitch, src + y * c->spitch, c->width);
