@@ -592,6 +592,24 @@ void harness_warm_up(void) {
     take(&words_taken, 0, WORDS);
 }
 
+int harness_has_conditions(const uint32_t *word) {
+    ds_graph g = { 0 }, body = { 0 };
+    ds_graph_desc on = { .device = harness_device(0) };
+    ok(ds_graph_create(&on, &g));
+    ok(ds_graph_create(&on, &body));
+    ds_node_desc d = { .kind = DS_NODE_CONDITION,
+                       .u.condition = { .word = word, .bodies = &body, .count = 1 } };
+    ds_result r = ds_graph_add(g, &d, NULL, 0, NULL);
+    int has = r != DS_ERR_UNSUPPORTED || !strstr(ds_error_get_last(), "CUDA 12.8");
+    if (has)
+        ok(r);
+    else
+        puts("needs a driver of CUDA 12.8");
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    return has;
+}
+
 void harness_watch(ds_stream s) {
     if (watched_count < sizeof watched / sizeof *watched)
         watched[watched_count++] = s;

@@ -3204,15 +3204,17 @@ static CUresult load(CUmodule *out, const void *image, char *error, size_t size)
     unlock();
     const char *text = text_of_image(image);
     ptx_module *loaded = text ? ptx_load(text, error, size) : NULL;
+    int unresolved = 0; /* some callers link such a text then, so it is not reported */
     if (loaded && ptx_external(loaded) && !is_linked(image)) {
         snprintf(error, size, "ptxas fatal   : Unresolved extern function '%s'",
                  ptx_external(loaded));
         ptx_unload(loaded);
         loaded = NULL;
+        unresolved = 1;
     }
     if (!text)
         snprintf(error, size, "the image is a cubin or a fatbin; the stand-in runs PTX text");
-    if (!loaded && reports)
+    if (!loaded && reports && !unresolved)
         fprintf(stderr, "standin: an image cannot be loaded: %s\n", error);
     if (!loaded && text) /* H200, driver 580: 200 for what is no PTX at all */
         return strstr(text, ".version") ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_INVALID_IMAGE;
