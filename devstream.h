@@ -1794,6 +1794,14 @@ DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph
     Errors that end the capture without a graph: DS_ERR_CAPTURE_INVALIDATED,
     DS_ERR_CAPTURE_UNJOINED, DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). */
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
+/** Ends the capture begun on the stream by ds_capture_begin, and replaces the work of `graph` by
+    the captured work: a recapture, as cudaStreamBeginRecaptureToGraph of CUDA 13.3, but with any CUDA.
+    The captured nodes must have the number, the kinds and the dependencies of the graph's nodes, in
+    the same order; their parameters may differ. Handles of the graph's nodes stay valid.
+    Executables keep their work until ds_graph_exec_update. Errors are those of ds_capture_end, and
+    DS_ERR_GRAPH_UPDATE: the work does not fit. In each case the capture is over if ds_capture_end
+    would have ended it, and the graph is unchanged. */
+DSDEF DS_MUST_USE ds_result ds_capture_end_recapture(ds_stream stream, ds_graph graph);
 /** Returns the capture state of the stream without changing it. DS_ERR_CAPTURE_IMPLICIT: the legacy
     stream, while a blocking stream of the device captures. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_status(ds_stream stream, ds_capture_status *out);
@@ -3020,6 +3028,12 @@ static inline DS_MUST_USE ds_result ds_at_capture_end(const char *file_, int lin
     return ds_site_set(file_, line_), (ds_capture_end)(stream_, out_);
 }
 #define ds_capture_end(...) ds_at_capture_end(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_end_recapture(const char *file_, int line_,
+        ds_stream stream_, ds_graph graph_) {
+    return ds_site_set(file_, line_), (ds_capture_end_recapture)(stream_, graph_);
+}
+#define ds_capture_end_recapture(...) ds_at_capture_end_recapture(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_capture_get_status(const char *file_, int line_,
         ds_stream stream_, ds_capture_status *out_) {
@@ -31742,6 +31756,16 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
     }
 }
 
+/* Returns 1 if a node has the dependencies of another one. */
+static int ds__node_has_dependencies(const ds__node *a, const ds__node *b) {
+    if (a->dep_count != b->dep_count)
+        return 0;
+    for (uint32_t k = 0; k < b->dep_count; k++)
+        if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k]))
+            return 0;
+    return 1;
+}
+
 static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
                                                uint32_t *out_node) {
     *out_node = UINT32_MAX;
@@ -31752,14 +31776,9 @@ static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__bo
     for (uint32_t i = 0; i < now->count; i++) {
         const ds__node *a = now->node[i];
         const ds__node *b = then->node[i];
-        ds_graph_update_reason reason = a->dep_count == b->dep_count
-                                            ? DS_GRAPH_UPDATE_SUCCESS
+        ds_graph_update_reason reason = ds__node_has_dependencies(a, b)
+                                            ? ds__node_compare(a, b)
                                             : DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
-        for (uint32_t k = 0; k < b->dep_count && !reason; k++)
-            if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k]))
-                reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
-        if (!reason)
-            reason = ds__node_compare(a, b);
         if (!reason)
             continue;
         *out_node = i;
@@ -32758,7 +32777,8 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
     return r;
 }
 
-static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
+/* *out_into (may be NULL): 1 if the graph was the user's before the capture. */
+static ds_result ds__capture_end(ds_stream stream, ds_graph *out, int *out_into) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -32767,6 +32787,8 @@ static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
     if (c) {
         if (r == DS_OK)
             *out = c->graph;
+        if (out_into)
+            *out_into = c->into;
         ds__capture_over(c, r < 0);
     }
     ds__stream_unpin(s);
@@ -32779,7 +32801,7 @@ DSDEF ds_result(ds_capture_end)(ds_stream stream, ds_graph *out) {
         out->id = 0;
     DS__ENTER("ds_capture_end");
     DS__REQUIRE(out, "out is NULL");
-    return ds__capture_end(stream, out);
+    return ds__capture_end(stream, out, NULL);
 }
 
 static ds_result ds__capture_info(ds_stream stream, ds_capture_info *out) {
@@ -32880,7 +32902,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
     ds__error_save(&reason);
-    ds_result end = ds__capture_end(stream, &graph);
+    ds_result end = ds__capture_end(stream, &graph, NULL);
     if (r >= 0) {
         *out = graph;
         return end;
@@ -32966,6 +32988,101 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s,
         *out = o;
     else
         ds__object_unref(o);
+    return r;
+}
+
+/* core/recapture.h - captures that replace the work of a graph.
+
+   Ends a capture and gives its nodes to an existing graph of the same shape
+   (ds_capture_end_recapture). The drivers take no part: the graphs exchange their bodies.
+
+   Invariants: the graph keeps the serial of its body, so that handles of its nodes stay valid. It
+   gets all of the captured work or none.
+   Locks: the lock of the captured graph, then that of the graph; never both. The former body is
+   destroyed without a lock, since the user's destructors may run.
+   Threads: any. */
+
+/* Takes the body of a graph that no one needs any more, and destroys the graph. */
+static ds_result ds__graph_take_body(ds_graph graph, ds__body **out) {
+    ds__graph *g = ds__graph_lock(graph);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    ds__body *empty = ds__body_create(g->body->driver, g->body->device);
+    ds_result r = empty ? empty->driver->graph_create(empty) : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) {
+        *out = g->body;
+        g->body = empty;
+    } else if (empty) {
+        ds__body_destroy(empty);
+    }
+    ds__table_invalidate(&ds__g.graphs, g);
+    return ds__graph_unlock(g, r);
+}
+
+/* Returns the reason why the nodes of a graph cannot be replaced one by one: their number, kinds or
+   dependencies differ. */
+static ds_graph_update_reason ds__shape_compare(const ds__body *now, const ds__body *then,
+                                                uint32_t *out_node) {
+    *out_node = UINT32_MAX;
+    if (now->driver != then->driver)
+        return DS_GRAPH_UPDATE_NOT_SUPPORTED;
+    if (now->count != then->count)
+        return DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+    for (uint32_t i = 0; i < now->count; i++) {
+        *out_node = i;
+        if (!ds__node_has_dependencies(now->node[i], then->node[i]))
+            return DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+        if (now->node[i]->kind != then->node[i]->kind)
+            return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
+    }
+    return DS_GRAPH_UPDATE_SUCCESS;
+}
+
+/* Exchanges the bodies, if the captured one has the shape of the graph. The graph's lock is
+   held. */
+static ds_result ds__graph_recapture(ds__graph *g, ds__body **captured) {
+    uint32_t node;
+    char text[160] = "the graph";
+    if (atomic_load(&g->capturing))
+        return ds__being_captured(g);
+    ds_graph_update_reason reason = ds__shape_compare(g->body, *captured, &node);
+    if (reason) {
+        if (node != UINT32_MAX)
+            ds__node_print(*captured, node, text, sizeof text);
+        return ds__fail(DS_ERR_GRAPH_UPDATE, "the captured work does not fit the graph: %s (%s)",
+                        ds__update_texts[reason], text);
+    }
+    ds__body *old = g->body;
+    (*captured)->serial = old->serial;
+    (*captured)->origin = old->origin;
+    g->body = *captured;
+    *captured = old;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_capture_end_recapture)(ds_stream stream, ds_graph graph) {
+    ds__body *body = NULL;
+    ds_graph fresh = { 0 };
+    int into = 0;
+    DS__ENTER("ds_capture_end_recapture");
+    ds__graph *g = ds__graph_lock(graph);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE; /* the capture goes on */
+    DS_IGNORE(ds__graph_unlock(g, DS_OK));
+    ds_result r = ds__capture_end(stream, &fresh, &into);
+    if (r == DS_OK && into)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "the capture has added its nodes to an existing graph "
+                                           "(ds_capture_begin_to_graph)");
+    if (r < 0 || fresh.id == graph.id)
+        return r;
+    r = ds__graph_take_body(fresh, &body);
+    if (r == DS_OK) {
+        g = ds__graph_lock(graph);
+        r = g ? ds__graph_unlock(g, ds__graph_recapture(g, &body)) : DS_ERR_INVALID_HANDLE;
+    }
+    if (body)
+        ds__body_destroy(body);
+    ds__retired_reclaim();
     return r;
 }
 

@@ -197,6 +197,16 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
     }
 }
 
+/* Returns 1 if a node has the dependencies of another one. */
+static int ds__node_has_dependencies(const ds__node *a, const ds__node *b) {
+    if (a->dep_count != b->dep_count)
+        return 0;
+    for (uint32_t k = 0; k < b->dep_count; k++)
+        if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k]))
+            return 0;
+    return 1;
+}
+
 static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
                                                uint32_t *out_node) {
     *out_node = UINT32_MAX;
@@ -207,14 +217,9 @@ static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__bo
     for (uint32_t i = 0; i < now->count; i++) {
         const ds__node *a = now->node[i];
         const ds__node *b = then->node[i];
-        ds_graph_update_reason reason = a->dep_count == b->dep_count
-                                            ? DS_GRAPH_UPDATE_SUCCESS
+        ds_graph_update_reason reason = ds__node_has_dependencies(a, b)
+                                            ? ds__node_compare(a, b)
                                             : DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
-        for (uint32_t k = 0; k < b->dep_count && !reason; k++)
-            if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k]))
-                reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
-        if (!reason)
-            reason = ds__node_compare(a, b);
         if (!reason)
             continue;
         *out_node = i;
