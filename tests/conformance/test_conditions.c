@@ -244,6 +244,29 @@ static void test_conditions_nest(void **state) {
     release();
 }
 
+/* Edges on earlier nodes of a body are added after the nodes. */
+static void test_a_condition_in_a_body_may_follow_a_later_node(void **state) {
+    (void)state;
+    begin();
+    ds_kernel k = step_kernel();
+    ds_graph inner = folding(5), body = graph(), g = graph();
+    ds_graph_node c = add(body, condition(DS_CONDITION_IF, &words[1], &inner, 1), first);
+    ds_graph_node n = add_step(body, k, &words[1], 1, first);
+    ok(ds_graph_add_edges(body, &n, &c, 1));
+    add(g, condition(DS_CONDITION_IF, words, &body, 1), first);
+    ds_graph_exec x = instance(g);
+    *words = 1;
+    *folds = 1;
+    run(x);
+    assert_int_equal(*folds, fold_host(1, 5));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    ok(ds_graph_destroy(inner));
+    ok(ds_kernel_destroy(k));
+    release();
+}
+
 static void test_a_body_has_copies_fills_and_child_graphs(void **state) {
     (void)state;
     begin();
@@ -575,6 +598,7 @@ const struct CMUnitTest tests_conditions[] = {
     DS_TEST(test_a_host_function_sets_the_word, GUIDE),
     DS_TEST(test_a_while_runs_until_its_word_is_0, GUIDE),
     DS_TEST(test_conditions_nest, GUIDE),
+    DS_TEST(test_a_condition_in_a_body_may_follow_a_later_node, GUIDE),
     DS_TEST(test_a_body_has_copies_fills_and_child_graphs, GUIDE),
     DS_TEST(test_launches_of_conditions_keep_stream_order, "cudaGraphLaunch"),
     DS_TEST(test_a_graph_with_conditions_is_cloned, "ds_graph_clone"),

@@ -1354,6 +1354,72 @@ static void test_foreign_captured_work_stands_in_its_place_in_the_graph(void **s
     close_world(w);
 }
 
+#if CUDART_VERSION >= 12080
+static ds_node_desc condition_node(ds_condition_kind kind, const void *word, const ds_graph *bodies,
+                                   size_t count) {
+    return (ds_node_desc){ .kind = DS_NODE_CONDITION,
+                           .u.condition = {
+                               .kind = kind, .word = word, .bodies = bodies, .count = count } };
+}
+
+static ds_graph graph_of(int device, const ds_node_desc *node) {
+    ds_graph g;
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(device) }, &g));
+    ok(ds_graph_add(g, node, NULL, 0, NULL));
+    return g;
+}
+
+/* The kernels that devstream adds for conditional nodes are no nodes, also those in bodies. */
+static void test_foreign_work_behind_nested_conditions_is_in_the_graph(void **state) {
+    (void)state;
+    static const ds_node_kind kinds[] = { DS_NODE_CONDITION, DS_NODE_NATIVE, DS_NODE_FILL,
+                                          DS_NODE_NATIVE };
+
+    enum { NODES = 4 };
+
+    world *w = open_world(1);
+    ds_stream_native n;
+    ds_capture_info info;
+    ds_graph g;
+    ds_graph_node nodes[NODES + 1], from[NODES + 1], to[NODES + 1], c;
+    size_t count;
+    cuda(cudaSetDevice(1));
+    ok(ds_stream_export(w->s, &n));
+    ds_node_desc d = fold_node(w->k, &(fold_args){ w->pin2, 1 });
+    ds_graph inner = graph_of(1, &d);
+    d = condition_node(DS_CONDITION_IF, w->pin, &inner, 1);
+    ds_graph body = graph_of(1, &d);
+    d = condition_node(DS_CONDITION_IF, w->pin, &body, 1);
+    ok(ds_capture_begin(w->s, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_capture_get_info(w->s, &info));
+    ok(ds_graph_add(info.graph, &d, NULL, 0, &c));
+    ok(ds_capture_update_dependencies(w->s, &c, 1, DS_CAPTURE_SET_DEPENDENCIES));
+
+    cuda(cudaMemsetAsync(w->d, 7, 16, n.handle));
+    ok(ds_fill(w->d, 8, 1, 8, w->s));
+    cuda(cudaMemsetAsync(w->d, 9, 16, n.handle));
+    ok(ds_capture_end(w->s, &g));
+
+    ok(ds_graph_get_nodes(g, nodes, NODES + 1, &count));
+    assert_int_equal(count, NODES);
+    for (size_t i = 0; i < NODES; i++) {
+        ds_node_desc desc;
+        ok(ds_graph_get_node(g, nodes[i], &desc, NULL));
+        assert_int_equal(desc.kind, kinds[i]);
+    }
+    ok(ds_graph_get_edges(g, from, to, NODES + 1, &count));
+    assert_int_equal(count, NODES - 1);
+    for (size_t i = 0; i < count; i++) {
+        assert_true(from[i].id == nodes[i].id);
+        assert_true(to[i].id == nodes[i + 1].id);
+    }
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    ok(ds_graph_destroy(inner));
+    close_world(w);
+}
+#endif
+
 static void test_a_node_behind_foreign_captured_work_is_set_and_switched(void **state) {
     (void)state;
     world *w = open_world(1);
@@ -3862,6 +3928,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_a_launch_in_a_capture_of_others_keeps_its_objects, setup),
         cmocka_unit_test_setup(test_a_node_behind_foreign_captured_work_is_set_and_switched, setup),
         cmocka_unit_test_setup(test_foreign_captured_work_stands_in_its_place_in_the_graph, setup),
+#if CUDART_VERSION >= 12080
+        cmocka_unit_test_setup(test_foreign_work_behind_nested_conditions_is_in_the_graph, setup),
+#endif
         cmocka_unit_test_setup(test_loading_in_a_capture_keeps_the_threads_mode, setup),
         cmocka_unit_test_setup(test_queries_leave_the_captures_of_others_alone, setup),
         cmocka_unit_test_setup(test_a_capture_that_shutdown_ends_is_freed_without_a_lock, setup),
