@@ -332,6 +332,60 @@ static void test_launches_of_conditions_keep_stream_order(void **state) {
     release();
 }
 
+/* Graphs, the executable and the stream are gone; the launch has not begun. */
+static void test_a_pending_launch_keeps_the_objects_of_bodies(void **state) {
+    (void)state;
+    begin();
+    gate closed = { 0 };
+    payload p = { 0 };
+    ds_graph body = folding(5), g = graph();
+    ok(ds_graph_attach(body, &p, payload_destroy));
+    add(g, condition(DS_CONDITION_IF, words, &body, 1), first);
+    ds_graph_exec x = instance(g);
+    *words = 1;
+    *folds = 1;
+    gate_close(stream, &closed);
+    ok(ds_graph_launch(x, stream));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    harness_nap();
+    assert_int_equal(atomic_load(&p.destroyed), 0);
+    gate_open(&closed);
+    ok(ds_stream_synchronize(stream));
+    assert_int_equal(*folds, fold_host(1, 5));
+    release();
+    await_destroyed(&p, 1);
+}
+
+/* A loop of the only worker ends when another stream sets its word. */
+static void test_a_loop_lets_other_streams_run(void **state) {
+    (void)state;
+    static const ds_cpu_desc one = { .workers = 1 };
+    harness_restart(&(ds_init_desc){ .cpu = &one });
+    begin();
+    ds_kernel k = step_kernel();
+    ds_stream other = harness_stream(0, 0);
+    ds_graph body = graph(), g = graph();
+    add_step(body, k, &words[1], 1, first);
+    add(g, condition(DS_CONDITION_WHILE, words, &body, 1), first);
+    ds_graph_exec x = instance(g);
+    *words = 1;
+    ok(ds_graph_launch(x, stream));
+    eventually(__atomic_load_n(&words[1], __ATOMIC_SEQ_CST) > 0);
+    ok(ds_kernel_launch(k, 1, &(fold_args){ words, UINT64_MAX }, sizeof(fold_args), other));
+    eventually(__atomic_load_n(&words[0], __ATOMIC_SEQ_CST) == 0);
+    ok(ds_stream_synchronize(stream));
+    ok(ds_stream_synchronize(other));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(other));
+    release();
+    harness_restart(NULL);
+}
+
 static void test_a_graph_with_conditions_is_cloned(void **state) {
     (void)state;
     begin();
@@ -479,7 +533,10 @@ static void test_limits_of_conditions_are_those_of_cuda(void **state) {
     refused(ds_graph_add(parent, &d, NULL, 0, NULL), DS_ERR_UNSUPPORTED);
     ds_graph_exec x = { 0 };
     ok(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_REPLACE_POINTERS }, &x));
-    refused(ds_graph_exec_update(x, g, NULL), DS_ERR_GRAPH_UPDATE);
+    ds_graph_update_info info;
+    refused(ds_graph_exec_update(x, g, &info), DS_ERR_GRAPH_UPDATE);
+    assert_int_equal(info.reason, DS_GRAPH_UPDATE_NOT_SUPPORTED);
+    assert_non_null(strstr(ds_error_get_last(), "instantiate the graph again"));
     d = condition(DS_CONDITION_IF, words, &body, 1);
     refused(ds_graph_exec_set_node(x, n, &d), DS_ERR_INVALID_VALUE);
     refused(ds_graph_exec_set_node_enabled(x, n, 0), DS_ERR_INVALID_VALUE);
@@ -590,23 +647,23 @@ static void test_every_way_to_run_work_has_conditions(void **state) {
     harness_restart(NULL);
 }
 
-#define GUIDE "CUDA C++ Programming Guide, Conditional Graph Nodes"
-
 const struct CMUnitTest tests_conditions[] = {
     DS_TEST(test_the_word_selects_the_body_that_runs, "docs/gpu P31"),
-    DS_TEST(test_the_word_is_read_when_the_node_starts, GUIDE),
-    DS_TEST(test_a_host_function_sets_the_word, GUIDE),
-    DS_TEST(test_a_while_runs_until_its_word_is_0, GUIDE),
-    DS_TEST(test_conditions_nest, GUIDE),
-    DS_TEST(test_a_condition_in_a_body_may_follow_a_later_node, GUIDE),
-    DS_TEST(test_a_body_has_copies_fills_and_child_graphs, GUIDE),
+    DS_TEST(test_the_word_is_read_when_the_node_starts, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_a_host_function_sets_the_word, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_a_while_runs_until_its_word_is_0, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_conditions_nest, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_a_condition_in_a_body_may_follow_a_later_node, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_a_body_has_copies_fills_and_child_graphs, "CUDA: Conditional Graph Nodes"),
     DS_TEST(test_launches_of_conditions_keep_stream_order, "cudaGraphLaunch"),
+    DS_TEST(test_a_pending_launch_keeps_the_objects_of_bodies, "ds_graph_attach"),
     DS_TEST(test_a_graph_with_conditions_is_cloned, "ds_graph_clone"),
-    DS_TEST(test_a_conditional_node_is_added_to_a_capture, GUIDE),
-    DS_TEST(test_what_cannot_be_in_a_body_is_refused, GUIDE),
+    DS_TEST(test_a_conditional_node_is_added_to_a_capture, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_what_cannot_be_in_a_body_is_refused, "CUDA: Conditional Graph Nodes"),
     DS_TEST(test_bad_conditions_are_refused, "docs/gpu P31"),
     DS_TEST(test_limits_of_conditions_are_those_of_cuda, "docs/gpu P31"),
-    DS_TEST(test_a_body_on_another_device_is_refused, GUIDE),
+    DS_TEST(test_a_body_on_another_device_is_refused, "CUDA: Conditional Graph Nodes"),
+    DS_TEST_CPU(test_a_loop_lets_other_streams_run, "DS__CPU_MORE"),
     DS_TEST_CPU(test_a_failure_in_a_body_ends_the_loop, "ds_condition_node"),
     DS_TEST_CPU(test_every_way_to_run_work_has_conditions, "ds_cpu_desc"),
 };
