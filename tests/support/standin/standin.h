@@ -104,6 +104,10 @@ void standin_register_function(const void *function, const char *ptx_text, const
 void standin_virtual_memory(int device, int on);
 void standin_memory_pools(int device, int on);
 
+/* On: cuModuleLoadDataEx takes a text that calls cudaGraphSetConditional, as the compiler in the
+   driver of a later CUDA may; off at first. */
+void standin_conditions(int on);
+
 /* How long cuModuleLoadDataEx compiles an image; 0 at first. */
 void standin_load_delay(unsigned ms);
 
