@@ -1485,6 +1485,34 @@ static void test_a_refused_condition_is_not_in_cudas_graph_either(void **state) 
     close_world(w);
 }
 
+static void test_conditions_in_a_capture_of_others_are_refused(void **state) {
+    (void)state;
+    world *w = open_world(1);
+    ds_graph inner, body = nested_bodies(w, &inner);
+    ds_node_desc d = condition_node(DS_CONDITION_IF, w->pin, &body, 1);
+    ds_graph g = graph_of(1, &d);
+    ds_graph_exec x;
+    ds_stream_native n;
+    cudaGraph_t graph;
+    size_t count = 9;
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_stream_export(w->s, &n));
+    cuda(cudaSetDevice(1));
+    cuda(cudaStreamBeginCapture(n.handle, cudaStreamCaptureModeRelaxed));
+    refused(ds_graph_launch(x, w->s), DS_ERR_CAPTURE_UNSUPPORTED);
+    assert_non_null(strstr(ds_error_get_last(), "conditional nodes"));
+    ok(ds_fill(w->d, 0, 1, N, w->s));
+    cuda(cudaStreamEndCapture(n.handle, &graph));
+    cuda(cudaGraphGetNodes(graph, NULL, &count));
+    assert_int_equal(count, 1);
+    cuda(cudaGraphDestroy(graph));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    ok(ds_graph_destroy(inner));
+    close_world(w);
+}
+
 /* Runs a conditional node on device 1 twice. Returns the number of calls of this function. */
 static unsigned long calls_for_conditions(const char *name) {
     unsigned long before = standin_calls(name);
@@ -4163,6 +4191,7 @@ int main(int argc, char **argv) {
 #if CUDART_VERSION >= 12080
         cmocka_unit_test_setup(test_foreign_work_behind_nested_conditions_is_in_the_graph, setup),
         cmocka_unit_test_setup(test_a_refused_condition_is_not_in_cudas_graph_either, setup),
+        cmocka_unit_test_setup(test_conditions_in_a_capture_of_others_are_refused, setup),
         cmocka_unit_test_setup(test_the_kernel_for_conditions_is_linked_once, setup),
         cmocka_unit_test_setup(test_a_driver_that_knows_conditions_links_nothing, setup),
         cmocka_unit_test_setup(test_conditions_on_an_old_driver_are_refused, setup),
