@@ -1429,6 +1429,9 @@ static void test_foreign_work_behind_nested_conditions_is_in_the_graph(void **st
     ok(ds_stream_synchronize(w->s));
     assert_int_equal(*(uint64_t *)w->pin2, 1);
     ok(ds_graph_exec_destroy(x));
+    /* CUDA cannot change it, and the graph cannot be built anew */
+    d = condition_node(DS_CONDITION_IF, w->pin, &inner, 1);
+    refused(ds_graph_set_node(g, c, &d), DS_ERR_UNSUPPORTED);
     ok(ds_graph_destroy(g));
     ok(ds_graph_destroy(body));
     ok(ds_graph_destroy(inner));
