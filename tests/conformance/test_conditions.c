@@ -189,10 +189,11 @@ static void test_a_while_runs_until_its_word_is_0(void **state) {
     begin();
     ds_kernel k = step_kernel();
     ds_graph body = graph(), g = graph();
-    ds_graph_node down = add_step(body, k, &words[0], UINT64_MAX, first);
+    /* the word is read after both ends */
     add_step(body, k, &words[1], 1, first);
-    add_step(body, k, &words[2], 3, down);
-    ds_graph_node n = add(g, condition(DS_CONDITION_WHILE, words, &body, 1), first);
+    ds_graph_node n = add_step(body, k, &words[2], 3, first);
+    add_step(body, k, &words[0], UINT64_MAX, n);
+    n = add(g, condition(DS_CONDITION_WHILE, words, &body, 1), first);
     add(g, fold_node(folds, 1), n);
     ok(ds_graph_destroy(body)); /* the node has a copy */
     ds_graph_exec x = instance(g);

@@ -120,8 +120,8 @@ static void test_a_write_of_a_stream_ends_a_wait_without_the_poller(void **state
         ok(ds_stream_write_value32(t, words, i));
         ok(ds_stream_wait_value32(t, words + 1, i, DS_VALUE_WAIT_EQ));
     }
-    ok(ds_stream_synchronize_for(s, 20000000000u));
-    ok(ds_stream_synchronize_for(t, 20000000000u));
+    ok(ds_stream_synchronize_for(s, 5000000000u));
+    ok(ds_stream_synchronize_for(t, 5000000000u));
     assert_int_equal(pretended, 1);
 }
 
@@ -131,7 +131,7 @@ static void test_a_word_written_while_its_stream_parks_is_seen(void **state) {
     late = words;
     atomic_store(&watched, &ds__cpu.value_lock);
     ok(ds_stream_wait_value32(s, words, 1, DS_VALUE_WAIT_EQ));
-    ok(ds_stream_synchronize_for(s, 20000000000u));
+    ok(ds_stream_synchronize_for(s, 5000000000u));
     assert_null(atomic_load(&watched));
 }
 
@@ -172,6 +172,6 @@ int main(void) {
 #endif
 #endif
     };
-    alarm(120);
+    alarm(20); /* a wait that never ends also blocks ds_shutdown */
     return cmocka_run_group_tests_name("values", tests, NULL, NULL);
 }
