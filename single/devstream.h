@@ -26230,8 +26230,8 @@ static size_t ds__cuda_list_sinks(const ds__body *b, cudaGraphNode_t *nodes) {
     return count;
 }
 
-/* Adds the nodes of a body with their dependencies to the graph of the body. `nodes` gets the native
-   nodes, and has room for as many more. */
+/* Adds the nodes of a body with their dependencies to the graph of the body. `nodes` gets the
+   native nodes, and has room for as many more. */
 static ds_result ds__cuda_fill_nodes(const ds__cuda_scope *scope, ds__cuda_graph *inner,
                                      const ds__body *b, cudaGraphNode_t *nodes) {
     ds_result r = DS_OK;
@@ -34728,8 +34728,8 @@ DSDEF ds_result(ds_stream_write_value64)(ds_stream stream, void *address, uint64
    Locks: the graph's lock, and ds__g.capture_lock inside of it while a capture adds to the graph
    (ds__graph_share). A child graph is copied under its own lock, before the parent's is taken.
    ds__node_of_desc also runs under an executable's lock. Under these locks run the driver's
-   kernel_load, condition_load, event_create (inside of e->bind), device_peer and pointer_query. The driver's
-   graph_add and graph_edges may also run under the capture lock.
+   kernel_load, condition_load, event_create (inside of e->bind), device_peer and pointer_query. The
+   driver's graph_add and graph_edges may also run under the capture lock.
    Threads: any. */
 
 /* Returns the number of items that the description of a kernel node asks for. */

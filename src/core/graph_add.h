@@ -10,8 +10,8 @@
    Locks: the graph's lock, and ds__g.capture_lock inside of it while a capture adds to the graph
    (ds__graph_share). A child graph is copied under its own lock, before the parent's is taken.
    ds__node_of_desc also runs under an executable's lock. Under these locks run the driver's
-   kernel_load, condition_load, event_create (inside of e->bind), device_peer and pointer_query. The driver's
-   graph_add and graph_edges may also run under the capture lock.
+   kernel_load, condition_load, event_create (inside of e->bind), device_peer and pointer_query. The
+   driver's graph_add and graph_edges may also run under the capture lock.
    Threads: any. */
 #ifndef DS__CORE_GRAPH_ADD_H
 #define DS__CORE_GRAPH_ADD_H

@@ -60,8 +60,8 @@ static size_t ds__cuda_list_sinks(const ds__body *b, cudaGraphNode_t *nodes) {
     return count;
 }
 
-/* Adds the nodes of a body with their dependencies to the graph of the body. `nodes` gets the native
-   nodes, and has room for as many more. */
+/* Adds the nodes of a body with their dependencies to the graph of the body. `nodes` gets the
+   native nodes, and has room for as many more. */
 static ds_result ds__cuda_fill_nodes(const ds__cuda_scope *scope, ds__cuda_graph *inner,
                                      const ds__body *b, cudaGraphNode_t *nodes) {
     ds_result r = DS_OK;
