@@ -68,7 +68,7 @@ endif
 
 # Examples that check themselves: each one is compiled once and linked with both drivers.
 ifeq ($(MODE),)
-RUN_NAMES   := jacobi matmul pipeline demo graph train
+RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train
 RUNS        := $(RUN_NAMES:%=$(B)/run/cpu/%) $(if $(CUDA_HOME),$(RUN_NAMES:%=$(B)/run/standin/%))
 endif
 

@@ -251,6 +251,110 @@ static double set_and_upload(void) {
     return set_once(1);
 }
 
+/* ---- conditions and values ------------------------------------------------------------------- */
+
+static ds_graph_exec exec_while, exec_body;
+static uint32_t *word; /* pinned: the condition, and the value of the hops */
+static uint64_t while_want;
+
+/* Folds the word, then counts it down. */
+static int count_down(size_t first, size_t count, const void *args) {
+    const fold_args *a = args;
+    (void)first;
+    (void)count;
+    bench_fold(a->h, *word);
+    --*word;
+    return 0;
+}
+
+static void make_while(void) {
+    static ds_kernel kernel;
+    ds_param p[] = { { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(void *) },
+                     { DS_PARAM_VALUE, offsetof(fold_args, n), 8 } };
+    ds_kernel_desc d = { .name = "count_down",
+                         .cpu_fn = count_down,
+                         .args_size = sizeof(fold_args),
+                         .params = p,
+                         .param_count = 2 };
+    fold_args a = { Q_H(0), 0 };
+    ds_graph body, loop;
+    void *pinned;
+    check(ds_pinned_alloc(64, &pinned));
+    word = pinned;
+    check(ds_kernel_create(&d, &kernel));
+    check(ds_graph_create(NULL, &body));
+    check(ds_graph_create(NULL, &loop));
+    ds_node_desc n = { .kind = DS_NODE_KERNEL,
+                       .u.kernel = {
+                           .kernel = kernel, .items = 1, .args = &a, .args_size = sizeof a } };
+    check(ds_graph_add(body, &n, NULL, 0, NULL));
+    n = (ds_node_desc){
+        .kind = DS_NODE_CONDITION,
+        .u.condition = { .kind = DS_CONDITION_WHILE, .word = word, .bodies = &body, .count = 1 }
+    };
+    check(ds_graph_add(loop, &n, NULL, 0, NULL));
+    check(ds_graph_instantiate(body, NULL, &exec_body));
+    check(ds_graph_instantiate(loop, NULL, &exec_while));
+    for (uint32_t i = GRAPH_LOOPS; i; i--)
+        bench_fold(&while_want, i);
+}
+
+static double while_launched(void) {
+    *Q_H(0) = 0;
+    *word = GRAPH_LOOPS;
+    double t = bench_now_ns();
+    check(ds_graph_launch(exec_while, streams[0]));
+    q_sync(0);
+    t = bench_now_ns() - t;
+    return *Q_H(0) == while_want && !*word ? t / GRAPH_LOOPS : NAN;
+}
+
+static double while_enqueued(void) {
+    *Q_H(0) = 0;
+    *word = GRAPH_LOOPS;
+    double t = bench_now_ns();
+    while (*(volatile uint32_t *)word) {
+        check(ds_graph_launch(exec_body, streams[0]));
+        q_sync(0);
+    }
+    t = bench_now_ns() - t;
+    return *Q_H(0) == while_want ? t / GRAPH_LOOPS : NAN;
+}
+
+/* Each operation folds its number into one hash. */
+static double hops(int by_value) {
+    uint64_t want = 0;
+    *Q_H(0) = 0;
+    *word = 0;
+    double t = bench_now_ns();
+    for (uint32_t i = 0; i < GRAPH_HOPS; i++) {
+        unsigned from = i & 1;
+        unsigned to = !from;
+        q_fold(from, Q_H(0), i);
+        if (by_value) {
+            check(ds_stream_write_value32(streams[from], word, i + 1));
+            check(ds_stream_wait_value32(streams[to], word, i + 1, DS_VALUE_WAIT_GEQ));
+        } else {
+            q_record(from);
+            q_wait(to, from);
+        }
+    }
+    q_sync(GRAPH_HOPS & 1);
+    t = bench_now_ns() - t;
+    q_sync(!(GRAPH_HOPS & 1));
+    for (uint32_t i = 0; i < GRAPH_HOPS; i++)
+        bench_fold(&want, i);
+    return *Q_H(0) == want ? t / GRAPH_HOPS : NAN;
+}
+
+static double hops_by_values(void) {
+    return hops(1);
+}
+
+static double hops_by_events(void) {
+    return hops(0);
+}
+
 /* ---- the rows -------------------------------------------------------------------------------- */
 
 static void put_pair(const char *row, double (*launched)(void), double (*enqueued)(void),
@@ -261,6 +365,14 @@ static void put_pair(const char *row, double (*launched)(void), double (*enqueue
     bench_put(row, "plain", enqueue);
     if (row_ratio)
         bench_put(row_ratio, "devstream", ratio);
+}
+
+/* Of what takes milliseconds. */
+static void put_few(const char *row, double (*launched)(void), double (*enqueued)(void)) {
+    double launch, enqueue, ratio;
+    in_turn(launched, enqueued, bench_quick() ? 21 : 101, &launch, &enqueue, &ratio);
+    bench_put(row, "devstream", launch);
+    bench_put(row, "plain", enqueue);
 }
 
 static void speedup(const char *source, double (*serial)(void), double (*parallel)(void)) {
@@ -303,6 +415,9 @@ static void graphs(void) {
     check(ds_graph_exec_update(exec_chain, graph_chain, NULL));
     bench_put("graph_set", "devstream", once(set_alone, 101));
     bench_put("graph_set_all", "devstream", once(set_and_upload, 101));
+    make_while();
+    put_few("graph_while", while_launched, while_enqueued);
+    put_few("graph_value", hops_by_values, hops_by_events);
 }
 
 /* ---- limits ---------------------------------------------------------------------------------- */

@@ -33,7 +33,14 @@
       "does the work of the next launch in advance.") \
     X(graph_set, GRAPH, "set one node of 1,000", "ns", MOST, NAN, "ds_graph_exec_set_node alone.") \
     X(graph_set_all, GRAPH, "that and upload", "ns", MOST, NAN, \
-      "Including the cost for the next launch, in which all nodes are written again.")
+      "Including the cost for the next launch, in which all nodes are written again.") \
+    X(graph_while, GRAPH, "while of 100,000 iterations", "ns/iteration", MOST, NAN, \
+      "A conditional node whose body is one kernel, which folds a number and counts the word " \
+      "down: one launch and one wait. Enqueued: a host loop that launches the body as a graph, " \
+      "waits, and reads the word.") \
+    X(graph_value, GRAPH, "hop between 2 streams by values", "ns/hop", MOST, NAN, \
+      "As the hop by events: operation on A, write of a value, B waits for the value, operation " \
+      "on B, and so on, all submitted in advance. Enqueued: by events, in turn with the values.")
 
 /* clang-format on */
 
@@ -42,6 +49,8 @@ enum { BENCH_GRAPH = BENCH_OTHER + 1 };
 enum {
     GRAPH_CHAIN = 1000,
     GRAPH_FORKS = 100,
+    GRAPH_LOOPS = 100000,
+    GRAPH_HOPS = 10000,
     GRAPH_BRANCHES = 8,
     GRAPH_TURNS = 80000 /* of work(), some 100 us */
 };

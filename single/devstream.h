@@ -1362,6 +1362,24 @@ typedef struct ds_kernel_desc {
     uint64_t reserved[8]; /**< 0 */
 } ds_kernel_desc;
 
+/** Flags of ds_grid. */
+enum {
+    /** All blocks run at once, so they may wait for one another. As many blocks as
+        DS_ATTR_MULTIPROCESSORS, or as the stream's share has, always fit. DS_ERR_INVALID_VALUE: the
+        blocks do not fit on the GPU; on a CPU device, they are more than DS_ATTR_MULTIPROCESSORS
+        and more than 8, or more than the threads of the stream's share. DS_ERR_UNSUPPORTED: the
+        device does not have DS_ATTR_COOPERATIVE_LAUNCH. On the CPU driver each block is one call of
+        cpu_fn on a thread of its own, whatever the grain, and one such launch runs at a time. If a
+        block returns a status while others wait for that block, the launch never ends there */
+    DS_GRID_COOPERATIVE = 1,
+    /** The kernel may start before the previous kernel of the stream has ended (programmatic
+        dependent launch). Before the kernel touches memory of earlier work, it must wait itself
+        (griddepcontrol.wait, cudaGridDependencySynchronize). The order of the stream is kept on the
+        CPU driver, on GPUs before compute capability 9.0, and before CUDA 12.3. A capture takes
+        the overlap into CUDA's graph; nodes that are added or set by hand refuse the flag */
+    DS_GRID_OVERLAP = 2
+};
+
 /** An explicit launch configuration. Both drivers refuse a grid that exceeds the limits of all GPUs
     (CUDA C++ Programming Guide, "Compute Capabilities"). */
 typedef struct ds_grid {
@@ -1370,6 +1388,11 @@ typedef struct ds_grid {
     /** threads per block in x, y, z; at most 1,024 in total and 64 in z; 0 means 1 */
     unsigned block[3];
     unsigned shared_bytes; /**< dynamic shared memory per block in bytes, at most 227 KiB */
+    /** blocks per cluster in x, y, z, at most 8 in total, which divide the grid; 0 in x: no
+        clusters; 0 means 1 in y and z. DS_ERR_UNSUPPORTED: the GPU has no clusters (compute
+        capability 9.0). No further effect on the CPU driver */
+    unsigned cluster[3];
+    unsigned flags; /**< DS_GRID_* */
 } ds_grid;
 
 /** Creates a kernel for all devices without loading or compiling it. The caller must destroy it.
@@ -1771,6 +1794,14 @@ DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph
     Errors that end the capture without a graph: DS_ERR_CAPTURE_INVALIDATED,
     DS_ERR_CAPTURE_UNJOINED, DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). */
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
+/** Ends the capture begun on the stream by ds_capture_begin, and replaces the work of `graph` by
+    the captured work: a recapture, as cudaStreamBeginRecaptureToGraph of CUDA 13.3, but with any
+    CUDA. The captured nodes must have the number, the kinds and the dependencies of the graph's
+    nodes, in the same order; their parameters may differ. Handles of the graph's nodes stay valid.
+    Executables keep their work until ds_graph_exec_update. Errors are those of ds_capture_end, and
+    DS_ERR_GRAPH_UPDATE: the work does not fit. In each case the capture is over if ds_capture_end
+    would have ended it, and the graph is unchanged. */
+DSDEF DS_MUST_USE ds_result ds_capture_end_recapture(ds_stream stream, ds_graph graph);
 /** Returns the capture state of the stream without changing it. DS_ERR_CAPTURE_IMPLICIT: the legacy
     stream, while a blocking stream of the device captures. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_status(ds_stream stream, ds_capture_status *out);
@@ -2997,6 +3028,12 @@ static inline DS_MUST_USE ds_result ds_at_capture_end(const char *file_, int lin
     return ds_site_set(file_, line_), (ds_capture_end)(stream_, out_);
 }
 #define ds_capture_end(...) ds_at_capture_end(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_end_recapture(const char *file_, int line_,
+        ds_stream stream_, ds_graph graph_) {
+    return ds_site_set(file_, line_), (ds_capture_end_recapture)(stream_, graph_);
+}
+#define ds_capture_end_recapture(...) ds_at_capture_end_recapture(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_capture_get_status(const char *file_, int line_,
         ds_stream stream_, ds_capture_status *out_) {
@@ -9711,6 +9748,8 @@ enum {
     /* must not be captured: if the stream captures, submit does nothing and returns DS__CHANGED */
     DS__OP_OUTSIDE = 4,
     DS__OP_INSIDE = 8, /* kernel: the same unless the stream's capture is u.kernel.capture */
+    /* kernel: all blocks run at once, each with as many threads as `places` says */
+    DS__OP_TOGETHER = 16,
     /* copy, fill: eight bits of `places` from here on say where the destination is */
     DS__OP_DST = 0,
     DS__OP_SRC = 8 /* copy: and where the source is */
@@ -9741,7 +9780,7 @@ enum {
 typedef struct ds__op {
     uint8_t kind;
     uint8_t flags;
-    uint16_t places; /* copy, fill: where the operands are */
+    uint16_t places; /* copy, fill: where the operands are; kernel: see DS__OP_TOGETHER */
     uint32_t line;
     const char *file; /* call site, or NULL */
 
@@ -9847,8 +9886,33 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
             g.grid[i] = 1;
         if (g.block[i] == 0)
             g.block[i] = 1;
+        if (i > 0 && g.cluster[0] && g.cluster[i] == 0)
+            g.cluster[i] = 1;
     }
     return g;
+}
+
+/* Returns the threads of a block of a whole grid. */
+static inline unsigned ds__grid_block_threads(const ds_grid *g) {
+    return g->block[0] * g->block[1] * g->block[2];
+}
+
+/* Returns 1 if two grids have the same clusters and flags. NULL: no grid. */
+static inline int ds__grid_same_attributes(const ds_grid *a, const ds_grid *b) {
+    ds_grid none = { .flags = 0 };
+    ds_grid x = a ? ds__grid_whole(a) : none;
+    ds_grid y = b ? ds__grid_whole(b) : none;
+    return x.flags == y.flags && !memcmp(x.cluster, y.cluster, sizeof x.cluster);
+}
+
+/* Sets the grid of a kernel's launch, which was checked; NULL: none. */
+static inline void ds__op_set_grid(ds__op *op, const ds_grid *grid) {
+    op->u.kernel.grid = grid;
+    if (DS__LIKELY(!grid || !(grid->flags & DS_GRID_COOPERATIVE)))
+        return;
+    ds_grid g = ds__grid_whole(grid);
+    op->flags |= DS__OP_TOGETHER;
+    op->places = (uint16_t)ds__grid_block_threads(&g);
 }
 
 /* base/module.h - modules above the core, and what they are told.
@@ -9953,6 +10017,7 @@ enum {
     DS__MAX_BLOCK_THREADS = 1024,
     DS__MAX_BLOCK_Z = 64,
     DS__MAX_GRID_YZ = 65535,
+    DS__MAX_CLUSTER = 8, /* blocks */
     DS__MAX_SHARED_BYTES = 227 * 1024
 };
 
@@ -10491,13 +10556,19 @@ static void *ds__copy_bytes(const void *from, size_t size) {
 }
 
 /* Copies the arguments and the grid of a kernel, and keeps the kernel. Returns 0 if there is no
-   memory; the node then has what was copied. */
+   memory; the node then has what was copied. An overlap belongs to an edge of CUDA's graph, not to
+   the node. */
 static int ds__node_take_kernel(ds__node *n, const ds__op *op) {
+    ds_grid grid;
     ds__ref(op->u.kernel.kernel);
     n->op.u.kernel.args =
         op->u.kernel.args_size ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size) : NULL;
-    n->op.u.kernel.grid =
-        op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
+    n->op.u.kernel.grid = NULL;
+    if (op->u.kernel.grid) {
+        grid = *op->u.kernel.grid;
+        grid.flags &= ~(unsigned)DS_GRID_OVERLAP;
+        n->op.u.kernel.grid = ds__copy_bytes(&grid, sizeof grid);
+    }
     return (!op->u.kernel.args_size || n->op.u.kernel.args) &&
            (!op->u.kernel.grid || n->op.u.kernel.grid);
 }
@@ -12905,6 +12976,7 @@ static struct {
     _Atomic int poller_started;
     ds__os_thread poller;
     _Atomic uint32_t poller_word; /* the poller sleeps on it; raised for each parked stream */
+    _Atomic int poller_sleeps;    /* 1: the poller may sleep for long */
     _Atomic int poller_quit;
     /* the virtual clock; only the worker uses the first four */
     int64_t *link_free;   /* until when each link is held */
@@ -14024,6 +14096,168 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
     ds__cpu_long(w, 0);
 }
 
+/* cpu/together.h - cooperative launches: all blocks of a kernel at once.
+
+   Checks that the blocks of a launch fit, and starts threads for them (ds__cpu_together_ready).
+   Runs each block on a thread of its own (ds__cpu_together_run), so that blocks may wait for one
+   another. ds__cpu_together_end ends the threads.
+
+   Policy: the thread that runs the stream takes the first block, and kept threads take the
+   others. Idle workers do not: a block must run although all workers are busy. One launch runs
+   at a time, since the blocks of two launches that share the threads could wait for each other
+   forever.
+
+   Invariants: the threads exist before a launch is enqueued or becomes a node, so a failure to
+   start one is reported then. Thread i runs block i + 1, and has a launch exactly while `launch`
+   is set. A launch is on the stack of the thread that runs the stream. Once its last block is over
+   (`left`), only its address is used.
+   Locks: `starting` guards the list of threads, `running` is held during a launch. Kernels, which
+   are user code, run under `running`, but under no other lock.
+   Threads: submitters call ds__cpu_together_ready, owners of streams ds__cpu_together_run. */
+
+enum { DS__CPU_TOGETHER = 8 }; /* blocks that always fit */
+
+/* A cooperative launch. */
+typedef struct ds__cpu_together {
+    const ds__op *op;
+    const void *args;
+    _Atomic uint32_t left; /* blocks of other threads that are not over; the owner sleeps on it */
+    _Atomic int status;
+} ds__cpu_together;
+
+/* A thread for blocks. */
+typedef struct ds__cpu_mate {
+    ds__os_thread thread;
+    _Atomic uint32_t word; /* changes with `launch` and at the end; the thread sleeps on it */
+    _Atomic(ds__cpu_together *) launch;
+} ds__cpu_mate;
+
+static struct {
+    ds__mutex starting;
+    ds__mutex running;
+    _Atomic(ds__cpu_mate *) mate; /* room for ds__cpu_together_limit(0) - 1 threads */
+    _Atomic size_t count;         /* threads that were started */
+    _Atomic int quit;
+} ds__cpu_together_state = { .starting = DS__MUTEX_INIT, .running = DS__MUTEX_INIT };
+
+/* Returns the blocks that can run at once on a stream with that share of the threads; 0: all. */
+static size_t ds__cpu_together_limit(int share) {
+    if (share)
+        return (size_t)share;
+    return (size_t)(ds__cpu.workers > DS__CPU_TOGETHER ? ds__cpu.workers : DS__CPU_TOGETHER);
+}
+
+static size_t ds__cpu_together_blocks(const ds__op *op) {
+    return op->u.kernel.items / op->places;
+}
+
+static void ds__cpu_together_block(ds__cpu_together *launch, size_t block) {
+    const ds__op *op = launch->op;
+    int status = op->u.kernel.kernel->cpu_fn(block * op->places, (size_t)op->places, launch->args);
+    if (status)
+        atomic_store_explicit(&launch->status, status, memory_order_relaxed);
+}
+
+static void *ds__cpu_together_main(void *arg) {
+    ds__cpu_mate *m = arg;
+    size_t block = (size_t)(m - atomic_load(&ds__cpu_together_state.mate)) + 1;
+    ds__os_library_thread();
+    ds__tls.in_callback = 1;
+    for (;;) {
+        uint32_t word = atomic_load(&m->word);
+        ds__cpu_together *launch = atomic_load(&m->launch);
+        if (!launch && atomic_load(&ds__cpu_together_state.quit))
+            return NULL;
+        if (!launch) {
+            ds__futex_wait(&m->word, word, DS__FOREVER);
+            continue;
+        }
+        ds__cpu_together_block(launch, block);
+        atomic_store(&m->launch, NULL); /* before `left`: after that, the next launch may be set */
+        if (atomic_fetch_sub(&launch->left, 1) == 1)
+            ds__futex_wake(&launch->left, 1);
+    }
+}
+
+/* Starts threads until there are `count`. */
+static ds_result ds__cpu_together_start(size_t count) {
+    ds_result r = DS_OK;
+    ds__mutex_lock(&ds__cpu_together_state.starting);
+    ds__cpu_mate *mate = atomic_load(&ds__cpu_together_state.mate);
+    if (!mate) {
+        mate = ds__host_alloc((ds__cpu_together_limit(0) - 1) * sizeof *mate);
+        atomic_store(&ds__cpu_together_state.mate, mate);
+    }
+    if (!mate)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the threads of a cooperative launch");
+    for (size_t i = atomic_load(&ds__cpu_together_state.count); i < count && r == DS_OK; i++) {
+        int error = ds__os_thread_start(&mate[i].thread, ds__cpu_together_main, &mate[i]);
+        if (error)
+            r = ds__fail(DS_ERR_SYSTEM,
+                         "thread %zu of %zu for the blocks of a cooperative launch was not "
+                         "started: %s",
+                         i + 1, count, strerror(error));
+        else
+            atomic_store(&ds__cpu_together_state.count, i + 1);
+    }
+    ds__mutex_unlock(&ds__cpu_together_state.starting);
+    return r;
+}
+
+/* Refuses a cooperative launch that does not fit, and starts the threads that it needs. share: of
+   the stream. */
+static ds_result ds__cpu_together_ready(int device, int share, const ds__op *op) {
+    if (DS__LIKELY(!(op->flags & DS__OP_TOGETHER)))
+        return DS_OK;
+    size_t blocks = ds__cpu_together_blocks(op);
+    size_t limit = ds__cpu_together_limit(share);
+    DS__REQUIRE(blocks <= limit,
+                "kernel %s: a cooperative launch of %zu blocks; at most %zu can run at once on "
+                "%scpu:%d",
+                op->u.kernel.kernel->name, blocks, limit, share ? "this stream of " : "", device);
+    return blocks - 1 <= atomic_load(&ds__cpu_together_state.count)
+               ? DS_OK
+               : ds__cpu_together_start(blocks - 1);
+}
+
+/* Runs a cooperative launch, and returns its status. */
+static int ds__cpu_together_run(const ds__op *op, const void *args) {
+    size_t others = ds__cpu_together_blocks(op) - 1;
+    ds__cpu_together launch = { .op = op, .args = args };
+    atomic_init(&launch.left, (uint32_t)others);
+    atomic_init(&launch.status, 0);
+    ds__mutex_lock(&ds__cpu_together_state.running);
+    ds__cpu_mate *mate = atomic_load(&ds__cpu_together_state.mate);
+    for (size_t i = 0; i < others; i++) {
+        atomic_store(&mate[i].launch, &launch);
+        atomic_fetch_add(&mate[i].word, 1);
+        ds__futex_wake(&mate[i].word, 1);
+    }
+    ds__cpu_together_block(&launch, 0);
+    uint32_t left;
+    while ((left = atomic_load(&launch.left)) != 0)
+        ds__futex_wait(&launch.left, left, DS__FOREVER);
+    ds__mutex_unlock(&ds__cpu_together_state.running);
+    return atomic_load(&launch.status);
+}
+
+/* Ends the threads, when no launch can run any more. */
+static void ds__cpu_together_end(void) {
+    ds__cpu_mate *mate = atomic_load(&ds__cpu_together_state.mate);
+    size_t count = atomic_load(&ds__cpu_together_state.count);
+    atomic_store(&ds__cpu_together_state.quit, 1);
+    for (size_t i = 0; i < count; i++) {
+        atomic_fetch_add(&mate[i].word, 1);
+        ds__futex_wake(&mate[i].word, 1);
+    }
+    for (size_t i = 0; i < count; i++)
+        ds__os_thread_join(mate[i].thread);
+    ds__host_free(mate);
+    atomic_store(&ds__cpu_together_state.mate, NULL);
+    atomic_store(&ds__cpu_together_state.count, 0);
+    atomic_store(&ds__cpu_together_state.quit, 0);
+}
+
 /* cpu/kernel.h - kernel launches on the processor.
 
    Runs a launch (ds__cpu_kernel), and measures how long an item takes. ds__cpu_kernel_items runs
@@ -14118,6 +14352,12 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     uint64_t estimate = atomic_load_explicit(&k->estimate, memory_order_relaxed);
     uint32_t runs = ds__cpu_runs(estimate);
     uint32_t item_ps = (uint32_t)estimate;
+    if (DS__UNLIKELY(op->flags & DS__OP_TOGETHER)) {
+        ds__cpu_long(w, 1);
+        int status = ds__cpu_together_run(op, args);
+        ds__cpu_long(w, 0);
+        return status;
+    }
     if (runs < 4 || (double)item_ps * (double)n > DS__CPU_LONG_NS * 1000.0)
         ds__cpu_long(w, 1);
     int status;
@@ -14332,6 +14572,13 @@ static int ds__cpu_values_look(int64_t time) {
     return left;
 }
 
+/* Lets the poller look from now on. A poller in its shortest nap need not be woken. */
+static void ds__cpu_poller_call(void) {
+    atomic_fetch_add(&ds__cpu.poller_word, 1);
+    if (atomic_load(&ds__cpu.poller_sleeps))
+        ds__futex_wake(&ds__cpu.poller_word, 1);
+}
+
 /* Parks a stream until the word meets the condition. Returns 0 if that is so already; the caller
    still owns the stream then. */
 static int ds__cpu_value_park(ds__cpu_stream *s, const ds_value_op *v) {
@@ -14352,10 +14599,8 @@ static int ds__cpu_value_park(ds__cpu_stream *s, const ds_value_op *v) {
         atomic_fetch_sub(&ds__cpu.value_count, 1);
     }
     ds__spinlock_unlock(&ds__cpu.value_lock);
-    if (parked) {
-        atomic_fetch_add(&ds__cpu.poller_word, 1);
-        ds__futex_wake(&ds__cpu.poller_word, 1);
-    }
+    if (parked)
+        ds__cpu_poller_call();
     return parked;
 }
 
@@ -14382,8 +14627,15 @@ static int ds__cpu_values_step(ds__cpu_stream *s, ds__op *op, int failed) {
     return 1;
 }
 
+static void ds__cpu_poller_sleep(uint32_t word, uint64_t nap) {
+    atomic_store(&ds__cpu.poller_sleeps, nap > DS__CPU_POLLER_NAP_NS);
+    ds__futex_wait(&ds__cpu.poller_word, word, nap);
+    atomic_store(&ds__cpu.poller_sleeps, 0);
+}
+
 /* Looks at the words while streams wait: without a pause for DS__CPU_POLLER_SPIN_NS after a stream
-   was parked, then at growing intervals. */
+   was parked, unless all workers are awake and may need the processor; then at growing
+   intervals. */
 static void *ds__cpu_poller_main(void *unused) {
     uint64_t nap = 0;
     uint64_t since = 0;
@@ -14400,14 +14652,15 @@ static void *ds__cpu_poller_main(void *unused) {
             since = ds__now_ns();
         }
         if (!ds__cpu_values_look(atomic_load(&ds__cpu.clock))) {
-            ds__futex_wait(&ds__cpu.poller_word, word, DS__FOREVER);
+            ds__cpu_poller_sleep(word, DS__FOREVER);
             continue;
         }
-        if (!ds__cpu.no_spin && ds__now_ns() - since < DS__CPU_POLLER_SPIN_NS) {
+        if (!ds__cpu.no_spin && atomic_load(&ds__cpu.parked) > 0 &&
+            ds__now_ns() - since < DS__CPU_POLLER_SPIN_NS) {
             ds__processor_pause();
             continue;
         }
-        ds__futex_wait(&ds__cpu.poller_word, word, nap);
+        ds__cpu_poller_sleep(word, nap);
         if (nap < DS__CPU_TICK_NS)
             nap += nap / 4;
     }
@@ -14441,8 +14694,7 @@ static void ds__cpu_poller_end(void) {
     if (!atomic_load(&ds__cpu.poller_started))
         return;
     atomic_store(&ds__cpu.poller_quit, 1);
-    atomic_fetch_add(&ds__cpu.poller_word, 1);
-    ds__futex_wake(&ds__cpu.poller_word, 1);
+    ds__cpu_poller_call();
     ds__os_thread_join(ds__cpu.poller);
     atomic_store(&ds__cpu.poller_started, 0);
 }
@@ -15769,7 +16021,8 @@ static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *o
         return DS__CHANGED;
     if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
         return ds__cpu_kernel_load(0, op->u.kernel.kernel);
-    return ds__cpu_enqueue(s, op, NULL);
+    ds_result r = ds__cpu_together_ready(s->device, s->share, op);
+    return DS__UNLIKELY(r < 0) ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
 static ds_result ds__cpu_submit_host(ds__cpu_stream *s, const ds__op *op) {
@@ -17474,7 +17727,8 @@ static ds_result ds__cpu_capture_kernel(ds__cpu_stream *s, ds__capture *c, const
     if (op->u.kernel.kernel->ours)
         return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
                                 "a copy between devices of different drivers cannot be captured");
-    return ds__cpu_capture_node(s, c, op);
+    ds_result r = ds__cpu_together_ready(s->device, s->share, op);
+    return r < 0 ? r : ds__cpu_capture_node(s, c, op);
 }
 
 /* Captures a copy or fill. Pageable memory may not exist any more when the graph runs. */
@@ -18256,7 +18510,12 @@ static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsi
     return r;
 }
 
-/* The entries that change a graph do nothing: the core keeps the graphs. */
+/* Refuses a cooperative kernel that does not fit, and starts its threads. */
+static ds_result ds__cpu_node_ready(const ds__node *n) {
+    return n->kind == DS_NODE_KERNEL ? ds__cpu_together_ready(n->device.index, 0, &n->op) : DS_OK;
+}
+
+/* The entries that change a graph do nothing else: the core keeps the graphs. */
 static ds_result ds__cpu_graph_create(ds__body *body) {
     (void)body;
     return DS_OK;
@@ -18269,9 +18528,7 @@ static ds_result ds__cpu_graph_clone(ds__body *from, ds__body *to) {
 }
 
 static ds_result ds__cpu_graph_add(ds__body *body, uint32_t index) {
-    (void)body;
-    (void)index;
-    return DS_OK;
+    return ds__cpu_node_ready(body->node[index]);
 }
 
 static ds_result ds__cpu_graph_edges(ds__body *body, const ds_graph_node *from,
@@ -18286,8 +18543,7 @@ static ds_result ds__cpu_graph_edges(ds__body *body, const ds_graph_node *from,
 static ds_result ds__cpu_graph_set(ds__body *body, uint32_t index, ds__node *fresh) {
     (void)body;
     (void)index;
-    (void)fresh;
-    return DS_OK;
+    return ds__cpu_node_ready(fresh);
 }
 
 static ds_result ds__cpu_graph_attach(ds__body *body, ds__object *object) {
@@ -18319,8 +18575,8 @@ static ds_result ds__cpu_exec_update(void *exec, ds__body *graph,
 
 static ds_result ds__cpu_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
     (void)index;
-    (void)fresh;
-    return ds__cpu_exec_changed(exec);
+    ds_result r = ds__cpu_node_ready(fresh);
+    return r < 0 ? r : ds__cpu_exec_changed(exec);
 }
 
 static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
@@ -19226,7 +19482,7 @@ static ds_result ds__cpu_device_attribute(int device, ds_attribute attribute, in
         { DS_ATTR_MANAGED_MEMORY, 0 },
         { DS_ATTR_PAGEABLE_MEMORY_ACCESS, 1 },
         { DS_ATTR_CONCURRENT_MANAGED_ACCESS, 0 },
-        { DS_ATTR_COOPERATIVE_LAUNCH, 0 },
+        { DS_ATTR_COOPERATIVE_LAUNCH, 1 },
         { DS_ATTR_MEMORY_POOLS, 1 },
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
@@ -19694,6 +19950,7 @@ static void ds__cpu_deinit(void) {
             ds__os_thread_join(ds__cpu.worker[i].thread);
         for (int i = 0; i < ds__cpu.host_threads; i++)
             ds__os_thread_join(ds__cpu.host_thread[i]);
+        ds__cpu_together_end();
     }
     ds__cpu_freed_end();
     while (ds__cpu.raw) {
@@ -19927,6 +20184,7 @@ typedef enum cudaError {
     cudaErrorInvalidAddressSpace = 717,
     cudaErrorInvalidPc = 718,
     cudaErrorLaunchFailure = 719,
+    cudaErrorCooperativeLaunchTooLarge = 720,
     cudaErrorNotPermitted = 800,
     cudaErrorNotSupported = 801,
     cudaErrorStreamCaptureUnsupported = 900,
@@ -19939,6 +20197,7 @@ typedef enum cudaError {
     cudaErrorCapturedEvent = 907,
     cudaErrorStreamCaptureWrongThread = 908,
     cudaErrorGraphExecUpdateFailure = 910,
+    cudaErrorInvalidClusterSize = 912,
     cudaErrorUnknown = 999
 } cudaError_t;
 
@@ -19981,7 +20240,9 @@ enum cudaDeviceAttr {
     cudaDevAttrUnifiedAddressing = 41,
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrMemoryPoolsSupported = 115
+    cudaDevAttrCooperativeLaunch = 95,
+    cudaDevAttrMemoryPoolsSupported = 115,
+    cudaDevAttrClusterLaunch = 120
 };
 
 enum cudaMemPoolAttr {
@@ -20012,7 +20273,12 @@ enum cudaGraphNodeType {
 
 enum cudaGraphExecUpdateResult { cudaGraphExecUpdateSuccess = 0x0 };
 
-typedef enum cudaLaunchAttributeID { cudaLaunchAttributePriority = 8 } cudaLaunchAttributeID;
+typedef enum cudaLaunchAttributeID {
+    cudaLaunchAttributeCooperative = 2,
+    cudaLaunchAttributeClusterDimension = 4,
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+    cudaLaunchAttributePriority = 8
+} cudaLaunchAttributeID;
 
 typedef void (*cudaHostFn_t)(void *userData);
 typedef void (*cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void *userData);
@@ -20114,8 +20380,32 @@ struct cudaFuncAttributes {
 
 typedef union cudaLaunchAttributeValue {
     char pad[64];
+    int cooperative;
+
+    struct {
+        unsigned x;
+        unsigned y;
+        unsigned z;
+    } clusterDim;
+
+    int programmaticStreamSerializationAllowed;
     int priority;
 } cudaLaunchAttributeValue;
+
+typedef struct cudaLaunchAttribute_st {
+    cudaLaunchAttributeID id;
+    char pad[8 - sizeof(cudaLaunchAttributeID)];
+    cudaLaunchAttributeValue val;
+} cudaLaunchAttribute;
+
+typedef struct cudaLaunchConfig_st {
+    dim3 gridDim;
+    dim3 blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
+} cudaLaunchConfig_t;
 
 typedef struct cudaIpcEventHandle_st {
     char reserved[64];
@@ -20214,6 +20504,8 @@ struct cudaMemcpyAttributes {
     X(cudaLaunchKernel, \
       (const void *function, dim3 grid, dim3 block, void **params, size_t shared, \
         cudaStream_t stream)) \
+    X(cudaLaunchKernelExC, \
+      (const cudaLaunchConfig_t *config, const void *function, void **params)) \
     X(cudaFuncGetAttributes, (struct cudaFuncAttributes *out, const void *function)) \
     X(cudaFuncSetAttribute, \
       (const void *function, enum cudaFuncAttribute attribute, int value)) \
@@ -20739,6 +21031,16 @@ typedef struct ds__cuda_node_params { /* CUgraphNodeParams, of a conditional nod
 
 _Static_assert(sizeof(ds__cuda_node_params) == 256, "the size of CUgraphNodeParams");
 
+/* CUlaunchConfig. CUlaunchAttribute has the layout of cudaLaunchAttribute. */
+typedef struct ds__cuda_launch_config {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+    cudaStream_t stream;
+    const cudaLaunchAttribute *attributes;
+    unsigned count;
+} ds__cuda_launch_config;
+
 typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     int type;
     int handle_types;
@@ -21005,6 +21307,10 @@ static struct {
     _Atomic(void *) setter[DS__MAX_DEVICES];
     void *setter_module[DS__MAX_DEVICES];
     ds__cuda_green *greens; /* until shutdown; changed under host_lock */
+    /* NULL: the driver library does not have it */
+    int (*cuLaunchKernelEx)(const ds__cuda_launch_config *config, void *function, void **params,
+                            void **extra);
+    int overlaps;           /* 1: DS_GRID_OVERLAP is passed on: edges of graphs have data */
     _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
     int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];
@@ -21192,6 +21498,8 @@ static const struct {
                        { cudaErrorInvalidKernelImage, DS_ERR_INVALID_VALUE },
                        { cudaErrorInvalidSource, DS_ERR_INVALID_VALUE },
                        { cudaErrorLaunchOutOfResources, DS_ERR_INVALID_VALUE },
+                       { cudaErrorCooperativeLaunchTooLarge, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidClusterSize, DS_ERR_INVALID_VALUE },
                        { 218 /* invalid PTX */, DS_ERR_INVALID_VALUE },
                        { 222 /* PTX too new */, DS_ERR_INVALID_VALUE },
                        { cudaErrorSymbolNotFound, DS_ERR_INVALID_VALUE },
@@ -22126,6 +22434,18 @@ static void ds__cuda_find_log(const ds__cuda_scope *scope, int driver) {
     memcpy(&ds__cuda.log_dump, &dump, sizeof dump);
 }
 
+/* Finds the function for launches with attributes. Inside of a scope. Graphs have edges with an
+   overlap from CUDA 12.3 on; before, a capture of an overlap is not documented. */
+static void ds__cuda_find_launch(const ds__cuda_scope *scope, int driver) {
+    void *found = NULL;
+    ds__cuda.cuLaunchKernelEx = NULL;
+    ds__cuda.overlaps = driver >= 12030 && ds__cudart_version() >= 12030;
+    if (driver >= 11080)
+        (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLaunchKernelEx", 11080, &found));
+    if (found)
+        memcpy(&ds__cuda.cuLaunchKernelEx, &found, sizeof found);
+}
+
 /* Finds devices and entry points of the cudart in use. Returns the code of a failed call. */
 static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
     int count = 0;
@@ -22159,6 +22479,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
     ds__cuda_find_log(&scope, driver);
     ds__cuda_find_green(&scope, driver);
     ds__cuda_find_conditions(&scope, driver);
+    ds__cuda_find_launch(&scope, driver);
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;
@@ -24688,6 +25009,123 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
     ds__cuda_unrelax(scope, relaxed, mode);
 }
 
+/* cuda/launch_attributes.h - attributes of launches and kernel nodes.
+
+   Translates clusters and flags of a grid into attributes of CUDA (ds__cuda_attributes_of),
+   launches a kernel with these (ds__cuda_launch_with), and sets them in a node
+   (ds__cuda_set_attributes).
+
+   Policy: a device that lacks clusters or cooperative launches refuses the launch. An overlap is a
+   permission, and is left out where CUDA or the device may not take it.
+
+   Invariants: a grid without attributes never comes here. CUDA decides whether the blocks of a
+   cooperative launch fit: at the launch, or for a node when its graph is instantiated.
+   Locks: takes none.
+   Threads: any. */
+
+typedef struct ds__cuda_attributes {
+    cudaLaunchAttribute list[3];
+    unsigned count;
+} ds__cuda_attributes;
+
+static int ds__cuda_has_attributes(const ds_grid *g) {
+    return g->flags || g->cluster[0];
+}
+
+/* Adds an attribute with the value 0. */
+static cudaLaunchAttributeValue *ds__cuda_attribute_add(ds__cuda_attributes *a,
+                                                        cudaLaunchAttributeID id) {
+    cudaLaunchAttribute *last = &a->list[a->count++];
+    memset(last, 0, sizeof *last);
+    last->id = id;
+    return &last->val;
+}
+
+/* Refuses a launch if the scope's device does not have the ability that it needs. */
+static ds_result ds__cuda_require(const ds__cuda_scope *scope, enum cudaDeviceAttr ability,
+                                  const char *what) {
+    int has = 0;
+    ds_result r = DS__RT(*scope, cudaDeviceGetAttribute, (&has, ability, scope->device));
+    if (r < 0 || has)
+        return r;
+    return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d does not support %s", scope->device, what);
+}
+
+/* Returns 1 if the scope's device can overlap kernels of a stream (CUDA C++ Programming Guide,
+   "Programmatic Dependent Launch": compute capability 9.0). */
+static int ds__cuda_can_overlap(const ds__cuda_scope *scope) {
+    int major = 0;
+    return ds__cuda.overlaps &&
+           DS__RT_CODE(*scope, cudaDeviceGetAttribute,
+                       (&major, cudaDevAttrComputeCapabilityMajor, scope->device)) == cudaSuccess &&
+           major >= 9;
+}
+
+/* Gives the attributes of a whole grid on the scope's device. */
+static ds_result ds__cuda_attributes_of(const ds__cuda_scope *scope, const ds_grid *g,
+                                        ds__cuda_attributes *out) {
+    ds_result r = DS_OK;
+    out->count = 0;
+    if (g->cluster[0]) {
+        r = ds__cuda_require(scope, cudaDevAttrClusterLaunch, "clusters of blocks");
+        cudaLaunchAttributeValue *v =
+            ds__cuda_attribute_add(out, cudaLaunchAttributeClusterDimension);
+        v->clusterDim.x = g->cluster[0];
+        v->clusterDim.y = g->cluster[1];
+        v->clusterDim.z = g->cluster[2];
+    }
+    if (r == DS_OK && g->flags & DS_GRID_COOPERATIVE) {
+        r = ds__cuda_require(scope, cudaDevAttrCooperativeLaunch, "cooperative launches");
+        ds__cuda_attribute_add(out, cudaLaunchAttributeCooperative)->cooperative = 1;
+    }
+    if (r == DS_OK && g->flags & DS_GRID_OVERLAP && ds__cuda_can_overlap(scope))
+        ds__cuda_attribute_add(out, cudaLaunchAttributeProgrammaticStreamSerialization)
+            ->programmaticStreamSerializationAllowed = 1;
+    return r;
+}
+
+/* Launches a kernel that is loaded on the stream's device, and may have the shared memory of the
+   grid. */
+static ds_result ds__cuda_launch_with(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                      ds__kernel *k, const ds_grid *g, void **params) {
+    ds__cuda_attributes a;
+    ds_result r = ds__cuda_attributes_of(scope, g, &a);
+    if (r < 0)
+        return r;
+    if (k->cuda.native_fn) {
+        cudaLaunchConfig_t c;
+        memset(&c, 0, sizeof c);
+        c.gridDim = (struct dim3){ g->grid[0], g->grid[1], g->grid[2] };
+        c.blockDim = (struct dim3){ g->block[0], g->block[1], g->block[2] };
+        c.dynamicSmemBytes = g->shared_bytes;
+        c.stream = s->handle;
+        c.attrs = a.list;
+        c.numAttrs = a.count;
+        return DS__RT(*scope, cudaLaunchKernelExC, (&c, k->cuda.native_fn, params));
+    }
+    ds__cuda_launch_config c = { .grid = { g->grid[0], g->grid[1], g->grid[2] },
+                                 .block = { g->block[0], g->block[1], g->block[2] },
+                                 .shared_bytes = g->shared_bytes,
+                                 .stream = s->handle,
+                                 .attributes = a.list,
+                                 .count = a.count };
+    if (!ds__cuda.cuLaunchKernelEx)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "clusters and flags of a grid need a driver library of CUDA 11.8 or newer");
+    void *function = atomic_load(&ds__cuda_loaded(k, s->device)->function);
+    DS__DR(*scope, r, cuLaunchKernelEx, (&c, function, params, NULL));
+    return r;
+}
+
+/* Sets the attributes of a kernel node. */
+static ds_result ds__cuda_set_attributes(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                         const ds__cuda_attributes *a) {
+    ds_result r = DS_OK;
+    for (unsigned i = 0; i < a->count && r == DS_OK; i++)
+        r = DS__RT(*scope, cudaGraphKernelNodeSetAttribute, (node, a->list[i].id, &a->list[i].val));
+    return r;
+}
+
 /* cuda/launch.h - kernel launches.
 
    Launches kernels over items or over a grid (ds__cuda_launch). Points CUDA to the parameters
@@ -24751,7 +25189,9 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
         if (r < 0)
             return r;
     }
-    if (k->cuda.native_fn) {
+    if (DS__UNLIKELY(ds__cuda_has_attributes(g))) {
+        r = ds__cuda_launch_with(scope, s, k, g, params);
+    } else if (k->cuda.native_fn) {
         struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] };
         struct dim3 block = { g->block[0], g->block[1], g->block[2] };
         r = DS__RT(*scope, cudaLaunchKernel,
@@ -24821,7 +25261,9 @@ static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint6
         (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
     if (limit && blocks > limit)
         blocks = limit;
-    return (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
+    return (ds_grid){ .grid = { (unsigned)blocks, 1, 1 },
+                      .block = { block, 1, 1 },
+                      .shared_bytes = k->cuda.shared_bytes };
 }
 
 /* Launches a kernel over items, in as few launches as possible: one for at most 2^31 - 1 items.
@@ -25774,19 +26216,32 @@ static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNod
                   (node, cudaLaunchAttributePriority, &priority));
 }
 
-/* Adds a kernel node with its priority. */
+/* Adds a kernel node with its attributes and its priority. */
 static ds_result ds__cuda_add_kernel(const ds__cuda_scope *scope, const ds__cuda_graph *g,
                                      const ds__node *n, const ds__cuda_target *to,
                                      cudaGraphNode_t *out) {
-    ds_result r = ds__cuda_put_kernel(scope, n, to, out);
-    if (r < 0 || !n->priority)
+    const ds__kernel *k = n->op.u.kernel.kernel;
+    ds__cuda_attributes a = { .count = 0 };
+    ds_result r = DS_OK;
+    if (n->op.u.kernel.grid) {
+        ds_grid grid = ds__grid_whole(n->op.u.kernel.grid);
+        r = ds__cuda_attributes_of(scope, &grid, &a);
+    }
+    if (r < 0)
+        return ds__fail_append(r, " (kernel %s)", k->name);
+    r = ds__cuda_put_kernel(scope, n, to, out);
+    if (r < 0 || (!n->priority && !a.count))
         return r;
-    r = ds__cuda_set_priority(scope, *out, n->priority);
-    /* while a capture makes the graph, its nodes cannot be destroyed; a priority is only a hint */
-    if (r == DS_OK || g->capture)
-        return DS_OK;
-    (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (*out));
-    return r;
+    r = ds__cuda_set_attributes(scope, *out, &a);
+    if (r == DS_OK && n->priority) {
+        r = ds__cuda_set_priority(scope, *out, n->priority);
+        /* while a capture makes the graph, its nodes cannot be destroyed; a priority is only a
+           hint */
+        r = g->capture ? DS_OK : r;
+    }
+    if (r < 0 && !g->capture)
+        (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (*out));
+    return r < 0 ? ds__fail_append(r, " (kernel %s)", k->name) : r;
 }
 
 /* Adds a host node, or a copy or fill of host memory. Its task is kept for the index. */
@@ -26492,7 +26947,8 @@ static int ds__cuda_can_rebuild(const ds__body *b) {
 }
 
 /* Returns 1 if CUDA cannot set the native node of `old` to the work of `fresh`. CUDA ties copies
-   and fills to the context in which they were made. If the graph cannot be built anew, CUDA decides
+   and fills to the context in which they were made, and does not document how a node loses an
+   attribute. If the graph cannot be built anew, CUDA decides
    about such a change. */
 static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
     int type = ds__cuda_type(fresh);
@@ -26501,6 +26957,7 @@ static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const 
         return 1;
     if (fresh->kind == DS_NODE_KERNEL)
         return fresh->device.index != old->device.index ||
+               !ds__grid_same_attributes(fresh->op.u.kernel.grid, old->op.u.kernel.grid) ||
                !fresh->op.u.kernel.kernel->cuda.native_fn !=
                    !old->op.u.kernel.kernel->cuda.native_fn;
     if (fresh->kind == DS_NODE_VALUES)
@@ -34310,7 +34767,7 @@ static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid
         op.u.kernel.items = items;
         op.u.kernel.args_size = args_size;
         op.u.kernel.args = args;
-        op.u.kernel.grid = grid;
+        ds__op_set_grid(&op, grid);
         r = ds__stream_submit(s, &op);
     }
     if (DS__LIKELY(k != NULL))
@@ -34324,6 +34781,29 @@ DSDEF ds_result(ds_kernel_launch)(ds_kernel kernel, size_t items, const void *ar
     ds_result r = ds__api_enter_inline("ds_kernel_launch");
     return DS__UNLIKELY(r < 0) ? r
                                : ds__kernel_launch(kernel, items, NULL, args, args_size, stream);
+}
+
+/* Refuses clusters and flags that no GPU accepts (CUDA C++ Programming Guide, "Thread Block
+   Clusters": 8 blocks are portable). g: a whole grid. */
+static ds_result ds__grid_check_attributes(const ds_grid *g) {
+    const unsigned *c = g->cluster;
+    const unsigned known = DS_GRID_COOPERATIVE | DS_GRID_OVERLAP;
+    DS__REQUIRE(!(g->flags & ~known), "the flags of the grid are %#x; DS_GRID_* are allowed",
+                g->flags);
+    DS__REQUIRE(c[0] || (!c[1] && !c[2]),
+                "cluster.x is 0, but cluster.y is %u and cluster.z %u; without clusters all are 0",
+                c[1], c[2]);
+    if (!c[0])
+        return DS_OK;
+    int small = c[0] <= DS__MAX_CLUSTER && c[1] <= DS__MAX_CLUSTER && c[2] <= DS__MAX_CLUSTER;
+    DS__REQUIRE(small && c[0] * c[1] * c[2] <= DS__MAX_CLUSTER,
+                "a cluster of %u x %u x %u blocks; at most %d are allowed", c[0], c[1], c[2],
+                DS__MAX_CLUSTER);
+    for (int i = 0; i < 3; i++)
+        DS__REQUIRE(g->grid[i] % c[i] == 0,
+                    "grid.%c is %u and cluster.%c %u; the cluster must divide the grid", "xyz"[i],
+                    g -> grid[i], "xyz"[i], c[i]);
+    return DS_OK;
 }
 
 /* Returns the number of threads of a grid. Refuses a grid that no GPU accepts. */
@@ -34345,7 +34825,7 @@ static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
                 DS__MAX_SHARED_BYTES);
     DS__REQUIRE(!__builtin_mul_overflow((size_t)(face * b[2]) * n[0] * n[1], (size_t)n[2], out),
                 "the number of threads in the grid exceeds size_t");
-    return DS_OK;
+    return ds__grid_check_attributes(&g);
 }
 
 DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args,
@@ -34728,8 +35208,8 @@ DSDEF ds_result(ds_stream_write_value64)(ds_stream stream, void *address, uint64
    Locks: the graph's lock, and ds__g.capture_lock inside of it while a capture adds to the graph
    (ds__graph_share). A child graph is copied under its own lock, before the parent's is taken.
    ds__node_of_desc also runs under an executable's lock. Under these locks run the driver's
-   kernel_load, condition_load, event_create (inside of e->bind), device_peer and pointer_query. The
-   driver's graph_add and graph_edges may also run under the capture lock.
+   kernel_load, condition_load, event_create (inside of e->bind), device_peer and pointer_query.
+   The driver's graph_add and graph_edges may also run under the capture lock.
    Threads: any. */
 
 /* Returns the number of items that the description of a kernel node asks for. */
@@ -34739,6 +35219,10 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
         ds_result r = ds__grid_items(k->grid, out);
         if (r < 0)
             return ds__fail_append(r, " (kernel %s)", kernel->name);
+        DS__REQUIRE(!(k->grid->flags & DS_GRID_OVERLAP),
+                    "kernel %s: a node has no previous kernel of a stream; DS_GRID_OVERLAP is for "
+                    "launches, also captured ones",
+                    kernel->name);
     }
     DS__REQUIRE(*out > 0, "kernel %s: a node needs at least one item", kernel->name);
     return DS_OK;
@@ -34781,7 +35265,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     op->u.kernel.items = items;
     op->u.kernel.args_size = k->args_size;
     op->u.kernel.args = k->args;
-    op->u.kernel.grid = k->grid;
+    ds__op_set_grid(op, k->grid);
     return b->driver->kernel_load(device->index, kernel);
 }
 
@@ -35428,6 +35912,17 @@ static int ds__values_differ(const ds__op *now, const ds__op *then) {
     return i < now->u.values.count;
 }
 
+/* Returns the reason why a kernel of an executable cannot become the fresh one, or
+   DS_GRAPH_UPDATE_SUCCESS. CUDA refuses a change between cooperative and other kernels, and does
+   not say whether it allows other clusters (cudaGraphExecUpdate). */
+static ds_graph_update_reason ds__kernel_compare(const ds__node *now, const ds__node *then) {
+    if (now->device.index != then->device.index)
+        return DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+    return ds__grid_same_attributes(now->op.u.kernel.grid, then->op.u.kernel.grid)
+               ? DS_GRAPH_UPDATE_SUCCESS
+               : DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
+}
+
 /* Returns the reason why a node of an executable cannot become the fresh one, or
    DS_GRAPH_UPDATE_SUCCESS. */
 static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
@@ -35436,9 +35931,7 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
         return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
     switch (now->kind) {
     case DS_NODE_KERNEL:
-        return now->device.index == then->device.index
-                   ? DS_GRAPH_UPDATE_SUCCESS
-                   : DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+        return ds__kernel_compare(now, then);
     case DS_NODE_COPY:
         return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) &&
                        ds__place_of(&now->op, DS__OP_SRC) == ds__place_of(&then->op, DS__OP_SRC)
@@ -35460,6 +35953,16 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
     }
 }
 
+/* Returns 1 if a node has the dependencies of another one. */
+static int ds__node_has_dependencies(const ds__node *a, const ds__node *b) {
+    if (a->dep_count != b->dep_count)
+        return 0;
+    for (uint32_t k = 0; k < b->dep_count; k++)
+        if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k]))
+            return 0;
+    return 1;
+}
+
 static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
                                                uint32_t *out_node) {
     *out_node = UINT32_MAX;
@@ -35470,14 +35973,9 @@ static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__bo
     for (uint32_t i = 0; i < now->count; i++) {
         const ds__node *a = now->node[i];
         const ds__node *b = then->node[i];
-        ds_graph_update_reason reason = a->dep_count == b->dep_count
-                                            ? DS_GRAPH_UPDATE_SUCCESS
+        ds_graph_update_reason reason = ds__node_has_dependencies(a, b)
+                                            ? ds__node_compare(a, b)
                                             : DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
-        for (uint32_t k = 0; k < b->dep_count && !reason; k++)
-            if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k]))
-                reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
-        if (!reason)
-            reason = ds__node_compare(a, b);
         if (!reason)
             continue;
         *out_node = i;
@@ -35602,6 +36100,13 @@ static void ds__dot_kernel(ds__text_writer *p, const ds__op *op) {
                               op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
                               op->u.kernel.grid->block[0], op->u.kernel.grid->block[1],
                               op->u.kernel.grid->block[2]);
+    if (op->u.kernel.grid && op->u.kernel.grid->cluster[0]) {
+        ds_grid whole = ds__grid_whole(op->u.kernel.grid);
+        ds__text_writer_print(p, "\\ncluster %ux%ux%u", whole.cluster[0], whole.cluster[1],
+                              whole.cluster[2]);
+    }
+    if (op->flags & DS__OP_TOGETHER)
+        ds__text_writer_print(p, "\\ncooperative");
     for (size_t i = 0; i < k->param_count; i++) {
         const ds_param *a = &k->params[i];
         static const char *const kinds[] = { "value", "read", "written", "read and written",
@@ -36469,7 +36974,8 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
     return r;
 }
 
-static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
+/* *out_into (may be NULL): 1 if the graph was the user's before the capture. */
+static ds_result ds__capture_end(ds_stream stream, ds_graph *out, int *out_into) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -36478,6 +36984,8 @@ static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
     if (c) {
         if (r == DS_OK)
             *out = c->graph;
+        if (out_into)
+            *out_into = c->into;
         ds__capture_over(c, r < 0);
     }
     ds__stream_unpin(s);
@@ -36490,7 +36998,7 @@ DSDEF ds_result(ds_capture_end)(ds_stream stream, ds_graph *out) {
         out->id = 0;
     DS__ENTER("ds_capture_end");
     DS__REQUIRE(out, "out is NULL");
-    return ds__capture_end(stream, out);
+    return ds__capture_end(stream, out, NULL);
 }
 
 static ds_result ds__capture_info(ds_stream stream, ds_capture_info *out) {
@@ -36591,7 +37099,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
     ds__error_save(&reason);
-    ds_result end = ds__capture_end(stream, &graph);
+    ds_result end = ds__capture_end(stream, &graph, NULL);
     if (r >= 0) {
         *out = graph;
         return end;
@@ -36677,6 +37185,101 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s,
         *out = o;
     else
         ds__object_unref(o);
+    return r;
+}
+
+/* core/recapture.h - captures that replace the work of a graph.
+
+   Ends a capture and gives its nodes to an existing graph of the same shape
+   (ds_capture_end_recapture). The drivers take no part: the graphs exchange their bodies.
+
+   Invariants: the graph keeps the serial of its body, so that handles of its nodes stay valid. It
+   gets all of the captured work or none.
+   Locks: the lock of the captured graph, then that of the graph; never both. The former body is
+   destroyed without a lock, since the user's destructors may run.
+   Threads: any. */
+
+/* Takes the body of a graph that no one needs any more, and destroys the graph. */
+static ds_result ds__graph_take_body(ds_graph graph, ds__body **out) {
+    ds__graph *g = ds__graph_lock(graph);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    ds__body *empty = ds__body_create(g->body->driver, g->body->device);
+    ds_result r = empty ? empty->driver->graph_create(empty) : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) {
+        *out = g->body;
+        g->body = empty;
+    } else if (empty) {
+        ds__body_destroy(empty);
+    }
+    ds__table_invalidate(&ds__g.graphs, g);
+    return ds__graph_unlock(g, r);
+}
+
+/* Returns the reason why the nodes of a graph cannot be replaced one by one: their number, kinds or
+   dependencies differ. */
+static ds_graph_update_reason ds__shape_compare(const ds__body *now, const ds__body *then,
+                                                uint32_t *out_node) {
+    *out_node = UINT32_MAX;
+    if (now->driver != then->driver)
+        return DS_GRAPH_UPDATE_NOT_SUPPORTED;
+    if (now->count != then->count)
+        return DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+    for (uint32_t i = 0; i < now->count; i++) {
+        *out_node = i;
+        if (!ds__node_has_dependencies(now->node[i], then->node[i]))
+            return DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+        if (now->node[i]->kind != then->node[i]->kind)
+            return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
+    }
+    return DS_GRAPH_UPDATE_SUCCESS;
+}
+
+/* Exchanges the bodies, if the captured one has the shape of the graph. The graph's lock is
+   held. */
+static ds_result ds__graph_recapture(ds__graph *g, ds__body **captured) {
+    uint32_t node;
+    char text[160] = "the graph";
+    if (atomic_load(&g->capturing))
+        return ds__being_captured(g);
+    ds_graph_update_reason reason = ds__shape_compare(g->body, *captured, &node);
+    if (reason) {
+        if (node != UINT32_MAX)
+            ds__node_print(*captured, node, text, sizeof text);
+        return ds__fail(DS_ERR_GRAPH_UPDATE, "the captured work does not fit the graph: %s (%s)",
+                        ds__update_texts[reason], text);
+    }
+    ds__body *old = g->body;
+    (*captured)->serial = old->serial;
+    (*captured)->origin = old->origin;
+    g->body = *captured;
+    *captured = old;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_capture_end_recapture)(ds_stream stream, ds_graph graph) {
+    ds__body *body = NULL;
+    ds_graph fresh = { 0 };
+    int into = 0;
+    DS__ENTER("ds_capture_end_recapture");
+    ds__graph *g = ds__graph_lock(graph);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE; /* the capture goes on */
+    DS_IGNORE(ds__graph_unlock(g, DS_OK));
+    ds_result r = ds__capture_end(stream, &fresh, &into);
+    if (r == DS_OK && into)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "the capture has added its nodes to an existing graph "
+                                           "(ds_capture_begin_to_graph)");
+    if (r < 0 || fresh.id == graph.id)
+        return r;
+    r = ds__graph_take_body(fresh, &body);
+    if (r == DS_OK) {
+        g = ds__graph_lock(graph);
+        r = g ? ds__graph_unlock(g, ds__graph_recapture(g, &body)) : DS_ERR_INVALID_HANDLE;
+    }
+    if (body)
+        ds__body_destroy(body);
+    ds__retired_reclaim();
     return r;
 }
 

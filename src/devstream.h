@@ -220,6 +220,7 @@ extern "C" {
 #include "core/graph_exec.h"
 #include "core/graph_exec_update.h"
 #include "core/capture.h"
+#include "core/recapture.h"
 #include "core/dtype.h"
 #include "core/cpu_api.h"
 #include "core/inline.h"

@@ -41,6 +41,7 @@ t '^check' matmul 33 20 50
 t '^check' pipeline
 t '^checksum' demo --total 300000 --piece 70001
 t '^check' graph --total 300000
+t '^check' graph_while --n 20 --rounds 1
 t '^weights' train --epochs 1 "$dir/digits.csv"
 
 echo "examples: $passed passed, $failed failed"

@@ -70,6 +70,14 @@ DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph
     Errors that end the capture without a graph: DS_ERR_CAPTURE_INVALIDATED,
     DS_ERR_CAPTURE_UNJOINED, DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). */
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
+/** Ends the capture begun on the stream by ds_capture_begin, and replaces the work of `graph` by
+    the captured work: a recapture, as cudaStreamBeginRecaptureToGraph of CUDA 13.3, but with any
+    CUDA. The captured nodes must have the number, the kinds and the dependencies of the graph's
+    nodes, in the same order; their parameters may differ. Handles of the graph's nodes stay valid.
+    Executables keep their work until ds_graph_exec_update. Errors are those of ds_capture_end, and
+    DS_ERR_GRAPH_UPDATE: the work does not fit. In each case the capture is over if ds_capture_end
+    would have ended it, and the graph is unchanged. */
+DSDEF DS_MUST_USE ds_result ds_capture_end_recapture(ds_stream stream, ds_graph graph);
 /** Returns the capture state of the stream without changing it. DS_ERR_CAPTURE_IMPLICIT: the legacy
     stream, while a blocking stream of the device captures. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_status(ds_stream stream, ds_capture_status *out);

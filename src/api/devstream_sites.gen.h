@@ -810,6 +810,12 @@ static inline DS_MUST_USE ds_result ds_at_capture_end(const char *file_, int lin
 }
 #define ds_capture_end(...) ds_at_capture_end(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_capture_end_recapture(const char *file_, int line_,
+        ds_stream stream_, ds_graph graph_) {
+    return ds_site_set(file_, line_), (ds_capture_end_recapture)(stream_, graph_);
+}
+#define ds_capture_end_recapture(...) ds_at_capture_end_recapture(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_capture_get_status(const char *file_, int line_,
         ds_stream stream_, ds_capture_status *out_) {
     return ds_site_set(file_, line_), (ds_capture_get_status)(stream_, out_);

@@ -88,6 +88,24 @@ typedef struct ds_kernel_desc {
     uint64_t reserved[8]; /**< 0 */
 } ds_kernel_desc;
 
+/** Flags of ds_grid. */
+enum {
+    /** All blocks run at once, so they may wait for one another. As many blocks as
+        DS_ATTR_MULTIPROCESSORS, or as the stream's share has, always fit. DS_ERR_INVALID_VALUE: the
+        blocks do not fit on the GPU; on a CPU device, they are more than DS_ATTR_MULTIPROCESSORS
+        and more than 8, or more than the threads of the stream's share. DS_ERR_UNSUPPORTED: the
+        device does not have DS_ATTR_COOPERATIVE_LAUNCH. On the CPU driver each block is one call of
+        cpu_fn on a thread of its own, whatever the grain, and one such launch runs at a time. If a
+        block returns a status while others wait for that block, the launch never ends there */
+    DS_GRID_COOPERATIVE = 1,
+    /** The kernel may start before the previous kernel of the stream has ended (programmatic
+        dependent launch). Before the kernel touches memory of earlier work, it must wait itself
+        (griddepcontrol.wait, cudaGridDependencySynchronize). The order of the stream is kept on the
+        CPU driver, on GPUs before compute capability 9.0, and before CUDA 12.3. A capture takes
+        the overlap into CUDA's graph; nodes that are added or set by hand refuse the flag */
+    DS_GRID_OVERLAP = 2
+};
+
 /** An explicit launch configuration. Both drivers refuse a grid that exceeds the limits of all GPUs
     (CUDA C++ Programming Guide, "Compute Capabilities"). */
 typedef struct ds_grid {
@@ -96,6 +114,11 @@ typedef struct ds_grid {
     /** threads per block in x, y, z; at most 1,024 in total and 64 in z; 0 means 1 */
     unsigned block[3];
     unsigned shared_bytes; /**< dynamic shared memory per block in bytes, at most 227 KiB */
+    /** blocks per cluster in x, y, z, at most 8 in total, which divide the grid; 0 in x: no
+        clusters; 0 means 1 in y and z. DS_ERR_UNSUPPORTED: the GPU has no clusters (compute
+        capability 9.0). No further effect on the CPU driver */
+    unsigned cluster[3];
+    unsigned flags; /**< DS_GRID_* */
 } ds_grid;
 
 /** Creates a kernel for all devices without loading or compiling it. The caller must destroy it.

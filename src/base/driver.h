@@ -28,6 +28,7 @@ enum {
     DS__MAX_BLOCK_THREADS = 1024,
     DS__MAX_BLOCK_Z = 64,
     DS__MAX_GRID_YZ = 65535,
+    DS__MAX_CLUSTER = 8, /* blocks */
     DS__MAX_SHARED_BYTES = 227 * 1024
 };
 

@@ -161,13 +161,19 @@ static void *ds__copy_bytes(const void *from, size_t size) {
 }
 
 /* Copies the arguments and the grid of a kernel, and keeps the kernel. Returns 0 if there is no
-   memory; the node then has what was copied. */
+   memory; the node then has what was copied. An overlap belongs to an edge of CUDA's graph, not to
+   the node. */
 static int ds__node_take_kernel(ds__node *n, const ds__op *op) {
+    ds_grid grid;
     ds__ref(op->u.kernel.kernel);
     n->op.u.kernel.args =
         op->u.kernel.args_size ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size) : NULL;
-    n->op.u.kernel.grid =
-        op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
+    n->op.u.kernel.grid = NULL;
+    if (op->u.kernel.grid) {
+        grid = *op->u.kernel.grid;
+        grid.flags &= ~(unsigned)DS_GRID_OVERLAP;
+        n->op.u.kernel.grid = ds__copy_bytes(&grid, sizeof grid);
+    }
     return (!op->u.kernel.args_size || n->op.u.kernel.args) &&
            (!op->u.kernel.grid || n->op.u.kernel.grid);
 }

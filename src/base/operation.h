@@ -46,6 +46,8 @@ enum {
     /* must not be captured: if the stream captures, submit does nothing and returns DS__CHANGED */
     DS__OP_OUTSIDE = 4,
     DS__OP_INSIDE = 8, /* kernel: the same unless the stream's capture is u.kernel.capture */
+    /* kernel: all blocks run at once, each with as many threads as `places` says */
+    DS__OP_TOGETHER = 16,
     /* copy, fill: eight bits of `places` from here on say where the destination is */
     DS__OP_DST = 0,
     DS__OP_SRC = 8 /* copy: and where the source is */
@@ -76,7 +78,7 @@ enum {
 typedef struct ds__op {
     uint8_t kind;
     uint8_t flags;
-    uint16_t places; /* copy, fill: where the operands are */
+    uint16_t places; /* copy, fill: where the operands are; kernel: see DS__OP_TOGETHER */
     uint32_t line;
     const char *file; /* call site, or NULL */
 
@@ -182,8 +184,33 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
             g.grid[i] = 1;
         if (g.block[i] == 0)
             g.block[i] = 1;
+        if (i > 0 && g.cluster[0] && g.cluster[i] == 0)
+            g.cluster[i] = 1;
     }
     return g;
+}
+
+/* Returns the threads of a block of a whole grid. */
+static inline unsigned ds__grid_block_threads(const ds_grid *g) {
+    return g->block[0] * g->block[1] * g->block[2];
+}
+
+/* Returns 1 if two grids have the same clusters and flags. NULL: no grid. */
+static inline int ds__grid_same_attributes(const ds_grid *a, const ds_grid *b) {
+    ds_grid none = { .flags = 0 };
+    ds_grid x = a ? ds__grid_whole(a) : none;
+    ds_grid y = b ? ds__grid_whole(b) : none;
+    return x.flags == y.flags && !memcmp(x.cluster, y.cluster, sizeof x.cluster);
+}
+
+/* Sets the grid of a kernel's launch, which was checked; NULL: none. */
+static inline void ds__op_set_grid(ds__op *op, const ds_grid *grid) {
+    op->u.kernel.grid = grid;
+    if (DS__LIKELY(!grid || !(grid->flags & DS_GRID_COOPERATIVE)))
+        return;
+    ds_grid g = ds__grid_whole(grid);
+    op->flags |= DS__OP_TOGETHER;
+    op->places = (uint16_t)ds__grid_block_threads(&g);
 }
 
 #endif

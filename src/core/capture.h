@@ -105,7 +105,8 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
     return r;
 }
 
-static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
+/* *out_into (may be NULL): 1 if the graph was the user's before the capture. */
+static ds_result ds__capture_end(ds_stream stream, ds_graph *out, int *out_into) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -114,6 +115,8 @@ static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
     if (c) {
         if (r == DS_OK)
             *out = c->graph;
+        if (out_into)
+            *out_into = c->into;
         ds__capture_over(c, r < 0);
     }
     ds__stream_unpin(s);
@@ -126,7 +129,7 @@ DSDEF ds_result(ds_capture_end)(ds_stream stream, ds_graph *out) {
         out->id = 0;
     DS__ENTER("ds_capture_end");
     DS__REQUIRE(out, "out is NULL");
-    return ds__capture_end(stream, out);
+    return ds__capture_end(stream, out, NULL);
 }
 
 static ds_result ds__capture_info(ds_stream stream, ds_capture_info *out) {
@@ -227,7 +230,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
     ds__error_save(&reason);
-    ds_result end = ds__capture_end(stream, &graph);
+    ds_result end = ds__capture_end(stream, &graph, NULL);
     if (r >= 0) {
         *out = graph;
         return end;

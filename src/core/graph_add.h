@@ -10,8 +10,8 @@
    Locks: the graph's lock, and ds__g.capture_lock inside of it while a capture adds to the graph
    (ds__graph_share). A child graph is copied under its own lock, before the parent's is taken.
    ds__node_of_desc also runs under an executable's lock. Under these locks run the driver's
-   kernel_load, condition_load, event_create (inside of e->bind), device_peer and pointer_query. The
-   driver's graph_add and graph_edges may also run under the capture lock.
+   kernel_load, condition_load, event_create (inside of e->bind), device_peer and pointer_query.
+   The driver's graph_add and graph_edges may also run under the capture lock.
    Threads: any. */
 #ifndef DS__CORE_GRAPH_ADD_H
 #define DS__CORE_GRAPH_ADD_H
@@ -33,6 +33,10 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
         ds_result r = ds__grid_items(k->grid, out);
         if (r < 0)
             return ds__fail_append(r, " (kernel %s)", kernel->name);
+        DS__REQUIRE(!(k->grid->flags & DS_GRID_OVERLAP),
+                    "kernel %s: a node has no previous kernel of a stream; DS_GRID_OVERLAP is for "
+                    "launches, also captured ones",
+                    kernel->name);
     }
     DS__REQUIRE(*out > 0, "kernel %s: a node needs at least one item", kernel->name);
     return DS_OK;
@@ -75,7 +79,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     op->u.kernel.items = items;
     op->u.kernel.args_size = k->args_size;
     op->u.kernel.args = k->args;
-    op->u.kernel.grid = k->grid;
+    ds__op_set_grid(op, k->grid);
     return b->driver->kernel_load(device->index, kernel);
 }
 

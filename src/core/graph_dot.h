@@ -26,6 +26,13 @@ static void ds__dot_kernel(ds__text_writer *p, const ds__op *op) {
                               op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
                               op->u.kernel.grid->block[0], op->u.kernel.grid->block[1],
                               op->u.kernel.grid->block[2]);
+    if (op->u.kernel.grid && op->u.kernel.grid->cluster[0]) {
+        ds_grid whole = ds__grid_whole(op->u.kernel.grid);
+        ds__text_writer_print(p, "\\ncluster %ux%ux%u", whole.cluster[0], whole.cluster[1],
+                              whole.cluster[2]);
+    }
+    if (op->flags & DS__OP_TOGETHER)
+        ds__text_writer_print(p, "\\ncooperative");
     for (size_t i = 0; i < k->param_count; i++) {
         const ds_param *a = &k->params[i];
         static const char *const kinds[] = { "value", "read", "written", "read and written",

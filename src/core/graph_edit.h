@@ -156,6 +156,17 @@ static int ds__values_differ(const ds__op *now, const ds__op *then) {
     return i < now->u.values.count;
 }
 
+/* Returns the reason why a kernel of an executable cannot become the fresh one, or
+   DS_GRAPH_UPDATE_SUCCESS. CUDA refuses a change between cooperative and other kernels, and does
+   not say whether it allows other clusters (cudaGraphExecUpdate). */
+static ds_graph_update_reason ds__kernel_compare(const ds__node *now, const ds__node *then) {
+    if (now->device.index != then->device.index)
+        return DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+    return ds__grid_same_attributes(now->op.u.kernel.grid, then->op.u.kernel.grid)
+               ? DS_GRAPH_UPDATE_SUCCESS
+               : DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
+}
+
 /* Returns the reason why a node of an executable cannot become the fresh one, or
    DS_GRAPH_UPDATE_SUCCESS. */
 static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
@@ -164,9 +175,7 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
         return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
     switch (now->kind) {
     case DS_NODE_KERNEL:
-        return now->device.index == then->device.index
-                   ? DS_GRAPH_UPDATE_SUCCESS
-                   : DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+        return ds__kernel_compare(now, then);
     case DS_NODE_COPY:
         return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) &&
                        ds__place_of(&now->op, DS__OP_SRC) == ds__place_of(&then->op, DS__OP_SRC)
@@ -188,6 +197,16 @@ static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__no
     }
 }
 
+/* Returns 1 if a node has the dependencies of another one. */
+static int ds__node_has_dependencies(const ds__node *a, const ds__node *b) {
+    if (a->dep_count != b->dep_count)
+        return 0;
+    for (uint32_t k = 0; k < b->dep_count; k++)
+        if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k]))
+            return 0;
+    return 1;
+}
+
 static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
                                                uint32_t *out_node) {
     *out_node = UINT32_MAX;
@@ -198,14 +217,9 @@ static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__bo
     for (uint32_t i = 0; i < now->count; i++) {
         const ds__node *a = now->node[i];
         const ds__node *b = then->node[i];
-        ds_graph_update_reason reason = a->dep_count == b->dep_count
-                                            ? DS_GRAPH_UPDATE_SUCCESS
+        ds_graph_update_reason reason = ds__node_has_dependencies(a, b)
+                                            ? ds__node_compare(a, b)
                                             : DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
-        for (uint32_t k = 0; k < b->dep_count && !reason; k++)
-            if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k]))
-                reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
-        if (!reason)
-            reason = ds__node_compare(a, b);
         if (!reason)
             continue;
         *out_node = i;

@@ -242,7 +242,7 @@ static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid
         op.u.kernel.items = items;
         op.u.kernel.args_size = args_size;
         op.u.kernel.args = args;
-        op.u.kernel.grid = grid;
+        ds__op_set_grid(&op, grid);
         r = ds__stream_submit(s, &op);
     }
     if (DS__LIKELY(k != NULL))
@@ -256,6 +256,29 @@ DSDEF ds_result(ds_kernel_launch)(ds_kernel kernel, size_t items, const void *ar
     ds_result r = ds__api_enter_inline("ds_kernel_launch");
     return DS__UNLIKELY(r < 0) ? r
                                : ds__kernel_launch(kernel, items, NULL, args, args_size, stream);
+}
+
+/* Refuses clusters and flags that no GPU accepts (CUDA C++ Programming Guide, "Thread Block
+   Clusters": 8 blocks are portable). g: a whole grid. */
+static ds_result ds__grid_check_attributes(const ds_grid *g) {
+    const unsigned *c = g->cluster;
+    const unsigned known = DS_GRID_COOPERATIVE | DS_GRID_OVERLAP;
+    DS__REQUIRE(!(g->flags & ~known), "the flags of the grid are %#x; DS_GRID_* are allowed",
+                g->flags);
+    DS__REQUIRE(c[0] || (!c[1] && !c[2]),
+                "cluster.x is 0, but cluster.y is %u and cluster.z %u; without clusters all are 0",
+                c[1], c[2]);
+    if (!c[0])
+        return DS_OK;
+    int small = c[0] <= DS__MAX_CLUSTER && c[1] <= DS__MAX_CLUSTER && c[2] <= DS__MAX_CLUSTER;
+    DS__REQUIRE(small && c[0] * c[1] * c[2] <= DS__MAX_CLUSTER,
+                "a cluster of %u x %u x %u blocks; at most %d are allowed", c[0], c[1], c[2],
+                DS__MAX_CLUSTER);
+    for (int i = 0; i < 3; i++)
+        DS__REQUIRE(g->grid[i] % c[i] == 0,
+                    "grid.%c is %u and cluster.%c %u; the cluster must divide the grid", "xyz"[i],
+                    g -> grid[i], "xyz"[i], c[i]);
+    return DS_OK;
 }
 
 /* Returns the number of threads of a grid. Refuses a grid that no GPU accepts. */
@@ -277,7 +300,7 @@ static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
                 DS__MAX_SHARED_BYTES);
     DS__REQUIRE(!__builtin_mul_overflow((size_t)(face * b[2]) * n[0] * n[1], (size_t)n[2], out),
                 "the number of threads in the grid exceeds size_t");
-    return DS_OK;
+    return ds__grid_check_attributes(&g);
 }
 
 DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args,

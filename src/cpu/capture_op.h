@@ -188,7 +188,8 @@ static ds_result ds__cpu_capture_kernel(ds__cpu_stream *s, ds__capture *c, const
     if (op->u.kernel.kernel->ours)
         return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
                                 "a copy between devices of different drivers cannot be captured");
-    return ds__cpu_capture_node(s, c, op);
+    ds_result r = ds__cpu_together_ready(s->device, s->share, op);
+    return r < 0 ? r : ds__cpu_capture_node(s, c, op);
 }
 
 /* Captures a copy or fill. Pageable memory may not exist any more when the graph runs. */

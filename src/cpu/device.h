@@ -62,7 +62,7 @@ static ds_result ds__cpu_device_attribute(int device, ds_attribute attribute, in
         { DS_ATTR_MANAGED_MEMORY, 0 },
         { DS_ATTR_PAGEABLE_MEMORY_ACCESS, 1 },
         { DS_ATTR_CONCURRENT_MANAGED_ACCESS, 0 },
-        { DS_ATTR_COOPERATIVE_LAUNCH, 0 },
+        { DS_ATTR_COOPERATIVE_LAUNCH, 1 },
         { DS_ATTR_MEMORY_POOLS, 1 },
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)

@@ -28,6 +28,7 @@
 #include "graph.h"
 #include "memory.h"
 #include "share.h"
+#include "together.h"
 #include "host_memory.h"
 #include "device.h"
 #include "options.h"
@@ -176,6 +177,7 @@ static void ds__cpu_deinit(void) {
             ds__os_thread_join(ds__cpu.worker[i].thread);
         for (int i = 0; i < ds__cpu.host_threads; i++)
             ds__os_thread_join(ds__cpu.host_thread[i]);
+        ds__cpu_together_end();
     }
     ds__cpu_freed_end();
     while (ds__cpu.raw) {

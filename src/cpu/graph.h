@@ -20,6 +20,7 @@
 #include "queue.h"
 #include "stream.h"
 #include "graph_plan.h"
+#include "together.h"
 
 static void ds__cpu_exec_unref(ds__cpu_exec *x);
 static ds_result ds__cpu_exec_create(const ds__body *body, unsigned flags, ds__cpu_exec **out);
@@ -307,7 +308,12 @@ static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsi
     return r;
 }
 
-/* The entries that change a graph do nothing: the core keeps the graphs. */
+/* Refuses a cooperative kernel that does not fit, and starts its threads. */
+static ds_result ds__cpu_node_ready(const ds__node *n) {
+    return n->kind == DS_NODE_KERNEL ? ds__cpu_together_ready(n->device.index, 0, &n->op) : DS_OK;
+}
+
+/* The entries that change a graph do nothing else: the core keeps the graphs. */
 static ds_result ds__cpu_graph_create(ds__body *body) {
     (void)body;
     return DS_OK;
@@ -320,9 +326,7 @@ static ds_result ds__cpu_graph_clone(ds__body *from, ds__body *to) {
 }
 
 static ds_result ds__cpu_graph_add(ds__body *body, uint32_t index) {
-    (void)body;
-    (void)index;
-    return DS_OK;
+    return ds__cpu_node_ready(body->node[index]);
 }
 
 static ds_result ds__cpu_graph_edges(ds__body *body, const ds_graph_node *from,
@@ -337,8 +341,7 @@ static ds_result ds__cpu_graph_edges(ds__body *body, const ds_graph_node *from,
 static ds_result ds__cpu_graph_set(ds__body *body, uint32_t index, ds__node *fresh) {
     (void)body;
     (void)index;
-    (void)fresh;
-    return DS_OK;
+    return ds__cpu_node_ready(fresh);
 }
 
 static ds_result ds__cpu_graph_attach(ds__body *body, ds__object *object) {
@@ -370,8 +373,8 @@ static ds_result ds__cpu_exec_update(void *exec, ds__body *graph,
 
 static ds_result ds__cpu_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
     (void)index;
-    (void)fresh;
-    return ds__cpu_exec_changed(exec);
+    ds_result r = ds__cpu_node_ready(fresh);
+    return r < 0 ? r : ds__cpu_exec_changed(exec);
 }
 
 static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {

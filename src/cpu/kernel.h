@@ -18,6 +18,7 @@
 #include "queue.h"
 #include "scheduler.h"
 #include "job.h"
+#include "together.h"
 
 static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
     const ds__op *op = job->op;
@@ -100,6 +101,12 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     uint64_t estimate = atomic_load_explicit(&k->estimate, memory_order_relaxed);
     uint32_t runs = ds__cpu_runs(estimate);
     uint32_t item_ps = (uint32_t)estimate;
+    if (DS__UNLIKELY(op->flags & DS__OP_TOGETHER)) {
+        ds__cpu_long(w, 1);
+        int status = ds__cpu_together_run(op, args);
+        ds__cpu_long(w, 0);
+        return status;
+    }
     if (runs < 4 || (double)item_ps * (double)n > DS__CPU_LONG_NS * 1000.0)
         ds__cpu_long(w, 1);
     int status;

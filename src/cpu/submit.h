@@ -275,7 +275,8 @@ static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *o
         return DS__CHANGED;
     if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
         return ds__cpu_kernel_load(0, op->u.kernel.kernel);
-    return ds__cpu_enqueue(s, op, NULL);
+    ds_result r = ds__cpu_together_ready(s->device, s->share, op);
+    return DS__UNLIKELY(r < 0) ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
 static ds_result ds__cpu_submit_host(ds__cpu_stream *s, const ds__op *op) {

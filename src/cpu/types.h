@@ -384,6 +384,7 @@ static struct {
     _Atomic int poller_started;
     ds__os_thread poller;
     _Atomic uint32_t poller_word; /* the poller sleeps on it; raised for each parked stream */
+    _Atomic int poller_sleeps;    /* 1: the poller may sleep for long */
     _Atomic int poller_quit;
     /* the virtual clock; only the worker uses the first four */
     int64_t *link_free;   /* until when each link is held */

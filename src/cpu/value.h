@@ -79,6 +79,13 @@ static int ds__cpu_values_look(int64_t time) {
     return left;
 }
 
+/* Lets the poller look from now on. A poller in its shortest nap need not be woken. */
+static void ds__cpu_poller_call(void) {
+    atomic_fetch_add(&ds__cpu.poller_word, 1);
+    if (atomic_load(&ds__cpu.poller_sleeps))
+        ds__futex_wake(&ds__cpu.poller_word, 1);
+}
+
 /* Parks a stream until the word meets the condition. Returns 0 if that is so already; the caller
    still owns the stream then. */
 static int ds__cpu_value_park(ds__cpu_stream *s, const ds_value_op *v) {
@@ -99,10 +106,8 @@ static int ds__cpu_value_park(ds__cpu_stream *s, const ds_value_op *v) {
         atomic_fetch_sub(&ds__cpu.value_count, 1);
     }
     ds__spinlock_unlock(&ds__cpu.value_lock);
-    if (parked) {
-        atomic_fetch_add(&ds__cpu.poller_word, 1);
-        ds__futex_wake(&ds__cpu.poller_word, 1);
-    }
+    if (parked)
+        ds__cpu_poller_call();
     return parked;
 }
 
@@ -129,8 +134,15 @@ static int ds__cpu_values_step(ds__cpu_stream *s, ds__op *op, int failed) {
     return 1;
 }
 
+static void ds__cpu_poller_sleep(uint32_t word, uint64_t nap) {
+    atomic_store(&ds__cpu.poller_sleeps, nap > DS__CPU_POLLER_NAP_NS);
+    ds__futex_wait(&ds__cpu.poller_word, word, nap);
+    atomic_store(&ds__cpu.poller_sleeps, 0);
+}
+
 /* Looks at the words while streams wait: without a pause for DS__CPU_POLLER_SPIN_NS after a stream
-   was parked, then at growing intervals. */
+   was parked, unless all workers are awake and may need the processor; then at growing
+   intervals. */
 static void *ds__cpu_poller_main(void *unused) {
     uint64_t nap = 0;
     uint64_t since = 0;
@@ -147,14 +159,15 @@ static void *ds__cpu_poller_main(void *unused) {
             since = ds__now_ns();
         }
         if (!ds__cpu_values_look(atomic_load(&ds__cpu.clock))) {
-            ds__futex_wait(&ds__cpu.poller_word, word, DS__FOREVER);
+            ds__cpu_poller_sleep(word, DS__FOREVER);
             continue;
         }
-        if (!ds__cpu.no_spin && ds__now_ns() - since < DS__CPU_POLLER_SPIN_NS) {
+        if (!ds__cpu.no_spin && atomic_load(&ds__cpu.parked) > 0 &&
+            ds__now_ns() - since < DS__CPU_POLLER_SPIN_NS) {
             ds__processor_pause();
             continue;
         }
-        ds__futex_wait(&ds__cpu.poller_word, word, nap);
+        ds__cpu_poller_sleep(word, nap);
         if (nap < DS__CPU_TICK_NS)
             nap += nap / 4;
     }
@@ -188,8 +201,7 @@ static void ds__cpu_poller_end(void) {
     if (!atomic_load(&ds__cpu.poller_started))
         return;
     atomic_store(&ds__cpu.poller_quit, 1);
-    atomic_fetch_add(&ds__cpu.poller_word, 1);
-    ds__futex_wake(&ds__cpu.poller_word, 1);
+    ds__cpu_poller_call();
     ds__os_thread_join(ds__cpu.poller);
     atomic_store(&ds__cpu.poller_started, 0);
 }

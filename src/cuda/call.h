@@ -63,6 +63,8 @@ static const struct {
                        { cudaErrorInvalidKernelImage, DS_ERR_INVALID_VALUE },
                        { cudaErrorInvalidSource, DS_ERR_INVALID_VALUE },
                        { cudaErrorLaunchOutOfResources, DS_ERR_INVALID_VALUE },
+                       { cudaErrorCooperativeLaunchTooLarge, DS_ERR_INVALID_VALUE },
+                       { cudaErrorInvalidClusterSize, DS_ERR_INVALID_VALUE },
                        { 218 /* invalid PTX */, DS_ERR_INVALID_VALUE },
                        { 222 /* PTX too new */, DS_ERR_INVALID_VALUE },
                        { cudaErrorSymbolNotFound, DS_ERR_INVALID_VALUE },

@@ -56,6 +56,8 @@
     X(cudaLaunchKernel, \
       (const void *function, dim3 grid, dim3 block, void **params, size_t shared, \
         cudaStream_t stream)) \
+    X(cudaLaunchKernelExC, \
+      (const cudaLaunchConfig_t *config, const void *function, void **params)) \
     X(cudaFuncGetAttributes, (struct cudaFuncAttributes *out, const void *function)) \
     X(cudaFuncSetAttribute, \
       (const void *function, enum cudaFuncAttribute attribute, int value)) \

@@ -104,6 +104,7 @@ typedef enum cudaError {
     cudaErrorInvalidAddressSpace = 717,
     cudaErrorInvalidPc = 718,
     cudaErrorLaunchFailure = 719,
+    cudaErrorCooperativeLaunchTooLarge = 720,
     cudaErrorNotPermitted = 800,
     cudaErrorNotSupported = 801,
     cudaErrorStreamCaptureUnsupported = 900,
@@ -116,6 +117,7 @@ typedef enum cudaError {
     cudaErrorCapturedEvent = 907,
     cudaErrorStreamCaptureWrongThread = 908,
     cudaErrorGraphExecUpdateFailure = 910,
+    cudaErrorInvalidClusterSize = 912,
     cudaErrorUnknown = 999
 } cudaError_t;
 
@@ -158,7 +160,9 @@ enum cudaDeviceAttr {
     cudaDevAttrUnifiedAddressing = 41,
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrMemoryPoolsSupported = 115
+    cudaDevAttrCooperativeLaunch = 95,
+    cudaDevAttrMemoryPoolsSupported = 115,
+    cudaDevAttrClusterLaunch = 120
 };
 
 enum cudaMemPoolAttr {
@@ -189,7 +193,12 @@ enum cudaGraphNodeType {
 
 enum cudaGraphExecUpdateResult { cudaGraphExecUpdateSuccess = 0x0 };
 
-typedef enum cudaLaunchAttributeID { cudaLaunchAttributePriority = 8 } cudaLaunchAttributeID;
+typedef enum cudaLaunchAttributeID {
+    cudaLaunchAttributeCooperative = 2,
+    cudaLaunchAttributeClusterDimension = 4,
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+    cudaLaunchAttributePriority = 8
+} cudaLaunchAttributeID;
 
 typedef void (*cudaHostFn_t)(void *userData);
 typedef void (*cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void *userData);
@@ -291,8 +300,32 @@ struct cudaFuncAttributes {
 
 typedef union cudaLaunchAttributeValue {
     char pad[64];
+    int cooperative;
+
+    struct {
+        unsigned x;
+        unsigned y;
+        unsigned z;
+    } clusterDim;
+
+    int programmaticStreamSerializationAllowed;
     int priority;
 } cudaLaunchAttributeValue;
+
+typedef struct cudaLaunchAttribute_st {
+    cudaLaunchAttributeID id;
+    char pad[8 - sizeof(cudaLaunchAttributeID)];
+    cudaLaunchAttributeValue val;
+} cudaLaunchAttribute;
+
+typedef struct cudaLaunchConfig_st {
+    dim3 gridDim;
+    dim3 blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
+} cudaLaunchConfig_t;
 
 typedef struct cudaIpcEventHandle_st {
     char reserved[64];

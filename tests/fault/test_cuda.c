@@ -64,6 +64,13 @@ static const ds_param fold_params[] = {
 static const char ptx_part32[] = PART_PTX("u32");
 static const char ptx_part64[] = PART_PTX("u64");
 
+static const ds_grid every_attribute = {
+    .grid = { 1 }, .block = { 1 }, .cluster = { 1 }, .flags = DS_GRID_COOPERATIVE | DS_GRID_OVERLAP
+};
+static const ds_grid attributes_of_nodes = {
+    .grid = { 1 }, .block = { 1 }, .cluster = { 1 }, .flags = DS_GRID_COOPERATIVE
+};
+
 static ds_kernel make_fold(void) {
     ds_kernel k;
     ok(ds_kernel_create(
@@ -237,6 +244,8 @@ static void close_world(world *w) {
 /* clang-format off */
 #define HOT_VERBS(X) \
     X(ds_kernel_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s), "cuLaunchKernel") \
+    X(ds_kernel_launch_grid(w->k, &every_attribute, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s), \
+      "cudaDeviceGetAttribute cudaDeviceGetAttribute cudaDeviceGetAttribute cuLaunchKernelEx") \
     X(ds_copy(w->d, w->pin, N, w->s), "cudaMemcpyAsync:H2D") \
     X(ds_copy(w->pin, w->d, N, w->s), "cudaMemcpyAsync:D2H") \
     X(ds_copy(w->d2, w->d, N, w->s), "cudaMemcpyAsync:D2D") \
@@ -457,6 +466,13 @@ static void graph_verbs(world *w, void (*after)(const char *verb)) {
     last.id = 0;
     ADD(fold_node(w->k, &args), kernel)
     ADD(fill_node(w->d, 4, 8, 2), fill)
+    ds_node_desc with = fold_node(w->k, &args);
+    with.u.kernel.grid = &attributes_of_nodes;
+    ADD(with, first)
+    DO(ds_graph_set_node(g, first, &with))
+    desc = fold_node(w->k, &args);
+    DO(ds_graph_set_node(g, first, &desc)) /* without attributes the graph is made anew */
+    DO(ds_graph_set_node(g, first, &with))
     ADD(fill_node(w->far, 2, 8, 1), first)
     ADD(copy_node(w->far, w->d, 32, 4), first)
     ADD(copy_node(w->pin2, w->pin, 32, 1), first)
@@ -2213,19 +2229,190 @@ static void test_more_shared_memory_than_every_gpu_has_is_asked_for(void **state
         ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &s));
         for (uint32_t i = 0; i < 32; i++)
             v[i] = i;
-        ok(ds_kernel_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 100000 }, &v, sizeof v,
-                                 s));
+        ok(ds_kernel_launch_grid(
+            k, &(ds_grid){ .grid = { 1, 1, 1 }, .block = { 32, 1, 1 }, .shared_bytes = 100000 }, &v,
+            sizeof v, s));
         ok(ds_stream_synchronize(s));
         for (uint32_t i = 0; i < 32; i++)
             assert_int_equal(v[i], 31 - i);
-        refused(ds_kernel_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 300000 }, &v,
-                                      sizeof v, s),
-                DS_ERR_INVALID_VALUE);
+        refused(
+            ds_kernel_launch_grid(
+                k, &(ds_grid){ .grid = { 1, 1, 1 }, .block = { 32, 1, 1 }, .shared_bytes = 300000 },
+                &v, sizeof v, s),
+            DS_ERR_INVALID_VALUE);
         assert_non_null(strstr(ds_error_get_last(), "turn_around"));
         ok(ds_stream_synchronize(s));
         ok(ds_stream_destroy(s));
         ok(ds_kernel_destroy(k));
     }
+    ok(ds_pinned_free(pin));
+    ok(ds_shutdown());
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+static ds_graph_exec captured_exec(ds_kernel k, const ds_grid *grid, const void *args, size_t size,
+                                   ds_stream s) {
+    ds_graph g;
+    ds_graph_exec x;
+    ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+    ok(ds_kernel_launch_grid(k, grid, args, size, s));
+    ok(ds_capture_end(s, &g));
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_destroy(g));
+    return x;
+}
+
+/* Instantiates a graph with a node of this grid, and one whose node gets the grid later. */
+static void instantiate_by_hand(ds_kernel k, const ds_grid *grid, const void *args, size_t size) {
+    const ds_grid plain = { .grid = { 4 }, .block = { 8 }, .shared_bytes = 32 };
+    for (int later = 0; later < 2; later++) {
+        ds_node_desc d = { .kind = DS_NODE_KERNEL,
+                           .u.kernel = { .kernel = k,
+                                         .grid = later ? &plain : grid,
+                                         .args = args,
+                                         .args_size = size } };
+        ds_graph g;
+        ds_graph_exec x;
+        ds_graph_node n;
+        ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(1) }, &g));
+        ok(ds_graph_add(g, &d, NULL, 0, &n));
+        d.u.kernel.grid = grid;
+        if (later)
+            ok(ds_graph_set_node(g, n, &d));
+        ok(ds_graph_instantiate(g, NULL, &x));
+        ok(ds_graph_exec_destroy(x));
+        ok(ds_graph_destroy(g));
+    }
+}
+
+static unsigned long launches_seen[3]; /* with clusters, cooperative, with an overlap */
+
+/* Since the last call. */
+static void expect_launches_with(unsigned long cluster, unsigned long cooperative,
+                                 unsigned long overlap) {
+    unsigned long *seen = launches_seen;
+    unsigned long now[3];
+    standin_launches_with(&now[0], &now[1], &now[2]);
+    assert_int_equal(now[0] - seen[0], cluster);
+    assert_int_equal(now[1] - seen[1], cooperative);
+    assert_int_equal(now[2] - seen[2], overlap);
+    memcpy(seen, now, sizeof now);
+}
+
+/* Both forms of a kernel's code hand clusters and flags to CUDA. */
+static void test_attributes_of_a_grid_reach_cuda(void **state) {
+    static const ds_param params[] = { { DS_PARAM_READ_WRITE, 0, sizeof(void *) } };
+    static const ds_grid grids[] = {
+        { .grid = { 4 }, .block = { 8 }, .shared_bytes = 32 },
+        { .grid = { 4 }, .block = { 8 }, .shared_bytes = 32, .cluster = { 2 } },
+        { .grid = { 4 }, .block = { 8 }, .shared_bytes = 32, .flags = DS_GRID_COOPERATIVE },
+        { .grid = { 4 }, .block = { 8 }, .shared_bytes = 32, .flags = DS_GRID_OVERLAP },
+        { .grid = { 4 },
+          .block = { 8 },
+          .shared_bytes = 32,
+          .cluster = { 4 },
+          .flags = DS_GRID_COOPERATIVE | DS_GRID_OVERLAP },
+    };
+    const void *native;
+    void *pin;
+    (void)state;
+    memcpy(&native, &(void (*)(void)){ (void (*)(void))test_attributes_of_a_grid_reach_cuda },
+           sizeof native);
+    standin_register_function(native, ptx_turn_around, "turn_around");
+    ok(ds_pinned_alloc(32 * sizeof(uint32_t), &pin));
+    standin_launches_with(&launches_seen[0], &launches_seen[1], &launches_seen[2]);
+    for (int form = 0; form < 2; form++) {
+        ds_kernel k;
+        ds_stream s;
+        uint32_t *v = pin;
+        ds_kernel_cuda cuda = { .native_fn = native };
+        if (form == 0)
+            cuda = (ds_kernel_cuda){ .image = ptx_turn_around, .entry = "turn_around" };
+        ok(ds_kernel_create(&(ds_kernel_desc){ .name = "turn_around",
+                                               .args_size = sizeof v,
+                                               .params = params,
+                                               .param_count = 1,
+                                               .cuda = cuda },
+                            &k));
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &s));
+        for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+            const ds_grid *g = &grids[i];
+            unsigned long cluster = g->cluster[0] != 0, together = g->flags & DS_GRID_COOPERATIVE,
+                          overlap = (g->flags & DS_GRID_OVERLAP) != 0;
+            for (uint32_t j = 0; j < 32; j++)
+                v[j] = j;
+            ok(ds_kernel_launch_grid(k, g, &v, sizeof v, s));
+            ok(ds_stream_synchronize(s));
+            for (uint32_t j = 0; j < 32; j++)
+                assert_int_equal(v[j], j / 8 * 8 + 7 - j % 8);
+            expect_launches_with(cluster, together, overlap);
+            /* the capture, and the node when the graph is instantiated */
+            ds_graph_exec x = captured_exec(k, g, &v, sizeof v, s);
+            expect_launches_with(2 * cluster, 2 * together, 2 * overlap);
+            ok(ds_graph_launch(x, s));
+            ok(ds_stream_synchronize(s));
+            for (uint32_t j = 0; j < 32; j++)
+                assert_int_equal(v[j], j);
+            ok(ds_graph_exec_destroy(x));
+            if (!overlap) {
+                instantiate_by_hand(k, g, &v, sizeof v);
+                expect_launches_with(2 * cluster, 2 * together, 0);
+            }
+        }
+        ok(ds_stream_destroy(s));
+        ok(ds_kernel_destroy(k));
+    }
+    ok(ds_pinned_free(pin));
+    ok(ds_shutdown());
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+/* A GPU before compute capability 9.0: an overlap is left out, the others are refused. */
+static void test_a_device_without_attributes_refuses_them(void **state) {
+    static const struct {
+        ds_grid grid;
+        const char *words;
+    } refusals[] = {
+        { { .grid = { 2 }, .block = { 1 }, .cluster = { 2 } },
+          "cuda:0 does not support clusters of blocks (kernel fold)" },
+        { { .grid = { 2 }, .block = { 1 }, .flags = DS_GRID_COOPERATIVE },
+          "cuda:0 does not support cooperative launches (kernel fold)" },
+    };
+
+    const ds_grid overlap = { .grid = { 1 }, .block = { 1 }, .flags = DS_GRID_OVERLAP };
+    void *pin;
+    (void)state;
+    ds_stream s;
+    ds_graph g;
+    standin_launch_attributes(0, 0);
+    ds_kernel k = make_fold();
+    ok(ds_pinned_alloc(8, &pin));
+    *(uint64_t *)pin = 1;
+    fold_args args = { pin, 5 };
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &g));
+
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        ds_node_desc d = fold_node(k, &args);
+        ds_graph_node n;
+        size_t count;
+        d.u.kernel.grid = &refusals[i].grid;
+        refused(ds_kernel_launch_grid(k, &refusals[i].grid, &args, sizeof args, s),
+                DS_ERR_UNSUPPORTED);
+        assert_non_null(strstr(ds_error_get_last(), refusals[i].words));
+        refused(ds_graph_add(g, &d, NULL, 0, &n), DS_ERR_UNSUPPORTED);
+        assert_non_null(strstr(ds_error_get_last(), refusals[i].words));
+        ok(ds_graph_get_nodes(g, NULL, 0, &count));
+        assert_int_equal(count, 0);
+    }
+    ok(ds_kernel_launch_grid(k, &overlap, &args, sizeof args, s));
+    ok(ds_stream_synchronize(s));
+
+    assert_true(*(uint64_t *)pin == 1099511628211u + 5);
+    standin_launch_attributes(0, 1);
+    ok(ds_graph_destroy(g));
+    ok(ds_stream_destroy(s));
+    ok(ds_kernel_destroy(k));
     ok(ds_pinned_free(pin));
     ok(ds_shutdown());
     assert_int_equal(standin_live(NULL, 0), 0);
@@ -3033,7 +3220,7 @@ static ds_result little_graph_program(void) {
     STEP(ds_capture_begin(a, DS_CAPTURE_THREAD_LOCAL));
     capturing = 1;
     /* the first launch: it loads */
-    STEP(ds_kernel_launch(k, 1, &(fold_args){ h, 1 }, sizeof(fold_args), a));
+    STEP(ds_kernel_launch_grid(k, &every_attribute, &(fold_args){ h, 1 }, sizeof(fold_args), a));
     STEP(ds_stream_record_event(a, 0, &fork));
     STEP(ds_stream_wait_event(b, fork));
     STEP(ds_fill(far, 0, 4, N / 4, b));
@@ -3062,6 +3249,7 @@ static ds_result little_graph_program(void) {
     STEP(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &made));
     desc = fold_node(k, &(fold_args){ h, 2 });
     desc.priority = -1;
+    desc.u.kernel.grid = &attributes_of_nodes;
     STEP(ds_graph_add(made, &desc, NULL, 0, &kernel));
     payloads_made++;
     desc = host_node(add_one, h, payload_gone);
@@ -3081,6 +3269,7 @@ static ds_result little_graph_program(void) {
     STEP(ds_graph_launch(y, a));
     v = (v * 1099511628211u + 3) * 1099511628211u + 7;
     desc = fold_node(k, &(fold_args){ h, 4 });
+    desc.u.kernel.grid = &attributes_of_nodes;
     STEP(ds_graph_exec_set_node(y, kernel, &desc));
     payloads_made++;
     desc = host_node(add_one, h, payload_gone);
@@ -3091,6 +3280,7 @@ static ds_result little_graph_program(void) {
     STEP(ds_graph_exec_set_node_enabled(y, fill, 0));
     STEP(ds_graph_clone(made, &clone));
     desc = fold_node(k, &(fold_args){ h, 9 });
+    desc.u.kernel.grid = &attributes_of_nodes;
     STEP(ds_graph_find_in_clone(clone, kernel, &first));
     STEP(ds_graph_set_node(clone, first, &desc));
     STEP(ds_graph_exec_update(y, clone, NULL));
@@ -4243,6 +4433,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_threads_that_wait_for_a_refused_image_are_refused, setup),
         cmocka_unit_test_setup(test_images_in_pieces_are_shared_by_their_array, setup),
         cmocka_unit_test_setup(test_more_shared_memory_than_every_gpu_has_is_asked_for, setup),
+        cmocka_unit_test_setup(test_attributes_of_a_grid_reach_cuda, setup),
+        cmocka_unit_test_setup(test_a_device_without_attributes_refuses_them, setup),
         cmocka_unit_test_setup(test_a_kernel_destroyed_during_a_wait_keeps_its_code, setup),
         cmocka_unit_test_setup(test_an_image_of_given_size_needs_no_terminating_zero, setup),
         cmocka_unit_test_setup(test_loads_that_fail_leave_no_module, setup),

@@ -9,7 +9,9 @@ static ds_grid any_node_grid;
 static ds_node_desc any_node_desc(void) {
     static const kernel_args none = { NULL, 0 };
     static __thread kernel_args args;
-    ds_node_desc desc = { .kind = (ds_node_kind)pick(8), .label = any_text() };
+    static __thread ds_value_op values[2];
+    static __thread ds_graph bodies[2];
+    ds_node_desc desc = { .kind = (ds_node_kind)pick(DS_NODE_CONDITION + 1), .label = any_text() };
     size_t size;
     if (odd())
         desc.kind = (ds_node_kind)any_int();
@@ -21,7 +23,10 @@ static ds_node_desc any_node_desc(void) {
     case DS_NODE_KERNEL:
         desc.u.kernel.kernel = sane_kernel();
         args = (kernel_args){ reachable_out(), byte() };
-        any_node_grid = (ds_grid){ { 1 + pick(3), pick(3), 0 }, { 1 + pick(33), 0, 0 }, 0 };
+        any_node_grid = (ds_grid){ .grid = { 1 + pick(3), pick(3), 0 },
+                                   .block = { 1 + pick(33), 0, 0 },
+                                   .cluster = { pick(3), 0, 0 },
+                                   .flags = pick(4) };
         desc.u.kernel.items = odd() ? 0 : 1 + byte();
         desc.u.kernel.grid = odd() ? &any_node_grid : NULL;
         desc.u.kernel.args = odd() || !args.out ? NULL : &args;
@@ -54,6 +59,20 @@ static ds_node_desc any_node_desc(void) {
         break;
     case DS_NODE_CHILD:
         desc.u.child = any_graph();
+        break;
+    case DS_NODE_VALUES:
+        values[0] = (ds_value_op){ input_word(), 7, DS_VALUE_WRITE, 8 };
+        values[1] = (ds_value_op){ odd() ? steady_odd() : input_word(), 7, DS_VALUE_WAIT_EQ, 8 };
+        desc.u.values.ops = odd() ? NULL : values;
+        desc.u.values.count = pick(3);
+        break;
+    case DS_NODE_CONDITION: /* the word is 7 for ever, so a while has a body too many */
+        bodies[0] = any_graph();
+        bodies[1] = any_graph();
+        desc.u.condition.kind = (ds_condition_kind)pick(4);
+        desc.u.condition.word = odd() ? steady_odd() : (const uint32_t *)(void *)input_word();
+        desc.u.condition.bodies = odd() ? NULL : bodies;
+        desc.u.condition.count = desc.u.condition.kind == DS_CONDITION_WHILE ? 2 : pick(3);
         break;
     default:
         break;
@@ -264,6 +283,10 @@ static void step_capture_begin(void) {
 
 static void step_capture_end(void) {
     ds_graph graph;
+    if (odd()) {
+        CALL(ds_capture_end_recapture(any_stream(), any_graph()));
+        return;
+    }
     if (CALL_OUT(ds_capture_end(any_stream(), MAYBE(graph)), graph) != DS_OK)
         return;
     keep_graph(graph);

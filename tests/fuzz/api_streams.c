@@ -425,7 +425,10 @@ static void step_launch(void) {
         CALL(ds_kernel_launch(kernel, PICK(items), odd() ? NULL : &args, size, stream));
         return;
     }
-    ds_grid grid = { { pick(5), pick(4), pick(4) }, { pick(9), pick(4), pick(4) }, 0 };
+    ds_grid grid = { .grid = { pick(5), pick(4), pick(4) },
+                     .block = { pick(9), pick(4), pick(4) },
+                     .cluster = { pick(3), pick(3), 0 },
+                     .flags = pick(5) };
     unsigned huge = any_flags();
     if (odd())
         grid.block[byte() % 3] = 1025 + huge;

@@ -1229,6 +1229,120 @@ static void p31(void) {
 #endif
 }
 
+#if CUDART_VERSION >= 12030
+static const char setter_ptx[] =
+    ".version 6.0\n.target sm_60\n.address_size 64\n"
+    ".extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value);\n"
+    ".visible .entry set (.param .u64 handle, .param .u32 value) {\n"
+    ".reg .b32 %r<2>;\n.reg .b64 %rd<2>;\n"
+    "ld.param.u64 %rd1, [handle];\nld.param.u32 %r1, [value];\n"
+    "{\n.param .b64 a0;\n.param .b32 a1;\n"
+    "st.param.b64 [a0+0], %rd1;\nst.param.b32 [a1+0], %r1;\n"
+    "call.uni cudaGraphSetConditional, (a0, a1);\n}\nret;\n}\n";
+
+/* The text linked with libcudadevrt.a of the usual place. */
+static CUmodule linked_setter(void) {
+    CUresult (*create)(unsigned, CUjit_option *, void **, CUlinkState *);
+    CUresult (*data)(CUlinkState, CUjitInputType, void *, size_t, const char *, unsigned,
+                     CUjit_option *, void **);
+    CUresult (*file)(CUlinkState, CUjitInputType, const char *, unsigned, CUjit_option *, void **);
+    CUresult (*complete)(CUlinkState, void **, size_t *);
+    CUlinkState link;
+    CUmodule m = NULL;
+    void *image;
+    size_t size;
+    entry("cuLinkCreate", &create);
+    entry("cuLinkAddData", &data);
+    entry("cuLinkAddFile", &file);
+    entry("cuLinkComplete", &complete);
+    int code = (int)create(0, NULL, NULL, &link);
+    int with_data = (int)data(link, CU_JIT_INPUT_PTX, (void *)(uintptr_t)setter_ptx,
+                              sizeof setter_ptx, "set", 0, NULL, NULL);
+    int with_file = (int)file(link, CU_JIT_INPUT_LIBRARY, "/usr/local/cuda/lib64/libcudadevrt.a", 0,
+                              NULL, NULL);
+    int done = (int)complete(link, &image, &size);
+    note("linker: %d, text %d, library %d, complete %d", code, with_data, with_file, done);
+    if (!done)
+        note("load of the linked image: %d", (int)drv_module_load(&m, image));
+    return m;
+}
+
+/* Whether a kernel can set a condition with and without libcudadevrt.a; the forms of
+   cuGraphAddNode. */
+static void p32(void) {
+    CUmodule m = NULL;
+    CUfunction f;
+    void *fn[3] = { NULL };
+    start();
+    entries();
+    MUST(cudaMemset(buf, 0, SIZE));
+    int code = (int)drv_module_load(&m, setter_ptx);
+    note("load of the text alone: %d", code);
+    CUmodule linked = linked_setter();
+    for (int i = 0; i < 3; i++)
+        find_entry("cuGraphAddNode", (const unsigned[]){ 12020, 12030, 13000 }[i], &fn[i]);
+    const char *forms = "three functions";
+    if (fn[0] == fn[1])
+        forms = "the first two are one";
+    else if (fn[1] == fn[2])
+        forms = "the last two are one";
+    note("cuGraphAddNode of 12020, 12030, 13000: %s", forms);
+    m = m ? m : linked;
+    CUresult (*get)(CUfunction *, CUmodule, const char *);
+    entry("cuModuleGetFunction", &get);
+    if (!m || get(&f, m, "set"))
+        return;
+    /* an if whose default is 0, set to 1 by the kernel before it */
+    CUresult (*add)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t,
+                    const CUDA_KERNEL_NODE_PARAMS *);
+    cudaGraph_t g;
+    cudaGraphNode_t node, kernel;
+    cudaGraphExec_t exec;
+    cudaGraphConditionalHandle handle;
+    unsigned one = 1;
+    unsigned char got = 9;
+    MUST(cudaGraphCreate(&g, 0));
+    MUST(cudaGraphConditionalHandleCreate(&handle, g, 0, 0));
+    if (!find_entry("cuGraphAddKernelNode", 12000, &add))
+        return;
+    void *params[] = { &handle, &one };
+    CUDA_KERNEL_NODE_PARAMS k;
+    memset(&k, 0, sizeof k);
+    k.func = f;
+    k.gridDimX = k.gridDimY = k.gridDimZ = k.blockDimX = k.blockDimY = k.blockDimZ = 1;
+    k.kernelParams = params;
+    note("kernel node: %d", (int)add(&kernel, g, NULL, 0, &k));
+    struct cudaGraphNodeParams p;
+    memset(&p, 0, sizeof p);
+    p.type = cudaGraphNodeTypeConditional;
+    p.conditional.handle = handle;
+    p.conditional.type = cudaGraphCondTypeIf;
+    p.conditional.size = 1;
+#if CUDART_VERSION >= 13000
+    MUST(cudaGraphAddNode(&node, g, &kernel, NULL, 1, &p));
+#else
+    MUST(cudaGraphAddNode(&node, g, &kernel, 1, &p));
+#endif
+    struct cudaMemsetParams fill = {
+        .dst = buf, .value = 5, .elementSize = 1, .width = 1, .height = 1
+    };
+    MUST(cudaGraphAddMemsetNode(&kernel, p.conditional.phGraph_out[0], NULL, 0, &fill));
+    cudaStream_t s = free_stream();
+    cudaError_t e = cudaGraphInstantiateWithFlags(&exec, g, 0);
+    if (e == cudaSuccess)
+        e = cudaGraphLaunch(exec, s);
+    cudaError_t done = settle(s, 2000);
+    MUST(cudaMemcpy(&got, buf, 1, cudaMemcpyDefault));
+    note("set by the kernel: %s, %s: %d", nm(e), nm(done), got);
+    cudaGraphExec_t second;
+    note("a second executable: %s", nm(cudaGraphInstantiateWithFlags(&second, g, 0)));
+}
+#else
+static void p32(void) {
+    note("needs cudart 12.3");
+}
+#endif
+
 static const probe probes[] = {
     { "P1", "query and synchronize of the legacy stream while a stream is busy", p1 },
     { "P2", "begin of a capture where there is one, and on the legacy stream", p2 },
@@ -1262,6 +1376,7 @@ static const probe probes[] = {
     { "P29", "waits for values in memory and writes of values", p29 },
     { "P30", "waits for values and writes of values in captures and graphs", p30 },
     { "P31", "conditional nodes with a default value", p31 },
+    { "P32", "conditions set by a kernel, with and without libcudadevrt.a", p32 },
     { "D4", "cudaMemsetAsync on host memory", d4 },
     { "D6", "what queries do to cudart's last error", d6 },
     { "D9", "copies of pageable memory on a busy stream", d9 },

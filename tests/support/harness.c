@@ -514,7 +514,7 @@ uint64_t now_ns(void) {
 #define KERNELS(X) \
     X(fold, 1) X(gate, 1) X(spin, 1) X(store, 1) X(add, 1) X(thrice, 1) X(count, 1) X(explode, 0) \
     X(none, 0) X(big, 1) X(odd, 1) X(tally, 0) X(step, 0) X(step4, 0) X(mix, 0) X(whereabouts, 0) \
-    X(turn_around, 0) X(rows, 0) X(matmul, 0) X(add_floats, 0) X(multiply_floats, 0)
+    X(turn_around, 0) X(rows, 0) X(meet, 0) X(matmul, 0) X(add_floats, 0) X(multiply_floats, 0)
 
 /* clang-format on */
 
@@ -590,6 +590,24 @@ void harness_warm_up(void) {
     if (!harness_is_cpu())
         (void)get_gate_kernel();
     take(&words_taken, 0, WORDS);
+}
+
+int harness_has_conditions(const uint32_t *word) {
+    ds_graph g = { 0 }, body = { 0 };
+    ds_graph_desc on = { .device = harness_device(0) };
+    ok(ds_graph_create(&on, &g));
+    ok(ds_graph_create(&on, &body));
+    ds_node_desc d = { .kind = DS_NODE_CONDITION,
+                       .u.condition = { .word = word, .bodies = &body, .count = 1 } };
+    ds_result r = ds_graph_add(g, &d, NULL, 0, NULL);
+    int has = r != DS_ERR_UNSUPPORTED || !strstr(ds_error_get_last(), "CUDA 12.8");
+    if (has)
+        ok(r);
+    else
+        puts("needs a driver of CUDA 12.8");
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    return has;
 }
 
 void harness_watch(ds_stream s) {

@@ -219,6 +219,9 @@ ds_node_desc gate_node(gate *g);
 /* Makes what the helpers above make at their first use; while a stream captures that may be
    forbidden. */
 void harness_warm_up(void);
+/* Returns 0, and says so, if the driver has no conditional nodes (before CUDA 12.8). word: any
+   that a condition may be. */
+int harness_has_conditions(const uint32_t *word);
 /* A capture on this stream is ended when the test fails before it comes to that. */
 void harness_watch(ds_stream s);
 

@@ -178,3 +178,13 @@ KERNEL(rows)(uint32_t *v, uint32_t width, uint32_t *blocks, uint64_t first, uint
         row[THREAD_INDEX % width] = row[THREAD_INDEX % width] * 31 + 1;
     }
 }
+
+/* The first thread of each block waits until those of all blocks are there. */
+KERNEL(meet)(uint32_t *arrived, uint32_t *passed, uint32_t blocks) {
+    if (THREAD_INDEX != 0)
+        return;
+    ATOMIC_ADD(arrived, 1u);
+    while (VOLATILE_LOAD(arrived) < blocks) {
+    }
+    ATOMIC_ADD(passed, 1u);
+}

@@ -247,6 +247,15 @@ static const char ptx_rows[] =
     "ld.global.u32 %r11,[%d25]; mad.lo.s32 %r12,%r11,31,1; st.global.u32 [%d25],%r12; add.s64 %d26,%d26,%d7;\n"
     "setp.lt.u64 %p3,%d26,%d12; @%p3 bra L4;\n"
     "L5: ret; }\n"; /* 1213 characters */
+static const char ptx_meet[] =
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry meet( .param .u64 p0, .param .u64 p1, .param .u32 p2 ) { .reg .pred %p<3>; .reg .b32 %r<6>;\n"
+    ".reg .b64 %d<5>; mov.u32 %r2,%tid.x; setp.ne.s32 %p1,%r2,0; @%p1 bra L4; ld.param.u32 %r1,[p2]; ld.param.u64 %d3,[p0];\n"
+    "ld.param.u64 %d4,[p1]; cvta.to.global.u64 %d1,%d4; cvta.to.global.u64 %d2,%d3; atom.global.add.u32 %r3,[%d2],1;\n"
+    "L2: ld.volatile.global.u32 %r4,[%d2]; setp.lt.u32 %p2,%r4,%r1; @%p2 bra L2; atom.global.add.u32 %r5,[%d1],1;\n"
+    "L4: ret; }\n"; /* 503 characters */
 /* <<device-code tests/support/kernels.cu */
 
 #endif

@@ -162,6 +162,13 @@ AT(ds_fill_node, height, 32);
 AT(ds_fill_node, pitch, 40);
 AT(ds_fill_node, reserved, 48);
 
+SIZE(ds_condition_node, 64);
+AT(ds_condition_node, kind, 0);
+AT(ds_condition_node, word, 8);
+AT(ds_condition_node, bodies, 16);
+AT(ds_condition_node, count, 24);
+AT(ds_condition_node, reserved, 32);
+
 SIZE(ds_value_op, 24);
 AT(ds_value_op, address, 0);
 AT(ds_value_op, value, 8);
@@ -286,10 +293,12 @@ AT(ds_kernel_desc, grain, 120);
 AT(ds_kernel_desc, bytes_fn, 128);
 AT(ds_kernel_desc, reserved, 136);
 
-SIZE(ds_grid, 28);
+SIZE(ds_grid, 44);
 AT(ds_grid, grid, 0);
 AT(ds_grid, block, 12);
 AT(ds_grid, shared_bytes, 24);
+AT(ds_grid, cluster, 28);
+AT(ds_grid, flags, 40);
 
 SIZE(ds_pool, 8);
 AT(ds_pool, id, 0);

@@ -130,6 +130,53 @@ static void test_pieces_go_down_a_chain(void **state) {
     assert_int_equal(at(there[2]), 40600);
 }
 
+/* A wait for a word ends at the time of the write; a loop takes the time of its runs. */
+static void test_values_and_loops_take_the_time_of_what_they_wait_for(void **state) {
+    (void)state;
+    full_mesh(2);
+    start();
+    ds_stream s = stream_on(0), t = stream_on(1);
+    char *a = memory_on(0, 10000), *b = memory_on(1, 10000);
+    ds_graph body, loop;
+    ds_graph_exec exec;
+    void *p;
+    ok(ds_pinned_alloc(64, &p));
+    uint32_t *word = p;
+    word[0] = word[1] = 0;
+    ok(ds_copy(b, a, 10000, s));
+    ok(ds_stream_write_value32(s, word, 1));
+    ok(ds_stream_wait_value32(t, word, 1, DS_VALUE_WAIT_EQ));
+    ds_event told = mark(t);
+    assert_int_equal(finish(), 10150);
+    assert_int_equal(at(told), 10150);
+
+    /* the copy to the host takes 4 ns more than its latencies, and ends the loop */
+    ds_node_desc copy = { .kind = DS_NODE_COPY, .u.copy = { .dst = b, .src = a, .width = 10000 } };
+    ds_node_desc over = { .kind = DS_NODE_COPY,
+                          .u.copy = { .dst = &word[1], .src = &a[0], .width = 4 } };
+    ds_graph_node first;
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cpu(0) }, &body));
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cpu(0) }, &loop));
+    ok(ds_graph_add(body, &copy, NULL, 0, &first));
+    ok(ds_graph_add(body, &over, &first, 1, NULL));
+    ds_node_desc d = {
+        .kind = DS_NODE_CONDITION,
+        .u.condition = { .kind = DS_CONDITION_WHILE, .word = &word[1], .bodies = &body, .count = 1 }
+    };
+    ok(ds_graph_add(loop, &d, NULL, 0, NULL));
+    ok(ds_graph_instantiate(loop, NULL, &exec));
+    memset(a, 0, 10000);
+    word[1] = 1;
+    int64_t before = now();
+    ok(ds_graph_launch(exec, s));
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(word[1], 0);
+    assert_int_equal(now() - before, 10150 + 154);
+    ok(ds_graph_exec_destroy(exec));
+    ok(ds_graph_destroy(loop));
+    ok(ds_graph_destroy(body));
+}
+
 static void test_latency_and_engine_time_overlap_copies_of_other_streams(void **state) {
     (void)state;
     full_mesh(2);
@@ -910,6 +957,7 @@ int main(void) {
 #define T(name) cmocka_unit_test_teardown(test_##name, end)
     const struct CMUnitTest tests[] = {
         T(pieces_go_down_a_chain),
+        T(values_and_loops_take_the_time_of_what_they_wait_for),
         T(latency_and_engine_time_overlap_copies_of_other_streams),
         T(two_copies_share_a_fast_link_ahead_of_two_slow_ones),
         T(a_device_has_so_many_engines),

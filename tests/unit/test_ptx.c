@@ -296,8 +296,13 @@ static ptx_status launch(const ptx_module *m, const char *name, unsigned blocks,
     const ptx_function *f = ptx_find(m, name);
     if (!f)
         fail_msg("no kernel %s", name);
-    ptx_launch l = { { blocks, 1, 1 }, { threads, 1, 1 }, shared, params,
-                     { reach, &all },  stopped,           &all };
+    ptx_launch l = { .grid = { blocks, 1, 1 },
+                     .block = { threads, 1, 1 },
+                     .shared_bytes = shared,
+                     .params = params,
+                     .memory = { reach, &all },
+                     .cancelled = stopped,
+                     .cancel_user = &all };
     return ptx_run(f, &l, said, sizeof said);
 }
 
@@ -859,7 +864,9 @@ static void test_threads_know_who_they_are(void **state) {
     enum { GRID = 2 * 3 * 2, BLOCK = 5 * 4 * 3 };
 
     u32 *out = NEW(u32, GRID * BLOCK * 3);
-    ptx_launch l = { { 2, 3, 2 }, { 5, 4, 3 }, 0, PARAMS(&out), { reach, &all }, NULL, NULL };
+    ptx_launch l = {
+        .grid = { 2, 3, 2 }, .block = { 5, 4, 3 }, .params = PARAMS(&out), .memory = { reach, &all }
+    };
     works(ptx_run(ptx_find(m, "identity"), &l, said, sizeof said));
     for (u32 b = 0; b < GRID; b++) {
         for (u32 t = 0; t < BLOCK; t++) {
@@ -927,7 +934,12 @@ typedef struct waiter {
 static void *run_waiter(void *argument) {
     waiter *w = argument;
     char error[300];
-    ptx_launch l = { { 2, 1, 1 }, { 8, 1, 1 }, 0, w->params, { reach, &all }, stopped, &all };
+    ptx_launch l = { .grid = { 2, 1, 1 },
+                     .block = { 8, 1, 1 },
+                     .params = w->params,
+                     .memory = { reach, &all },
+                     .cancelled = stopped,
+                     .cancel_user = &all };
     w->status = ptx_run(ptx_find(w->m, w->kernel), &l, error, sizeof error);
     return NULL;
 }
@@ -949,6 +961,56 @@ static void test_a_spinning_kernel_sees_what_the_host_writes(void **state) {
     assert_int_equal(w.status, PTX_OK);
     assert_int_equal(*out, 7);
     ptx_unload(w.m);
+}
+
+static ptx_status launch_together(const ptx_module *m, unsigned blocks, unsigned threads,
+                                  const void *const *params) {
+    ptx_launch l = { .grid = { blocks, 1, 1 },
+                     .block = { threads, 1, 1 },
+                     .together = 1,
+                     .params = params,
+                     .memory = { reach, &all },
+                     .cancelled = stopped,
+                     .cancel_user = &all };
+    return ptx_run(ptx_find(m, "k"), &l, said, sizeof said);
+}
+
+#define MEET_HEAD                                                        \
+    ".version 5.0\n.target sm_60\n.address_size 64\n"                    \
+    ".visible .entry k(.param .u64 p0, .param .u32 p1) { .reg .pred %p;" \
+    ".reg .b32 %r<6>; .reg .b64 %d; .shared .b32 own;"                   \
+    "ld.param.u64 %d,[p0]; ld.param.u32 %r1,[p1]; mov.u32 %r4,%ctaid.x;"
+
+/* Each block counts in its own shared memory, and waits until all blocks have come. */
+static void test_blocks_of_a_launch_together_wait_for_one_another(void **state) {
+    (void)state;
+    ptx_module *m =
+        module_of(MEET_HEAD "mov.u32 %r5,0; st.shared.u32 [own],%r5; bar.sync 0;"
+                            "atom.shared.add.u32 %r2,[own],1; bar.sync 0;"
+                            "atom.global.add.u32 %r2,[%d],1;\n"
+                            "L: ld.volatile.global.u32 %r2,[%d]; setp.lt.u32 %p,%r2,%r1; @%p "
+                            "bra L; ld.shared.u32 %r3,[own]; atom.global.add.u32 %r2,[%d+4],%r3; "
+                            "ret; }");
+    for (u32 blocks = 1; blocks <= 5; blocks += 2) {
+        u32 *out = NEW(u32, 2);
+        u32 n = blocks * 3;
+        works(launch_together(m, blocks, 3, PARAMS(&out, &n)));
+        assert_true(out[0] == n && out[1] == n * 3);
+    }
+    ptx_unload(m);
+}
+
+static void test_a_failure_of_one_block_ends_those_that_wait_for_it(void **state) {
+    (void)state;
+    ptx_module *m =
+        module_of(MEET_HEAD "setp.eq.u32 %p,%r4,2; @%p trap; atom.global.add.u32 %r2,[%d],1;\n"
+                            "L: ld.volatile.global.u32 %r2,[%d]; setp.lt.u32 %p,%r2,%r1; @%p "
+                            "bra L; ret; }");
+    u32 *out = NEW(u32, 2);
+    u32 n = 4;
+    assert_int_equal(launch_together(m, 4, 1, PARAMS(&out, &n)), PTX_TRAP);
+    assert_non_null(strstr(said, "block (2, 0, 0)"));
+    ptx_unload(m);
 }
 
 static void test_a_spinning_kernel_can_be_cancelled(void **state) {
@@ -1638,6 +1700,8 @@ int main(void) {
         TEST(test_a_block_larger_than_declared_is_refused),
         TEST(test_a_trap_ends_the_launch),
         TEST(test_a_spinning_kernel_sees_what_the_host_writes),
+        TEST(test_blocks_of_a_launch_together_wait_for_one_another),
+        TEST(test_a_failure_of_one_block_ends_those_that_wait_for_it),
         TEST(test_a_spinning_kernel_can_be_cancelled),
         TEST(test_launches_on_several_threads_share_atomics),
         TEST(test_integer_instructions_that_clang_seldom_emits),

@@ -65,13 +65,11 @@ static void run(const char *name, unsigned blocks_x, unsigned blocks_y, unsigned
                 unsigned threads_y, unsigned shared, const void *const *params) {
     char error[500];
     const ptx_function *f = ptx_find(module, name);
-    ptx_launch launch = { { blocks_x, blocks_y, 1 },
-                          { threads_x, threads_y, 1 },
-                          shared,
-                          params,
-                          { reach, &data },
-                          NULL,
-                          NULL };
+    ptx_launch launch = { .grid = { blocks_x, blocks_y, 1 },
+                          .block = { threads_x, threads_y, 1 },
+                          .shared_bytes = shared,
+                          .params = params,
+                          .memory = { reach, &data } };
     assert_non_null(f);
     if (ptx_run(f, &launch, error, sizeof error) != PTX_OK)
         fail_msg("%s: %s", name, error);

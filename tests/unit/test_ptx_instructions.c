@@ -121,7 +121,10 @@ static void run_text(const char *text, unsigned threads) {
     ptx_module *m = ptx_load(text, error, sizeof error);
     if (!m)
         fail_msg("%s", error);
-    ptx_launch launch = { { 1, 1, 1 }, { threads, 1, 1 }, 0, params, { reach, &data }, NULL, NULL };
+    ptx_launch launch = { .grid = { 1, 1, 1 },
+                          .block = { threads, 1, 1 },
+                          .params = params,
+                          .memory = { reach, &data } };
     if (ptx_run(ptx_find(m, "k"), &launch, error, sizeof error) != PTX_OK)
         fail_msg("%s", error);
     ptx_unload(m);

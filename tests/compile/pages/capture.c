@@ -54,6 +54,18 @@ int main(void) {
 
     CHECK(ds_graph_exec_destroy(exec));
     CHECK(ds_graph_destroy(g));
+
+#include "5.c"
+    ds_graph_exec repeat;
+    *again = 1;
+    CHECK(ds_graph_instantiate(loop, NULL, &repeat));
+    CHECK(ds_graph_launch(repeat, s));
+    CHECK(ds_stream_synchronize(s));
+    EXPECT(*again == 0);
+    CHECK(ds_graph_exec_destroy(repeat));
+    CHECK(ds_graph_destroy(loop));
+    CHECK(ds_pinned_free(again));
+
     CHECK(ds_kernel_destroy(k));
     CHECK(ds_event_destroy(fork));
     CHECK(ds_stream_destroy(s));

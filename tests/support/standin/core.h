@@ -35,6 +35,7 @@ enum {
     MAX_BLOCK_Z = 64,
     MAX_GRID_YZ = 65535,
     MAX_CONTEXTS = 16, /* pushed by one thread */
+    MAX_CLUSTER = 8,   /* that is portable */
     IDLE_SECONDS = 1   /* a thread without work ends after this time */
 };
 
@@ -171,7 +172,9 @@ typedef struct kernel {
     module *module;
     const ptx_function *code;
     unsigned grid[3], block[3], shared;
-    void **params; /* one block of memory with the values behind the pointers */
+    void **params;       /* one block of memory with the values behind the pointers */
+    unsigned cluster[3]; /* blocks; 0 in x: no clusters */
+    int cooperative, overlap;
 } kernel;
 
 /* Writes of words, and waits for words; memory: where each word lies. */
@@ -333,6 +336,7 @@ typedef struct device {
     X(cudaMemsetAsync) \
     X(cudaMemset2DAsync) \
     X(cudaLaunchKernel) \
+    X(cudaLaunchKernelExC) \
     X(cudaFuncSetAttribute) \
     X(cudaFuncGetAttributes) \
     X(cudaGetDriverEntryPoint) \
@@ -483,6 +487,7 @@ typedef struct device {
 /* clang-format off */
 #define DRIVER_STREAM(X) \
     X(cuLaunchKernel, 4000) \
+    X(cuLaunchKernelEx, 11060) \
     X(cuStreamQuery, 2000) \
     X(cuStreamBatchMemOp, 8000) \
     X(cuMemsetD8Async, 3020) \
@@ -710,6 +715,8 @@ op *si_copy_op(const transfer *t, const place *to, const place *from, stream *s,
 /* dst: as the user sees it */
 int si_check_fill(const char *call, const fill *f, int index, place *at);
 op *si_fill_op(const fill *f, const place *at, stream *s, int index);
+/* Its clusters and whether its blocks fit, if they are to run at once. */
+int si_check_attributes(const kernel *k, int index);
 int si_check_launch(const ptx_function *f, const unsigned grid[3], const unsigned block[3],
                     size_t shared, size_t most_shared);
 op *si_kernel_op(const kernel *k, stream *s, int index); /* copies the parameters */

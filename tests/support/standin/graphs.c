@@ -975,12 +975,12 @@ static int kernel_from_params(const struct cudaKernelNodeParams *p, content *c) 
     registered_function *f = p ? si_registered_as(p->func) : NULL;
     if (!f)
         return p ? cudaErrorInvalidDeviceFunction : cudaErrorInvalidValue;
-    kernel k = { f->module,
-                 f->code,
-                 { p->gridDim.x, p->gridDim.y, p->gridDim.z },
-                 { p->blockDim.x, p->blockDim.y, p->blockDim.z },
-                 p->sharedMemBytes,
-                 p->kernelParams };
+    kernel k = { .module = f->module,
+                 .code = f->code,
+                 .grid = { p->gridDim.x, p->gridDim.y, p->gridDim.z },
+                 .block = { p->blockDim.x, p->blockDim.y, p->blockDim.z },
+                 .shared = p->sharedMemBytes,
+                 .params = p->kernelParams };
     return kernel_from(&k, f->most_shared, p->extra, p->func, 1, si_me.current, c);
 }
 
@@ -1015,11 +1015,22 @@ static node *typed(const char *call, cudaGraphNode_t handle, enum cudaGraphNodeT
     return n->is.type == type ? n : NULL;
 }
 
+/* New parameters leave the attributes of a node as they are. */
+static void keep_attributes(const node *n, content *c) {
+    c->priority = n->is.priority;
+    if (c->type != cudaGraphNodeTypeKernel)
+        return;
+    const kernel *from = &n->is.u.kernel.k;
+    kernel *k = &c->u.kernel.k;
+    memcpy(k->cluster, from->cluster, sizeof k->cluster);
+    k->cooperative = from->cooperative;
+}
+
 static int set(const char *call, cudaGraphNode_t handle, content *c) {
     node *n = typed(call, handle, c->type);
     if (!n)
         return cudaErrorInvalidValue;
-    c->priority = n->is.priority;
+    keep_attributes(n, c);
     replace(n, c);
     return 0;
 }
@@ -1160,25 +1171,54 @@ cudaError_t cudaGraphEventWaitNodeGetEvent(cudaGraphNode_t handle, cudaEvent_t *
     return finish(n && out ? 0 : cudaErrorInvalidValue);
 }
 
+/* The attributes that are valid for graph nodes, as devstream uses them. */
 cudaError_t cudaGraphKernelNodeGetAttribute(cudaGraphNode_t handle, cudaKernelNodeAttrID which,
                                             cudaKernelNodeAttrValue *out) {
     LOOK(cudaGraphKernelNodeGetAttribute);
     node *n = typed("cudaGraphKernelNodeGetAttribute", handle, cudaGraphNodeTypeKernel);
-    if (!n || !out || which != cudaLaunchAttributePriority)
+    if (!n || !out)
         return finish(cudaErrorInvalidValue);
+    const kernel *k = &n->is.u.kernel.k;
     memset(out, 0, sizeof *out);
-    out->priority = n->is.priority;
-    return finish(0);
+    switch ((int)which) {
+    case cudaLaunchAttributePriority:
+        out->priority = n->is.priority;
+        return finish(0);
+    case cudaLaunchAttributeCooperative:
+        out->cooperative = k->cooperative;
+        return finish(0);
+    case cudaLaunchAttributeClusterDimension:
+        out->clusterDim.x = k->cluster[0];
+        out->clusterDim.y = k->cluster[1];
+        out->clusterDim.z = k->cluster[2];
+        return finish(0);
+    default:
+        return finish(cudaErrorInvalidValue);
+    }
 }
 
 cudaError_t cudaGraphKernelNodeSetAttribute(cudaGraphNode_t handle, cudaKernelNodeAttrID which,
                                             const cudaKernelNodeAttrValue *value) {
     LOOK(cudaGraphKernelNodeSetAttribute);
     node *n = typed("cudaGraphKernelNodeSetAttribute", handle, cudaGraphNodeTypeKernel);
-    if (!n || !value || which != cudaLaunchAttributePriority)
+    if (!n || !value)
         return finish(cudaErrorInvalidValue);
-    n->is.priority = value->priority;
-    return finish(0);
+    kernel *k = &n->is.u.kernel.k;
+    switch ((int)which) {
+    case cudaLaunchAttributePriority:
+        n->is.priority = value->priority;
+        return finish(0);
+    case cudaLaunchAttributeCooperative:
+        k->cooperative = value->cooperative != 0;
+        return finish(0);
+    case cudaLaunchAttributeClusterDimension:
+        k->cluster[0] = value->clusterDim.x;
+        k->cluster[1] = value->clusterDim.y;
+        k->cluster[2] = value->clusterDim.z;
+        return finish(0);
+    default:
+        return finish(cudaErrorInvalidValue);
+    }
 }
 
 /* ---- user objects, as the user has them ---- */
@@ -1388,6 +1428,19 @@ static condition_value *value_of(const exec *x, uint64_t handle) {
     return NULL;
 }
 
+/* The blocks of a cooperative node are counted when its graph becomes an executable. */
+static int check_blocks(const graph *g) {
+    int code = 0;
+    for (size_t i = 0; !code && i < g->all.count; i++) {
+        const content *c = &g->all.at[i]->is;
+        if (c->type == cudaGraphNodeTypeKernel)
+            code = si_check_attributes(&c->u.kernel.k, c->device);
+        if (c->type == cudaGraphNodeTypeGraph)
+            code = check_blocks(c->u.child);
+    }
+    return code;
+}
+
 static int instantiate(const char *call, cudaGraphExec_t *out, cudaGraph_t handle,
                        unsigned long long flags) {
     const unsigned long long device_launch = 4,
@@ -1398,6 +1451,9 @@ static int instantiate(const char *call, cudaGraphExec_t *out, cudaGraph_t handl
     if (!out || flags & ~(device_launch | auto_free | cudaGraphInstantiateFlagUseNodePriority))
         return cudaErrorInvalidValue;
     int code = si_capture_unsafe(); /* H200, driver 580 (docs/gpu) */
+    if (code)
+        return code;
+    code = check_blocks(g);
     if (code)
         return code;
     if (flags & device_launch &&
@@ -1897,6 +1953,10 @@ static enum cudaGraphExecUpdateResult judge(const node *n, const content *to,
         if (!alone && flags & cudaGraphInstantiateFlagUseNodePriority &&
             is->priority != to->priority)
             return cudaGraphExecUpdateErrorAttributesChanged;
+        /* other clusters: not documented */
+        if (is->u.kernel.k.cooperative != to->u.kernel.k.cooperative ||
+            memcmp(is->u.kernel.k.cluster, to->u.kernel.k.cluster, sizeof to->u.kernel.k.cluster))
+            return cudaGraphExecUpdateErrorAttributesChanged;
         return cudaGraphExecUpdateSuccess;
     case cudaGraphNodeTypeMemcpy:
         if (is->device != to->device || !same_place(&is->u.copy.to, &to->u.copy.to) ||
@@ -2056,6 +2116,11 @@ static int update(const char *call, cudaGraphExec_t exec_handle, cudaGraph_t han
     *v = judge_graph(x->graph, g, x->flags);
     if (v->result)
         return cudaErrorGraphExecUpdateFailure;
+    int code = check_blocks(g);
+    if (code) {
+        v->result = cudaGraphExecUpdateError;
+        return code;
+    }
     take_over(x, x->graph, g);
     return 0;
 }
@@ -2096,9 +2161,12 @@ static node *exec_node(const char *call, cudaGraphExec_t exec_handle, cudaGraphN
 
 static int set_exec(const char *call, cudaGraphExec_t x, cudaGraphNode_t handle, content *c) {
     node *n = exec_node(call, x, handle, c->type);
+    if (n && c->type == n->is.type)
+        keep_attributes(n, c);
     if (!n || judge(n, c, 0, 1))
         return cudaErrorInvalidValue;
-    c->priority = n->is.priority;
+    if (c->type == cudaGraphNodeTypeKernel && si_check_attributes(&c->u.kernel.k, c->device))
+        return cudaErrorInvalidValue;
     replace(n, c);
     return 0;
 }
@@ -2191,12 +2259,12 @@ static int kernel_from_driver(const char *call, const CUDA_KERNEL_NODE_PARAMS_v1
         return CUDA_ERROR_INVALID_VALUE;
     function *f = si_object_of(call, H_FUNCTION, p->func);
     int code = sticky(f->module->device);
-    kernel k = { f->module,
-                 f->code,
-                 { p->gridDimX, p->gridDimY, p->gridDimZ },
-                 { p->blockDimX, p->blockDimY, p->blockDimZ },
-                 p->sharedMemBytes,
-                 p->kernelParams };
+    kernel k = { .module = f->module,
+                 .code = f->code,
+                 .grid = { p->gridDimX, p->gridDimY, p->gridDimZ },
+                 .block = { p->blockDimX, p->blockDimY, p->blockDimZ },
+                 .shared = p->sharedMemBytes,
+                 .params = p->kernelParams };
     return code ? code
                 : kernel_from(&k, f->most_shared, p->extra, p->func, 0, f->module->device, c);
 }

@@ -48,6 +48,8 @@ __typeof__(cudaStreamWaitEvent) si_stream_wait_event;
 __typeof__(cudaStreamAddCallback) si_stream_add_callback;
 __typeof__(cudaStreamSynchronize) si_stream_synchronize;
 __typeof__(cudaLaunchKernel) si_launch_kernel;
+cudaError_t si_launch_kernel_ex(const cudaLaunchConfig_t *config, const void *func, void **args,
+                                cudaStream_t stream);
 __typeof__(cudaLaunchHostFunc) si_launch_host_func;
 __typeof__(cudaStreamBeginCapture) si_stream_begin_capture;
 __typeof__(cudaStreamEndCapture) si_stream_end_capture;

@@ -120,6 +120,10 @@ cudaError_t cudaLaunchKernel(const void *func, dim3 grid, dim3 block, void **arg
                              cudaStream_t stream) {
     return si_launch_kernel(func, grid, block, args, shared, named(stream));
 }
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *func, void **args) {
+    return si_launch_kernel_ex(config, func, args, named(config->stream));
+}
 #if CUDART_VERSION >= 12000
 cudaError_t cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags,
                                     enum cudaDriverEntryPointQueryResult *status) {

@@ -3591,6 +3591,7 @@ typedef struct run {
     thread *threads;
     /* at: the thread that runs, or failed */
     unsigned count, block[3], arrived[16], at;
+    unsigned idle; /* turns in which no thread got further */
     int stopped;
     uint64_t *registers;
     unsigned char *entry_params, *frames, *regions[4];
@@ -4414,48 +4415,54 @@ static void report_deadlock(run *r) {
     fail(r, PTX_BAD_PROGRAM, "barrier divergence: %u of %u threads wait for ever", left, r->count);
 }
 
+/* One turn of each thread of a block. Returns 1 if the block is over, or has failed. */
+static int turn(run *r) {
+    int moved = 0, spinning = 1;
+    unsigned slices = 0, ended = 0;
+    for (unsigned n = 0; n < r->count; n++) {
+        thread *t = &r->threads[n];
+        if (t->state == READY) {
+            r->at = n;
+            execute(r, t);
+            if (r->status)
+                return 1;
+            if (t->state == READY) {
+                slices++;
+                spinning &= only_waits(t);
+                if (cancelled(r))
+                    return 1;
+                sched_yield();
+            } else {
+                moved = 1;
+                t->seen = 0, t->spins = 0;
+            }
+        }
+        ended += t->state == ENDED;
+    }
+    if (ended == r->count)
+        return 1;
+    /* here too, for threads that meet at a barrier for ever */
+    if (cancelled(r))
+        return 1;
+    int released = release_barriers(r);
+    if (!r->status)
+        released |= release_warps(r);
+    if (r->status)
+        return 1;
+    if (!slices && !released) {
+        report_deadlock(r);
+        return 1;
+    }
+    r->idle = moved || released ? 0 : r->idle + 1;
+    if (r->idle && (spinning || r->idle > 1000))
+        nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+    return 0;
+}
+
 static void run_block(run *r) {
     start_block(r);
-    for (unsigned idle = 0; !r->status;) {
-        int moved = 0, spinning = 1;
-        unsigned slices = 0, ended = 0;
-        for (unsigned n = 0; n < r->count; n++) {
-            thread *t = &r->threads[n];
-            if (t->state == READY) {
-                r->at = n;
-                execute(r, t);
-                if (r->status)
-                    return;
-                if (t->state == READY) {
-                    slices++;
-                    spinning &= only_waits(t);
-                    if (cancelled(r))
-                        return;
-                    sched_yield();
-                } else {
-                    moved = 1;
-                    t->seen = 0, t->spins = 0;
-                }
-            }
-            ended += t->state == ENDED;
-        }
-        if (ended == r->count)
-            return;
-        /* here too, for threads that meet at a barrier for ever */
-        if (cancelled(r))
-            return;
-        int released = release_barriers(r);
-        if (!r->status)
-            released |= release_warps(r);
-        if (r->status)
-            return;
-        if (!slices && !released) {
-            report_deadlock(r);
-            return;
-        }
-        idle = moved || released ? 0 : idle + 1;
-        if (idle && (spinning || idle > 1000))
-            nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+    r->idle = 0;
+    while (!r->status && !turn(r)) {
     }
 }
 
@@ -4537,12 +4544,58 @@ static void explain(const run *r, char *error, size_t error_size) {
              (unsigned)id[1], (unsigned)id[2], r->why, (int)strcspn(s, "\r\n"), s);
 }
 
+/* Runs all blocks of the grid by turns: one turn of each, again and again. `first` is the run of
+   the first block, and gets the failure. */
+static void run_together(run *first) {
+    const unsigned *grid = first->launch->grid;
+    size_t count = (size_t)grid[0] * grid[1] * grid[2], left = count, made = 0;
+    run *all = calloc(count, sizeof *all);
+    unsigned char *over = calloc(count, 1);
+    if (!all || !over)
+        fail(first, PTX_BAD_PROGRAM, "out of memory");
+    for (; !first->status && made < count; made++) {
+        run *r = &all[made];
+        *r = (run){
+            .f = first->f, .m = first->m, .launch = first->launch, .conditions = first->conditions
+        };
+        r->block[0] = (unsigned)(made % grid[0]);
+        r->block[1] = (unsigned)(made / grid[0] % grid[1]);
+        r->block[2] = (unsigned)(made / grid[0] / grid[1]);
+        if (prepare(r))
+            start_block(r);
+        first->status = r->status;
+    }
+    size_t bad = count;
+    for (size_t i = 0; i < made; i++)
+        bad = all[i].status ? i : bad;
+    while (left && bad == count)
+        for (size_t i = 0; i < count && bad == count; i++) {
+            if (over[i] || !turn(&all[i]))
+                continue;
+            over[i] = 1;
+            left--;
+            bad = all[i].status ? i : bad;
+        }
+    /* the caller explains and cleans up the run that it has */
+    if (bad < count) {
+        run spare = *first;
+        *first = all[bad];
+        all[bad] = spare;
+    }
+    for (size_t i = 0; i < made; i++)
+        clean_up(&all[i]);
+    free(all);
+    free(over);
+}
+
 ptx_status ptx_run_in_graph(const ptx_function *f, const ptx_launch *launch,
                             const ptx_conditions *conditions, char *error, size_t error_size) {
     run r = { .f = f, .m = f->module, .launch = launch, .conditions = conditions };
     if (error && error_size)
         *error = 0;
-    if (prepare(&r)) {
+    if (launch->together) {
+        run_together(&r);
+    } else if (prepare(&r)) {
         for (unsigned z = 0; z < launch->grid[2]; z++) {
             for (unsigned y = 0; y < launch->grid[1]; y++) {
                 for (unsigned x = 0; x < launch->grid[0]; x++) {

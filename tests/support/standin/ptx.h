@@ -49,6 +49,7 @@ typedef struct ptx_memory {
 typedef struct ptx_launch {
     unsigned grid[3], block[3];
     unsigned shared_bytes;     /* dynamic shared memory */
+    int together;              /* all blocks run at once, by turns; else one after the other */
     const void *const *params; /* one pointer for each parameter */
     ptx_memory memory;
     /* may be NULL; polled now and then: true ends the launch with PTX_TRAP */

@@ -973,12 +973,27 @@ static void end_work(int kind) {
     atomic_fetch_sub(&work_running[kind], 1);
 }
 
+/* Streams may wait for a word that a copy changes. */
+static void copy_bytes(char *dst, const char *src, size_t n) {
+    uint64_t wide;
+    uint32_t word;
+    if (n == 8 && (uintptr_t)dst % 8 == 0) {
+        memcpy(&wide, src, 8);
+        __atomic_store_n((uint64_t *)(void *)dst, wide, __ATOMIC_RELEASE);
+    } else if (n == 4 && (uintptr_t)dst % 4 == 0) {
+        memcpy(&word, src, 4);
+        __atomic_store_n((uint32_t *)(void *)dst, word, __ATOMIC_RELEASE);
+    } else {
+        memmove(dst, src, n);
+    }
+}
+
 static void run_copy(const copy *c) {
     begin_work(0);
     for (size_t z = 0; z < c->depth; z++) {
         char *dst = c->dst + z * c->dslice, *src = c->src + z * c->sslice;
         if (c->dpitch == c->width && c->spitch == c->width)
-            memmove(dst, src, c->width * c->height);
+            copy_bytes(dst, src, c->width * c->height);
         else
             for (size_t y = 0; y < c->height; y++)
                 memmove(dst + y * c->dpitch, src + y * c->spitch, c->width);
@@ -1052,6 +1067,7 @@ static int run_kernel(op *o, char *error, size_t size) {
     memcpy(launch.grid, k->grid, sizeof launch.grid);
     memcpy(launch.block, k->block, sizeof launch.block);
     launch.shared_bytes = k->shared;
+    launch.together = k->cooperative;
     launch.params = (const void *const *)k->params;
     launch.memory.reach = reach, launch.memory.user = &run;
     launch.cancelled = is_cancelled, launch.cancel_user = &run;
@@ -1617,6 +1633,44 @@ int si_check_launch(const ptx_function *f, const unsigned grid[3], const unsigne
            ptx_static_shared(f) + shared > most;
 }
 
+/* The devices that have clusters, cooperative launches and programmatic dependent launch. */
+static unsigned char old_fashioned[MAX_DEVICES];
+static unsigned long clusters, cooperatives, overlaps;
+
+void standin_launch_attributes(int index, int on) {
+    lock();
+    old_fashioned[index] = !on;
+    unlock();
+}
+
+void standin_launches_with(unsigned long *out_clusters, unsigned long *out_cooperatives,
+                           unsigned long *out_overlaps) {
+    lock();
+    *out_clusters = clusters, *out_cooperatives = cooperatives, *out_overlaps = overlaps;
+    unlock();
+}
+
+int si_check_attributes(const kernel *k, int index) {
+    const unsigned *c = k->cluster;
+    unsigned threads = k->block[0] * k->block[1] * k->block[2];
+    unsigned each = 2048 / threads < 32 ? 2048 / threads : 32;
+    if (old_fashioned[index] && (c[0] || k->cooperative || k->overlap))
+        return cudaErrorNotSupported;
+    if (c[0] || c[1] || c[2]) {
+        if (!c[0] || !c[1] || !c[2] || c[0] > MAX_CLUSTER || c[1] > MAX_CLUSTER ||
+            c[2] > MAX_CLUSTER || c[0] * c[1] * c[2] > MAX_CLUSTER || k->grid[0] % c[0] ||
+            k->grid[1] % c[1] || k->grid[2] % c[2])
+            return cudaErrorInvalidClusterSize;
+        clusters++;
+    }
+    if (k->cooperative &&
+        (uint64_t)k->grid[0] * k->grid[1] * k->grid[2] > (uint64_t)MULTIPROCESSORS * each)
+        return cudaErrorCooperativeLaunchTooLarge;
+    cooperatives += k->cooperative != 0;
+    overlaps += k->overlap != 0;
+    return 0;
+}
+
 void **si_copy_params(const ptx_function *f, void *const *params) {
     size_t n = ptx_param_count(f), size = round_up(n * sizeof(void *), 16);
     for (size_t i = 0; i < n; i++)
@@ -1911,7 +1965,10 @@ int si_attribute(int index, int which) {
     case cudaDevAttrPciBusId:
         return index + 1;
     case cudaDevAttrComputeCapabilityMajor:
-        return 9;
+        return old_fashioned[index] ? 8 : 9;
+    case cudaDevAttrCooperativeLaunch:
+    case cudaDevAttrClusterLaunch:
+        return !old_fashioned[index];
     case cudaDevAttrComputeCapabilityMinor:
         return 0;
     case cudaDevAttrSingleToDoublePrecisionPerfRatio:
@@ -2841,16 +2898,11 @@ registered_function *si_registered_as(const void *host_function) {
     return NULL;
 }
 
-cudaError_t si_launch_kernel(const void *func, dim3 grid_dim, dim3 block_dim, void **args,
-                             size_t shared, cudaStream_t handle) {
-    unsigned grid[3] = { grid_dim.x, grid_dim.y, grid_dim.z },
-             block[3] = { block_dim.x, block_dim.y, block_dim.z };
-    ENTER(cudaLaunchKernel);
-    if (si_null())
-        return cudaSuccess;
-    si_bind();
+/* A launch of a function that is known by its host address; `k` lacks the module and the code. */
+static int launch_registered(const char *call, const void *func, kernel *k, size_t shared,
+                             cudaStream_t handle) {
     lock();
-    stream *s = si_stream_of("cudaLaunchKernel", handle);
+    stream *s = si_stream_of(call, handle);
     registered_function *f = si_registered_as(func);
     int code = sticky(s->device);
     if (!code)
@@ -2859,18 +2911,66 @@ cudaError_t si_launch_kernel(const void *func, dim3 grid_dim, dim3 block_dim, vo
         code = cudaErrorInvalidDeviceFunction;
     if (!code && s->device != si_me.current)
         code = cudaErrorInvalidResourceHandle;
-    if (!code && si_check_launch(f->code, grid, block, shared, f->most_shared))
+    if (!code && si_check_launch(f->code, k->grid, k->block, shared, f->most_shared))
         code = cudaErrorInvalidConfiguration;
+    if (!code)
+        code = si_check_attributes(k, s->device);
     if (!code) {
-        kernel k = { f->module,
-                     f->code,
-                     { grid[0], grid[1], grid[2] },
-                     { block[0], block[1], block[2] },
-                     (unsigned)shared,
-                     args };
-        code = launch(&k, func, 1, s);
+        k->module = f->module, k->code = f->code, k->shared = (unsigned)shared;
+        code = launch(k, func, 1, s);
     }
     unlock();
+    return code;
+}
+
+cudaError_t si_launch_kernel(const void *func, dim3 grid, dim3 block, void **args, size_t shared,
+                             cudaStream_t handle) {
+    ENTER(cudaLaunchKernel);
+    if (si_null())
+        return cudaSuccess;
+    si_bind();
+    kernel k = { .grid = { grid.x, grid.y, grid.z },
+                 .block = { block.x, block.y, block.z },
+                 .params = args };
+    return result(launch_registered("cudaLaunchKernel", func, &k, shared, handle));
+}
+
+/* Attributes are known only as devstream uses them. */
+static int read_attributes(const cudaLaunchAttribute *list, unsigned count, kernel *k) {
+    for (unsigned i = 0; i < count; i++) {
+        const cudaLaunchAttributeValue *v = &list[i].val;
+        switch ((int)list[i].id) {
+        case cudaLaunchAttributeCooperative:
+            k->cooperative = v->cooperative != 0;
+            break;
+        case cudaLaunchAttributeClusterDimension:
+            k->cluster[0] = v->clusterDim.x;
+            k->cluster[1] = v->clusterDim.y;
+            k->cluster[2] = v->clusterDim.z;
+            break;
+        case cudaLaunchAttributeProgrammaticStreamSerialization:
+            k->overlap = v->programmaticStreamSerializationAllowed != 0;
+            break;
+        default:
+            return cudaErrorInvalidValue;
+        }
+    }
+    return 0;
+}
+
+cudaError_t si_launch_kernel_ex(const cudaLaunchConfig_t *c, const void *func, void **args,
+                                cudaStream_t handle) {
+    ENTER(cudaLaunchKernelExC);
+    if (si_null())
+        return cudaSuccess;
+    si_bind();
+    kernel k = { .grid = { c->gridDim.x, c->gridDim.y, c->gridDim.z },
+                 .block = { c->blockDim.x, c->blockDim.y, c->blockDim.z },
+                 .params = args };
+    int code = c->numAttrs && !c->attrs ? (int)cudaErrorInvalidValue
+                                        : read_attributes(c->attrs, c->numAttrs, &k);
+    if (!code)
+        code = launch_registered("cudaLaunchKernelExC", func, &k, c->dynamicSmemBytes, handle);
     return result(code);
 }
 
@@ -3064,13 +3164,13 @@ static CUresult d_cuGetErrorString(CUresult error, const char **out) {
     return error_name(error, out, 1);
 }
 
-/* Whether the linker has made it. */
 static atomic_int knows_conditions;
 
 void standin_conditions(int on) {
     atomic_store(&knows_conditions, on);
 }
 
+/* Whether the linker has made it. */
 static int is_linked(const void *image) {
     return !strncmp(image, si_link_mark, strlen(si_link_mark));
 }
@@ -3110,15 +3210,17 @@ static CUresult load(CUmodule *out, const void *image, char *error, size_t size)
     unlock();
     const char *text = text_of_image(image);
     ptx_module *loaded = text ? ptx_load(text, error, size) : NULL;
+    int unresolved = 0; /* some callers link such a text then, so it is not reported */
     if (loaded && ptx_external(loaded) && !is_linked(image) && !atomic_load(&knows_conditions)) {
         snprintf(error, size, "ptxas fatal   : Unresolved extern function '%s'",
                  ptx_external(loaded));
         ptx_unload(loaded);
         loaded = NULL;
+        unresolved = 1;
     }
     if (!text)
         snprintf(error, size, "the image is a cubin or a fatbin; the stand-in runs PTX text");
-    if (!loaded && reports)
+    if (!loaded && reports && !unresolved)
         fprintf(stderr, "standin: an image cannot be loaded: %s\n", error);
     if (!loaded && text) /* H200, driver 580: 200 for what is no PTX at all */
         return strstr(text, ".version") ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_INVALID_IMAGE;
@@ -3262,10 +3364,35 @@ static CUresult d_cuModuleUnload(CUmodule handle) {
     return (CUresult)code;
 }
 
+/* A launch of a function of a module; `k` lacks the module and the code. */
+static CUresult launch_function(const char *call, CUfunction handle, kernel *k,
+                                CUstream stream_handle) {
+    CUresult code = driver_context();
+    if (code)
+        return code;
+    lock();
+    function *f = si_object_of(call, H_FUNCTION, handle);
+    stream *s = si_stream_of(call, stream_handle);
+    code = (CUresult)sticky(s->device);
+    if (!code)
+        code = (CUresult)si_capture_enqueue(s);
+    if (!code && (s->device != si_me.current || f->module->device != si_me.current))
+        code = CUDA_ERROR_INVALID_HANDLE;
+    if (!code && si_check_launch(f->code, k->grid, k->block, k->shared, f->most_shared))
+        code = CUDA_ERROR_INVALID_VALUE;
+    if (!code)
+        code = (CUresult)si_check_attributes(k, s->device);
+    if (!code) {
+        k->module = f->module, k->code = f->code;
+        code = (CUresult)launch(k, handle, 0, s);
+    }
+    unlock();
+    return code;
+}
+
 static CUresult d_cuLaunchKernel(CUfunction handle, unsigned gx, unsigned gy, unsigned gz,
                                  unsigned bx, unsigned by, unsigned bz, unsigned shared,
                                  CUstream stream_handle, void **params, void **extra) {
-    unsigned grid[3] = { gx, gy, gz }, block[3] = { bx, by, bz };
     ENTER_DRIVER(cuLaunchKernel);
     if (params && extra)
         return CUDA_ERROR_INVALID_VALUE;
@@ -3273,25 +3400,36 @@ static CUresult d_cuLaunchKernel(CUfunction handle, unsigned gx, unsigned gy, un
         return CUDA_ERROR_NOT_SUPPORTED;
     if (si_null())
         return CUDA_SUCCESS;
-    CUresult code = driver_context();
-    if (code)
-        return code;
-    lock();
-    function *f = si_object_of("cuLaunchKernel", H_FUNCTION, handle);
-    stream *s = si_stream_of("cuLaunchKernel", stream_handle);
-    code = (CUresult)sticky(s->device);
-    if (!code)
-        code = (CUresult)si_capture_enqueue(s);
-    if (!code && (s->device != si_me.current || f->module->device != si_me.current))
-        code = CUDA_ERROR_INVALID_HANDLE;
-    if (!code && si_check_launch(f->code, grid, block, shared, f->most_shared))
-        code = CUDA_ERROR_INVALID_VALUE;
-    if (!code) {
-        kernel k = { f->module, f->code, { gx, gy, gz }, { bx, by, bz }, shared, params };
-        code = (CUresult)launch(&k, handle, 0, s);
-    }
-    unlock();
-    return code;
+    kernel k = {
+        .grid = { gx, gy, gz }, .block = { bx, by, bz }, .shared = shared, .params = params
+    };
+    return launch_function("cuLaunchKernel", handle, &k, stream_handle);
+}
+
+static CUresult launch_with(const CUlaunchConfig *c, CUfunction handle, CUstream stream_handle,
+                            void **params, void **extra) {
+    ENTER_DRIVER(cuLaunchKernelEx);
+    if ((params && extra) || (c->numAttrs && !c->attrs))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (extra)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (si_null())
+        return CUDA_SUCCESS;
+    kernel k = { .grid = { c->gridDimX, c->gridDimY, c->gridDimZ },
+                 .block = { c->blockDimX, c->blockDimY, c->blockDimZ },
+                 .shared = c->sharedMemBytes,
+                 .params = params };
+    _Static_assert(sizeof *c->attrs == sizeof(cudaLaunchAttribute) &&
+                       offsetof(CUlaunchAttribute, value) == offsetof(cudaLaunchAttribute, val),
+                   "the driver's attributes are the runtime's");
+    int code =
+        read_attributes((const cudaLaunchAttribute *)(const void *)c->attrs, c->numAttrs, &k);
+    return code ? (CUresult)code : launch_function("cuLaunchKernelEx", handle, &k, stream_handle);
+}
+
+static CUresult d_cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params,
+                                   void **extra) {
+    return launch_with(c, f, c->hStream, params, extra);
 }
 
 static CUresult d_cuStreamQuery(CUstream handle) {
@@ -3590,6 +3728,11 @@ static CUresult t_cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigne
                                  void **params, void **extra) {
     return d_cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared,
                             handle ? handle : CU_STREAM_PER_THREAD, params, extra);
+}
+
+static CUresult t_cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params,
+                                   void **extra) {
+    return launch_with(c, f, c->hStream ? c->hStream : CU_STREAM_PER_THREAD, params, extra);
 }
 
 /* ---- entry points ---- */

@@ -107,6 +107,13 @@ void standin_memory_pools(int device, int on);
 /* On: cuModuleLoadDataEx takes a text that calls cudaGraphSetConditional, as the compiler in the
    driver of a later CUDA may; off at first. */
 void standin_conditions(int on);
+/* Whether a device has clusters, cooperative launches and programmatic dependent launch; it is of
+   compute capability 9.0 with them (the default), else of 8.0. */
+void standin_launch_attributes(int device, int on);
+
+/* Launches, and instantiated nodes, with each of these so far. */
+void standin_launches_with(unsigned long *clusters, unsigned long *cooperatives,
+                           unsigned long *overlaps);
 
 /* How long cuModuleLoadDataEx compiles an image; 0 at first. */
 void standin_load_delay(unsigned ms);
