@@ -17201,8 +17201,8 @@ static ds_result ds__cuda_child_native(ds__body *child);
 struct ds__cuda_graph;
 struct ds__cuda_target;
 static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, struct ds__cuda_graph *g,
-                                        const ds__node *n, uint32_t index,
-                                        const struct ds__cuda_target *to, cudaGraphNode_t *out);
+                                        const ds__node *n, const struct ds__cuda_target *to,
+                                        cudaGraphNode_t *out);
 
 /* cuda/host_memory.h */
 static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);
@@ -22127,7 +22127,7 @@ static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph
     case DS__CUDA_NODE_VALUES:
         return ds__cuda_put_values(scope, &n->op, to, out);
     case DS__CUDA_NODE_CONDITION:
-        return ds__cuda_add_condition(scope, g, n, index, to, out);
+        return ds__cuda_add_condition(scope, g, n, to, out);
     case cudaGraphNodeTypeGraph:
         return ds__cuda_add_child(scope, g, n->child->native, index, to, out);
     default:
@@ -22214,18 +22214,14 @@ static ds_result ds__cuda_graph_create_empty(int device, ds__cuda_graph **out) {
 }
 
 /* Adds the dependencies on later nodes of the shadow graph, which ds__cuda_add cannot name yet. */
-static ds_result ds__cuda_connect_later(const ds__body *b, const ds__cuda_graph *g,
-                                        const cudaGraphNode_t *nodes) {
-    ds__cuda_scope scope;
-    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
-    if (r < 0)
-        return r;
+static ds_result ds__cuda_connect_later(const ds__cuda_scope *scope, const ds__body *b,
+                                        const ds__cuda_graph *g, const cudaGraphNode_t *nodes) {
+    ds_result r = DS_OK;
     for (uint32_t i = 0; i < b->count; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
             if (b->node[i]->deps[k] > i)
-                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]],
+                r = ds__cuda_connect(scope, g->graph, &nodes[b->node[i]->deps[k]],
                                      &(cudaGraphNode_t){ ds__cuda_first_of(g, nodes[i]) }, 1);
-    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -22235,6 +22231,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
                                 cudaGraphNode_t *nodes, ds__cuda_graph **out) {
     cudaGraphNode_t *after = nodes + b->count;
     ds__cuda_graph *g = NULL;
+    ds__cuda_scope scope;
     ds_result r = ds__cuda_graph_create_empty(b->device.index, &g);
     if (r < 0)
         return r;
@@ -22246,7 +22243,11 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
         r = ds__cuda_add(g, fresh && i == index ? fresh : b->node[i], i, after, count, &nodes[i]);
     }
     if (r == DS_OK)
-        r = ds__cuda_connect_later(b, g, nodes);
+        r = ds__cuda_scope_begin(&scope, b->device.index);
+    if (r == DS_OK) {
+        r = ds__cuda_connect_later(&scope, b, g, nodes);
+        ds__cuda_scope_end(&scope);
+    }
     if (r < 0)
         ds__cuda_graph_end(g, b->device.index);
     else
@@ -22455,15 +22456,15 @@ static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
    setter.
 
    Invariants: the native node of the shadow node is the conditional one. Its setter is entered in
-   `setters` of the native graph, because the node's dependencies are those of the setter. CUDA owns
-   the graphs of the bodies.
+   `setters` of the native graph, because the node's dependencies are those of the setter; setters
+   in bodies are not. CUDA owns the graphs of the bodies. A body keeps no objects, because it has no
+   host functions (ds__body_is_conditionable).
    Locks: those of graph_node.h.
    Threads: any. */
 
 /* A conditional node that is being made. */
 typedef struct ds__cuda_conditional {
     const ds__node *node;
-    uint32_t index; /* of the shadow node whose objects are kept */
     unsigned long long handle;
     void *setter;
 } ds__cuda_conditional;
@@ -22500,30 +22501,37 @@ static size_t ds__cuda_list_sinks(const ds__body *b, cudaGraphNode_t *nodes) {
     return count;
 }
 
-/* Fills the graph of a body. */
-static ds_result ds__cuda_fill_body(const ds__cuda_scope *scope, ds__cuda_graph *g,
-                                    ds__cuda_conditional *c, ds__body *b, cudaGraph_t graph) {
+/* Adds the nodes of a body with their dependencies to the graph of the body. `nodes` gets the
+   native nodes, and has room for as many more. */
+static ds_result ds__cuda_fill_nodes(const ds__cuda_scope *scope, ds__cuda_graph *inner,
+                                     const ds__body *b, cudaGraphNode_t *nodes) {
     ds_result r = DS_OK;
-    cudaGraphNode_t *nodes = ds__host_alloc((2u * (size_t)b->count + 1) * sizeof *nodes);
-    if (!nodes)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a body of %u nodes",
-                        (unsigned)b->count);
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
         ds__node *n = b->node[i];
         size_t count = 0;
         for (uint32_t k = 0; k < n->dep_count; k++)
             if (n->deps[k] < i)
                 nodes[b->count + count++] = nodes[n->deps[k]];
-        const ds__cuda_target to = { .graph = graph, .after = nodes + b->count, .count = count };
+        const ds__cuda_target to = { .graph = inner->graph,
+                                     .after = nodes + b->count,
+                                     .count = count };
         if (n->kind == DS_NODE_CHILD)
             r = ds__cuda_child_native(n->child);
         if (r == DS_OK)
-            r = ds__cuda_add_native(scope, g, n, c->index, &to, &nodes[i]);
+            r = ds__cuda_add_native(scope, inner, n, i, &to, &nodes[i]);
     }
-    for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
-        for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
-            if (b->node[i]->deps[k] > i)
-                r = ds__cuda_connect(scope, graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
+    return r == DS_OK ? ds__cuda_connect_later(scope, b, inner, nodes) : r;
+}
+
+/* Fills the graph of a body. capture: see ds__cuda_graph. */
+static ds_result ds__cuda_fill_body(const ds__cuda_scope *scope, ds__capture *capture,
+                                    ds__cuda_conditional *c, const ds__body *b, cudaGraph_t graph) {
+    ds__cuda_graph inner = { .graph = graph, .capture = capture };
+    cudaGraphNode_t *nodes = ds__host_alloc((2u * (size_t)b->count + 1) * sizeof *nodes);
+    if (!nodes)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a body of %u nodes",
+                        (unsigned)b->count);
+    ds_result r = ds__cuda_fill_nodes(scope, &inner, b, nodes);
     if (r == DS_OK && c->node->op.u.condition.kind == DS_CONDITION_WHILE) {
         cudaGraphNode_t last;
         const ds__cuda_target to = { .graph = graph,
@@ -22531,12 +22539,14 @@ static ds_result ds__cuda_fill_body(const ds__cuda_scope *scope, ds__cuda_graph 
                                      .count = ds__cuda_list_sinks(b, nodes) };
         r = ds__cuda_add_setter(scope, c, &to, &last);
     }
+    ds__cuda_own_end(&inner.owns);
+    ds__host_free(inner.setters);
     ds__host_free(nodes);
     return r;
 }
 
 /* Adds the conditional node behind its setter, and fills its bodies. */
-static ds_result ds__cuda_add_conditional(const ds__cuda_scope *scope, ds__cuda_graph *g,
+static ds_result ds__cuda_add_conditional(const ds__cuda_scope *scope, const ds__cuda_graph *g,
                                           ds__cuda_conditional *c, const ds__cuda_target *to,
                                           cudaGraphNode_t *out) {
     const ds__body *bodies = c->node->child;
@@ -22556,7 +22566,7 @@ static ds_result ds__cuda_add_conditional(const ds__cuda_scope *scope, ds__cuda_
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < bodies->count && r == DS_OK; i++)
-        r = ds__cuda_fill_body(scope, g, c, bodies->node[i]->child, p.bodies[i]);
+        r = ds__cuda_fill_body(scope, g->capture, c, bodies->node[i]->child, p.bodies[i]);
     if (r < 0 && !g->capture)
         (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (*out));
     return r;
@@ -22565,14 +22575,13 @@ static ds_result ds__cuda_add_conditional(const ds__cuda_scope *scope, ds__cuda_
 /* Adds the native nodes of a conditional node, of which *out is the last one. While a capture makes
    the graph, its nodes cannot be destroyed; a failure then leaves the setter in the graph. */
 static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, ds__cuda_graph *g,
-                                        const ds__node *n, uint32_t index,
-                                        const ds__cuda_target *to, cudaGraphNode_t *out) {
-    ds__cuda_conditional c = { .node = n, .index = index };
+                                        const ds__node *n, const ds__cuda_target *to,
+                                        cudaGraphNode_t *out) {
+    ds__cuda_conditional c = { .node = n };
     cudaGraphNode_t setter = NULL;
     void *context = NULL;
     ds_result r = ds__cuda_condition_setter(scope, &c.setter);
-    int listed = to->graph == g->graph; /* not inside of a body */
-    if (r == DS_OK && listed &&
+    if (r == DS_OK &&
         !ds__graph_array_reserve(&g->setters, sizeof *g->setters, g->setter_count, &g->setter_room))
         r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
@@ -22587,9 +22596,9 @@ static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, ds__cuda_gr
         return r;
     const ds__cuda_target behind = { .graph = to->graph, .after = &setter, .count = 1 };
     r = ds__cuda_add_conditional(scope, g, &c, &behind, out);
-    if (listed && (r == DS_OK || g->capture))
+    if (r == DS_OK || g->capture)
         g->setters[g->setter_count++] = (ds__cuda_setter){ r == DS_OK ? *out : NULL, setter };
-    else if (r < 0 && !g->capture)
+    else
         (void)DS__RT_CODE(*scope, cudaGraphDestroyNode, (setter));
     return r;
 }
@@ -23398,6 +23407,10 @@ static ds_result ds__cuda_launch_in_capture(const ds__cuda_scope *scope, const d
     cudaUserObject_t object = NULL;
     cudaGraph_t into = NULL;
     ds__cuda_work work;
+    if (op->u.graph.body->conditional)
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "a graph with conditional nodes cannot be a child graph; the capture "
+                        "continues");
     ds_result r = ds__cuda_work_begin(op, &owns, &work);
     if (r == DS_OK)
         r = ds__cuda_keep_create(scope, &owns, &object);

@@ -62,18 +62,14 @@ static ds_result ds__cuda_graph_create_empty(int device, ds__cuda_graph **out) {
 }
 
 /* Adds the dependencies on later nodes of the shadow graph, which ds__cuda_add cannot name yet. */
-static ds_result ds__cuda_connect_later(const ds__body *b, const ds__cuda_graph *g,
-                                        const cudaGraphNode_t *nodes) {
-    ds__cuda_scope scope;
-    ds_result r = ds__cuda_scope_begin(&scope, b->device.index);
-    if (r < 0)
-        return r;
+static ds_result ds__cuda_connect_later(const ds__cuda_scope *scope, const ds__body *b,
+                                        const ds__cuda_graph *g, const cudaGraphNode_t *nodes) {
+    ds_result r = DS_OK;
     for (uint32_t i = 0; i < b->count; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
             if (b->node[i]->deps[k] > i)
-                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]],
+                r = ds__cuda_connect(scope, g->graph, &nodes[b->node[i]->deps[k]],
                                      &(cudaGraphNode_t){ ds__cuda_first_of(g, nodes[i]) }, 1);
-    ds__cuda_scope_end(&scope);
     return r;
 }
 
@@ -83,6 +79,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
                                 cudaGraphNode_t *nodes, ds__cuda_graph **out) {
     cudaGraphNode_t *after = nodes + b->count;
     ds__cuda_graph *g = NULL;
+    ds__cuda_scope scope;
     ds_result r = ds__cuda_graph_create_empty(b->device.index, &g);
     if (r < 0)
         return r;
@@ -94,7 +91,11 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
         r = ds__cuda_add(g, fresh && i == index ? fresh : b->node[i], i, after, count, &nodes[i]);
     }
     if (r == DS_OK)
-        r = ds__cuda_connect_later(b, g, nodes);
+        r = ds__cuda_scope_begin(&scope, b->device.index);
+    if (r == DS_OK) {
+        r = ds__cuda_connect_later(&scope, b, g, nodes);
+        ds__cuda_scope_end(&scope);
+    }
     if (r < 0)
         ds__cuda_graph_end(g, b->device.index);
     else

@@ -452,6 +452,10 @@ static ds_result ds__cuda_launch_in_capture(const ds__cuda_scope *scope, const d
     cudaUserObject_t object = NULL;
     cudaGraph_t into = NULL;
     ds__cuda_work work;
+    if (op->u.graph.body->conditional)
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "a graph with conditional nodes cannot be a child graph; the capture "
+                        "continues");
     ds_result r = ds__cuda_work_begin(op, &owns, &work);
     if (r == DS_OK)
         r = ds__cuda_keep_create(scope, &owns, &object);

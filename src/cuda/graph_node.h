@@ -299,7 +299,7 @@ static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph
     case DS__CUDA_NODE_VALUES:
         return ds__cuda_put_values(scope, &n->op, to, out);
     case DS__CUDA_NODE_CONDITION:
-        return ds__cuda_add_condition(scope, g, n, index, to, out);
+        return ds__cuda_add_condition(scope, g, n, to, out);
     case cudaGraphNodeTypeGraph:
         return ds__cuda_add_child(scope, g, n->child->native, index, to, out);
     default:

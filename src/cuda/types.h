@@ -444,8 +444,8 @@ static ds_result ds__cuda_child_native(ds__body *child);
 struct ds__cuda_graph;
 struct ds__cuda_target;
 static ds_result ds__cuda_add_condition(const ds__cuda_scope *scope, struct ds__cuda_graph *g,
-                                        const ds__node *n, uint32_t index,
-                                        const struct ds__cuda_target *to, cudaGraphNode_t *out);
+                                        const ds__node *n, const struct ds__cuda_target *to,
+                                        cudaGraphNode_t *out);
 
 /* cuda/host_memory.h */
 static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);

@@ -194,10 +194,11 @@ static void test_a_while_runs_until_its_word_is_0(void **state) {
     begin();
     ds_kernel k = step_kernel();
     ds_graph body = graph(), g = graph();
-    ds_graph_node down = add_step(body, k, &words[0], UINT64_MAX, first);
+    /* the word is read after both ends */
     add_step(body, k, &words[1], 1, first);
-    add_step(body, k, &words[2], 3, down);
-    ds_graph_node n = add(g, condition(DS_CONDITION_WHILE, words, &body, 1), first);
+    ds_graph_node n = add_step(body, k, &words[2], 3, first);
+    add_step(body, k, &words[0], UINT64_MAX, n);
+    n = add(g, condition(DS_CONDITION_WHILE, words, &body, 1), first);
     add(g, fold_node(folds, 1), n);
     ok(ds_graph_destroy(body)); /* the node has a copy */
     ds_graph_exec x = instance(g);
@@ -245,6 +246,29 @@ static void test_conditions_nest(void **state) {
     const ds_graph all[] = { inner, middle, outer, g };
     for (int i = 0; i < 4; i++)
         ok(ds_graph_destroy(all[i]));
+    ok(ds_kernel_destroy(k));
+    release();
+}
+
+/* Edges on earlier nodes of a body are added after the nodes. */
+static void test_a_condition_in_a_body_may_follow_a_later_node(void **state) {
+    (void)state;
+    begin();
+    ds_kernel k = step_kernel();
+    ds_graph inner = folding(5), body = graph(), g = graph();
+    ds_graph_node c = add(body, condition(DS_CONDITION_IF, &words[1], &inner, 1), first);
+    ds_graph_node n = add_step(body, k, &words[1], 1, first);
+    ok(ds_graph_add_edges(body, &n, &c, 1));
+    add(g, condition(DS_CONDITION_IF, words, &body, 1), first);
+    ds_graph_exec x = instance(g);
+    *words = 1;
+    *folds = 1;
+    run(x);
+    assert_int_equal(*folds, fold_host(1, 5));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    ok(ds_graph_destroy(inner));
     ok(ds_kernel_destroy(k));
     release();
 }
@@ -312,6 +336,60 @@ static void test_launches_of_conditions_keep_stream_order(void **state) {
     ok(ds_graph_destroy(body));
     ok(ds_kernel_destroy(k));
     release();
+}
+
+/* Graphs, the executable and the stream are gone; the launch has not begun. */
+static void test_a_pending_launch_keeps_the_objects_of_bodies(void **state) {
+    (void)state;
+    begin();
+    gate closed = { 0 };
+    payload p = { 0 };
+    ds_graph body = folding(5), g = graph();
+    ok(ds_graph_attach(body, &p, payload_destroy));
+    add(g, condition(DS_CONDITION_IF, words, &body, 1), first);
+    ds_graph_exec x = instance(g);
+    *words = 1;
+    *folds = 1;
+    gate_close(stream, &closed);
+    ok(ds_graph_launch(x, stream));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    harness_nap();
+    assert_int_equal(atomic_load(&p.destroyed), 0);
+    gate_open(&closed);
+    ok(ds_stream_synchronize(stream));
+    assert_int_equal(*folds, fold_host(1, 5));
+    release();
+    await_destroyed(&p, 1);
+}
+
+/* A loop of the only worker ends when another stream sets its word. */
+static void test_a_loop_lets_other_streams_run(void **state) {
+    (void)state;
+    static const ds_cpu_desc one = { .workers = 1 };
+    harness_restart(&(ds_init_desc){ .cpu = &one });
+    begin();
+    ds_kernel k = step_kernel();
+    ds_stream other = harness_stream(0, 0);
+    ds_graph body = graph(), g = graph();
+    add_step(body, k, &words[1], 1, first);
+    add(g, condition(DS_CONDITION_WHILE, words, &body, 1), first);
+    ds_graph_exec x = instance(g);
+    *words = 1;
+    ok(ds_graph_launch(x, stream));
+    eventually(__atomic_load_n(&words[1], __ATOMIC_SEQ_CST) > 0);
+    ok(ds_kernel_launch(k, 1, &(fold_args){ words, UINT64_MAX }, sizeof(fold_args), other));
+    eventually(__atomic_load_n(&words[0], __ATOMIC_SEQ_CST) == 0);
+    ok(ds_stream_synchronize(stream));
+    ok(ds_stream_synchronize(other));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(other));
+    release();
+    harness_restart(NULL);
 }
 
 static void test_a_graph_with_conditions_is_cloned(void **state) {
@@ -461,7 +539,10 @@ static void test_limits_of_conditions_are_those_of_cuda(void **state) {
     refused(ds_graph_add(parent, &d, NULL, 0, NULL), DS_ERR_UNSUPPORTED);
     ds_graph_exec x = { 0 };
     ok(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_REPLACE_POINTERS }, &x));
-    refused(ds_graph_exec_update(x, g, NULL), DS_ERR_GRAPH_UPDATE);
+    ds_graph_update_info info;
+    refused(ds_graph_exec_update(x, g, &info), DS_ERR_GRAPH_UPDATE);
+    assert_int_equal(info.reason, DS_GRAPH_UPDATE_NOT_SUPPORTED);
+    assert_non_null(strstr(ds_error_get_last(), "instantiate the graph again"));
     d = condition(DS_CONDITION_IF, words, &body, 1);
     refused(ds_graph_exec_set_node(x, n, &d), DS_ERR_INVALID_VALUE);
     refused(ds_graph_exec_set_node_enabled(x, n, 0), DS_ERR_INVALID_VALUE);
@@ -572,22 +653,23 @@ static void test_every_way_to_run_work_has_conditions(void **state) {
     harness_restart(NULL);
 }
 
-#define GUIDE "CUDA C++ Programming Guide, Conditional Graph Nodes"
-
 const struct CMUnitTest tests_conditions[] = {
     DS_TEST(test_the_word_selects_the_body_that_runs, "docs/gpu P31"),
-    DS_TEST(test_the_word_is_read_when_the_node_starts, GUIDE),
-    DS_TEST(test_a_host_function_sets_the_word, GUIDE),
-    DS_TEST(test_a_while_runs_until_its_word_is_0, GUIDE),
-    DS_TEST(test_conditions_nest, GUIDE),
-    DS_TEST(test_a_body_has_copies_fills_and_child_graphs, GUIDE),
+    DS_TEST(test_the_word_is_read_when_the_node_starts, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_a_host_function_sets_the_word, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_a_while_runs_until_its_word_is_0, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_conditions_nest, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_a_condition_in_a_body_may_follow_a_later_node, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_a_body_has_copies_fills_and_child_graphs, "CUDA: Conditional Graph Nodes"),
     DS_TEST(test_launches_of_conditions_keep_stream_order, "cudaGraphLaunch"),
+    DS_TEST(test_a_pending_launch_keeps_the_objects_of_bodies, "ds_graph_attach"),
     DS_TEST(test_a_graph_with_conditions_is_cloned, "ds_graph_clone"),
-    DS_TEST(test_a_conditional_node_is_added_to_a_capture, GUIDE),
-    DS_TEST(test_what_cannot_be_in_a_body_is_refused, GUIDE),
+    DS_TEST(test_a_conditional_node_is_added_to_a_capture, "CUDA: Conditional Graph Nodes"),
+    DS_TEST(test_what_cannot_be_in_a_body_is_refused, "CUDA: Conditional Graph Nodes"),
     DS_TEST(test_bad_conditions_are_refused, "docs/gpu P31"),
     DS_TEST(test_limits_of_conditions_are_those_of_cuda, "docs/gpu P31"),
-    DS_TEST(test_a_body_on_another_device_is_refused, GUIDE),
+    DS_TEST(test_a_body_on_another_device_is_refused, "CUDA: Conditional Graph Nodes"),
+    DS_TEST_CPU(test_a_loop_lets_other_streams_run, "DS__CPU_MORE"),
     DS_TEST_CPU(test_a_failure_in_a_body_ends_the_loop, "ds_condition_node"),
     DS_TEST_CPU(test_every_way_to_run_work_has_conditions, "ds_cpu_desc"),
 };

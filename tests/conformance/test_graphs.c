@@ -2780,6 +2780,15 @@ static void test_an_executable_works_again_after_a_reset(void **state) {
 
 /* ---- both drivers ---- */
 
+/* An if with an else. */
+static ds_node_desc condition_node(const uint64_t *word, const ds_graph *bodies, size_t count) {
+    return (ds_node_desc){ .kind = DS_NODE_CONDITION,
+                           .u.condition = { .kind = DS_CONDITION_IF,
+                                            .word = (const uint32_t *)(const void *)word,
+                                            .bodies = bodies,
+                                            .count = count } };
+}
+
 static void test_graphs_of_one_driver_are_refused_by_the_other(void **state) {
     uint64_t *h = word(1);
     ds_graph cpu;
@@ -2798,6 +2807,9 @@ static void test_graphs_of_one_driver_are_refused_by_the_other(void **state) {
     refused(ds_graph_launch(y, s), DS_ERR_CROSS_DRIVER);
     refused(ds_graph_upload(x, on_cpu), DS_ERR_CROSS_DRIVER);
     ds_node_desc desc = child_node(cpu);
+    refused(ds_graph_add(g, &desc, NULL, 0, NULL), DS_ERR_CROSS_DRIVER);
+    const ds_graph bodies[2] = { g, cpu };
+    desc = condition_node(h, bodies, 2);
     refused(ds_graph_add(g, &desc, NULL, 0, NULL), DS_ERR_CROSS_DRIVER);
     desc = fold_node(h, 2);
     desc.device = ds_cpu(0);
@@ -3004,6 +3016,84 @@ done:
     return r < 0 ? r : end;
 }
 
+/* The same with words and conditional nodes. */
+static ds_result little_condition_program(void) {
+    static const ds_param params[] = { PARAM(READ_WRITE, fold_args, h),
+                                       PARAM(VALUE, fold_args, n) };
+    ds_result r, end = DS_OK, c;
+    ds_stream a = { 0 };
+    ds_kernel k = { 0 };
+    ds_graph g[4] = { { 0 } }; /* the innermost body first, then a clone */
+    ds_graph_exec x = { 0 };
+    ds_graph_node n[3];
+    void *pin = NULL;
+    STEP(ds_stream_create(&(ds_stream_desc){ .device = here }, &a));
+    STEP(ds_kernel_create(&(ds_kernel_desc){ .name = "add",
+                                             .cpu_fn = count_item,
+                                             .args_size = sizeof(fold_args),
+                                             .params = params,
+                                             .param_count = 2,
+                                             .cuda = harness_cuda_form("add") },
+                          &k));
+    STEP(ds_pinned_alloc(4096, &pin));
+    uint64_t *h = pin;
+    memset(h, 0, 4096);
+    STEP(ds_stream_write_value32(a, h, 3));
+    STEP(ds_stream_wait_value32(a, h, 3, DS_VALUE_WAIT_EQ));
+    for (int i = 0; i < 3; i++)
+        STEP(ds_graph_create(&(ds_graph_desc){ .device = here }, &g[i]));
+    fold_args less = { h, UINT64_MAX }, more = { h + 1, 1 };
+    ds_node_desc add = { .kind = DS_NODE_KERNEL,
+                         .label = "add",
+                         .u.kernel = {
+                             .kernel = k, .items = 1, .args = &more, .args_size = sizeof more } };
+    STEP(ds_graph_add(g[0], &add, NULL, 0, NULL));
+    payloads_made++;
+    STEP(ds_graph_attach(g[0], NULL, payload_gone));
+    add.u.kernel.args = &less;
+    STEP(ds_graph_add(g[1], &add, NULL, 0, &n[0]));
+    ds_node_desc desc = condition_node(h, g, 1);
+    STEP(ds_graph_add(g[1], &desc, &n[0], 1, NULL));
+    const ds_value_op ops[] = { { h, 3, DS_VALUE_WAIT_GEQ, 4 }, { h + 2, 5, DS_VALUE_WRITE, 8 } };
+    desc = (ds_node_desc){ .kind = DS_NODE_VALUES, .u.values = { .ops = ops, .count = 2 } };
+    STEP(ds_graph_add(g[2], &desc, NULL, 0, &n[0]));
+    desc = condition_node(h, &g[1], 1);
+    desc.u.condition.kind = DS_CONDITION_WHILE;
+    STEP(ds_graph_add(g[2], &desc, &n[0], 1, &n[1]));
+    desc = host_node(add_one, h + 3, payload_gone);
+    payloads_made++;
+    STEP(ds_graph_add(g[2], &desc, &n[1], 1, NULL));
+    add.u.kernel.args = &(fold_args){ h + 4, 0 };
+    STEP(ds_graph_add(g[2], &add, &n[1], 1, &n[2]));
+    STEP(ds_graph_clone(g[2], &g[3]));
+    STEP(ds_graph_instantiate(g[3], NULL, &x));
+    STEP(ds_graph_launch(x, a)); /* 0, 2, 5, 1 */
+    STEP(ds_graph_find_in_clone(g[3], n[2], &n[0]));
+    more = (fold_args){ h + 4, 7 };
+    add.u.kernel.args = &more;
+    STEP(ds_graph_exec_set_node(x, n[0], &add));
+    STEP(ds_stream_write_value64(a, h, 4));
+    STEP(ds_graph_launch(x, a)); /* 0, 5, 5, 2, 7 */
+    STEP(ds_stream_synchronize(a));
+    if (h[0] != 0 || h[1] != 5 || h[2] != 5 || h[3] != 2 || h[4] != 7)
+        wrong_result++;
+done:
+    if (x.id && (c = noted(ds_graph_exec_destroy(x))) < 0)
+        end = c;
+    for (int i = 0; i < 4; i++)
+        if (g[i].id && (c = noted(ds_graph_destroy(g[i]))) < 0)
+            end = c;
+    if (a.id && (c = noted(ds_stream_destroy(a))) < 0)
+        end = c;
+    if (k.id && (c = noted(ds_kernel_destroy(k))) < 0)
+        end = c;
+    if ((c = noted(ds_pinned_free(pin))) < 0)
+        end = c;
+    if ((c = noted(ds_shutdown())) < 0)
+        end = c;
+    return r < 0 ? r : end;
+}
+
 static void expect_clean(const char *what, long n, const bank *b) {
     if (silent)
         fail_msg("%s %ld: %d failures without a sentence", what, n, silent);
@@ -3017,7 +3107,7 @@ static void expect_clean(const char *what, long n, const bank *b) {
         fail_msg("%s %ld: %d payloads made, %d gone", what, n, payloads_made, payloads_gone);
 }
 
-static void run_out_of_memory(int forever) {
+static void run_out_of_memory(ds_result (*program)(void), int forever) {
     ds_cpu_desc cpu = { .devices = 2 };
     long n, failures = 0;
     silent = wrong_result = 0;
@@ -3032,7 +3122,7 @@ static void run_out_of_memory(int forever) {
         ds_result r = noted(
             ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = { bank_alloc, bank_free, &b } }));
         if (r == DS_OK)
-            r = little_program();
+            r = program();
         else
             DS_IGNORE(ds_shutdown());
         expect_clean("allocation", n, &b);
@@ -3050,12 +3140,24 @@ static void run_out_of_memory(int forever) {
 
 static void test_every_failed_allocation_in_captures_leaks_nothing(void **state) {
     (void)state;
-    run_out_of_memory(0);
+    run_out_of_memory(little_program, 0);
 }
 
 static void test_exhausted_memory_leaks_nothing_of_captures_and_graphs(void **state) {
     (void)state;
-    run_out_of_memory(1);
+    run_out_of_memory(little_program, 1);
+}
+
+static void test_every_failed_allocation_of_conditions_leaks_nothing(void **state) {
+    (void)state;
+    void *word = NULL;
+    ok(ds_pinned_alloc(8, &word));
+    int has = harness_has_conditions(word);
+    ok(ds_pinned_free(word));
+    if (!has)
+        skip();
+    run_out_of_memory(little_condition_program, 0);
+    run_out_of_memory(little_condition_program, 1);
 }
 
 static void test_every_injected_fault_in_captures_leaks_nothing(void **state) {
@@ -3165,6 +3267,7 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST_CUDA(test_graphs_of_one_driver_are_refused_by_the_other, "graphs"),
     DS_TEST(test_every_failed_allocation_in_captures_leaks_nothing, "graphs"),
     DS_TEST(test_exhausted_memory_leaks_nothing_of_captures_and_graphs, "graphs"),
+    DS_TEST(test_every_failed_allocation_of_conditions_leaks_nothing, "graphs"),
     DS_TEST(test_every_injected_fault_in_captures_leaks_nothing, "graphs"),
 };
 const size_t tests_graphs_count = sizeof tests_graphs / sizeof *tests_graphs;

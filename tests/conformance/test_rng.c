@@ -1104,6 +1104,32 @@ static void test_a_launch_waits_for_those_who_read_the_state(void **state) {
     ok(ds_stream_destroy(t));
 }
 
+static void test_a_body_of_a_condition_has_no_fills_by_a_generator(void **state) {
+    (void)state;
+    ds_graph body, g;
+    ds_stream s;
+    void *word;
+    ds_rng r = rng_at(70, DS_RNG_ELEMENT);
+    ok(ds_stream_create(&(ds_stream_desc){ .device = dev() }, &s));
+    uint32_t *p = room(dev(), 64, s);
+    ok(ds_pinned_alloc(64, &word));
+    ok(ds_stream_synchronize(s));
+    harness_warm_up();
+    ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
+    ok(ds_rng_bits(r, ds_uint32(), p, 16, s));
+    ok(ds_capture_end(s, &body));
+    ok(ds_graph_create(&(ds_graph_desc){ .device = dev() }, &g));
+    ds_node_desc d = { .kind = DS_NODE_CONDITION,
+                       .u.condition = { .word = word, .bodies = &body, .count = 1 } };
+    refused(ds_graph_add(g, &d, NULL, 0, NULL), DS_ERR_UNSUPPORTED);
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    ok(ds_pinned_free(word));
+    ok(ds_device_free(p));
+    ok(ds_stream_destroy(s));
+    ok(ds_rng_destroy(r));
+}
+
 static void test_a_child_graph_takes_numbers_too(void **state) {
     (void)state;
     ds_graph g, parent;
@@ -1749,6 +1775,7 @@ const struct CMUnitTest tests_rng[] = {
     DS_TEST(test_the_numbers_of_a_graph_and_of_its_copies_are_in_order, "rng: graphs"),
     DS_TEST(test_a_launch_waits_for_those_who_read_the_state, "rng: graphs"),
     DS_TEST(test_a_child_graph_takes_numbers_too, "rng: graphs"),
+    DS_TEST(test_a_body_of_a_condition_has_no_fills_by_a_generator, "ds_condition_node"),
     DS_TEST(test_threads_launch_executables_of_one_capture, "rng: graphs"),
     DS_TEST(test_a_generator_that_is_captured_keeps_its_state, "rng: graphs"),
     DS_TEST(test_graphs_that_come_and_go_leave_nothing, "rng: graphs"),

@@ -32,6 +32,7 @@ static const rule rules[] = {
     { DS_VALUE_WAIT_GEQ, 8, UINT32_C(0x80000000), 0, 1 },
     { DS_VALUE_WAIT_AND, 4, 12, 4, 1 },
     { DS_VALUE_WAIT_AND, 4, 12, 3, 0 },
+    { DS_VALUE_WAIT_AND, 4, 12, 6, 1 }, /* one bit is enough */
     { DS_VALUE_WAIT_AND, 8, (uint64_t)1 << 40, (uint64_t)1 << 40, 1 },
     { DS_VALUE_WAIT_AND, 8, 1, (uint64_t)1 << 40, 0 },
     /* ~(*addr | value) != 0 */
@@ -351,6 +352,43 @@ static void test_a_word_of_another_device_is_refused(void **state) {
     release();
 }
 
+static ds_node_desc values_node(const ds_value_op *ops, size_t count) {
+    return (ds_node_desc){ .kind = DS_NODE_VALUES, .u.values = { .ops = ops, .count = count } };
+}
+
+static void test_a_node_moves_to_the_device_of_its_word(void **state) {
+    (void)state;
+    begin();
+    two_devices();
+    ds_stream s = stream();
+    uint64_t *near = pinned(0);
+    void *far = NULL;
+    ds_graph g = { 0 };
+    ds_graph_exec x = { 0 };
+    ds_graph_node n;
+    ok(ds_device_alloc(harness_device(1), 64, &far));
+    ok(ds_graph_create(&(ds_graph_desc){ .device = harness_device(0) }, &g));
+    ds_value_op op = { near, 1, DS_VALUE_WRITE, 8 };
+    ds_node_desc d = values_node(&op, 1);
+    ok(ds_graph_add(g, &d, NULL, 0, &n));
+    op = (ds_value_op){ far, 7, DS_VALUE_WRITE, 8 };
+    refused(ds_graph_set_node(g, n, &d), DS_ERR_INVALID_VALUE);
+    d.device = harness_device(1);
+    ok(ds_graph_set_node(g, n, &d));
+    ok(ds_graph_get_node(g, n, &d, NULL));
+    assert_int_equal(d.device.index, harness_device(1).index);
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_launch(x, s));
+    ok(ds_copy(near, far, 8, s));
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(*near, 7);
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_device_free(far));
+    ok(ds_stream_destroy(s));
+    release();
+}
+
 static size_t nodes_of(ds_graph g, ds_graph_node *out, size_t room) {
     size_t n = 0;
     ok(ds_graph_get_nodes(g, out, room, &n));
@@ -397,10 +435,6 @@ static void test_a_batch_is_captured_as_one_node(void **state) {
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
     release();
-}
-
-static ds_node_desc values_node(const ds_value_op *ops, size_t count) {
-    return (ds_node_desc){ .kind = DS_NODE_VALUES, .u.values = { .ops = ops, .count = count } };
 }
 
 static void test_values_are_nodes_of_graphs(void **state) {
@@ -487,6 +521,8 @@ static void test_values_of_an_executable_change(void **state) {
     assert_int_equal(*w, 3);
     void *from = w, *to = other;
     size_t replaced = 0;
+    void *pageable = &replaced;
+    refused(ds_graph_exec_replace_pointers(x, &from, &pageable, 1, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_graph_exec_replace_pointers(x, &from, &to, 1, &replaced));
     assert_int_equal(replaced, 2);
     ok(ds_graph_launch(x, s));
@@ -622,25 +658,24 @@ static void test_threads_wait_and_write_at_once(void **state) {
     release();
 }
 
-#define CUDA_RULE "CUDA Driver API, Stream Memory Operations"
-
 const struct CMUnitTest tests_values[] = {
-    DS_TEST(test_conditions_hold_a_stream_or_let_it_go, CUDA_RULE),
-    DS_TEST(test_a_write_changes_its_word_and_no_other, CUDA_RULE),
-    DS_TEST(test_a_write_comes_after_earlier_work, CUDA_RULE),
-    DS_TEST(test_streams_pass_a_token_around, CUDA_RULE),
+    DS_TEST(test_conditions_hold_a_stream_or_let_it_go, "CUDA: Stream Memory Operations"),
+    DS_TEST(test_a_write_changes_its_word_and_no_other, "CUDA: Stream Memory Operations"),
+    DS_TEST(test_a_write_comes_after_earlier_work, "CUDA: Stream Memory Operations"),
+    DS_TEST(test_streams_pass_a_token_around, "CUDA: Stream Memory Operations"),
     DS_TEST(test_waiting_streams_hold_up_no_others, "docs/gpu P29"),
-    DS_TEST(test_a_copy_ends_a_wait_for_device_memory, CUDA_RULE),
+    DS_TEST(test_a_copy_ends_a_wait_for_device_memory, "CUDA: Stream Memory Operations"),
     DS_TEST(test_the_legacy_stream_waits_and_writes, "docs/gpu P29"),
     DS_TEST(test_a_batch_runs_in_the_order_of_its_list, "cuStreamBatchMemOp"),
     DS_TEST(test_the_largest_batch_is_accepted_and_a_larger_one_refused, "docs/gpu P29"),
     DS_TEST(test_bad_values_are_refused_and_nothing_is_enqueued, "docs/gpu P29"),
     DS_TEST(test_a_word_of_another_device_is_refused, "ds_stream_wait_value32"),
+    DS_TEST(test_a_node_moves_to_the_device_of_its_word, "ds_graph_set_node"),
     DS_TEST(test_a_batch_is_captured_as_one_node, "docs/gpu P30"),
     DS_TEST(test_values_are_nodes_of_graphs, "cuGraphAddBatchMemOpNode"),
     DS_TEST(test_values_of_an_executable_change, "cuGraphExecBatchMemOpNodeSetParams"),
     DS_TEST_CPU(test_a_failure_of_the_device_ends_waits, "ds_stream_wait_value32"),
     DS_TEST_CPU(test_every_way_to_run_work_waits_for_values, "ds_cpu_desc"),
-    DS_TEST(test_threads_wait_and_write_at_once, CUDA_RULE),
+    DS_TEST(test_threads_wait_and_write_at_once, "CUDA: Stream Memory Operations"),
 };
 const size_t tests_values_count = sizeof tests_values / sizeof tests_values[0];

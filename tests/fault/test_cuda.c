@@ -137,6 +137,10 @@ static ds_node_desc fold_node(ds_kernel k, const fold_args *args) {
                                .kernel = k, .items = 1, .args = args, .args_size = sizeof *args } };
 }
 
+static int has_setting(const char *name) {
+    return getenv(name) != NULL;
+}
+
 static ds_node_desc host_node(ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
     return (ds_node_desc){ .kind = DS_NODE_HOST,
                            .u.host = { .fn = fn, .user = user, .dtor_fn = dtor_fn } };
@@ -1369,6 +1373,242 @@ static void test_foreign_captured_work_stands_in_its_place_in_the_graph(void **s
     ok(ds_graph_exec_destroy(y));
     close_world(w);
 }
+
+#if CUDART_VERSION >= 12080
+static ds_node_desc condition_node(ds_condition_kind kind, const void *word, const ds_graph *bodies,
+                                   size_t count) {
+    return (ds_node_desc){ .kind = DS_NODE_CONDITION,
+                           .u.condition = {
+                               .kind = kind, .word = word, .bodies = bodies, .count = count } };
+}
+
+static ds_graph graph_of(int device, const ds_node_desc *node) {
+    ds_graph g;
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(device) }, &g));
+    ok(ds_graph_add(g, node, NULL, 0, NULL));
+    return g;
+}
+
+/* The kernels that devstream adds for conditional nodes are no nodes, also those in bodies. */
+static void test_foreign_work_behind_nested_conditions_is_in_the_graph(void **state) {
+    (void)state;
+    static const ds_node_kind kinds[] = { DS_NODE_CONDITION, DS_NODE_KERNEL, DS_NODE_NATIVE,
+                                          DS_NODE_FILL, DS_NODE_NATIVE };
+    static const size_t edges[][2] = { { 1, 0 }, { 0, 2 }, { 2, 3 }, { 3, 4 } };
+
+    enum { NODES = 5, EDGES = 4 };
+
+    world *w = open_world(1);
+    ds_stream_native n;
+    ds_capture_info info;
+    ds_graph g;
+    ds_graph_exec x;
+    ds_graph_node nodes[NODES + 1], from[NODES + 1], to[NODES + 1], c, kernel;
+    size_t count;
+    cuda(cudaSetDevice(1));
+    ok(ds_stream_export(w->s, &n));
+    ds_node_desc d = fold_node(w->k, &(fold_args){ w->pin2, 1 });
+    ds_graph inner = graph_of(1, &d);
+    d = condition_node(DS_CONDITION_IF, w->pin, &inner, 1);
+    ds_graph body = graph_of(1, &d);
+    d = condition_node(DS_CONDITION_IF, w->pin, &body, 1);
+    ok(ds_capture_begin(w->s, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_capture_get_info(w->s, &info));
+    ok(ds_graph_add(info.graph, &d, NULL, 0, &c));
+    ok(ds_capture_update_dependencies(w->s, &c, 1, DS_CAPTURE_SET_DEPENDENCIES));
+    d = fold_node(w->k, &(fold_args){ w->pin, 1 }); /* sets the word */
+    ok(ds_graph_add(info.graph, &d, NULL, 0, &kernel));
+    ok(ds_graph_add_edges(info.graph, &kernel, &c, 1));
+
+    cuda(cudaMemsetAsync(w->d, 7, 16, n.handle));
+    ok(ds_fill(w->d, 8, 1, 8, w->s));
+    cuda(cudaMemsetAsync(w->d, 9, 16, n.handle));
+    ok(ds_capture_end(w->s, &g));
+
+    ok(ds_graph_get_nodes(g, nodes, NODES + 1, &count));
+    assert_int_equal(count, NODES);
+    for (size_t i = 0; i < NODES; i++) {
+        ds_node_desc desc;
+        ok(ds_graph_get_node(g, nodes[i], &desc, NULL));
+        assert_int_equal(desc.kind, kinds[i]);
+    }
+    ok(ds_graph_get_edges(g, from, to, NODES + 1, &count));
+    assert_int_equal(count, EDGES);
+    for (size_t i = 0; i < EDGES; i++) {
+        assert_true(from[i].id == nodes[edges[i][0]].id);
+        assert_true(to[i].id == nodes[edges[i][1]].id);
+    }
+    ok(ds_graph_instantiate(g, NULL, &x));
+    memset(w->pin, 0, 8);
+    memset(w->pin2, 0, 8);
+    ok(ds_graph_launch(x, w->s));
+    ok(ds_stream_synchronize(w->s));
+    assert_int_equal(*(uint64_t *)w->pin2, 1);
+    ok(ds_graph_exec_destroy(x));
+    /* CUDA cannot change it, and the graph cannot be built anew */
+    d = condition_node(DS_CONDITION_IF, w->pin, &inner, 1);
+    refused(ds_graph_set_node(g, c, &d), DS_ERR_UNSUPPORTED);
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    ok(ds_graph_destroy(inner));
+    close_world(w);
+}
+
+/* One body in the other, on a word of `pin`. */
+static ds_graph nested_bodies(const world *w, ds_graph *inner) {
+    ds_node_desc d = fold_node(w->k, &(fold_args){ w->pin2, 1 });
+    *inner = graph_of(w->device, &d);
+    d = condition_node(DS_CONDITION_IF, w->pin, inner, 1);
+    return graph_of(w->device, &d);
+}
+
+/* Each call of the addition fails in turn. A capture into the graph would find nodes that are
+   left. */
+static void test_a_refused_condition_is_not_in_cudas_graph_either(void **state) {
+    (void)state;
+    world *w = open_world(1);
+    ds_graph inner, body = nested_bodies(w, &inner);
+    int hit = 1;
+    memset(w->pin, 0, N);
+    for (unsigned long refusal = 1; hit; refusal++) {
+        ds_node_desc d = { .kind = DS_NODE_EMPTY };
+        ds_graph g = graph_of(1, &d);
+        ds_graph_exec x;
+        size_t count;
+        ds_graph_node n;
+        d = condition_node(DS_CONDITION_WHILE, w->pin, &body, 1);
+
+        standin_fail(refusal, cudaErrorMemoryAllocation);
+        ds_result r = ds_graph_add(g, &d, NULL, 0, NULL);
+        hit = standin_failed();
+        standin_fail(0, 0);
+
+        assert_true(hit || r == DS_OK);
+        if (r < 0)
+            assert_non_null(strchr(ds_error_get_last(), ' '));
+        ok(ds_graph_get_nodes(g, &n, 1, &count));
+        assert_int_equal(count, r < 0 ? 1 : 2);
+        ok(ds_capture_begin_to_graph(w->s, g, &n, 1, DS_CAPTURE_THREAD_LOCAL));
+        ok(ds_fill(w->d, 0, 1, N, w->s));
+        ok(ds_capture_end(w->s, &g));
+        ok(ds_graph_get_nodes(g, NULL, 0, &count));
+        assert_int_equal(count, r < 0 ? 2 : 3);
+        ok(ds_graph_instantiate(g, NULL, &x));
+        ok(ds_graph_launch(x, w->s));
+        ok(ds_stream_synchronize(w->s));
+        ok(ds_graph_exec_destroy(x));
+        ok(ds_graph_destroy(g));
+    }
+    ok(ds_graph_destroy(body));
+    ok(ds_graph_destroy(inner));
+    close_world(w);
+}
+
+static void test_conditions_in_a_capture_of_others_are_refused(void **state) {
+    (void)state;
+    world *w = open_world(1);
+    ds_graph inner, body = nested_bodies(w, &inner);
+    ds_node_desc d = condition_node(DS_CONDITION_IF, w->pin, &body, 1);
+    ds_graph g = graph_of(1, &d);
+    ds_graph_exec x;
+    ds_stream_native n;
+    cudaGraph_t graph;
+    size_t count = 9;
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_stream_export(w->s, &n));
+    cuda(cudaSetDevice(1));
+    cuda(cudaStreamBeginCapture(n.handle, cudaStreamCaptureModeRelaxed));
+    refused(ds_graph_launch(x, w->s), DS_ERR_CAPTURE_UNSUPPORTED);
+    assert_non_null(strstr(ds_error_get_last(), "conditional nodes"));
+    ok(ds_fill(w->d, 0, 1, N, w->s));
+    cuda(cudaStreamEndCapture(n.handle, &graph));
+    cuda(cudaGraphGetNodes(graph, NULL, &count));
+    assert_int_equal(count, 1);
+    cuda(cudaGraphDestroy(graph));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    ok(ds_graph_destroy(inner));
+    close_world(w);
+}
+
+/* Runs a conditional node on device 1 twice. Returns the number of calls of this function. */
+static unsigned long calls_for_conditions(const char *name) {
+    unsigned long before = standin_calls(name);
+    world *w = open_world(1);
+    ds_graph inner, body = nested_bodies(w, &inner);
+    ds_node_desc d = condition_node(DS_CONDITION_IF, w->pin, &body, 1);
+    uint64_t *h = w->pin2;
+    *h = 1;
+    *(uint32_t *)w->pin = 1;
+    for (int i = 0; i < 2; i++) {
+        ds_graph g = graph_of(1, &d);
+        ds_graph_exec x;
+        ok(ds_graph_instantiate(g, NULL, &x));
+        ok(ds_graph_launch(x, w->s));
+        ok(ds_stream_synchronize(w->s));
+        ok(ds_graph_exec_destroy(x));
+        ok(ds_graph_destroy(g));
+    }
+    assert_true(*h == (1099511628211u + 1) * 1099511628211u + 1);
+    before = standin_calls(name) - before;
+    ok(ds_graph_destroy(body));
+    ok(ds_graph_destroy(inner));
+    close_world(w);
+    return before;
+}
+
+static void test_the_kernel_for_conditions_is_linked_once(void **state) {
+    (void)state;
+    assert_int_equal(calls_for_conditions("cuLinkComplete"), 1);
+}
+
+static void test_a_driver_that_knows_conditions_links_nothing(void **state) {
+    (void)state;
+    standin_conditions(1);
+    unsigned long links = calls_for_conditions("cuLinkCreate");
+    standin_conditions(0);
+    assert_int_equal(links, 0);
+}
+
+/* Returns the sentence of the refusal. */
+static const char *refuse_condition(ds_result code) {
+    static char text[1000];
+    world *w = open_world(1);
+    ds_node_desc d = { .kind = DS_NODE_EMPTY };
+    ds_graph body = graph_of(1, &d), g = graph_of(1, &d);
+    size_t count;
+    d = condition_node(DS_CONDITION_IF, w->pin, &body, 1);
+    refused(ds_graph_add(g, &d, NULL, 0, NULL), code);
+    snprintf(text, sizeof text, "%s", ds_error_get_last());
+    ok(ds_graph_get_nodes(g, NULL, 0, &count));
+    assert_int_equal(count, 1);
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    close_world(w);
+    return text;
+}
+
+static void test_conditions_on_an_old_driver_are_refused(void **state) {
+    (void)state;
+    if (!has_setting("FAULT_CHILD")) {
+        run_alone_with("STANDIN_DRIVER_VERSION=12060", "conditions_on_an_old_driver");
+        return;
+    }
+    assert_non_null(strstr(refuse_condition(DS_ERR_UNSUPPORTED), "CUDA 12.8"));
+}
+
+static void test_conditions_without_the_device_runtime_are_refused(void **state) {
+    (void)state;
+    if (!has_setting("FAULT_CHILD")) {
+        run_alone_with("DEVSTREAM_CUDADEVRT=/no/libcudadevrt.a", "without_the_device_runtime");
+        return;
+    }
+    const char *text = refuse_condition(DS_ERR_DRIVER);
+    assert_non_null(strstr(text, "cuLinkAddFile"));
+    assert_non_null(strstr(text, "linked with /no/libcudadevrt.a"));
+}
+#endif
 
 static void test_a_node_behind_foreign_captured_work_is_set_and_switched(void **state) {
     (void)state;
@@ -2630,10 +2870,6 @@ static void payload_gone(void *user) {
     payloads_gone++;
 }
 
-static int has_setting(const char *name) {
-    return getenv(name) != NULL;
-}
-
 static void test_all_dependencies_of_a_captured_node_are_read(void **state) {
     (void)state;
 
@@ -3198,6 +3434,93 @@ static ds_result pool_memory(void) {
     return little_memory_program(2);
 }
 
+#if CUDART_VERSION >= 12080
+/* The same with words of memory and conditional nodes, one in the body of the other. */
+static ds_result little_condition_program(void) {
+    ds_result r;
+    ds_stream a = { 0 };
+    ds_kernel k = { 0 };
+    ds_graph g[4] = { { 0 } }; /* the innermost body first, then a clone */
+    ds_graph_exec x = { 0 };
+    ds_graph_node first, second, host, last;
+    void *pin = NULL;
+    static const ds_param params[] = {
+        { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
+        { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) }
+    };
+    STEP(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &a));
+    STEP(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "fold",
+                           .cpu_fn = fold_item,
+                           .args_size = sizeof(fold_args),
+                           .params = params,
+                           .param_count = 2,
+                           .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } },
+        &k));
+    STEP(ds_pinned_alloc(N, &pin));
+    uint64_t *h = pin, v = 3;
+    memset(h, 0, N);
+    *h = v;
+    const ds_value_op ops[] = { { h + 1, 4, DS_VALUE_WRITE, 4 },
+                                { h + 1, 4, DS_VALUE_WAIT_EQ, 4 },
+                                { h + 2, 1, DS_VALUE_WRITE, 8 } };
+    STEP(ds_stream_batch_values(a, ops, 3));
+    for (int i = 0; i < 3; i++)
+        STEP(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(1) }, &g[i]));
+    ds_node_desc desc = fold_node(k, &(fold_args){ h, 1 });
+    STEP(ds_graph_add(g[0], &desc, NULL, 0, NULL));
+    desc = condition_node(DS_CONDITION_IF, h + 2, g, 1);
+    STEP(ds_graph_add(g[1], &desc, NULL, 0, &first));
+    desc = fold_node(k, &(fold_args){ h + 3, 1 });
+    STEP(ds_graph_add(g[1], &desc, NULL, 0, &second));
+    STEP(ds_graph_add_edges(g[1], &second, &first, 1));
+    desc = (ds_node_desc){ .kind = DS_NODE_VALUES, .u.values = { .ops = ops, .count = 2 } };
+    STEP(ds_graph_add(g[2], &desc, NULL, 0, &first));
+    desc = condition_node(DS_CONDITION_SWITCH, h + 4, &g[1], 1);
+    STEP(ds_graph_add(g[2], &desc, &first, 1, &second));
+    payloads_made++;
+    desc = host_node(add_one, h, payload_gone);
+    STEP(ds_graph_add(g[2], &desc, &second, 1, &host));
+    desc = fold_node(k, &(fold_args){ h, 2 });
+    STEP(ds_graph_add(g[2], &desc, &host, 1, &last));
+    desc = (ds_node_desc){ .kind = DS_NODE_VALUES, .u.values = { .ops = ops + 1, .count = 2 } };
+    STEP(ds_graph_set_node(g[2], first, &desc));
+    desc = condition_node(DS_CONDITION_IF, h + 2, &g[1], 1);
+    STEP(ds_graph_set_node(g[2], second, &desc)); /* makes the graph anew */
+    STEP(ds_graph_clone(g[2], &g[3]));
+    STEP(ds_graph_find_in_clone(g[3], first, &first));
+    STEP(ds_graph_find_in_clone(g[3], last, &last));
+    STEP(ds_graph_instantiate(g[3], NULL, &x));
+    STEP(ds_graph_launch(x, a));
+    v = (v * 1099511628211u + 1 + 1) * 1099511628211u + 2;
+    const ds_value_op other[] = { { h + 1, 1, DS_VALUE_WAIT_GEQ, 4 },
+                                  { h + 2, 0, DS_VALUE_WRITE, 8 } };
+    desc = (ds_node_desc){ .kind = DS_NODE_VALUES, .u.values = { .ops = other, .count = 2 } };
+    STEP(ds_graph_exec_set_node(x, first, &desc));
+    desc = fold_node(k, &(fold_args){ h, 5 });
+    STEP(ds_graph_exec_set_node(x, last, &desc));
+    STEP(ds_graph_launch(x, a)); /* the body is left out */
+    v = (v + 1) * 1099511628211u + 5;
+    STEP(ds_stream_synchronize(a));
+    if (*h != v)
+        fail_msg("the graphs computed %llx, not %llx", (unsigned long long)*h,
+                 (unsigned long long)v);
+done:
+    if (x.id)
+        END(ds_graph_exec_destroy(x));
+    for (int i = 0; i < 4; i++)
+        if (g[i].id)
+            END(ds_graph_destroy(g[i]));
+    if (a.id)
+        END(ds_stream_destroy(a));
+    if (k.id)
+        END(ds_kernel_destroy(k));
+    END(ds_pinned_free(pin));
+    END(ds_shutdown());
+    return r;
+}
+#endif
+
 /* In turn, every call of cudart and of the driver gives this code. */
 static void fail_every_call(int code, ds_result (*program)(void)) {
     char report[200];
@@ -3242,6 +3565,9 @@ static void test_every_call_that_fails_is_a_result_and_leaks_nothing(void **stat
     (void)state;
     fail_every_call(cudaErrorUnknown, little_program);
     fail_every_call(cudaErrorUnknown, little_graph_program);
+#if CUDART_VERSION >= 12080
+    fail_every_call(cudaErrorUnknown, little_condition_program);
+#endif
     fail_every_call(cudaErrorUnknown, growing_memory);
     fail_every_call(cudaErrorUnknown, plain_memory);
     fail_every_call(cudaErrorUnknown, pool_memory);
@@ -3251,6 +3577,9 @@ static void test_every_call_out_of_memory_is_a_result_and_leaks_nothing(void **s
     (void)state;
     fail_every_call(cudaErrorMemoryAllocation, little_program);
     fail_every_call(cudaErrorMemoryAllocation, little_graph_program);
+#if CUDART_VERSION >= 12080
+    fail_every_call(cudaErrorMemoryAllocation, little_condition_program);
+#endif
 }
 
 /* ---- locks, captures of others, and what a graph keeps ---- */
@@ -4052,6 +4381,15 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_a_launch_in_a_capture_of_others_keeps_its_objects, setup),
         cmocka_unit_test_setup(test_a_node_behind_foreign_captured_work_is_set_and_switched, setup),
         cmocka_unit_test_setup(test_foreign_captured_work_stands_in_its_place_in_the_graph, setup),
+#if CUDART_VERSION >= 12080
+        cmocka_unit_test_setup(test_foreign_work_behind_nested_conditions_is_in_the_graph, setup),
+        cmocka_unit_test_setup(test_a_refused_condition_is_not_in_cudas_graph_either, setup),
+        cmocka_unit_test_setup(test_conditions_in_a_capture_of_others_are_refused, setup),
+        cmocka_unit_test_setup(test_the_kernel_for_conditions_is_linked_once, setup),
+        cmocka_unit_test_setup(test_a_driver_that_knows_conditions_links_nothing, setup),
+        cmocka_unit_test_setup(test_conditions_on_an_old_driver_are_refused, setup),
+        cmocka_unit_test_setup(test_conditions_without_the_device_runtime_are_refused, setup),
+#endif
         cmocka_unit_test_setup(test_loading_in_a_capture_keeps_the_threads_mode, setup),
         cmocka_unit_test_setup(test_queries_leave_the_captures_of_others_alone, setup),
         cmocka_unit_test_setup(test_a_capture_that_shutdown_ends_is_freed_without_a_lock, setup),

@@ -439,6 +439,25 @@ static void test_after_a_wait_the_clock_is_there_and_what_runs_goes_on(void **st
     assert_int_equal(finish(), 101300 + 1150);
 }
 
+static void test_a_wait_for_a_word_lasts_until_the_write(void **state) {
+    (void)state;
+    full_mesh(3);
+    start();
+    ds_stream s = stream_on(0), t = stream_on(1), late = stream_on(2);
+    char *a = memory_on(0, 1000), *b = memory_on(1, 1000), *c = memory_on(2, 5000);
+    void *word;
+    ok(ds_pinned_alloc(64, &word));
+    memset(word, 0, 64);
+    ok(ds_stream_wait_value32(t, word, 1, DS_VALUE_WAIT_EQ));
+    ds_event waited = mark(t);
+    ok(ds_copy(b, a, 1000, s));
+    ok(ds_stream_write_value32(s, word, 1));
+    ok(ds_copy(c, c + 2500, 2500, late)); /* ends later */
+    finish();
+    assert_int_equal(at(waited), 1150);
+    ok(ds_pinned_free(word));
+}
+
 static void test_a_query_lets_run_what_can(void **state) {
     (void)state;
     full_mesh(2);
@@ -950,6 +969,7 @@ int main(void) {
         T(sums_fills_and_copies_within_a_device_share_its_memory),
         T(kernels_take_the_time_that_they_say),
         T(after_a_wait_the_clock_is_there_and_what_runs_goes_on),
+        T(a_wait_for_a_word_lasts_until_the_write),
         T(a_query_lets_run_what_can),
         T(a_copy_of_pageable_memory_is_waited_for),
         T(work_that_nobody_waits_for_runs_too),

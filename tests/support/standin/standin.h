@@ -104,6 +104,9 @@ void standin_register_function(const void *function, const char *ptx_text, const
 void standin_virtual_memory(int device, int on);
 void standin_memory_pools(int device, int on);
 
+/* On: cuModuleLoadDataEx takes a text that calls cudaGraphSetConditional, as the compiler in the
+   driver of a later CUDA may; off at first. */
+void standin_conditions(int on);
 /* Whether a device has clusters, cooperative launches and programmatic dependent launch; it is of
    compute capability 9.0 with them (the default), else of 8.0. */
 void standin_launch_attributes(int device, int on);
