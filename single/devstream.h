@@ -35663,8 +35663,6 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
                               const ds_graph_node *dependencies, size_t count, ds_graph_node *out) {
     ds_graph_node node = { 0 };
     ds__body *child = NULL;
-    if (out)
-        out->id = 0;
     ds_result r = ds__api_enter("ds_graph_add");
     if (r == DS_OK && count && !dependencies)
         r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
@@ -35678,8 +35676,8 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
     }
     if (child)
         ds__body_destroy(child);
-    if (r == DS_OK && out)
-        *out = node;
+    if (out) /* last: it may be one of the dependencies */
+        out->id = r == DS_OK ? node.id : 0;
     return ds__desc_refuse_payload(r, desc);
 }
 
