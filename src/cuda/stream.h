@@ -235,8 +235,8 @@ static void ds__cuda_stream_destroy(void *stream) {
 /* Takes the handle away from the object. given: the caller becomes its owner. */
 static void ds__cuda_hide(ds__cuda_stream *s, int given) {
     ds__mutex_lock(&ds__cuda.lock);
-    s->owned = s->blocking = 0;
-    s->hidden = 1;
+    s->owned = 0;
+    s->hidden = 1; /* no walk over the streams takes it */
     s->given = given;
     ds__cuda_await_users(s);
     ds__mutex_unlock(&ds__cuda.lock);
