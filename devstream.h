@@ -1123,12 +1123,13 @@ DSDEF DS_MUST_USE ds_result ds_fill_sync(void *ptr, uint32_t value, size_t value
    fill of just the word is one.
 
    A write comes after all earlier work of the stream, whose effects are visible to whoever reads
-   the value. A wait holds up only its own stream, and neither a thread nor a multiprocessor. A wait
-   for a value that never comes blocks ds_stream_synchronize, ds_device_synchronize and ds_shutdown
-   for ever.
+   the value. A wait delays only its own stream, and occupies no thread and no multiprocessor. A
+   wait for a value that never comes blocks ds_stream_synchronize, ds_device_synchronize and
+   ds_shutdown forever.
 
-   On a CPU device, writes of streams end waits at once. Other writes are noticed by polling: after
-   some microseconds if the stream has waited for less than 40 us, and after 1 ms at most. */
+   On a CPU device, writes of streams end waits at once. Other writes are noticed by polling: within
+   microseconds if the stream has waited for less than 40 us and a worker is idle, else at intervals
+   that grow from 20 us to 1 ms. */
 
 /** What an operation does with its word. The conditions are those of CUstreamWaitValue_flags. */
 typedef enum ds_value_kind {
@@ -1527,9 +1528,9 @@ typedef enum ds_condition_kind {
 } ds_condition_kind;
 
 /** Graphs that run under a condition, as a node. The word is read when the node starts, and by
-    DS_CONDITION_WHILE also after each run; kernels, copies, fills and host functions can write it
-    (in bodies, host functions cannot be). The word is a multiple of 4, in memory of the node's
-    device or in pinned memory.
+    DS_CONDITION_WHILE also after each run. Kernels, copies, fills and host functions can write it,
+    but a body has no host functions. The address is a multiple of 4, in memory of the node's device
+    or in pinned memory.
 
     A body has kernels, copies and fills of device memory, empty nodes, child graphs and conditional
     nodes, all on the device of the node. It must not have fills of random numbers by a generator.
@@ -2017,9 +2018,9 @@ enum {
      time on a device and need neither engine nor link. Other kernels take no time.
    - Host functions, records, waits, operations on words of memory (ds_stream_wait_value32), and
      operations on host memory only take no time. A wait for a word ends at the time of the write,
-     or, if the host writes it, at the time of the clock. The clock
-     stops while a host function runs. If a host function takes longer than some hundredths of a
-     second, other operations continue, and times depend on it.
+     or, if the host writes it, at the time of the clock. The clock stops while a host function
+     runs. If a host function takes longer than some hundredths of a second, other operations
+     continue, and times depend on it.
    Bytes / a rate is bytes * 1e9 / bytes_per_s, rounded to nanoseconds, at least 1. Times of events
    (ds_event_get_elapsed_ms) are the clock's. One worker runs all work, so kernels that wait for
    each other never end. */
@@ -8486,10 +8487,8 @@ enum {
     /* operations after which a worker looks at the other ready streams */
     DS__CPU_BATCH = 256,
     DS__CPU_TICK_NS = 1000000,
-    /* the poller looks without a pause for this long after a stream was parked, then at growing
-       intervals from the second time to DS__CPU_TICK_NS */
-    DS__CPU_POLLER_SPIN_NS = 40000,
-    DS__CPU_POLLER_NAP_NS = 20000,
+    DS__CPU_POLLER_SPIN_NS = 40000,  /* time that the poller spins after a stream was parked */
+    DS__CPU_POLLER_NAP_NS = 20000,   /* its shortest interval; the longest is DS__CPU_TICK_NS */
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
     DS__CPU_STREAM_BATCH = 64,
@@ -10477,8 +10476,9 @@ static void *ds__cpu_poller_main(void *unused) {
             continue;
         }
         ds__cpu_poller_sleep(word, nap);
-        if (nap < DS__CPU_TICK_NS)
-            nap += nap / 4;
+        nap += nap / 4;
+        if (nap > DS__CPU_TICK_NS)
+            nap = DS__CPU_TICK_NS;
     }
     return NULL;
 }
@@ -10869,7 +10869,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     if (DS__UNLIKELY(ds__cpu.fabric != NULL) && !failed && who == DS__CPU_WORK) {
         if (ds__cpu_take_time(s, op))
             return DS__CPU_MORE;
-        dry = (ds__cpu.fabric->flags & DS_CPU_DRY) != 0;
+        dry = ds__cpu_dry_run();
     }
     if (op->kind != DS__OP_KERNEL && op->kind != DS__OP_COPY && op->kind != DS__OP_FILL)
         return ds__cpu_order_step(w, s, op, number, failed, who);
@@ -14882,7 +14882,7 @@ static void *ds__cpu_memory(size_t size) {
 /* Returns 1 if memory of this size is only reserved until it is touched: large memory of a dry
    device (DS_CPU_DRY). */
 static int ds__cpu_is_dry(size_t size) {
-    return ds__cpu.fabric && ds__cpu.fabric->flags & DS_CPU_DRY && size >= DS__CPU_DRY_BYTES;
+    return ds__cpu_dry_run() && size >= DS__CPU_DRY_BYTES;
 }
 
 /* Allocates memory of a device. NULL: no memory. */
@@ -17107,7 +17107,7 @@ static struct {
     int (*green_create)(void **out, void *desc, int device, unsigned flags);
     int (*green_destroy)(void *green);
     int (*green_stream)(cudaStream_t *out, void *green, unsigned flags, int priority);
-    /* conditional nodes; NULL: the driver library has none (12.8) */
+    /* conditional nodes; condition_node NULL: the driver library has none (12.8) */
     int (*condition_handle)(unsigned long long *out, cudaGraph_t graph, void *context,
                             unsigned value, unsigned flags);
     int (*condition_node)(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after,
@@ -17383,6 +17383,26 @@ static inline cudaError_t ds__cuda_clear(const ds__cuda_scope *scope, cudaError_
     if (DS__UNLIKELY(code != cudaSuccess) && scope->pending == cudaSuccess)
         (void)DS__CUDART(cudaGetLastError)();
     return code;
+}
+
+/* A function of the driver library that older drivers lack. */
+typedef struct ds__cuda_optional {
+    const char *name;
+    unsigned version; /* its form is the one of this version of CUDA */
+    void *out;        /* the pointer to the function */
+} ds__cuda_optional;
+
+/* Finds functions in their order, up to the first one that is not there. Returns 1 if all are. */
+static int ds__cuda_find_optional(const ds__cuda_scope *scope, const ds__cuda_optional *list,
+                                  size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        void *found = NULL;
+        (void)ds__cuda_clear(scope, ds__cudart_entry_point(list[i].name, list[i].version, &found));
+        if (!found)
+            return 0;
+        memcpy(list[i].out, &found, sizeof found);
+    }
+    return 1;
 }
 
 /* Clears and reports the error of a cudart call. */
@@ -17871,38 +17891,22 @@ static const char ds__cuda_setter_ptx[] =
     "    ret;\n"
     "}\n";
 
-/* Finds the functions, or none of them. driver: the version of the driver library. */
+/* Finds the functions; condition_node stays NULL if one is missing. driver: the version of the
+   driver library. From 12.8 on, an if has an else, and there is a switch. */
 static void ds__cuda_find_conditions(const ds__cuda_scope *scope, int driver) {
-    static const struct {
-        const char *name;
-        unsigned version;
-    } entry[] = {
-        { "cuGraphConditionalHandleCreate", 12030 },
-        { "cuGraphAddNode", 12020 }, /* the form without data of edges */
-        { "cuLinkCreate", 11080 },
-        { "cuLinkAddData", 11080 },
-        { "cuLinkAddFile", 11080 },
-        { "cuLinkComplete", 11080 },
-        { "cuLinkDestroy", 11080 },
+    static const ds__cuda_optional list[] = {
+        { "cuGraphConditionalHandleCreate", 12030, &ds__cuda.condition_handle },
+        { "cuLinkCreate", 11080, &ds__cuda.link_create },
+        { "cuLinkAddData", 11080, &ds__cuda.link_data },
+        { "cuLinkAddFile", 11080, &ds__cuda.link_file },
+        { "cuLinkComplete", 11080, &ds__cuda.link_complete },
+        { "cuLinkDestroy", 11080, &ds__cuda.link_destroy },
+        { "cuGraphAddNode", 12020, &ds__cuda.condition_node }, /* without data of edges */
     };
 
-    void *found[sizeof entry / sizeof entry[0]] = { NULL };
-    ds__cuda.condition_handle = NULL;
-    for (size_t i = 0; i < sizeof entry / sizeof entry[0]; i++) {
-        /* 12.8: from then on, an if has an else, and there is a switch */
-        if (driver >= 12080)
-            (void)ds__cuda_clear(
-                scope, ds__cudart_entry_point(entry[i].name, entry[i].version, &found[i]));
-        if (!found[i])
-            return;
-    }
-    memcpy(&ds__cuda.condition_handle, &found[0], sizeof found[0]);
-    memcpy(&ds__cuda.condition_node, &found[1], sizeof found[1]);
-    memcpy(&ds__cuda.link_create, &found[2], sizeof found[2]);
-    memcpy(&ds__cuda.link_data, &found[3], sizeof found[3]);
-    memcpy(&ds__cuda.link_file, &found[4], sizeof found[4]);
-    memcpy(&ds__cuda.link_complete, &found[5], sizeof found[5]);
-    memcpy(&ds__cuda.link_destroy, &found[6], sizeof found[6]);
+    ds__cuda.condition_node = NULL;
+    if (driver >= 12080)
+        (void)ds__cuda_find_optional(scope, list, sizeof list / sizeof list[0]);
 }
 
 /* Returns 1 if base/folder/libcudadevrt.a exists, and writes its path. */
@@ -17999,7 +18003,7 @@ static ds_result ds__cuda_condition_setter(const ds__cuda_scope *scope, void **o
     void *module = NULL;
     void *function = NULL;
     int device = scope->device;
-    if (!ds__cuda.condition_handle)
+    if (!ds__cuda.condition_node)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "conditional nodes need a driver of CUDA 12.8 or newer");
     *out = atomic_load(&ds__cuda.setter[device]);
@@ -18073,25 +18077,21 @@ typedef union ds__cuda_resource {
     uint64_t room[64];
 } ds__cuda_resource;
 
-/* Finds the functions, or none of them. driver: the version of the driver library. */
+/* Finds the functions; green_stream stays NULL if one is missing. driver: the version of the driver
+   library. */
 static void ds__cuda_find_green(const ds__cuda_scope *scope, int driver) {
-    static const char *const name[] = { "cuDeviceGetDevResource",    "cuDevSmResourceSplitByCount",
-                                        "cuDevResourceGenerateDesc", "cuGreenCtxCreate",
-                                        "cuGreenCtxDestroy",         "cuGreenCtxStreamCreate" };
-    void *found[6] = { NULL };
+    static const ds__cuda_optional list[] = {
+        { "cuDeviceGetDevResource", 12050, &ds__cuda.green_resource },
+        { "cuDevSmResourceSplitByCount", 12050, &ds__cuda.green_split },
+        { "cuDevResourceGenerateDesc", 12050, &ds__cuda.green_desc },
+        { "cuGreenCtxCreate", 12050, &ds__cuda.green_create },
+        { "cuGreenCtxDestroy", 12050, &ds__cuda.green_destroy },
+        { "cuGreenCtxStreamCreate", 12050, &ds__cuda.green_stream },
+    };
+
     ds__cuda.green_stream = NULL;
-    for (int i = 0; i < 6; i++) {
-        if (driver >= 12050)
-            (void)ds__cuda_clear(scope, ds__cudart_entry_point(name[i], 12050, &found[i]));
-        if (!found[i])
-            return;
-    }
-    memcpy(&ds__cuda.green_resource, &found[0], sizeof found[0]);
-    memcpy(&ds__cuda.green_split, &found[1], sizeof found[1]);
-    memcpy(&ds__cuda.green_desc, &found[2], sizeof found[2]);
-    memcpy(&ds__cuda.green_create, &found[3], sizeof found[3]);
-    memcpy(&ds__cuda.green_destroy, &found[4], sizeof found[4]);
-    memcpy(&ds__cuda.green_stream, &found[5], sizeof found[5]);
+    if (driver >= 12050)
+        (void)ds__cuda_find_optional(scope, list, sizeof list / sizeof list[0]);
 }
 
 /* Creates a green context with at least `wanted` multiprocessors. Inside of a scope of the
@@ -18233,33 +18233,26 @@ static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const
 /* Finds the functions of the log, or none. driver: the version of the driver library. Inside of a
    scope. */
 static void ds__cuda_find_log(const ds__cuda_scope *scope, int driver) {
-    void *current = NULL;
-    void *dump = NULL;
+    int (*dump)(unsigned *at, char *text, size_t *size, unsigned flags) = NULL;
+    const ds__cuda_optional list[] = { { "cuLogsCurrent", 12090, &ds__cuda.log_current },
+                                       { "cuLogsDumpToMemory", 12090, &dump } };
     unsigned at = 0;
     ds__cuda.log_dump = NULL;
-    if (driver < 12090)
-        return;
-    (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLogsCurrent", 12090, &current));
-    (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLogsDumpToMemory", 12090, &dump));
-    if (!current || !dump)
-        return;
-    memcpy(&ds__cuda.log_current, &current, sizeof current);
-    if (ds__cuda.log_current(&at, 0))
+    if (driver < 12090 || !ds__cuda_find_optional(scope, list, 2) || ds__cuda.log_current(&at, 0))
         return;
     atomic_store(&ds__cuda.log_at, at);
-    memcpy(&ds__cuda.log_dump, &dump, sizeof dump);
+    ds__cuda.log_dump = dump;
 }
 
 /* Finds the function for launches with attributes. Inside of a scope. Graphs have edges with an
    overlap from CUDA 12.3 on; before, a capture of an overlap is not documented. */
 static void ds__cuda_find_launch(const ds__cuda_scope *scope, int driver) {
-    void *found = NULL;
+    static const ds__cuda_optional launch = { "cuLaunchKernelEx", 11080,
+                                              &ds__cuda.cuLaunchKernelEx };
     ds__cuda.cuLaunchKernelEx = NULL;
     ds__cuda.overlaps = driver >= 12030 && ds__cudart_version() >= 12030;
     if (driver >= 11080)
-        (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLaunchKernelEx", 11080, &found));
-    if (found)
-        memcpy(&ds__cuda.cuLaunchKernelEx, &found, sizeof found);
+        (void)ds__cuda_find_optional(scope, &launch, 1);
 }
 
 /* Finds devices and entry points of the cudart in use. Returns the code of a failed call. */
@@ -22764,8 +22757,7 @@ static int ds__cuda_can_rebuild(const ds__body *b) {
 
 /* Returns 1 if CUDA cannot set the native node of `old` to the work of `fresh`. CUDA ties copies
    and fills to the context in which they were made, and does not document how a node loses an
-   attribute. If the graph cannot be built anew, CUDA decides
-   about such a change. */
+   attribute. If the graph cannot be built anew, CUDA decides about such a change. */
 static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
     int type = ds__cuda_type(fresh);
     if (type != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD ||
@@ -23017,10 +23009,6 @@ static ds_result ds__cuda_clone_natives(const ds__cuda_scope *scope, cudaGraph_t
    conditional nodes, for an executable. Its nodes and objects replace those of the executable. */
 static ds_result ds__cuda_build_kept(ds__cuda_exec *x, const ds__body *b) {
     ds__cuda_graph *g = NULL;
-    if (ds__cuda_has_unknown(b, 1))
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "a graph with conditional nodes and with nodes captured from other "
-                        "libraries cannot be cloned");
     ds_result r = ds__cuda_build(b, UINT32_MAX, NULL, x->kept_node, &g);
     if (r < 0)
         return r;
@@ -23054,8 +23042,9 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
-    r = b->conditional ? ds__cuda_build_kept(x, b)
-                       : ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
+    r = b->conditional && !ds__cuda_has_unknown(b, 1)
+            ? ds__cuda_build_kept(x, b)
+            : ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
     /* CUDA cannot clone a graph with memory nodes, which only other libraries capture */
     if (r < 0 && r != DS_ERR_OUT_OF_MEMORY && ds__cuda_has_unknown(b, 1))
         r = DS_OK;

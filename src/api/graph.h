@@ -115,9 +115,9 @@ typedef enum ds_condition_kind {
 } ds_condition_kind;
 
 /** Graphs that run under a condition, as a node. The word is read when the node starts, and by
-    DS_CONDITION_WHILE also after each run; kernels, copies, fills and host functions can write it
-    (in bodies, host functions cannot be). The word is a multiple of 4, in memory of the node's
-    device or in pinned memory.
+    DS_CONDITION_WHILE also after each run. Kernels, copies, fills and host functions can write it,
+    but a body has no host functions. The address is a multiple of 4, in memory of the node's device
+    or in pinned memory.
 
     A body has kernels, copies and fills of device memory, empty nodes, child graphs and conditional
     nodes, all on the device of the node. It must not have fills of random numbers by a generator.

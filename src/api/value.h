@@ -18,12 +18,13 @@
    fill of just the word is one.
 
    A write comes after all earlier work of the stream, whose effects are visible to whoever reads
-   the value. A wait holds up only its own stream, and neither a thread nor a multiprocessor. A wait
-   for a value that never comes blocks ds_stream_synchronize, ds_device_synchronize and ds_shutdown
-   for ever.
+   the value. A wait delays only its own stream, and occupies no thread and no multiprocessor. A
+   wait for a value that never comes blocks ds_stream_synchronize, ds_device_synchronize and
+   ds_shutdown forever.
 
-   On a CPU device, writes of streams end waits at once. Other writes are noticed by polling: after
-   some microseconds if the stream has waited for less than 40 us, and after 1 ms at most. */
+   On a CPU device, writes of streams end waits at once. Other writes are noticed by polling: within
+   microseconds if the stream has waited for less than 40 us and a worker is idle, else at intervals
+   that grow from 20 us to 1 ms. */
 
 /** What an operation does with its word. The conditions are those of CUstreamWaitValue_flags. */
 typedef enum ds_value_kind {

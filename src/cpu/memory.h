@@ -125,7 +125,7 @@ static void *ds__cpu_memory(size_t size) {
 /* Returns 1 if memory of this size is only reserved until it is touched: large memory of a dry
    device (DS_CPU_DRY). */
 static int ds__cpu_is_dry(size_t size) {
-    return ds__cpu.fabric && ds__cpu.fabric->flags & DS_CPU_DRY && size >= DS__CPU_DRY_BYTES;
+    return ds__cpu_dry_run() && size >= DS__CPU_DRY_BYTES;
 }
 
 /* Allocates memory of a device. NULL: no memory. */

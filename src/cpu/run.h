@@ -186,7 +186,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     if (DS__UNLIKELY(ds__cpu.fabric != NULL) && !failed && who == DS__CPU_WORK) {
         if (ds__cpu_take_time(s, op))
             return DS__CPU_MORE;
-        dry = (ds__cpu.fabric->flags & DS_CPU_DRY) != 0;
+        dry = ds__cpu_dry_run();
     }
     if (op->kind != DS__OP_KERNEL && op->kind != DS__OP_COPY && op->kind != DS__OP_FILL)
         return ds__cpu_order_step(w, s, op, number, failed, who);

@@ -78,10 +78,8 @@ enum {
     /* operations after which a worker looks at the other ready streams */
     DS__CPU_BATCH = 256,
     DS__CPU_TICK_NS = 1000000,
-    /* the poller looks without a pause for this long after a stream was parked, then at growing
-       intervals from the second time to DS__CPU_TICK_NS */
-    DS__CPU_POLLER_SPIN_NS = 40000,
-    DS__CPU_POLLER_NAP_NS = 20000,
+    DS__CPU_POLLER_SPIN_NS = 40000,  /* time that the poller spins after a stream was parked */
+    DS__CPU_POLLER_NAP_NS = 20000,   /* its shortest interval; the longest is DS__CPU_TICK_NS */
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
     DS__CPU_STREAM_BATCH = 64,

@@ -168,8 +168,9 @@ static void *ds__cpu_poller_main(void *unused) {
             continue;
         }
         ds__cpu_poller_sleep(word, nap);
-        if (nap < DS__CPU_TICK_NS)
-            nap += nap / 4;
+        nap += nap / 4;
+        if (nap > DS__CPU_TICK_NS)
+            nap = DS__CPU_TICK_NS;
     }
     return NULL;
 }

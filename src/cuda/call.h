@@ -134,6 +134,26 @@ static inline cudaError_t ds__cuda_clear(const ds__cuda_scope *scope, cudaError_
     return code;
 }
 
+/* A function of the driver library that older drivers lack. */
+typedef struct ds__cuda_optional {
+    const char *name;
+    unsigned version; /* its form is the one of this version of CUDA */
+    void *out;        /* the pointer to the function */
+} ds__cuda_optional;
+
+/* Finds functions in their order, up to the first one that is not there. Returns 1 if all are. */
+static int ds__cuda_find_optional(const ds__cuda_scope *scope, const ds__cuda_optional *list,
+                                  size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        void *found = NULL;
+        (void)ds__cuda_clear(scope, ds__cudart_entry_point(list[i].name, list[i].version, &found));
+        if (!found)
+            return 0;
+        memcpy(list[i].out, &found, sizeof found);
+    }
+    return 1;
+}
+
 /* Clears and reports the error of a cudart call. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_scope *scope,
                                                                  cudaError_t code,

@@ -38,38 +38,22 @@ static const char ds__cuda_setter_ptx[] =
     "    ret;\n"
     "}\n";
 
-/* Finds the functions, or none of them. driver: the version of the driver library. */
+/* Finds the functions; condition_node stays NULL if one is missing. driver: the version of the
+   driver library. From 12.8 on, an if has an else, and there is a switch. */
 static void ds__cuda_find_conditions(const ds__cuda_scope *scope, int driver) {
-    static const struct {
-        const char *name;
-        unsigned version;
-    } entry[] = {
-        { "cuGraphConditionalHandleCreate", 12030 },
-        { "cuGraphAddNode", 12020 }, /* the form without data of edges */
-        { "cuLinkCreate", 11080 },
-        { "cuLinkAddData", 11080 },
-        { "cuLinkAddFile", 11080 },
-        { "cuLinkComplete", 11080 },
-        { "cuLinkDestroy", 11080 },
+    static const ds__cuda_optional list[] = {
+        { "cuGraphConditionalHandleCreate", 12030, &ds__cuda.condition_handle },
+        { "cuLinkCreate", 11080, &ds__cuda.link_create },
+        { "cuLinkAddData", 11080, &ds__cuda.link_data },
+        { "cuLinkAddFile", 11080, &ds__cuda.link_file },
+        { "cuLinkComplete", 11080, &ds__cuda.link_complete },
+        { "cuLinkDestroy", 11080, &ds__cuda.link_destroy },
+        { "cuGraphAddNode", 12020, &ds__cuda.condition_node }, /* without data of edges */
     };
 
-    void *found[sizeof entry / sizeof entry[0]] = { NULL };
-    ds__cuda.condition_handle = NULL;
-    for (size_t i = 0; i < sizeof entry / sizeof entry[0]; i++) {
-        /* 12.8: from then on, an if has an else, and there is a switch */
-        if (driver >= 12080)
-            (void)ds__cuda_clear(
-                scope, ds__cudart_entry_point(entry[i].name, entry[i].version, &found[i]));
-        if (!found[i])
-            return;
-    }
-    memcpy(&ds__cuda.condition_handle, &found[0], sizeof found[0]);
-    memcpy(&ds__cuda.condition_node, &found[1], sizeof found[1]);
-    memcpy(&ds__cuda.link_create, &found[2], sizeof found[2]);
-    memcpy(&ds__cuda.link_data, &found[3], sizeof found[3]);
-    memcpy(&ds__cuda.link_file, &found[4], sizeof found[4]);
-    memcpy(&ds__cuda.link_complete, &found[5], sizeof found[5]);
-    memcpy(&ds__cuda.link_destroy, &found[6], sizeof found[6]);
+    ds__cuda.condition_node = NULL;
+    if (driver >= 12080)
+        (void)ds__cuda_find_optional(scope, list, sizeof list / sizeof list[0]);
 }
 
 /* Returns 1 if base/folder/libcudadevrt.a exists, and writes its path. */
@@ -166,7 +150,7 @@ static ds_result ds__cuda_condition_setter(const ds__cuda_scope *scope, void **o
     void *module = NULL;
     void *function = NULL;
     int device = scope->device;
-    if (!ds__cuda.condition_handle)
+    if (!ds__cuda.condition_node)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "conditional nodes need a driver of CUDA 12.8 or newer");
     *out = atomic_load(&ds__cuda.setter[device]);

@@ -49,33 +49,26 @@ static cudaError_t ds__cuda_find_entry_points(const ds__cuda_scope *scope, const
 /* Finds the functions of the log, or none. driver: the version of the driver library. Inside of a
    scope. */
 static void ds__cuda_find_log(const ds__cuda_scope *scope, int driver) {
-    void *current = NULL;
-    void *dump = NULL;
+    int (*dump)(unsigned *at, char *text, size_t *size, unsigned flags) = NULL;
+    const ds__cuda_optional list[] = { { "cuLogsCurrent", 12090, &ds__cuda.log_current },
+                                       { "cuLogsDumpToMemory", 12090, &dump } };
     unsigned at = 0;
     ds__cuda.log_dump = NULL;
-    if (driver < 12090)
-        return;
-    (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLogsCurrent", 12090, &current));
-    (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLogsDumpToMemory", 12090, &dump));
-    if (!current || !dump)
-        return;
-    memcpy(&ds__cuda.log_current, &current, sizeof current);
-    if (ds__cuda.log_current(&at, 0))
+    if (driver < 12090 || !ds__cuda_find_optional(scope, list, 2) || ds__cuda.log_current(&at, 0))
         return;
     atomic_store(&ds__cuda.log_at, at);
-    memcpy(&ds__cuda.log_dump, &dump, sizeof dump);
+    ds__cuda.log_dump = dump;
 }
 
 /* Finds the function for launches with attributes. Inside of a scope. Graphs have edges with an
    overlap from CUDA 12.3 on; before, a capture of an overlap is not documented. */
 static void ds__cuda_find_launch(const ds__cuda_scope *scope, int driver) {
-    void *found = NULL;
+    static const ds__cuda_optional launch = { "cuLaunchKernelEx", 11080,
+                                              &ds__cuda.cuLaunchKernelEx };
     ds__cuda.cuLaunchKernelEx = NULL;
     ds__cuda.overlaps = driver >= 12030 && ds__cudart_version() >= 12030;
     if (driver >= 11080)
-        (void)ds__cuda_clear(scope, ds__cudart_entry_point("cuLaunchKernelEx", 11080, &found));
-    if (found)
-        memcpy(&ds__cuda.cuLaunchKernelEx, &found, sizeof found);
+        (void)ds__cuda_find_optional(scope, &launch, 1);
 }
 
 /* Finds devices and entry points of the cudart in use. Returns the code of a failed call. */

@@ -62,10 +62,6 @@ static ds_result ds__cuda_clone_natives(const ds__cuda_scope *scope, cudaGraph_t
    conditional nodes, for an executable. Its nodes and objects replace those of the executable. */
 static ds_result ds__cuda_build_kept(ds__cuda_exec *x, const ds__body *b) {
     ds__cuda_graph *g = NULL;
-    if (ds__cuda_has_unknown(b, 1))
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "a graph with conditional nodes and with nodes captured from other "
-                        "libraries cannot be cloned");
     ds_result r = ds__cuda_build(b, UINT32_MAX, NULL, x->kept_node, &g);
     if (r < 0)
         return r;
@@ -99,8 +95,9 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     ds_result r = ds__cuda_scope_begin(&scope, x->device);
     if (r < 0)
         return r;
-    r = b->conditional ? ds__cuda_build_kept(x, b)
-                       : ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
+    r = b->conditional && !ds__cuda_has_unknown(b, 1)
+            ? ds__cuda_build_kept(x, b)
+            : ds__cuda_clone_natives(&scope, g->graph, x->kept_node, x->count, &x->kept);
     /* CUDA cannot clone a graph with memory nodes, which only other libraries capture */
     if (r < 0 && r != DS_ERR_OUT_OF_MEMORY && ds__cuda_has_unknown(b, 1))
         r = DS_OK;

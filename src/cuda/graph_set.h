@@ -168,8 +168,7 @@ static int ds__cuda_can_rebuild(const ds__body *b) {
 
 /* Returns 1 if CUDA cannot set the native node of `old` to the work of `fresh`. CUDA ties copies
    and fills to the context in which they were made, and does not document how a node loses an
-   attribute. If the graph cannot be built anew, CUDA decides
-   about such a change. */
+   attribute. If the graph cannot be built anew, CUDA decides about such a change. */
 static int ds__cuda_needs_rebuild(const ds__body *b, const ds__node *old, const ds__node *fresh) {
     int type = ds__cuda_type(fresh);
     if (type != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD ||

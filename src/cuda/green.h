@@ -29,25 +29,21 @@ typedef union ds__cuda_resource {
     uint64_t room[64];
 } ds__cuda_resource;
 
-/* Finds the functions, or none of them. driver: the version of the driver library. */
+/* Finds the functions; green_stream stays NULL if one is missing. driver: the version of the driver
+   library. */
 static void ds__cuda_find_green(const ds__cuda_scope *scope, int driver) {
-    static const char *const name[] = { "cuDeviceGetDevResource",    "cuDevSmResourceSplitByCount",
-                                        "cuDevResourceGenerateDesc", "cuGreenCtxCreate",
-                                        "cuGreenCtxDestroy",         "cuGreenCtxStreamCreate" };
-    void *found[6] = { NULL };
+    static const ds__cuda_optional list[] = {
+        { "cuDeviceGetDevResource", 12050, &ds__cuda.green_resource },
+        { "cuDevSmResourceSplitByCount", 12050, &ds__cuda.green_split },
+        { "cuDevResourceGenerateDesc", 12050, &ds__cuda.green_desc },
+        { "cuGreenCtxCreate", 12050, &ds__cuda.green_create },
+        { "cuGreenCtxDestroy", 12050, &ds__cuda.green_destroy },
+        { "cuGreenCtxStreamCreate", 12050, &ds__cuda.green_stream },
+    };
+
     ds__cuda.green_stream = NULL;
-    for (int i = 0; i < 6; i++) {
-        if (driver >= 12050)
-            (void)ds__cuda_clear(scope, ds__cudart_entry_point(name[i], 12050, &found[i]));
-        if (!found[i])
-            return;
-    }
-    memcpy(&ds__cuda.green_resource, &found[0], sizeof found[0]);
-    memcpy(&ds__cuda.green_split, &found[1], sizeof found[1]);
-    memcpy(&ds__cuda.green_desc, &found[2], sizeof found[2]);
-    memcpy(&ds__cuda.green_create, &found[3], sizeof found[3]);
-    memcpy(&ds__cuda.green_destroy, &found[4], sizeof found[4]);
-    memcpy(&ds__cuda.green_stream, &found[5], sizeof found[5]);
+    if (driver >= 12050)
+        (void)ds__cuda_find_optional(scope, list, sizeof list / sizeof list[0]);
 }
 
 /* Creates a green context with at least `wanted` multiprocessors. Inside of a scope of the

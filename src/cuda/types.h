@@ -350,7 +350,7 @@ static struct {
     int (*green_create)(void **out, void *desc, int device, unsigned flags);
     int (*green_destroy)(void *green);
     int (*green_stream)(cudaStream_t *out, void *green, unsigned flags, int priority);
-    /* conditional nodes; NULL: the driver library has none (12.8) */
+    /* conditional nodes; condition_node NULL: the driver library has none (12.8) */
     int (*condition_handle)(unsigned long long *out, cudaGraph_t graph, void *context,
                             unsigned value, unsigned flags);
     int (*condition_node)(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after,

@@ -637,28 +637,14 @@ static void test_a_failure_in_a_body_ends_the_loop(void **state) {
     ok(ds_pinned_free(words));
 }
 
-/* At once by the caller, in a random order, with one worker, on a virtual clock. */
+static void loop_and_nest(void) {
+    test_a_while_runs_until_its_word_is_0(NULL);
+    test_conditions_nest(NULL);
+}
+
 static void test_every_way_to_run_work_has_conditions(void **state) {
     (void)state;
-    static const double rate = 1e9;
-    static const int link = 0;
-    static const ds_cpu_route route[4] = {
-        [1] = { .hops = 1, .link = &link }, [2] = { .hops = 1, .link = &link }
-    };
-    static const ds_cpu_fabric fabric = {
-        .devices = 1, .links = 1, .link_bytes_per_s = &rate, .route = route
-    };
-    static const ds_cpu_desc ways[] = { { .flags = DS_CPU_INLINE },
-                                        { .seed = 77 },
-                                        { .workers = 1 },
-                                        { .flags = DS_CPU_NO_SPIN },
-                                        { .fabric = &fabric } };
-    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        harness_restart(&(ds_init_desc){ .cpu = &ways[i] });
-        test_a_while_runs_until_its_word_is_0(NULL);
-        test_conditions_nest(NULL);
-    }
-    harness_restart(NULL);
+    harness_in_every_way(loop_and_nest);
 }
 
 const struct CMUnitTest tests_conditions[] = {

@@ -583,41 +583,28 @@ static void *write_later(void *at) {
     return NULL;
 }
 
-/* The ways to run work: at once by the caller, in a random order, on a virtual clock. */
+static void wait_for_a_thread_and_a_stream(void) {
+    begin();
+    ds_stream s = stream(), t = stream();
+    uint64_t *w = pinned(0), *h = pinned(1);
+    pthread_t thread = spawn(write_later, w);
+    ok(ds_stream_wait_value32(s, w, 1, DS_VALUE_WAIT_EQ));
+    fold(s, h, 1);
+    ok(ds_stream_write_value32(s, w, 2));
+    ok(ds_stream_wait_value32(t, w, 2, DS_VALUE_WAIT_EQ));
+    fold(t, h, 2);
+    ok(ds_stream_synchronize(t));
+    ok(ds_stream_synchronize(s));
+    join(thread);
+    assert_int_equal(*h, fold_host(fold_host(1, 1), 2));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
+    release();
+}
+
 static void test_every_way_to_run_work_waits_for_values(void **state) {
     (void)state;
-    static const double rate = 1e9;
-    static const int link = 0;
-    static const ds_cpu_route route[4] = {
-        [1] = { .hops = 1, .link = &link }, [2] = { .hops = 1, .link = &link }
-    };
-    static const ds_cpu_fabric fabric = {
-        .devices = 1, .links = 1, .link_bytes_per_s = &rate, .route = route
-    };
-    static const ds_cpu_desc ways[] = {
-        { .flags = DS_CPU_INLINE },  { .seed = 77 },        { .workers = 1 },
-        { .flags = DS_CPU_NO_SPIN }, { .fabric = &fabric },
-    };
-    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        harness_restart(&(ds_init_desc){ .cpu = &ways[i] });
-        begin();
-        ds_stream s = stream(), t = stream();
-        uint64_t *w = pinned(0), *h = pinned(1);
-        pthread_t thread = spawn(write_later, w);
-        ok(ds_stream_wait_value32(s, w, 1, DS_VALUE_WAIT_EQ));
-        fold(s, h, 1);
-        ok(ds_stream_write_value32(s, w, 2));
-        ok(ds_stream_wait_value32(t, w, 2, DS_VALUE_WAIT_EQ));
-        fold(t, h, 2);
-        ok(ds_stream_synchronize(t));
-        ok(ds_stream_synchronize(s));
-        join(thread);
-        assert_int_equal(*h, fold_host(fold_host(1, 1), 2));
-        ok(ds_stream_destroy(s));
-        ok(ds_stream_destroy(t));
-        release();
-    }
-    harness_restart(NULL);
+    harness_in_every_way(wait_for_a_thread_and_a_stream);
 }
 
 /* Threads and streams raise counters for one another while others come and go. */

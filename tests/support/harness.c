@@ -657,6 +657,27 @@ void harness_restart(const ds_init_desc *desc) {
         use_fabric();
 }
 
+void harness_in_every_way(void (*fn)(void)) {
+    static const double rate = 1e9;
+    static const int link = 0;
+    static const ds_cpu_route route[4] = {
+        [1] = { .hops = 1, .link = &link }, [2] = { .hops = 1, .link = &link }
+    };
+    static const ds_cpu_fabric fabric = {
+        .devices = 1, .links = 1, .link_bytes_per_s = &rate, .route = route
+    };
+    static const ds_cpu_desc ways[] = { { .flags = DS_CPU_INLINE },
+                                        { .seed = 77 },
+                                        { .workers = 1 },
+                                        { .flags = DS_CPU_NO_SPIN },
+                                        { .fabric = &fabric } };
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        harness_restart(&(ds_init_desc){ .cpu = &ways[i] });
+        fn();
+    }
+    harness_restart(NULL);
+}
+
 void payload_run(void *user) {
     ((payload *)user)->ran++;
 }

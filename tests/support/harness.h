@@ -234,4 +234,7 @@ void harness_forget(void);
 void harness_shutdown(void);
 /* And initialises anew with these options; NULL: with those of the suite, at the next call. */
 void harness_restart(const ds_init_desc *desc);
+/* On the CPU driver: calls the function with the work run by the caller, in a random order, by one
+   worker, by workers that do not spin, and on a virtual clock, and restores the suite's options. */
+void harness_in_every_way(void (*fn)(void));
 #endif
