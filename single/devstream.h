@@ -2017,10 +2017,11 @@ enum {
      the library's own) take (bytes read + bytes written) / memory_bytes_per_s. They run one at a
      time on a device and need neither engine nor link. Other kernels take no time.
    - Host functions, records, waits, operations on words of memory (ds_stream_wait_value32), and
-     operations on host memory only take no time. A wait for a word ends at the time of the write,
-     or, if the host writes it, at the time of the clock. The clock stops while a host function
-     runs. If a host function takes longer than some hundredths of a second, other operations
-     continue, and times depend on it.
+     operations on host memory only take no time. A wait for a word ends at the end of the
+     operation that writes it, or, if the host writes it, at the time of the clock. A copy has its
+     effect when it starts, so a wait that begins later may end before the copy. The clock stops
+     while a host function runs. If a host function takes longer than some hundredths of a second,
+     other operations continue, and times depend on it.
    Bytes / a rate is bytes * 1e9 / bytes_per_s, rounded to nanoseconds, at least 1. Times of events
    (ds_event_get_elapsed_ms) are the clock's. One worker runs all work, so kernels that wait for
    each other never end. */
@@ -12972,6 +12973,8 @@ static struct {
     ds__spinlock value_lock;
     ds__cpu_waiter *value_waits;
     _Atomic int value_count;
+    /* 1: the one worker under a virtual clock must look at the words of waiting streams */
+    _Atomic int value_look;
     _Atomic int poller_started;
     ds__os_thread poller;
     _Atomic uint32_t poller_word; /* the poller sleeps on it; raised for each parked stream */
@@ -14502,7 +14505,8 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
    condition is parked in the list `value_waits`; ds__cpu_values_look makes the streams ready whose
    words meet their conditions by now. A write of a stream looks at once. A thread, the poller
    (ds__cpu_poller_main), looks for writes of the host, of kernels, of copies and of other
-   processes, and for failures.
+   processes, and for failures. With a virtual clock, each operation looks at its end, so that the
+   time of a write does not depend on the poller, which only asks the worker to look for the rest.
 
    Invariants: a listed stream has state PARKED, no stream to be parked on, and in `value_wait` the
    operation for which it waits. `value_count` is the number of listed streams. A batch begins with
@@ -14626,6 +14630,23 @@ static int ds__cpu_values_step(ds__cpu_stream *s, ds__op *op, int failed) {
     return 1;
 }
 
+/* Looks at the words. With a virtual clock it asks the worker to look: a stream that this thread
+   made ready between a write and the look of the writer would not get the time of the write.
+   Returns the number of streams that still wait. */
+static int ds__cpu_poller_look(void) {
+    int over = 0;
+    if (!ds__cpu.fabric)
+        return ds__cpu_values_look(0);
+    ds__spinlock_lock(&ds__cpu.value_lock);
+    for (const ds__cpu_waiter *w = ds__cpu.value_waits; w && !over; w = w->next)
+        over = ds__cpu_value_over(w->parked);
+    int left = atomic_load(&ds__cpu.value_count);
+    ds__spinlock_unlock(&ds__cpu.value_lock);
+    if (over && atomic_exchange(&ds__cpu.value_look, 1) == 0)
+        ds__cpu_wake_worker();
+    return left;
+}
+
 static void ds__cpu_poller_sleep(uint32_t word, uint64_t nap) {
     atomic_store(&ds__cpu.poller_sleeps, nap > DS__CPU_POLLER_NAP_NS);
     ds__futex_wait(&ds__cpu.poller_word, word, nap);
@@ -14650,7 +14671,7 @@ static void *ds__cpu_poller_main(void *unused) {
             nap = DS__CPU_POLLER_NAP_NS;
             since = ds__now_ns();
         }
-        if (!ds__cpu_values_look(atomic_load(&ds__cpu.clock))) {
+        if (!ds__cpu_poller_look()) {
             ds__cpu_poller_sleep(word, DS__FOREVER);
             continue;
         }
@@ -15091,8 +15112,10 @@ static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *
     if (DS__UNLIKELY(result != DS__CPU_EMPTY))
         return result;
     s->head_at += bytes;
-    if (DS__UNLIKELY(s->virt != NULL))
+    if (DS__UNLIKELY(s->virt != NULL)) {
+        (void)ds__cpu_values_look(s->virt->time);
         ds__cpu_virtual_pass(s);
+    }
     ds__cpu_pass(s, number);
     return DS__CPU_EMPTY;
 }
@@ -15296,7 +15319,9 @@ static void ds__cpu_virtual_main(ds__cpu_worker *w) {
         if (atomic_load(&ds__cpu.quit))
             return;
         if (!ds__cpu_held()) {
-            ds__cpu_await_hosts();
+            ds__cpu_await_hosts(); /* each looks at the words at its end, with its time */
+            if (atomic_exchange(&ds__cpu.value_look, 0))
+                (void)ds__cpu_values_look(atomic_load(&ds__cpu.clock));
             ds__cpu_stream *s = ds__cpu_held() ? NULL : ds__cpu_pop_ready();
             if (s) {
                 ds__cpu_run(w, s, UINT64_MAX);

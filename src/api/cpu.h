@@ -53,10 +53,11 @@ enum {
      the library's own) take (bytes read + bytes written) / memory_bytes_per_s. They run one at a
      time on a device and need neither engine nor link. Other kernels take no time.
    - Host functions, records, waits, operations on words of memory (ds_stream_wait_value32), and
-     operations on host memory only take no time. A wait for a word ends at the time of the write,
-     or, if the host writes it, at the time of the clock. The clock stops while a host function
-     runs. If a host function takes longer than some hundredths of a second, other operations
-     continue, and times depend on it.
+     operations on host memory only take no time. A wait for a word ends at the end of the
+     operation that writes it, or, if the host writes it, at the time of the clock. A copy has its
+     effect when it starts, so a wait that begins later may end before the copy. The clock stops
+     while a host function runs. If a host function takes longer than some hundredths of a second,
+     other operations continue, and times depend on it.
    Bytes / a rate is bytes * 1e9 / bytes_per_s, rounded to nanoseconds, at least 1. Times of events
    (ds_event_get_elapsed_ms) are the clock's. One worker runs all work, so kernels that wait for
    each other never end. */

@@ -224,8 +224,10 @@ static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *
     if (DS__UNLIKELY(result != DS__CPU_EMPTY))
         return result;
     s->head_at += bytes;
-    if (DS__UNLIKELY(s->virt != NULL))
+    if (DS__UNLIKELY(s->virt != NULL)) {
+        (void)ds__cpu_values_look(s->virt->time);
         ds__cpu_virtual_pass(s);
+    }
     ds__cpu_pass(s, number);
     return DS__CPU_EMPTY;
 }

@@ -379,6 +379,8 @@ static struct {
     ds__spinlock value_lock;
     ds__cpu_waiter *value_waits;
     _Atomic int value_count;
+    /* 1: the one worker under a virtual clock must look at the words of waiting streams */
+    _Atomic int value_look;
     _Atomic int poller_started;
     ds__os_thread poller;
     _Atomic uint32_t poller_word; /* the poller sleeps on it; raised for each parked stream */

@@ -4,7 +4,8 @@
    condition is parked in the list `value_waits`; ds__cpu_values_look makes the streams ready whose
    words meet their conditions by now. A write of a stream looks at once. A thread, the poller
    (ds__cpu_poller_main), looks for writes of the host, of kernels, of copies and of other
-   processes, and for failures.
+   processes, and for failures. With a virtual clock, each operation looks at its end, so that the
+   time of a write does not depend on the poller, which only asks the worker to look for the rest.
 
    Invariants: a listed stream has state PARKED, no stream to be parked on, and in `value_wait` the
    operation for which it waits. `value_count` is the number of listed streams. A batch begins with
@@ -134,6 +135,23 @@ static int ds__cpu_values_step(ds__cpu_stream *s, ds__op *op, int failed) {
     return 1;
 }
 
+/* Looks at the words. With a virtual clock it asks the worker to look: a stream that this thread
+   made ready between a write and the look of the writer would not get the time of the write.
+   Returns the number of streams that still wait. */
+static int ds__cpu_poller_look(void) {
+    int over = 0;
+    if (!ds__cpu.fabric)
+        return ds__cpu_values_look(0);
+    ds__spinlock_lock(&ds__cpu.value_lock);
+    for (const ds__cpu_waiter *w = ds__cpu.value_waits; w && !over; w = w->next)
+        over = ds__cpu_value_over(w->parked);
+    int left = atomic_load(&ds__cpu.value_count);
+    ds__spinlock_unlock(&ds__cpu.value_lock);
+    if (over && atomic_exchange(&ds__cpu.value_look, 1) == 0)
+        ds__cpu_wake_worker();
+    return left;
+}
+
 static void ds__cpu_poller_sleep(uint32_t word, uint64_t nap) {
     atomic_store(&ds__cpu.poller_sleeps, nap > DS__CPU_POLLER_NAP_NS);
     ds__futex_wait(&ds__cpu.poller_word, word, nap);
@@ -158,7 +176,7 @@ static void *ds__cpu_poller_main(void *unused) {
             nap = DS__CPU_POLLER_NAP_NS;
             since = ds__now_ns();
         }
-        if (!ds__cpu_values_look(atomic_load(&ds__cpu.clock))) {
+        if (!ds__cpu_poller_look()) {
             ds__cpu_poller_sleep(word, DS__FOREVER);
             continue;
         }

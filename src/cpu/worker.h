@@ -110,7 +110,9 @@ static void ds__cpu_virtual_main(ds__cpu_worker *w) {
         if (atomic_load(&ds__cpu.quit))
             return;
         if (!ds__cpu_held()) {
-            ds__cpu_await_hosts();
+            ds__cpu_await_hosts(); /* each looks at the words at its end, with its time */
+            if (atomic_exchange(&ds__cpu.value_look, 0))
+                (void)ds__cpu_values_look(atomic_load(&ds__cpu.clock));
             ds__cpu_stream *s = ds__cpu_held() ? NULL : ds__cpu_pop_ready();
             if (s) {
                 ds__cpu_run(w, s, UINT64_MAX);

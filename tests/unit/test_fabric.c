@@ -8,6 +8,8 @@
 
 #include "unit.h"
 
+#include <unistd.h>
+
 /* ---- a description that grows ---- */
 
 enum { MOST = 144, ROUTES = (MOST + 1) * (MOST + 1), LINKS = ROUTES };
@@ -455,6 +457,96 @@ static void test_a_wait_for_a_word_lasts_until_the_write(void **state) {
     ok(ds_copy(c, c + 2500, 2500, late)); /* ends later */
     finish();
     assert_int_equal(at(waited), 1150);
+    ok(ds_pinned_free(word));
+}
+
+/* Each stream waits for the word of the other, HOPS times. A thread that looked at the words beside
+   the streams could wake one of them without the time of the write. */
+static void test_each_of_many_waits_lasts_until_the_write(void **state) {
+    enum { HOPS = 500 };
+
+    (void)state;
+    full_mesh(2);
+    start();
+    ds_stream s = stream_on(0), t = stream_on(1);
+    char *a = memory_on(0, 1000), *b = memory_on(1, 1000);
+    void *p;
+    ok(ds_pinned_alloc(64, &p));
+    uint32_t *word = p;
+    word[0] = word[1] = 0;
+    for (uint32_t i = 1; i <= HOPS; i++) {
+        ok(ds_copy(b, a, 1000, s));
+        ok(ds_stream_write_value32(s, &word[0], i));
+        ok(ds_stream_wait_value32(s, &word[1], i, DS_VALUE_WAIT_EQ));
+        ok(ds_stream_wait_value32(t, &word[0], i, DS_VALUE_WAIT_EQ));
+        ok(ds_copy(a, b, 1000, t));
+        ok(ds_stream_write_value32(t, &word[1], i));
+    }
+    assert_int_equal(finish(), HOPS * 2 * 1150);
+    ok(ds_pinned_free(p));
+}
+
+static void write_word(void *word) {
+    __atomic_store_n((uint32_t *)word, 7, __ATOMIC_SEQ_CST);
+}
+
+/* Not only ds_stream_write_value32 ends a wait: the time is the end of what writes the word. */
+static void test_a_wait_lasts_until_the_copy_or_host_function_that_writes(void **state) {
+    enum { ROUNDS = 100 };
+
+    (void)state;
+    full_mesh(2);
+    start();
+    ds_stream s = stream_on(0), t = stream_on(1);
+    char *a = memory_on(0, 1000), *b = memory_on(1, 1000);
+    void *p;
+    ok(ds_pinned_alloc(64, &p));
+    uint32_t *word = p;
+    int64_t begin = 0;
+    uint32_t seven = 7;
+    ok(ds_copy_sync(a, &seven, 4));
+    begin = now();
+    for (int i = 0; i < ROUNDS; i++) {
+        word[0] = word[1] = 0;
+        ok(ds_stream_wait_value32(t, &word[0], 7, DS_VALUE_WAIT_EQ));
+        ds_event copied = mark(t);
+        ok(ds_stream_wait_value32(t, &word[1], 7, DS_VALUE_WAIT_EQ));
+        ds_event called = mark(t);
+        ok(ds_copy(b, a, 1000, s));
+        ok(ds_copy(&word[0], a, 4, s)); /* 154 ns */
+        ok(ds_copy(b, a, 1000, s));
+        ok(ds_stream_launch_host_func(s, write_word, &word[1], NULL));
+        int64_t end_at = finish();
+        assert_int_equal(at(copied) - begin, 1150 + 154);
+        assert_int_equal(at(called) - begin, 1150 + 154 + 1150);
+        assert_int_equal(end_at, at(called));
+        begin = end_at;
+    }
+    ok(ds_pinned_free(p));
+}
+
+static void *write_word_later(void *word) {
+    usleep(20000);
+    write_word(word);
+    return NULL;
+}
+
+static void test_a_word_that_the_host_writes_meanwhile_ends_a_wait(void **state) {
+    (void)state;
+    full_mesh(1);
+    start();
+    ds_stream s = stream_on(0);
+    pthread_t thread;
+    void *word;
+    ok(ds_pinned_alloc(64, &word));
+    memset(word, 0, 64);
+    ok(ds_stream_wait_value32(s, word, 7, DS_VALUE_WAIT_EQ));
+    alarm(20); /* a wait that never ends fails */
+    assert_int_equal(pthread_create(&thread, NULL, write_word_later, word), 0);
+    ok(ds_stream_synchronize(s));
+    alarm(0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(now(), 0);
     ok(ds_pinned_free(word));
 }
 
@@ -970,6 +1062,9 @@ int main(void) {
         T(kernels_take_the_time_that_they_say),
         T(after_a_wait_the_clock_is_there_and_what_runs_goes_on),
         T(a_wait_for_a_word_lasts_until_the_write),
+        T(each_of_many_waits_lasts_until_the_write),
+        T(a_wait_lasts_until_the_copy_or_host_function_that_writes),
+        T(a_word_that_the_host_writes_meanwhile_ends_a_wait),
         T(a_query_lets_run_what_can),
         T(a_copy_of_pageable_memory_is_waited_for),
         T(work_that_nobody_waits_for_runs_too),
