@@ -30760,8 +30760,8 @@ static ds_result ds__postpone_object(const char *fn, ds__table *t, uint64_t id,
     return r == DS_OK ? ds__postpone(t, release_fn, id) : r;
 }
 
-static ds_result ds__postpone_memory(const char *fn, void *ptr, ds_memory_kind kind,
-                                     ds__release_fn release_fn) {
+DS__SEAM static ds_result ds__postpone_memory(const char *fn, void *ptr, ds_memory_kind kind,
+                                              ds__release_fn release_fn) {
     ds__found f;
     ds_result r = ds__postpone_enter(fn);
     if (r < 0 || !ptr)

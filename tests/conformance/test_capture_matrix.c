@@ -49,6 +49,11 @@ static _Alignas(4096) unsigned char spare_registered[4096], fresh_registered[409
 static unsigned char uuid[16];
 static const ds_grid one_thread = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
 
+static int no_work(void *user) {
+    (void)user;
+    return 0;
+}
+
 static void nothing(void *user) {
     expect_no_lock();
     (void)user;
@@ -152,6 +157,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", ds_device_format(k->device, k->text, sizeof k->text)) \
     X(BOTH, SAFE, "", ds_device_get_current(&k->device)) \
     X(BOTH, SAFE, "", ds_device_set_current(k->device)) \
+    X(BOTH, SAFE, "", ds_device_get_default(&k->device)) \
+    X(BOTH, SAFE, "", ds_device_set_default(k->device)) \
     X(BOTH, SAFE, "", ds_device_set_current(ds_device_at(0))) \
     X(BOTH, SAFE, "", ds_device_push(k->other_device)) \
     X(BOTH, SAFE, "", both(ds_device_push(k->other_device), ds_device_pop())) \
@@ -235,6 +242,7 @@ static ds_kernel_desc kernel_desc(void) {
         ds_range_scope_leave(&k->range_scope))) \
     /* events */ \
     X(BOTH, SAFE, "P11", ds_event_create(0, NULL, &k->fresh_event)) \
+    X(BOTH, SAFE, "P11", ds_event_create_on(k->device, 0, NULL, &k->fresh_event)) \
     X(BOTH, SAFE, "", ds_event_destroy(k->spare_event)) \
     X(BOTH, SAFE, "", ds_event_destroy(k->inside)) \
     X(BOTH, SAFE, "", ds_event_record(k->mark, k->origin)) \
@@ -317,6 +325,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "P10", ds_fill_sync(k->words, 0, 4, 16)) \
     X(BOTH, SAFE, "", ds_stream_launch_host_func(k->origin, nothing, NULL, NULL)) \
     X(BOTH, SAFE, "", ds_stream_launch_host_func(k->outside, nothing, NULL, NULL)) \
+    X(BOTH, SAFE, "", ds_stream_launch_closure(k->origin, no_work, NULL, 0, NULL)) \
+    X(BOTH, SAFE, "", ds_stream_launch_closure(k->outside, no_work, NULL, 0, NULL)) \
     X(BOTH, SPOILS(CAPTURE_UNSUPPORTED), "b.5", \
       ds_stream_add_callback(k->origin, no_callback, NULL, NULL)) \
     X(BOTH, SAFE, "", ds_stream_add_callback(k->outside, no_callback, NULL, NULL)) \
@@ -402,6 +412,7 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_copy_sync(k->words, k->pinned, 64)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_fill_sync(k->words, 0, 4, 16)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_launch_host_func(k->legacy, nothing, NULL, NULL)) \
+    X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_launch_closure(k->legacy, no_work, NULL, 0, NULL)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_add_callback(k->legacy, no_callback, NULL, NULL)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", \
       ds_kernel_launch(k->kernel, 1, &k->args, sizeof k->args, k->legacy)) \

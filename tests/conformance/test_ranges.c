@@ -392,7 +392,7 @@ static void talk_back(const ds_range_event *event, void *user) {
         (ds_range_push("inside of the hook") != 0 || ds_domain_create("hooked", &domain) != DS_OK ||
          ds_range_pop() != 0))
         *calls = -100;
-    if (ds_device_get_current(&d) != DS_ERR_NOT_PERMITTED ||
+    if (ds_device_get_current(&d) != DS_OK || ds_device_synchronize(d) != DS_ERR_NOT_PERMITTED ||
         ds_range_set_hook(NULL, NULL) != DS_ERR_NOT_PERMITTED)
         *calls = -200;
 }
