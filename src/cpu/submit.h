@@ -127,6 +127,8 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     uint32_t idle = DS__CPU_IDLE;
     if (DS__UNLIKELY(ds__cpu.is_inline))
         ds__cpu_run_inline(s, number);
+    else if (op && (op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK))
+        ds__cpu_kick_host(s);
     else if (!op || op->kind != DS__OP_WAIT)
         ds__cpu_kick(s);
     else if (atomic_load(&s->state) == DS__CPU_IDLE &&
