@@ -12971,6 +12971,8 @@ static struct {
     _Atomic int parked; /* workers asleep */
     _Atomic int spinners;
     _Atomic uint32_t wake_word; /* workers sleep on it */
+    /* the processor of the latest thread that woke an idle thread, or awaits one that wakes up */
+    _Atomic int caller_at;
     _Atomic int quit;
     char pad1[64];
     _Atomic int hurry;  /* host threads that wait; if there is one, workers make no pauses */
@@ -12981,7 +12983,6 @@ static struct {
     _Atomic int host_queued;   /* streams in the list */
     _Atomic int host_spinning; /* idle threads that look at `host_queued` */
     _Atomic int host_at;       /* the processor on which such a thread began to spin or to sleep */
-    _Atomic int host_caller;   /* that of the latest thread that woke such a thread or awaits it */
     char pad4[64];
     _Atomic int host_threads;
     int host_idle;
@@ -13493,9 +13494,15 @@ static ds__cpu_stream *ds__cpu_heap_pop(void) {
    ds__cpu_sleep, ds__cpu_unpoll_all, ds__cpu_unpoll_fresh and ds__cpu_long are for a worker
    itself. */
 
+/* Wakes a thread that sleeps on the word. */
+static void ds__cpu_wake_one(_Atomic uint32_t *word) {
+    atomic_store_explicit(&ds__cpu.caller_at, ds__os_processor(), memory_order_relaxed);
+    atomic_fetch_add(word, 1);
+    ds__futex_wake(word, 1);
+}
+
 static void ds__cpu_wake_worker(void) {
-    atomic_fetch_add(&ds__cpu.wake_word, 1);
-    ds__futex_wake(&ds__cpu.wake_word, 1);
+    ds__cpu_wake_one(&ds__cpu.wake_word);
 }
 
 static void ds__cpu_wake_monitor(void) {
@@ -14529,11 +14536,8 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
     atomic_store_explicit(&ds__cpu.host_queued, queued, memory_order_release);
     ds__spinlock_unlock(&ds__cpu.lock);
     /* a thread that spins looks at the list under the lock before it sleeps */
-    if (queued > spinning && idle > spinning) {
-        atomic_store_explicit(&ds__cpu.host_caller, ds__os_processor(), memory_order_relaxed);
-        atomic_fetch_add(&ds__cpu.host_word, 1);
-        ds__futex_wake(&ds__cpu.host_word, 1);
-    }
+    if (queued > spinning && idle > spinning)
+        ds__cpu_wake_one(&ds__cpu.host_word);
     /* a thread that counts as idle may have been woken for another stream */
     if (!idle || queued > 1)
         ds__cpu_wake_monitor();
@@ -15471,6 +15475,13 @@ static int ds__cpu_is_crowded(void) {
     return atomic_load_explicit(&ds__cpu.spinners, memory_order_relaxed) >= ds__cpu.spin_limit;
 }
 
+/* Returns 1 if the calling thread runs on the processor of the thread that woke it, or that awaits
+   what it does. The system lets a thread that wakes up run first, so the other thread may wait until
+   this one sleeps. */
+static int ds__cpu_is_in_the_way(void) {
+    return ds__os_processor() == atomic_load_explicit(&ds__cpu.caller_at, memory_order_relaxed);
+}
+
 /* Returns 1 if a thread that spins may do so after this look, which is `looks` looks and, from time
    to time, a read of the clock after the look at time `since`. */
 static int ds__cpu_spins_on(int looks, uint64_t since) {
@@ -15490,6 +15501,7 @@ static void *ds__cpu_worker_main(void *arg) {
     uint64_t last = ds__now_ns();
     int spinning = 0;
     int looks = 0;
+    int called = 0; /* 1: the thread has slept, and not yet spun since */
     while (!atomic_load_explicit(&ds__cpu.quit, memory_order_acquire)) {
         if (ds__cpu_look(w)) {
             looks = 0;
@@ -15497,8 +15509,9 @@ static void *ds__cpu_worker_main(void *arg) {
         }
         if (looks++ == 0)
             last = ds__now_ns();
-        if (!spinning)
+        if (!spinning && !(called && ds__cpu_is_in_the_way()))
             spinning = ds__cpu_spinner_add();
+        called = 0;
         if (spinning && ds__cpu_spins_on(looks, last) &&
             !(ds__cpu_host_wakes() && ds__cpu_is_crowded())) {
             ds__processor_pause();
@@ -15513,6 +15526,7 @@ static void *ds__cpu_worker_main(void *arg) {
             continue;
         ds__cpu_sleep();
         ds__cpu_wake_monitor();
+        called = 1;
         looks = 0;
     }
     ds__cpu_unpoll_all(w);
@@ -15523,12 +15537,9 @@ static void *ds__cpu_worker_main(void *arg) {
    wakes up may need the processor. If the thread that called this one waits for its processor, it
    does not look. The pool's lock is held, but not during the looks. */
 static void ds__cpu_host_spin(int called) {
-    int here = ds__os_processor();
-    atomic_store_explicit(&ds__cpu.host_at, here, memory_order_relaxed);
-    if ((called || atomic_load_explicit(&ds__cpu.waking, memory_order_relaxed) > 0) &&
-        here == atomic_load_explicit(&ds__cpu.host_caller, memory_order_relaxed))
-        return;
-    if (ds__cpu.fabric || !ds__cpu_spinner_add())
+    int awaited = called || atomic_load_explicit(&ds__cpu.waking, memory_order_relaxed) > 0;
+    atomic_store_explicit(&ds__cpu.host_at, ds__os_processor(), memory_order_relaxed);
+    if (ds__cpu.fabric || (awaited && ds__cpu_is_in_the_way()) || !ds__cpu_spinner_add())
         return;
     atomic_fetch_add_explicit(&ds__cpu.host_spinning, 1, memory_order_relaxed);
     ds__spinlock_unlock(&ds__cpu.lock);
@@ -15799,7 +15810,7 @@ static int ds__cpu_blocks_host(const ds__cpu_stream *s) {
     if (atomic_load_explicit(&s->state, memory_order_relaxed) != DS__CPU_AT_HOST)
         return 0;
     int here = ds__os_processor();
-    atomic_store_explicit(&ds__cpu.host_caller, here, memory_order_relaxed);
+    atomic_store_explicit(&ds__cpu.caller_at, here, memory_order_relaxed);
     return here == atomic_load_explicit(&ds__cpu.host_at, memory_order_relaxed);
 }
 

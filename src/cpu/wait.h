@@ -76,7 +76,7 @@ static int ds__cpu_blocks_host(const ds__cpu_stream *s) {
     if (atomic_load_explicit(&s->state, memory_order_relaxed) != DS__CPU_AT_HOST)
         return 0;
     int here = ds__os_processor();
-    atomic_store_explicit(&ds__cpu.host_caller, here, memory_order_relaxed);
+    atomic_store_explicit(&ds__cpu.caller_at, here, memory_order_relaxed);
     return here == atomic_load_explicit(&ds__cpu.host_at, memory_order_relaxed);
 }
 

@@ -172,6 +172,13 @@ static int ds__cpu_is_crowded(void) {
     return atomic_load_explicit(&ds__cpu.spinners, memory_order_relaxed) >= ds__cpu.spin_limit;
 }
 
+/* Returns 1 if the calling thread runs on the processor of the thread that woke it, or that awaits
+   what it does. The system lets a thread that wakes up run first, so the other thread may wait until
+   this one sleeps. */
+static int ds__cpu_is_in_the_way(void) {
+    return ds__os_processor() == atomic_load_explicit(&ds__cpu.caller_at, memory_order_relaxed);
+}
+
 /* Returns 1 if a thread that spins may do so after this look, which is `looks` looks and, from time
    to time, a read of the clock after the look at time `since`. */
 static int ds__cpu_spins_on(int looks, uint64_t since) {
@@ -191,6 +198,7 @@ static void *ds__cpu_worker_main(void *arg) {
     uint64_t last = ds__now_ns();
     int spinning = 0;
     int looks = 0;
+    int called = 0; /* 1: the thread has slept, and not yet spun since */
     while (!atomic_load_explicit(&ds__cpu.quit, memory_order_acquire)) {
         if (ds__cpu_look(w)) {
             looks = 0;
@@ -198,8 +206,9 @@ static void *ds__cpu_worker_main(void *arg) {
         }
         if (looks++ == 0)
             last = ds__now_ns();
-        if (!spinning)
+        if (!spinning && !(called && ds__cpu_is_in_the_way()))
             spinning = ds__cpu_spinner_add();
+        called = 0;
         if (spinning && ds__cpu_spins_on(looks, last) &&
             !(ds__cpu_host_wakes() && ds__cpu_is_crowded())) {
             ds__processor_pause();
@@ -214,6 +223,7 @@ static void *ds__cpu_worker_main(void *arg) {
             continue;
         ds__cpu_sleep();
         ds__cpu_wake_monitor();
+        called = 1;
         looks = 0;
     }
     ds__cpu_unpoll_all(w);
@@ -224,12 +234,9 @@ static void *ds__cpu_worker_main(void *arg) {
    wakes up may need the processor. If the thread that called this one waits for its processor, it
    does not look. The pool's lock is held, but not during the looks. */
 static void ds__cpu_host_spin(int called) {
-    int here = ds__os_processor();
-    atomic_store_explicit(&ds__cpu.host_at, here, memory_order_relaxed);
-    if ((called || atomic_load_explicit(&ds__cpu.waking, memory_order_relaxed) > 0) &&
-        here == atomic_load_explicit(&ds__cpu.host_caller, memory_order_relaxed))
-        return;
-    if (ds__cpu.fabric || !ds__cpu_spinner_add())
+    int awaited = called || atomic_load_explicit(&ds__cpu.waking, memory_order_relaxed) > 0;
+    atomic_store_explicit(&ds__cpu.host_at, ds__os_processor(), memory_order_relaxed);
+    if (ds__cpu.fabric || (awaited && ds__cpu_is_in_the_way()) || !ds__cpu_spinner_add())
         return;
     atomic_fetch_add_explicit(&ds__cpu.host_spinning, 1, memory_order_relaxed);
     ds__spinlock_unlock(&ds__cpu.lock);
