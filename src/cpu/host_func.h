@@ -102,7 +102,9 @@ static void ds__cpu_kick_host(ds__cpu_stream *s) {
     }
     if (!atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING))
         return; /* the thread that has the stream now sees the operation */
-    if (!ds__cpu_has_work(s)) {
+    /* acquire: the operation may be one that another thread has submitted since */
+    if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
+        atomic_load_explicit(&s->done, memory_order_relaxed)) {
         ds__cpu_go_idle(s);
         return;
     }

@@ -253,8 +253,9 @@ typedef struct ds__cpu_virtual {
 } ds__cpu_virtual;
 
 typedef struct ds__cpu_device {
-    ds__spinlock lock; /* of the list */
-    ds__cpu_stream *streams;
+    ds__spinlock lock;       /* of the list */
+    ds__cpu_stream *streams; /* the blocking streams first */
+    ds__cpu_stream *last_stream;
     ds__cpu_stream *legacy;
     /* blocking streams that capture; under the core's capture lock */
     int capturing;
