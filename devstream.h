@@ -8788,8 +8788,6 @@ static struct {
     _Atomic int parked; /* workers asleep */
     _Atomic int spinners;
     _Atomic uint32_t wake_word; /* workers sleep on it */
-    /* the processor of the latest thread that woke an idle thread, or awaits one that wakes up */
-    _Atomic int caller_at;
     _Atomic int quit;
     char pad1[64];
     _Atomic int hurry;  /* host threads that wait; if there is one, workers make no pauses */
@@ -8800,6 +8798,7 @@ static struct {
     _Atomic int host_queued;   /* streams in the list */
     _Atomic int host_spinning; /* idle threads that look at `host_queued` */
     _Atomic int host_at;       /* the processor on which such a thread began to spin or to sleep */
+    _Atomic int caller_at;     /* that of the latest thread that woke such a thread or awaits it */
     char pad4[64];
     _Atomic int host_threads;
     int host_idle;
@@ -9311,15 +9310,9 @@ static ds__cpu_stream *ds__cpu_heap_pop(void) {
    ds__cpu_sleep, ds__cpu_unpoll_all, ds__cpu_unpoll_fresh and ds__cpu_long are for a worker
    itself. */
 
-/* Wakes a thread that sleeps on the word. */
-static void ds__cpu_wake_one(_Atomic uint32_t *word) {
-    atomic_store_explicit(&ds__cpu.caller_at, ds__os_processor(), memory_order_relaxed);
-    atomic_fetch_add(word, 1);
-    ds__futex_wake(word, 1);
-}
-
 static void ds__cpu_wake_worker(void) {
-    ds__cpu_wake_one(&ds__cpu.wake_word);
+    atomic_fetch_add(&ds__cpu.wake_word, 1);
+    ds__futex_wake(&ds__cpu.wake_word, 1);
 }
 
 static void ds__cpu_wake_monitor(void) {
@@ -10353,8 +10346,11 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
     atomic_store_explicit(&ds__cpu.host_queued, queued, memory_order_release);
     ds__spinlock_unlock(&ds__cpu.lock);
     /* a thread that spins looks at the list under the lock before it sleeps */
-    if (queued > spinning && idle > spinning)
-        ds__cpu_wake_one(&ds__cpu.host_word);
+    if (queued > spinning && idle > spinning) {
+        atomic_store_explicit(&ds__cpu.caller_at, ds__os_processor(), memory_order_relaxed);
+        atomic_fetch_add(&ds__cpu.host_word, 1);
+        ds__futex_wake(&ds__cpu.host_word, 1);
+    }
     /* a thread that counts as idle may have been woken for another stream */
     if (!idle || queued > 1)
         ds__cpu_wake_monitor();
@@ -11320,7 +11316,6 @@ static void *ds__cpu_worker_main(void *arg) {
     uint64_t last = ds__now_ns();
     int spinning = 0;
     int looks = 0;
-    int called = 0; /* 1: the thread has slept, and not yet spun since */
     while (!atomic_load_explicit(&ds__cpu.quit, memory_order_acquire)) {
         if (ds__cpu_look(w)) {
             looks = 0;
@@ -11328,9 +11323,8 @@ static void *ds__cpu_worker_main(void *arg) {
         }
         if (looks++ == 0)
             last = ds__now_ns();
-        if (!spinning && !(called && ds__cpu_is_in_the_way()))
+        if (!spinning)
             spinning = ds__cpu_spinner_add();
-        called = 0;
         if (spinning && ds__cpu_spins_on(looks, last) &&
             !(ds__cpu_host_wakes() && ds__cpu_is_crowded())) {
             ds__processor_pause();
@@ -11345,7 +11339,6 @@ static void *ds__cpu_worker_main(void *arg) {
             continue;
         ds__cpu_sleep();
         ds__cpu_wake_monitor();
-        called = 1;
         looks = 0;
     }
     ds__cpu_unpoll_all(w);

@@ -77,8 +77,11 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
     atomic_store_explicit(&ds__cpu.host_queued, queued, memory_order_release);
     ds__spinlock_unlock(&ds__cpu.lock);
     /* a thread that spins looks at the list under the lock before it sleeps */
-    if (queued > spinning && idle > spinning)
-        ds__cpu_wake_one(&ds__cpu.host_word);
+    if (queued > spinning && idle > spinning) {
+        atomic_store_explicit(&ds__cpu.caller_at, ds__os_processor(), memory_order_relaxed);
+        atomic_fetch_add(&ds__cpu.host_word, 1);
+        ds__futex_wake(&ds__cpu.host_word, 1);
+    }
     /* a thread that counts as idle may have been woken for another stream */
     if (!idle || queued > 1)
         ds__cpu_wake_monitor();

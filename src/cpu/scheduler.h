@@ -32,15 +32,9 @@
 #include "queue.h"
 #include "clock_order.h"
 
-/* Wakes a thread that sleeps on the word. */
-static void ds__cpu_wake_one(_Atomic uint32_t *word) {
-    atomic_store_explicit(&ds__cpu.caller_at, ds__os_processor(), memory_order_relaxed);
-    atomic_fetch_add(word, 1);
-    ds__futex_wake(word, 1);
-}
-
 static void ds__cpu_wake_worker(void) {
-    ds__cpu_wake_one(&ds__cpu.wake_word);
+    atomic_fetch_add(&ds__cpu.wake_word, 1);
+    ds__futex_wake(&ds__cpu.wake_word, 1);
 }
 
 static void ds__cpu_wake_monitor(void) {

@@ -342,8 +342,6 @@ static struct {
     _Atomic int parked; /* workers asleep */
     _Atomic int spinners;
     _Atomic uint32_t wake_word; /* workers sleep on it */
-    /* the processor of the latest thread that woke an idle thread, or awaits one that wakes up */
-    _Atomic int caller_at;
     _Atomic int quit;
     char pad1[64];
     _Atomic int hurry;  /* host threads that wait; if there is one, workers make no pauses */
@@ -354,6 +352,7 @@ static struct {
     _Atomic int host_queued;   /* streams in the list */
     _Atomic int host_spinning; /* idle threads that look at `host_queued` */
     _Atomic int host_at;       /* the processor on which such a thread began to spin or to sleep */
+    _Atomic int caller_at;     /* that of the latest thread that woke such a thread or awaits it */
     char pad4[64];
     _Atomic int host_threads;
     int host_idle;

@@ -198,7 +198,6 @@ static void *ds__cpu_worker_main(void *arg) {
     uint64_t last = ds__now_ns();
     int spinning = 0;
     int looks = 0;
-    int called = 0; /* 1: the thread has slept, and not yet spun since */
     while (!atomic_load_explicit(&ds__cpu.quit, memory_order_acquire)) {
         if (ds__cpu_look(w)) {
             looks = 0;
@@ -206,9 +205,8 @@ static void *ds__cpu_worker_main(void *arg) {
         }
         if (looks++ == 0)
             last = ds__now_ns();
-        if (!spinning && !(called && ds__cpu_is_in_the_way()))
+        if (!spinning)
             spinning = ds__cpu_spinner_add();
-        called = 0;
         if (spinning && ds__cpu_spins_on(looks, last) &&
             !(ds__cpu_host_wakes() && ds__cpu_is_crowded())) {
             ds__processor_pause();
@@ -223,7 +221,6 @@ static void *ds__cpu_worker_main(void *arg) {
             continue;
         ds__cpu_sleep();
         ds__cpu_wake_monitor();
-        called = 1;
         looks = 0;
     }
     ds__cpu_unpoll_all(w);
