@@ -11290,15 +11290,14 @@ static int ds__cpu_is_crowded(void) {
     return atomic_load_explicit(&ds__cpu.spinners, memory_order_relaxed) >= ds__cpu.spin_limit;
 }
 
-/* Returns 1 if the calling thread runs on the processor of the thread that woke it, or that awaits
-   what it does. The system lets a thread that wakes up run first, so the other thread may wait until
-   this one sleeps. */
+/* Returns 1 if the thread for host functions runs on the processor of the thread that woke it, or
+   that awaits it. That thread may have to wait for the processor until this one sleeps. */
 static int ds__cpu_is_in_the_way(void) {
     return ds__os_processor() == atomic_load_explicit(&ds__cpu.caller_at, memory_order_relaxed);
 }
 
-/* Returns 1 if a thread that spins may do so after this look, which is `looks` looks and, from time
-   to time, a read of the clock after the look at time `since`. */
+/* Returns 1 if a thread that has looked for work `looks` times since the time `since` may look
+   again. Not every call reads the clock. */
 static int ds__cpu_spins_on(int looks, uint64_t since) {
     return (looks & 15) || ds__now_ns() - since < ds__cpu_spin();
 }
@@ -11916,8 +11915,8 @@ static inline int ds__cpu_is_small(const ds__op *op) {
 }
 
 /* Takes the put lock, if it is free. *out_legacy 1: the stream must be ordered with the legacy
-   stream, and the device's legacy lock is held too. Returns 0, without the locks, if the put lock is
-   not free. */
+   stream, and the device's legacy lock is held too. Returns 0, without the locks, if the put lock
+   is not free. */
 static inline int ds__cpu_put_try(ds__cpu_stream *s, int *out_legacy) {
     ds__spinlock *legacy_lock = &ds__cpu.device[s->device].legacy_lock;
     int legacy = ds__cpu_has_legacy_order(s);
@@ -11934,8 +11933,8 @@ static inline int ds__cpu_put_try(ds__cpu_stream *s, int *out_legacy) {
     return 0;
 }
 
-/* Returns 1 if the next operation of the stream has nothing to wait for by the order with the legacy
-   stream. The device's legacy lock is held, so none of the awaited streams gets new work. */
+/* Returns 1 if the next operation of the stream has nothing to wait for by the order with the
+   legacy stream. The device's legacy lock is held, so none of the awaited streams gets new work. */
 static int ds__cpu_legacy_drained(const ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
     if (s->kind != DS__STREAM_LEGACY)

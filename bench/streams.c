@@ -1,6 +1,6 @@
 /* streams.c - the rows of devstream but large copies. Argument: queues, calls, copies, pending or
-   streams; one process each, because memory that one row has freed would hide what another takes. Linked
-   with the library as an object of its own, so that nothing is inlined into the rows. */
+   streams; one process each, because memory that one row has freed would hide what another takes.
+   Linked with the library as an object of its own, so that nothing is inlined into the rows. */
 #include "bench.h"
 #include "../devstream.h"
 #include <pthread.h>

@@ -160,8 +160,8 @@ static inline int ds__cpu_is_small(const ds__op *op) {
 }
 
 /* Takes the put lock, if it is free. *out_legacy 1: the stream must be ordered with the legacy
-   stream, and the device's legacy lock is held too. Returns 0, without the locks, if the put lock is
-   not free. */
+   stream, and the device's legacy lock is held too. Returns 0, without the locks, if the put lock
+   is not free. */
 static inline int ds__cpu_put_try(ds__cpu_stream *s, int *out_legacy) {
     ds__spinlock *legacy_lock = &ds__cpu.device[s->device].legacy_lock;
     int legacy = ds__cpu_has_legacy_order(s);
@@ -178,8 +178,8 @@ static inline int ds__cpu_put_try(ds__cpu_stream *s, int *out_legacy) {
     return 0;
 }
 
-/* Returns 1 if the next operation of the stream has nothing to wait for by the order with the legacy
-   stream. The device's legacy lock is held, so none of the awaited streams gets new work. */
+/* Returns 1 if the next operation of the stream has nothing to wait for by the order with the
+   legacy stream. The device's legacy lock is held, so none of the awaited streams gets new work. */
 static int ds__cpu_legacy_drained(const ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
     if (s->kind != DS__STREAM_LEGACY)

@@ -172,15 +172,14 @@ static int ds__cpu_is_crowded(void) {
     return atomic_load_explicit(&ds__cpu.spinners, memory_order_relaxed) >= ds__cpu.spin_limit;
 }
 
-/* Returns 1 if the calling thread runs on the processor of the thread that woke it, or that awaits
-   what it does. The system lets a thread that wakes up run first, so the other thread may wait until
-   this one sleeps. */
+/* Returns 1 if the thread for host functions runs on the processor of the thread that woke it, or
+   that awaits it. That thread may have to wait for the processor until this one sleeps. */
 static int ds__cpu_is_in_the_way(void) {
     return ds__os_processor() == atomic_load_explicit(&ds__cpu.caller_at, memory_order_relaxed);
 }
 
-/* Returns 1 if a thread that spins may do so after this look, which is `looks` looks and, from time
-   to time, a read of the clock after the look at time `since`. */
+/* Returns 1 if a thread that has looked for work `looks` times since the time `since` may look
+   again. Not every call reads the clock. */
 static int ds__cpu_spins_on(int looks, uint64_t since) {
     return (looks & 15) || ds__now_ns() - since < ds__cpu_spin();
 }
