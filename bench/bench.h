@@ -54,12 +54,11 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
       "Mutex+condvar: a thread for each queue runs all of its operations. Limit: as above.") \
     X(host_wait_p90, QUEUE, "that, 90th percentile", "ns", MOST, 12000, \
       "Nine of ten such rounds take at most this time.") \
-    X(copy_256, OTHER, "copy of 256 bytes", "ns", MOST, 70, \
-      "A call of ds_copy on an idle stream that is not ordered with the legacy stream. The bytes " \
-      "have arrived when the call returns.") \
-    X(copy_256_blocking, OTHER, "that, blocking stream", "ns", MOST, 70, \
+    X(copy_256, OTHER, "copy of 256 bytes and wait", "ns", MOST, 100, \
+      "A copy on an idle stream that is not ordered with the legacy stream, and its wait.") \
+    X(copy_256_blocking, OTHER, "that, blocking stream", "ns", MOST, 100, \
       "The same on a stream with DS_STREAM_BLOCKING, while the device has a legacy stream.") \
-    X(copy_256_legacy, OTHER, "that, legacy stream", "ns", MOST, 70, \
+    X(copy_256_legacy, OTHER, "that, legacy stream", "ns", MOST, 100, \
       "The same on the legacy stream.") \
     X(idle_cpu, OTHER, "CPU time when idle, 1 to 200 ms", "us", MOST, 100, \
       "CPU time of the whole process from 1 ms to 200 ms after the last operation. Limit: a " \
