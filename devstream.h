@@ -59,6 +59,7 @@
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
        DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_CPU_SPIN (nanoseconds),
        DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_DEVICE (default device, "cpu:1"), DEVSTREAM_NO_CUDA (1: no CUDA device is used),
        DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
    Environment, read when needed:
@@ -73,14 +74,19 @@
    Rules that hold everywhere:
    - Any thread may call any function at any time, except ds_init and ds_shutdown, which may not run
      concurrently with other calls.
-   - Host functions, callbacks, payload destructors and kernels may only call functions marked
-     "Callable anywhere". Other functions return DS_ERR_NOT_PERMITTED there (CUDA returns 800).
+   - User code that devstream runs (host functions, callbacks, payload destructors, hooks, kernels)
+     may only call functions marked "Callable anywhere" or "Deferred in user code". Other functions
+     return DS_ERR_NOT_PERMITTED there (CUDA returns 800). A deferred release takes no lock and
+     waits for nothing; a later call outside of user code makes it, ds_shutdown at the latest. A
+     stale handle and memory that devstream does not know are refused at once; a later error is
+     logged.
    - Invalid input returns a negative result with a sentence in ds_error_get_last(), and enqueues
      nothing.
    - A call blocks only if its comment states it.
    - Handles are small structs, passed by value. A destroyed or invented handle returns
      DS_ERR_INVALID_HANDLE and never crashes. A handle has 64 bits, in its member `id`, and fits a
      pointer: (void *)(uintptr_t)stream.id stores it, (ds_stream){ (uintptr_t)ptr } restores it.
+     ds_handle_to_number gives an even number, whose lowest bit a program may use as a mark.
    - On failure, outputs are set to 0 or NULL.
    - Structs that may get members in later versions end with `reserved`. These words must be 0 in
      input structs (else DS_ERR_INVALID_VALUE), and are set to 0 in output structs. New members take
@@ -327,7 +333,10 @@ struct ds_cpu_desc; /* CPU driver options, see api/cpu.h */
 
 enum {
     /** ds_stream_get_default() returns the per-thread stream instead of the legacy stream */
-    DS_INIT_PER_THREAD_DEFAULT_STREAM = 1
+    DS_INIT_PER_THREAD_DEFAULT_STREAM = 1,
+    /** no CUDA device is looked for, and cudart is neither loaded nor called
+        [DEVSTREAM_NO_CUDA=1] */
+    DS_INIT_NO_CUDA = 2
 };
 
 /** Parameters of ds_init; zero means default. */
@@ -346,7 +355,10 @@ typedef struct ds_init_desc {
     ds_log_level log_level;
     ds_allocator allocator; /**< for devstream's own bookkeeping */
     unsigned flags;         /**< DS_INIT_* */
-    uint64_t reserved[8];   /**< 0 */
+    /** default device of the process as text ("cpu:1"), see ds_device_set_default; NULL:
+        DEVSTREAM_DEVICE, else cuda:0 if there is one, else cpu:0 */
+    const char *device;
+    uint64_t reserved[7]; /**< 0 */
 } ds_init_desc;
 
 /** Returns the version of the library in the format of DEVSTREAM_VERSION (the version of the
@@ -413,6 +425,20 @@ DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode_text(const char *text);
 /** Returns the sync debug mode of the process. */
 DSDEF DS_MUST_USE ds_result ds_sync_debug_get_mode(ds_sync_debug_mode *out);
 
+/* ---- handles as numbers ---------------------------------------------------------------------- */
+
+/** Returns a number of a pointer's size for the `id` of a stream, event, kernel, graph, executable
+    or pool. It is even, so that its lowest bit is free for a mark, as in a pointer; 0 only for the
+    zero handle; and different for different handles of one kind. Callable anywhere. */
+DSINLINE uintptr_t ds_handle_to_number(uint64_t id) {
+    return (uintptr_t)((id & 0xffffffff00000000u) | (id & 0x7fffffffu) << 1);
+}
+
+/** Returns the `id` again: (ds_stream){ ds_handle_from_number(number) }. Callable anywhere. */
+DSINLINE uint64_t ds_handle_from_number(uintptr_t number) {
+    return ((uint64_t)number & 0xffffffff00000000u) | ((uint64_t)number & 0xffffffffu) >> 1;
+}
+
 /* ---- devices --------------------------------------------------------------------------------- */
 
 /** Kinds of devices; the numbers are DLPack's (12 is its extension device). */
@@ -445,13 +471,14 @@ typedef struct ds_backend_info {
     uint64_t reserved[4]; /**< 0 */
 } ds_backend_info;
 
-/** Returns the state of backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
+/** Returns the state of backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index.
+    Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_backend_get_info(int index, ds_backend_info *out);
 /** Writes the states of all backends, one line each, into out (at most size bytes, always
-    terminated). */
+    terminated). Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_backend_format(char *out, size_t size);
 /** Returns 1 if a device of the type can be used, else 0. The host is not a device: 0.
-    ds_backend_get_info returns the reason. Initialises devstream. */
+    ds_backend_get_info returns the reason. Initialises devstream. Callable anywhere. */
 DSDEF int ds_backend_is_available(ds_device_type type); /* takes a call site */
 /** Returns 1 from the first call that initialises devstream until ds_shutdown, else 0. Does not
     initialise devstream. Callable anywhere. */
@@ -559,26 +586,36 @@ DSINLINE ds_device ds_device_current(void) {
 
 /** Returns the number of devices of a type. DS_DEVICE_CURRENT: the type of the thread's current
     device. DS_DEVICE_HOST: 1. If no device of the type exists, sets *out_count to 0 and returns
-    DS_OK. DS_ERR_INVALID_DEVICE: unknown type. */
+    DS_OK. Callable anywhere. DS_ERR_INVALID_DEVICE: unknown type. */
 DSDEF DS_MUST_USE ds_result ds_device_get_count(ds_device_type type, int *out_count);
 /** Parses a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index]
     [blanks]. All words except custom_cpu are case-insensitive. Without an index: the thread's
     current index if its current device has that type, else 0. "host" accepts only the index 0.
+    Callable anywhere.
     Errors: DS_ERR_INVALID_DEVICE (malformed), DS_ERR_NO_DEVICE (no device of that type),
     DS_ERR_DEVICE_RANGE (index too large). */
 DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
 /** Writes "cpu:0", "cuda:1" or "host" into out. A zeroed device is resolved to the current device
-    first. DS_ERR_INVALID_VALUE if size is too small (DS_DEVICE_NAME_SIZE always suffices). */
+    first. Callable anywhere. DS_ERR_INVALID_VALUE if size is too small (DS_DEVICE_NAME_SIZE always
+    suffices). */
 DSDEF DS_MUST_USE ds_result ds_device_format(ds_device device, char *out, size_t size);
-/** Returns the thread's current device. Initially cuda:0 if available, else cpu:0. */
+/** Returns the thread's current device. Initially the default device of the process. Callable
+    anywhere; threads of the library have the default device. */
 DSDEF DS_MUST_USE ds_result ds_device_get_current(ds_device *out);
 /** Returns the device with this index (from 0) of the type of the thread's current device, as
     cudaSetDevice(index) names one. The call that uses the device refuses an index that does not
-    exist. Initialises devstream; if that fails, the call that uses the device fails, too. */
+    exist. Initialises devstream; if that fails, the call that uses the device fails, too. Callable
+    anywhere. */
 DSDEF ds_device ds_device_at(int index); /* takes a call site */
 /** Sets the current device of the calling thread. A zeroed device or a negative index has no
     effect. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
 DSDEF DS_MUST_USE ds_result ds_device_set_current(ds_device device);
+/** Sets the default device of the process, with which threads begin, and makes it current on the
+    calling thread. Threads that have called devstream already keep their device. At the start it is
+    ds_init_desc.device, else DEVSTREAM_DEVICE, else cuda:0 if available, else cpu:0. */
+DSDEF DS_MUST_USE ds_result ds_device_set_default(ds_device device);
+/** Returns the default device of the process. Callable anywhere. */
+DSDEF DS_MUST_USE ds_result ds_device_get_default(ds_device *out);
 /** Saves the thread's current device, then sets it as ds_device_set_current does. ds_device_pop
     restores the saved device, regardless of calls in between. Each thread has its own stack. A
     failed push leaves no entry. */
@@ -586,13 +623,13 @@ DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
 /** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE if no push is open, or if a
     stream was pushed after the device. */
 DSDEF DS_MUST_USE ds_result ds_device_pop(void);
-/** Returns the properties of a device. Enqueues no work and does not wait. */
+/** Returns the properties of a device. Enqueues no work and does not wait. Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
 /** Copies the device's name (ds_device_properties.name) into out (at most size bytes, always
-    terminated). */
+    terminated). Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_device_get_name(ds_device device, char *out, size_t size);
 /** Returns the compute capability of a device; 0 and 0 on a CPU device. Either pointer may be
-    NULL. */
+    NULL. Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_device_get_capability(ds_device device, int *out_major,
                                                      int *out_minor);
 /** Returns an attribute of a device. Name, memory and UUID are in ds_device_properties. For a CPU
@@ -745,8 +782,8 @@ DSDEF DS_MUST_USE ds_result ds_stream_get_multiprocessors(ds_stream stream, int 
     ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_ref(ds_stream stream);
 /** Removes an owner. If no owner remains, the handle becomes invalid at once. Pending work still
-    runs; then the stream is freed. Does not block. DS_ERR_INVALID_VALUE: a legacy or per-thread
-    stream. */
+    runs; then the stream is freed. Does not block. Deferred in user code. DS_ERR_INVALID_VALUE: a
+    legacy or per-thread stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_destroy(ds_stream stream);
 /** Returns DS_OK if all work enqueued so far is complete, DS_NOT_READY if work is pending,
     DS_ERR_FAILED after a failure. Does not block. On the legacy stream, the query includes the
@@ -893,8 +930,14 @@ enum {
 /** Creates an event. The first record binds it to a device. label is copied and may be NULL.
     DS_ERR_INVALID_VALUE: DS_EVENT_INTERPROCESS with DS_EVENT_TIMING. */
 DSDEF DS_MUST_USE ds_result ds_event_create(unsigned flags, const char *label, ds_event *out);
+/** Creates an event that belongs to a device from the start: a record on a stream of another device
+    is refused (DS_ERR_DEVICE_MISMATCH), and ds_event_get_device has an answer before the first
+    record. A zeroed device is the current one. Other rules as for ds_event_create. */
+DSDEF DS_MUST_USE ds_result ds_event_create_on(ds_device device, unsigned flags, const char *label,
+                                               ds_event *out);
 /** Destroys an event; the handle becomes invalid. Streams still wait for earlier records. Does not
-    block. Graphs keep the events of their nodes. */
+    block. Graphs keep the events of their nodes. Deferred in
+    user code. */
 DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
 /** Records the end of the work enqueued on the stream so far. A new record replaces the old one for
     later waits only. The first record binds the event to the stream's device.
@@ -1032,10 +1075,11 @@ DSDEF DS_MUST_USE ds_result ds_pinned_register(void *ptr, size_t size);
     of all devices is complete. */
 DSDEF DS_MUST_USE ds_result ds_pinned_unregister(void *ptr);
 /** Returns the kind, device and range of the memory at ptr. Unknown addresses, NULL included, are
-    pageable host memory. */
+    pageable host memory. Callable anywhere; with a CUDA driver, memory that devstream does not know
+    is DS_ERR_NOT_PERMITTED in user code, since CUDA cannot be asked there. */
 DSDEF DS_MUST_USE ds_result ds_pointer_get_info(const void *ptr, ds_pointer_info *out);
 /** Returns the device of the memory at ptr, which may lie anywhere inside an allocation. For host
-    memory of any kind, returns the host. */
+    memory of any kind, returns the host. Callable anywhere, as ds_pointer_get_info is. */
 DSDEF DS_MUST_USE ds_result ds_pointer_get_device(const void *ptr, ds_device *out);
 /** Enters a scope; used by DS_DEVICE_OF_SCOPE. */
 DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);
@@ -1190,6 +1234,29 @@ typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
     thread before the call returns. */
 DSDEF DS_MUST_USE ds_result ds_stream_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
                                                        ds_host_fn dtor_fn);
+/** Closure; receives the payload. Returns 0, or a status of the program for a failure. */
+typedef int (*ds_closure_fn)(void *payload);
+/** Largest payload of a closure that is copied, in bytes. */
+#define DS_CLOSURE_PAYLOAD_MAX 256
+
+/** Enqueues fn(payload), which runs once in stream order on a thread that runs kernels. On a CPU
+    device the call costs what the launch of a kernel costs, some tens of nanoseconds, and no other
+    thread is woken for the function; a host function costs some microseconds. In return, fn holds a
+    worker: it must not wait for work of a stream, and should not block. On a GPU, and on a stream
+    that captures, the closure is a host function. A status other than 0 makes the device fail, as
+    that of a kernel does; a host function cannot, so there the status is logged as an error.
+
+    size 0: fn gets `payload` itself. Otherwise the first `size` bytes at `payload` are copied, and
+    fn gets the address of the copy, which is aligned to 16 bytes and valid until dtor_fn returns.
+    After a failure of the stream, fn is skipped. If dtor_fn is set, dtor_fn(payload) runs exactly
+    once: after fn and before the stream continues, also if fn was skipped; in a graph, when the
+    graph and its executables are gone. If the call fails, dtor_fn runs on the caller's thread
+    before the call returns, with `payload` as it was given. Does not block.
+    DS_ERR_INVALID_VALUE: fn is NULL, size is above DS_CLOSURE_PAYLOAD_MAX, or payload is NULL
+    though size is not 0. */
+DSDEF DS_MUST_USE ds_result ds_stream_launch_closure(ds_stream stream, ds_closure_fn fn,
+                                                     void *payload, size_t size,
+                                                     ds_host_fn dtor_fn);
 /** Enqueues fn(stream, status, user), which runs exactly once in stream order, also after a failure
     of the stream. While fn runs, CUDA may block the calls of all other threads (FBGEMM#5462), so
     fn must not wait for another thread. Other rules as for ds_stream_launch_host_func, which has no
@@ -1412,7 +1479,7 @@ DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kern
 DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
 /** Destroys a kernel; the handle becomes invalid at once. Pending launches still run. The code of
     an image remains on a GPU until all its kernels are destroyed and the device was waited for
-    (ds_device_synchronize, ds_device_free, ds_shutdown). */
+    (ds_device_synchronize, ds_device_free, ds_shutdown). Deferred in user code. */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
 /** Launches the kernel over items 0 .. items-1 in stream order. args_size must equal the desc's;
     the struct is copied by the call. items 0 does nothing. On CUDA, more items than a grid holds
@@ -1587,7 +1654,7 @@ typedef struct ds_graph_desc {
 /** Creates an empty graph. desc NULL: on the current device. The caller must destroy it. */
 DSDEF DS_MUST_USE ds_result ds_graph_create(const ds_graph_desc *desc, ds_graph *out);
 /** Destroys a graph; the handle becomes invalid at once. Its executables and launches continue.
-    DS_ERR_ILLEGAL_STATE: a capture is adding nodes to the graph. */
+    Deferred in user code. DS_ERR_ILLEGAL_STATE: a capture is adding nodes to the graph. */
 DSDEF DS_MUST_USE ds_result ds_graph_destroy(ds_graph graph);
 /** Copies a graph with the same nodes in the same order. The copy shares the objects kept by the
     graph (user objects, payloads). */
@@ -1682,7 +1749,8 @@ DSDEF DS_MUST_USE ds_result ds_graph_upload(ds_graph_exec exec, ds_stream stream
     one after another, also on different streams. On a capturing stream, adds a child node.
     DS_ERR_CROSS_DRIVER: a stream of another driver. */
 DSDEF DS_MUST_USE ds_result ds_graph_launch(ds_graph_exec exec, ds_stream stream);
-/** Destroys an executable; the handle becomes invalid at once. Pending launches still run. */
+/** Destroys an executable; the handle becomes invalid at once. Pending launches still run. Deferred
+    in user code. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_destroy(ds_graph_exec exec);
 
 /** Reason for a failed update; the values are those of cudaGraphExecUpdateResult. */
@@ -2335,6 +2403,18 @@ static inline DS_MUST_USE ds_result ds_at_device_set_current(const char *file_, 
 }
 #define ds_device_set_current(...) ds_at_device_set_current(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_device_set_default(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_set_default)(device_);
+}
+#define ds_device_set_default(...) ds_at_device_set_default(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_get_default(const char *file_, int line_,
+        ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_device_get_default)(out_);
+}
+#define ds_device_get_default(...) ds_at_device_get_default(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_device_push(const char *file_, int line_,
         ds_device device_) {
     return ds_site_set(file_, line_), (ds_device_push)(device_);
@@ -2603,6 +2683,12 @@ static inline DS_MUST_USE ds_result ds_at_event_create(const char *file_, int li
 }
 #define ds_event_create(...) ds_at_event_create(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_event_create_on(const char *file_, int line_,
+        ds_device device_, unsigned flags_, const char *label_, ds_event *out_) {
+    return ds_site_set(file_, line_), (ds_event_create_on)(device_, flags_, label_, out_);
+}
+#define ds_event_create_on(...) ds_at_event_create_on(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_event_destroy(const char *file_, int line_,
         ds_event event_) {
     return ds_site_set(file_, line_), (ds_event_destroy)(event_);
@@ -2848,6 +2934,12 @@ static inline DS_MUST_USE ds_result ds_at_stream_launch_host_func(const char *fi
     return ds_site_set(file_, line_), (ds_stream_launch_host_func)(stream_, fn_, user_, dtor_fn_);
 }
 #define ds_stream_launch_host_func(...) ds_at_stream_launch_host_func(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_launch_closure(const char *file_, int line_,
+        ds_stream stream_, ds_closure_fn fn_, void *payload_, size_t size_, ds_host_fn dtor_fn_) {
+    return ds_site_set(file_, line_), (ds_stream_launch_closure)(stream_, fn_, payload_, size_, dtor_fn_);
+}
+#define ds_stream_launch_closure(...) ds_at_stream_launch_closure(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_add_callback(const char *file_, int line_,
         ds_stream stream_, ds_callback_fn fn_, void *user_, ds_host_fn dtor_fn_) {
@@ -5079,6 +5171,9 @@ DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const c
 /* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
 _Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
 
+/* ds_handle_to_number moves the index to the left. */
+_Static_assert(((uint64_t)64 << 25) <= (uint64_t)1 << 31, "an index has more than 31 bits");
+
 /* Returns a copy of the first `longest` bytes of a text. NULL: no memory. */
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
@@ -5247,9 +5342,10 @@ typedef struct ds__caller {
 } ds__caller;
 
 static struct {
-    ds__spinlock lock; /* of the list */
-    ds__caller *list;  /* of all threads that have a state */
-    _Atomic int count; /* those that live */
+    ds__spinlock lock;       /* of the list */
+    ds__caller *list;        /* of all threads that have a state */
+    _Atomic uint64_t device; /* with which threads begin: type << 32 | index */
+    _Atomic int count;       /* those that live */
     /* called when the last thread ends; may only wake a thread */
     void (*_Atomic gone_fn)(void);
 } ds__callers;
@@ -5270,9 +5366,15 @@ static ds__pins *ds__my_pins(void) {
     return &ds__my_caller()->pins;
 }
 
-/* Returns the thread's current device; on the library's own threads any. */
+/* Returns the device with which threads begin. */
+static ds_device ds__default_device(void) {
+    uint64_t key = atomic_load(&ds__callers.device);
+    return (ds_device){ (int32_t)(key >> 32), (int32_t)(key & INT_MAX) };
+}
+
+/* Returns the thread's current device; on the library's own threads the default device. */
 DS__SEAM static ds_device ds__thread_device(void) {
-    return ds__tls.thread ? ((ds__caller *)(void *)ds__tls.thread)->device : ds_cpu(0);
+    return ds__tls.thread ? ((ds__caller *)(void *)ds__tls.thread)->device : ds__default_device();
 }
 
 /* Returns 1 if a thread has pinned the object. */
@@ -5589,6 +5691,7 @@ enum {
     DS__OP_COPY_BATCH, /* of the CUDA driver only, and never a node */
     DS__OP_VALUES,     /* writes of words, and waits for words */
     DS__OP_CONDITION,  /* of nodes only: graphs under a condition */
+    DS__OP_CLOSURE,    /* of the CPU driver's streams, and never a node */
     DS__OP_OWN         /* from here on: kinds of a driver, which never leave it */
 };
 
@@ -5680,6 +5783,15 @@ typedef struct ds__op {
             ds_host_fn dtor_fn;
             uint64_t stream;
         } host;
+
+        /* payload: `size` bytes, or with size 0 the argument itself. The CPU driver keeps the bytes
+           behind its copy of the operation */
+        struct {
+            ds_closure_fn fn;
+            ds_host_fn dtor_fn;
+            void *payload;
+            size_t size;
+        } closure;
 
         /* record, wait: the driver's event, and the core's */
         struct {
@@ -9087,9 +9199,12 @@ static void ds__cpu_block_free(ds__cpu_block *b) {
     ds__spinlock_unlock(&ds__cpu.block_lock);
 }
 
-/* Offset of a kernel's arguments in a queued operation, and of a list of operations on words. */
+/* Offset of a kernel's arguments in a queued operation, of a closure's payload, and of a list of
+   operations on words. */
 #define DS__CPU_ARGS_AT 48u
 
+_Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.closure) <= DS__CPU_ARGS_AT,
+               "the payload follows the head of the operation");
 _Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.values) <= DS__CPU_ARGS_AT,
                "the list follows the head of the operation");
 _Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 32 <=
@@ -9118,6 +9233,8 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
     size_t n;
     if (op->kind == DS__OP_KERNEL)
         n = DS__CPU_ARGS_AT + op->u.kernel.args_size;
+    else if (op->kind == DS__OP_CLOSURE)
+        n = DS__CPU_ARGS_AT + op->u.closure.size;
     else if (op->kind == DS__OP_VALUES)
         n = DS__CPU_ARGS_AT + op->u.values.count * sizeof(ds_value_op);
     else
@@ -9191,6 +9308,9 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
         q->u.kernel.items = op->u.kernel.items;
         q->u.kernel.args_size = op->u.kernel.args_size;
         ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
+    } else if (op->kind == DS__OP_CLOSURE) {
+        memcpy(q, op, offsetof(ds__op, u) + sizeof op->u.closure);
+        ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.closure.payload, op->u.closure.size);
     } else {
         memcpy(q, op, ds__cpu_op_bytes(op) < sizeof *op ? ds__cpu_op_bytes(op) : sizeof *op);
         if (op->kind == DS__OP_VALUES)
@@ -10265,9 +10385,12 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
     char site[200] = "";
     if (op->file)
         snprintf(site, sizeof site, ", launched at %.160s:%u,", op->file, (unsigned)op->line);
-    if (op->u.kernel.kernel->ours)
+    if (op->kind == DS__OP_KERNEL && op->u.kernel.kernel->ours)
         snprintf(text, sizeof text, "%.60s failed on cpu:%d: %.250s", op->u.kernel.kernel->name,
                  s->device, ds__tls.error);
+    else if (op->kind == DS__OP_CLOSURE)
+        snprintf(text, sizeof text, "a closure%s failed on cpu:%d with status %d", site, s->device,
+                 status);
     else
         snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d%s",
                  op->u.kernel.kernel->name, site, s->device, status, ds__cpu_kernel_reason(status));
@@ -10931,6 +11054,21 @@ static int ds__cpu_host_step(ds__cpu_stream *s, const ds__op *op, uint64_t numbe
     return DS__CPU_EMPTY;
 }
 
+/* Invokes a closure unless the stream has failed, and its destructor. */
+static void ds__cpu_closure_step(ds__cpu_stream *s, ds__op *op, uint64_t number, int failed) {
+    int status = 0;
+    void *payload =
+        op->u.closure.size ? (char *)op + DS__CPU_ARGS_AT : (char *)op->u.closure.payload;
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload);
+    if (!failed)
+        status = op->u.closure.fn(payload);
+    if (DS__UNLIKELY(status != 0))
+        ds__cpu_kernel_failed(s, op, status, number);
+    if (op->u.closure.dtor_fn)
+        op->u.closure.dtor_fn(payload);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload);
+}
+
 /* Sets the time stamp of a record; a failed stream leaves it 0. */
 static void ds__cpu_record_step(ds__cpu_stream *s, const ds__op *op, int failed) {
     ds__cpu_stamp *stamp = op->u.own.ptr;
@@ -10946,6 +11084,9 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, 
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
         return ds__cpu_host_step(s, op, number, who);
+    case DS__OP_CLOSURE:
+        ds__cpu_closure_step(s, op, number, failed);
+        break;
     case DS__OP_RECORD:
         ds__cpu_record_step(s, op, failed);
         break;
@@ -12083,8 +12224,9 @@ static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *o
     return DS__UNLIKELY(r < 0) ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
-static ds_result ds__cpu_submit_host(ds__cpu_stream *s, const ds__op *op) {
-    ds_result r = ds__cpu_host_ready();
+/* Enqueues a host function, a callback or a closure. A closure runs on a worker. */
+static ds_result ds__cpu_submit_function(ds__cpu_stream *s, const ds__op *op) {
+    ds_result r = op->kind == DS__OP_CLOSURE ? DS_OK : ds__cpu_host_ready();
     return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
@@ -12122,7 +12264,7 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     case DS__OP_UPLOAD:
         return ds__cpu_submit_upload(op);
     default:
-        return ds__cpu_submit_host(s, op);
+        return ds__cpu_submit_function(s, op);
     }
 }
 
@@ -17371,7 +17513,7 @@ static struct {
     int devices;
     /* CUdevice: a handle of the driver library, which CUDA does not promise to be the ordinal */
     int handle[DS__MAX_DEVICES];
-    int multiprocessors[DS__MAX_DEVICES];
+    ds_device_properties properties[DS__MAX_DEVICES]; /* read at the start */
     _Atomic unsigned char used[DS__MAX_DEVICES];
     /* access of the first to the second: 0: not known, 1: not supported, 2: enabled for good */
     _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES];
@@ -18450,7 +18592,7 @@ static ds_result ds__cuda_green_of(const ds__cuda_scope *scope, int wanted, ds__
 static ds_result ds__cuda_make_share(const ds__cuda_scope *scope, int *share, int priority,
                                      cudaStream_t *out) {
     ds__cuda_green *g;
-    int all = ds__cuda.multiprocessors[scope->device];
+    int all = ds__cuda.properties[scope->device].multiprocessors;
     if (!ds__cuda.green_stream)
         return ds__fail(
             DS_ERR_UNSUPPORTED,
@@ -18608,6 +18750,30 @@ static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, i
     return DS__RT(scope, cudaDeviceGetAttribute, (out, attribute, device));
 }
 
+static ds_result ds__cuda_read_properties(int device, ds_device_properties *out) {
+    ds__cuda_scope scope;
+    ds_result r;
+    memset(out, 0, sizeof *out);
+    ds__cuda_anywhere(&scope, device);
+    /* cudaGetDeviceProperties reads all attributes, and its struct differs by version */
+    DS__DR(scope, r, cuDeviceGetName, (out->name, (int)sizeof out->name, ds__cuda.handle[device]));
+    if (r == DS_OK)
+        DS__DR(scope, r, cuDeviceGetUuid, (out->uuid, ds__cuda.handle[device]));
+    if (r == DS_OK)
+        DS__DR(scope, r, cuDeviceTotalMem, (&out->total_memory, ds__cuda.handle[device]));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMajor, &out->major);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrMultiProcessorCount, &out->multiprocessors);
+    return r;
+}
+
 /* Reads who copies between pinned ranges. CUDA's manual does not say whether cudart's copy blocks
    the caller, so host functions do it by default. */
 static ds_result ds__cuda_choose_copies(void) {
@@ -18633,7 +18799,7 @@ static ds_result ds__cuda_init(void) {
         ds__cuda_anywhere(&scope, i);
         DS__DR(scope, r, cuDeviceGet, (&ds__cuda.handle[i], i));
         if (r == DS_OK)
-            r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
+            r = ds__cuda_read_properties(i, &ds__cuda.properties[i]);
     }
     return r;
 }
@@ -18654,30 +18820,10 @@ static const char *ds__cuda_architectures(void) {
            "sm_103 sm_110 sm_120 sm_121 compute_60";
 }
 
+/* A copy of what was read at the start, so that it can be asked for in host functions, too. */
 static ds_result ds__cuda_device_properties(int device, ds_device_properties *out) {
-    ds__cuda_scope scope;
-    ds_result r;
-    memset(out, 0, sizeof *out);
-    ds__cuda_anywhere(&scope, device);
-    /* cudaGetDeviceProperties reads all attributes, and its struct differs by version */
-    DS__DR(scope, r, cuDeviceGetName, (out->name, (int)sizeof out->name, ds__cuda.handle[device]));
-    if (r == DS_OK)
-        DS__DR(scope, r, cuDeviceGetUuid, (out->uuid, ds__cuda.handle[device]));
-    if (r == DS_OK)
-        DS__DR(scope, r, cuDeviceTotalMem, (&out->total_memory, ds__cuda.handle[device]));
-    if (r == DS_OK)
-        r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
-    if (r == DS_OK)
-        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMajor, &out->major);
-    if (r == DS_OK)
-        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
-    if (r == DS_OK)
-        r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
-    if (r == DS_OK)
-        out->multiprocessors = ds__cuda.multiprocessors[device];
-    else
-        memset(out, 0, sizeof *out);
-    return r;
+    *out = ds__cuda.properties[device];
+    return DS_OK;
 }
 
 /* Finds out whether NVLink connects two devices: only over NVLink are all atomic operations on the
@@ -21353,8 +21499,8 @@ static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint
 static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint64_t count) {
     unsigned block = k->cuda.block ? k->cuda.block : 256;
     uint64_t per_block = ds__cuda_block_items(k);
-    uint64_t limit =
-        (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[device];
+    uint64_t limit = (uint64_t)k->cuda.blocks_per_multiprocessor *
+                     (unsigned)ds__cuda.properties[device].multiprocessors;
     /* a division of 64 bits takes longer than the rest of the function */
     uint64_t more = count + per_block - 1;
     uint64_t blocks =
@@ -23871,6 +24017,8 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
         return ds__cuda_submit_host(s, op);
+    case DS__OP_CLOSURE: /* becomes a host function */
+        return DS__CHANGED;
     case DS__OP_GRAPH:
         return ds__cuda_launch_graph(s, op);
     case DS__OP_UPLOAD:
@@ -25893,6 +26041,17 @@ static inline ds_result ds__api_enter_inline(const char *fn);
             return ds__r;                    \
     } while (0)
 
+/* Like ds__api_enter for a query that takes no lock and calls no driver: inside of user code that
+   devstream runs, it is permitted. */
+static ds_result ds__api_enter_query(const char *fn);
+
+#define DS__ENTER_QUERY(fn)                        \
+    do {                                           \
+        ds_result ds__r = ds__api_enter_query(fn); \
+        if (DS__UNLIKELY(ds__r < 0))               \
+            return ds__r;                          \
+    } while (0)
+
 /* Calls a public function inside of the user's call. Errors name the user's call and its site. */
 #define DS__KEEPING(r, call)             \
     do {                                 \
@@ -25911,10 +26070,27 @@ static inline ds_result ds__api_enter_inline(const char *fn);
 static inline int ds__sync_watched(void);
 static ds_result ds__sync_tell(const char *format, ...);
 
+/* Makes a release; what: an address, or the id of a handle. */
+typedef ds_result (*ds__release_fn)(uint64_t what);
+
+enum {
+    DS__POSTPONED_MEMORY,  /* frees of the allocator */
+    DS__POSTPONED_OBJECTS, /* destructions of objects */
+    DS__POSTPONED_LISTS
+};
+
+/* Postpones a free that the program makes inside of user code that devstream runs. */
+static ds_result ds__postpone_memory(const char *fn, void *ptr, ds_memory_kind kind,
+                                     ds__release_fn release_fn);
+/* Makes the releases that were postponed. The caller holds no lock of devstream. */
+static inline void ds__postponed_run(int list);
+
 /* ---- devices --------------------------------------------------------------------------------- */
 
 /* Replaces a zeroed device by the current one, and refuses one that does not exist. */
 static ds_result ds__device_resolve(ds_device device, ds_device *out);
+/* Reads the default device of the process at the start. */
+static ds_result ds__device_default_read(void);
 
 #define DS__RESOLVE(device)                                    \
     do {                                                       \
@@ -26324,12 +26500,16 @@ static ds_result ds__start_drivers(unsigned layers) {
     const struct ds__backend *backends = ds__backends;
     ds_result r = DS_OK;
     memset(ds__g.backend, 0, sizeof ds__g.backend);
+    int off = (ds__g.desc.flags & DS_INIT_NO_CUDA) || ds__env_number("DEVSTREAM_NO_CUDA");
     for (int b = 0; b < DS_BACKEND_COUNT; b++) {
         ds_backend_info *info = &ds__g.backend[b];
         ds__g.driver[b] = NULL;
         info->name = backends[b].name;
         info->type = backends[b].type;
-        if (backends[b].driver)
+        if (off && info->type == DS_DEVICE_CUDA)
+            snprintf(info->reason, sizeof info->reason,
+                     "not taken: DS_INIT_NO_CUDA or DEVSTREAM_NO_CUDA is set");
+        else if (backends[b].driver)
             backends[b].driver->probe(info);
         else
             snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
@@ -26443,6 +26623,8 @@ static ds_result ds__start_all(void) {
     if (!ds__os_barrier_register()) /* also after an error: drivers that stop may need barriers */
         atomic_store(&ds__no_membarrier, 1);
     if (r == DS_OK)
+        r = ds__device_default_read();
+    if (r == DS_OK)
         r = ds__start_handlers();
     if (r < 0) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
@@ -26500,6 +26682,17 @@ __attribute__((noinline)) static ds_result ds__api_enter(const char *fn) {
     return ds__api_enter_inline(fn);
 }
 
+/* Like ds__api_enter for a query that takes no lock and calls no driver: inside of user code that
+   devstream runs, it is permitted. */
+static ds_result ds__api_enter_query(const char *fn) {
+    ds__tls_block *t = &ds__tls;
+    if (!t->in_callback || atomic_load(&ds__g.state) != DS__READY)
+        return ds__api_enter(fn);
+    t->fn = fn;
+    t->site = ds__site_take(t);
+    return DS_OK;
+}
+
 DSDEF int(ds_version_get)(void) {
     return DEVSTREAM_VERSION;
 }
@@ -26518,6 +26711,7 @@ static void ds__drop_desc(void) {
 static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64]; /* a longer text names nothing that is known */
     static char fault[64];  /* a longer text names nothing that is known */
+    static char device[64]; /* a longer text names nothing that is known */
     ds__drop_desc();        /* of an earlier ds_init */
     ds__g.desc = *desc;
     ds__allocator = desc->allocator;
@@ -26530,6 +26724,10 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     if (desc->fault) {
         snprintf(fault, sizeof fault, "%s", desc->fault);
         ds__g.desc.fault = fault;
+    }
+    if (desc->device) {
+        snprintf(device, sizeof device, "%s", desc->device);
+        ds__g.desc.device = device;
     }
     ds__g.desc.cpu = NULL; /* the program's, which the driver copies */
     ds_result r = DS_OK;
@@ -26551,7 +26749,8 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     DS__REQUIRE_RESERVED("ds_init_desc", desc);
     DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
                 "the allocator needs both functions or neither");
-    DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
+    DS__REQUIRE((desc->flags & ~(unsigned)(DS_INIT_PER_THREAD_DEFAULT_STREAM | DS_INIT_NO_CUDA)) ==
+                    0,
                 "unknown flags %#x; use DS_INIT_* flags", desc->flags);
     int level = (int)desc->log_level;
     DS__REQUIRE(level >= DS_LOG_SILENT && level <= DS_LOG_WARNING,
@@ -26583,6 +26782,139 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     }
     ds__mutex_unlock(&ds__g.mutex);
     return r;
+}
+
+/* core/postpone.h - releases inside of user code that devstream runs.
+
+   In a host function, callback, destructor, hook or kernel, a driver may refuse every call, and
+   locks may be held. There a release function only puts a note into a list (ds__postpone), and a
+   later call outside makes the release (ds__postponed_run).
+
+   Policy:
+   1. There are two lists. Frees of the allocator run no destructor of the program. So calls of the
+      allocator make them, under whatever lock a program holds around these calls, and find the
+      memory free. The destruction of objects may run destructors. ds__retired_reclaim makes it,
+      where destructors may run anyhow, after the frees.
+   2. A bad argument is refused at once if that can be told without a lock: a stale handle, or
+      memory that devstream did not allocate. Another error is logged when the release is made.
+
+   Invariants: a list that is not empty counts in ds__dead, so the next ds__retired_reclaim does not
+   return early. Notes of one thread are made in their order. ds_shutdown makes what is left.
+   Locks: none. The release functions expect that the caller holds none of devstream's.
+   Threads: ds__postpone runs on any thread, ds__postponed_run on threads outside of user code. */
+
+/* A release to be made. */
+typedef struct ds__postponed {
+    struct ds__postponed *next;
+    ds__table *table; /* of the object; NULL: memory */
+    ds__release_fn release_fn;
+    uint64_t what; /* an address, or the id of a handle */
+    ds_site site;  /* of the call that was postponed */
+} ds__postponed;
+
+static _Atomic(ds__postponed *) ds__postponed_list[DS__POSTPONED_LISTS];
+
+/* Refuses the call where it is refused outside, too: before the start and in a forked child. */
+static ds_result ds__postpone_enter(const char *fn) {
+    ds__tls_block *t = &ds__tls;
+    t->fn = fn;
+    t->site = ds__site_take(t);
+    return atomic_load(&ds__g.state) == DS__READY ? DS_OK : ds__api_enter_slow(t);
+}
+
+/* Adds a note to a list. */
+static ds_result ds__postpone(ds__table *table, ds__release_fn release_fn, uint64_t what) {
+    int list = table ? DS__POSTPONED_OBJECTS : DS__POSTPONED_MEMORY;
+    ds__postponed *p = ds__host_alloc(sizeof *p);
+    if (!p)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to postpone a release");
+    p->table = table;
+    p->release_fn = release_fn;
+    p->what = what;
+    p->site = ds__tls.site;
+    p->next = atomic_load(&ds__postponed_list[list]);
+    while (!atomic_compare_exchange_weak(&ds__postponed_list[list], &p->next, p)) {
+    }
+    if (!p->next)
+        ds__count_dead(DS__RECLAIM_BATCH);
+    return DS_OK;
+}
+
+/* Postpones the destruction of an object, unless the handle is stale. */
+static ds_result ds__postpone_object(const char *fn, ds__table *t, uint64_t id,
+                                     ds__release_fn release_fn) {
+    ds_result r = ds__postpone_enter(fn);
+    ds__slot *slot = (uint32_t)id ? ds__slot_at(t, (uint32_t)id - 1) : NULL;
+    if (r == DS_OK && (!slot || !ds__slot_is(slot, id)))
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "the %s was destroyed or never existed", t->what);
+    return r == DS_OK ? ds__postpone(t, release_fn, id) : r;
+}
+
+static ds_result ds__postpone_memory(const char *fn, void *ptr, ds_memory_kind kind,
+                                     ds__release_fn release_fn) {
+    ds__found f;
+    ds_result r = ds__postpone_enter(fn);
+    if (r < 0 || !ptr)
+        return r;
+    if (!ds__range_find(ptr, &f) || f.kind != kind || !f.held)
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of a live %s", ptr,
+                        kind == DS_MEMORY_PINNED ? "pinned block" : "allocation");
+    return ds__postpone(NULL, release_fn, (uint64_t)(uintptr_t)ptr);
+}
+
+/* Takes a list, the oldest note first. */
+static ds__postponed *ds__postponed_take(int list) {
+    ds__postponed *newest = atomic_exchange(&ds__postponed_list[list], (ds__postponed *)NULL);
+    ds__postponed *oldest = NULL;
+    if (newest)
+        ds__count_dead(-DS__RECLAIM_BATCH);
+    while (newest) {
+        ds__postponed *next = newest->next;
+        newest->next = oldest;
+        oldest = newest;
+        newest = next;
+    }
+    return oldest;
+}
+
+/* Makes the releases of a list. What fails is logged with the site of the call. */
+static void ds__postponed_make(int list) {
+    const char *fn = ds__tls.fn;
+    ds_site site = ds__tls.site;
+    ds_result code = ds__tls.code;
+    for (ds__postponed *p = ds__postponed_take(list), *next; p; p = next) {
+        next = p->next;
+        ds__tls.next_site = p->site;
+        ds__tls.unwatched++;
+        ds__tls.mute++; /* the error of a call that has returned is not the user's last one */
+        if (p->release_fn(p->what) < 0)
+            ds__log_warn("postponed from inside of user code: %s", ds__tls.aside);
+        ds__tls.mute--;
+        ds__tls.unwatched--;
+        ds__host_free(p);
+    }
+    ds__tls.fn = fn;
+    ds__tls.site = site;
+    ds__tls.code = code;
+}
+
+static inline void ds__postponed_run(int list) {
+    if (DS__UNLIKELY(atomic_load_explicit(&ds__postponed_list[list], memory_order_acquire)) &&
+        !ds__tls.in_callback && !ds__tls.upper_locked)
+        ds__postponed_make(list);
+}
+
+/* Ends the lists where public functions cannot be called any more, in ds_shutdown: objects count as
+   destroyed, and memory has gone with the allocator. */
+static void ds__postponed_deinit(void) {
+    for (int i = 0; i < DS__POSTPONED_LISTS; i++)
+        for (ds__postponed *p = ds__postponed_take(i), *next; p; p = next) {
+            next = p->next;
+            ds__slot *slot = p->table ? ds__slot_at(p->table, (uint32_t)p->what - 1) : NULL;
+            if (slot && ds__slot_is(slot, p->what))
+                (void)ds__table_invalidate(p->table, slot);
+            ds__host_free(p);
+        }
 }
 
 /* core/thread.h - state of a calling thread, hazard pointers, reclaiming.
@@ -26710,6 +27042,8 @@ static void ds__retired_reclaim(void) {
     /* a thread without a state has no pins; ds__api_enter drops a state of before ds_shutdown */
     if (!ds__tls.thread)
         return;
+    for (int i = 0; i < DS__POSTPONED_LISTS; i++)
+        ds__postponed_run(i);
     if (dead >= DS__RECLAIM_BATCH) {
         ds__reclaim_threads();
         ds__table_reclaim(&ds__g.execs);
@@ -26743,7 +27077,7 @@ static ds__thread *ds__thread_state(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the thread's state");
         return NULL;
     }
-    t->caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+    t->caller.device = ds__default_device();
     ds__spinlock_lock(&ds__callers.lock);
     t->caller.next = ds__callers.list;
     ds__callers.list = &t->caller;
@@ -27305,10 +27639,7 @@ static ds_result ds__device_resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
         DS__REQUIRE(device.index == 0, "the device has index %d without a type; set ds_device.type",
                     device.index);
-        ds__thread *t = ds__thread_state();
-        if (!t)
-            return DS_ERR_OUT_OF_MEMORY;
-        device = t->caller.device;
+        device = ds__thread_device();
     }
     if (device.type == DS_DEVICE_HOST)
         return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
@@ -27329,7 +27660,7 @@ static ds_result ds__device_resolve(ds_device device, ds_device *out) {
 DSDEF ds_result(ds_backend_get_info)(int index, ds_backend_info *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_backend_get_info");
+    DS__ENTER_QUERY("ds_backend_get_info");
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT,
                 "backend %d does not exist; the index must be in [0, %d)", index, DS_BACKEND_COUNT);
@@ -27340,7 +27671,7 @@ DSDEF ds_result(ds_backend_get_info)(int index, ds_backend_info *out) {
 DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_backend_format");
+    DS__ENTER_QUERY("ds_backend_format");
     DS__REQUIRE(out && size, "out is NULL or size is 0");
     size_t at = 0;
     for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
@@ -27352,7 +27683,7 @@ DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
 }
 
 DSDEF int(ds_backend_is_available)(ds_device_type type) {
-    if (ds__api_enter("ds_backend_is_available") < 0)
+    if (ds__api_enter_query("ds_backend_is_available") < 0)
         return 0;
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     return ds__type_count(t) > 0;
@@ -27384,15 +27715,11 @@ DSDEF ds_result(ds_backend_format_arch_list)(ds_device_type type, char *out, siz
 DSDEF ds_result(ds_device_get_count)(ds_device_type type, int *out_count) {
     if (out_count)
         *out_count = 0;
-    DS__ENTER("ds_device_get_count");
+    DS__ENTER_QUERY("ds_device_get_count");
     DS__REQUIRE(out_count, "out_count is NULL");
     int t = (int)type;
-    if (t == DS_DEVICE_CURRENT) {
-        ds__thread *thread = ds__thread_state();
-        if (!thread)
-            return DS_ERR_OUT_OF_MEMORY;
-        t = thread->caller.device.type;
-    }
+    if (t == DS_DEVICE_CURRENT)
+        t = ds__thread_device().type;
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type; use a DS_DEVICE_* type",
                         t);
@@ -27466,10 +27793,8 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
         return DS_OK;
     }
     if (index < 0) {
-        ds__thread *t = ds__thread_state();
-        if (!t)
-            return DS_ERR_OUT_OF_MEMORY;
-        index = t->caller.device.type == d->type ? t->caller.device.index : 0;
+        ds_device current = ds__thread_device();
+        index = current.type == d->type ? current.index : 0;
     }
     d->index = (int32_t)index;
     return ds__device_resolve(*d, d);
@@ -27478,7 +27803,7 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
 DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_parse");
+    DS__ENTER_QUERY("ds_device_parse");
     DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
     ds_device d = { 0, 0 };
     ds_result r = ds__parse_device(text, &d);
@@ -27490,7 +27815,7 @@ DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
 DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_format");
+    DS__ENTER_QUERY("ds_device_format");
     DS__REQUIRE(out && size, "out is NULL or size is 0");
     char text[DS_DEVICE_NAME_SIZE];
     if (device.type == DS_DEVICE_HOST) {
@@ -27507,14 +27832,14 @@ DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
 DSDEF ds_result(ds_device_get_current)(ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_get_current");
+    DS__ENTER_QUERY("ds_device_get_current");
     DS__REQUIRE(out, "out is NULL");
     return ds__device_resolve(ds_device_current(), out);
 }
 
 DSDEF ds_device(ds_device_at)(int index) {
     ds_device device = { DS_DEVICE_CURRENT, index };
-    if (ds__api_enter("ds_device_at") == DS_OK)
+    if (ds__api_enter_query("ds_device_at") == DS_OK)
         device.type = ds__thread_device().type;
     return device;
 }
@@ -27531,6 +27856,46 @@ DSDEF ds_result(ds_device_set_current)(ds_device device) {
     DS__ENTER("ds_device_set_current");
     ds__thread *t = ds__thread_state();
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
+}
+
+static void ds__device_default_keep(ds_device d) {
+    atomic_store(&ds__callers.device, (uint64_t)d.type << 32 | (uint32_t)d.index);
+}
+
+static ds_result ds__device_default_read(void) {
+    const char *text = ds__g.desc.device ? ds__g.desc.device : getenv("DEVSTREAM_DEVICE");
+    ds_device d = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+    ds__device_default_keep(d);
+    if (!text || !*text)
+        return DS_OK;
+    ds_result r = ds__parse_device(text, &d);
+    if (r == DS_OK)
+        r = ds__device_resolve(d, &d); /* refuses the host */
+    if (r == DS_OK)
+        ds__device_default_keep(d);
+    else
+        ds__fail_append(r, " (default device, of ds_init or DEVSTREAM_DEVICE)");
+    return r;
+}
+
+DSDEF ds_result(ds_device_set_default)(ds_device device) {
+    DS__ENTER("ds_device_set_default");
+    DS__RESOLVE(device);
+    ds__thread *t = ds__thread_state();
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
+    ds__device_default_keep(device);
+    t->caller.device = device;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_device_get_default)(ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
+    DS__ENTER_QUERY("ds_device_get_default");
+    DS__REQUIRE(out, "out is NULL");
+    *out = ds__default_device();
+    return DS_OK;
 }
 
 /* Returns a new frame, which is not pushed yet. NULL: no memory, and the sentence is set. */
@@ -27635,7 +28000,7 @@ static inline ds_result ds__device_error(ds_device device, ds_result r) {
 DSDEF ds_result(ds_device_get_properties)(ds_device device, ds_device_properties *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_get_properties");
+    DS__ENTER_QUERY("ds_device_get_properties");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__device_error(device, ds__driver_of(device)->device_properties(device.index, out));
@@ -27645,7 +28010,7 @@ DSDEF ds_result(ds_device_get_name)(ds_device device, char *out, size_t size) {
     ds_device_properties p;
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_get_name");
+    DS__ENTER_QUERY("ds_device_get_name");
     DS__REQUIRE(out && size, "out is NULL or size is 0");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
@@ -27662,7 +28027,7 @@ DSDEF ds_result(ds_device_get_capability)(ds_device device, int *out_major, int 
         *out_major = 0;
     if (out_minor)
         *out_minor = 0;
-    DS__ENTER("ds_device_get_capability");
+    DS__ENTER_QUERY("ds_device_get_capability");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
     ds_result r =
@@ -28058,7 +28423,14 @@ DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
     return r;
 }
 
+static ds_result ds__stream_release(uint64_t id) {
+    return (ds_stream_destroy)((ds_stream){ id });
+}
+
 DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_object("ds_stream_destroy", &ds__g.streams, stream.id,
+                                   ds__stream_release);
     DS__ENTER("ds_stream_destroy");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
@@ -28869,7 +29241,13 @@ DSDEF ds_result(ds_event_create)(unsigned flags, const char *label, ds_event *ou
     return ds__event_create(flags, label, out);
 }
 
+static ds_result ds__event_release(uint64_t id) {
+    return (ds_event_destroy)((ds_event){ id });
+}
+
 DSDEF ds_result(ds_event_destroy)(ds_event event) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_object("ds_event_destroy", &ds__g.events, event.id, ds__event_release);
     DS__ENTER("ds_event_destroy");
     ds__event *e = ds__event_pin(event);
     if (!e)
@@ -28893,7 +29271,8 @@ static ds_result ds__event_check(ds__event *e, const ds__driver *driver, ds_devi
     if (bound >= 0)
         return ds__fail(
             DS_ERR_DEVICE_MISMATCH,
-            "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
+            "the event belongs to %s:%d, where it was created or first recorded, the stream to "
+            "%s:%d",
             ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(device.type),
             device.index);
     if (*out_native && e->driver != driver)
@@ -28944,6 +29323,30 @@ static void ds__event_settle(ds__event *e, int succeeded) {
     else if (!e->claims && !atomic_load(&e->settled))
         atomic_store(&e->device, -1);
     ds__spinlock_unlock(&e->bind);
+}
+
+DSDEF ds_result(ds_event_create_on)(ds_device device, unsigned flags, const char *label,
+                                    ds_event *out) {
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_event_create_on");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    ds_event handle = { 0 };
+    ds_result r = ds__event_create(flags, label, &handle);
+    if (r < 0)
+        return r;
+    ds__event *e = ds__event_pin(handle);
+    r = e ? ds__event_claim(e, ds__driver_of(device), device, 0) : DS_ERR_INVALID_HANDLE;
+    if (r == DS_OK)
+        ds__event_settle(e, 1);
+    else if (e)
+        ds__table_invalidate(&ds__g.events, e);
+    if (e)
+        ds__event_unpin(e);
+    if (r == DS_OK)
+        *out = handle;
+    return r;
 }
 
 /* The first record that succeeds binds the event to its device. */
@@ -29356,6 +29759,11 @@ static int ds__host_backend(void) {
 
 /* Describes memory that devstream did not allocate; only cudart may know it. */
 static ds_result ds__pointer_find(const void *ptr, ds_pointer_info *out) {
+    if (ds__g.driver[0] && ds__tls.in_callback) /* CUDA refuses calls there */
+        return ds__fail(DS_ERR_NOT_PERMITTED,
+                        "%p is not memory of devstream; inside of a host function, callback, "
+                        "destructor or kernel CUDA cannot be asked for other memory",
+                        ptr);
     return ds__g.driver[0] ? ds__g.driver[0]->pointer_query(ptr, out) : DS_OK;
 }
 
@@ -29816,7 +30224,7 @@ DSDEF ds_result(ds_pinned_unregister)(void *ptr) {
 DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pointer_get_info");
+    DS__ENTER_QUERY("ds_pointer_get_info");
     DS__REQUIRE(out, "out is NULL");
     return ds__memory_table_find(ptr, out) ? DS_OK : ds__pointer_find(ptr, out);
 }
@@ -29832,7 +30240,7 @@ static ds_result ds__device_of(const void *ptr, ds_device *out) {
 DSDEF ds_result(ds_pointer_get_device)(const void *ptr, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pointer_get_device");
+    DS__ENTER_QUERY("ds_pointer_get_device");
     DS__REQUIRE(out, "out is NULL");
     return ds__device_of(ptr, out);
 }
@@ -30534,6 +30942,98 @@ DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, voi
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
+/* core/closure.h - closures on workers.
+
+   Enqueues a function with a payload of its own (ds_stream_launch_closure). The CPU driver runs it
+   on a worker, as it runs kernels (DS__OP_CLOSURE). CUDA has no workers, and a capture needs a node
+   that may run more than once: there the closure becomes a host function with a copy of the payload
+   (ds__boxed).
+
+   Invariants: the destructor runs exactly once. If the call succeeded, the driver or the graph runs
+   it, else the call does before it returns. The payload is aligned to 16 bytes while the function
+   and the destructor use it.
+   Locks: none. No lock is held while the destructor runs.
+   Threads: any for the call. The function runs later, on a thread that the driver chooses. */
+
+/* A closure as the argument of a host function. */
+typedef struct ds__boxed {
+    ds_closure_fn fn;
+    ds_host_fn dtor_fn;
+    void *user; /* the payload, if its bytes are not copied */
+    size_t size;
+    ds_allocator allocator; /* of this record, which a graph may keep longer than ds_shutdown */
+    _Alignas(16) char payload[];
+} ds__boxed;
+
+static void *ds__boxed_payload(ds__boxed *b) {
+    return b->size ? b->payload : b->user;
+}
+
+static void ds__boxed_run(void *boxed) {
+    ds__boxed *b = boxed;
+    char text[120];
+    int status = b->fn(ds__boxed_payload(b));
+    if (!status)
+        return;
+    snprintf(text, sizeof text, "a closure returned %d; as a host function it cannot fail a device",
+             status);
+    ds__log_write(DS_LOG_ERROR, DS_ERR_FAILED, text);
+}
+
+static void ds__boxed_deinit(void *boxed) {
+    ds__boxed *b = boxed;
+    ds_allocator allocator = b->allocator;
+    if (b->dtor_fn)
+        b->dtor_fn(ds__boxed_payload(b));
+    ds__release_to(&allocator, b);
+}
+
+/* Enqueues a closure as a host function. */
+static ds_result ds__closure_box(ds_stream stream, const ds__op *closure) {
+    ds__boxed *b = ds__host_alloc(sizeof *b + closure->u.closure.size);
+    if (!b)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a closure");
+    b->fn = closure->u.closure.fn;
+    b->dtor_fn = closure->u.closure.dtor_fn;
+    b->user = closure->u.closure.payload;
+    b->size = closure->u.closure.size;
+    b->allocator = ds__allocator;
+    if (b->size)
+        memcpy(b->payload, closure->u.closure.payload, b->size);
+    ds_result r = ds__host_op(DS__OP_HOST, stream, ds__boxed_run, NULL, b, ds__boxed_deinit);
+    if (r < 0)
+        ds__host_free(b); /* the caller runs the destructor */
+    return r;
+}
+
+static ds_result ds__closure_launch(ds_stream stream, ds_closure_fn fn, void *payload, size_t size,
+                                    ds_host_fn dtor_fn) {
+    DS__REQUIRE(fn, "the function is NULL");
+    DS__REQUIRE(size <= DS_CLOSURE_PAYLOAD_MAX, "a payload of %zu bytes; at most %d are allowed",
+                size, DS_CLOSURE_PAYLOAD_MAX);
+    DS__REQUIRE(payload || !size, "payload is NULL, but size is %zu", size);
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds__op op = ds__op_init(DS__OP_CLOSURE | DS__OP_OUTSIDE << 8);
+    op.u.closure.fn = fn;
+    op.u.closure.dtor_fn = dtor_fn;
+    op.u.closure.payload = payload;
+    op.u.closure.size = size;
+    ds__handed_over(DS__SEEN_RELEASE, payload);
+    ds_result r = ds__stream_submit(s, &op);
+    ds__stream_unpin(s);
+    return DS__UNLIKELY(r == DS__CHANGED) ? ds__closure_box(stream, &op) : r;
+}
+
+DSDEF ds_result(ds_stream_launch_closure)(ds_stream stream, ds_closure_fn fn, void *payload,
+                                          size_t size, ds_host_fn dtor_fn) {
+    ds_result r = ds__api_enter_inline("ds_stream_launch_closure");
+    if (DS__LIKELY(r == DS_OK))
+        r = ds__closure_launch(stream, fn, payload, size, dtor_fn);
+    return ds__refuse_payload(r, payload, dtor_fn);
+}
+
 /* core/kernel_table.h - comparison of a kernel's parameter table with its PTX.
 
    Refuses a table that does not fit the function in the image: its number of parameters, their
@@ -30838,7 +31338,14 @@ DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {
     return r;
 }
 
+static ds_result ds__kernel_release(uint64_t id) {
+    return (ds_kernel_destroy)((ds_kernel){ id });
+}
+
 DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_object("ds_kernel_destroy", &ds__g.kernels, kernel.id,
+                                   ds__kernel_release);
     DS__ENTER("ds_kernel_destroy");
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)
@@ -31118,7 +31625,13 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     return DS_OK;
 }
 
+static ds_result ds__graph_release(uint64_t id) {
+    return (ds_graph_destroy)((ds_graph){ id });
+}
+
 DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_object("ds_graph_destroy", &ds__g.graphs, graph.id, ds__graph_release);
     DS__ENTER("ds_graph_destroy");
     ds__graph *g = ds__graph_lock(graph);
     if (!g)
@@ -32597,7 +33110,14 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
     return r;
 }
 
+static ds_result ds__exec_release(uint64_t id) {
+    return (ds_graph_exec_destroy)((ds_graph_exec){ id });
+}
+
 DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_object("ds_graph_exec_destroy", &ds__g.execs, exec.id,
+                                   ds__exec_release);
     DS__ENTER("ds_graph_exec_destroy");
     ds__exec *x = ds__exec_lock(exec);
     if (!x)
@@ -33543,6 +34063,8 @@ DSDEF ds_result(ds_cpu_get_spin)(int64_t *out_ns) {
 DS__SYMBOL(ds_device ds_cpu(int index))
 DS__SYMBOL(ds_device ds_cuda(int index))
 DS__SYMBOL(ds_device ds_device_current(void))
+DS__SYMBOL(uintptr_t ds_handle_to_number(uint64_t id))
+DS__SYMBOL(uint64_t ds_handle_from_number(uintptr_t number))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_torch(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_paddle(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_cuda(void))
@@ -33629,8 +34151,9 @@ DSDEF ds_result(ds_quiesce)(void) {
    drivers. What is freed later is still there for the earlier steps. A failed device does not
    stop the shutdown; its error is returned at the end. NVML, range domains and the configuration
    end even if devstream was not in use.
-   Locks: ds__g.mutex is held throughout, also over driver calls that block, the user's
-   destructors and the log function. ds__callers.lock guards the removal of each thread state.
+   Locks: ds__g.mutex is held from the end of the waits on, also over driver calls that block, the
+   user's destructors and the log function. ds__callers.lock guards the removal of each thread
+   state.
    Threads: one thread, while no other is inside of devstream. It may be a thread without a
    state. Inside of user code that devstream runs, and in a forked child, the call is refused
    before the mutex is taken. */
@@ -33713,7 +34236,7 @@ static void ds__shutdown_adopt_thread(ds__tls_block *tls) {
     static ds__thread own;
     if (!tls->thread || tls->epoch != ds__g.epoch) {
         memset(&own, 0, sizeof own);
-        own.caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+        own.caller.device = ds__default_device();
         tls->thread = &own;
         tls->epoch = ds__g.epoch;
     }
@@ -33737,6 +34260,7 @@ static void ds__shutdown_threads(void) {
 static void ds__shutdown_tables(void) {
     ds__end_table(&ds__g.execs);
     ds__end_table(&ds__g.graphs);
+    ds__postponed_deinit(); /* what destructors of graphs have released */
     ds__end_table(&ds__g.streams);
     ds__end_table(&ds__g.events);
     ds__kernel_collect_all();
@@ -33758,14 +34282,21 @@ static void ds__shutdown_drivers(void) {
     ds__os_thread_key_delete(ds__g.key);
 }
 
-/* Ends everything that the first call started. Returns the first error of a wait for a device; the
-   shutdown is complete nevertheless. ds__g.mutex is held. */
-static ds_result ds__shutdown_all(ds__tls_block *tls) {
+/* Waits for all work, and makes what host functions have postponed until then: afterwards no user
+   code runs but destructors. Returns the first error of a wait for a device. */
+static ds_result ds__shutdown_wait(ds__tls_block *tls, int *out_reported,
+                                   ds_capture_mode *out_mode) {
     ds__shutdown_adopt_thread(tls);
-    int reported = ds__shutdown_captures();
-    ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
-    ds_result r = ds__wait_for_all(reported);
+    *out_reported = ds__shutdown_captures();
+    *out_mode = *out_reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
+    ds_result r = ds__wait_for_all(*out_reported);
+    for (int i = 0; i < DS__POSTPONED_LISTS; i++)
+        ds__postponed_run(i);
+    return r;
+}
 
+/* Ends everything that the first call started, after ds__shutdown_wait. ds__g.mutex is held. */
+static void ds__shutdown_all(ds__tls_block *tls, int reported, ds_capture_mode mode) {
     ds__modules_shutdown();
     ds__shutdown_threads();
     ds__modules_forget();
@@ -33779,10 +34310,10 @@ static ds_result ds__shutdown_all(ds__tls_block *tls) {
         ds__shutdown_mode(mode);
     ds__shutdown_drivers();
 
+    ds__postponed_deinit();
     atomic_store(&ds__dead, 0);
     ds__g.epoch++;
     atomic_store(&ds__g.state, DS__COLD);
-    return r;
 }
 
 DSDEF ds_result(ds_shutdown)(void) {
@@ -33791,11 +34322,16 @@ DSDEF ds_result(ds_shutdown)(void) {
     tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__api_enter_slow(tls);
+    ds_result r = DS_OK;
+    int ready = atomic_load(&ds__g.state) == DS__READY;
+    int reported = 0;
+    ds_capture_mode mode = tls->mode;
+    if (ready) /* without the mutex, which releases may take */
+        r = ds__shutdown_wait(tls, &reported, &mode);
     ds__mutex_lock(&ds__g.mutex);
     DS__COUNT_LOCK(2, -1); /* the user's functions run under it, and may make no calls */
-    ds_result r = DS_OK;
-    if (atomic_load(&ds__g.state) == DS__READY)
-        r = ds__shutdown_all(tls);
+    if (ready)
+        ds__shutdown_all(tls, reported, mode);
     ds__ranges_deinit();
     ds__drop_desc();
     DS__COUNT_LOCK(2, 1);

@@ -208,8 +208,9 @@ typedef struct ds_mem_request {
 DSDEF DS_MUST_USE ds_result ds_mem_alloc_with(const ds_mem_request *request, void **out);
 
 /** Frees a block. Its stream may reuse the memory at once; other streams must wait for that stream
-    before they use it. Does not block. NULL is allowed. DS_ERR_INVALID_VALUE: any other pointer
-    that is not the start of a block, or a second free. */
+    before they use it. Does not block. Deferred in user code; then the next call that finds no free
+    memory, or asks for statistics, makes the free. NULL is allowed.
+    DS_ERR_INVALID_VALUE: any other pointer that is not the start of a block, or a second free. */
 DSDEF DS_MUST_USE ds_result ds_mem_free(void *ptr);
 /** Records a use of the block by the stream (ptr: any address inside the block). If the block is
     freed, no other stream reuses the memory before the work enqueued on `stream` so far is
@@ -359,7 +360,8 @@ DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, 
 /** Sets the limit of the memory reserved on a device, in bytes. The smaller of this limit and
     ds_mem_set_fraction applies. 0: no limit; also resets the fraction. */
 DSDEF DS_MUST_USE ds_result ds_mem_set_limit(ds_device device, size_t bytes);
-/** Returns the effective limit in bytes; 0: no limit. */
+/** Returns the effective limit in bytes; 0: no limit. Callable anywhere after the first use of the
+    allocator on the device. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_limit(ds_device device, size_t *out);
 /** Limits the reserved memory to a fraction (0 to 1) of the device's memory, as
     torch.cuda.set_per_process_memory_fraction does. 1: only the limit of ds_mem_set_limit
@@ -575,8 +577,8 @@ DSDEF DS_MUST_USE ds_result ds_mem_for_each_block(ds_device device, ds_mem_block
     only the limit prevents the allocation. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_alloc(size_t size, void **out);
 /** Frees a block. The memory is not reused before all recorded uses are complete. Does not block.
-    NULL is allowed. DS_ERR_INVALID_VALUE: any other pointer that is not the start of a block, or a
-    second free. */
+    Deferred in user code. NULL is allowed. DS_ERR_INVALID_VALUE: any other pointer that is not the
+    start of a block, or a second free. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_free(void *ptr);
 /** Records a use of the block by a stream of any device (ptr: any address inside the block). Call
     it after the stream's last use. On a capturing stream, the block belongs to the graph: it is not
@@ -2579,6 +2581,14 @@ static const char ds__no_owner;
    driver may be called under ds__g.begin. ds__native_of, ds__own_fill and ds__any_stream call the
    driver and expect no spinning lock.
    Threads: any. Labels belong to the calling thread. */
+
+/* The first step of a public function whose result depends on what is free: makes the frees that
+   were postponed. */
+#define DS__MEM_ENTER(fn)                        \
+    do {                                         \
+        DS__ENTER(fn);                           \
+        ds__postponed_run(DS__POSTPONED_MEMORY); \
+    } while (0)
 
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
    same order independent of addresses; then by address. */
@@ -6331,7 +6341,7 @@ static ds_result ds__pool_check(ds__mem_pool *p, int level) {
 
 DSDEF ds_result(ds_mem_validate)(ds_device device) {
     ds__mem_dev *dev = NULL;
-    DS__ENTER("ds_mem_validate");
+    DS__MEM_ENTER("ds_mem_validate");
     ds_result r = ds__mem_asked(device, &dev);
     return dev ? ds__device_validate(dev) : r;
 }
@@ -6865,7 +6875,7 @@ static size_t ds__share_collect(void) {
 }
 
 DSDEF ds_result(ds_mem_ipc_collect)(void) {
-    DS__ENTER("ds_mem_ipc_collect");
+    DS__MEM_ENTER("ds_mem_ipc_collect");
     (void)ds__share_collect_now(DS__COLLECT_ALL);
     return DS_OK;
 }
@@ -9894,7 +9904,13 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_
     return DS_OK;
 }
 
+static ds_result ds__mem_free_late(uint64_t what) {
+    return (ds_mem_free)((void *)(uintptr_t)what);
+}
+
 DSDEF ds_result(ds_mem_free)(void *ptr) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_memory("ds_mem_free", ptr, DS_MEMORY_DEVICE, ds__mem_free_late);
     ds_result r = ds__api_enter_inline("ds_mem_free");
     if (DS__UNLIKELY(r < 0))
         return r;
@@ -10439,6 +10455,7 @@ __attribute__((noinline)) static ds_result ds__request_serve(ds__stream *s,
                                                              void **out) {
     if (ds__memory_thread.in_shortage)
         return ds__fail(DS_ERR_NOT_PERMITTED, "a shortage callback must not allocate memory");
+    ds__postponed_run(DS__POSTPONED_MEMORY);
     ds__arena *a = ds__arena_route(s, request->stream, request->pool);
     if (!a)
         return ds__mem_error();
@@ -10833,7 +10850,7 @@ static void ds__block_describe(const ds__arena *a, const ds__mem_block *b, ds_me
 DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_get_block");
+    DS__MEM_ENTER("ds_mem_get_block");
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
     ds__mem_block *b = ds__find_live(ptr, 0, &a);
@@ -10880,14 +10897,14 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
 DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_empty_cache");
+    DS__MEM_ENTER("ds_mem_empty_cache");
     return ds__mem_empty(device, 0, out_released);
 }
 
 DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_empty_stream_cache");
+    DS__MEM_ENTER("ds_mem_empty_stream_cache");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -10916,7 +10933,7 @@ DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_release
 DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_trim");
+    DS__MEM_ENTER("ds_mem_trim");
     return ds__mem_empty(device, keep, out_released);
 }
 
@@ -11078,17 +11095,24 @@ static ds_result ds__mem_change(ds_device device, double fraction, size_t limit,
 }
 
 DSDEF ds_result(ds_mem_set_limit)(ds_device device, size_t bytes) {
-    DS__ENTER("ds_mem_set_limit");
+    DS__MEM_ENTER("ds_mem_set_limit");
     return ds__mem_change(device, 0, bytes, 1);
 }
 
 DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_mem_get_limit");
+    DS__ENTER_QUERY("ds_mem_get_limit");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    ds__mem_dev *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    if (!dev && ds__tls.in_callback) /* the first use takes locks */
+        return ds__fail(DS_ERR_NOT_PERMITTED,
+                        "the allocator has not been used on %s:%d, and this is user code that "
+                        "devstream runs",
+                        ds__type_name(device.type), device.index);
+    if (!dev)
+        dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     *out = atomic_load(&dev->limit);
@@ -11096,7 +11120,7 @@ DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
 }
 
 DSDEF ds_result(ds_mem_set_fraction)(ds_device device, double fraction) {
-    DS__ENTER("ds_mem_set_fraction");
+    DS__MEM_ENTER("ds_mem_set_fraction");
     DS__REQUIRE(fraction >= 0 && fraction <= 1, "a fraction of %g is not between 0 and 1",
                 fraction);
     return ds__mem_change(device, fraction, 0, 0);
@@ -11205,7 +11229,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
 }
 
 DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
-    DS__ENTER("ds_pool_destroy");
+    DS__MEM_ENTER("ds_pool_destroy");
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
@@ -11260,7 +11284,7 @@ DSDEF ds_result(ds_pool_pop)(void) {
 DSDEF ds_result(ds_pool_get_use_count)(ds_pool pool, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_pool_get_use_count");
+    DS__MEM_ENTER("ds_pool_get_use_count");
     DS__REQUIRE(out, "out is NULL");
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
@@ -11289,7 +11313,7 @@ DSDEF ds_result(ds_pool_get_id)(ds_pool pool, uint64_t out_id[2]) {
 DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_pool_empty_cache");
+    DS__MEM_ENTER("ds_pool_empty_cache");
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
@@ -11416,7 +11440,7 @@ static void ds__arena_save(const ds__arena *a, ds_pool_checkpoint *c) {
 DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_pool_save");
+    DS__MEM_ENTER("ds_pool_save");
     DS__REQUIRE(out, "out is NULL");
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
@@ -11658,7 +11682,7 @@ static int ds__rewind_all(ds__rewind *q) {
 
 DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpoint,
                                  ds_mem_block_fn fn, void *user) {
-    DS__ENTER("ds_pool_restore");
+    DS__MEM_ENTER("ds_pool_restore");
     DS__REQUIRE(checkpoint, "checkpoint is NULL");
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
@@ -11741,7 +11765,7 @@ static ds_result ds__live_list_check(const ds__live_list *l) {
 }
 
 DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
-    DS__ENTER("ds_pool_check_live");
+    DS__MEM_ENTER("ds_pool_check_live");
     DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
@@ -11782,7 +11806,7 @@ DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
     ds__mem_dev *dev = NULL;
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_get_stats");
+    DS__MEM_ENTER("ds_mem_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (dev)
@@ -11793,7 +11817,7 @@ DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
 DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pool_get_stats");
+    DS__MEM_ENTER("ds_pool_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds__mutex_lock(&ds__memory_state.lock); /* so that no new pool reuses the object meanwhile */
     ds__mem_pool *p = ds__mem_pool_at(pool);
@@ -11881,21 +11905,24 @@ static ds_result ds__mem_reset(ds_device device, int peaks) {
 
 #define DS__RESET(name, peaks)                \
     DSDEF ds_result(name)(ds_device device) { \
-        DS__ENTER(#name);                     \
+        DS__MEM_ENTER(#name);                 \
         return ds__mem_reset(device, peaks);  \
     }
 DS__RESET(ds_mem_reset_peak_stats, 1)
 DS__RESET(ds_mem_reset_accumulated_stats, 0)
 #undef DS__RESET
 
-#define DS__ONE_STAT(name, member)                                              \
-    DSDEF size_t(name)(ds_device device) {                                      \
-        ds__mem_dev *dev = NULL;                                                \
-        ds_mem_stats s;                                                         \
-        if (ds__api_enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
-            return 0;                                                           \
-        ds__stats_sum(dev, NULL, &s);                                           \
-        return (size_t)s.member;                                                \
+#define DS__ONE_STAT(name, member)                  \
+    DSDEF size_t(name)(ds_device device) {          \
+        ds__mem_dev *dev = NULL;                    \
+        ds_mem_stats s;                             \
+        if (ds__api_enter(#name) < 0)               \
+            return 0;                               \
+        ds__postponed_run(DS__POSTPONED_MEMORY);    \
+        if (ds__mem_used(device, &dev) < 0 || !dev) \
+            return 0;                               \
+        ds__stats_sum(dev, NULL, &s);               \
+        return (size_t)s.member;                    \
     }
 DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)
@@ -11911,7 +11938,7 @@ DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reser
         *out_reserved = 0;
     if (out_used)
         *out_used = 0;
-    DS__ENTER("ds_mem_get_driver_pool_info");
+    DS__MEM_ENTER("ds_mem_get_driver_pool_info");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->async_info(device.index, &reserved, &used);
     if (r < 0)
@@ -12098,7 +12125,7 @@ static void ds__report_table_write(ds__text_writer *p, int device, const ds_mem_
 DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
                                       void *user) {
     ds_mem_stats stats;
-    DS__ENTER("ds_mem_write_summary");
+    DS__MEM_ENTER("ds_mem_write_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds_site site = ds__tls.site;
@@ -12276,7 +12303,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     static const ds_mem_history_desc usual;
     ds__history_event *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds_result r = DS_OK;
-    DS__ENTER("ds_mem_history_start");
+    DS__MEM_ENTER("ds_mem_history_start");
     if (!desc)
         desc = &usual;
     DS__REQUIRE_RESERVED("ds_mem_history_desc", desc);
@@ -12315,7 +12342,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
 }
 
 DSDEF ds_result(ds_mem_history_stop)(void) {
-    DS__ENTER("ds_mem_history_stop");
+    DS__MEM_ENTER("ds_mem_history_stop");
     ds__mutex_lock(&ds__history_state.lock);
     ds__history_state.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
@@ -13987,14 +14014,14 @@ static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_poo
 
 DSDEF ds_result(ds_mem_write_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool,
                                        ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_mem_write_snapshot");
+    DS__MEM_ENTER("ds_mem_write_snapshot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__snapshot_write(format, flags, pool, write_fn, user);
 }
 
 DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags,
                                             const char *path) {
-    DS__ENTER("ds_mem_write_snapshot_file");
+    DS__MEM_ENTER("ds_mem_write_snapshot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "wb");
     if (!f)
@@ -14041,7 +14068,7 @@ static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user
 
 DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
     ds__mem_dev *dev = NULL;
-    DS__ENTER("ds_mem_for_each_block");
+    DS__MEM_ENTER("ds_mem_for_each_block");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (!dev)
@@ -14398,7 +14425,7 @@ static ds_result ds__pinned_check(ds__mem_dev *dev, int level) {
 DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_mem_pinned_alloc");
+    DS__MEM_ENTER("ds_mem_pinned_alloc");
     DS__REQUIRE(out, "out is NULL");
     if (!size)
         return DS_OK;
@@ -14435,7 +14462,14 @@ DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     return DS_OK;
 }
 
+static ds_result ds__mem_pinned_free_late(uint64_t what) {
+    return (ds_mem_pinned_free)((void *)(uintptr_t)what);
+}
+
 DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_memory("ds_mem_pinned_free", ptr, DS_MEMORY_PINNED,
+                                   ds__mem_pinned_free_late);
     ds__arena *a = NULL;
     DS__ENTER("ds_mem_pinned_free");
     if (!ptr)
@@ -14574,7 +14608,7 @@ DS__SEAM static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
 DSDEF ds_result(ds_mem_pinned_owns)(const void *ptr, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_mem_pinned_owns");
+    DS__MEM_ENTER("ds_mem_pinned_owns");
     DS__REQUIRE(out, "out is NULL");
     *out = ds__pinned_known(ptr);
     return DS_OK;
@@ -14583,7 +14617,7 @@ DSDEF ds_result(ds_mem_pinned_owns)(const void *ptr, int *out) {
 DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_pinned_empty_cache");
+    DS__MEM_ENTER("ds_mem_pinned_empty_cache");
     ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -14597,7 +14631,7 @@ DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
 }
 
 DSDEF ds_result(ds_mem_pinned_set_limit)(size_t bytes) {
-    DS__ENTER("ds_mem_pinned_set_limit");
+    DS__MEM_ENTER("ds_mem_pinned_set_limit");
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
@@ -14619,7 +14653,7 @@ static ds_mem_duration ds__pinned_duration_of(const ds__clock *c) {
 DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_pinned_get_stats");
+    DS__MEM_ENTER("ds_mem_pinned_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds__mem_dev *dev = ds__pinned_used();
     if (dev) {
@@ -14640,7 +14674,7 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
 }
 
 DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
-    DS__ENTER("ds_mem_pinned_reset_peak_stats");
+    DS__MEM_ENTER("ds_mem_pinned_reset_peak_stats");
     ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -14652,7 +14686,7 @@ DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
 }
 
 DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
-    DS__ENTER("ds_mem_pinned_reset_accumulated_stats");
+    DS__MEM_ENTER("ds_mem_pinned_reset_accumulated_stats");
     ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;

@@ -905,19 +905,18 @@ static inline DS_MUST_USE ds_result ds_at_plan_write(const char *file_, int line
    2. Objects share a storage. The storage counts its users; the last user frees the memory.
       Other libraries may keep a storage longer than ds_shutdown, so storages are allocated with
       malloc.
-   3. A deleter may run inside a host function, where devstream cannot be called. Memory freed
-      there waits in a list until the next call that creates or frees a tensor.
+   3. A deleter may run inside a host function. The allocator postpones a free there.
    4. A function reads a description once, into a ds__dims. All members are checked there, and
       later arithmetic with the ds__dims cannot overflow.
 
    Invariants: each object holds at most one use of a storage, and so does each exported managed
-   tensor. A storage in the list ds__c.waiting has no users. An object without a storage is a
+   tensor. An object without a storage is a
    view of a description that is not an object, or has no bytes.
-   Locks: ds__c.lock guards the table, the waiting list, and process-wide lists of topology/,
+   Locks: ds__c.lock guards the table, and process-wide lists of topology/,
    plan/ and comm/. No other lock of devstream is taken under it. ds__tensor_setup calls
    ds__mem_setup before it takes the lock.
-   Threads: any; deleters may also drop a storage on threads that run host functions. `ready`,
-   `waits` and the number of users are atomic; all other members of ds__c need the lock. */
+   Threads: any; deleters may also drop a storage on threads that run host functions. `ready`
+   and the number of users are atomic; all other members of ds__c need the lock. */
 
 /* The name of a tensor in error messages: words, such as "input tensor", and the tensor's index in
    its list. Without a list the index is DS__NO_LIST. */
@@ -953,7 +952,6 @@ typedef struct ds__dims {
 enum { DS__OF_ALLOCATOR, DS__OF_PINNED, DS__OF_OTHERS, DS__OF_MANAGED, DS__OF_VERSIONED };
 
 typedef struct ds__storage {
-    struct ds__storage *next; /* in ds__c.waiting */
     _Atomic int users;
     int kind;       /* DS__OF_* */
     uint32_t epoch; /* ds__g.epoch in which the memory is valid */
@@ -976,8 +974,6 @@ static struct {
     _Atomic int ready;
     ds__spinlock lock; /* protects the members below */
     ds__tensor *bucket[DS__TENSOR_BUCKETS];
-    ds__storage *waiting;
-    _Atomic int waits;
 } ds__c;
 
 static void ds__tensors_deinit(void);
@@ -1257,15 +1253,13 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
 
    Creates storages (ds__storage_create) and drops uses of them (ds__storage_unref). The last drop
    frees memory of the allocator, or invokes the release function or deleter of foreign memory.
-   ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
 
    Invariants: memory of the allocator is freed only while devstream runs in the storage's
    epoch; otherwise ds_shutdown has freed it. A release function or deleter is invoked once, on
    the thread that drops the last use, also after ds_shutdown.
-   Locks: takes ds__c.lock to change the waiting list. Memory is freed and foreign functions are
-   invoked without it.
-   Threads: ds__storage_unref may run on any thread, also inside a host function. There it queues
-   memory of the allocator, and ds__storages_catch_up does nothing. */
+   Locks: none. Memory is freed and foreign functions are invoked without a lock.
+   Threads: ds__storage_unref may run on any thread, also inside a host function, where the
+   allocator postpones the free. */
 
 /* Returns 1 if the memory of this epoch is still valid: no ds_shutdown has ended it. */
 static int ds__of_now(uint32_t epoch) {
@@ -1309,22 +1303,13 @@ static void ds__storage_release(const ds__storage *s) {
         s->release_fn(s->ptr);
 }
 
-/* Removes a user; the last one frees the memory. NULL is allowed. In a host function, memory of the
-   allocator is only queued for ds__storages_catch_up. */
+/* Removes a user; the last one frees the memory. NULL is allowed. */
 static ds_result ds__storage_unref(ds__storage *s) {
     ds_result r = DS_OK;
     if (!s || atomic_fetch_sub(&s->users, 1) != 1)
         return r;
     int now = ds__of_now(s->epoch);
     if (s->kind == DS__OF_ALLOCATOR || s->kind == DS__OF_PINNED) {
-        if (now && ds__tls.in_callback) {
-            ds__spinlock_lock(&ds__c.lock);
-            s->next = ds__c.waiting;
-            ds__c.waiting = s;
-            atomic_store(&ds__c.waits, 1);
-            ds__spinlock_unlock(&ds__c.lock);
-            return r;
-        }
         if (now)
             r = ds__storage_free_memory(s->kind, s->ptr);
     } else if (now && !ds__tls.in_callback) {
@@ -1336,24 +1321,6 @@ static ds_result ds__storage_unref(ds__storage *s) {
     }
     free(s);
     return r;
-}
-
-/* Frees the memory of storages that were dropped inside host functions. */
-static void ds__storages_catch_up(void) {
-    if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) ||
-        ds__tls.in_callback)
-        return;
-    ds__spinlock_lock(&ds__c.lock);
-    ds__storage *s = ds__c.waiting;
-    ds__c.waiting = NULL;
-    atomic_store(&ds__c.waits, 0);
-    ds__spinlock_unlock(&ds__c.lock);
-    while (s) {
-        ds__storage *next = s->next;
-        atomic_store(&s->users, 1);
-        DS_IGNORE(ds__storage_unref(s));
-        s = next;
-    }
 }
 
 /* tensor/tensor.h - tensor objects.
@@ -1404,7 +1371,6 @@ static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out
 static ds_result ds__tensor_create(const ds__dims *d, ds__storage *storage, unsigned flags,
                                    ds_tensor **out) {
     size_t n = (size_t)d->ndim;
-    ds__storages_catch_up();
     ds__tensor *o = ds__host_alloc(sizeof *o + 2 * n * sizeof(int64_t));
     if (!o) {
         DS_IGNORE(ds__storage_unref(storage));
@@ -1599,7 +1565,6 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
     ds_result r = ds__storage_unref(o->storage);
     ds__host_free(o);
-    ds__storages_catch_up();
     return r;
 }
 
@@ -2055,12 +2020,6 @@ static void ds__tensors_deinit(void) {
             ds__host_free(o);
         }
     memset(ds__c.bucket, 0, sizeof ds__c.bucket);
-    while (ds__c.waiting) {
-        ds__storage *next = ds__c.waiting->next;
-        free(ds__c.waiting);
-        ds__c.waiting = next;
-    }
-    atomic_store(&ds__c.waits, 0);
     atomic_store(&ds__c.ready, 0);
 }
 

@@ -58,6 +58,7 @@
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
        DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_CPU_SPIN (nanoseconds),
        DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_DEVICE (default device, "cpu:1"), DEVSTREAM_NO_CUDA (1: no CUDA device is used),
        DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
    Environment, read when needed:
@@ -72,14 +73,19 @@
    Rules that hold everywhere:
    - Any thread may call any function at any time, except ds_init and ds_shutdown, which may not run
      concurrently with other calls.
-   - Host functions, callbacks, payload destructors and kernels may only call functions marked
-     "Callable anywhere". Other functions return DS_ERR_NOT_PERMITTED there (CUDA returns 800).
+   - User code that devstream runs (host functions, callbacks, payload destructors, hooks, kernels)
+     may only call functions marked "Callable anywhere" or "Deferred in user code". Other functions
+     return DS_ERR_NOT_PERMITTED there (CUDA returns 800). A deferred release takes no lock and
+     waits for nothing; a later call outside of user code makes it, ds_shutdown at the latest. A
+     stale handle and memory that devstream does not know are refused at once; a later error is
+     logged.
    - Invalid input returns a negative result with a sentence in ds_error_get_last(), and enqueues
      nothing.
    - A call blocks only if its comment states it.
    - Handles are small structs, passed by value. A destroyed or invented handle returns
      DS_ERR_INVALID_HANDLE and never crashes. A handle has 64 bits, in its member `id`, and fits a
      pointer: (void *)(uintptr_t)stream.id stores it, (ds_stream){ (uintptr_t)ptr } restores it.
+     ds_handle_to_number gives an even number, whose lowest bit a program may use as a mark.
    - On failure, outputs are set to 0 or NULL.
    - Structs that may get members in later versions end with `reserved`. These words must be 0 in
      input structs (else DS_ERR_INVALID_VALUE), and are set to 0 in output structs. New members take
@@ -114,6 +120,7 @@ extern "C" {
 #include "api/result.h"
 #include "api/check.h"
 #include "api/init.h"
+#include "api/handle.h"
 #include "api/device.h"
 #include "api/stream.h"
 #include "api/event.h"
@@ -189,6 +196,7 @@ extern "C" {
 #include "core/fault.h"
 #include "core/layers.h"
 #include "core/init.h"
+#include "core/postpone.h"
 #include "core/thread.h"
 #include "core/sync_debug.h"
 #include "core/range.h"
@@ -211,6 +219,7 @@ extern "C" {
 #include "core/copy.h"
 #include "core/copy_sync.h"
 #include "core/host_func.h"
+#include "core/closure.h"
 #include "core/kernel_table.h"
 #include "core/kernel.h"
 #include "core/graph.h"

@@ -109,6 +109,7 @@ __attribute__((noinline)) static ds_result ds__request_serve(ds__stream *s,
                                                              void **out) {
     if (ds__memory_thread.in_shortage)
         return ds__fail(DS_ERR_NOT_PERMITTED, "a shortage callback must not allocate memory");
+    ds__postponed_run(DS__POSTPONED_MEMORY);
     ds__arena *a = ds__arena_route(s, request->stream, request->pool);
     if (!a)
         return ds__mem_error();

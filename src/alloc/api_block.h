@@ -49,7 +49,7 @@ static void ds__block_describe(const ds__arena *a, const ds__mem_block *b, ds_me
 DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_get_block");
+    DS__MEM_ENTER("ds_mem_get_block");
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
     ds__mem_block *b = ds__find_live(ptr, 0, &a);
@@ -96,14 +96,14 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
 DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_empty_cache");
+    DS__MEM_ENTER("ds_mem_empty_cache");
     return ds__mem_empty(device, 0, out_released);
 }
 
 DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_empty_stream_cache");
+    DS__MEM_ENTER("ds_mem_empty_stream_cache");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -132,7 +132,7 @@ DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_release
 DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_trim");
+    DS__MEM_ENTER("ds_mem_trim");
     return ds__mem_empty(device, keep, out_released);
 }
 

@@ -171,17 +171,24 @@ static ds_result ds__mem_change(ds_device device, double fraction, size_t limit,
 }
 
 DSDEF ds_result(ds_mem_set_limit)(ds_device device, size_t bytes) {
-    DS__ENTER("ds_mem_set_limit");
+    DS__MEM_ENTER("ds_mem_set_limit");
     return ds__mem_change(device, 0, bytes, 1);
 }
 
 DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_mem_get_limit");
+    DS__ENTER_QUERY("ds_mem_get_limit");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    ds__mem_dev *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    if (!dev && ds__tls.in_callback) /* the first use takes locks */
+        return ds__fail(DS_ERR_NOT_PERMITTED,
+                        "the allocator has not been used on %s:%d, and this is user code that "
+                        "devstream runs",
+                        ds__type_name(device.type), device.index);
+    if (!dev)
+        dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     *out = atomic_load(&dev->limit);
@@ -189,7 +196,7 @@ DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
 }
 
 DSDEF ds_result(ds_mem_set_fraction)(ds_device device, double fraction) {
-    DS__ENTER("ds_mem_set_fraction");
+    DS__MEM_ENTER("ds_mem_set_fraction");
     DS__REQUIRE(fraction >= 0 && fraction <= 1, "a fraction of %g is not between 0 and 1",
                 fraction);
     return ds__mem_change(device, fraction, 0, 0);

@@ -75,7 +75,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
 }
 
 DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
-    DS__ENTER("ds_pool_destroy");
+    DS__MEM_ENTER("ds_pool_destroy");
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
@@ -130,7 +130,7 @@ DSDEF ds_result(ds_pool_pop)(void) {
 DSDEF ds_result(ds_pool_get_use_count)(ds_pool pool, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_pool_get_use_count");
+    DS__MEM_ENTER("ds_pool_get_use_count");
     DS__REQUIRE(out, "out is NULL");
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
@@ -159,7 +159,7 @@ DSDEF ds_result(ds_pool_get_id)(ds_pool pool, uint64_t out_id[2]) {
 DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_pool_empty_cache");
+    DS__MEM_ENTER("ds_pool_empty_cache");
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;

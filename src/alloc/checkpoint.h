@@ -119,7 +119,7 @@ static void ds__arena_save(const ds__arena *a, ds_pool_checkpoint *c) {
 DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_pool_save");
+    DS__MEM_ENTER("ds_pool_save");
     DS__REQUIRE(out, "out is NULL");
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
@@ -361,7 +361,7 @@ static int ds__rewind_all(ds__rewind *q) {
 
 DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpoint,
                                  ds_mem_block_fn fn, void *user) {
-    DS__ENTER("ds_pool_restore");
+    DS__MEM_ENTER("ds_pool_restore");
     DS__REQUIRE(checkpoint, "checkpoint is NULL");
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
@@ -444,7 +444,7 @@ static ds_result ds__live_list_check(const ds__live_list *l) {
 }
 
 DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
-    DS__ENTER("ds_pool_check_live");
+    DS__MEM_ENTER("ds_pool_check_live");
     DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
     ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)

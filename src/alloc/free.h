@@ -130,7 +130,13 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_
     return DS_OK;
 }
 
+static ds_result ds__mem_free_late(uint64_t what) {
+    return (ds_mem_free)((void *)(uintptr_t)what);
+}
+
 DSDEF ds_result(ds_mem_free)(void *ptr) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_memory("ds_mem_free", ptr, DS_MEMORY_DEVICE, ds__mem_free_late);
     ds_result r = ds__api_enter_inline("ds_mem_free");
     if (DS__UNLIKELY(r < 0))
         return r;

@@ -43,7 +43,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     static const ds_mem_history_desc usual;
     ds__history_event *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds_result r = DS_OK;
-    DS__ENTER("ds_mem_history_start");
+    DS__MEM_ENTER("ds_mem_history_start");
     if (!desc)
         desc = &usual;
     DS__REQUIRE_RESERVED("ds_mem_history_desc", desc);
@@ -82,7 +82,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
 }
 
 DSDEF ds_result(ds_mem_history_stop)(void) {
-    DS__ENTER("ds_mem_history_stop");
+    DS__MEM_ENTER("ds_mem_history_stop");
     ds__mutex_lock(&ds__history_state.lock);
     ds__history_state.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);

@@ -101,7 +101,7 @@ static size_t ds__share_collect(void) {
 }
 
 DSDEF ds_result(ds_mem_ipc_collect)(void) {
-    DS__ENTER("ds_mem_ipc_collect");
+    DS__MEM_ENTER("ds_mem_ipc_collect");
     (void)ds__share_collect_now(DS__COLLECT_ALL);
     return DS_OK;
 }

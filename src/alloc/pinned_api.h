@@ -36,7 +36,7 @@
 DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_mem_pinned_alloc");
+    DS__MEM_ENTER("ds_mem_pinned_alloc");
     DS__REQUIRE(out, "out is NULL");
     if (!size)
         return DS_OK;
@@ -73,7 +73,14 @@ DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     return DS_OK;
 }
 
+static ds_result ds__mem_pinned_free_late(uint64_t what) {
+    return (ds_mem_pinned_free)((void *)(uintptr_t)what);
+}
+
 DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_memory("ds_mem_pinned_free", ptr, DS_MEMORY_PINNED,
+                                   ds__mem_pinned_free_late);
     ds__arena *a = NULL;
     DS__ENTER("ds_mem_pinned_free");
     if (!ptr)
@@ -212,7 +219,7 @@ DS__SEAM static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
 DSDEF ds_result(ds_mem_pinned_owns)(const void *ptr, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_mem_pinned_owns");
+    DS__MEM_ENTER("ds_mem_pinned_owns");
     DS__REQUIRE(out, "out is NULL");
     *out = ds__pinned_known(ptr);
     return DS_OK;
@@ -221,7 +228,7 @@ DSDEF ds_result(ds_mem_pinned_owns)(const void *ptr, int *out) {
 DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_pinned_empty_cache");
+    DS__MEM_ENTER("ds_mem_pinned_empty_cache");
     ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -235,7 +242,7 @@ DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
 }
 
 DSDEF ds_result(ds_mem_pinned_set_limit)(size_t bytes) {
-    DS__ENTER("ds_mem_pinned_set_limit");
+    DS__MEM_ENTER("ds_mem_pinned_set_limit");
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
@@ -257,7 +264,7 @@ static ds_mem_duration ds__pinned_duration_of(const ds__clock *c) {
 DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_pinned_get_stats");
+    DS__MEM_ENTER("ds_mem_pinned_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds__mem_dev *dev = ds__pinned_used();
     if (dev) {
@@ -278,7 +285,7 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
 }
 
 DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
-    DS__ENTER("ds_mem_pinned_reset_peak_stats");
+    DS__MEM_ENTER("ds_mem_pinned_reset_peak_stats");
     ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -290,7 +297,7 @@ DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
 }
 
 DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
-    DS__ENTER("ds_mem_pinned_reset_accumulated_stats");
+    DS__MEM_ENTER("ds_mem_pinned_reset_accumulated_stats");
     ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;

@@ -98,7 +98,7 @@ static void ds__report_table_write(ds__text_writer *p, int device, const ds_mem_
 DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
                                       void *user) {
     ds_mem_stats stats;
-    DS__ENTER("ds_mem_write_summary");
+    DS__MEM_ENTER("ds_mem_write_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds_site site = ds__tls.site;

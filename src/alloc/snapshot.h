@@ -75,14 +75,14 @@ static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_poo
 
 DSDEF ds_result(ds_mem_write_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool,
                                        ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_mem_write_snapshot");
+    DS__MEM_ENTER("ds_mem_write_snapshot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__snapshot_write(format, flags, pool, write_fn, user);
 }
 
 DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags,
                                             const char *path) {
-    DS__ENTER("ds_mem_write_snapshot_file");
+    DS__MEM_ENTER("ds_mem_write_snapshot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "wb");
     if (!f)
@@ -129,7 +129,7 @@ static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user
 
 DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
     ds__mem_dev *dev = NULL;
-    DS__ENTER("ds_mem_for_each_block");
+    DS__MEM_ENTER("ds_mem_for_each_block");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (!dev)

@@ -23,7 +23,7 @@ DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
     ds__mem_dev *dev = NULL;
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_get_stats");
+    DS__MEM_ENTER("ds_mem_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (dev)
@@ -34,7 +34,7 @@ DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
 DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pool_get_stats");
+    DS__MEM_ENTER("ds_pool_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds__mutex_lock(&ds__memory_state.lock); /* so that no new pool reuses the object meanwhile */
     ds__mem_pool *p = ds__mem_pool_at(pool);
@@ -122,21 +122,24 @@ static ds_result ds__mem_reset(ds_device device, int peaks) {
 
 #define DS__RESET(name, peaks)                \
     DSDEF ds_result(name)(ds_device device) { \
-        DS__ENTER(#name);                     \
+        DS__MEM_ENTER(#name);                 \
         return ds__mem_reset(device, peaks);  \
     }
 DS__RESET(ds_mem_reset_peak_stats, 1)
 DS__RESET(ds_mem_reset_accumulated_stats, 0)
 #undef DS__RESET
 
-#define DS__ONE_STAT(name, member)                                              \
-    DSDEF size_t(name)(ds_device device) {                                      \
-        ds__mem_dev *dev = NULL;                                                \
-        ds_mem_stats s;                                                         \
-        if (ds__api_enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
-            return 0;                                                           \
-        ds__stats_sum(dev, NULL, &s);                                           \
-        return (size_t)s.member;                                                \
+#define DS__ONE_STAT(name, member)                  \
+    DSDEF size_t(name)(ds_device device) {          \
+        ds__mem_dev *dev = NULL;                    \
+        ds_mem_stats s;                             \
+        if (ds__api_enter(#name) < 0)               \
+            return 0;                               \
+        ds__postponed_run(DS__POSTPONED_MEMORY);    \
+        if (ds__mem_used(device, &dev) < 0 || !dev) \
+            return 0;                               \
+        ds__stats_sum(dev, NULL, &s);               \
+        return (size_t)s.member;                    \
     }
 DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)
@@ -152,7 +155,7 @@ DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reser
         *out_reserved = 0;
     if (out_used)
         *out_used = 0;
-    DS__ENTER("ds_mem_get_driver_pool_info");
+    DS__MEM_ENTER("ds_mem_get_driver_pool_info");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->async_info(device.index, &reserved, &used);
     if (r < 0)

@@ -24,6 +24,14 @@
 #include "types.h"
 #include "state.h"
 
+/* The first step of a public function whose result depends on what is free: makes the frees that
+   were postponed. */
+#define DS__MEM_ENTER(fn)                        \
+    do {                                         \
+        DS__ENTER(fn);                           \
+        ds__postponed_run(DS__POSTPONED_MEMORY); \
+    } while (0)
+
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
    same order independent of addresses; then by address. */
 static inline int ds__block_is_earlier(const ds__mem_block *a, const ds__mem_block *b) {

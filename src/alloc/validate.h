@@ -446,7 +446,7 @@ static ds_result ds__pool_check(ds__mem_pool *p, int level) {
 
 DSDEF ds_result(ds_mem_validate)(ds_device device) {
     ds__mem_dev *dev = NULL;
-    DS__ENTER("ds_mem_validate");
+    DS__MEM_ENTER("ds_mem_validate");
     ds_result r = ds__mem_asked(device, &dev);
     return dev ? ds__device_validate(dev) : r;
 }

@@ -41,13 +41,14 @@ typedef struct ds_backend_info {
     uint64_t reserved[4]; /**< 0 */
 } ds_backend_info;
 
-/** Returns the state of backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
+/** Returns the state of backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index.
+    Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_backend_get_info(int index, ds_backend_info *out);
 /** Writes the states of all backends, one line each, into out (at most size bytes, always
-    terminated). */
+    terminated). Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_backend_format(char *out, size_t size);
 /** Returns 1 if a device of the type can be used, else 0. The host is not a device: 0.
-    ds_backend_get_info returns the reason. Initialises devstream. */
+    ds_backend_get_info returns the reason. Initialises devstream. Callable anywhere. */
 DSDEF int ds_backend_is_available(ds_device_type type); /* takes a call site */
 /** Returns 1 from the first call that initialises devstream until ds_shutdown, else 0. Does not
     initialise devstream. Callable anywhere. */
@@ -155,26 +156,36 @@ DSINLINE ds_device ds_device_current(void) {
 
 /** Returns the number of devices of a type. DS_DEVICE_CURRENT: the type of the thread's current
     device. DS_DEVICE_HOST: 1. If no device of the type exists, sets *out_count to 0 and returns
-    DS_OK. DS_ERR_INVALID_DEVICE: unknown type. */
+    DS_OK. Callable anywhere. DS_ERR_INVALID_DEVICE: unknown type. */
 DSDEF DS_MUST_USE ds_result ds_device_get_count(ds_device_type type, int *out_count);
 /** Parses a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index]
     [blanks]. All words except custom_cpu are case-insensitive. Without an index: the thread's
     current index if its current device has that type, else 0. "host" accepts only the index 0.
+    Callable anywhere.
     Errors: DS_ERR_INVALID_DEVICE (malformed), DS_ERR_NO_DEVICE (no device of that type),
     DS_ERR_DEVICE_RANGE (index too large). */
 DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
 /** Writes "cpu:0", "cuda:1" or "host" into out. A zeroed device is resolved to the current device
-    first. DS_ERR_INVALID_VALUE if size is too small (DS_DEVICE_NAME_SIZE always suffices). */
+    first. Callable anywhere. DS_ERR_INVALID_VALUE if size is too small (DS_DEVICE_NAME_SIZE always
+    suffices). */
 DSDEF DS_MUST_USE ds_result ds_device_format(ds_device device, char *out, size_t size);
-/** Returns the thread's current device. Initially cuda:0 if available, else cpu:0. */
+/** Returns the thread's current device. Initially the default device of the process. Callable
+    anywhere; threads of the library have the default device. */
 DSDEF DS_MUST_USE ds_result ds_device_get_current(ds_device *out);
 /** Returns the device with this index (from 0) of the type of the thread's current device, as
     cudaSetDevice(index) names one. The call that uses the device refuses an index that does not
-    exist. Initialises devstream; if that fails, the call that uses the device fails, too. */
+    exist. Initialises devstream; if that fails, the call that uses the device fails, too. Callable
+    anywhere. */
 DSDEF ds_device ds_device_at(int index); /* takes a call site */
 /** Sets the current device of the calling thread. A zeroed device or a negative index has no
     effect. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
 DSDEF DS_MUST_USE ds_result ds_device_set_current(ds_device device);
+/** Sets the default device of the process, with which threads begin, and makes it current on the
+    calling thread. Threads that have called devstream already keep their device. At the start it is
+    ds_init_desc.device, else DEVSTREAM_DEVICE, else cuda:0 if available, else cpu:0. */
+DSDEF DS_MUST_USE ds_result ds_device_set_default(ds_device device);
+/** Returns the default device of the process. Callable anywhere. */
+DSDEF DS_MUST_USE ds_result ds_device_get_default(ds_device *out);
 /** Saves the thread's current device, then sets it as ds_device_set_current does. ds_device_pop
     restores the saved device, regardless of calls in between. Each thread has its own stack. A
     failed push leaves no entry. */
@@ -182,13 +193,13 @@ DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
 /** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE if no push is open, or if a
     stream was pushed after the device. */
 DSDEF DS_MUST_USE ds_result ds_device_pop(void);
-/** Returns the properties of a device. Enqueues no work and does not wait. */
+/** Returns the properties of a device. Enqueues no work and does not wait. Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
 /** Copies the device's name (ds_device_properties.name) into out (at most size bytes, always
-    terminated). */
+    terminated). Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_device_get_name(ds_device device, char *out, size_t size);
 /** Returns the compute capability of a device; 0 and 0 on a CPU device. Either pointer may be
-    NULL. */
+    NULL. Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_device_get_capability(ds_device device, int *out_major,
                                                      int *out_minor);
 /** Returns an attribute of a device. Name, memory and UUID are in ds_device_properties. For a CPU

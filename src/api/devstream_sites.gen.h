@@ -98,6 +98,18 @@ static inline DS_MUST_USE ds_result ds_at_device_set_current(const char *file_, 
 }
 #define ds_device_set_current(...) ds_at_device_set_current(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_device_set_default(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_set_default)(device_);
+}
+#define ds_device_set_default(...) ds_at_device_set_default(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_get_default(const char *file_, int line_,
+        ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_device_get_default)(out_);
+}
+#define ds_device_get_default(...) ds_at_device_get_default(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_device_push(const char *file_, int line_,
         ds_device device_) {
     return ds_site_set(file_, line_), (ds_device_push)(device_);
@@ -366,6 +378,12 @@ static inline DS_MUST_USE ds_result ds_at_event_create(const char *file_, int li
 }
 #define ds_event_create(...) ds_at_event_create(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_event_create_on(const char *file_, int line_,
+        ds_device device_, unsigned flags_, const char *label_, ds_event *out_) {
+    return ds_site_set(file_, line_), (ds_event_create_on)(device_, flags_, label_, out_);
+}
+#define ds_event_create_on(...) ds_at_event_create_on(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_event_destroy(const char *file_, int line_,
         ds_event event_) {
     return ds_site_set(file_, line_), (ds_event_destroy)(event_);
@@ -611,6 +629,12 @@ static inline DS_MUST_USE ds_result ds_at_stream_launch_host_func(const char *fi
     return ds_site_set(file_, line_), (ds_stream_launch_host_func)(stream_, fn_, user_, dtor_fn_);
 }
 #define ds_stream_launch_host_func(...) ds_at_stream_launch_host_func(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_launch_closure(const char *file_, int line_,
+        ds_stream stream_, ds_closure_fn fn_, void *payload_, size_t size_, ds_host_fn dtor_fn_) {
+    return ds_site_set(file_, line_), (ds_stream_launch_closure)(stream_, fn_, payload_, size_, dtor_fn_);
+}
+#define ds_stream_launch_closure(...) ds_at_stream_launch_closure(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_add_callback(const char *file_, int line_,
         ds_stream stream_, ds_callback_fn fn_, void *user_, ds_host_fn dtor_fn_) {

@@ -31,8 +31,14 @@ enum {
 /** Creates an event. The first record binds it to a device. label is copied and may be NULL.
     DS_ERR_INVALID_VALUE: DS_EVENT_INTERPROCESS with DS_EVENT_TIMING. */
 DSDEF DS_MUST_USE ds_result ds_event_create(unsigned flags, const char *label, ds_event *out);
+/** Creates an event that belongs to a device from the start: a record on a stream of another device
+    is refused (DS_ERR_DEVICE_MISMATCH), and ds_event_get_device has an answer before the first
+    record. A zeroed device is the current one. Other rules as for ds_event_create. */
+DSDEF DS_MUST_USE ds_result ds_event_create_on(ds_device device, unsigned flags, const char *label,
+                                               ds_event *out);
 /** Destroys an event; the handle becomes invalid. Streams still wait for earlier records. Does not
-    block. Graphs keep the events of their nodes. */
+    block. Graphs keep the events of their nodes. Deferred in
+    user code. */
 DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
 /** Records the end of the work enqueued on the stream so far. A new record replaces the old one for
     later waits only. The first record binds the event to the stream's device.

@@ -173,7 +173,7 @@ typedef struct ds_graph_desc {
 /** Creates an empty graph. desc NULL: on the current device. The caller must destroy it. */
 DSDEF DS_MUST_USE ds_result ds_graph_create(const ds_graph_desc *desc, ds_graph *out);
 /** Destroys a graph; the handle becomes invalid at once. Its executables and launches continue.
-    DS_ERR_ILLEGAL_STATE: a capture is adding nodes to the graph. */
+    Deferred in user code. DS_ERR_ILLEGAL_STATE: a capture is adding nodes to the graph. */
 DSDEF DS_MUST_USE ds_result ds_graph_destroy(ds_graph graph);
 /** Copies a graph with the same nodes in the same order. The copy shares the objects kept by the
     graph (user objects, payloads). */
@@ -268,7 +268,8 @@ DSDEF DS_MUST_USE ds_result ds_graph_upload(ds_graph_exec exec, ds_stream stream
     one after another, also on different streams. On a capturing stream, adds a child node.
     DS_ERR_CROSS_DRIVER: a stream of another driver. */
 DSDEF DS_MUST_USE ds_result ds_graph_launch(ds_graph_exec exec, ds_stream stream);
-/** Destroys an executable; the handle becomes invalid at once. Pending launches still run. */
+/** Destroys an executable; the handle becomes invalid at once. Pending launches still run. Deferred
+    in user code. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_destroy(ds_graph_exec exec);
 
 /** Reason for a failed update; the values are those of cudaGraphExecUpdateResult. */

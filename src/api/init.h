@@ -47,7 +47,10 @@ struct ds_cpu_desc; /* CPU driver options, see api/cpu.h */
 
 enum {
     /** ds_stream_get_default() returns the per-thread stream instead of the legacy stream */
-    DS_INIT_PER_THREAD_DEFAULT_STREAM = 1
+    DS_INIT_PER_THREAD_DEFAULT_STREAM = 1,
+    /** no CUDA device is looked for, and cudart is neither loaded nor called
+        [DEVSTREAM_NO_CUDA=1] */
+    DS_INIT_NO_CUDA = 2
 };
 
 /** Parameters of ds_init; zero means default. */
@@ -66,7 +69,10 @@ typedef struct ds_init_desc {
     ds_log_level log_level;
     ds_allocator allocator; /**< for devstream's own bookkeeping */
     unsigned flags;         /**< DS_INIT_* */
-    uint64_t reserved[8];   /**< 0 */
+    /** default device of the process as text ("cpu:1"), see ds_device_set_default; NULL:
+        DEVSTREAM_DEVICE, else cuda:0 if there is one, else cpu:0 */
+    const char *device;
+    uint64_t reserved[7]; /**< 0 */
 } ds_init_desc;
 
 /** Returns the version of the library in the format of DEVSTREAM_VERSION (the version of the

@@ -136,7 +136,7 @@ DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kern
 DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
 /** Destroys a kernel; the handle becomes invalid at once. Pending launches still run. The code of
     an image remains on a GPU until all its kernels are destroyed and the device was waited for
-    (ds_device_synchronize, ds_device_free, ds_shutdown). */
+    (ds_device_synchronize, ds_device_free, ds_shutdown). Deferred in user code. */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
 /** Launches the kernel over items 0 .. items-1 in stream order. args_size must equal the desc's;
     the struct is copied by the call. items 0 does nothing. On CUDA, more items than a grid holds

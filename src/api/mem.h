@@ -40,8 +40,9 @@ typedef struct ds_mem_request {
 DSDEF DS_MUST_USE ds_result ds_mem_alloc_with(const ds_mem_request *request, void **out);
 
 /** Frees a block. Its stream may reuse the memory at once; other streams must wait for that stream
-    before they use it. Does not block. NULL is allowed. DS_ERR_INVALID_VALUE: any other pointer
-    that is not the start of a block, or a second free. */
+    before they use it. Does not block. Deferred in user code; then the next call that finds no free
+    memory, or asks for statistics, makes the free. NULL is allowed.
+    DS_ERR_INVALID_VALUE: any other pointer that is not the start of a block, or a second free. */
 DSDEF DS_MUST_USE ds_result ds_mem_free(void *ptr);
 /** Records a use of the block by the stream (ptr: any address inside the block). If the block is
     freed, no other stream reuses the memory before the work enqueued on `stream` so far is

@@ -14,7 +14,8 @@
 /** Sets the limit of the memory reserved on a device, in bytes. The smaller of this limit and
     ds_mem_set_fraction applies. 0: no limit; also resets the fraction. */
 DSDEF DS_MUST_USE ds_result ds_mem_set_limit(ds_device device, size_t bytes);
-/** Returns the effective limit in bytes; 0: no limit. */
+/** Returns the effective limit in bytes; 0: no limit. Callable anywhere after the first use of the
+    allocator on the device. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_limit(ds_device device, size_t *out);
 /** Limits the reserved memory to a fraction (0 to 1) of the device's memory, as
     torch.cuda.set_per_process_memory_fraction does. 1: only the limit of ds_mem_set_limit

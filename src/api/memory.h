@@ -80,10 +80,11 @@ DSDEF DS_MUST_USE ds_result ds_pinned_register(void *ptr, size_t size);
     of all devices is complete. */
 DSDEF DS_MUST_USE ds_result ds_pinned_unregister(void *ptr);
 /** Returns the kind, device and range of the memory at ptr. Unknown addresses, NULL included, are
-    pageable host memory. */
+    pageable host memory. Callable anywhere; with a CUDA driver, memory that devstream does not know
+    is DS_ERR_NOT_PERMITTED in user code, since CUDA cannot be asked there. */
 DSDEF DS_MUST_USE ds_result ds_pointer_get_info(const void *ptr, ds_pointer_info *out);
 /** Returns the device of the memory at ptr, which may lie anywhere inside an allocation. For host
-    memory of any kind, returns the host. */
+    memory of any kind, returns the host. Callable anywhere, as ds_pointer_get_info is. */
 DSDEF DS_MUST_USE ds_result ds_pointer_get_device(const void *ptr, ds_device *out);
 /** Enters a scope; used by DS_DEVICE_OF_SCOPE. */
 DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);

@@ -16,8 +16,8 @@
     only the limit prevents the allocation. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_alloc(size_t size, void **out);
 /** Frees a block. The memory is not reused before all recorded uses are complete. Does not block.
-    NULL is allowed. DS_ERR_INVALID_VALUE: any other pointer that is not the start of a block, or a
-    second free. */
+    Deferred in user code. NULL is allowed. DS_ERR_INVALID_VALUE: any other pointer that is not the
+    start of a block, or a second free. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_free(void *ptr);
 /** Records a use of the block by a stream of any device (ptr: any address inside the block). Call
     it after the stream's last use. On a capturing stream, the block belongs to the graph: it is not

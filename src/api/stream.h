@@ -106,8 +106,8 @@ DSDEF DS_MUST_USE ds_result ds_stream_get_multiprocessors(ds_stream stream, int 
     ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_ref(ds_stream stream);
 /** Removes an owner. If no owner remains, the handle becomes invalid at once. Pending work still
-    runs; then the stream is freed. Does not block. DS_ERR_INVALID_VALUE: a legacy or per-thread
-    stream. */
+    runs; then the stream is freed. Does not block. Deferred in user code. DS_ERR_INVALID_VALUE: a
+    legacy or per-thread stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_destroy(ds_stream stream);
 /** Returns DS_OK if all work enqueued so far is complete, DS_NOT_READY if work is pending,
     DS_ERR_FAILED after a failure. Does not block. On the legacy stream, the query includes the

@@ -29,6 +29,9 @@
 /* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
 _Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
 
+/* ds_handle_to_number moves the index to the left. */
+_Static_assert(((uint64_t)64 << 25) <= (uint64_t)1 << 31, "an index has more than 31 bits");
+
 /* Returns a copy of the first `longest` bytes of a text. NULL: no memory. */
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);

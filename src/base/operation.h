@@ -35,6 +35,7 @@ enum {
     DS__OP_COPY_BATCH, /* of the CUDA driver only, and never a node */
     DS__OP_VALUES,     /* writes of words, and waits for words */
     DS__OP_CONDITION,  /* of nodes only: graphs under a condition */
+    DS__OP_CLOSURE,    /* of the CPU driver's streams, and never a node */
     DS__OP_OWN         /* from here on: kinds of a driver, which never leave it */
 };
 
@@ -126,6 +127,15 @@ typedef struct ds__op {
             ds_host_fn dtor_fn;
             uint64_t stream;
         } host;
+
+        /* payload: `size` bytes, or with size 0 the argument itself. The CPU driver keeps the bytes
+           behind its copy of the operation */
+        struct {
+            ds_closure_fn fn;
+            ds_host_fn dtor_fn;
+            void *payload;
+            size_t size;
+        } closure;
 
         /* record, wait: the driver's event, and the core's */
         struct {

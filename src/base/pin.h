@@ -42,9 +42,10 @@ typedef struct ds__caller {
 } ds__caller;
 
 static struct {
-    ds__spinlock lock; /* of the list */
-    ds__caller *list;  /* of all threads that have a state */
-    _Atomic int count; /* those that live */
+    ds__spinlock lock;       /* of the list */
+    ds__caller *list;        /* of all threads that have a state */
+    _Atomic uint64_t device; /* with which threads begin: type << 32 | index */
+    _Atomic int count;       /* those that live */
     /* called when the last thread ends; may only wake a thread */
     void (*_Atomic gone_fn)(void);
 } ds__callers;
@@ -65,9 +66,15 @@ static ds__pins *ds__my_pins(void) {
     return &ds__my_caller()->pins;
 }
 
-/* Returns the thread's current device; on the library's own threads any. */
+/* Returns the device with which threads begin. */
+static ds_device ds__default_device(void) {
+    uint64_t key = atomic_load(&ds__callers.device);
+    return (ds_device){ (int32_t)(key >> 32), (int32_t)(key & INT_MAX) };
+}
+
+/* Returns the thread's current device; on the library's own threads the default device. */
 DS__SEAM static ds_device ds__thread_device(void) {
-    return ds__tls.thread ? ((ds__caller *)(void *)ds__tls.thread)->device : ds_cpu(0);
+    return ds__tls.thread ? ((ds__caller *)(void *)ds__tls.thread)->device : ds__default_device();
 }
 
 /* Returns 1 if a thread has pinned the object. */

@@ -21,10 +21,7 @@ static ds_result ds__device_resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
         DS__REQUIRE(device.index == 0, "the device has index %d without a type; set ds_device.type",
                     device.index);
-        ds__thread *t = ds__thread_state();
-        if (!t)
-            return DS_ERR_OUT_OF_MEMORY;
-        device = t->caller.device;
+        device = ds__thread_device();
     }
     if (device.type == DS_DEVICE_HOST)
         return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
@@ -45,7 +42,7 @@ static ds_result ds__device_resolve(ds_device device, ds_device *out) {
 DSDEF ds_result(ds_backend_get_info)(int index, ds_backend_info *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_backend_get_info");
+    DS__ENTER_QUERY("ds_backend_get_info");
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT,
                 "backend %d does not exist; the index must be in [0, %d)", index, DS_BACKEND_COUNT);
@@ -56,7 +53,7 @@ DSDEF ds_result(ds_backend_get_info)(int index, ds_backend_info *out) {
 DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_backend_format");
+    DS__ENTER_QUERY("ds_backend_format");
     DS__REQUIRE(out && size, "out is NULL or size is 0");
     size_t at = 0;
     for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
@@ -68,7 +65,7 @@ DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
 }
 
 DSDEF int(ds_backend_is_available)(ds_device_type type) {
-    if (ds__api_enter("ds_backend_is_available") < 0)
+    if (ds__api_enter_query("ds_backend_is_available") < 0)
         return 0;
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     return ds__type_count(t) > 0;
@@ -100,15 +97,11 @@ DSDEF ds_result(ds_backend_format_arch_list)(ds_device_type type, char *out, siz
 DSDEF ds_result(ds_device_get_count)(ds_device_type type, int *out_count) {
     if (out_count)
         *out_count = 0;
-    DS__ENTER("ds_device_get_count");
+    DS__ENTER_QUERY("ds_device_get_count");
     DS__REQUIRE(out_count, "out_count is NULL");
     int t = (int)type;
-    if (t == DS_DEVICE_CURRENT) {
-        ds__thread *thread = ds__thread_state();
-        if (!thread)
-            return DS_ERR_OUT_OF_MEMORY;
-        t = thread->caller.device.type;
-    }
+    if (t == DS_DEVICE_CURRENT)
+        t = ds__thread_device().type;
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type; use a DS_DEVICE_* type",
                         t);
@@ -182,10 +175,8 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
         return DS_OK;
     }
     if (index < 0) {
-        ds__thread *t = ds__thread_state();
-        if (!t)
-            return DS_ERR_OUT_OF_MEMORY;
-        index = t->caller.device.type == d->type ? t->caller.device.index : 0;
+        ds_device current = ds__thread_device();
+        index = current.type == d->type ? current.index : 0;
     }
     d->index = (int32_t)index;
     return ds__device_resolve(*d, d);
@@ -194,7 +185,7 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
 DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_parse");
+    DS__ENTER_QUERY("ds_device_parse");
     DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
     ds_device d = { 0, 0 };
     ds_result r = ds__parse_device(text, &d);
@@ -206,7 +197,7 @@ DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
 DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_format");
+    DS__ENTER_QUERY("ds_device_format");
     DS__REQUIRE(out && size, "out is NULL or size is 0");
     char text[DS_DEVICE_NAME_SIZE];
     if (device.type == DS_DEVICE_HOST) {
@@ -223,14 +214,14 @@ DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
 DSDEF ds_result(ds_device_get_current)(ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_get_current");
+    DS__ENTER_QUERY("ds_device_get_current");
     DS__REQUIRE(out, "out is NULL");
     return ds__device_resolve(ds_device_current(), out);
 }
 
 DSDEF ds_device(ds_device_at)(int index) {
     ds_device device = { DS_DEVICE_CURRENT, index };
-    if (ds__api_enter("ds_device_at") == DS_OK)
+    if (ds__api_enter_query("ds_device_at") == DS_OK)
         device.type = ds__thread_device().type;
     return device;
 }
@@ -247,6 +238,46 @@ DSDEF ds_result(ds_device_set_current)(ds_device device) {
     DS__ENTER("ds_device_set_current");
     ds__thread *t = ds__thread_state();
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
+}
+
+static void ds__device_default_keep(ds_device d) {
+    atomic_store(&ds__callers.device, (uint64_t)d.type << 32 | (uint32_t)d.index);
+}
+
+static ds_result ds__device_default_read(void) {
+    const char *text = ds__g.desc.device ? ds__g.desc.device : getenv("DEVSTREAM_DEVICE");
+    ds_device d = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+    ds__device_default_keep(d);
+    if (!text || !*text)
+        return DS_OK;
+    ds_result r = ds__parse_device(text, &d);
+    if (r == DS_OK)
+        r = ds__device_resolve(d, &d); /* refuses the host */
+    if (r == DS_OK)
+        ds__device_default_keep(d);
+    else
+        ds__fail_append(r, " (default device, of ds_init or DEVSTREAM_DEVICE)");
+    return r;
+}
+
+DSDEF ds_result(ds_device_set_default)(ds_device device) {
+    DS__ENTER("ds_device_set_default");
+    DS__RESOLVE(device);
+    ds__thread *t = ds__thread_state();
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
+    ds__device_default_keep(device);
+    t->caller.device = device;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_device_get_default)(ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
+    DS__ENTER_QUERY("ds_device_get_default");
+    DS__REQUIRE(out, "out is NULL");
+    *out = ds__default_device();
+    return DS_OK;
 }
 
 /* Returns a new frame, which is not pushed yet. NULL: no memory, and the sentence is set. */

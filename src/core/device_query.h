@@ -37,7 +37,7 @@ static inline ds_result ds__device_error(ds_device device, ds_result r) {
 DSDEF ds_result(ds_device_get_properties)(ds_device device, ds_device_properties *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_get_properties");
+    DS__ENTER_QUERY("ds_device_get_properties");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__device_error(device, ds__driver_of(device)->device_properties(device.index, out));
@@ -47,7 +47,7 @@ DSDEF ds_result(ds_device_get_name)(ds_device device, char *out, size_t size) {
     ds_device_properties p;
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_get_name");
+    DS__ENTER_QUERY("ds_device_get_name");
     DS__REQUIRE(out && size, "out is NULL or size is 0");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
@@ -64,7 +64,7 @@ DSDEF ds_result(ds_device_get_capability)(ds_device device, int *out_major, int 
         *out_major = 0;
     if (out_minor)
         *out_minor = 0;
-    DS__ENTER("ds_device_get_capability");
+    DS__ENTER_QUERY("ds_device_get_capability");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
     ds_result r =

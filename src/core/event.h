@@ -80,7 +80,13 @@ DSDEF ds_result(ds_event_create)(unsigned flags, const char *label, ds_event *ou
     return ds__event_create(flags, label, out);
 }
 
+static ds_result ds__event_release(uint64_t id) {
+    return (ds_event_destroy)((ds_event){ id });
+}
+
 DSDEF ds_result(ds_event_destroy)(ds_event event) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_object("ds_event_destroy", &ds__g.events, event.id, ds__event_release);
     DS__ENTER("ds_event_destroy");
     ds__event *e = ds__event_pin(event);
     if (!e)
@@ -104,7 +110,8 @@ static ds_result ds__event_check(ds__event *e, const ds__driver *driver, ds_devi
     if (bound >= 0)
         return ds__fail(
             DS_ERR_DEVICE_MISMATCH,
-            "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
+            "the event belongs to %s:%d, where it was created or first recorded, the stream to "
+            "%s:%d",
             ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(device.type),
             device.index);
     if (*out_native && e->driver != driver)
@@ -155,6 +162,30 @@ static void ds__event_settle(ds__event *e, int succeeded) {
     else if (!e->claims && !atomic_load(&e->settled))
         atomic_store(&e->device, -1);
     ds__spinlock_unlock(&e->bind);
+}
+
+DSDEF ds_result(ds_event_create_on)(ds_device device, unsigned flags, const char *label,
+                                    ds_event *out) {
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_event_create_on");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    ds_event handle = { 0 };
+    ds_result r = ds__event_create(flags, label, &handle);
+    if (r < 0)
+        return r;
+    ds__event *e = ds__event_pin(handle);
+    r = e ? ds__event_claim(e, ds__driver_of(device), device, 0) : DS_ERR_INVALID_HANDLE;
+    if (r == DS_OK)
+        ds__event_settle(e, 1);
+    else if (e)
+        ds__table_invalidate(&ds__g.events, e);
+    if (e)
+        ds__event_unpin(e);
+    if (r == DS_OK)
+        *out = handle;
+    return r;
 }
 
 /* The first record that succeeds binds the event to its device. */

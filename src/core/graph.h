@@ -174,7 +174,13 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     return DS_OK;
 }
 
+static ds_result ds__graph_release(uint64_t id) {
+    return (ds_graph_destroy)((ds_graph){ id });
+}
+
 DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_object("ds_graph_destroy", &ds__g.graphs, graph.id, ds__graph_release);
     DS__ENTER("ds_graph_destroy");
     ds__graph *g = ds__graph_lock(graph);
     if (!g)

@@ -227,7 +227,14 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
     return r;
 }
 
+static ds_result ds__exec_release(uint64_t id) {
+    return (ds_graph_exec_destroy)((ds_graph_exec){ id });
+}
+
 DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_object("ds_graph_exec_destroy", &ds__g.execs, exec.id,
+                                   ds__exec_release);
     DS__ENTER("ds_graph_exec_destroy");
     ds__exec *x = ds__exec_lock(exec);
     if (!x)

@@ -44,12 +44,16 @@ static ds_result ds__start_drivers(unsigned layers) {
     const struct ds__backend *backends = ds__backends;
     ds_result r = DS_OK;
     memset(ds__g.backend, 0, sizeof ds__g.backend);
+    int off = (ds__g.desc.flags & DS_INIT_NO_CUDA) || ds__env_number("DEVSTREAM_NO_CUDA");
     for (int b = 0; b < DS_BACKEND_COUNT; b++) {
         ds_backend_info *info = &ds__g.backend[b];
         ds__g.driver[b] = NULL;
         info->name = backends[b].name;
         info->type = backends[b].type;
-        if (backends[b].driver)
+        if (off && info->type == DS_DEVICE_CUDA)
+            snprintf(info->reason, sizeof info->reason,
+                     "not taken: DS_INIT_NO_CUDA or DEVSTREAM_NO_CUDA is set");
+        else if (backends[b].driver)
             backends[b].driver->probe(info);
         else
             snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
@@ -163,6 +167,8 @@ static ds_result ds__start_all(void) {
     if (!ds__os_barrier_register()) /* also after an error: drivers that stop may need barriers */
         atomic_store(&ds__no_membarrier, 1);
     if (r == DS_OK)
+        r = ds__device_default_read();
+    if (r == DS_OK)
         r = ds__start_handlers();
     if (r < 0) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
@@ -220,6 +226,17 @@ __attribute__((noinline)) static ds_result ds__api_enter(const char *fn) {
     return ds__api_enter_inline(fn);
 }
 
+/* Like ds__api_enter for a query that takes no lock and calls no driver: inside of user code that
+   devstream runs, it is permitted. */
+static ds_result ds__api_enter_query(const char *fn) {
+    ds__tls_block *t = &ds__tls;
+    if (!t->in_callback || atomic_load(&ds__g.state) != DS__READY)
+        return ds__api_enter(fn);
+    t->fn = fn;
+    t->site = ds__site_take(t);
+    return DS_OK;
+}
+
 DSDEF int(ds_version_get)(void) {
     return DEVSTREAM_VERSION;
 }
@@ -238,6 +255,7 @@ static void ds__drop_desc(void) {
 static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64]; /* a longer text names nothing that is known */
     static char fault[64];  /* a longer text names nothing that is known */
+    static char device[64]; /* a longer text names nothing that is known */
     ds__drop_desc();        /* of an earlier ds_init */
     ds__g.desc = *desc;
     ds__allocator = desc->allocator;
@@ -250,6 +268,10 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     if (desc->fault) {
         snprintf(fault, sizeof fault, "%s", desc->fault);
         ds__g.desc.fault = fault;
+    }
+    if (desc->device) {
+        snprintf(device, sizeof device, "%s", desc->device);
+        ds__g.desc.device = device;
     }
     ds__g.desc.cpu = NULL; /* the program's, which the driver copies */
     ds_result r = DS_OK;
@@ -271,7 +293,8 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     DS__REQUIRE_RESERVED("ds_init_desc", desc);
     DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
                 "the allocator needs both functions or neither");
-    DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
+    DS__REQUIRE((desc->flags & ~(unsigned)(DS_INIT_PER_THREAD_DEFAULT_STREAM | DS_INIT_NO_CUDA)) ==
+                    0,
                 "unknown flags %#x; use DS_INIT_* flags", desc->flags);
     int level = (int)desc->log_level;
     DS__REQUIRE(level >= DS_LOG_SILENT && level <= DS_LOG_WARNING,

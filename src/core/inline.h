@@ -15,6 +15,8 @@
 DS__SYMBOL(ds_device ds_cpu(int index))
 DS__SYMBOL(ds_device ds_cuda(int index))
 DS__SYMBOL(ds_device ds_device_current(void))
+DS__SYMBOL(uintptr_t ds_handle_to_number(uint64_t id))
+DS__SYMBOL(uint64_t ds_handle_from_number(uintptr_t number))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_torch(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_paddle(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_cuda(void))

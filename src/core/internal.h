@@ -42,6 +42,17 @@ static inline ds_result ds__api_enter_inline(const char *fn);
             return ds__r;                    \
     } while (0)
 
+/* Like ds__api_enter for a query that takes no lock and calls no driver: inside of user code that
+   devstream runs, it is permitted. */
+static ds_result ds__api_enter_query(const char *fn);
+
+#define DS__ENTER_QUERY(fn)                        \
+    do {                                           \
+        ds_result ds__r = ds__api_enter_query(fn); \
+        if (DS__UNLIKELY(ds__r < 0))               \
+            return ds__r;                          \
+    } while (0)
+
 /* Calls a public function inside of the user's call. Errors name the user's call and its site. */
 #define DS__KEEPING(r, call)             \
     do {                                 \
@@ -60,10 +71,27 @@ static inline ds_result ds__api_enter_inline(const char *fn);
 static inline int ds__sync_watched(void);
 static ds_result ds__sync_tell(const char *format, ...);
 
+/* Makes a release; what: an address, or the id of a handle. */
+typedef ds_result (*ds__release_fn)(uint64_t what);
+
+enum {
+    DS__POSTPONED_MEMORY,  /* frees of the allocator */
+    DS__POSTPONED_OBJECTS, /* destructions of objects */
+    DS__POSTPONED_LISTS
+};
+
+/* Postpones a free that the program makes inside of user code that devstream runs. */
+static ds_result ds__postpone_memory(const char *fn, void *ptr, ds_memory_kind kind,
+                                     ds__release_fn release_fn);
+/* Makes the releases that were postponed. The caller holds no lock of devstream. */
+static inline void ds__postponed_run(int list);
+
 /* ---- devices --------------------------------------------------------------------------------- */
 
 /* Replaces a zeroed device by the current one, and refuses one that does not exist. */
 static ds_result ds__device_resolve(ds_device device, ds_device *out);
+/* Reads the default device of the process at the start. */
+static ds_result ds__device_default_read(void);
 
 #define DS__RESOLVE(device)                                    \
     do {                                                       \

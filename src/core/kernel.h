@@ -207,7 +207,14 @@ DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {
     return r;
 }
 
+static ds_result ds__kernel_release(uint64_t id) {
+    return (ds_kernel_destroy)((ds_kernel){ id });
+}
+
 DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_object("ds_kernel_destroy", &ds__g.kernels, kernel.id,
+                                   ds__kernel_release);
     DS__ENTER("ds_kernel_destroy");
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)

@@ -26,6 +26,11 @@ static int ds__host_backend(void) {
 
 /* Describes memory that devstream did not allocate; only cudart may know it. */
 static ds_result ds__pointer_find(const void *ptr, ds_pointer_info *out) {
+    if (ds__g.driver[0] && ds__tls.in_callback) /* CUDA refuses calls there */
+        return ds__fail(DS_ERR_NOT_PERMITTED,
+                        "%p is not memory of devstream; inside of a host function, callback, "
+                        "destructor or kernel CUDA cannot be asked for other memory",
+                        ptr);
     return ds__g.driver[0] ? ds__g.driver[0]->pointer_query(ptr, out) : DS_OK;
 }
 

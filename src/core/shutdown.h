@@ -8,8 +8,9 @@
    drivers. What is freed later is still there for the earlier steps. A failed device does not
    stop the shutdown; its error is returned at the end. NVML, range domains and the configuration
    end even if devstream was not in use.
-   Locks: ds__g.mutex is held throughout, also over driver calls that block, the user's
-   destructors and the log function. ds__callers.lock guards the removal of each thread state.
+   Locks: ds__g.mutex is held from the end of the waits on, also over driver calls that block, the
+   user's destructors and the log function. ds__callers.lock guards the removal of each thread
+   state.
    Threads: one thread, while no other is inside of devstream. It may be a thread without a
    state. Inside of user code that devstream runs, and in a forked child, the call is refused
    before the mutex is taken. */
@@ -104,7 +105,7 @@ static void ds__shutdown_adopt_thread(ds__tls_block *tls) {
     static ds__thread own;
     if (!tls->thread || tls->epoch != ds__g.epoch) {
         memset(&own, 0, sizeof own);
-        own.caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+        own.caller.device = ds__default_device();
         tls->thread = &own;
         tls->epoch = ds__g.epoch;
     }
@@ -128,6 +129,7 @@ static void ds__shutdown_threads(void) {
 static void ds__shutdown_tables(void) {
     ds__end_table(&ds__g.execs);
     ds__end_table(&ds__g.graphs);
+    ds__postponed_deinit(); /* what destructors of graphs have released */
     ds__end_table(&ds__g.streams);
     ds__end_table(&ds__g.events);
     ds__kernel_collect_all();
@@ -149,14 +151,21 @@ static void ds__shutdown_drivers(void) {
     ds__os_thread_key_delete(ds__g.key);
 }
 
-/* Ends everything that the first call started. Returns the first error of a wait for a device; the
-   shutdown is complete nevertheless. ds__g.mutex is held. */
-static ds_result ds__shutdown_all(ds__tls_block *tls) {
+/* Waits for all work, and makes what host functions have postponed until then: afterwards no user
+   code runs but destructors. Returns the first error of a wait for a device. */
+static ds_result ds__shutdown_wait(ds__tls_block *tls, int *out_reported,
+                                   ds_capture_mode *out_mode) {
     ds__shutdown_adopt_thread(tls);
-    int reported = ds__shutdown_captures();
-    ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
-    ds_result r = ds__wait_for_all(reported);
+    *out_reported = ds__shutdown_captures();
+    *out_mode = *out_reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
+    ds_result r = ds__wait_for_all(*out_reported);
+    for (int i = 0; i < DS__POSTPONED_LISTS; i++)
+        ds__postponed_run(i);
+    return r;
+}
 
+/* Ends everything that the first call started, after ds__shutdown_wait. ds__g.mutex is held. */
+static void ds__shutdown_all(ds__tls_block *tls, int reported, ds_capture_mode mode) {
     ds__modules_shutdown();
     ds__shutdown_threads();
     ds__modules_forget();
@@ -170,10 +179,10 @@ static ds_result ds__shutdown_all(ds__tls_block *tls) {
         ds__shutdown_mode(mode);
     ds__shutdown_drivers();
 
+    ds__postponed_deinit();
     atomic_store(&ds__dead, 0);
     ds__g.epoch++;
     atomic_store(&ds__g.state, DS__COLD);
-    return r;
 }
 
 DSDEF ds_result(ds_shutdown)(void) {
@@ -182,11 +191,16 @@ DSDEF ds_result(ds_shutdown)(void) {
     tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__api_enter_slow(tls);
+    ds_result r = DS_OK;
+    int ready = atomic_load(&ds__g.state) == DS__READY;
+    int reported = 0;
+    ds_capture_mode mode = tls->mode;
+    if (ready) /* without the mutex, which releases may take */
+        r = ds__shutdown_wait(tls, &reported, &mode);
     ds__mutex_lock(&ds__g.mutex);
     DS__COUNT_LOCK(2, -1); /* the user's functions run under it, and may make no calls */
-    ds_result r = DS_OK;
-    if (atomic_load(&ds__g.state) == DS__READY)
-        r = ds__shutdown_all(tls);
+    if (ready)
+        ds__shutdown_all(tls, reported, mode);
     ds__ranges_deinit();
     ds__drop_desc();
     DS__COUNT_LOCK(2, 1);

@@ -193,7 +193,14 @@ DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
     return r;
 }
 
+static ds_result ds__stream_release(uint64_t id) {
+    return (ds_stream_destroy)((ds_stream){ id });
+}
+
 DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
+    if (DS__UNLIKELY(ds__tls.in_callback))
+        return ds__postpone_object("ds_stream_destroy", &ds__g.streams, stream.id,
+                                   ds__stream_release);
     DS__ENTER("ds_stream_destroy");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)

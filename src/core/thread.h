@@ -22,6 +22,7 @@
 
 #include "../base/module.h"
 #include "init.h"
+#include "postpone.h"
 
 enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
 
@@ -128,6 +129,8 @@ static void ds__retired_reclaim(void) {
     /* a thread without a state has no pins; ds__api_enter drops a state of before ds_shutdown */
     if (!ds__tls.thread)
         return;
+    for (int i = 0; i < DS__POSTPONED_LISTS; i++)
+        ds__postponed_run(i);
     if (dead >= DS__RECLAIM_BATCH) {
         ds__reclaim_threads();
         ds__table_reclaim(&ds__g.execs);
@@ -161,7 +164,7 @@ static ds__thread *ds__thread_state(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the thread's state");
         return NULL;
     }
-    t->caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+    t->caller.device = ds__default_device();
     ds__spinlock_lock(&ds__callers.lock);
     t->caller.next = ds__callers.list;
     ds__callers.list = &t->caller;

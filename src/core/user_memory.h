@@ -192,7 +192,7 @@ DSDEF ds_result(ds_pinned_unregister)(void *ptr) {
 DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pointer_get_info");
+    DS__ENTER_QUERY("ds_pointer_get_info");
     DS__REQUIRE(out, "out is NULL");
     return ds__memory_table_find(ptr, out) ? DS_OK : ds__pointer_find(ptr, out);
 }
@@ -208,7 +208,7 @@ static ds_result ds__device_of(const void *ptr, ds_device *out) {
 DSDEF ds_result(ds_pointer_get_device)(const void *ptr, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pointer_get_device");
+    DS__ENTER_QUERY("ds_pointer_get_device");
     DS__REQUIRE(out, "out is NULL");
     return ds__device_of(ptr, out);
 }

@@ -144,9 +144,12 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
     char site[200] = "";
     if (op->file)
         snprintf(site, sizeof site, ", launched at %.160s:%u,", op->file, (unsigned)op->line);
-    if (op->u.kernel.kernel->ours)
+    if (op->kind == DS__OP_KERNEL && op->u.kernel.kernel->ours)
         snprintf(text, sizeof text, "%.60s failed on cpu:%d: %.250s", op->u.kernel.kernel->name,
                  s->device, ds__tls.error);
+    else if (op->kind == DS__OP_CLOSURE)
+        snprintf(text, sizeof text, "a closure%s failed on cpu:%d with status %d", site, s->device,
+                 status);
     else
         snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d%s",
                  op->u.kernel.kernel->name, site, s->device, status, ds__cpu_kernel_reason(status));

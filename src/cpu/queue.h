@@ -78,9 +78,12 @@ static void ds__cpu_block_free(ds__cpu_block *b) {
     ds__spinlock_unlock(&ds__cpu.block_lock);
 }
 
-/* Offset of a kernel's arguments in a queued operation, and of a list of operations on words. */
+/* Offset of a kernel's arguments in a queued operation, of a closure's payload, and of a list of
+   operations on words. */
 #define DS__CPU_ARGS_AT 48u
 
+_Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.closure) <= DS__CPU_ARGS_AT,
+               "the payload follows the head of the operation");
 _Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.values) <= DS__CPU_ARGS_AT,
                "the list follows the head of the operation");
 _Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 32 <=
@@ -109,6 +112,8 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
     size_t n;
     if (op->kind == DS__OP_KERNEL)
         n = DS__CPU_ARGS_AT + op->u.kernel.args_size;
+    else if (op->kind == DS__OP_CLOSURE)
+        n = DS__CPU_ARGS_AT + op->u.closure.size;
     else if (op->kind == DS__OP_VALUES)
         n = DS__CPU_ARGS_AT + op->u.values.count * sizeof(ds_value_op);
     else
@@ -182,6 +187,9 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
         q->u.kernel.items = op->u.kernel.items;
         q->u.kernel.args_size = op->u.kernel.args_size;
         ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
+    } else if (op->kind == DS__OP_CLOSURE) {
+        memcpy(q, op, offsetof(ds__op, u) + sizeof op->u.closure);
+        ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.closure.payload, op->u.closure.size);
     } else {
         memcpy(q, op, ds__cpu_op_bytes(op) < sizeof *op ? ds__cpu_op_bytes(op) : sizeof *op);
         if (op->kind == DS__OP_VALUES)

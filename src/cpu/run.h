@@ -134,6 +134,21 @@ static int ds__cpu_host_step(ds__cpu_stream *s, const ds__op *op, uint64_t numbe
     return DS__CPU_EMPTY;
 }
 
+/* Invokes a closure unless the stream has failed, and its destructor. */
+static void ds__cpu_closure_step(ds__cpu_stream *s, ds__op *op, uint64_t number, int failed) {
+    int status = 0;
+    void *payload =
+        op->u.closure.size ? (char *)op + DS__CPU_ARGS_AT : (char *)op->u.closure.payload;
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload);
+    if (!failed)
+        status = op->u.closure.fn(payload);
+    if (DS__UNLIKELY(status != 0))
+        ds__cpu_kernel_failed(s, op, status, number);
+    if (op->u.closure.dtor_fn)
+        op->u.closure.dtor_fn(payload);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload);
+}
+
 /* Sets the time stamp of a record; a failed stream leaves it 0. */
 static void ds__cpu_record_step(ds__cpu_stream *s, const ds__op *op, int failed) {
     ds__cpu_stamp *stamp = op->u.own.ptr;
@@ -149,6 +164,9 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, 
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
         return ds__cpu_host_step(s, op, number, who);
+    case DS__OP_CLOSURE:
+        ds__cpu_closure_step(s, op, number, failed);
+        break;
     case DS__OP_RECORD:
         ds__cpu_record_step(s, op, failed);
         break;

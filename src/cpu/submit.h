@@ -328,8 +328,9 @@ static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *o
     return DS__UNLIKELY(r < 0) ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
-static ds_result ds__cpu_submit_host(ds__cpu_stream *s, const ds__op *op) {
-    ds_result r = ds__cpu_host_ready();
+/* Enqueues a host function, a callback or a closure. A closure runs on a worker. */
+static ds_result ds__cpu_submit_function(ds__cpu_stream *s, const ds__op *op) {
+    ds_result r = op->kind == DS__OP_CLOSURE ? DS_OK : ds__cpu_host_ready();
     return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
@@ -367,7 +368,7 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     case DS__OP_UPLOAD:
         return ds__cpu_submit_upload(op);
     default:
-        return ds__cpu_submit_host(s, op);
+        return ds__cpu_submit_function(s, op);
     }
 }
 

@@ -133,6 +133,30 @@ static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, i
     return DS__RT(scope, cudaDeviceGetAttribute, (out, attribute, device));
 }
 
+static ds_result ds__cuda_read_properties(int device, ds_device_properties *out) {
+    ds__cuda_scope scope;
+    ds_result r;
+    memset(out, 0, sizeof *out);
+    ds__cuda_anywhere(&scope, device);
+    /* cudaGetDeviceProperties reads all attributes, and its struct differs by version */
+    DS__DR(scope, r, cuDeviceGetName, (out->name, (int)sizeof out->name, ds__cuda.handle[device]));
+    if (r == DS_OK)
+        DS__DR(scope, r, cuDeviceGetUuid, (out->uuid, ds__cuda.handle[device]));
+    if (r == DS_OK)
+        DS__DR(scope, r, cuDeviceTotalMem, (&out->total_memory, ds__cuda.handle[device]));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMajor, &out->major);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrMultiProcessorCount, &out->multiprocessors);
+    return r;
+}
+
 /* Reads who copies between pinned ranges. CUDA's manual does not say whether cudart's copy blocks
    the caller, so host functions do it by default. */
 static ds_result ds__cuda_choose_copies(void) {
@@ -158,7 +182,7 @@ static ds_result ds__cuda_init(void) {
         ds__cuda_anywhere(&scope, i);
         DS__DR(scope, r, cuDeviceGet, (&ds__cuda.handle[i], i));
         if (r == DS_OK)
-            r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
+            r = ds__cuda_read_properties(i, &ds__cuda.properties[i]);
     }
     return r;
 }
@@ -179,30 +203,10 @@ static const char *ds__cuda_architectures(void) {
            "sm_103 sm_110 sm_120 sm_121 compute_60";
 }
 
+/* A copy of what was read at the start, so that it can be asked for in host functions, too. */
 static ds_result ds__cuda_device_properties(int device, ds_device_properties *out) {
-    ds__cuda_scope scope;
-    ds_result r;
-    memset(out, 0, sizeof *out);
-    ds__cuda_anywhere(&scope, device);
-    /* cudaGetDeviceProperties reads all attributes, and its struct differs by version */
-    DS__DR(scope, r, cuDeviceGetName, (out->name, (int)sizeof out->name, ds__cuda.handle[device]));
-    if (r == DS_OK)
-        DS__DR(scope, r, cuDeviceGetUuid, (out->uuid, ds__cuda.handle[device]));
-    if (r == DS_OK)
-        DS__DR(scope, r, cuDeviceTotalMem, (&out->total_memory, ds__cuda.handle[device]));
-    if (r == DS_OK)
-        r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
-    if (r == DS_OK)
-        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMajor, &out->major);
-    if (r == DS_OK)
-        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
-    if (r == DS_OK)
-        r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
-    if (r == DS_OK)
-        out->multiprocessors = ds__cuda.multiprocessors[device];
-    else
-        memset(out, 0, sizeof *out);
-    return r;
+    *out = ds__cuda.properties[device];
+    return DS_OK;
 }
 
 /* Finds out whether NVLink connects two devices: only over NVLink are all atomic operations on the

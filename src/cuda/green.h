@@ -111,7 +111,7 @@ static ds_result ds__cuda_green_of(const ds__cuda_scope *scope, int wanted, ds__
 static ds_result ds__cuda_make_share(const ds__cuda_scope *scope, int *share, int priority,
                                      cudaStream_t *out) {
     ds__cuda_green *g;
-    int all = ds__cuda.multiprocessors[scope->device];
+    int all = ds__cuda.properties[scope->device].multiprocessors;
     if (!ds__cuda.green_stream)
         return ds__fail(
             DS_ERR_UNSUPPORTED,

@@ -132,8 +132,8 @@ static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint
 static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint64_t count) {
     unsigned block = k->cuda.block ? k->cuda.block : 256;
     uint64_t per_block = ds__cuda_block_items(k);
-    uint64_t limit =
-        (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[device];
+    uint64_t limit = (uint64_t)k->cuda.blocks_per_multiprocessor *
+                     (unsigned)ds__cuda.properties[device].multiprocessors;
     /* a division of 64 bits takes longer than the rest of the function */
     uint64_t more = count + per_block - 1;
     uint64_t blocks =

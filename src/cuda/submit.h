@@ -82,6 +82,8 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
         return ds__cuda_submit_host(s, op);
+    case DS__OP_CLOSURE: /* becomes a host function */
+        return DS__CHANGED;
     case DS__OP_GRAPH:
         return ds__cuda_launch_graph(s, op);
     case DS__OP_UPLOAD:

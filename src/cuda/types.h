@@ -323,7 +323,7 @@ static struct {
     int devices;
     /* CUdevice: a handle of the driver library, which CUDA does not promise to be the ordinal */
     int handle[DS__MAX_DEVICES];
-    int multiprocessors[DS__MAX_DEVICES];
+    ds_device_properties properties[DS__MAX_DEVICES]; /* read at the start */
     _Atomic unsigned char used[DS__MAX_DEVICES];
     /* access of the first to the second: 0: not known, 1: not supported, 2: enabled for good */
     _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES];

@@ -163,12 +163,6 @@ static void ds__tensors_deinit(void) {
             ds__host_free(o);
         }
     memset(ds__c.bucket, 0, sizeof ds__c.bucket);
-    while (ds__c.waiting) {
-        ds__storage *next = ds__c.waiting->next;
-        free(ds__c.waiting);
-        ds__c.waiting = next;
-    }
-    atomic_store(&ds__c.waits, 0);
     atomic_store(&ds__c.ready, 0);
 }
 

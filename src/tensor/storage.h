@@ -2,15 +2,13 @@
 
    Creates storages (ds__storage_create) and drops uses of them (ds__storage_unref). The last drop
    frees memory of the allocator, or invokes the release function or deleter of foreign memory.
-   ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
 
    Invariants: memory of the allocator is freed only while devstream runs in the storage's
    epoch; otherwise ds_shutdown has freed it. A release function or deleter is invoked once, on
    the thread that drops the last use, also after ds_shutdown.
-   Locks: takes ds__c.lock to change the waiting list. Memory is freed and foreign functions are
-   invoked without it.
-   Threads: ds__storage_unref may run on any thread, also inside a host function. There it queues
-   memory of the allocator, and ds__storages_catch_up does nothing. */
+   Locks: none. Memory is freed and foreign functions are invoked without a lock.
+   Threads: ds__storage_unref may run on any thread, also inside a host function, where the
+   allocator postpones the free. */
 #ifndef DS__TENSOR_STORAGE_H
 #define DS__TENSOR_STORAGE_H
 
@@ -60,22 +58,13 @@ static void ds__storage_release(const ds__storage *s) {
         s->release_fn(s->ptr);
 }
 
-/* Removes a user; the last one frees the memory. NULL is allowed. In a host function, memory of the
-   allocator is only queued for ds__storages_catch_up. */
+/* Removes a user; the last one frees the memory. NULL is allowed. */
 static ds_result ds__storage_unref(ds__storage *s) {
     ds_result r = DS_OK;
     if (!s || atomic_fetch_sub(&s->users, 1) != 1)
         return r;
     int now = ds__of_now(s->epoch);
     if (s->kind == DS__OF_ALLOCATOR || s->kind == DS__OF_PINNED) {
-        if (now && ds__tls.in_callback) {
-            ds__spinlock_lock(&ds__c.lock);
-            s->next = ds__c.waiting;
-            ds__c.waiting = s;
-            atomic_store(&ds__c.waits, 1);
-            ds__spinlock_unlock(&ds__c.lock);
-            return r;
-        }
         if (now)
             r = ds__storage_free_memory(s->kind, s->ptr);
     } else if (now && !ds__tls.in_callback) {
@@ -87,24 +76,6 @@ static ds_result ds__storage_unref(ds__storage *s) {
     }
     free(s);
     return r;
-}
-
-/* Frees the memory of storages that were dropped inside host functions. */
-static void ds__storages_catch_up(void) {
-    if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) ||
-        ds__tls.in_callback)
-        return;
-    ds__spinlock_lock(&ds__c.lock);
-    ds__storage *s = ds__c.waiting;
-    ds__c.waiting = NULL;
-    atomic_store(&ds__c.waits, 0);
-    ds__spinlock_unlock(&ds__c.lock);
-    while (s) {
-        ds__storage *next = s->next;
-        atomic_store(&s->users, 1);
-        DS_IGNORE(ds__storage_unref(s));
-        s = next;
-    }
 }
 
 #endif

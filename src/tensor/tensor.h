@@ -54,7 +54,6 @@ static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out
 static ds_result ds__tensor_create(const ds__dims *d, ds__storage *storage, unsigned flags,
                                    ds_tensor **out) {
     size_t n = (size_t)d->ndim;
-    ds__storages_catch_up();
     ds__tensor *o = ds__host_alloc(sizeof *o + 2 * n * sizeof(int64_t));
     if (!o) {
         DS_IGNORE(ds__storage_unref(storage));
@@ -249,7 +248,6 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
     ds_result r = ds__storage_unref(o->storage);
     ds__host_free(o);
-    ds__storages_catch_up();
     return r;
 }
 

@@ -10,19 +10,18 @@
    2. Objects share a storage. The storage counts its users; the last user frees the memory.
       Other libraries may keep a storage longer than ds_shutdown, so storages are allocated with
       malloc.
-   3. A deleter may run inside a host function, where devstream cannot be called. Memory freed
-      there waits in a list until the next call that creates or frees a tensor.
+   3. A deleter may run inside a host function. The allocator postpones a free there.
    4. A function reads a description once, into a ds__dims. All members are checked there, and
       later arithmetic with the ds__dims cannot overflow.
 
    Invariants: each object holds at most one use of a storage, and so does each exported managed
-   tensor. A storage in the list ds__c.waiting has no users. An object without a storage is a
+   tensor. An object without a storage is a
    view of a description that is not an object, or has no bytes.
-   Locks: ds__c.lock guards the table, the waiting list, and process-wide lists of topology/,
+   Locks: ds__c.lock guards the table, and process-wide lists of topology/,
    plan/ and comm/. No other lock of devstream is taken under it. ds__tensor_setup calls
    ds__mem_setup before it takes the lock.
-   Threads: any; deleters may also drop a storage on threads that run host functions. `ready`,
-   `waits` and the number of users are atomic; all other members of ds__c need the lock. */
+   Threads: any; deleters may also drop a storage on threads that run host functions. `ready`
+   and the number of users are atomic; all other members of ds__c need the lock. */
 #ifndef DS__TENSOR_TYPES_H
 #define DS__TENSOR_TYPES_H
 
@@ -64,7 +63,6 @@ typedef struct ds__dims {
 enum { DS__OF_ALLOCATOR, DS__OF_PINNED, DS__OF_OTHERS, DS__OF_MANAGED, DS__OF_VERSIONED };
 
 typedef struct ds__storage {
-    struct ds__storage *next; /* in ds__c.waiting */
     _Atomic int users;
     int kind;       /* DS__OF_* */
     uint32_t epoch; /* ds__g.epoch in which the memory is valid */
@@ -87,8 +85,6 @@ static struct {
     _Atomic int ready;
     ds__spinlock lock; /* protects the members below */
     ds__tensor *bucket[DS__TENSOR_BUCKETS];
-    ds__storage *waiting;
-    _Atomic int waits;
 } ds__c;
 
 static void ds__tensors_deinit(void);

@@ -1513,7 +1513,7 @@ static void test_an_observers_calls_do_not_rename_the_request(void **state) {
     ds_stream s = stream(0);
     ok(ds_mem_add_oom_callback(meddle, &meddled));
     no_memory(ds_mem_alloc((size_t)1 << 50, s, &p));
-    assert_int_equal(meddled, DS_ERR_NOT_PERMITTED);
+    assert_int_equal(meddled, DS_ERR_INVALID_VALUE);
     assert_non_null(strstr(ds_error_get_last(), "ds_mem_alloc: 1048576.00 GiB"));
     assert_null(strstr(ds_error_get_last(), "ds_mem_free"));
     ok(ds_mem_remove_oom_callback(meddle, &meddled));

@@ -1017,6 +1017,136 @@ static void test_shutdown_reports_by_label_what_was_not_destroyed(void **state) 
    in C; the rest of them is in test_current.c. torch 5: "Expected a cuda device" is a matter of
    types of devices; a wrong string is here. */
 
+/* ---- the default device ---- */
+
+static void *current_of_a_new_thread(void *out) {
+    ok_thread(ds_device_get_current(out));
+    return NULL;
+}
+
+static ds_device new_threads_device(void) {
+    ds_device d;
+    pthread_t t;
+    assert_int_equal(pthread_create(&t, NULL, current_of_a_new_thread, &d), 0);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    return d;
+}
+
+static void same_device(ds_device a, ds_device b) {
+    assert_int_equal(a.type, b.type);
+    assert_int_equal(a.index, b.index);
+}
+
+static void test_threads_begin_with_the_default_device(void **state) {
+    (void)state;
+    ds_device d, none = { 5, 5 };
+    int last = harness_all_devices() - 1;
+    harness_restart(NULL);
+    ok(ds_device_get_default(&d));
+    same_device(d, harness_device(0));
+    same_device(new_threads_device(), harness_device(0));
+    ok(ds_device_set_default(harness_device(last)));
+    ok(ds_device_get_default(&d));
+    same_device(d, harness_device(last));
+    same_device(new_threads_device(), harness_device(last));
+    ok(ds_device_get_current(&d)); /* the calling thread has it at once */
+    same_device(d, harness_device(last));
+    ok(ds_device_set_current(harness_device(0)));
+    same_device(new_threads_device(), harness_device(last));
+    refused(ds_device_set_default(ds_cpu(99)), DS_ERR_DEVICE_RANGE);
+    refused(ds_device_set_default((ds_device){ DS_DEVICE_HOST, 0 }), DS_ERR_INVALID_DEVICE);
+    refused(ds_device_get_default(NULL), DS_ERR_INVALID_VALUE);
+    ok(ds_device_get_default(&none));
+    same_device(none, harness_device(last));
+    ok(ds_device_set_default((ds_device){ 0, 0 })); /* the current one */
+    same_device(new_threads_device(), harness_device(0));
+}
+
+static void test_the_default_device_is_read_at_the_start(void **state) {
+    (void)state;
+    ds_device d;
+    ds_init_desc desc = { .device = "cpu:0" };
+    harness_restart(&desc);
+    ok(ds_device_get_default(&d));
+    same_device(d, ds_cpu(0));
+    harness_shutdown();
+    setenv("DEVSTREAM_DEVICE", "cpu:0", 1);
+    ok(ds_device_get_current(&d));
+    same_device(d, ds_cpu(0));
+    harness_shutdown();
+    static const char *const wrong[] = { "cpu:99", "gpx", "host", "cpu:0 x" };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        setenv("DEVSTREAM_DEVICE", wrong[i], 1);
+        refused_any(ds_device_get_default(&d));
+        assert_non_null(strstr(ds_error_get_last(), "DEVSTREAM_DEVICE"));
+    }
+    desc.device = "cpu"; /* ds_init counts more than the environment */
+    ok(ds_init(&desc));
+    ok(ds_device_get_default(&d));
+    same_device(d, ds_cpu(0));
+    harness_shutdown();
+    setenv("DEVSTREAM_DEVICE", "", 1);
+    ok(ds_device_get_default(&d));
+    same_device(d, harness_device(0));
+    unsetenv("DEVSTREAM_DEVICE");
+    harness_restart(NULL);
+}
+
+static void expect_no_cuda(void) {
+    ds_backend_info info;
+    ds_device d;
+    int n = 5;
+    ok(ds_device_get_count(DS_DEVICE_CUDA, &n));
+    assert_int_equal(n, 0);
+    ok(ds_backend_get_info(0, &info));
+    assert_int_equal(info.available, 0);
+    assert_non_null(strstr(info.reason, "NO_CUDA"));
+    ok(ds_device_get_current(&d));
+    same_device(d, ds_cpu(0));
+    refused(ds_device_set_current(ds_cuda(0)), DS_ERR_NO_DEVICE);
+}
+
+static void test_cuda_can_be_off(void **state) {
+    (void)state;
+    ds_init_desc desc = { .flags = DS_INIT_NO_CUDA };
+    harness_restart(&desc);
+    expect_no_cuda();
+    harness_shutdown();
+    setenv("DEVSTREAM_NO_CUDA", "1", 1);
+    expect_no_cuda();
+    harness_shutdown();
+    setenv("DEVSTREAM_NO_CUDA", "0", 1);
+    int n;
+    ok(ds_device_get_count((ds_device_type)harness_device(0).type, &n));
+    assert_int_equal(n, harness_all_devices());
+    unsetenv("DEVSTREAM_NO_CUDA");
+    desc.flags = 4;
+    harness_shutdown();
+    refused(ds_init(&desc), DS_ERR_INVALID_VALUE);
+    harness_restart(NULL);
+}
+
+/* ---- handles as numbers ---- */
+
+static void test_handles_become_even_numbers_and_back(void **state) {
+    (void)state;
+    uintptr_t seen[300];
+    ds_event e[300];
+    for (int i = 0; i < 300; i++) {
+        ok(ds_event_create(0, NULL, &e[i]));
+        seen[i] = ds_handle_to_number(e[i].id);
+        assert_true(seen[i] != 0 && (seen[i] & 1) == 0);
+        for (int k = 0; k < i; k++)
+            assert_true(seen[i] != seen[k]);
+    }
+    for (int i = 0; i < 300; i++)
+        ok(ds_event_destroy((ds_event){ ds_handle_from_number(seen[i]) }));
+    assert_true(ds_handle_to_number(0) == 0 && ds_handle_from_number(0) == 0);
+    uint64_t last = UINT64_C(0xffffffff7fffffff); /* the largest index and generation */
+    assert_true((ds_handle_to_number(last) & 1) == 0);
+    assert_true(ds_handle_from_number(ds_handle_to_number(last)) == last);
+}
+
 const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_every_result_has_a_name_and_a_text, "torch 6"),
     DS_TEST(test_an_error_names_line_and_function_of_the_call, "peers a.6"),
@@ -1028,6 +1158,10 @@ const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_backends_of_other_numbers_are_refused, "devices"),
     DS_TEST(test_the_report_has_a_line_per_backend_and_fits_any_size, "devices"),
     DS_TEST(test_device_counts_go_by_type, "peers 59"),
+    DS_TEST(test_threads_begin_with_the_default_device, "openreg"),
+    DS_TEST(test_the_default_device_is_read_at_the_start, "openreg"),
+    DS_TEST(test_cuda_can_be_off, "openreg"),
+    DS_TEST(test_handles_become_even_numbers_and_back, "openreg"),
     DS_TEST(test_device_names_are_read, "peers a.5 37 46"),
     DS_TEST(test_malformed_device_names_are_refused, "peers a.5 59, torch 5"),
     DS_TEST(test_device_names_without_a_device_behind_them_are_refused, "peers a.5 26 59, torch 5"),

@@ -892,7 +892,41 @@ static void test_a_new_record_replaces_the_time(void **state) {
    peers 36, torch 36 (part): an event's handle is never 0; what is empty before the first record
    is its device. peers D11 is in test_cpu_named.c. */
 
+static void test_an_event_may_belong_to_a_device_from_the_start(void **state) {
+    (void)state;
+    ds_event e = { 7 };
+    ds_device d;
+    ds_stream s;
+    ok(ds_event_create_on(harness_device(0), DS_EVENT_TIMING, "bound", &e));
+    ok(ds_event_get_device(e, &d));
+    assert_int_equal(d.type, harness_device(0).type);
+    assert_int_equal(d.index, 0);
+    assert_int_equal(ds_event_query(e), DS_OK); /* never recorded */
+    ok(ds_event_synchronize(e));
+    if (harness_all_devices() > 1) {
+        ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(1) }, &s));
+        refused(ds_event_record(e, s), DS_ERR_DEVICE_MISMATCH);
+        ok(ds_stream_wait_event(s, e));
+        ok(ds_stream_synchronize(s));
+        ok(ds_stream_destroy(s));
+    }
+    ok(ds_stream_create(NULL, &s));
+    ok(ds_event_record(e, s));
+    ok(ds_event_synchronize(e));
+    ok(ds_event_destroy(e));
+    refused(ds_event_create_on(ds_cpu(99), 0, NULL, &e), DS_ERR_DEVICE_RANGE);
+    assert_int_equal(e.id, 0);
+    refused(ds_event_create_on(harness_device(0), 1u << 20, NULL, &e), DS_ERR_INVALID_VALUE);
+    refused(ds_event_create_on(harness_device(0), 0, NULL, NULL), DS_ERR_INVALID_VALUE);
+    ok(ds_event_create_on((ds_device){ 0, 0 }, 0, NULL, &e)); /* the current device */
+    ok(ds_event_get_device(e, &d));
+    assert_int_equal(d.type, harness_device(0).type);
+    ok(ds_event_destroy(e));
+    ok(ds_stream_destroy(s));
+}
+
 const struct CMUnitTest tests_events[] = {
+    DS_TEST(test_an_event_may_belong_to_a_device_from_the_start, "openreg"),
     DS_TEST(test_events_are_created_with_all_sensible_flags, "peers 35 46 55, torch 37"),
     DS_TEST(test_flags_that_do_not_go_together_are_refused, "peers b.3"),
     DS_TEST(test_an_unrecorded_event_is_complete_and_has_no_device,

@@ -11,7 +11,10 @@ static void step_device_text(void) {
         CALL_OUT(ds_device_parse(name, MAYBE(device)), device);
         break;
     case 1:
-        CALL_OUT(ds_device_get_current(MAYBE(device)), device);
+        if (odd())
+            CALL_OUT(ds_device_get_current(MAYBE(device)), device);
+        else
+            CALL_OUT(ds_device_get_default(MAYBE(device)), device);
         break;
     case 2:
         CALL(ds_device_format(any_device(), odd() ? NULL : text, size));
@@ -28,7 +31,10 @@ static void step_device_text(void) {
 }
 
 static void step_device_current(void) {
-    switch (pick(4)) {
+    switch (pick(5)) {
+    case 4:
+        CALL(ds_device_set_default(any_device()));
+        break;
     case 0:
         CALL(ds_device_set_current(odd() ? ds_device_at(any_int()) : any_device()));
         break;

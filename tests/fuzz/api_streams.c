@@ -142,7 +142,10 @@ static void step_stream_current(void) {
 static void step_event_create(void) {
     ds_event event;
     ds_result result;
-    if (byte() < 200)
+    if (byte() < 50)
+        result = CALL_OUT(ds_event_create_on(any_device(), 1u << pick(3), any_text(), MAYBE(event)),
+                          event);
+    else if (byte() < 200)
         result = CALL_OUT(
             ds_event_create(odd() ? any_flags() : 1u << pick(3), any_text(), MAYBE(event)), event);
     else
@@ -341,6 +344,10 @@ static void refused_inside(void *user) {
         die("a host function may allocate");
     if (CALL(ds_graph_launch((ds_graph_exec){ 0 }, none)) != DS_ERR_NOT_PERMITTED)
         die("a host function may launch");
+    if (CALL(ds_mem_free(&out)) != DS_ERR_INVALID_VALUE)
+        die("a host function may free what is not memory of devstream");
+    if (CALL(ds_event_destroy((ds_event){ 0 })) != DS_ERR_INVALID_HANDLE)
+        die("a host function may destroy what is no event");
 }
 
 static void callback(ds_stream stream, ds_result status, void *user) {
@@ -350,11 +357,39 @@ static void callback(ds_stream stream, ds_result status, void *user) {
     refused_inside(user);
 }
 
+static int closure_run(void *copy) {
+    void *payload;
+    memcpy(&payload, copy, sizeof payload);
+    refused_inside(payload);
+    return 0;
+}
+
+static void closure_end(void *copy) {
+    void *payload;
+    memcpy(&payload, copy, sizeof payload);
+    payload_end(payload);
+}
+
+static int closure_nothing(void *payload) {
+    (void)payload;
+    return 0;
+}
+
 static void step_host_func(void) {
     ds_stream stream = any_stream();
     void *payload = odd() ? NULL : new_payload();
     ds_host_fn end = payload ? payload_end : NULL;
-    switch (pick(3)) {
+    switch (pick(5)) {
+    case 3: /* a copy of the pointer, which the destructor gets as well */
+        if (payload)
+            CALL(ds_stream_launch_closure(stream, odd() ? NULL : closure_run, &payload,
+                                          sizeof payload, closure_end));
+        else
+            CALL(ds_stream_launch_closure(stream, closure_nothing, NULL, (size_t)byte() * 2, NULL));
+        break;
+    case 4:
+        CALL(ds_stream_launch_closure(stream, odd() ? NULL : closure_nothing, payload, 0, end));
+        break;
     case 0:
         CALL(ds_stream_launch_host_func(stream, odd() ? NULL : refused_inside, payload, end));
         break;

@@ -231,7 +231,8 @@ AT(ds_init_desc, log_user, 32);
 AT(ds_init_desc, log_level, 40);
 AT(ds_init_desc, allocator, 48);
 AT(ds_init_desc, flags, 72);
-AT(ds_init_desc, reserved, 80);
+AT(ds_init_desc, device, 80);
+AT(ds_init_desc, reserved, 88);
 
 SIZE(ds_kernel, 8);
 AT(ds_kernel, id, 0);
