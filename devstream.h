@@ -57,7 +57,8 @@
                                  which needs no library (before glibc 2.34: -ldl)
    Environment, read once at the first call:
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
-       DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_CPU_SPIN (nanoseconds),
+       DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
        DEVSTREAM_DEVICE (default device, "cpu:1"), DEVSTREAM_NO_CUDA (1: no CUDA device is used),
        DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
@@ -2044,10 +2045,13 @@ DSDEF void ds_range_scope_leave(ds_range_scope *scope);
 /** Maximum number of virtual devices. */
 #define DS_CPU_MAX_DEVICES 160
 
+/** Longest time for ds_cpu_set_spin, in nanoseconds: one second. */
+#define DS_CPU_MAX_SPIN_NS 1000000000
+
 enum {
     /** each call runs its work before it returns, for debugging [DEVSTREAM_CPU_INLINE=1] */
     DS_CPU_INLINE = 1,
-    /** threads sleep at once, without spinning for some tens of microseconds first */
+    /** threads sleep at once, without spinning first; ds_cpu_set_spin(0) does the same later */
     DS_CPU_NO_SPIN = 2,
     /** allows calls that a capture forbids on a GPU but the CPU driver supports (ds_device_alloc,
         ds_device_free, ...: see ds_capture_mode) */
@@ -2174,6 +2178,18 @@ DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
 /** Returns the virtual time in nanoseconds: all work awaited so far was complete by then. Runs no
     work. DS_ERR_UNSUPPORTED without a fabric. */
 DSDEF DS_MUST_USE ds_result ds_cpu_get_clock(int64_t *out_ns);
+
+/** Sets how long idle threads of the CPU driver look for work before they sleep: 0 to
+    DS_CPU_MAX_SPIN_NS nanoseconds; 0: they sleep at once. A thread that waits for work looks twice
+    as long. Until ds_shutdown, the value replaces that of DS_CPU_NO_SPIN and of the environment
+    [DEVSTREAM_CPU_SPIN, in nanoseconds]; the default is 20000. Longer times make rare submissions
+    faster and cost processor time; with 0, each submission to idle threads costs a wake-up. At most
+    one thread less than there are processors looks at a time, besides waiting threads. With a
+    fabric, the value has no effect. */
+DSDEF DS_MUST_USE ds_result ds_cpu_set_spin(int64_t ns);
+
+/** Returns the time that ds_cpu_set_spin sets. */
+DSDEF DS_MUST_USE ds_result ds_cpu_get_spin(int64_t *out_ns);
 
 /* ---- call sites ------------------------------------------------------------------------------ */
 
@@ -3260,6 +3276,18 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_clock(const char *file_, int l
 }
 #define ds_cpu_get_clock(...) ds_at_cpu_get_clock(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_cpu_set_spin(const char *file_, int line_,
+        int64_t ns_) {
+    return ds_site_set(file_, line_), (ds_cpu_set_spin)(ns_);
+}
+#define ds_cpu_set_spin(...) ds_at_cpu_set_spin(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_cpu_get_spin(const char *file_, int line_,
+        int64_t *out_ns_) {
+    return ds_site_set(file_, line_), (ds_cpu_get_spin)(out_ns_);
+}
+#define ds_cpu_get_spin(...) ds_at_cpu_get_spin(__FILE__, __LINE__, __VA_ARGS__)
+
 #endif
 
 #endif /* DEVSTREAM_H_INCLUDED */
@@ -3561,6 +3589,7 @@ extern long syscall(long number, ...);
 /* clockid_t is an int in glibc and musl */
 extern int clock_gettime(int clock, struct timespec *out);
 extern int madvise(void *at, size_t size, int advice);
+extern int sched_getcpu(void);
 
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -3631,6 +3660,11 @@ DS__SEAM static void ds__os_sleep(uint64_t ns) {
 /* Lets other threads run. */
 DS__SEAM static void ds__os_yield(void) {
     syscall(SYS_sched_yield);
+}
+
+/* Returns the processor that the thread runs on at this moment; negative: it is not known. */
+DS__SEAM static int ds__os_processor(void) {
+    return sched_getcpu();
 }
 
 /* Returns the number by which tools know the process. */
@@ -6126,6 +6160,8 @@ struct ds__driver {
     const ds_cpu_fabric *(*fabric)(void);
     int64_t (*clock_ns)(void);            /* of the virtual clock */
     void (*stats)(ds_cpu_stats *out);     /* counters of ds_cpu_get_stats */
+    int64_t (*spin_get)(void);            /* time that idle threads spin before they sleep */
+    void (*spin_set)(int64_t ns);         /* 0 to DS_CPU_MAX_SPIN_NS */
     void (*drain)(void);                  /* waits for all work; cannot fail */
     void (*stop)(void);                   /* drains, ends threads, frees */
     void (*stream_destroy)(void *stream); /* deferred until drained; cannot fail */
@@ -8543,8 +8579,8 @@ static int ds__ptx_use_find(const ds__ptx_function *f, unsigned char *uses) {
       token therefore stays valid.
    5. A stream that waits for a token is parked on the stream of the token. One that waits for a
       word of memory is parked in the list `value_waits`. Neither holds a thread.
-   6. A stream whose next operation is a host function goes to a thread for host functions.
-      Workers never run host functions.
+   6. A stream whose next operation is a host function goes to a thread for host functions, from
+      the submitting thread if the stream is idle. Workers never run host functions.
    7. After a worker has emptied a stream, it polls the stream for some microseconds (state
       POLLED). A stream of small operations then costs no wake-up. Before a long operation, the
       worker releases all streams that it polls.
@@ -8584,9 +8620,11 @@ enum {
     /* bytes of a block of queued operations; a block holds the largest operation */
     DS__CPU_BLOCK_BYTES = 8192,
     DS__CPU_SLAB_BLOCKS = 32,
-    DS__CPU_POLL_SLOTS = 16,      /* the most streams that a worker polls */
-    DS__CPU_POLL_NS = 20000,      /* time that a worker polls before it sleeps */
-    DS__CPU_WAIT_SPIN_NS = 40000, /* time that a host thread spins before it sleeps */
+    DS__CPU_POLL_SLOTS = 16, /* the most streams that a worker polls */
+    /* default of `spin_ns` */
+    DS__CPU_SPIN_NS = 20000,
+    /* a thread for host functions that has a processor takes a stream within this time */
+    DS__CPU_HOST_TAKE_NS = 1000,
     /* before an operation that is expected to take longer, a worker gives up its streams */
     DS__CPU_LONG_NS = 5000,
     /* a kernel is split among awake threads if its rest is expected to take longer */
@@ -8600,7 +8638,6 @@ enum {
     /* operations after which a worker looks at the other ready streams */
     DS__CPU_BATCH = 256,
     DS__CPU_TICK_NS = 1000000,
-    DS__CPU_POLLER_SPIN_NS = 40000,  /* time that the poller spins after a stream was parked */
     DS__CPU_POLLER_NAP_NS = 20000,   /* its shortest interval; the longest is DS__CPU_TICK_NS */
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
@@ -8774,8 +8811,9 @@ typedef struct ds__cpu_virtual {
 } ds__cpu_virtual;
 
 typedef struct ds__cpu_device {
-    ds__spinlock lock; /* of the list */
-    ds__cpu_stream *streams;
+    ds__spinlock lock;       /* of the list */
+    ds__cpu_stream *streams; /* the blocking streams first */
+    ds__cpu_stream *last_stream;
     ds__cpu_stream *legacy;
     /* blocking streams that capture; under the core's capture lock */
     int capturing;
@@ -8831,7 +8869,6 @@ static struct {
     int workers;
     size_t memory; /* bytes that this process may use, from ds__os_memory, which reads files */
     int processors;
-    int no_spin;
     int is_inline;
     uint64_t clock_ns; /* time between two reads of the clock in a row */
     int is_lax;
@@ -8841,9 +8878,12 @@ static struct {
     const ds_cpu_fabric *fabric; /* the kept copy, with defaults in the place of zeros */
     ds__cpu_device *device;
     ds__cpu_worker *worker;
+    /* time that a worker or a thread for host functions polls before it sleeps; a waiting thread
+       and the poller spin twice as long. 0: no thread spins. ds_cpu_set_spin changes it */
+    _Atomic uint64_t spin_ns;
     int started;
     int workers_started;
-    char pad3[64]; /* the fields above are only read after the start */
+    char pad3[64]; /* the fields above are only read after the start, but for `spin_ns` */
     /* ready streams */
     ds__spinlock lock; /* ready lists, host list, jobs, counts of threads */
     ds__cpu_stream *ready_head[DS__CPU_LEVELS];
@@ -8864,8 +8904,14 @@ static struct {
     char pad1[64];
     _Atomic int hurry;  /* host threads that wait; if there is one, workers make no pauses */
     _Atomic int asleep; /* waiting host threads that sleep, and so join no job */
+    _Atomic int waking; /* waiting host threads whose flag is set, but that do not run yet */
     char pad2[64];
     /* host functions */
+    _Atomic int host_queued;   /* streams in the list */
+    _Atomic int host_spinning; /* idle threads that look at `host_queued` */
+    _Atomic int host_at;       /* the processor on which such a thread began to spin or to sleep */
+    _Atomic int caller_at;     /* that of the latest thread that woke such a thread or awaits it */
+    char pad4[64];
     _Atomic int host_threads;
     int host_idle;
     uint64_t host_progress; /* counts host functions taken; for the monitor */
@@ -8927,6 +8973,11 @@ static struct {
     _Atomic uint64_t helped;
     _Atomic uint64_t other_operations;
 } ds__cpu;
+
+/* Returns the time that a worker polls before it sleeps; 0: no thread spins. */
+static inline uint64_t ds__cpu_spin(void) {
+    return atomic_load_explicit(&ds__cpu.spin_ns, memory_order_relaxed);
+}
 
 /* Returns 1 if the program explores orders of operations (a seed), or the times of links between
    devices (a fabric). */
@@ -9570,6 +9621,7 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
             _Atomic uint32_t *flag = w->flag;
             if (DS__UNLIKELY(ds__cpu.fabric != NULL))
                 atomic_fetch_sub(&ds__cpu.wanted, 1);
+            atomic_fetch_add_explicit(&ds__cpu.waking, 1, memory_order_relaxed);
             atomic_store_explicit(flag, 1, memory_order_release);
             ds__futex_wake(flag, 1);
         } else { /* reverses the order: the last waiter of the list has waited longest */
@@ -9808,10 +9860,10 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
    owner's stack. */
 static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
     uint64_t start = 0;
-    for (int spins = 0; !start || ds__now_ns() - start < DS__CPU_POLL_NS; spins++) {
+    for (int spins = 0; !start || ds__now_ns() - start < ds__cpu_spin(); spins++) {
         if (atomic_load_explicit(&job->users, memory_order_acquire) == 0)
             return;
-        if (ds__cpu.no_spin)
+        if (!ds__cpu_spin())
             break;
         if (spins < 200) {
             ds__processor_pause();
@@ -10348,8 +10400,12 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
 /* cpu/host_func.h - host functions and the threads for them.
 
    Hands a stream whose next operation is a host function or a callback to a thread for host
-   functions (ds__cpu_to_host), and invokes it (ds__cpu_host_op). ds__cpu_host_ready starts the
-   first such thread, ds__cpu_host_spawn a further one.
+   functions (ds__cpu_to_host), and invokes it (ds__cpu_host_op). ds__cpu_kick_host does so after a
+   submission. ds__cpu_host_ready starts the first such thread, ds__cpu_host_spawn a further one.
+
+   An idle thread first looks at `host_queued` for some microseconds (`host_spinning`), then it
+   sleeps. If it must be woken, threads that spin leave it a processor (ds__cpu_host_wakes).
+   Otherwise the system could let it wait until their time to spin is over.
 
    Invariants: before a host function is enqueued, at least one thread exists that can run it. A
    stream in the list for these threads is in state AT_HOST. A host function is skipped if its
@@ -10358,8 +10414,9 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
    Locks: the pool's lock guards the list and the counts of threads. ds__cpu_host_spawn expects
    it, and calls ds__os_thread_start and the program's allocator under it. User code runs without a
    lock of the driver.
-   Threads: ds__cpu_to_host runs on the owner of the stream. ds__cpu_host_op runs on a thread for
-   host functions, or in inline mode on the submitter. Submitters and the monitor start threads. */
+   Threads: ds__cpu_to_host runs on the owner of the stream, ds__cpu_kick_host on a submitter.
+   ds__cpu_host_op runs on a thread for host functions, or in inline mode on the submitter.
+   Submitters and the monitor start threads. */
 
 /* Starts one more thread for host functions. The pool's lock is held. If the system refuses, the
    monitor tries again at its next tick. */
@@ -10407,15 +10464,52 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
         ds__cpu.host_head = s;
     ds__cpu.host_tail = s;
     int idle = ds__cpu.host_idle;
-    int alone = ds__cpu.host_head == s;
+    int spinning = atomic_load_explicit(&ds__cpu.host_spinning, memory_order_relaxed);
+    int queued = atomic_load_explicit(&ds__cpu.host_queued, memory_order_relaxed) + 1;
+    atomic_store_explicit(&ds__cpu.host_queued, queued, memory_order_release);
     ds__spinlock_unlock(&ds__cpu.lock);
-    if (idle) {
+    /* a thread that spins looks at the list under the lock before it sleeps */
+    if (queued > spinning && idle > spinning) {
+        atomic_store_explicit(&ds__cpu.caller_at, ds__os_processor(), memory_order_relaxed);
         atomic_fetch_add(&ds__cpu.host_word, 1);
         ds__futex_wake(&ds__cpu.host_word, 1);
     }
     /* a thread that counts as idle may have been woken for another stream */
-    if (!idle || !alone)
+    if (!idle || queued > 1)
         ds__cpu_wake_monitor();
+}
+
+/* Returns 1 if a thread for host functions wakes up, and so needs a processor, or if all of them
+   are busy. */
+static inline int ds__cpu_host_wakes(void) {
+    return atomic_load_explicit(&ds__cpu.host_queued, memory_order_relaxed) >
+           atomic_load_explicit(&ds__cpu.host_spinning, memory_order_relaxed);
+}
+
+/* Like ds__cpu_kick, after the submission of a host function. If nothing is before the host
+   function on the stream, no worker is woken for it, and none spins while it runs. With a seed, a
+   random stream is next, and a worker takes it. */
+static void ds__cpu_kick_host(ds__cpu_stream *s) {
+    uint32_t state = atomic_load(&s->state);
+    if (ds__cpu.seed || (state != DS__CPU_IDLE && state != DS__CPU_POLLED)) {
+        ds__cpu_kick(s);
+        return;
+    }
+    if (!atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING))
+        return; /* the thread that has the stream now sees the operation */
+    /* acquire: the operation may be one that another thread has submitted since */
+    if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
+        atomic_load_explicit(&s->done, memory_order_relaxed)) {
+        ds__cpu_go_idle(s);
+        return;
+    }
+    int kind = ds__cpu_head(s)->kind;
+    if (kind == DS__OP_HOST || kind == DS__OP_CALLBACK) {
+        ds__cpu_to_host(s);
+    } else if (!ds__cpu_park_waiting(s)) {
+        atomic_store(&s->state, DS__CPU_READY);
+        ds__cpu_push_ready(s);
+    }
 }
 
 /* Invokes the host function or callback of operation `number`, and its destructor. */
@@ -10592,9 +10686,8 @@ static void ds__cpu_poller_sleep(uint32_t word, uint64_t nap) {
     atomic_store(&ds__cpu.poller_sleeps, 0);
 }
 
-/* Looks at the words while streams wait: without a pause for DS__CPU_POLLER_SPIN_NS after a stream
-   was parked, unless all workers are awake and may need the processor; then at growing
-   intervals. */
+/* Looks at the words while streams wait: without a pause for twice ds__cpu_spin after a stream was
+   parked, unless all workers are awake and may need the processor; then at growing intervals. */
 static void *ds__cpu_poller_main(void *unused) {
     uint64_t nap = 0;
     uint64_t since = 0;
@@ -10614,8 +10707,8 @@ static void *ds__cpu_poller_main(void *unused) {
             ds__cpu_poller_sleep(word, DS__FOREVER);
             continue;
         }
-        if (!ds__cpu.no_spin && atomic_load(&ds__cpu.parked) > 0 &&
-            ds__now_ns() - since < DS__CPU_POLLER_SPIN_NS) {
+        uint64_t spin = ds__cpu_spin();
+        if (spin && atomic_load(&ds__cpu.parked) > 0 && ds__now_ns() - since < 2 * spin) {
             ds__processor_pause();
             continue;
         }
@@ -11163,7 +11256,7 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
         atomic_store(&s->state, DS__CPU_READY);
         ds__cpu_push_ready(s);
     } else if (result == DS__CPU_EMPTY) {
-        if (w && w->polled_count < DS__CPU_POLL_SLOTS && !ds__cpu.no_spin && !ds__cpu.seed &&
+        if (w && w->polled_count < DS__CPU_POLL_SLOTS && ds__cpu_spin() && !ds__cpu.seed &&
             s->kind != DS__STREAM_LANE &&
             !atomic_load_explicit(&s->closing, memory_order_relaxed)) {
             atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_relaxed);
@@ -11321,10 +11414,10 @@ static int ds__cpu_look(ds__cpu_worker *w) {
     return found;
 }
 
-/* Counts the calling worker among those that spin. Returns 0, and does not count it, if enough
-   workers spin already. */
+/* Counts the calling thread among those that spin. Returns 0, and does not count it, if enough
+   threads spin already. */
 static int ds__cpu_spinner_add(void) {
-    if (ds__cpu.no_spin)
+    if (!ds__cpu_spin())
         return 0;
     if (atomic_fetch_add(&ds__cpu.spinners, 1) < ds__cpu.spin_limit)
         return 1;
@@ -11332,7 +11425,25 @@ static int ds__cpu_spinner_add(void) {
     return 0;
 }
 
-/* Runs work, and after DS__CPU_POLL_NS without work sleeps. A worker beyond `spin_limit` sleeps at
+/* Returns 1 if as many threads spin as may, so that a thread that wakes up could need the processor
+   of one that spins. */
+static int ds__cpu_is_crowded(void) {
+    return atomic_load_explicit(&ds__cpu.spinners, memory_order_relaxed) >= ds__cpu.spin_limit;
+}
+
+/* Returns 1 if the thread for host functions runs on the processor of the thread that woke it, or
+   that awaits it. That thread may have to wait for the processor until this one sleeps. */
+static int ds__cpu_is_in_the_way(void) {
+    return ds__os_processor() == atomic_load_explicit(&ds__cpu.caller_at, memory_order_relaxed);
+}
+
+/* Returns 1 if a thread that has looked for work `looks` times since the time `since` may look
+   again. Not every call reads the clock. */
+static int ds__cpu_spins_on(int looks, uint64_t since) {
+    return (looks & 15) || ds__now_ns() - since < ds__cpu_spin();
+}
+
+/* Runs work, and after ds__cpu_spin without work sleeps. A worker beyond `spin_limit` sleeps at
    once. */
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
@@ -11354,7 +11465,8 @@ static void *ds__cpu_worker_main(void *arg) {
             last = ds__now_ns();
         if (!spinning)
             spinning = ds__cpu_spinner_add();
-        if (spinning && ((looks & 15) || ds__now_ns() - last < DS__CPU_POLL_NS)) {
+        if (spinning && ds__cpu_spins_on(looks, last) &&
+            !(ds__cpu_host_wakes() && ds__cpu_is_crowded())) {
             ds__processor_pause();
             continue;
         }
@@ -11373,47 +11485,89 @@ static void *ds__cpu_worker_main(void *arg) {
     return NULL;
 }
 
+/* Looks for streams in the list until there is one, the time to spin is over, or a worker that
+   wakes up may need the processor. If the thread that called this one waits for its processor, it
+   does not look. The pool's lock is held, but not during the looks. */
+static void ds__cpu_host_spin(int called) {
+    int awaited = called || atomic_load_explicit(&ds__cpu.waking, memory_order_relaxed) > 0;
+    atomic_store_explicit(&ds__cpu.host_at, ds__os_processor(), memory_order_relaxed);
+    if (ds__cpu.fabric || (awaited && ds__cpu_is_in_the_way()) || !ds__cpu_spinner_add())
+        return;
+    atomic_fetch_add_explicit(&ds__cpu.host_spinning, 1, memory_order_relaxed);
+    ds__spinlock_unlock(&ds__cpu.lock);
+    uint64_t since = ds__now_ns();
+    for (int looks = 1; atomic_load_explicit(&ds__cpu.host_queued, memory_order_relaxed) == 0 &&
+                        !atomic_load_explicit(&ds__cpu.quit, memory_order_relaxed) &&
+                        ds__cpu_spins_on(looks, since);
+         looks++) {
+        if (atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) && ds__cpu_is_crowded())
+            break;
+        ds__processor_pause();
+    }
+    ds__spinlock_lock(&ds__cpu.lock);
+    atomic_fetch_sub_explicit(&ds__cpu.host_spinning, 1, memory_order_relaxed);
+    atomic_fetch_sub(&ds__cpu.spinners, 1);
+}
+
+/* Waits for a stream in the list, and takes it. *called: 1 if the thread slept before. The pool's
+   lock is held, but not during the wait. NULL: the thread must end. */
+static ds__cpu_stream *ds__cpu_host_take(int *called) {
+    ds__cpu.host_idle++;
+    if (!ds__cpu.host_head)
+        ds__cpu_host_spin(*called);
+    *called = 0;
+    while (!ds__cpu.host_head) {
+        /* read before `quit`: ds__cpu_deinit sets `quit`, then changes the word */
+        uint32_t word = atomic_load(&ds__cpu.host_word);
+        if (atomic_load(&ds__cpu.quit))
+            break;
+        ds__spinlock_unlock(&ds__cpu.lock);
+        ds__futex_wait(&ds__cpu.host_word, word, DS__FOREVER);
+        ds__spinlock_lock(&ds__cpu.lock);
+        *called = 1;
+    }
+    ds__cpu.host_idle--;
+    ds__cpu_stream *s = ds__cpu.host_head;
+    if (!s)
+        return NULL;
+    ds__cpu.host_head = s->next;
+    if (!s->next)
+        ds__cpu.host_tail = NULL;
+    atomic_fetch_sub_explicit(&ds__cpu.host_queued, 1, memory_order_relaxed);
+    ds__cpu.host_progress++;
+    return s;
+}
+
+/* Runs the host functions at the head of a stream that the thread has taken from the list. */
+static void ds__cpu_host_run(ds__cpu_stream *s) {
+    atomic_store(&s->state, DS__CPU_RUNNING);
+    uint64_t done = 0;
+    int result;
+    do { /* while host functions follow one another */
+        done = atomic_load_explicit(&s->done, memory_order_relaxed);
+        result = ds__cpu_run_some(NULL, s, UINT64_MAX, DS__CPU_HOST);
+    } while (result == DS__CPU_EMPTY &&
+             atomic_load_explicit(&s->done, memory_order_relaxed) != done);
+    if (result == DS__CPU_MORE) {
+        atomic_store(&s->state, DS__CPU_READY);
+        ds__cpu_push_ready(s);
+    } else {
+        ds__cpu_go_idle(s);
+    }
+    atomic_fetch_sub(&ds__cpu.host_busy, 1);
+    if (ds__cpu.fabric)
+        ds__cpu_wake_worker();
+}
+
 /* Runs the host functions of streams in state AT_HOST, in the order of the list. */
 static void *ds__cpu_host_main(void *unused) {
     ds__os_library_thread();
     ds__tls.in_callback = 1;
     ds__spinlock_lock(&ds__cpu.lock);
-    for (;;) {
-        ds__cpu_stream *s = ds__cpu.host_head;
-        if (!s) {
-            /* read before `quit`: ds__cpu_deinit sets `quit`, then changes the word */
-            uint32_t word = atomic_load(&ds__cpu.host_word);
-            if (atomic_load(&ds__cpu.quit))
-                break;
-            ds__cpu.host_idle++;
-            ds__spinlock_unlock(&ds__cpu.lock);
-            ds__futex_wait(&ds__cpu.host_word, word, DS__FOREVER);
-            ds__spinlock_lock(&ds__cpu.lock);
-            ds__cpu.host_idle--;
-            continue;
-        }
-        ds__cpu.host_head = s->next;
-        if (!s->next)
-            ds__cpu.host_tail = NULL;
-        ds__cpu.host_progress++;
+    int called = 0;
+    for (ds__cpu_stream *s; (s = ds__cpu_host_take(&called)) != NULL;) {
         ds__spinlock_unlock(&ds__cpu.lock);
-        atomic_store(&s->state, DS__CPU_RUNNING);
-        uint64_t done = 0;
-        int result;
-        do { /* while host functions follow one another */
-            done = atomic_load_explicit(&s->done, memory_order_relaxed);
-            result = ds__cpu_run_some(NULL, s, UINT64_MAX, DS__CPU_HOST);
-        } while (result == DS__CPU_EMPTY &&
-                 atomic_load_explicit(&s->done, memory_order_relaxed) != done);
-        if (result == DS__CPU_MORE) {
-            atomic_store(&s->state, DS__CPU_READY);
-            ds__cpu_push_ready(s);
-        } else {
-            ds__cpu_go_idle(s);
-        }
-        atomic_fetch_sub(&ds__cpu.host_busy, 1);
-        if (ds__cpu.fabric)
-            ds__cpu_wake_worker();
+        ds__cpu_host_run(s);
         ds__spinlock_lock(&ds__cpu.lock);
     }
     ds__spinlock_unlock(&ds__cpu.lock);
@@ -11602,11 +11756,22 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     return 0;
 }
 
+/* Returns 1 if the stream is in the list for host functions, and the thread that should take it
+   probably waits for the processor of the caller. */
+static int ds__cpu_blocks_host(const ds__cpu_stream *s) {
+    if (atomic_load_explicit(&s->state, memory_order_relaxed) != DS__CPU_AT_HOST)
+        return 0;
+    int here = ds__os_processor();
+    atomic_store_explicit(&ds__cpu.caller_at, here, memory_order_relaxed);
+    return here == atomic_load_explicit(&ds__cpu.host_at, memory_order_relaxed);
+}
+
 /* Results of ds__cpu_wait_spin. */
 enum { DS__CPU_TIMED_OUT, DS__CPU_PASSED, DS__CPU_SPUN };
 
 /* Waits without sleeping. DS__CPU_SPUN: the time to spin, which begins at `since` and again after
-   each help, is over first. */
+   each help, is over first, or the caller must leave its processor to a thread for host
+   functions. */
 static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, uint64_t deadline,
                              int help) {
     for (uint32_t spins = 0;; spins++) {
@@ -11623,7 +11788,9 @@ static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, u
         uint64_t now = ds__now_ns();
         if (now >= deadline)
             return DS__CPU_TIMED_OUT;
-        if (now - since > DS__CPU_WAIT_SPIN_NS)
+        if (now - since > 2 * ds__cpu_spin())
+            return DS__CPU_SPUN;
+        if (now - since > DS__CPU_HOST_TAKE_NS && ds__cpu_blocks_host(s))
             return DS__CPU_SPUN;
     }
 }
@@ -11664,7 +11831,7 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
     int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
     uint64_t start = ds__now_ns();
     uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
-    if (!sleep_at_once && !ds__cpu.no_spin) {
+    if (!sleep_at_once && ds__cpu_spin()) {
         int spun = ds__cpu_wait_spin(s, upto, start, deadline, help);
         if (spun != DS__CPU_SPUN)
             return spun == DS__CPU_PASSED;
@@ -11680,14 +11847,15 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
         uint64_t left = DS__FOREVER;
         if (deadline != DS__FOREVER) {
             uint64_t now = ds__now_ns();
-            if (now >= deadline)
-                return !ds__cpu_wait_cancel(s, &me);
-            left = deadline - now;
+            if (now >= deadline && ds__cpu_wait_cancel(s, &me))
+                return 0;
+            left = now < deadline ? deadline - now : 0;
         }
         atomic_fetch_add_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
         ds__futex_wait(&flag, 0, left);
         atomic_fetch_sub_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
     }
+    atomic_fetch_sub_explicit(&ds__cpu.waking, 1, memory_order_relaxed);
     return 1;
 }
 
@@ -11715,7 +11883,7 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
         return 1;
     if (timeout_ns == 0)
         return 0;
-    if (!sleep_at_once && !ds__cpu.no_spin) {
+    if (!sleep_at_once && ds__cpu_spin()) {
         /* Most waits are over in a microsecond. A look at the stream's state takes its cache line
            from the worker. The thread therefore looks once, for a stream that no thread has taken
            yet, and then only while jobs exist. */
@@ -11748,16 +11916,23 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
    Invariants: no operation is enqueued on a stream whose `closing` is set. A blocking stream and
    the legacy stream of its device wait for each other's operations as of the submission;
    `legacy_seen` and `seen_by_legacy` are the numbers that are awaited already. A small copy runs
-   at once only if nothing is pending on the stream.
+   at once only if nothing is pending on the stream, nor on the streams that it must wait for. It
+   counts as submitted before it runs, so later operations of these streams wait for it.
    Locks: the device's legacy lock, then the stream's put lock, then the device's lock.
    ds__cpu_at_once and ds__cpu_run_together only try put locks; copies and sums of limited size
-   run under them. Waits and inline mode run after these locks are released, but the core may
-   hold the lock of an executable.
+   run under them, but not under the legacy lock. Waits and inline mode run after these locks are
+   released, but the core may hold the lock of an executable.
    Threads: caller's threads, any number at once. */
 
 /* Reports a failure, and returns its code. */
 static ds_result ds__cpu_report(const ds__cpu_failure *f) {
     return ds__fail(f->code, "%s", f->text);
+}
+
+/* Returns 1 if the stream has work that is not done. */
+static inline int ds__cpu_is_pending(const ds__cpu_stream *s) {
+    uint64_t tail = atomic_load(&s->submitted);
+    return atomic_load(&s->done) < tail;
 }
 
 /* Makes the legacy stream wait for the work of the device's blocking streams so far. The legacy
@@ -11766,8 +11941,10 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     ds__cpu_device *d = &ds__cpu.device[legacy->device];
     ds_result r = DS_OK;
     ds__spinlock_lock(&d->lock);
-    for (ds__cpu_stream *b = d->streams; b && r == DS_OK; b = b->all_next) {
-        if (b == legacy || !(b->flags & DS_STREAM_BLOCKING))
+    /* blocking streams are the first of the list */
+    for (ds__cpu_stream *b = d->streams; b && (b->flags & DS_STREAM_BLOCKING) && r == DS_OK;
+         b = b->all_next) {
+        if (b == legacy)
             continue;
         uint64_t tail = atomic_load(&b->submitted);
         if (tail == b->seen_by_legacy || (atomic_load(&b->done) >= tail && !ds__cpu.fabric))
@@ -11855,6 +12032,8 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     uint32_t idle = DS__CPU_IDLE;
     if (DS__UNLIKELY(ds__cpu.is_inline))
         ds__cpu_run_inline(s, number);
+    else if (op && (op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK))
+        ds__cpu_kick_host(s);
     else if (!op || op->kind != DS__OP_WAIT)
         ds__cpu_kick(s);
     else if (atomic_load(&s->state) == DS__CPU_IDLE &&
@@ -11876,32 +12055,70 @@ static inline int ds__cpu_is_small(const ds__op *op) {
            !(op->flags & DS__OP_STAGED);
 }
 
+/* Takes the put lock, if it is free. *out_legacy 1: the stream must be ordered with the legacy
+   stream, and the device's legacy lock is held too. Returns 0, without the locks, if the put lock
+   is not free. */
+static inline int ds__cpu_put_try(ds__cpu_stream *s, int *out_legacy) {
+    ds__spinlock *legacy_lock = &ds__cpu.device[s->device].legacy_lock;
+    int legacy = ds__cpu_has_legacy_order(s);
+    *out_legacy = legacy;
+    if (DS__UNLIKELY(legacy))
+        ds__spinlock_lock(legacy_lock);
+    if (DS__LIKELY(ds__spinlock_try(&s->put_lock))) {
+        if (DS__LIKELY(legacy == ds__cpu_has_legacy_order(s)))
+            return 1;
+        ds__spinlock_unlock(&s->put_lock);
+    }
+    if (legacy)
+        ds__spinlock_unlock(legacy_lock);
+    return 0;
+}
+
+/* Returns 1 if the next operation of the stream has nothing to wait for by the order with the
+   legacy stream. The device's legacy lock is held, so none of the awaited streams gets new work. */
+static int ds__cpu_legacy_drained(const ds__cpu_stream *s) {
+    ds__cpu_device *d = &ds__cpu.device[s->device];
+    if (s->kind != DS__STREAM_LEGACY)
+        return !ds__cpu_is_pending(d->legacy);
+    int drained = 1;
+    ds__spinlock_lock(&d->lock);
+    for (ds__cpu_stream *b = d->streams; b && (b->flags & DS_STREAM_BLOCKING) && drained;
+         b = b->all_next)
+        drained = !ds__cpu_is_pending(b);
+    ds__spinlock_unlock(&d->lock);
+    return drained;
+}
+
 /* Makes the caller the owner of the stream, if the stream has passed `number`, the last operation
    submitted, and no thread runs it. The put lock is held. */
 static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
     uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
     return number == atomic_load_explicit(&s->done, memory_order_acquire) &&
-           !ds__cpu_has_legacy_order(s) &&
            !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
            (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
            atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
 }
 
-/* Runs a small copy or fill on the caller's thread, if nothing is pending on the stream. Returns 0
-   if it did not run; it must be enqueued then. */
+/* Runs a small copy or fill on the caller's thread, if nothing is pending that it must wait for.
+   Returns 0 if it did not run; it must be enqueued then. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__spinlock_try(&s->put_lock))
+    int legacy;
+    if (!ds__cpu_is_small(op) || !ds__cpu_put_try(s, &legacy))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
-    int mine = ds__cpu_take_drained(s, number);
+    int mine =
+        (DS__LIKELY(!legacy) || ds__cpu_legacy_drained(s)) && ds__cpu_take_drained(s, number);
     /* an operation may have failed since the caller asked for a failure */
     int failed = mine && ds__cpu_stream_failure(s) != NULL;
+    if (mine && !failed)
+        atomic_store(&s->submitted, number + 1);
+    if (DS__UNLIKELY(legacy))
+        ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
     if (mine && !failed) {
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else
             ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
-        atomic_store(&s->submitted, number + 1);
         ds__cpu_pass(s, number + 1);
     }
     ds__spinlock_unlock(&s->put_lock);
@@ -12196,6 +12413,34 @@ static void ds__cpu_legacy_announce(ds__cpu_device *d) {
     }
 }
 
+/* Lists the stream with its device: a blocking stream first, any other last, so that the legacy
+   stream finds the blocking streams at the head of the list. The device's lock is held. */
+static void ds__cpu_stream_link(ds__cpu_device *d, ds__cpu_stream *s) {
+    int first = (s->flags & DS_STREAM_BLOCKING) != 0;
+    s->all_prev = first ? NULL : d->last_stream;
+    s->all_next = first ? d->streams : NULL;
+    if (s->all_prev)
+        s->all_prev->all_next = s;
+    else
+        d->streams = s;
+    if (s->all_next)
+        s->all_next->all_prev = s;
+    else
+        d->last_stream = s;
+}
+
+/* Takes the stream out of the list of its device, whose lock is held. */
+static void ds__cpu_stream_unlink(ds__cpu_device *d, ds__cpu_stream *s) {
+    if (s->all_prev)
+        s->all_prev->all_next = s->all_next;
+    else
+        d->streams = s->all_next;
+    if (s->all_next)
+        s->all_next->all_prev = s->all_prev;
+    else
+        d->last_stream = s->all_prev;
+}
+
 /* Creates a stream and lists it with its device. NULL: no memory. */
 static ds__cpu_stream *ds__cpu_stream_add(int device, int kind, unsigned flags, int priority) {
     ds__cpu_device *d = &ds__cpu.device[device];
@@ -12209,11 +12454,7 @@ static ds__cpu_stream *ds__cpu_stream_add(int device, int kind, unsigned flags, 
         ds__cpu_legacy_set(d, s);
 
     ds__spinlock_lock(&d->lock);
-    s->all_prev = NULL;
-    s->all_next = d->streams;
-    if (d->streams)
-        d->streams->all_prev = s;
-    d->streams = s;
+    ds__cpu_stream_link(d, s);
     if (kind == DS__STREAM_LEGACY)
         ds__cpu_legacy_announce(d);
     ds__spinlock_unlock(&d->lock);
@@ -12247,12 +12488,7 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu_block_free(b);
     ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
     ds__spinlock_lock(&d->lock);
-    if (s->all_prev)
-        s->all_prev->all_next = s->all_next;
-    else
-        d->streams = s->all_next;
-    if (s->all_next)
-        s->all_next->all_prev = s->all_prev;
+    ds__cpu_stream_unlink(d, s);
     ds__spinlock_unlock(&d->lock);
     atomic_store(&s->state, DS__CPU_FREE);
     if (s->kind != DS__STREAM_LANE)
@@ -15575,8 +15811,8 @@ static ds_result ds__cpu_priority_range(int device, int *out_least, int *out_gre
 /* cpu/options.h - options of the CPU driver.
 
    Checks a ds_cpu_desc (ds__cpu_check), and keeps a copy of it until ds_shutdown
-   (ds__cpu_configure). ds__cpu_option reads a number, and ds__cpu_peers_create the peer access,
-   from the options or else from the environment.
+   (ds__cpu_configure). ds__cpu_option reads a number, ds__cpu_spin_read the time to spin, and
+   ds__cpu_peers_create the peer access, from the options or else from the environment.
 
    Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
    where 0 means a default, and its number of devices is also that of the options. A refused
@@ -15612,6 +15848,22 @@ static ds_result ds__cpu_peers_read(int *out_all, int *out_half) {
     *out_half = !*out_all && strcmp(text, "half") == 0;
     DS__REQUIRE(*out_all || *out_half || strcmp(text, "none") == 0,
                 "DEVSTREAM_CPU_PEERS is \"%.20s\"; it must be all, none or half", text);
+    return DS_OK;
+}
+
+/* Returns the time that threads spin: 0 with DS_CPU_NO_SPIN, else that of DEVSTREAM_CPU_SPIN, else
+   `fallback`. On failure, *out is not changed. */
+static ds_result ds__cpu_spin_read(const ds_cpu_desc *desc, uint64_t fallback, uint64_t *out) {
+    const char *text = getenv("DEVSTREAM_CPU_SPIN");
+    uint64_t ns = fallback;
+    if (text && *text) {
+        size_t digits = strspn(text, "0123456789");
+        ns = strtoull(text, NULL, 10);
+        DS__REQUIRE(!text[digits] && digits <= 10 && ns <= DS_CPU_MAX_SPIN_NS,
+                    "DEVSTREAM_CPU_SPIN is \"%.20s\"; it must be nanoseconds from 0 to %d", text,
+                    DS_CPU_MAX_SPIN_NS);
+    }
+    *out = desc->flags & DS_CPU_NO_SPIN ? 0 : ns;
     return DS_OK;
 }
 
@@ -15824,7 +16076,6 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     ds__cpu.processors = processors;
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
     ds__cpu.clock_ns = ds__cpu_clock_cost();
-    ds__cpu.no_spin = (desc->flags & DS_CPU_NO_SPIN) != 0;
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
     ds__cpu.seed = desc->seed ? desc->seed : ds__env_number("DEVSTREAM_CPU_SEED");
@@ -15892,12 +16143,25 @@ static int ds__cpu_threads_start(int workers) {
     return error;
 }
 
+static int64_t ds__cpu_spin_get(void) {
+    return (int64_t)ds__cpu_spin();
+}
+
+/* Threads that spin see the new time at their next read of the clock. */
+static void ds__cpu_spin_set(int64_t ns) {
+    atomic_store_explicit(&ds__cpu.spin_ns, (uint64_t)ns, memory_order_relaxed);
+}
+
 /* Returns with all threads started, or without any thread and memory. */
 static ds_result ds__cpu_init(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     memset(&ds__cpu, 0, sizeof ds__cpu);
     int workers = ds__cpu_options_apply(desc);
-    ds_result r = ds__cpu_tables_alloc(desc, workers);
+    uint64_t spin = 0;
+    ds_result r = ds__cpu_spin_read(desc, DS__CPU_SPIN_NS, &spin);
+    ds__cpu_spin_set((int64_t)spin);
+    if (r == DS_OK)
+        r = ds__cpu_tables_alloc(desc, workers);
     ds__cpu.started = 1;
     if (r < 0) {
         ds__cpu_deinit();
@@ -16040,6 +16304,8 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_fabric,
                                            ds__cpu_clock_ns,
                                            ds__cpu_stats,
+                                           ds__cpu_spin_get,
+                                           ds__cpu_spin_set,
                                            ds__cpu_drain,
                                            ds__cpu_deinit,
                                            ds__cpu_stream_destroy,
@@ -25644,6 +25910,14 @@ static void ds__cuda_stats(ds_cpu_stats *out) {
     memset(out, 0, sizeof *out);
 }
 
+static int64_t ds__cuda_spin_get(void) {
+    return 0;
+}
+
+static void ds__cuda_spin_set(int64_t ns) {
+    (void)ns;
+}
+
 static const ds__driver ds__cuda_driver = { "cuda",
                                             DS_DEVICE_CUDA,
                                             0,
@@ -25657,6 +25931,8 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_fabric,
                                             ds__cuda_clock_ns,
                                             ds__cuda_stats,
+                                            ds__cuda_spin_get,
+                                            ds__cuda_spin_set,
                                             ds__cuda_drain,
                                             ds__cuda_deinit,
                                             ds__cuda_stream_destroy,
@@ -33719,9 +33995,10 @@ DSDEF ds_result(ds_dtype_parse)(const char *text, ds_dtype *out) {
     return DS_OK;
 }
 
-/* core/cpu_api.h - counters and virtual clock of the CPU driver.
+/* core/cpu_api.h - counters, virtual clock and spinning of the CPU driver.
 
-   Answers ds_cpu_get_stats and ds_cpu_get_clock from the driver's table.
+   Answers ds_cpu_get_stats, ds_cpu_get_clock, ds_cpu_get_spin and ds_cpu_set_spin from the driver's
+   table.
 
    Invariants: before the first call and without a CPU driver all counters are 0.
    Locks: none here.
@@ -33748,6 +34025,28 @@ DSDEF ds_result(ds_cpu_get_clock)(int64_t *out_ns) {
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the CPU driver has no virtual clock; set ds_cpu_desc.fabric in ds_init");
     *out_ns = ds__g.driver[1]->clock_ns();
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_cpu_set_spin)(int64_t ns) {
+    DS__ENTER("ds_cpu_set_spin");
+    DS__REQUIRE(ns >= 0 && ns <= DS_CPU_MAX_SPIN_NS,
+                "the time to spin is %lld ns; it must be from 0 to %d", (long long)ns,
+                DS_CPU_MAX_SPIN_NS);
+    if (!ds__g.driver[1])
+        return ds__fail(DS_ERR_UNSUPPORTED, "there is no CPU driver");
+    ds__g.driver[1]->spin_set(ns);
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_cpu_get_spin)(int64_t *out_ns) {
+    if (out_ns)
+        *out_ns = 0;
+    DS__ENTER("ds_cpu_get_spin");
+    DS__REQUIRE(out_ns, "out_ns is NULL");
+    if (!ds__g.driver[1])
+        return ds__fail(DS_ERR_UNSUPPORTED, "there is no CPU driver");
+    *out_ns = ds__g.driver[1]->spin_get();
     return DS_OK;
 }
 

@@ -49,6 +49,17 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
       "The same after 2 ms of sleep. Limit: the futex_wake call that wakes one sleeper.") \
     X(submit_parked, QUEUE, "submit alone, workers parked", "ns", MOST, 3000, \
       "Only the submission, after 2 ms of sleep. Limit: as above.") \
+    X(host_wait, QUEUE, "host function and wait", "ns", MOST, 5000, \
+      "One function on a thread that may block, and its wait, repeated: the median. " \
+      "Mutex+condvar: a thread for each queue runs all of its operations. Limit: as above.") \
+    X(host_wait_p90, QUEUE, "that, 90th percentile", "ns", MOST, 12000, \
+      "Nine of ten such rounds take at most this time.") \
+    X(copy_256, OTHER, "copy of 256 bytes and wait", "ns", MOST, 100, \
+      "A copy on an idle stream that is not ordered with the legacy stream, and its wait.") \
+    X(copy_256_blocking, OTHER, "that, blocking stream", "ns", MOST, 100, \
+      "The same on a stream with DS_STREAM_BLOCKING, while the device has a legacy stream.") \
+    X(copy_256_legacy, OTHER, "that, legacy stream", "ns", MOST, 100, \
+      "The same on the legacy stream.") \
     X(idle_cpu, OTHER, "CPU time when idle, 1 to 200 ms", "us", MOST, 100, \
       "CPU time of the whole process from 1 ms to 200 ms after the last operation. Limit: a " \
       "sleeping process without threads; both figures include the cost of waking it.") \

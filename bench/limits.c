@@ -187,5 +187,6 @@ int main(void) {
     double ns = wake(bench_quick() ? 50 : 200);
     bench_put("wait_parked", "limit", ns);
     bench_put("submit_parked", "limit", ns);
+    bench_put("host_wait", "limit", ns);
     return bench_failed;
 }

@@ -124,6 +124,12 @@ static void q_sync(unsigned index) {
     pthread_mutex_unlock(&q->lock);
 }
 
+#define Q_HOST
+
+static void q_host(unsigned q, uint64_t *h, uint64_t n) {
+    q_fold(q, h, n);
+}
+
 #include "queues.h"
 
 int main(void) {

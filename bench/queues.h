@@ -10,6 +10,8 @@
                                     use records
    Instead of q_record and q_wait it may define Q_OWN_EVENTS, double q_hop(n) and double
    q_forkjoin(n). These return the ns of one hop or fork and join, or NaN if the result is wrong.
+   With Q_HOST, q_host(q, h, n) puts bench_fold(h, n) on queue q as a function that may block its
+   thread.
    It also defines Q_OPS, Q_HOPS, Q_FORKS, Q_HOT: how many to run, so that slow peers stay within
    the time. */
 
@@ -145,6 +147,25 @@ static void q_parked(const char *source, int n) {
     bench_put("submit_parked", source, *Q_H(0) == want ? bench_median(submit, n) : NAN);
 }
 
+#ifdef Q_HOST
+/* Median and 90th percentile of n rounds of a host function and its wait. */
+static void q_host_wait(const char *source, int n) {
+    static double v[20000];
+    uint64_t want = 0;
+    q_reset();
+    for (int i = 0; i < n; i++) {
+        double t = bench_now_ns();
+        q_host(0, Q_H(0), (uint64_t)i);
+        q_sync(0);
+        v[i] = bench_now_ns() - t;
+        bench_fold(&want, (uint64_t)i);
+    }
+    double median = bench_median(v, n); /* sorts */
+    bench_put("host_wait", source, *Q_H(0) == want ? median : NAN);
+    bench_put("host_wait_p90", source, *Q_H(0) == want ? v[n * 9 / 10] : NAN);
+}
+#endif
+
 static double q_idle_us(void) {
     if (isnan(q_queue(8, 1000)))
         return NAN;
@@ -162,5 +183,9 @@ static void q_run(const char *source) {
     BENCH_REPEAT("forkjoin", source, n, q_forkjoin(Q_FORKS));
     BENCH_REPEAT("wait_hot", source, n, q_wait_hot(Q_HOT));
     q_parked(source, bench_quick() ? 25 : 150);
+#ifdef Q_HOST
+    for (int i = 0; i < n; i++)
+        q_host_wait(source, bench_quick() ? 2000 : 20000);
+#endif
     BENCH_REPEAT("idle_cpu", source, bench_quick() ? 1 : 3, q_idle_us());
 }

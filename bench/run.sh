@@ -171,7 +171,7 @@ for ((pass = 1; pass <= passes; pass++)); do
     for entry in "${programs[@]}"; do
         read -r source program <<<"$entry"
         if [ "$program" = streams ]; then
-            for what in queues calls pending streams; do run "$source" streams $what; done
+            for what in queues calls copies pending streams; do run "$source" streams $what; done
         elif [ "$only" != graphs ] || [ "$program" != peer_pocl ]; then
             run "$source" $program
         fi

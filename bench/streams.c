@@ -1,6 +1,6 @@
-/* streams.c - the rows of devstream but the copies. Argument: queues, calls, pending or streams;
-   one process each, because memory that one row has freed would hide what another takes. Linked
-   with the library as an object of its own, so that nothing is inlined into the rows. */
+/* streams.c - the rows of devstream but large copies. Argument: queues, calls, copies, pending or
+   streams; one process each, because memory that one row has freed would hide what another takes.
+   Linked with the library as an object of its own, so that nothing is inlined into the rows. */
 #include "bench.h"
 #include "../devstream.h"
 #include <pthread.h>
@@ -70,6 +70,25 @@ static void q_wait(unsigned q, unsigned p) {
 
 static void q_sync(unsigned q) {
     check(ds_stream_synchronize(streams[q]));
+}
+
+#define Q_HOST
+
+typedef struct host_fold {
+    uint64_t *h;
+    uint64_t n;
+} host_fold;
+
+static void fold_host(void *user) {
+    const host_fold *f = user;
+    bench_fold(f->h, f->n);
+}
+
+/* The rounds of the row are one after the other, so one argument is enough. */
+static void q_host(unsigned q, uint64_t *h, uint64_t n) {
+    static host_fold f;
+    f = (host_fold){ h, n };
+    check(ds_stream_launch_host_func(streams[q], fold_host, &f, NULL));
 }
 
 #include "queues.h"
@@ -156,6 +175,45 @@ static void calls(void) {
     bench_put("range", "devstream", difference(time_range, time_two_nothings));
 }
 
+/* ns of a copy of 256 bytes on an idle stream with its wait; NaN: the bytes did not arrive. */
+static double time_copy(ds_stream s, char *memory) {
+    enum { BATCH = 100 };
+
+    memory[0]++;
+    double t = bench_now_ns();
+    for (int i = 0; i < BATCH; i++) {
+        check(ds_copy(memory + 256, memory, 256, s));
+        check(ds_stream_synchronize(s));
+    }
+    t = bench_now_ns() - t;
+    return memcmp(memory, memory + 256, 256) ? NAN : t / BATCH;
+}
+
+/* The kinds of streams take turns. */
+static void small_copies(void) {
+    enum { TURNS = 1001 };
+
+    static const char *const rows[] = { "copy_256", "copy_256_blocking", "copy_256_legacy" };
+    static double v[3][TURNS];
+    ds_stream_desc blocking = { .device = ds_cpu(0), .flags = DS_STREAM_BLOCKING };
+    ds_stream s[3] = { streams[0] };
+    void *memory;
+    int wrong = 0;
+    check(ds_device_alloc(ds_cpu(0), 512, &memory));
+    memset(memory, 1, 512);
+    check(ds_stream_create(&blocking, &s[1]));
+    check(ds_stream_get_legacy(ds_cpu(0), &s[2]));
+    for (int i = 0; i < TURNS; i++)
+        for (int k = 0; k < 3; k++) {
+            v[k][i] = time_copy(s[k], memory);
+            wrong |= isnan(v[k][i]);
+        }
+    for (int k = 0; k < 3; k++)
+        bench_put(rows[k], "devstream", wrong ? NAN : bench_median(v[k], TURNS));
+    check(ds_device_free(memory));
+    check(ds_stream_destroy(s[1]));
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static double resident(void) {
@@ -234,12 +292,14 @@ int main(int argc, char **argv) {
         q_run("devstream");
     else if (!strcmp(what, "calls"))
         calls();
+    else if (!strcmp(what, "copies"))
+        small_copies();
     else if (!strcmp(what, "pending"))
         pending();
     else if (!strcmp(what, "streams"))
         many_streams();
     else {
-        fprintf(stderr, "usage: %s queues | calls | pending | streams\n", argv[0]);
+        fprintf(stderr, "usage: %s queues | calls | copies | pending | streams\n", argv[0]);
         return 2;
     }
     return bench_failed;

@@ -1,9 +1,9 @@
-/* api/cpu.h - options, virtual clock and counters of the CPU driver.
+/* api/cpu.h - options, virtual clock, spinning and counters of the CPU driver.
 
    Declares the options of the CPU driver for ds_init, the description of a modelled machine
-   (ds_cpu_fabric), and the functions for counters and virtual time.
+   (ds_cpu_fabric), and the functions for counters, virtual time and the time that threads spin.
 
-   Threads: ds_cpu_get_stats may be called by any thread, also while work runs. */
+   Threads: any thread may call the functions, also while work runs. */
 #ifndef DS__API_CPU_H
 #define DS__API_CPU_H
 
@@ -12,10 +12,13 @@
 /** Maximum number of virtual devices. */
 #define DS_CPU_MAX_DEVICES 160
 
+/** Longest time for ds_cpu_set_spin, in nanoseconds: one second. */
+#define DS_CPU_MAX_SPIN_NS 1000000000
+
 enum {
     /** each call runs its work before it returns, for debugging [DEVSTREAM_CPU_INLINE=1] */
     DS_CPU_INLINE = 1,
-    /** threads sleep at once, without spinning for some tens of microseconds first */
+    /** threads sleep at once, without spinning first; ds_cpu_set_spin(0) does the same later */
     DS_CPU_NO_SPIN = 2,
     /** allows calls that a capture forbids on a GPU but the CPU driver supports (ds_device_alloc,
         ds_device_free, ...: see ds_capture_mode) */
@@ -142,5 +145,17 @@ DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
 /** Returns the virtual time in nanoseconds: all work awaited so far was complete by then. Runs no
     work. DS_ERR_UNSUPPORTED without a fabric. */
 DSDEF DS_MUST_USE ds_result ds_cpu_get_clock(int64_t *out_ns);
+
+/** Sets how long idle threads of the CPU driver look for work before they sleep: 0 to
+    DS_CPU_MAX_SPIN_NS nanoseconds; 0: they sleep at once. A thread that waits for work looks twice
+    as long. Until ds_shutdown, the value replaces that of DS_CPU_NO_SPIN and of the environment
+    [DEVSTREAM_CPU_SPIN, in nanoseconds]; the default is 20000. Longer times make rare submissions
+    faster and cost processor time; with 0, each submission to idle threads costs a wake-up. At most
+    one thread less than there are processors looks at a time, besides waiting threads. With a
+    fabric, the value has no effect. */
+DSDEF DS_MUST_USE ds_result ds_cpu_set_spin(int64_t ns);
+
+/** Returns the time that ds_cpu_set_spin sets. */
+DSDEF DS_MUST_USE ds_result ds_cpu_get_spin(int64_t *out_ns);
 
 #endif

@@ -971,5 +971,17 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_clock(const char *file_, int l
 }
 #define ds_cpu_get_clock(...) ds_at_cpu_get_clock(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_cpu_set_spin(const char *file_, int line_,
+        int64_t ns_) {
+    return ds_site_set(file_, line_), (ds_cpu_set_spin)(ns_);
+}
+#define ds_cpu_set_spin(...) ds_at_cpu_set_spin(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_cpu_get_spin(const char *file_, int line_,
+        int64_t *out_ns_) {
+    return ds_site_set(file_, line_), (ds_cpu_get_spin)(out_ns_);
+}
+#define ds_cpu_get_spin(...) ds_at_cpu_get_spin(__FILE__, __LINE__, __VA_ARGS__)
+
 
 #endif

@@ -207,6 +207,8 @@ struct ds__driver {
     const ds_cpu_fabric *(*fabric)(void);
     int64_t (*clock_ns)(void);            /* of the virtual clock */
     void (*stats)(ds_cpu_stats *out);     /* counters of ds_cpu_get_stats */
+    int64_t (*spin_get)(void);            /* time that idle threads spin before they sleep */
+    void (*spin_set)(int64_t ns);         /* 0 to DS_CPU_MAX_SPIN_NS */
     void (*drain)(void);                  /* waits for all work; cannot fail */
     void (*stop)(void);                   /* drains, ends threads, frees */
     void (*stream_destroy)(void *stream); /* deferred until drained; cannot fail */

@@ -68,7 +68,6 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     ds__cpu.processors = processors;
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
     ds__cpu.clock_ns = ds__cpu_clock_cost();
-    ds__cpu.no_spin = (desc->flags & DS_CPU_NO_SPIN) != 0;
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
     ds__cpu.seed = desc->seed ? desc->seed : ds__env_number("DEVSTREAM_CPU_SEED");
@@ -136,12 +135,25 @@ static int ds__cpu_threads_start(int workers) {
     return error;
 }
 
+static int64_t ds__cpu_spin_get(void) {
+    return (int64_t)ds__cpu_spin();
+}
+
+/* Threads that spin see the new time at their next read of the clock. */
+static void ds__cpu_spin_set(int64_t ns) {
+    atomic_store_explicit(&ds__cpu.spin_ns, (uint64_t)ns, memory_order_relaxed);
+}
+
 /* Returns with all threads started, or without any thread and memory. */
 static ds_result ds__cpu_init(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     memset(&ds__cpu, 0, sizeof ds__cpu);
     int workers = ds__cpu_options_apply(desc);
-    ds_result r = ds__cpu_tables_alloc(desc, workers);
+    uint64_t spin = 0;
+    ds_result r = ds__cpu_spin_read(desc, DS__CPU_SPIN_NS, &spin);
+    ds__cpu_spin_set((int64_t)spin);
+    if (r == DS_OK)
+        r = ds__cpu_tables_alloc(desc, workers);
     ds__cpu.started = 1;
     if (r < 0) {
         ds__cpu_deinit();
@@ -284,6 +296,8 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_fabric,
                                            ds__cpu_clock_ns,
                                            ds__cpu_stats,
+                                           ds__cpu_spin_get,
+                                           ds__cpu_spin_set,
                                            ds__cpu_drain,
                                            ds__cpu_deinit,
                                            ds__cpu_stream_destroy,

@@ -100,10 +100,10 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
    owner's stack. */
 static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
     uint64_t start = 0;
-    for (int spins = 0; !start || ds__now_ns() - start < DS__CPU_POLL_NS; spins++) {
+    for (int spins = 0; !start || ds__now_ns() - start < ds__cpu_spin(); spins++) {
         if (atomic_load_explicit(&job->users, memory_order_acquire) == 0)
             return;
-        if (ds__cpu.no_spin)
+        if (!ds__cpu_spin())
             break;
         if (spins < 200) {
             ds__processor_pause();

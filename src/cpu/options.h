@@ -1,8 +1,8 @@
 /* cpu/options.h - options of the CPU driver.
 
    Checks a ds_cpu_desc (ds__cpu_check), and keeps a copy of it until ds_shutdown
-   (ds__cpu_configure). ds__cpu_option reads a number, and ds__cpu_peers_create the peer access,
-   from the options or else from the environment.
+   (ds__cpu_configure). ds__cpu_option reads a number, ds__cpu_spin_read the time to spin, and
+   ds__cpu_peers_create the peer access, from the options or else from the environment.
 
    Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
    where 0 means a default, and its number of devices is also that of the options. A refused
@@ -44,6 +44,22 @@ static ds_result ds__cpu_peers_read(int *out_all, int *out_half) {
     *out_half = !*out_all && strcmp(text, "half") == 0;
     DS__REQUIRE(*out_all || *out_half || strcmp(text, "none") == 0,
                 "DEVSTREAM_CPU_PEERS is \"%.20s\"; it must be all, none or half", text);
+    return DS_OK;
+}
+
+/* Returns the time that threads spin: 0 with DS_CPU_NO_SPIN, else that of DEVSTREAM_CPU_SPIN, else
+   `fallback`. On failure, *out is not changed. */
+static ds_result ds__cpu_spin_read(const ds_cpu_desc *desc, uint64_t fallback, uint64_t *out) {
+    const char *text = getenv("DEVSTREAM_CPU_SPIN");
+    uint64_t ns = fallback;
+    if (text && *text) {
+        size_t digits = strspn(text, "0123456789");
+        ns = strtoull(text, NULL, 10);
+        DS__REQUIRE(!text[digits] && digits <= 10 && ns <= DS_CPU_MAX_SPIN_NS,
+                    "DEVSTREAM_CPU_SPIN is \"%.20s\"; it must be nanoseconds from 0 to %d", text,
+                    DS_CPU_MAX_SPIN_NS);
+    }
+    *out = desc->flags & DS_CPU_NO_SPIN ? 0 : ns;
     return DS_OK;
 }
 

@@ -336,7 +336,7 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
         atomic_store(&s->state, DS__CPU_READY);
         ds__cpu_push_ready(s);
     } else if (result == DS__CPU_EMPTY) {
-        if (w && w->polled_count < DS__CPU_POLL_SLOTS && !ds__cpu.no_spin && !ds__cpu.seed &&
+        if (w && w->polled_count < DS__CPU_POLL_SLOTS && ds__cpu_spin() && !ds__cpu.seed &&
             s->kind != DS__STREAM_LANE &&
             !atomic_load_explicit(&s->closing, memory_order_relaxed)) {
             atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_relaxed);

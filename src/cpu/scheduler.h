@@ -223,6 +223,7 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
             _Atomic uint32_t *flag = w->flag;
             if (DS__UNLIKELY(ds__cpu.fabric != NULL))
                 atomic_fetch_sub(&ds__cpu.wanted, 1);
+            atomic_fetch_add_explicit(&ds__cpu.waking, 1, memory_order_relaxed);
             atomic_store_explicit(flag, 1, memory_order_release);
             ds__futex_wake(flag, 1);
         } else { /* reverses the order: the last waiter of the list has waited longest */

@@ -94,6 +94,34 @@ static void ds__cpu_legacy_announce(ds__cpu_device *d) {
     }
 }
 
+/* Lists the stream with its device: a blocking stream first, any other last, so that the legacy
+   stream finds the blocking streams at the head of the list. The device's lock is held. */
+static void ds__cpu_stream_link(ds__cpu_device *d, ds__cpu_stream *s) {
+    int first = (s->flags & DS_STREAM_BLOCKING) != 0;
+    s->all_prev = first ? NULL : d->last_stream;
+    s->all_next = first ? d->streams : NULL;
+    if (s->all_prev)
+        s->all_prev->all_next = s;
+    else
+        d->streams = s;
+    if (s->all_next)
+        s->all_next->all_prev = s;
+    else
+        d->last_stream = s;
+}
+
+/* Takes the stream out of the list of its device, whose lock is held. */
+static void ds__cpu_stream_unlink(ds__cpu_device *d, ds__cpu_stream *s) {
+    if (s->all_prev)
+        s->all_prev->all_next = s->all_next;
+    else
+        d->streams = s->all_next;
+    if (s->all_next)
+        s->all_next->all_prev = s->all_prev;
+    else
+        d->last_stream = s->all_prev;
+}
+
 /* Creates a stream and lists it with its device. NULL: no memory. */
 static ds__cpu_stream *ds__cpu_stream_add(int device, int kind, unsigned flags, int priority) {
     ds__cpu_device *d = &ds__cpu.device[device];
@@ -107,11 +135,7 @@ static ds__cpu_stream *ds__cpu_stream_add(int device, int kind, unsigned flags, 
         ds__cpu_legacy_set(d, s);
 
     ds__spinlock_lock(&d->lock);
-    s->all_prev = NULL;
-    s->all_next = d->streams;
-    if (d->streams)
-        d->streams->all_prev = s;
-    d->streams = s;
+    ds__cpu_stream_link(d, s);
     if (kind == DS__STREAM_LEGACY)
         ds__cpu_legacy_announce(d);
     ds__spinlock_unlock(&d->lock);
@@ -145,12 +169,7 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu_block_free(b);
     ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
     ds__spinlock_lock(&d->lock);
-    if (s->all_prev)
-        s->all_prev->all_next = s->all_next;
-    else
-        d->streams = s->all_next;
-    if (s->all_next)
-        s->all_next->all_prev = s->all_prev;
+    ds__cpu_stream_unlink(d, s);
     ds__spinlock_unlock(&d->lock);
     atomic_store(&s->state, DS__CPU_FREE);
     if (s->kind != DS__STREAM_LANE)

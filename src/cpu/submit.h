@@ -8,11 +8,12 @@
    Invariants: no operation is enqueued on a stream whose `closing` is set. A blocking stream and
    the legacy stream of its device wait for each other's operations as of the submission;
    `legacy_seen` and `seen_by_legacy` are the numbers that are awaited already. A small copy runs
-   at once only if nothing is pending on the stream.
+   at once only if nothing is pending on the stream, nor on the streams that it must wait for. It
+   counts as submitted before it runs, so later operations of these streams wait for it.
    Locks: the device's legacy lock, then the stream's put lock, then the device's lock.
    ds__cpu_at_once and ds__cpu_run_together only try put locks; copies and sums of limited size
-   run under them. Waits and inline mode run after these locks are released, but the core may
-   hold the lock of an executable.
+   run under them, but not under the legacy lock. Waits and inline mode run after these locks are
+   released, but the core may hold the lock of an executable.
    Threads: caller's threads, any number at once. */
 #ifndef DS__CPU_SUBMIT_H
 #define DS__CPU_SUBMIT_H
@@ -32,14 +33,22 @@ static ds_result ds__cpu_report(const ds__cpu_failure *f) {
     return ds__fail(f->code, "%s", f->text);
 }
 
+/* Returns 1 if the stream has work that is not done. */
+static inline int ds__cpu_is_pending(const ds__cpu_stream *s) {
+    uint64_t tail = atomic_load(&s->submitted);
+    return atomic_load(&s->done) < tail;
+}
+
 /* Makes the legacy stream wait for the work of the device's blocking streams so far. The legacy
    lock and the put lock are held. */
 static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     ds__cpu_device *d = &ds__cpu.device[legacy->device];
     ds_result r = DS_OK;
     ds__spinlock_lock(&d->lock);
-    for (ds__cpu_stream *b = d->streams; b && r == DS_OK; b = b->all_next) {
-        if (b == legacy || !(b->flags & DS_STREAM_BLOCKING))
+    /* blocking streams are the first of the list */
+    for (ds__cpu_stream *b = d->streams; b && (b->flags & DS_STREAM_BLOCKING) && r == DS_OK;
+         b = b->all_next) {
+        if (b == legacy)
             continue;
         uint64_t tail = atomic_load(&b->submitted);
         if (tail == b->seen_by_legacy || (atomic_load(&b->done) >= tail && !ds__cpu.fabric))
@@ -127,6 +136,8 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     uint32_t idle = DS__CPU_IDLE;
     if (DS__UNLIKELY(ds__cpu.is_inline))
         ds__cpu_run_inline(s, number);
+    else if (op && (op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK))
+        ds__cpu_kick_host(s);
     else if (!op || op->kind != DS__OP_WAIT)
         ds__cpu_kick(s);
     else if (atomic_load(&s->state) == DS__CPU_IDLE &&
@@ -148,32 +159,70 @@ static inline int ds__cpu_is_small(const ds__op *op) {
            !(op->flags & DS__OP_STAGED);
 }
 
+/* Takes the put lock, if it is free. *out_legacy 1: the stream must be ordered with the legacy
+   stream, and the device's legacy lock is held too. Returns 0, without the locks, if the put lock
+   is not free. */
+static inline int ds__cpu_put_try(ds__cpu_stream *s, int *out_legacy) {
+    ds__spinlock *legacy_lock = &ds__cpu.device[s->device].legacy_lock;
+    int legacy = ds__cpu_has_legacy_order(s);
+    *out_legacy = legacy;
+    if (DS__UNLIKELY(legacy))
+        ds__spinlock_lock(legacy_lock);
+    if (DS__LIKELY(ds__spinlock_try(&s->put_lock))) {
+        if (DS__LIKELY(legacy == ds__cpu_has_legacy_order(s)))
+            return 1;
+        ds__spinlock_unlock(&s->put_lock);
+    }
+    if (legacy)
+        ds__spinlock_unlock(legacy_lock);
+    return 0;
+}
+
+/* Returns 1 if the next operation of the stream has nothing to wait for by the order with the
+   legacy stream. The device's legacy lock is held, so none of the awaited streams gets new work. */
+static int ds__cpu_legacy_drained(const ds__cpu_stream *s) {
+    ds__cpu_device *d = &ds__cpu.device[s->device];
+    if (s->kind != DS__STREAM_LEGACY)
+        return !ds__cpu_is_pending(d->legacy);
+    int drained = 1;
+    ds__spinlock_lock(&d->lock);
+    for (ds__cpu_stream *b = d->streams; b && (b->flags & DS_STREAM_BLOCKING) && drained;
+         b = b->all_next)
+        drained = !ds__cpu_is_pending(b);
+    ds__spinlock_unlock(&d->lock);
+    return drained;
+}
+
 /* Makes the caller the owner of the stream, if the stream has passed `number`, the last operation
    submitted, and no thread runs it. The put lock is held. */
 static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
     uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
     return number == atomic_load_explicit(&s->done, memory_order_acquire) &&
-           !ds__cpu_has_legacy_order(s) &&
            !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
            (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
            atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
 }
 
-/* Runs a small copy or fill on the caller's thread, if nothing is pending on the stream. Returns 0
-   if it did not run; it must be enqueued then. */
+/* Runs a small copy or fill on the caller's thread, if nothing is pending that it must wait for.
+   Returns 0 if it did not run; it must be enqueued then. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__spinlock_try(&s->put_lock))
+    int legacy;
+    if (!ds__cpu_is_small(op) || !ds__cpu_put_try(s, &legacy))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
-    int mine = ds__cpu_take_drained(s, number);
+    int mine =
+        (DS__LIKELY(!legacy) || ds__cpu_legacy_drained(s)) && ds__cpu_take_drained(s, number);
     /* an operation may have failed since the caller asked for a failure */
     int failed = mine && ds__cpu_stream_failure(s) != NULL;
+    if (mine && !failed)
+        atomic_store(&s->submitted, number + 1);
+    if (DS__UNLIKELY(legacy))
+        ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
     if (mine && !failed) {
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else
             ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
-        atomic_store(&s->submitted, number + 1);
         ds__cpu_pass(s, number + 1);
     }
     ds__spinlock_unlock(&s->put_lock);

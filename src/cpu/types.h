@@ -14,8 +14,8 @@
       token therefore stays valid.
    5. A stream that waits for a token is parked on the stream of the token. One that waits for a
       word of memory is parked in the list `value_waits`. Neither holds a thread.
-   6. A stream whose next operation is a host function goes to a thread for host functions.
-      Workers never run host functions.
+   6. A stream whose next operation is a host function goes to a thread for host functions, from
+      the submitting thread if the stream is idle. Workers never run host functions.
    7. After a worker has emptied a stream, it polls the stream for some microseconds (state
       POLLED). A stream of small operations then costs no wake-up. Before a long operation, the
       worker releases all streams that it polls.
@@ -62,9 +62,11 @@ enum {
     /* bytes of a block of queued operations; a block holds the largest operation */
     DS__CPU_BLOCK_BYTES = 8192,
     DS__CPU_SLAB_BLOCKS = 32,
-    DS__CPU_POLL_SLOTS = 16,      /* the most streams that a worker polls */
-    DS__CPU_POLL_NS = 20000,      /* time that a worker polls before it sleeps */
-    DS__CPU_WAIT_SPIN_NS = 40000, /* time that a host thread spins before it sleeps */
+    DS__CPU_POLL_SLOTS = 16, /* the most streams that a worker polls */
+    /* default of `spin_ns` */
+    DS__CPU_SPIN_NS = 20000,
+    /* a thread for host functions that has a processor takes a stream within this time */
+    DS__CPU_HOST_TAKE_NS = 1000,
     /* before an operation that is expected to take longer, a worker gives up its streams */
     DS__CPU_LONG_NS = 5000,
     /* a kernel is split among awake threads if its rest is expected to take longer */
@@ -78,7 +80,6 @@ enum {
     /* operations after which a worker looks at the other ready streams */
     DS__CPU_BATCH = 256,
     DS__CPU_TICK_NS = 1000000,
-    DS__CPU_POLLER_SPIN_NS = 40000,  /* time that the poller spins after a stream was parked */
     DS__CPU_POLLER_NAP_NS = 20000,   /* its shortest interval; the longest is DS__CPU_TICK_NS */
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
@@ -252,8 +253,9 @@ typedef struct ds__cpu_virtual {
 } ds__cpu_virtual;
 
 typedef struct ds__cpu_device {
-    ds__spinlock lock; /* of the list */
-    ds__cpu_stream *streams;
+    ds__spinlock lock;       /* of the list */
+    ds__cpu_stream *streams; /* the blocking streams first */
+    ds__cpu_stream *last_stream;
     ds__cpu_stream *legacy;
     /* blocking streams that capture; under the core's capture lock */
     int capturing;
@@ -309,7 +311,6 @@ static struct {
     int workers;
     size_t memory; /* bytes that this process may use, from ds__os_memory, which reads files */
     int processors;
-    int no_spin;
     int is_inline;
     uint64_t clock_ns; /* time between two reads of the clock in a row */
     int is_lax;
@@ -319,9 +320,12 @@ static struct {
     const ds_cpu_fabric *fabric; /* the kept copy, with defaults in the place of zeros */
     ds__cpu_device *device;
     ds__cpu_worker *worker;
+    /* time that a worker or a thread for host functions polls before it sleeps; a waiting thread
+       and the poller spin twice as long. 0: no thread spins. ds_cpu_set_spin changes it */
+    _Atomic uint64_t spin_ns;
     int started;
     int workers_started;
-    char pad3[64]; /* the fields above are only read after the start */
+    char pad3[64]; /* the fields above are only read after the start, but for `spin_ns` */
     /* ready streams */
     ds__spinlock lock; /* ready lists, host list, jobs, counts of threads */
     ds__cpu_stream *ready_head[DS__CPU_LEVELS];
@@ -342,8 +346,14 @@ static struct {
     char pad1[64];
     _Atomic int hurry;  /* host threads that wait; if there is one, workers make no pauses */
     _Atomic int asleep; /* waiting host threads that sleep, and so join no job */
+    _Atomic int waking; /* waiting host threads whose flag is set, but that do not run yet */
     char pad2[64];
     /* host functions */
+    _Atomic int host_queued;   /* streams in the list */
+    _Atomic int host_spinning; /* idle threads that look at `host_queued` */
+    _Atomic int host_at;       /* the processor on which such a thread began to spin or to sleep */
+    _Atomic int caller_at;     /* that of the latest thread that woke such a thread or awaits it */
+    char pad4[64];
     _Atomic int host_threads;
     int host_idle;
     uint64_t host_progress; /* counts host functions taken; for the monitor */
@@ -405,6 +415,11 @@ static struct {
     _Atomic uint64_t helped;
     _Atomic uint64_t other_operations;
 } ds__cpu;
+
+/* Returns the time that a worker polls before it sleeps; 0: no thread spins. */
+static inline uint64_t ds__cpu_spin(void) {
+    return atomic_load_explicit(&ds__cpu.spin_ns, memory_order_relaxed);
+}
 
 /* Returns 1 if the program explores orders of operations (a seed), or the times of links between
    devices (a fabric). */

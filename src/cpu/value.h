@@ -158,9 +158,8 @@ static void ds__cpu_poller_sleep(uint32_t word, uint64_t nap) {
     atomic_store(&ds__cpu.poller_sleeps, 0);
 }
 
-/* Looks at the words while streams wait: without a pause for DS__CPU_POLLER_SPIN_NS after a stream
-   was parked, unless all workers are awake and may need the processor; then at growing
-   intervals. */
+/* Looks at the words while streams wait: without a pause for twice ds__cpu_spin after a stream was
+   parked, unless all workers are awake and may need the processor; then at growing intervals. */
 static void *ds__cpu_poller_main(void *unused) {
     uint64_t nap = 0;
     uint64_t since = 0;
@@ -180,8 +179,8 @@ static void *ds__cpu_poller_main(void *unused) {
             ds__cpu_poller_sleep(word, DS__FOREVER);
             continue;
         }
-        if (!ds__cpu.no_spin && atomic_load(&ds__cpu.parked) > 0 &&
-            ds__now_ns() - since < DS__CPU_POLLER_SPIN_NS) {
+        uint64_t spin = ds__cpu_spin();
+        if (spin && atomic_load(&ds__cpu.parked) > 0 && ds__now_ns() - since < 2 * spin) {
             ds__processor_pause();
             continue;
         }

@@ -70,11 +70,22 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     return 0;
 }
 
+/* Returns 1 if the stream is in the list for host functions, and the thread that should take it
+   probably waits for the processor of the caller. */
+static int ds__cpu_blocks_host(const ds__cpu_stream *s) {
+    if (atomic_load_explicit(&s->state, memory_order_relaxed) != DS__CPU_AT_HOST)
+        return 0;
+    int here = ds__os_processor();
+    atomic_store_explicit(&ds__cpu.caller_at, here, memory_order_relaxed);
+    return here == atomic_load_explicit(&ds__cpu.host_at, memory_order_relaxed);
+}
+
 /* Results of ds__cpu_wait_spin. */
 enum { DS__CPU_TIMED_OUT, DS__CPU_PASSED, DS__CPU_SPUN };
 
 /* Waits without sleeping. DS__CPU_SPUN: the time to spin, which begins at `since` and again after
-   each help, is over first. */
+   each help, is over first, or the caller must leave its processor to a thread for host
+   functions. */
 static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, uint64_t deadline,
                              int help) {
     for (uint32_t spins = 0;; spins++) {
@@ -91,7 +102,9 @@ static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, u
         uint64_t now = ds__now_ns();
         if (now >= deadline)
             return DS__CPU_TIMED_OUT;
-        if (now - since > DS__CPU_WAIT_SPIN_NS)
+        if (now - since > 2 * ds__cpu_spin())
+            return DS__CPU_SPUN;
+        if (now - since > DS__CPU_HOST_TAKE_NS && ds__cpu_blocks_host(s))
             return DS__CPU_SPUN;
     }
 }
@@ -132,7 +145,7 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
     int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
     uint64_t start = ds__now_ns();
     uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
-    if (!sleep_at_once && !ds__cpu.no_spin) {
+    if (!sleep_at_once && ds__cpu_spin()) {
         int spun = ds__cpu_wait_spin(s, upto, start, deadline, help);
         if (spun != DS__CPU_SPUN)
             return spun == DS__CPU_PASSED;
@@ -148,14 +161,15 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
         uint64_t left = DS__FOREVER;
         if (deadline != DS__FOREVER) {
             uint64_t now = ds__now_ns();
-            if (now >= deadline)
-                return !ds__cpu_wait_cancel(s, &me);
-            left = deadline - now;
+            if (now >= deadline && ds__cpu_wait_cancel(s, &me))
+                return 0;
+            left = now < deadline ? deadline - now : 0;
         }
         atomic_fetch_add_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
         ds__futex_wait(&flag, 0, left);
         atomic_fetch_sub_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
     }
+    atomic_fetch_sub_explicit(&ds__cpu.waking, 1, memory_order_relaxed);
     return 1;
 }
 
@@ -183,7 +197,7 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
         return 1;
     if (timeout_ns == 0)
         return 0;
-    if (!sleep_at_once && !ds__cpu.no_spin) {
+    if (!sleep_at_once && ds__cpu_spin()) {
         /* Most waits are over in a microsecond. A look at the stream's state takes its cache line
            from the worker. The thread therefore looks once, for a stream that no thread has taken
            yet, and then only while jobs exist. */

@@ -155,10 +155,10 @@ static int ds__cpu_look(ds__cpu_worker *w) {
     return found;
 }
 
-/* Counts the calling worker among those that spin. Returns 0, and does not count it, if enough
-   workers spin already. */
+/* Counts the calling thread among those that spin. Returns 0, and does not count it, if enough
+   threads spin already. */
 static int ds__cpu_spinner_add(void) {
-    if (ds__cpu.no_spin)
+    if (!ds__cpu_spin())
         return 0;
     if (atomic_fetch_add(&ds__cpu.spinners, 1) < ds__cpu.spin_limit)
         return 1;
@@ -166,7 +166,25 @@ static int ds__cpu_spinner_add(void) {
     return 0;
 }
 
-/* Runs work, and after DS__CPU_POLL_NS without work sleeps. A worker beyond `spin_limit` sleeps at
+/* Returns 1 if as many threads spin as may, so that a thread that wakes up could need the processor
+   of one that spins. */
+static int ds__cpu_is_crowded(void) {
+    return atomic_load_explicit(&ds__cpu.spinners, memory_order_relaxed) >= ds__cpu.spin_limit;
+}
+
+/* Returns 1 if the thread for host functions runs on the processor of the thread that woke it, or
+   that awaits it. That thread may have to wait for the processor until this one sleeps. */
+static int ds__cpu_is_in_the_way(void) {
+    return ds__os_processor() == atomic_load_explicit(&ds__cpu.caller_at, memory_order_relaxed);
+}
+
+/* Returns 1 if a thread that has looked for work `looks` times since the time `since` may look
+   again. Not every call reads the clock. */
+static int ds__cpu_spins_on(int looks, uint64_t since) {
+    return (looks & 15) || ds__now_ns() - since < ds__cpu_spin();
+}
+
+/* Runs work, and after ds__cpu_spin without work sleeps. A worker beyond `spin_limit` sleeps at
    once. */
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
@@ -188,7 +206,8 @@ static void *ds__cpu_worker_main(void *arg) {
             last = ds__now_ns();
         if (!spinning)
             spinning = ds__cpu_spinner_add();
-        if (spinning && ((looks & 15) || ds__now_ns() - last < DS__CPU_POLL_NS)) {
+        if (spinning && ds__cpu_spins_on(looks, last) &&
+            !(ds__cpu_host_wakes() && ds__cpu_is_crowded())) {
             ds__processor_pause();
             continue;
         }
@@ -207,47 +226,89 @@ static void *ds__cpu_worker_main(void *arg) {
     return NULL;
 }
 
+/* Looks for streams in the list until there is one, the time to spin is over, or a worker that
+   wakes up may need the processor. If the thread that called this one waits for its processor, it
+   does not look. The pool's lock is held, but not during the looks. */
+static void ds__cpu_host_spin(int called) {
+    int awaited = called || atomic_load_explicit(&ds__cpu.waking, memory_order_relaxed) > 0;
+    atomic_store_explicit(&ds__cpu.host_at, ds__os_processor(), memory_order_relaxed);
+    if (ds__cpu.fabric || (awaited && ds__cpu_is_in_the_way()) || !ds__cpu_spinner_add())
+        return;
+    atomic_fetch_add_explicit(&ds__cpu.host_spinning, 1, memory_order_relaxed);
+    ds__spinlock_unlock(&ds__cpu.lock);
+    uint64_t since = ds__now_ns();
+    for (int looks = 1; atomic_load_explicit(&ds__cpu.host_queued, memory_order_relaxed) == 0 &&
+                        !atomic_load_explicit(&ds__cpu.quit, memory_order_relaxed) &&
+                        ds__cpu_spins_on(looks, since);
+         looks++) {
+        if (atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) && ds__cpu_is_crowded())
+            break;
+        ds__processor_pause();
+    }
+    ds__spinlock_lock(&ds__cpu.lock);
+    atomic_fetch_sub_explicit(&ds__cpu.host_spinning, 1, memory_order_relaxed);
+    atomic_fetch_sub(&ds__cpu.spinners, 1);
+}
+
+/* Waits for a stream in the list, and takes it. *called: 1 if the thread slept before. The pool's
+   lock is held, but not during the wait. NULL: the thread must end. */
+static ds__cpu_stream *ds__cpu_host_take(int *called) {
+    ds__cpu.host_idle++;
+    if (!ds__cpu.host_head)
+        ds__cpu_host_spin(*called);
+    *called = 0;
+    while (!ds__cpu.host_head) {
+        /* read before `quit`: ds__cpu_deinit sets `quit`, then changes the word */
+        uint32_t word = atomic_load(&ds__cpu.host_word);
+        if (atomic_load(&ds__cpu.quit))
+            break;
+        ds__spinlock_unlock(&ds__cpu.lock);
+        ds__futex_wait(&ds__cpu.host_word, word, DS__FOREVER);
+        ds__spinlock_lock(&ds__cpu.lock);
+        *called = 1;
+    }
+    ds__cpu.host_idle--;
+    ds__cpu_stream *s = ds__cpu.host_head;
+    if (!s)
+        return NULL;
+    ds__cpu.host_head = s->next;
+    if (!s->next)
+        ds__cpu.host_tail = NULL;
+    atomic_fetch_sub_explicit(&ds__cpu.host_queued, 1, memory_order_relaxed);
+    ds__cpu.host_progress++;
+    return s;
+}
+
+/* Runs the host functions at the head of a stream that the thread has taken from the list. */
+static void ds__cpu_host_run(ds__cpu_stream *s) {
+    atomic_store(&s->state, DS__CPU_RUNNING);
+    uint64_t done = 0;
+    int result;
+    do { /* while host functions follow one another */
+        done = atomic_load_explicit(&s->done, memory_order_relaxed);
+        result = ds__cpu_run_some(NULL, s, UINT64_MAX, DS__CPU_HOST);
+    } while (result == DS__CPU_EMPTY &&
+             atomic_load_explicit(&s->done, memory_order_relaxed) != done);
+    if (result == DS__CPU_MORE) {
+        atomic_store(&s->state, DS__CPU_READY);
+        ds__cpu_push_ready(s);
+    } else {
+        ds__cpu_go_idle(s);
+    }
+    atomic_fetch_sub(&ds__cpu.host_busy, 1);
+    if (ds__cpu.fabric)
+        ds__cpu_wake_worker();
+}
+
 /* Runs the host functions of streams in state AT_HOST, in the order of the list. */
 static void *ds__cpu_host_main(void *unused) {
     ds__os_library_thread();
     ds__tls.in_callback = 1;
     ds__spinlock_lock(&ds__cpu.lock);
-    for (;;) {
-        ds__cpu_stream *s = ds__cpu.host_head;
-        if (!s) {
-            /* read before `quit`: ds__cpu_deinit sets `quit`, then changes the word */
-            uint32_t word = atomic_load(&ds__cpu.host_word);
-            if (atomic_load(&ds__cpu.quit))
-                break;
-            ds__cpu.host_idle++;
-            ds__spinlock_unlock(&ds__cpu.lock);
-            ds__futex_wait(&ds__cpu.host_word, word, DS__FOREVER);
-            ds__spinlock_lock(&ds__cpu.lock);
-            ds__cpu.host_idle--;
-            continue;
-        }
-        ds__cpu.host_head = s->next;
-        if (!s->next)
-            ds__cpu.host_tail = NULL;
-        ds__cpu.host_progress++;
+    int called = 0;
+    for (ds__cpu_stream *s; (s = ds__cpu_host_take(&called)) != NULL;) {
         ds__spinlock_unlock(&ds__cpu.lock);
-        atomic_store(&s->state, DS__CPU_RUNNING);
-        uint64_t done = 0;
-        int result;
-        do { /* while host functions follow one another */
-            done = atomic_load_explicit(&s->done, memory_order_relaxed);
-            result = ds__cpu_run_some(NULL, s, UINT64_MAX, DS__CPU_HOST);
-        } while (result == DS__CPU_EMPTY &&
-                 atomic_load_explicit(&s->done, memory_order_relaxed) != done);
-        if (result == DS__CPU_MORE) {
-            atomic_store(&s->state, DS__CPU_READY);
-            ds__cpu_push_ready(s);
-        } else {
-            ds__cpu_go_idle(s);
-        }
-        atomic_fetch_sub(&ds__cpu.host_busy, 1);
-        if (ds__cpu.fabric)
-            ds__cpu_wake_worker();
+        ds__cpu_host_run(s);
         ds__spinlock_lock(&ds__cpu.lock);
     }
     ds__spinlock_unlock(&ds__cpu.lock);

@@ -42,6 +42,7 @@ extern long syscall(long number, ...);
 /* clockid_t is an int in glibc and musl */
 extern int clock_gettime(int clock, struct timespec *out);
 extern int madvise(void *at, size_t size, int advice);
+extern int sched_getcpu(void);
 
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -112,6 +113,11 @@ DS__SEAM static void ds__os_sleep(uint64_t ns) {
 /* Lets other threads run. */
 DS__SEAM static void ds__os_yield(void) {
     syscall(SYS_sched_yield);
+}
+
+/* Returns the processor that the thread runs on at this moment; negative: it is not known. */
+DS__SEAM static int ds__os_processor(void) {
+    return sched_getcpu();
 }
 
 /* Returns the number by which tools know the process. */

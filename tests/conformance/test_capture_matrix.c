@@ -185,6 +185,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(CPU, SPOILS(CAPTURE_UNSUPPORTED), "", ds_device_reset(k->device)) \
     X(CUDA, KEEPS(UNSUPPORTED), "", ds_device_reset(k->device)) \
     X(BOTH, SAFE, "", ds_cpu_get_stats(&k->stats)) \
+    X(BOTH, SAFE, "", ds_cpu_get_spin(&(int64_t){ 0 })) \
+    X(BOTH, SAFE, "", ds_cpu_set_spin(20000)) \
     X(BOTH, SAFE, "", \
       good(ds_cpu_get_clock(&(int64_t){ 0 }) == (getenv("DS_TEST_FABRIC") \
         ? DS_OK : DS_ERR_UNSUPPORTED))) \

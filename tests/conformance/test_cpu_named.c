@@ -815,7 +815,114 @@ static void test_ready_streams_run_by_priority_then_by_submission(void **state) 
     harness_restart(NULL);
 }
 
+/* ---- how long threads look for work before they sleep ---- */
+
+static void count_one(void *count) {
+    ++*(_Atomic uint64_t *)count;
+}
+
+static int64_t spin_time(void) {
+    int64_t ns = -1;
+    ok(ds_cpu_get_spin(&ns));
+    return ns;
+}
+
+static void test_the_time_to_spin_is_set_and_read(void **state) {
+    int64_t ns = 5;
+    (void)state;
+    harness_restart(NULL);
+    assert_int_equal(spin_time(), 20000);
+
+    ok(ds_cpu_set_spin(0));
+    assert_int_equal(spin_time(), 0);
+    ok(ds_cpu_set_spin(DS_CPU_MAX_SPIN_NS));
+    assert_int_equal(spin_time(), DS_CPU_MAX_SPIN_NS);
+    refused(ds_cpu_set_spin(-1), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "-1 ns; it must be from 0 to 1000000000"));
+    refused(ds_cpu_set_spin((int64_t)DS_CPU_MAX_SPIN_NS + 1), DS_ERR_INVALID_VALUE);
+    refused(ds_cpu_set_spin(INT64_MIN), DS_ERR_INVALID_VALUE);
+    refused(ds_cpu_get_spin(NULL), DS_ERR_INVALID_VALUE);
+    assert_int_equal(spin_time(), DS_CPU_MAX_SPIN_NS); /* a refused call changes nothing */
+
+    harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .flags = DS_CPU_NO_SPIN } });
+    assert_int_equal(spin_time(), 0);
+    ok(ds_cpu_set_spin(1000));
+    assert_int_equal(spin_time(), 1000);
+    harness_restart(NULL);
+    assert_int_equal(ds_cpu_get_spin(&ns), DS_OK);
+    assert_int_equal(ns, 20000);
+}
+
+static void test_the_environment_sets_the_time_to_spin(void **state) {
+    static const char *const bad[] = { "-1", "1000000001", "20us", "0x10",
+                                       " 5", "5 ",         "1e3",  "99999999999999999999999" };
+    const char *was = getenv("DEVSTREAM_CPU_SPIN");
+    int64_t ns = 5;
+    char before[32];
+    (void)state;
+    snprintf(before, sizeof before, "%s", was ? was : "");
+    setenv("DEVSTREAM_CPU_SPIN", "0", 1);
+    harness_restart(NULL);
+    assert_int_equal(spin_time(), 0);
+    setenv("DEVSTREAM_CPU_SPIN", "1000000000", 1);
+    harness_restart(NULL);
+    assert_int_equal(spin_time(), 1000000000);
+    harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .flags = DS_CPU_NO_SPIN } });
+    assert_int_equal(spin_time(), 0); /* the options count more */
+    setenv("DEVSTREAM_CPU_SPIN", "", 1);
+    harness_restart(NULL);
+    assert_int_equal(spin_time(), 20000);
+
+    harness_shutdown();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        setenv("DEVSTREAM_CPU_SPIN", bad[i], 1);
+        refused(ds_cpu_get_spin(&ns), DS_ERR_INVALID_VALUE);
+        assert_int_equal(ns, 0);
+        assert_non_null(strstr(ds_error_get_last(), "DEVSTREAM_CPU_SPIN is \""));
+    }
+    if (was)
+        setenv("DEVSTREAM_CPU_SPIN", before, 1);
+    else
+        unsetenv("DEVSTREAM_CPU_SPIN");
+    harness_restart(NULL);
+}
+
+/* Kernels, host functions, words and waits, with threads that sleep at once and with threads that
+   spin for long. */
+static void test_work_is_done_with_any_time_to_spin(void **state) {
+    static const int64_t times[] = { 0, 100, 1000000 };
+    (void)state;
+    ds_kernel k = make_count();
+    _Atomic uint64_t *count = counter();
+    uint64_t want = 0;
+    ds_stream s, t;
+    ok(ds_stream_create(NULL, &s));
+    ok(ds_stream_create(NULL, &t));
+    for (int i = 0; i < 300; i++) {
+        ok(ds_cpu_set_spin(times[i / 10 % 3]));
+        ok(ds_stream_launch_host_func(s, count_one, count, NULL));
+        ok(ds_kernel_launch(k, 1, &(count_args){ count, 1 }, sizeof(count_args), s));
+        ok(ds_stream_wait_stream(t, s));
+        ok(ds_stream_launch_host_func(t, count_one, count, NULL));
+        ok(ds_stream_launch_host_func(t, count_one, count, NULL));
+        want += 4;
+        if (i % 3 == 0)
+            ok(ds_stream_synchronize(t));
+        if (i % 3 == 0)
+            assert_int_equal(*count, want);
+    }
+    ok(ds_stream_synchronize(t));
+    assert_int_equal(*count, want);
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
+    ok(ds_kernel_destroy(k));
+    harness_restart(NULL);
+}
+
 const struct CMUnitTest tests_cpu_named[] = {
+    DS_TEST_CPU(test_the_time_to_spin_is_set_and_read, "cpu driver"),
+    DS_TEST_CPU(test_the_environment_sets_the_time_to_spin, "cpu driver"),
+    DS_TEST_CPU(test_work_is_done_with_any_time_to_spin, "cpu driver"),
     DS_TEST_CPU(test_64_streams_in_host_functions_do_not_hold_the_65th, "peers b.11"),
     DS_TEST(test_waiting_under_a_lock_a_host_function_wants_returns, "peers b.1"),
     DS_TEST(test_a_timed_wait_of_1_ms_on_a_long_kernel_comes_back, "peers b.3"),

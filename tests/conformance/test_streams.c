@@ -902,6 +902,87 @@ static void test_legacy_and_blocking_streams_in_turns_keep_one_order(void **stat
     ok(ds_stream_destroy(s[1]));
 }
 
+/* A copy of 256 bytes on `later` while a gate holds `first`. */
+static void expect_copy_waits(ds_stream first, ds_stream later, unsigned char *memory) {
+    gate g = { 0 };
+    memset(memory, 0, 256);
+    memset(memory + 256, 7, 256);
+    gate_close(first, &g);
+    ok(ds_copy(memory, memory + 256, 256, later));
+    gate_wait_entered(&g);
+    expect_pending(later);
+
+    int early = memory[0];
+
+    gate_open(&g);
+    ok(ds_stream_synchronize(later));
+    assert_int_equal(early, 0);
+    assert_int_equal(memory[0], 7);
+    assert_int_equal(memory[255], 7);
+}
+
+static void test_small_copies_keep_the_order_with_legacy(void **state) {
+    void *memory = NULL;
+    (void)state;
+    ds_stream a = harness_stream(0, DS_STREAM_BLOCKING);
+    ok(ds_pinned_alloc(512, &memory));
+    for (int round = 0; round < 2; round++) {
+        expect_copy_waits(legacy(0), a, memory);
+        expect_copy_waits(a, legacy(0), memory);
+        expect_copy_waits(legacy(0), per_thread(0), memory);
+        expect_copy_waits(per_thread(0), legacy(0), memory);
+        expect_copy_waits(legacy(0), legacy(0), memory);
+    }
+    ok(ds_pinned_free(memory));
+    ok(ds_stream_destroy(a));
+}
+
+/* The first blocking stream of the device is not the one with work. */
+static void test_a_small_copy_on_legacy_waits_for_each_blocking_stream(void **state) {
+    enum { MANY = 5 };
+
+    ds_stream s[MANY];
+    void *memory = NULL;
+    (void)state;
+    ok(ds_pinned_alloc(512, &memory));
+    for (int i = 0; i < MANY; i++)
+        s[i] = harness_stream(0, i % 2 ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING);
+    for (int i = 0; i < MANY; i += 2)
+        expect_copy_waits(s[i], legacy(0), memory);
+    for (int i = 0; i < MANY; i++)
+        ok(ds_stream_destroy(s[i]));
+    ok(ds_pinned_free(memory));
+}
+
+static uint64_t inline_operations(void) {
+    ds_cpu_stats stats;
+    ok(ds_cpu_get_stats(&stats));
+    return stats.inline_operations;
+}
+
+static void test_small_copies_on_ordered_streams_run_at_once(void **state) {
+    unsigned char *memory = NULL;
+    (void)state;
+    if (getenv("DS_TEST_FABRIC"))
+        skip(); /* no work runs at once */
+    ds_stream s[] = { legacy(0), harness_stream(0, DS_STREAM_BLOCKING), per_thread(0),
+                      harness_stream(0, DS_STREAM_NON_BLOCKING) };
+    ok(ds_device_alloc(harness_device(0), 512, (void **)&memory));
+    for (int i = 0; i < 4; i++) {
+        memset(memory, i, 256);
+        ok(ds_device_synchronize(harness_device(0)));
+        uint64_t before = inline_operations();
+
+        ok(ds_copy(memory + 256, memory, 256, s[i]));
+
+        assert_int_equal(memory[511], i);
+        assert_int_equal(inline_operations(), before + 1);
+    }
+    ok(ds_device_free(memory));
+    ok(ds_stream_destroy(s[1]));
+    ok(ds_stream_destroy(s[3]));
+}
+
 static void test_non_blocking_and_legacy_streams_ignore_each_other(void **state) {
     gate side = { 0 }, null = { 0 };
     uint64_t *h = word(1);
@@ -1901,6 +1982,9 @@ const struct CMUnitTest tests_streams[] = {
     DS_TEST(test_legacy_work_is_a_barrier_between_blocking_streams, "peers D7 b.2"),
     DS_TEST(test_legacy_work_waits_for_all_blocking_streams, "peers D7 b.2"),
     DS_TEST(test_legacy_and_blocking_streams_in_turns_keep_one_order, "peers D7 b.2"),
+    DS_TEST(test_small_copies_keep_the_order_with_legacy, "peers D7 b.2"),
+    DS_TEST(test_a_small_copy_on_legacy_waits_for_each_blocking_stream, "peers D7 b.2"),
+    DS_TEST_CPU(test_small_copies_on_ordered_streams_run_at_once, "cpu driver"),
     DS_TEST(test_non_blocking_and_legacy_streams_ignore_each_other, "peers D7 b.2"),
     DS_TEST(test_the_legacy_streams_of_two_devices_ignore_each_other, "peers b.2"),
     DS_TEST(test_query_and_synchronize_of_legacy_count_blocking_work, "peers b.2"),

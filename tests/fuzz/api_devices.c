@@ -189,10 +189,19 @@ static void step_sync_debug(void) {
 static void step_cpu(void) {
     ds_cpu_stats stats;
     int64_t ns;
-    if (odd())
+    switch (pick(4)) {
+    case 0:
         CALL_OUT(ds_cpu_get_clock(MAYBE(ns)), ns);
-    else
+        break;
+    case 1:
+        CALL_OUT(ds_cpu_get_spin(MAYBE(ns)), ns);
+        break;
+    case 2:
+        CALL(ds_cpu_set_spin((int64_t)pick(8) * 10000 - 10000));
+        break;
+    default:
         CALL_OUT(ds_cpu_get_stats(MAYBE(stats)), stats);
+    }
 }
 
 /* ---- ranges ---- */

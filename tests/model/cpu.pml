@@ -1,5 +1,6 @@
-/* The lock-free rooms src/cpu/scheduler.h and src/cpu/queue.h, checked by spin: a stream with submitted, done and a state; a submitter, two
-   workers that run, poll, let go and sleep; a waiter that enlists and sleeps until its number is done; a destroyer.
+/* The lock-free rooms src/cpu/scheduler.h, src/cpu/queue.h and src/cpu/host_func.h, checked by spin: a stream with submitted, done and a
+   state; a submitter of work and of host functions; two workers that run, poll, let go and sleep; a thread for host functions that spins and
+   sleeps; a waiter that enlists and sleeps until its number is done; a destroyer.
    Each statement is one atomic operation of the C code, in its order; seq_cst operations are plain steps, since spin
    explores interleavings. The one weaker store, ds__cpu_pass_short, goes through a store buffer of one entry, which
    is what x86 and the C model allow: the load that follows may come before it.
@@ -9,9 +10,15 @@
 #ifndef OPS
 #define OPS 2
 #endif
+#ifndef WORKERS
 #define WORKERS 2
+#endif
+/* 1: operations may be host functions */
+#ifndef HOSTS
+#define HOSTS 0
+#endif
 
-mtype = { IDLE, READY, RUNNING, POLLED, FREED };
+mtype = { IDLE, READY, RUNNING, POLLED, AT_HOST, FREED };
 mtype state = IDLE;
 byte submitted, done, ran, recycled;
 byte done_buffer;                /* 0: empty; else a value of done that is not visible yet */
@@ -20,6 +27,9 @@ bool queued;                     /* the stream is in the ready list */
 byte mask;                       /* ready_mask */
 byte lookers = WORKERS, parked, wake_word;
 bool pool_lock, wait_lock, put_lock;
+bool host[OPS];                  /* the operation is a host function */
+bool host_queued;                /* the stream is in the list for host functions */
+byte host_idle, host_spinning, host_word;
 
 #define LOCK(l) atomic { !l -> l = true }
 #define UNLOCK(l) l = false
@@ -40,6 +50,38 @@ inline kick() {
     :: state == IDLE ->
         atomic { if :: state == IDLE -> state = READY; won = true :: else -> won = false fi };
         if :: won -> push_ready() :: else fi
+    :: else
+    fi
+}
+
+/* The caller owns the stream, whose next operation is a host function. */
+inline to_host() {
+    LOCK(pool_lock);
+    assert(state == RUNNING && !host_queued);
+    state = AT_HOST; host_queued = true;
+    idle = host_idle; spinning = host_spinning;
+    UNLOCK(pool_lock);
+    if
+    :: spinning == 0 && idle > 0 -> host_word++
+    :: else
+    fi
+}
+
+/* ds__cpu_kick_host: the submitter takes an idle or polled stream itself. */
+inline kick_host() {
+    seen_state = state;
+    if
+    :: seen_state == IDLE || seen_state == POLLED ->
+        atomic { if :: state == seen_state -> state = RUNNING; won = true :: else -> won = false fi };
+        if
+        :: won ->
+            if
+            :: submitted == done -> go_idle()
+            :: submitted != done && host[done] -> to_host()
+            :: submitted != done && !host[done] -> state = READY; push_ready()
+            fi
+        :: else
+        fi
     :: else
     fi
 }
@@ -77,11 +119,17 @@ inline notify() {
 /* Drains the store buffer: what any locked instruction of the worker does first. */
 inline flush() { atomic { if :: done_buffer != 0 -> done = done_buffer; done_buffer = 0 :: else fi } }
 
-/* ds__cpu_run_some and what ds__cpu_run makes of the stream; the caller owns it. */
+/* ds__cpu_run_some of a worker, which owns the stream. gone: the stream is at a host function. */
 inline run_stream() {
-    end = submitted; n = done; unfenced = false;
+    end = submitted; n = done; unfenced = false; gone = false;
     do
-    :: n < end ->
+    :: n < end && host[n] ->
+        flush();
+        if :: unfenced -> if :: waiting -> notify() :: else fi :: else fi;
+        unfenced = false; gone = true;
+        to_host();
+        break
+    :: n < end && !host[n] ->
         assert(ran == n); ran++; n++;
         if
         :: true -> /* a short operation */
@@ -109,7 +157,7 @@ active proctype buffer() {
 }
 
 proctype worker() {
-    byte end, n, seen; bool won, mine, unfenced, polled;
+    byte end, n, seen, idle, spinning; bool won, mine, unfenced, polled, gone;
     do
     :: quit -> break
     :: else ->
@@ -128,15 +176,16 @@ proctype worker() {
         :: mine ->
             run_stream();
             if
-            :: !closing -> polled = true; state = POLLED
-            :: go_idle()
+            :: !gone && !closing -> polled = true; state = POLLED
+            :: !gone -> go_idle()
+            :: gone
             fi
         :: !mine && polled ->
             if
             :: state == POLLED && submitted != done ->     /* found work */
                 polled = false;
                 atomic { if :: state == POLLED -> state = RUNNING; won = true :: else -> won = false fi };
-                if :: won -> run_stream(); go_idle() :: else fi
+                if :: won -> run_stream(); if :: !gone -> go_idle() :: else fi :: else fi
             :: state != POLLED -> polled = false
             :: else ->                                     /* the time to poll is over */
                 polled = false;
@@ -157,10 +206,64 @@ proctype worker() {
     od
 }
 
-active proctype submitter() {
-    bool won;
+/* ds__cpu_host_main: the pool's lock is held but while it runs a stream, spins or sleeps. */
+proctype host_thread() {
+    byte n, seen; bool won;
+    LOCK(pool_lock);
     do
-    :: submitted < OPS -> LOCK(put_lock); submitted++; UNLOCK(put_lock); kick()
+    :: host_queued ->
+        host_queued = false;
+        UNLOCK(pool_lock);
+        assert(state == AT_HOST);
+        state = RUNNING;
+        n = done;
+        do
+        :: n < submitted && host[n] ->
+            assert(ran == n); ran++; n++;
+            done = n;
+            if :: waiting -> notify() :: else fi
+        :: n < submitted && !host[n] -> state = READY; push_ready(); break
+        :: n == submitted -> go_idle(); break
+        od;
+        LOCK(pool_lock)
+    :: !host_queued ->
+        host_idle++;
+        if
+        :: true ->
+            host_spinning++;
+            UNLOCK(pool_lock);
+            if :: host_queued :: true fi; /* it sees the stream, or its time is over */
+            LOCK(pool_lock);
+            host_spinning--
+        :: true
+        fi;
+        do
+        :: host_queued -> break
+        :: else ->
+            seen = host_word;
+            if :: quit -> break :: else fi;
+            UNLOCK(pool_lock);
+            (host_word != seen || quit);
+            LOCK(pool_lock)
+        od;
+        host_idle--;
+        if :: !host_queued && quit -> break :: else fi
+    od;
+    UNLOCK(pool_lock)
+}
+
+active proctype submitter() {
+    byte idle, spinning; bool won; mtype seen_state;
+    do
+    :: submitted < OPS ->
+        LOCK(put_lock);
+        if :: HOSTS -> host[submitted] = true :: host[submitted] = false fi;
+        submitted++;
+        UNLOCK(put_lock);
+        if
+        :: host[submitted - 1] -> kick_host()
+        :: else -> kick()
+        fi
     :: else -> break
     od;
     submitted_all = true
@@ -195,4 +298,4 @@ active proctype closer() {
     quit = true
 }
 
-init { byte i; for (i : 1 .. WORKERS) { run worker() } }
+init { byte i; if :: HOSTS -> run host_thread() :: else fi; for (i : 1 .. WORKERS) { run worker() } }

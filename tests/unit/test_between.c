@@ -933,7 +933,7 @@ static void hand_over_two(void) {
         ds__spinlock_unlock(&ds__cpu.lock);
     }
     ok(ds_stream_launch_host_func(hosts[1], tell, NULL, NULL));
-    ok(ds_stream_synchronize(hosts[1])); /* as no worker comes, who waits hands them over */
+    ok(ds_stream_synchronize(hosts[1]));
     host_late = 0;
     pthread_join(waits, NULL);
     for (int i = 0; i < 2; i++)
