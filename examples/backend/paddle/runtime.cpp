@@ -1,12 +1,13 @@
-/* runtime.cpp - the device type custom_cpu for PaddlePaddle, on devstream's CPU devices.
+/* runtime.cpp - the device type custom_cpu for PaddlePaddle, on the CPU devices of devstream.
 
-   Fills the table that Paddle calls (C_DeviceInterface of paddle/phi/backends/device_ext.h): devices,
+   Fills the table of functions that Paddle calls: C_DeviceInterface in device_ext.h, with devices,
    streams, events, memory, copies and callbacks. kernels.cpp has the operators.
 
-   Handles: Paddle keeps streams and events as pointers. A handle of devstream is a number of 64 bits,
-   so the pointer is the number, and nothing is allocated for it.
-   Memory: device memory is from the caching allocator of devstream, host memory is pinned.
-   Threads: Paddle calls from any thread. devstream's current device is per thread, too. */
+   Handles: Paddle stores streams and events as pointers. The 64 bits of a devstream handle are the
+   pointer, so no object is allocated for it.
+   Memory: device memory is from devstream's caching allocator, host memory is pinned.
+   Errors: Paddle's exception only has the status. DEVSTREAM_LOG=1 prints the reason.
+   Threads: Paddle calls on any thread. The current device is per thread here and there. */
 #include "paddle/phi/backends/device_ext.h"
 
 #include "custom_cpu.h"
@@ -17,7 +18,7 @@ C_Status status_of(ds_result result) {
     if (result == DS_OK)
         return C_SUCCESS;
     if (result == DS_NOT_READY)
-        return C_WARNING; /* Paddle takes every other status than success as "not yet" */
+        return C_WARNING; /* to a query of Paddle, any status but success means "pending" */
     if (result == DS_ERR_OUT_OF_MEMORY || result == DS_ERR_LIMIT_EXCEEDED)
         return C_FAILED;
     return C_ERROR;
@@ -64,7 +65,7 @@ C_Status device_synchronize(C_Device device) {
 }
 
 /* Paddle unloads this library after the call, so no thread may remain in it. */
-C_Status finalize() {
+C_Status runtime_finalize() {
     return status_of(ds_shutdown());
 }
 
@@ -145,9 +146,9 @@ C_Status event_synchronize(C_Device, C_Event event) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Paddle's allocator above takes large chunks by these two functions and names no stream, so they
-   belong to the legacy stream. If memory is short, Paddle wants success and NULL: then it frees its
-   idle chunks and tries again. */
+/* Paddle's own allocator takes chunks of memory by these two functions. They name no stream, so the
+   chunks belong to the legacy stream. If memory is short, Paddle expects success and NULL: then it
+   frees idle chunks and tries again. */
 C_Status memory_alloc(C_Device device, void **out, size_t size) {
     *out = nullptr;
     ds_stream legacy = {};
@@ -158,8 +159,8 @@ C_Status memory_alloc(C_Device device, void **out, size_t size) {
     return status == C_FAILED ? C_SUCCESS : status;
 }
 
-/* Any stream may have used the chunk, so its work must be complete, as with cudaFree. Paddle gives a
-   chunk back only if memory is short, for empty_cache and at the end. */
+/* Waits as cudaFree does, since any stream may have used the chunk. Paddle frees chunks only if
+   memory is short, in empty_cache and at the end. */
 C_Status memory_free(C_Device device, void *ptr, size_t) {
     ds_result result = ds_device_synchronize(device_of(device));
     ds_result freed = ds_mem_free(ptr);
@@ -180,9 +181,9 @@ C_Status memory_set(C_Device, void *ptr, unsigned char value, size_t size) {
     return status_of(ds_fill_sync(ptr, value, 1, size));
 }
 
-/* devstream finds out from the pointers whose memory it is, so one function does for all directions.
-   Paddle waits for its current stream before it calls the forms without a stream. */
-C_Status copy(C_Device, void *dst, const void *src, size_t size) {
+/* devstream knows the device of a pointer, so one function serves all directions. Before a copy
+   without a stream, Paddle waits for its current stream. */
+C_Status copy_sync(C_Device, void *dst, const void *src, size_t size) {
     return status_of(ds_copy_sync(dst, src, size));
 }
 
@@ -217,7 +218,7 @@ C_Status chunk_max(C_Device, size_t *size) {
 
 } // namespace
 
-/* Paddle calls this function when it has loaded the library. Fields that stay NULL are optional. */
+/* Paddle calls this function after it has loaded the library. NULL fields are optional. */
 extern "C" __attribute__((visibility("default"))) void InitPlugin(CustomRuntimeParams *params) {
     PADDLE_CUSTOM_RUNTIME_CHECK_VERSION(params);
     static char type[] = "custom_cpu";
@@ -227,7 +228,7 @@ extern "C" __attribute__((visibility("default"))) void InitPlugin(CustomRuntimeP
     C_DeviceInterface *table = params->interface;
     memset(table, 0, sizeof *table);
     table->size = sizeof *table;
-    table->finalize = finalize;
+    table->finalize = runtime_finalize;
     table->get_device_count = device_get_count;
     table->get_device_list = device_get_list;
     table->set_device = device_set;
@@ -251,9 +252,9 @@ extern "C" __attribute__((visibility("default"))) void InitPlugin(CustomRuntimeP
     table->host_memory_allocate = host_alloc;
     table->host_memory_deallocate = host_free;
     table->device_memory_set = memory_set;
-    table->memory_copy_h2d = copy;
-    table->memory_copy_d2h = copy;
-    table->memory_copy_d2d = copy;
+    table->memory_copy_h2d = copy_sync;
+    table->memory_copy_d2h = copy_sync;
+    table->memory_copy_d2d = copy_sync;
     table->memory_copy_p2p = copy_peer;
     table->async_memory_copy_h2d = copy_async;
     table->async_memory_copy_d2h = copy_async;
