@@ -247,6 +247,11 @@ fuzz-ptx: ## fuzz the texts of images that ds_kernel_create reads for FUZZ_SECON
 	@tests/fuzz/possible.sh || exit 0; \
 	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) build/clang-fuzz/fuzz-ptx && tests/fuzz/run.sh build/clang-fuzz/fuzz-ptx
 
+# The example examples/backend/paddle; run.sh has its variables.
+.PHONY: backend-paddle
+backend-paddle: ## build the Paddle device of examples/backend/paddle and test it with Paddle's wheel (pip, 200 MB)
+	@examples/backend/paddle/run.sh
+
 # The conformance suite on the CPU driver, with a few seeds of the random programs, and a few unit tests.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):
 # Dekker's test goes wrong every fifth time. With one processor there is nothing to overtake.
