@@ -95,7 +95,7 @@ suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
 .PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
-        lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
+        lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer backend-torch install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -123,6 +123,9 @@ check: cmocka ## all tests with the default compiler
 
 run-examples: $(RUNS) ## run the examples that check themselves on both drivers, which must have the same results
 	@tests/examples.sh $(B)/run
+
+backend-torch: headers ## build the PyTorch backend of examples/backend/torch and run its tests; installs torch's wheel in build/; NO_PACKAGES=1: installs nothing
+	+@MAKE='$(MAKE)' examples/backend/torch/run.sh
 
 quick: cmocka ## build without the optimiser and test the rooms that differ from the last commit; ROOM=alloc/arena: that one
 	+@MAKE='$(MAKE)' tests/quick.sh $(ROOM)
