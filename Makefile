@@ -95,7 +95,7 @@ suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
 .PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
-        lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer backend-torch install-deps cmocka clean force
+        lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -123,9 +123,6 @@ check: cmocka ## all tests with the default compiler
 
 run-examples: $(RUNS) ## run the examples that check themselves on both drivers, which must have the same results
 	@tests/examples.sh $(B)/run
-
-backend-torch: headers ## build the PyTorch backend of examples/backend/torch and run its tests; installs torch's wheel in build/; NO_PACKAGES=1: installs nothing
-	+@MAKE='$(MAKE)' examples/backend/torch/run.sh
 
 quick: cmocka ## build without the optimiser and test the rooms that differ from the last commit; ROOM=alloc/arena: that one
 	+@MAKE='$(MAKE)' tests/quick.sh $(ROOM)
@@ -249,6 +246,11 @@ fuzz-ipc: ## fuzz imports of other processes' events and memory for FUZZ_SECONDS
 fuzz-ptx: ## fuzz the texts of images that ds_kernel_create reads for FUZZ_SECONDS (60)
 	@tests/fuzz/possible.sh || exit 0; \
 	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) build/clang-fuzz/fuzz-ptx && tests/fuzz/run.sh build/clang-fuzz/fuzz-ptx
+
+# The example examples/backend/torch; run.sh has its variables.
+.PHONY: backend-torch
+backend-torch: ## build the PyTorch backend of examples/backend/torch and test it with torch's wheel (pip, 1 GB and more)
+	+@MAKE='$(MAKE)' examples/backend/torch/run.sh
 
 # The conformance suite on the CPU driver, with a few seeds of the random programs, and a few unit tests.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):

@@ -1,7 +1,7 @@
 /* copy.cpp - tensors' memory, views, and copies between host and devices.
 
-   A copy never waits for a stream, except where torch.cuda's waits: from or to pageable host memory,
-   and from or to pinned memory without non_blocking. */
+   A copy waits for its stream only where torch.cuda's waits: from or to pageable host memory, and
+   from or to pinned memory without non_blocking. */
 #include "operators.h"
 
 #include <ATen/EmptyTensor.h>
@@ -116,7 +116,7 @@ at::Tensor copy_from(const at::Tensor &self, const at::Tensor &dst, bool non_blo
     bool direct = dst.is_contiguous() && !dst.is_conj() && !dst.is_neg();
     at::Tensor landing = direct ? dst : at::empty_like(dst, at::MemoryFormat::Contiguous);
     if (src.is_cpu() || dst.is_cpu())
-        copy_bytes(landing, src, non_blocking && (direct || !dst.is_cpu()));
+        copy_bytes(landing, src, non_blocking); /* to a landing on the host it waits */
     else
         copy_between_devices(landing, src);
     if (!direct)
@@ -139,7 +139,7 @@ void record_stream(at::Tensor &self, c10::Stream stream) {
     check(ds_mem_record_stream(self.storage().mutable_data(), to_stream(stream)));
 }
 
-/** Every other operator runs on the CPU: its inputs are copied there, which waits for the stream. */
+/** All other operators run on the CPU: their inputs are copied there, and that waits. */
 void cpu_fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     at::native::cpu_fallback(op, stack);
 }

@@ -134,8 +134,9 @@ Tensor &reduce(const Tensor &self, at::OptionalIntArrayRef dim, bool keepdim,
 /* ---- products of matrices -------------------------------------------------------------------- */
 
 void check_types(const Tensor &a, const Tensor &b, const Tensor &out) {
-    TORCH_CHECK(a.scalar_type() == b.scalar_type() && a.scalar_type() == out.scalar_type(),
-                "The matrices must have one type, but they have ", a.scalar_type(), ", ",
+    TORCH_CHECK(a.scalar_type() == b.scalar_type() && a.scalar_type() == out.scalar_type() &&
+                    a.scalar_type() != at::kBool,
+                "The matrices must have one type of numbers, but they have ", a.scalar_type(), ", ",
                 b.scalar_type(), " and ", out.scalar_type(), ".");
 }
 

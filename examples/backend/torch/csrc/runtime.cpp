@@ -14,8 +14,8 @@
 
 #include <array>
 #include <atomic>
-#include <iostream>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace devstream_torch {
@@ -98,10 +98,6 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
         return previous;
     }
 
-    c10::DeviceCapability getDeviceCapability(c10::Device) const override {
-        return c10::DeviceCapability();
-    }
-
     void synchronizeDevice(c10::DeviceIndex index) const override {
         check(ds_device_synchronize(to_device(index)));
     }
@@ -142,16 +138,6 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
 
     void synchronizeStream(const c10::Stream &stream) const override {
         check(ds_stream_synchronize(to_stream(stream)));
-    }
-
-    void *getStreamNativeHandle(const c10::Stream stream) const override {
-        ds_stream_native native;
-        check(ds_stream_export(to_stream(stream), &native));
-        return native.handle;
-    }
-
-    void recordDataPtrOnStream(const c10::DataPtr &ptr, const c10::Stream &stream) const override {
-        check(ds_mem_record_stream(ptr.get(), to_stream(stream)));
     }
 
     /* events: the first record creates them */
@@ -276,6 +262,16 @@ const bool hooks_are_registered = [] {
     return true;
 }();
 
+/** The message of the latest exception on a worker. The call that reports the failure quotes it. */
+std::mutex failure_lock;
+std::string failure_message;
+
+int fail(const char *message) {
+    std::lock_guard<std::mutex> hold(failure_lock);
+    failure_message = message;
+    return 1;
+}
+
 /** The CPU form of the kernel that runs a closure. */
 int run_work(size_t, size_t, const void *args) {
     std::unique_ptr<Work> work(*static_cast<Work *const *>(args));
@@ -287,9 +283,10 @@ int run_work(size_t, size_t, const void *args) {
     try {
         work->run();
         return 0;
+    } catch (const c10::Error &error) {
+        return fail(error.what_without_backtrace());
     } catch (const std::exception &error) {
-        std::cerr << "torch_devstream: an operator failed: " << error.what() << std::endl;
-        return 1;
+        return fail(error.what());
     }
 }
 
@@ -298,7 +295,9 @@ int run_work(size_t, size_t, const void *args) {
 void throw_error(ds_result result) {
     if (result == DS_ERR_OUT_OF_MEMORY || result == DS_ERR_LIMIT_EXCEEDED)
         TORCH_CHECK_WITH(OutOfMemoryError, false, ds_error_get_last());
-    TORCH_CHECK(false, ds_error_get_last());
+    std::lock_guard<std::mutex> hold(failure_lock);
+    bool is_worker_failure = result == DS_ERR_FAILED && !failure_message.empty();
+    TORCH_CHECK(false, ds_error_get_last(), is_worker_failure ? ": " + failure_message : "");
 }
 
 c10::Stream from_stream(ds_stream stream, c10::DeviceIndex index) {
@@ -328,21 +327,19 @@ void enqueue_work(ds_stream stream, std::unique_ptr<Work> work) {
     (void)work.release(); /* run_work deletes it */
 }
 
-/* Operators of the backend's own. wait_value and write_value use words in pinned or device memory,
-   which order the host, streams and processes without events: torch.ops.devstream.wait_value(word, 1)
-   makes the current stream wait until the word is at least 1. */
+/* Operators of the backend's own. wait_value makes the current stream wait until a word in pinned
+   or device memory has at least this value: a program can so hold a stream without an event.
+   device_reset makes a device usable again after an operator has failed. */
 TORCH_LIBRARY(devstream, m) {
     m.def("device_count() -> int", [] { return static_cast<int64_t>(device_count()); });
+    m.def("device_reset(int index) -> ()", [](int64_t index) {
+        check(ds_device_reset(to_device(static_cast<c10::DeviceIndex>(index))));
+    });
     m.def("wait_value(Tensor word, int value) -> ()", [](const at::Tensor &word, int64_t value) {
         TORCH_CHECK(word.nbytes() == 4, "The word must have 4 bytes.");
         check(ds_stream_wait_value32(current_stream(from_device(current_device()).index()),
                                      word.const_data_ptr(), static_cast<uint32_t>(value),
                                      DS_VALUE_WAIT_GEQ));
-    });
-    m.def("write_value(Tensor(a!) word, int value) -> ()", [](at::Tensor word, int64_t value) {
-        TORCH_CHECK(word.nbytes() == 4, "The word must have 4 bytes.");
-        check(ds_stream_write_value32(current_stream(from_device(current_device()).index()),
-                                      word.data_ptr(), static_cast<uint32_t>(value)));
     });
 }
 

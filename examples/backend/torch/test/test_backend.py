@@ -130,6 +130,19 @@ class Operators(Case):
             with self.assertRaises(RuntimeError):
                 bad()
 
+    def test_a_failure_on_a_worker_is_reported_by_the_next_wait(self):
+        x = torch.ones(3, dtype=torch.complex64, device=DEV)
+        y = torch.ones(3, device=DEV)
+        try:
+            x > x  # ATen's CPU function refuses complex numbers, after the call has returned
+            with self.assertRaisesRegex(RuntimeError, "torch operator.*not implemented"):
+                torch.devstream.synchronize()
+            with self.assertRaises(RuntimeError):
+                y.cpu()
+        finally:
+            torch.devstream.reset()
+        self.equal(y + 1, torch.full((3,), 2.0))
+
     def test_resize_and_set(self):
         x = torch.arange(4.0, device=DEV)
         x.resize_(2, 3)
@@ -302,6 +315,9 @@ class Random(Case):
         x = torch.empty(100000, device=DEV).normal_(3, 2).cpu()
         self.assertAlmostEqual(x.mean().item(), 3, delta=0.05)
         self.assertAlmostEqual(x.std().item(), 2, delta=0.05)
+        x = torch.zeros(50, 2, device=DEV)
+        x.t()[1:].uniform_(1, 2)
+        self.assertTrue(x[:, 0].sum() == 0 and x[:, 1].min() >= 1)
         x = torch.randint(-3, 4, (1000,), device=DEV).cpu()
         self.assertEqual((x.min().item(), x.max().item()), (-3, 3))
 
@@ -357,6 +373,16 @@ class Copies(Case):
                 target.copy_(x)
                 self.assertEqual(target.sum().item(), 8)
 
+    def test_other_threads_run_while_one_waits(self):
+        event = torch.devstream.Event()
+        for wait in (event.synchronize, torch.devstream.current_stream().synchronize,
+                     torch.devstream.synchronize):
+            with Gate() as gate:
+                event.record()
+                threading.Timer(0.02, gate.open).start()
+                wait()
+                self.assertTrue(event.query())
+
     def test_item_waits(self):
         with Gate() as gate:
             x = torch.ones(8, device=DEV).sum()
@@ -389,6 +415,16 @@ class TwoDevices(Case):
         self.equal(z, torch.full((1000,), 2.0))
         self.equal(w, torch.full((1000,), 6.0, dtype=torch.float64))
 
+    def test_a_copy_to_a_device_waits_for_its_stream(self):
+        x = torch.ones(1000, device="devstream:0")
+        y = torch.zeros(1000, device="devstream:1")
+        with torch.devstream.device(1), Gate():
+            z = y + 5
+            y.copy_(x)
+            self.assertFalse(torch.devstream.current_stream(0).query())
+        self.equal(z, torch.full((1000,), 5.0))
+        self.equal(y, torch.ones(1000))
+
     def test_the_current_device(self):
         self.assertEqual(torch.devstream.device_count(), 2)
         self.assertEqual(torch.ones(1, device=DEV).device.index, 0)
@@ -410,32 +446,53 @@ class TwoDevices(Case):
         stream.synchronize()
 
 
-class DLTensor(ctypes.Structure):
-    """The start of DLPack's DLManagedTensor."""
+class DLManagedTensor(ctypes.Structure):
+    """DLPack's exchange format."""
 
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32),
                 ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
                 ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64))]
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p),
+                ("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p),
+                ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p))]
+
+
+def capsule_function(name, result, *arguments):
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
 class DLPack(Case):
     def test_export_names_the_device_of_devstream(self):
         x = torch.arange(6.0, device="devstream:1").view(2, 3)
         self.assertEqual(x.__dlpack_device__(), (12, 1))
-        get = ctypes.pythonapi.PyCapsule_GetPointer
-        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        get = capsule_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object,
+                               ctypes.c_char_p)
         capsule = x.__dlpack__()
-        seen = DLTensor.from_address(get(capsule, b"dltensor"))
+        seen = DLManagedTensor.from_address(get(capsule, b"dltensor"))
         self.assertEqual((seen.data, seen.device_type, seen.device_id), (x.data_ptr(), 12, 1))
         self.assertEqual((seen.code, seen.bits, list(seen.shape[:seen.ndim])), (2, 32, [2, 3]))
 
-    def test_import_shares_the_memory(self):
+    def test_import_of_memory_that_another_library_owns(self):
+        owner = torch.arange(6.0, device="devstream:1")
+        deleted = []
+        shape = (ctypes.c_int64 * 2)(3, 2)
+        managed = DLManagedTensor(owner.data_ptr(), 12, 1, 2, 2, 32, 1, shape, None, 0, None,
+                                  DLManagedTensor._fields_[-1][1](deleted.append))
+        make = capsule_function("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p,
+                                ctypes.c_void_p)
+        x = torch.from_dlpack(make(ctypes.addressof(managed), b"dltensor", None))
+        self.assertEqual((x.data_ptr(), x.device), (owner.data_ptr(), owner.device))
+        x += 1
+        self.equal(owner, torch.arange(6.0) + 1)
+        del x
+        self.assertEqual(deleted, [ctypes.addressof(managed)])
+
+    def test_import_of_a_tensor_shares_the_memory(self):
         x = torch.zeros(4, device="devstream:1")
-        for y in (torch.from_dlpack(x), torch.from_dlpack(torch.utils.dlpack.to_dlpack(x))):
-            self.assertEqual((y.data_ptr(), y.device), (x.data_ptr(), x.device))
-            y += 1
-        self.equal(x, torch.full((4,), 2.0))
+        y = torch.from_dlpack(x)
+        self.assertEqual((y.data_ptr(), y.device), (x.data_ptr(), x.device))
+        y += 1
+        self.equal(x, torch.ones(4))
 
 
 def network(device):

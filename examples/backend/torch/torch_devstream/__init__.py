@@ -34,8 +34,9 @@ def is_available():
     return device_count() > 0
 
 
-def is_initialized():
-    return not _forked
+def reset(index=None):
+    """Clears the failure of a device, which an operator that raised on a worker has caused."""
+    torch.ops.devstream.device_reset(current_device() if index is None else index)
 
 
 def _is_in_bad_fork():
