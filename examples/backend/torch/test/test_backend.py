@@ -1,5 +1,6 @@
 """Tests of the backend; `make backend-torch` runs them. They need DEVSTREAM_CPU_DEVICES=2."""
 import ctypes
+import io
 import sys
 import threading
 import unittest
@@ -401,6 +402,15 @@ class Copies(Case):
         self.assertEqual(x.cpu()[2, 4].item(), 1)
 
 
+    def test_save_and_load(self):
+        file = io.BytesIO()
+        torch.save(torch.arange(5.0, device="devstream:1"), file)
+        file.seek(0)
+        x = torch.load(file)
+        self.assertEqual(x.device, torch.device("devstream:1"))
+        self.equal(x, torch.arange(5.0))
+
+
 class TwoDevices(Case):
     def test_copies_between_devices_follow_both_streams(self):
         x = torch.zeros(1000, device="devstream:0")
@@ -428,7 +438,7 @@ class TwoDevices(Case):
     def test_the_current_device(self):
         self.assertEqual(torch.devstream.device_count(), 2)
         self.assertEqual(torch.ones(1, device=DEV).device.index, 0)
-        with torch.devstream.device(1):
+        with torch.devstream.device("devstream:1"):
             self.assertEqual(torch.devstream.current_device(), 1)
             self.assertEqual(torch.ones(1, device=DEV).device.index, 1)
         self.assertEqual(torch.devstream.current_device(), 0)

@@ -26,8 +26,12 @@ device_count = torch.ops.devstream.device_count
 current_device = _accelerator.current_device_index
 set_device = _accelerator.set_device_index
 synchronize = _accelerator.synchronize
-device = _accelerator.device_index
 _forked = False
+
+
+def device(device):
+    """Context in which the device is current."""
+    return _accelerator.device_index(_device(device).index)
 
 
 def is_available():
@@ -75,8 +79,8 @@ def stream(stream):
 
 def default_stream(device=None):
     """The stream of number 0."""
-    device = _device(device)
-    return torch.Stream(stream_id=0, device_index=device.index, device_type=20)
+    private_use_1 = 20  # c10::DeviceType
+    return torch.Stream(stream_id=0, device_index=_device(device).index, device_type=private_use_1)
 
 
 def _device(device):
