@@ -539,6 +539,26 @@ class Training(Case):
             self.assertFalse(torch.devstream.current_stream().query())
         self.equal(loss.detach(), step(*host).detach(), 1e-6)
 
+    def test_threads_train_at_the_same_time(self):
+        losses = {}
+
+        def train(index, state):
+            with torch.devstream.Stream(device=index % 2):
+                losses[index] = [step(*state) for _ in range(20)][-1].item()
+
+        states = [network(f"devstream:{index % 2}") for index in range(4)]
+        torch.devstream.synchronize(0), torch.devstream.synchronize(1)
+        threads = [threading.Thread(target=train, args=job) for job in enumerate(states)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        host = network("cpu")
+        expected = [step(*host) for _ in range(20)][-1].item()
+        self.assertEqual(sorted(losses), [0, 1, 2, 3])
+        for loss in losses.values():
+            self.assertAlmostEqual(loss, expected, delta=1e-6)
+
     def test_backward_runs_on_the_stream_of_forward(self):
         stream = torch.devstream.Stream()
         x = torch.ones(4, device=DEV, requires_grad=True)
