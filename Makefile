@@ -247,10 +247,13 @@ fuzz-ptx: ## fuzz the texts of images that ds_kernel_create reads for FUZZ_SECON
 	@tests/fuzz/possible.sh || exit 0; \
 	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) build/clang-fuzz/fuzz-ptx && tests/fuzz/run.sh build/clang-fuzz/fuzz-ptx
 
-# The example examples/backend/paddle; run.sh has its variables.
-.PHONY: backend-paddle
+# Devices for frameworks, in examples/backend; the run.sh of each has its variables.
+.PHONY: backend-paddle backend-torch
 backend-paddle: ## build the Paddle device of examples/backend/paddle and test it with Paddle's wheel (pip, 200 MB)
 	@examples/backend/paddle/run.sh
+
+backend-torch: ## build the PyTorch backend of examples/backend/torch and test it with torch's wheel (pip, 1 GB and more)
+	+@MAKE='$(MAKE)' examples/backend/torch/run.sh
 
 # The conformance suite on the CPU driver, with a few seeds of the random programs, and a few unit tests.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):
