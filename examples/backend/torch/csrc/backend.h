@@ -80,7 +80,7 @@ struct Work {
     virtual void run() = 0;
 };
 
-/** Enqueues work as a kernel of one item. Takes ownership. Does not block. */
+/** Enqueues work as a closure. Takes ownership. Does not block. */
 void enqueue_work(ds_stream stream, std::unique_ptr<Work> work);
 
 /** Enqueues fn() on a stream; fn may capture anything that any thread may destroy. An exception of

@@ -272,9 +272,9 @@ int fail(const char *message) {
     return 1;
 }
 
-/** The CPU form of the kernel that runs a closure. */
-int run_work(size_t, size_t, const void *args) {
-    std::unique_ptr<Work> work(*static_cast<Work *const *>(args));
+/** Runs on a worker. */
+int run_work(void *payload) {
+    Work *work = static_cast<Work *>(payload);
     /* A host thread that waits may run work too. Its dispatcher state (autograd, autocast, modes of
        Python) belongs to the caller, not to the work. */
     c10::impl::ForceDispatchKeyGuard guard(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
@@ -288,6 +288,11 @@ int run_work(size_t, size_t, const void *args) {
     } catch (const std::exception &error) {
         return fail(error.what());
     }
+}
+
+/** Runs once for each piece of work, also if a failure skipped it or the launch was refused. */
+void delete_work(void *payload) {
+    delete static_cast<Work *>(payload);
 }
 
 } // namespace
@@ -313,18 +318,7 @@ ds_stream to_stream(c10::Stream stream) {
 }
 
 void enqueue_work(ds_stream stream, std::unique_ptr<Work> work) {
-    static const ds_kernel kernel = [] {
-        ds_kernel_desc desc = {};
-        ds_kernel created;
-        desc.name = "torch operator";
-        desc.cpu_fn = run_work;
-        desc.args_size = sizeof(Work *);
-        check(ds_kernel_create(&desc, &created));
-        return created;
-    }();
-    Work *address = work.get();
-    check(ds_kernel_launch(kernel, 1, &address, sizeof address, stream));
-    (void)work.release(); /* run_work deletes it */
+    check(ds_stream_launch_closure(stream, run_work, work.release(), 0, delete_work));
 }
 
 /* Operators of the backend's own. wait_value makes the current stream wait until a word in pinned
