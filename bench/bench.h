@@ -60,6 +60,11 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
       "The same on a stream with DS_STREAM_BLOCKING, while the device has a legacy stream.") \
     X(copy_256_legacy, OTHER, "that, legacy stream", "ns", MOST, 100, \
       "The same on the legacy stream.") \
+    X(kernel_1000, OTHER, "1,000 kernels and wait, one by one", "ns", MOST, 60, \
+      "1,000 kernels of one item on a stream, and their wait, divided by 1,000.") \
+    X(closure_1000, OTHER, "that, closures", "ns", MOST, 60, \
+      "The same with ds_stream_launch_closure and a payload of 16 bytes, in turns with the " \
+      "kernels.") \
     X(idle_cpu, OTHER, "CPU time when idle, 1 to 200 ms", "us", MOST, 100, \
       "CPU time of the whole process from 1 ms to 200 ms after the last operation. Limit: a " \
       "sleeping process without threads; both figures include the cost of waking it.") \

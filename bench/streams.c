@@ -168,12 +168,57 @@ static double difference(double (*more)(ds_stream), double (*less)(ds_stream)) {
     return bench_median(v, PAIRS);
 }
 
+/* ---- closures -------------------------------------------------------------------------------- */
+
+static int closure_fold(void *payload) {
+    const fold_args *a = payload;
+    bench_fold(a->h, a->n);
+    return 0;
+}
+
+static void put_closure(unsigned q, uint64_t *h, uint64_t n) {
+    fold_args a = { h, n };
+    check(ds_stream_launch_closure(streams[q], closure_fold, &a, sizeof a, NULL));
+}
+
+/* ns of one of 1,000 operations and their wait; NaN: the result is wrong. */
+static double time_thousand(void (*put_fn)(unsigned q, uint64_t *h, uint64_t n)) {
+    enum { COUNT = 1000 };
+
+    uint64_t want = 0;
+    q_reset();
+    double t = bench_now_ns();
+    for (uint64_t i = 0; i < COUNT; i++)
+        put_fn(0, Q_H(0), i);
+    q_sync(0);
+    t = bench_now_ns() - t;
+    for (uint64_t i = 0; i < COUNT; i++)
+        bench_fold(&want, i);
+    return *Q_H(0) == want ? t / COUNT : NAN;
+}
+
+/* Kernels and closures take turns. */
+static void closures(void) {
+    enum { TURNS = 201 };
+
+    static double kernel[TURNS], closure[TURNS];
+    for (int i = 0; i < TURNS; i++) {
+        kernel[i] = time_thousand(q_fold);
+        closure[i] = time_thousand(put_closure);
+    }
+    bench_put("kernel_1000", "devstream", bench_median(kernel, TURNS));
+    bench_put("closure_1000", "devstream", bench_median(closure, TURNS));
+}
+
 static void calls(void) {
     q_sync(0);
+    closures();
     bench_put("call_site", "devstream", difference(time_query, time_query_plain));
     bench_put("handle_pin", "devstream", difference(time_flags, time_nothing));
     bench_put("range", "devstream", difference(time_range, time_two_nothings));
 }
+
+/* ---- small copies ---------------------------------------------------------------------------- */
 
 /* ns of a copy of 256 bytes on an idle stream with its wait; NaN: the bytes did not arrive. */
 static double time_copy(ds_stream s, char *memory) {

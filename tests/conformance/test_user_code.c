@@ -212,7 +212,7 @@ static void free_under_the_lock(void *user) {
 }
 
 /* A framework frees under the lock of its allocator, and a destructor wants this lock. */
-static void test_a_destructor_may_want_the_lock_under_which_memory_is_freed(void **state) {
+static void test_a_destructor_may_want_the_lock_held_around_a_free(void **state) {
     (void)state;
     static guarded g;
     memset(&g, 0, sizeof g);
@@ -467,7 +467,7 @@ static void test_many_threads_release_in_user_code(void **state) {
 const struct CMUnitTest tests_user_code[] = {
     DS_TEST(test_what_a_host_function_releases_is_gone_at_the_next_call, "openreg"),
     DS_TEST_CPU(test_what_a_kernel_releases_is_gone_at_the_next_call, "openreg"),
-    DS_TEST(test_a_destructor_may_want_the_lock_under_which_memory_is_freed, "openreg"),
+    DS_TEST(test_a_destructor_may_want_the_lock_held_around_a_free, "openreg"),
     DS_TEST(test_the_allocator_runs_no_deferred_destructor, "openreg"),
     DS_TEST(test_a_request_finds_what_was_released_before_it_fails, "openreg"),
     DS_TEST(test_releases_are_made_in_their_order, "openreg"),
