@@ -57,7 +57,8 @@
                                  which needs no library (before glibc 2.34: -ldl)
    Environment, read once at the first call:
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
-       DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_CPU_AFFINITY,
+       DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
        DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
    Environment, read when needed:
@@ -2082,7 +2083,14 @@ typedef struct ds_cpu_desc {
         environment variables for devices, workers, peers, inline mode and seed have no effect.
         workers, peer_access, DS_CPU_INLINE and seed must not be set */
     const ds_cpu_fabric *fabric;
-    uint64_t reserved[8]; /**< 0 */
+    /** processors for the threads of the driver, as numbers and ranges: "0-3,8". Worker i runs on
+        the i-th one of the list, again from its start if there are more workers. All other threads
+        of the driver, among them those for host functions, may use each processor of the list.
+        Without a number of workers, there is one per processor of the list, at least 2. A processor
+        may be named twice. Only processors of the affinity mask of the calling thread are allowed.
+        "": not bound; NULL: by the environment; copied by ds_init [DEVSTREAM_CPU_AFFINITY] */
+    const char *affinity;
+    uint64_t reserved[7]; /**< 0 */
 } ds_cpu_desc;
 
 /** Counters of the CPU driver since its initialisation, for tests and reports. */
@@ -3383,53 +3391,6 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
     return limit;
 }
 
-/* os/device_code.h - what arithmetic shared with device code needs.
-
-   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__float_sqrt and ds__double_sqrt for rooms that
-   are compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
-   device code kernels/device.h defines all of them before it includes such a room.
-
-   Invariants: a room that uses them includes nothing else but this room.
-   Locks: none.
-   Threads: any. */
-
-#ifndef DS__DEVICE
-#include <stdint.h>
-#include <string.h>
-#define DS__DEVICE static inline
-#define DS__CONSTANT static const
-
-/* Rounds a floating-point number or a vector of them to its type here. A product is not fused
-   with the sum that follows, whatever the compiler was told about contraction. */
-#if defined(__x86_64__)
-#define DS__ROUNDED(x) __asm__("" : "+x"(x))
-#else
-#define DS__ROUNDED(x) __asm__("" : "+w"(x))
-#endif
-
-/* The square root by the processor's instruction: a builtin may call the C library, which sets
-   errno. */
-static inline float ds__float_sqrt(float x) {
-    float r;
-#if defined(__x86_64__)
-    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
-#else
-    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
-#endif
-    return r;
-}
-
-static inline double ds__double_sqrt(double x) {
-    double r;
-#if defined(__x86_64__)
-    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
-#else
-    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
-#endif
-    return r;
-}
-#endif
-
 /* os/linux.h - Linux, C library and processor.
 
    Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
@@ -3559,20 +3520,6 @@ DS__SEAM static int ds__os_barrier_register(void) {
 /* Makes every thread of the process pass a full barrier. */
 DS__SEAM static void ds__os_barrier(void) {
     syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
-}
-
-/* Returns the number of processors that this process may use, by its affinity mask and by the quota
-   of its control groups. */
-DS__SEAM static int ds__os_processors(void) {
-    unsigned long mask[64];
-    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
-    int n = 0;
-    for (long i = 0; i < bytes / (long)sizeof mask[0]; i++)
-        n += __builtin_popcountl(mask[i]);
-    uint64_t quota = ds__cgroup_limits("").processors;
-    if ((uint64_t)n > quota)
-        n = (int)quota;
-    return n > 0 ? n : 1;
 }
 
 /* Returns the bytes of memory that this process may use: the machine's, or fewer by its control
@@ -3877,6 +3824,114 @@ static int ds__os_is_program_thread(const char *name) {
 DS__SEAM static int ds__os_program_ended(void) {
     return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
 }
+
+/* os/affinity.h - the processors on which threads may run.
+
+   Reads and sets the affinity mask of the calling thread (ds__os_affinity), and counts the
+   processors that the process may use (ds__os_processors).
+
+   Invariants: processors are numbered as by Linux, from 0 to DS__OS_PROCESSORS - 1. A mask that was
+   read has at least one processor.
+   Locks: none.
+   Threads: any; the functions concern the calling thread only. A new thread has the mask of the
+   thread that starts it. */
+
+/* more than any kernel is configured for; the system call wants whole words */
+enum { DS__OS_PROCESSORS = 8192 };
+
+/* A set of processors. */
+typedef struct ds__os_affinity {
+    unsigned long word[DS__OS_PROCESSORS / (8 * sizeof(unsigned long))];
+} ds__os_affinity;
+
+static inline int ds__os_affinity_has(const ds__os_affinity *mask, unsigned processor) {
+    const unsigned bits = 8 * sizeof mask->word[0];
+    return processor < DS__OS_PROCESSORS && mask->word[processor / bits] >> processor % bits & 1;
+}
+
+static inline void ds__os_affinity_add(ds__os_affinity *mask, unsigned processor) {
+    const unsigned bits = 8 * sizeof mask->word[0];
+    mask->word[processor / bits] |= 1ul << processor % bits;
+}
+
+static inline int ds__os_affinity_count(const ds__os_affinity *mask) {
+    int n = 0;
+    for (size_t i = 0; i < sizeof mask->word / sizeof mask->word[0]; i++)
+        n += __builtin_popcountl(mask->word[i]);
+    return n;
+}
+
+/* Reads the mask of the calling thread. If the system refuses, the mask has processor 0 only. */
+DS__SEAM static void ds__os_affinity_get(ds__os_affinity *out) {
+    memset(out, 0, sizeof *out);
+    if (syscall(SYS_sched_getaffinity, 0, sizeof out->word, out->word) <= 0)
+        ds__os_affinity_add(out, 0);
+}
+
+/* Binds the calling thread to the processors. Returns 0, or the system's error number if it may use
+   none of them. */
+DS__SEAM static int ds__os_affinity_set(const ds__os_affinity *mask) {
+    return syscall(SYS_sched_setaffinity, 0, sizeof mask->word, mask->word) ? errno : 0;
+}
+
+/* Returns the number of processors that this process may use, by the calling thread's affinity mask
+   and by the quota of its control groups. */
+DS__SEAM static int ds__os_processors(void) {
+    ds__os_affinity mask;
+    ds__os_affinity_get(&mask);
+    int n = ds__os_affinity_count(&mask);
+    uint64_t quota = ds__cgroup_limits("").processors;
+    if ((uint64_t)n > quota)
+        n = (int)quota;
+    return n > 0 ? n : 1;
+}
+
+/* os/device_code.h - what arithmetic shared with device code needs.
+
+   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__float_sqrt and ds__double_sqrt for rooms that
+   are compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
+   device code kernels/device.h defines all of them before it includes such a room.
+
+   Invariants: a room that uses them includes nothing else but this room.
+   Locks: none.
+   Threads: any. */
+
+#ifndef DS__DEVICE
+#include <stdint.h>
+#include <string.h>
+#define DS__DEVICE static inline
+#define DS__CONSTANT static const
+
+/* Rounds a floating-point number or a vector of them to its type here. A product is not fused
+   with the sum that follows, whatever the compiler was told about contraction. */
+#if defined(__x86_64__)
+#define DS__ROUNDED(x) __asm__("" : "+x"(x))
+#else
+#define DS__ROUNDED(x) __asm__("" : "+w"(x))
+#endif
+
+/* The square root by the processor's instruction: a builtin may call the C library, which sets
+   errno. */
+static inline float ds__float_sqrt(float x) {
+    float r;
+#if defined(__x86_64__)
+    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
+#else
+    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
+#endif
+    return r;
+}
+
+static inline double ds__double_sqrt(double x) {
+    double r;
+#if defined(__x86_64__)
+    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
+#else
+    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
+#endif
+    return r;
+}
+#endif
 
 /* os/library.h - shared libraries that the program is not linked with.
 
@@ -8415,6 +8470,146 @@ static int ds__ptx_use_find(const ds__ptx_function *f, unsigned char *uses) {
 
 #ifndef DEVSTREAM_NO_CPU
 
+/* cpu/affinity.h - the processors on which threads of the CPU driver run.
+
+   Reads a list of processors such as "0-3,8" (ds__cpu_affinity_read), takes that of the options or
+   of the environment (ds__cpu_affinity_start), and binds the driver's threads: each worker to one
+   processor, all other threads to all of the list.
+
+   Policy: a thread for host functions is not bound to one processor, because the worker of that
+   processor may run a long kernel. Threads of the program are never bound, also while they wait and
+   run operations.
+
+   Invariants: the list is read before the first thread starts, and does not change until the
+   driver stops. An empty list binds nothing.
+   Locks: none.
+   Threads: ds__cpu_affinity_start runs on the thread that starts the driver, the functions that
+   bind on the bound thread. */
+
+enum { DS__CPU_LISTED = 1024 }; /* the most processors of a list */
+
+typedef struct ds__cpu_affinity {
+    ds__os_affinity mask; /* all processors of the list */
+    int count;
+    uint16_t processor[DS__CPU_LISTED]; /* in the order of the list */
+} ds__cpu_affinity;
+
+/* The list of the running driver. */
+static ds__cpu_affinity ds__cpu_bound;
+
+/* Writes a set of processors as numbers and ranges; a long one is cut. */
+static void ds__cpu_affinity_format(const ds__os_affinity *mask, char *out, size_t size) {
+    size_t used = 0;
+    out[0] = 0;
+    for (unsigned i = 0; i < DS__OS_PROCESSORS && used + 16 < size; i++) {
+        if (!ds__os_affinity_has(mask, i))
+            continue;
+        unsigned last = i;
+        while (ds__os_affinity_has(mask, last + 1))
+            last++;
+        int n = snprintf(out + used, size - used, last > i ? "%s%u-%u" : "%s%u", used ? "," : "", i,
+                         last);
+        used += (size_t)n;
+        i = last;
+    }
+}
+
+/* Reads a number at *at and moves *at behind it. Returns 0 if there is none, or a larger one than
+   any processor has. */
+static int ds__cpu_affinity_number(const char **at, unsigned *out) {
+    const char *p = *at;
+    unsigned n = 0;
+    for (; *p >= '0' && *p <= '9' && n < DS__OS_PROCESSORS; p++)
+        n = 10 * n + (unsigned)(*p - '0');
+    *out = n;
+    int found = p > *at && n < DS__OS_PROCESSORS;
+    *at = p;
+    return found;
+}
+
+/* Appends the processors of a range. Returns DS_ERR_INVALID_VALUE if one is not allowed. */
+static ds_result ds__cpu_affinity_add(ds__cpu_affinity *list, unsigned first, unsigned last,
+                                      const char *name, const char *text) {
+    ds__os_affinity allowed;
+    char names[160];
+    ds__os_affinity_get(&allowed);
+    for (unsigned i = first; i <= last; i++) {
+        if (!ds__os_affinity_has(&allowed, i)) {
+            ds__cpu_affinity_format(&allowed, names, sizeof names);
+            return ds__fail(DS_ERR_INVALID_VALUE,
+                            "%s is \"%.40s\": processor %u does not exist or is outside of the "
+                            "affinity mask; %s are allowed",
+                            name, text, i, names);
+        }
+        DS__REQUIRE(list->count < DS__CPU_LISTED,
+                    "%s is \"%.40s\": at most %d processors are allowed", name, text,
+                    DS__CPU_LISTED);
+        list->processor[list->count++] = (uint16_t)i;
+        ds__os_affinity_add(&list->mask, i);
+    }
+    return DS_OK;
+}
+
+/* Reads a list of processors. `name` is the option for error messages. NULL or an empty text: an
+   empty list. */
+static ds_result ds__cpu_affinity_read(const char *text, const char *name, ds__cpu_affinity *out) {
+    const char *at = text;
+    memset(out, 0, sizeof *out);
+    while (at && *at) {
+        const char *part = at;
+        unsigned first;
+        unsigned last;
+        int valid = ds__cpu_affinity_number(&at, &first);
+        last = first;
+        if (valid && *at == '-') {
+            at++;
+            valid = ds__cpu_affinity_number(&at, &last) && first <= last;
+        }
+        valid = valid && (*at == 0 || (*at == ',' && at[1] != 0));
+        DS__REQUIRE(valid,
+                    "%s is \"%.40s\", which is wrong at \"%.20s\"; numbers below %d and ascending "
+                    "ranges, with commas between them, are allowed, as \"0-3,8\"",
+                    name, text, part, DS__OS_PROCESSORS);
+        ds_result r = ds__cpu_affinity_add(out, first, last, name, text);
+        if (r < 0)
+            return r;
+        at += *at == ',';
+    }
+    return DS_OK;
+}
+
+/* Checks the list of the options. */
+static ds_result ds__cpu_affinity_check(const ds_cpu_desc *desc) {
+    ds__cpu_affinity list;
+    return ds__cpu_affinity_read(desc->affinity, "ds_cpu_desc.affinity", &list);
+}
+
+/* Reads the list of the options, or else of the environment. The mask of the thread may have
+   changed since ds_init. */
+static ds_result ds__cpu_affinity_start(const ds_cpu_desc *desc) {
+    return desc->affinity
+               ? ds__cpu_affinity_read(desc->affinity, "ds_cpu_desc.affinity", &ds__cpu_bound)
+               : ds__cpu_affinity_read(getenv("DEVSTREAM_CPU_AFFINITY"), "DEVSTREAM_CPU_AFFINITY",
+                                       &ds__cpu_bound);
+}
+
+/* Binds the calling thread, worker `index`, to its processor. A processor that went offline since
+   the start binds nothing. */
+static void ds__cpu_affinity_bind_worker(size_t index) {
+    if (!ds__cpu_bound.count)
+        return;
+    ds__os_affinity one;
+    memset(&one, 0, sizeof one);
+    ds__os_affinity_add(&one, ds__cpu_bound.processor[index % (size_t)ds__cpu_bound.count]);
+    (void)ds__os_affinity_set(&one);
+}
+
+/* Binds the calling thread, which is of the driver but no worker, to all listed processors. */
+static void ds__cpu_affinity_bind(void) {
+    if (ds__cpu_bound.count)
+        (void)ds__os_affinity_set(&ds__cpu_bound.mask);
+}
+
 /* cpu/types.h - types, constants and global state of the CPU driver.
 
    Defines the stream (ds__cpu_stream), the event, the device, the worker, the job and the
@@ -9980,6 +10175,7 @@ static void *ds__cpu_together_main(void *arg) {
     ds__cpu_mate *m = arg;
     size_t block = (size_t)(m - atomic_load(&ds__cpu_together_state.mate)) + 1;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     ds__tls.in_callback = 1;
     for (;;) {
         uint32_t word = atomic_load(&m->word);
@@ -10478,6 +10674,7 @@ static void *ds__cpu_poller_main(void *unused) {
     uint32_t seen = 0;
     (void)unused;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.poller_word);
         if (atomic_load(&ds__cpu.poller_quit))
@@ -11196,6 +11393,7 @@ static int ds__cpu_spinner_add(void) {
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
     ds__os_library_thread();
+    ds__cpu_affinity_bind_worker((size_t)(w - ds__cpu.worker));
     ds__tls.in_callback = 1; /* user code that runs here must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
@@ -11235,6 +11433,7 @@ static void *ds__cpu_worker_main(void *arg) {
 /* Runs the host functions of streams in state AT_HOST, in the order of the list. */
 static void *ds__cpu_host_main(void *unused) {
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     ds__tls.in_callback = 1;
     ds__spinlock_lock(&ds__cpu.lock);
     for (;;) {
@@ -11378,6 +11577,7 @@ static void *ds__cpu_monitor_main(void *unused) {
     uint64_t nap = 0;
     uint64_t next = 0;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     while (!atomic_load(&ds__cpu.quit)) {
         uint64_t sleep = ds__cpu_watch_program(&nap, &next);
         if (!ds__cpu_watch(&host_progress)) {
@@ -12848,6 +13048,7 @@ static void *ds__cpu_watcher_main(void *unused) {
     uint32_t seen = 0;
     (void)unused;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     ds__registries_lock();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
@@ -15566,6 +15767,9 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
                     0,
                 "unknown CPU flags %#x", desc->flags);
     DS__REQUIRE(!desc->peer_access || desc->devices > 0, "peer_access needs the number of devices");
+    ds_result r = ds__cpu_affinity_check(desc);
+    if (r < 0)
+        return r;
     return desc->fabric ? ds__cpu_check_fabric(desc) : DS_OK;
 }
 
@@ -15610,9 +15814,12 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
     const ds_cpu_desc *desc = init ? init->cpu : NULL;
     static ds_cpu_desc kept;
     static ds_cpu_fabric *fabric;
+    static char *affinity;
     static unsigned char peers[DS_CPU_MAX_DEVICES * DS_CPU_MAX_DEVICES];
     ds__host_free(fabric);
+    ds__host_free(affinity);
     fabric = NULL;
+    affinity = NULL;
     ds__cpu_kept = NULL;
     if (!desc)
         return DS_OK;
@@ -15621,6 +15828,11 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
     if (desc->peer_access) {
         memcpy(peers, desc->peer_access, (size_t)desc->devices * (size_t)desc->devices);
         kept.peer_access = peers;
+    }
+    if (desc->affinity) {
+        kept.affinity = affinity = ds__copy_text(desc->affinity, SIZE_MAX - 1);
+        if (!affinity)
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the list of processors");
     }
     if (!desc->fabric)
         return DS_OK;
@@ -15676,6 +15888,10 @@ static uint64_t ds__cpu_clock_cost(void) {
    of workers to start. */
 static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     int processors = ds__os_processors();
+    if (ds__cpu_bound.count) {
+        int listed = ds__os_affinity_count(&ds__cpu_bound.mask);
+        processors = listed < processors ? listed : processors;
+    }
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
                                  processors > 2 ? processors : 2, 256);
     ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
@@ -15754,8 +15970,11 @@ static int ds__cpu_threads_start(int workers) {
 static ds_result ds__cpu_init(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     memset(&ds__cpu, 0, sizeof ds__cpu);
+    ds_result r = ds__cpu_affinity_start(desc);
+    if (r < 0)
+        return r;
     int workers = ds__cpu_options_apply(desc);
-    ds_result r = ds__cpu_tables_alloc(desc, workers);
+    r = ds__cpu_tables_alloc(desc, workers);
     ds__cpu.started = 1;
     if (r < 0) {
         ds__cpu_deinit();

@@ -14,6 +14,7 @@
 #include "../base/driver.h"
 
 #ifndef DEVSTREAM_NO_CPU
+#include "../cpu/affinity.h"
 #include "../cpu/types.h"
 #include "../cpu/failure.h"
 #include "../cpu/queue.h"

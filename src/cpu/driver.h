@@ -16,6 +16,7 @@
 #ifndef DS__CPU_DRIVER_H
 #define DS__CPU_DRIVER_H
 
+#include "affinity.h"
 #include "types.h"
 #include "worker.h"
 #include "submit.h"
@@ -62,6 +63,10 @@ static uint64_t ds__cpu_clock_cost(void) {
    of workers to start. */
 static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     int processors = ds__os_processors();
+    if (ds__cpu_bound.count) {
+        int listed = ds__os_affinity_count(&ds__cpu_bound.mask);
+        processors = listed < processors ? listed : processors;
+    }
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
                                  processors > 2 ? processors : 2, 256);
     ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
@@ -140,8 +145,11 @@ static int ds__cpu_threads_start(int workers) {
 static ds_result ds__cpu_init(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     memset(&ds__cpu, 0, sizeof ds__cpu);
+    ds_result r = ds__cpu_affinity_start(desc);
+    if (r < 0)
+        return r;
     int workers = ds__cpu_options_apply(desc);
-    ds_result r = ds__cpu_tables_alloc(desc, workers);
+    r = ds__cpu_tables_alloc(desc, workers);
     ds__cpu.started = 1;
     if (r < 0) {
         ds__cpu_deinit();

@@ -44,6 +44,7 @@
 #include "../api/cpu.h"
 #include "../base/operation.h"
 #include "../base/ipc_registry.h"
+#include "affinity.h"
 
 enum {
     DS__CPU_FREE,

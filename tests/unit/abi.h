@@ -64,7 +64,8 @@ AT(ds_cpu_desc, peer_access, 16);
 AT(ds_cpu_desc, flags, 24);
 AT(ds_cpu_desc, seed, 32);
 AT(ds_cpu_desc, fabric, 40);
-AT(ds_cpu_desc, reserved, 48);
+AT(ds_cpu_desc, affinity, 48);
+AT(ds_cpu_desc, reserved, 56);
 
 SIZE(ds_cpu_stats, 120);
 AT(ds_cpu_stats, operations, 0);
