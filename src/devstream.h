@@ -66,8 +66,8 @@
        DEVSTREAM_CUDART (with DEVSTREAM_CUDA_DLOPEN: folder or name of cudart, or "wheels")
 
    Contents: results; checks; initialisation; devices; streams; the current stream; events; memory;
-   copies and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver;
-   call sites; implementation.
+   copies and fills; host functions; data types; kernels; graphs; capture; ranges; activity; the CPU
+   driver; call sites; implementation.
 
    Rules that hold everywhere:
    - Any thread may call any function at any time, except ds_init and ds_shutdown, which may not run
@@ -126,6 +126,7 @@ extern "C" {
 #include "api/graph.h"
 #include "api/capture.h"
 #include "api/range.h"
+#include "api/activity.h"
 #include "api/cpu.h"
 #include "api/site.h"
 
@@ -171,6 +172,7 @@ extern "C" {
 #include "base/module.h"
 #include "base/operation.h"
 #include "base/driver.h"
+#include "base/activity.h"
 #include "base/state.h"
 #include "base/text_writer.h"
 #include "base/graph_body.h"
@@ -193,6 +195,7 @@ extern "C" {
 #include "core/sync_debug.h"
 #include "core/range.h"
 #include "core/range_api.h"
+#include "core/activity.h"
 #include "core/device.h"
 #include "core/device_query.h"
 #include "core/sensor.h"

@@ -21,6 +21,7 @@
 #include "init.h"
 #include "thread.h"
 #include "range_api.h"
+#include "activity.h"
 #include "memory.h"
 #include "kernel.h"
 #include "capture.h"
@@ -156,6 +157,7 @@ static ds_result ds__shutdown_all(ds__tls_block *tls) {
     int reported = ds__shutdown_captures();
     ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
     ds_result r = ds__wait_for_all(reported);
+    ds__activity_shutdown();
 
     ds__modules_shutdown();
     ds__shutdown_threads();
@@ -165,6 +167,7 @@ static ds_result ds__shutdown_all(ds__tls_block *tls) {
     ds__tls_forget(tls);
 
     ds__shutdown_tables();
+    ds__activity_names_free();
     ds__memory_end_all();
     if (reported)
         ds__shutdown_mode(mode);

@@ -16,6 +16,7 @@
 #ifndef DS__CPU_DRIVER_H
 #define DS__CPU_DRIVER_H
 
+#include "activity.h"
 #include "affinity.h"
 #include "types.h"
 #include "worker.h"
@@ -84,6 +85,8 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
         workers = 1;
         ds__cpu.is_inline = 0;
     }
+    atomic_store(&ds__cpu.modes, (ds__cpu.seed || ds__cpu.is_inline ? DS__CPU_ORDERED : 0u) |
+                                     (ds__cpu.fabric ? DS__CPU_VIRTUAL : 0u));
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
     return workers;
 }
@@ -307,6 +310,9 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_passed,
                                            ds__cpu_memory_release,
                                            ds__cpu_space_release,
+                                           ds__cpu_stream_named,
+                                           ds__cpu_activity_set,
+                                           ds__cpu_activity_collect,
                                            ds__cpu_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
                                            DS__ENTRIES(DS__MEMBER)

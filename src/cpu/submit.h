@@ -144,8 +144,7 @@ static inline int ds__cpu_has_legacy_order(const ds__cpu_stream *s) {
 
 /* Returns 1 for a copy or fill that the caller may run itself (DS__CPU_INLINE_BYTES). */
 static inline int ds__cpu_is_small(const ds__op *op) {
-    return !ds__cpu.seed && !ds__cpu.is_inline && ds__op_bytes(op) <= DS__CPU_INLINE_BYTES &&
-           !(op->flags & DS__OP_STAGED);
+    return ds__op_bytes(op) <= DS__CPU_INLINE_BYTES && !(op->flags & DS__OP_STAGED);
 }
 
 /* Makes the caller the owner of the stream, if the stream has passed `number`, the last operation
@@ -160,8 +159,11 @@ static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
 }
 
 /* Runs a small copy or fill on the caller's thread, if nothing is pending on the stream. Returns 0
-   if it did not run; it must be enqueued then. */
-static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
+   if it did not run; it must be enqueued then. note: NULL, or gets the time at which it begins, and
+   its record is written. Always inlined: without a note, nothing of it is left. */
+__attribute__((always_inline)) static inline int ds__cpu_run_small(ds__cpu_stream *s,
+                                                                   const ds__op *op,
+                                                                   ds__activity_note *note) {
     if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__spinlock_try(&s->put_lock))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
@@ -169,10 +171,14 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
     /* an operation may have failed since the caller asked for a failure */
     int failed = mine && ds__cpu_stream_failure(s) != NULL;
     if (mine && !failed) {
+        if (note)
+            note->begin_ns = ds__now_ns();
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else
             ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
+        if (note)
+            ds__cpu_note_write(s, op, note, NULL);
         atomic_store(&s->submitted, number + 1);
         ds__cpu_pass(s, number + 1);
     }
@@ -184,6 +190,11 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
         return 0;
     atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
     return 1;
+}
+
+static inline int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
+    return DS__UNLIKELY(ds__cpu_modes(UINT_MAX)) ? ds__cpu_at_once_noted(s, op)
+                                                 : ds__cpu_run_small(s, op, NULL);
 }
 
 /* Returns the number of the stream's last operation, after the order with the legacy stream is
@@ -255,7 +266,7 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
                                       void (*run_fn)(void *user), void *user, int *out_ran) {
     size_t held = 0;
     *out_ran = 0;
-    if (ds__cpu.seed || ds__cpu.is_inline)
+    if (ds__cpu_modes(UINT_MAX))
         return DS_OK;
     while (held < count && ds__cpu_hold(streams[held]))
         held++;
