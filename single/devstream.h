@@ -58,7 +58,7 @@
    Environment, read once at the first call:
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
        DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_CPU_SPIN (nanoseconds),
-       DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_CPU_AFFINITY ("0-3,8"), DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
        DEVSTREAM_DEVICE (default device, "cpu:1"), DEVSTREAM_NO_CUDA (1: no CUDA device is used),
        DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
@@ -68,8 +68,8 @@
        DEVSTREAM_CUDART (with DEVSTREAM_CUDA_DLOPEN: folder or name of cudart, or "wheels")
 
    Contents: results; checks; initialisation; devices; streams; the current stream; events; memory;
-   copies and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver;
-   call sites; implementation.
+   copies and fills; host functions; data types; kernels; graphs; capture; ranges; activity; the CPU
+   driver; call sites; implementation.
 
    Rules that hold everywhere:
    - Any thread may call any function at any time, except ds_init and ds_shutdown, which may not run
@@ -2042,6 +2042,132 @@ DSDEF ds_range_scope ds_range_scope_enter_with(const ds_range_desc *desc);
 /** Leaves a range scope; used by DS_RANGE_SCOPE. */
 DSDEF void ds_range_scope_leave(ds_range_scope *scope);
 
+/* ---- activity -------------------------------------------------------------------------------- */
+
+/* While a recording runs, devstream writes a record for each operation that is enqueued on a stream
+   of any device, and hands records over in batches. A profiler, a trace or a test learns from them
+   when each operation began and ended, on which stream, and which call enqueued it.
+
+   Times are nanoseconds of the host's monotonic clock (CLOCK_MONOTONIC). On CPU devices, the thread
+   that runs the operation reads the clock. On CUDA, the driver records events with timing around
+   the operation and compares them with the host's clock twice in a second: durations are exact to
+   about half a microsecond, and a begin to some microseconds. The end of an operation on CUDA is
+   that of the event behind it. Operations of one stream never overlap.
+
+   Without a recording, calls pay nothing. With one, an operation on a CPU device costs some 200 ns
+   more, and one on CUDA the enqueueing of two events. Small collectives that would run in the
+   calling thread are enqueued instead. */
+
+/** Kinds of operations. */
+typedef enum ds_activity_kind {
+    DS_ACTIVITY_NONE = 0,      /**< no operation */
+    DS_ACTIVITY_KERNEL = 1,    /**< a kernel launch; `count` is the number of items or threads */
+    DS_ACTIVITY_COPY = 2,      /**< a copy, or on CUDA a batch of copies */
+    DS_ACTIVITY_FILL = 3,      /**< a fill */
+    DS_ACTIVITY_HOST_FUNC = 4, /**< a host function, callback or closure */
+    /** a record of an event; on CPU devices only of one with timing, as others are no operation */
+    DS_ACTIVITY_RECORD = 5,
+    /** a wait for an event or a stream: from when the stream comes to the wait to its end. A wait
+        for work that is complete already may have no record */
+    DS_ACTIVITY_WAIT = 6,
+    DS_ACTIVITY_VALUES = 7, /**< writes of words and waits for words; `count` is their number */
+    /** a launch of an executable, from its first node to its last one; its nodes have no records */
+    DS_ACTIVITY_GRAPH = 8
+} ds_activity_kind;
+
+/** The record of an operation. */
+typedef struct ds_activity {
+    ds_activity_kind kind; /**< kind of the operation */
+    /** 0, or the failure of the stream, because of which the operation did not run or failed. A
+        failed operation on CUDA has no times */
+    ds_result result;
+    ds_stream stream;  /**< stream of the operation: the handle of its creation */
+    ds_device device;  /**< device of the stream */
+    uint64_t begin_ns; /**< time at which the operation began */
+    uint64_t end_ns;   /**< time at which it ended */
+    /** time at which the call enqueued it; begin_ns is not earlier */
+    uint64_t enqueue_ns;
+    uint64_t bytes; /**< of a copy or fill, else 0 */
+    uint64_t count; /**< of a kernel or values, else 0 */
+    /** number of the operation, from 1 in the order of enqueueing; unique in the process */
+    uint64_t correlation_id;
+    /** the id that the calling thread has pushed last (ds_activity_push_id), or 0 */
+    uint64_t external_id;
+    /** name of the kernel, valid until ds_shutdown; else NULL */
+    const char *name;
+    /** the public function that enqueued the operation, as "ds_copy" */
+    const char *call;
+    const char *file; /**< file of the call, or NULL */
+    unsigned line;    /**< line of the call, or 0 */
+    /** the system's number of the thread that called */
+    uint32_t thread;
+    /** of a copy or fill: the device of the destination, host for host memory. Zeroed if not known,
+        and for other kinds */
+    ds_device dst_device;
+    ds_device src_device; /**< of a copy: the device of the source, likewise */
+    uint64_t reserved[4]; /**< 0 */
+} ds_activity;
+
+/** Records that are handed over together, in the order in which they were written. Records of one
+    stream are in the order of the stream. */
+typedef struct ds_activity_batch {
+    const ds_activity *records; /**< the records, valid until the callback returns */
+    size_t count;               /**< number of records; may be 0 */
+    /** operations since the last batch without a record, because the memory of the recording was
+        full */
+    uint64_t dropped;
+    uint64_t reserved[4]; /**< 0 */
+} ds_activity_batch;
+
+/** Receives batches on a thread of the library, which must not call devstream, except for functions
+    that are callable anywhere. Must not take a lock that is held around ds_activity_flush,
+    ds_activity_stop or ds_shutdown. */
+typedef void (*ds_activity_fn)(const ds_activity_batch *batch, void *user);
+
+/** Parameters of ds_activity_start; zero means default. */
+typedef struct ds_activity_desc {
+    ds_activity_fn fn; /**< receives the records; must not be NULL */
+    void *user;        /**< passed to fn */
+    /** records that are kept until they are handed over, 16 to 2^24; 0: 16384. If they are full,
+        operations have no records (ds_activity_batch.dropped). A batch is handed over when half of
+        them are used, and ten times in a second. Two buffers of this size are allocated at once; on
+        CUDA, at most this many operations can be pending with a record */
+    size_t capacity;
+    /** kinds to record: a bit 1u << DS_ACTIVITY_* for each; 0: all */
+    unsigned kinds;
+    uint64_t reserved[6]; /**< 0 */
+} ds_activity_desc;
+
+/** Starts a recording of all operations that are enqueued from now on, on all devices. Nodes of
+    graphs have no records, and operations that are captured have none. Errors:
+    DS_ERR_ILLEGAL_STATE: a recording runs already. DS_ERR_UNSUPPORTED: the CPU driver has a fabric
+    (its operations take virtual time). DS_ERR_INVALID_VALUE: fn is NULL, a capacity or kinds
+    outside of the range. */
+DSDEF DS_MUST_USE ds_result ds_activity_start(const ds_activity_desc *desc);
+
+/** Hands over the records of all operations that are complete, and returns when the callback has
+    returned. Does not wait for operations. After a wait for a stream, its records are thus handed
+    over. DS_ERR_ILLEGAL_STATE: no recording runs. */
+DSDEF DS_MUST_USE ds_result ds_activity_flush(void);
+
+/** Ends the recording: operations that are enqueued from now on have no records. Waits for the
+    recorded operations (blocks), hands over all records, and frees the memory of the recording. The
+    callback is not invoked after the call. ds_shutdown ends a recording, too. Does not count as a
+    wait for ds_sync_debug_mode. DS_ERR_ILLEGAL_STATE: no recording runs. */
+DSDEF DS_MUST_USE ds_result ds_activity_stop(void);
+
+/** Pushes an id: operations that this thread enqueues until the matching pop have it as
+    external_id. Also without a recording; costs a few nanoseconds. At most 64 ids can be pushed:
+    then DS_ERR_ILLEGAL_STATE. Callable anywhere. */
+DSDEF ds_result ds_activity_push_id(uint64_t id);
+
+/** Pops the id that this thread has pushed last; out may be NULL. DS_ERR_ILLEGAL_STATE: no id is
+    pushed. Callable anywhere. */
+DSDEF ds_result ds_activity_pop_id(uint64_t *out);
+
+/** Returns the name of a kind, as "kernel"; "unknown" for other numbers. Callable anywhere. */
+DSDEF const char *ds_activity_kind_get_name(ds_activity_kind kind);
+
 /** Maximum number of virtual devices. */
 #define DS_CPU_MAX_DEVICES 160
 
@@ -2154,7 +2280,14 @@ typedef struct ds_cpu_desc {
         environment variables for devices, workers, peers, inline mode and seed have no effect.
         workers, peer_access, DS_CPU_INLINE and seed must not be set */
     const ds_cpu_fabric *fabric;
-    uint64_t reserved[8]; /**< 0 */
+    /** processors for the threads of the driver, as numbers and ranges: "0-3,8". Worker i runs on
+        the i-th one of the list, again from its start if there are more workers. All other threads
+        of the driver, among them those for host functions, may use each processor of the list.
+        Without a number of workers, there is one per processor of the list, at least 2. A processor
+        may be named twice. Only processors of the affinity mask of the calling thread are allowed.
+        "": not bound; NULL: by the environment; copied by ds_init [DEVSTREAM_CPU_AFFINITY] */
+    const char *affinity;
+    uint64_t reserved[7]; /**< 0 */
 } ds_cpu_desc;
 
 /** Counters of the CPU driver since its initialisation, for tests and reports. */
@@ -3263,6 +3396,34 @@ static inline ds_range_scope ds_at_range_scope_enter_with(const char *file_, int
     return ds_site_set(file_, line_), (ds_range_scope_enter_with)(desc_);
 }
 #define ds_range_scope_enter_with(...) ds_at_range_scope_enter_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_activity_start(const char *file_, int line_,
+        const ds_activity_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_activity_start)(desc_);
+}
+#define ds_activity_start(...) ds_at_activity_start(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_activity_flush(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_activity_flush)();
+}
+#define ds_activity_flush() ds_at_activity_flush(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_activity_stop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_activity_stop)();
+}
+#define ds_activity_stop() ds_at_activity_stop(__FILE__, __LINE__)
+
+static inline ds_result ds_at_activity_push_id(const char *file_, int line_,
+        uint64_t id_) {
+    return ds_site_set(file_, line_), (ds_activity_push_id)(id_);
+}
+#define ds_activity_push_id(...) ds_at_activity_push_id(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_activity_pop_id(const char *file_, int line_,
+        uint64_t *out_) {
+    return ds_site_set(file_, line_), (ds_activity_pop_id)(out_);
+}
+#define ds_activity_pop_id(...) ds_at_activity_pop_id(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_cpu_get_stats(const char *file_, int line_,
         ds_cpu_stats *out_) {
@@ -7689,53 +7850,6 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
     return limit;
 }
 
-/* os/device_code.h - what arithmetic shared with device code needs.
-
-   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__float_sqrt and ds__double_sqrt for rooms that
-   are compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
-   device code kernels/device.h defines all of them before it includes such a room.
-
-   Invariants: a room that uses them includes nothing else but this room.
-   Locks: none.
-   Threads: any. */
-
-#ifndef DS__DEVICE
-#include <stdint.h>
-#include <string.h>
-#define DS__DEVICE static inline
-#define DS__CONSTANT static const
-
-/* Rounds a floating-point number or a vector of them to its type here. A product is not fused
-   with the sum that follows, whatever the compiler was told about contraction. */
-#if defined(__x86_64__)
-#define DS__ROUNDED(x) __asm__("" : "+x"(x))
-#else
-#define DS__ROUNDED(x) __asm__("" : "+w"(x))
-#endif
-
-/* The square root by the processor's instruction: a builtin may call the C library, which sets
-   errno. */
-static inline float ds__float_sqrt(float x) {
-    float r;
-#if defined(__x86_64__)
-    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
-#else
-    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
-#endif
-    return r;
-}
-
-static inline double ds__double_sqrt(double x) {
-    double r;
-#if defined(__x86_64__)
-    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
-#else
-    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
-#endif
-    return r;
-}
-#endif
-
 /* os/linux.h - Linux, C library and processor.
 
    Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
@@ -7871,20 +7985,6 @@ DS__SEAM static int ds__os_barrier_register(void) {
 /* Makes every thread of the process pass a full barrier. */
 DS__SEAM static void ds__os_barrier(void) {
     syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
-}
-
-/* Returns the number of processors that this process may use, by its affinity mask and by the quota
-   of its control groups. */
-DS__SEAM static int ds__os_processors(void) {
-    unsigned long mask[64];
-    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
-    int n = 0;
-    for (long i = 0; i < bytes / (long)sizeof mask[0]; i++)
-        n += __builtin_popcountl(mask[i]);
-    uint64_t quota = ds__cgroup_limits("").processors;
-    if ((uint64_t)n > quota)
-        n = (int)quota;
-    return n > 0 ? n : 1;
 }
 
 /* Returns the bytes of memory that this process may use: the machine's, or fewer by its control
@@ -8189,6 +8289,114 @@ static int ds__os_is_program_thread(const char *name) {
 DS__SEAM static int ds__os_program_ended(void) {
     return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
 }
+
+/* os/affinity.h - the processors on which threads may run.
+
+   Reads and sets the affinity mask of the calling thread (ds__os_affinity), and counts the
+   processors that the process may use (ds__os_processors).
+
+   Invariants: processors are numbered as by Linux, from 0 to DS__OS_PROCESSORS - 1. A mask that was
+   read has at least one processor.
+   Locks: none.
+   Threads: any; the functions concern the calling thread only. A new thread has the mask of the
+   thread that starts it. */
+
+/* more than any kernel is configured for; the system call wants whole words */
+enum { DS__OS_PROCESSORS = 8192 };
+
+/* A set of processors. */
+typedef struct ds__os_affinity {
+    unsigned long word[DS__OS_PROCESSORS / (8 * sizeof(unsigned long))];
+} ds__os_affinity;
+
+static inline int ds__os_affinity_has(const ds__os_affinity *mask, unsigned processor) {
+    const unsigned bits = 8 * sizeof mask->word[0];
+    return processor < DS__OS_PROCESSORS && mask->word[processor / bits] >> processor % bits & 1;
+}
+
+static inline void ds__os_affinity_add(ds__os_affinity *mask, unsigned processor) {
+    const unsigned bits = 8 * sizeof mask->word[0];
+    mask->word[processor / bits] |= 1ul << processor % bits;
+}
+
+static inline int ds__os_affinity_count(const ds__os_affinity *mask) {
+    int n = 0;
+    for (size_t i = 0; i < sizeof mask->word / sizeof mask->word[0]; i++)
+        n += __builtin_popcountl(mask->word[i]);
+    return n;
+}
+
+/* Reads the mask of the calling thread. If the system refuses, the mask has processor 0 only. */
+DS__SEAM static void ds__os_affinity_get(ds__os_affinity *out) {
+    memset(out, 0, sizeof *out);
+    if (syscall(SYS_sched_getaffinity, 0, sizeof out->word, out->word) <= 0)
+        ds__os_affinity_add(out, 0);
+}
+
+/* Binds the calling thread to the processors. Returns 0, or the system's error number if it may use
+   none of them. */
+DS__SEAM static int ds__os_affinity_set(const ds__os_affinity *mask) {
+    return syscall(SYS_sched_setaffinity, 0, sizeof mask->word, mask->word) ? errno : 0;
+}
+
+/* Returns the number of processors that this process may use, by the calling thread's affinity mask
+   and by the quota of its control groups. */
+DS__SEAM static int ds__os_processors(void) {
+    ds__os_affinity mask;
+    ds__os_affinity_get(&mask);
+    int n = ds__os_affinity_count(&mask);
+    uint64_t quota = ds__cgroup_limits("").processors;
+    if ((uint64_t)n > quota)
+        n = (int)quota;
+    return n > 0 ? n : 1;
+}
+
+/* os/device_code.h - what arithmetic shared with device code needs.
+
+   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__float_sqrt and ds__double_sqrt for rooms that
+   are compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
+   device code kernels/device.h defines all of them before it includes such a room.
+
+   Invariants: a room that uses them includes nothing else but this room.
+   Locks: none.
+   Threads: any. */
+
+#ifndef DS__DEVICE
+#include <stdint.h>
+#include <string.h>
+#define DS__DEVICE static inline
+#define DS__CONSTANT static const
+
+/* Rounds a floating-point number or a vector of them to its type here. A product is not fused
+   with the sum that follows, whatever the compiler was told about contraction. */
+#if defined(__x86_64__)
+#define DS__ROUNDED(x) __asm__("" : "+x"(x))
+#else
+#define DS__ROUNDED(x) __asm__("" : "+w"(x))
+#endif
+
+/* The square root by the processor's instruction: a builtin may call the C library, which sets
+   errno. */
+static inline float ds__float_sqrt(float x) {
+    float r;
+#if defined(__x86_64__)
+    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
+#else
+    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
+#endif
+    return r;
+}
+
+static inline double ds__double_sqrt(double x) {
+    double r;
+#if defined(__x86_64__)
+    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
+#else
+    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
+#endif
+    return r;
+}
+#endif
 
 /* os/library.h - shared libraries that the program is not linked with.
 
@@ -9824,6 +10032,8 @@ typedef struct ds__kernel {
     /* threads that launch read the members above; workers write those below */
     char pad[64];
     _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
+    /* a copy of the name that outlives the kernel (base/activity.h); NULL: none yet */
+    _Atomic(const char *) recorded_name;
 } ds__kernel;
 
 typedef struct ds__graph {
@@ -10011,6 +10221,14 @@ typedef struct ds__op {
             ds__body *bodies;
             int kind;
         } condition;
+
+        /* what a driver keeps of the operation that follows; `file` is the call, `line` the thread
+           (base/activity.h) */
+        struct {
+            uint64_t correlation_id;
+            uint64_t external_id;
+            uint64_t enqueue_ns;
+        } note;
 
         /* what a driver keeps in operations of its own, or in its copy of a record */
         struct {
@@ -10371,6 +10589,13 @@ struct ds__driver {
     ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size);
     /* gives a reservation back, in which nothing is mapped */
     void (*space_release)(int device, void *at, size_t size);
+    /* tells the handle of a stream that was created or wrapped; the first one counts */
+    void (*stream_named)(void *stream, uint64_t handle);
+    /* 1: a recording of activity begins; 0: it is over, and no note is pending */
+    void (*activity_set)(int on);
+    /* writes the records of operations that are complete, as far as they were not written at the
+       completion. Returns 1 if it must be called again, because operations are pending */
+    int (*activity_collect)(void);
     /* frees memory of share_alloc (imported 0), or closes memory of share_import (1); no work uses
        the memory */
     void (*share_end)(int device, void *base, size_t size, int imported);
@@ -10386,6 +10611,234 @@ static int ds__place_of(const ds__op *op, int at) {
 DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
     return op->kind == DS__OP_COPY ? op->u.copy.width * op->u.copy.height
                                    : op->u.fill.width * op->u.fill.height * op->u.fill.value_size;
+}
+
+/* base/activity.h - records of operations that drivers write.
+
+   Holds the recording of api/activity.h as far as drivers take part: whether one runs
+   (ds__activity), the notes of enqueued operations (ds__activity_note_begin), the buffers for
+   records (ds__activity_write), and the names of kernels (ds__activity_name). core/activity.h
+   starts and stops a recording and hands the records over.
+
+   Policy:
+   1. A driver makes a note when it enqueues an operation, keeps the note with the operation, and
+      gives it back exactly once: with a record (ds__activity_write), or because the operation was
+      not enqueued (ds__activity_cancel). `begun` and `ended` count notes. A recording ends after
+      the last one, so a driver that has a note may write its record without a further check.
+   2. Records go into one of two buffers while the other one is handed over. If it is full, a record
+      is dropped and counted.
+
+   Invariants: `on` is 1 only while the buffers exist. With `on` 0 and no pending note no driver
+   touches the buffers.
+   Locks: `lock` guards the buffers and the list of names, for short steps.
+   Threads: any. */
+
+enum {
+    DS__ACTIVITY_IDS = 64,             /* ids that a thread can push */
+    DS__ACTIVITY_NAME_BYTES = 1 << 20, /* of all names of kernels */
+};
+
+/* What a driver keeps with an operation until its record is written. */
+typedef struct ds__activity_note {
+    uint64_t correlation_id; /* 0: none */
+    uint64_t external_id;
+    uint64_t enqueue_ns;
+    uint64_t begin_ns; /* the driver's */
+    const char *call;
+    uint32_t thread;
+} ds__activity_note;
+
+typedef struct ds__activity_text {
+    struct ds__activity_text *next;
+    char text[];
+} ds__activity_text;
+
+static struct {
+    _Atomic int on;
+    _Atomic unsigned kinds; /* bits */
+    _Atomic uint64_t begun; /* notes that were made; submitters write this cache line */
+    char pad[64];
+    _Atomic uint64_t ended;   /* notes that were given back; this line is of threads that run */
+    _Atomic uint64_t dropped; /* since the last batch */
+    _Atomic uint32_t word;    /* the thread that hands over sleeps on it */
+    ds__spinlock lock;        /* of the rest */
+    int filling;              /* the buffer into which records go */
+    size_t count;             /* its records */
+    ds_activity *buffer[2];
+    size_t capacity;
+    ds__activity_text *names; /* until shutdown */
+    size_t name_bytes;
+} ds__activity;
+
+/* What each thread has. */
+static _Thread_local struct {
+    uint64_t id[DS__ACTIVITY_IDS];
+    unsigned depth;
+    uint32_t thread; /* 0: not asked for yet */
+} ds__activity_tls;
+
+/* Returns the kind of record that an operation has; DS_ACTIVITY_NONE: none. */
+static ds_activity_kind ds__activity_kind_of(const ds__op *op) {
+    switch (op->kind) {
+    case DS__OP_KERNEL:
+        return DS_ACTIVITY_KERNEL;
+    case DS__OP_COPY:
+    case DS__OP_COPY_BATCH:
+        return DS_ACTIVITY_COPY;
+    case DS__OP_FILL:
+        return DS_ACTIVITY_FILL;
+    case DS__OP_HOST:
+    case DS__OP_CALLBACK:
+    case DS__OP_CLOSURE:
+        return DS_ACTIVITY_HOST_FUNC;
+    case DS__OP_RECORD:
+    case DS__OP_EXTERNAL_RECORD:
+        return DS_ACTIVITY_RECORD;
+    case DS__OP_WAIT:
+    case DS__OP_WAIT_STREAM:
+    case DS__OP_EXTERNAL_WAIT:
+        return DS_ACTIVITY_WAIT;
+    case DS__OP_VALUES:
+        return DS_ACTIVITY_VALUES;
+    case DS__OP_GRAPH:
+        return DS_ACTIVITY_GRAPH;
+    default:
+        return DS_ACTIVITY_NONE;
+    }
+}
+
+/* Returns 1 if notes were made that were not given back. */
+DS__SEAM static int ds__activity_is_pending(void) {
+    uint64_t ended = atomic_load(&ds__activity.ended); /* first: it never exceeds `begun` */
+    return ended != atomic_load(&ds__activity.begun);
+}
+
+/* Wakes the thread that hands records over. */
+DS__SEAM static void ds__activity_wake(void) {
+    atomic_fetch_add(&ds__activity.word, 1);
+    ds__futex_wake(&ds__activity.word, 1);
+}
+
+/* Makes a note of an operation that is about to be enqueued. Returns 0, without a note, if no
+   recording runs or the kind is not recorded. */
+DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note *out) {
+    unsigned kinds = atomic_load_explicit(&ds__activity.kinds, memory_order_relaxed);
+    ds_activity_kind kind = ds__activity_kind_of(op);
+    out->correlation_id = 0;
+    if (kind == DS_ACTIVITY_NONE || !(kinds >> kind & 1))
+        return 0;
+    /* seq_cst: either the end of the recording sees the note, or this thread sees the end */
+    uint64_t number = atomic_fetch_add(&ds__activity.begun, 1) + 1;
+    if (!atomic_load(&ds__activity.on)) {
+        atomic_fetch_add(&ds__activity.ended, 1);
+        return 0;
+    }
+    if (!ds__activity_tls.thread)
+        ds__activity_tls.thread = ds__os_thread_id();
+    unsigned depth = ds__activity_tls.depth;
+    out->correlation_id = number;
+    out->external_id = depth ? ds__activity_tls.id[depth - 1] : 0;
+    out->call = ds__tls.fn;
+    out->thread = ds__activity_tls.thread;
+    out->begin_ns = 0;
+    out->enqueue_ns = ds__now_ns();
+    return 1;
+}
+
+/* Gives a note back without a record. */
+DS__SEAM static void ds__activity_cancel(ds__activity_note *note) {
+    note->correlation_id = 0;
+    atomic_fetch_add(&ds__activity.ended, 1);
+}
+
+/* Gives a note back, and counts its operation as one without a record. */
+DS__SEAM static void ds__activity_drop(ds__activity_note *note) {
+    atomic_fetch_add_explicit(&ds__activity.dropped, 1, memory_order_relaxed);
+    ds__activity_cancel(note);
+}
+
+/* Returns a copy of the kernel's name that lives until shutdown: the kernel may be gone when the
+   record is handed over. */
+DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
+    const char *name = atomic_load_explicit(&k->recorded_name, memory_order_acquire);
+    if (DS__LIKELY(name != NULL))
+        return name;
+    size_t size = strlen(k->name) + 1;
+    ds__activity_text *text = ds__host_alloc(sizeof *text + size);
+    if (!text)
+        return "?";
+    memcpy(text->text, k->name, size);
+    ds__spinlock_lock(&ds__activity.lock);
+    name = atomic_load_explicit(&k->recorded_name, memory_order_relaxed);
+    if (!name && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES) {
+        ds__activity.name_bytes += size;
+        text->next = ds__activity.names;
+        ds__activity.names = text;
+        name = text->text;
+        text = NULL;
+        atomic_store_explicit(&k->recorded_name, name, memory_order_release);
+    }
+    ds__spinlock_unlock(&ds__activity.lock);
+    ds__host_free(text);
+    return name ? name : "?";
+}
+
+/* Returns the device of an operand by its place; zeroed if it is not known. */
+static ds_device ds__activity_device_of(const ds__op *op, int operand, ds_device_type type) {
+    int place = ds__place_of(op, operand);
+    ds_device device = { 0 };
+    if (place >= DS__AT_DEVICE) {
+        device.type = (int32_t)type;
+        device.index = place - DS__AT_DEVICE;
+    } else if (place != DS__AT_UNKNOWN && place != DS__AT_OTHER) {
+        device.type = DS_DEVICE_HOST;
+    }
+    return device;
+}
+
+/* Fills a record from an operation and its note. The driver adds stream, device, times, result and
+   the number of bytes of a batch. */
+DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__activity_note *note,
+                                                ds_device_type type) {
+    ds_activity a = { .kind = ds__activity_kind_of(op),
+                      .begin_ns = note->begin_ns,
+                      .enqueue_ns = note->enqueue_ns,
+                      .correlation_id = note->correlation_id,
+                      .external_id = note->external_id,
+                      .call = note->call,
+                      .file = op->file,
+                      .line = op->file ? op->line : 0,
+                      .thread = note->thread };
+    if (op->kind == DS__OP_KERNEL) {
+        a.name = ds__activity_name(op->u.kernel.kernel);
+        a.count = op->u.kernel.items;
+    } else if (op->kind == DS__OP_VALUES) {
+        a.count = op->u.values.count;
+    } else if (op->kind == DS__OP_COPY || op->kind == DS__OP_FILL) {
+        a.bytes = ds__op_bytes(op);
+        a.dst_device = ds__activity_device_of(op, DS__OP_DST, type);
+        if (op->kind == DS__OP_COPY)
+            a.src_device = ds__activity_device_of(op, DS__OP_SRC, type);
+    }
+    return a;
+}
+
+/* Writes the record of a note and gives the note back. */
+DS__SEAM static void ds__activity_write(const ds_activity *record, ds__activity_note *note) {
+    ds__spinlock_lock(&ds__activity.lock);
+    size_t n = ds__activity.count;
+    int full = n == ds__activity.capacity;
+    if (!full) {
+        ds__activity.buffer[ds__activity.filling][n] = *record;
+        ds__activity.count = n + 1;
+    }
+    size_t half = ds__activity.capacity / 2;
+    ds__spinlock_unlock(&ds__activity.lock);
+    if (full)
+        atomic_fetch_add_explicit(&ds__activity.dropped, 1, memory_order_relaxed);
+    else if (n + 1 == half)
+        ds__activity_wake();
+    ds__activity_cancel(note);
 }
 
 /* base/state.h - global state, bookkeeping memory and log.
@@ -12749,6 +13202,146 @@ static int ds__ptx_use_find(const ds__ptx_function *f, unsigned char *uses) {
 
 #ifndef DEVSTREAM_NO_CPU
 
+/* cpu/affinity.h - the processors on which threads of the CPU driver run.
+
+   Reads a list of processors such as "0-3,8" (ds__cpu_affinity_read), takes that of the options or
+   of the environment (ds__cpu_affinity_start), and binds the driver's threads: each worker to one
+   processor, all other threads to all of the list.
+
+   Policy: a thread for host functions is not bound to one processor, because the worker of that
+   processor may run a long kernel. Threads of the program are never bound, also while they wait and
+   run operations.
+
+   Invariants: the list is read before the first thread starts, and does not change until the
+   driver stops. An empty list binds nothing.
+   Locks: none.
+   Threads: ds__cpu_affinity_start runs on the thread that starts the driver, the functions that
+   bind on the bound thread. */
+
+enum { DS__CPU_LISTED = 1024 }; /* the most processors of a list */
+
+typedef struct ds__cpu_affinity {
+    ds__os_affinity mask; /* all processors of the list */
+    int count;
+    uint16_t processor[DS__CPU_LISTED]; /* in the order of the list */
+} ds__cpu_affinity;
+
+/* The list of the running driver. */
+static ds__cpu_affinity ds__cpu_bound;
+
+/* Writes a set of processors as numbers and ranges; a long one is cut. */
+static void ds__cpu_affinity_format(const ds__os_affinity *mask, char *out, size_t size) {
+    size_t used = 0;
+    out[0] = 0;
+    for (unsigned i = 0; i < DS__OS_PROCESSORS && used + 16 < size; i++) {
+        if (!ds__os_affinity_has(mask, i))
+            continue;
+        unsigned last = i;
+        while (ds__os_affinity_has(mask, last + 1))
+            last++;
+        int n = snprintf(out + used, size - used, last > i ? "%s%u-%u" : "%s%u", used ? "," : "", i,
+                         last);
+        used += (size_t)n;
+        i = last;
+    }
+}
+
+/* Reads a number at *at and moves *at behind it. Returns 0 if there is none, or a larger one than
+   any processor has. */
+static int ds__cpu_affinity_number(const char **at, unsigned *out) {
+    const char *p = *at;
+    unsigned n = 0;
+    for (; *p >= '0' && *p <= '9' && n < DS__OS_PROCESSORS; p++)
+        n = 10 * n + (unsigned)(*p - '0');
+    *out = n;
+    int found = p > *at && n < DS__OS_PROCESSORS;
+    *at = p;
+    return found;
+}
+
+/* Appends the processors of a range. Returns DS_ERR_INVALID_VALUE if one is not allowed. */
+static ds_result ds__cpu_affinity_add(ds__cpu_affinity *list, unsigned first, unsigned last,
+                                      const char *name, const char *text) {
+    ds__os_affinity allowed;
+    char names[160];
+    ds__os_affinity_get(&allowed);
+    for (unsigned i = first; i <= last; i++) {
+        if (!ds__os_affinity_has(&allowed, i)) {
+            ds__cpu_affinity_format(&allowed, names, sizeof names);
+            return ds__fail(DS_ERR_INVALID_VALUE,
+                            "%s is \"%.40s\": processor %u does not exist or is outside of the "
+                            "affinity mask; %s are allowed",
+                            name, text, i, names);
+        }
+        DS__REQUIRE(list->count < DS__CPU_LISTED,
+                    "%s is \"%.40s\": at most %d processors are allowed", name, text,
+                    DS__CPU_LISTED);
+        list->processor[list->count++] = (uint16_t)i;
+        ds__os_affinity_add(&list->mask, i);
+    }
+    return DS_OK;
+}
+
+/* Reads a list of processors. `name` is the option for error messages. NULL or an empty text: an
+   empty list. */
+static ds_result ds__cpu_affinity_read(const char *text, const char *name, ds__cpu_affinity *out) {
+    const char *at = text;
+    memset(out, 0, sizeof *out);
+    while (at && *at) {
+        const char *part = at;
+        unsigned first;
+        unsigned last;
+        int valid = ds__cpu_affinity_number(&at, &first);
+        last = first;
+        if (valid && *at == '-') {
+            at++;
+            valid = ds__cpu_affinity_number(&at, &last) && first <= last;
+        }
+        valid = valid && (*at == 0 || (*at == ',' && at[1] != 0));
+        DS__REQUIRE(valid,
+                    "%s is \"%.40s\", which is wrong at \"%.20s\"; numbers below %d and ascending "
+                    "ranges, with commas between them, are allowed, as \"0-3,8\"",
+                    name, text, part, DS__OS_PROCESSORS);
+        ds_result r = ds__cpu_affinity_add(out, first, last, name, text);
+        if (r < 0)
+            return r;
+        at += *at == ',';
+    }
+    return DS_OK;
+}
+
+/* Checks the list of the options. */
+static ds_result ds__cpu_affinity_check(const ds_cpu_desc *desc) {
+    ds__cpu_affinity list;
+    return ds__cpu_affinity_read(desc->affinity, "ds_cpu_desc.affinity", &list);
+}
+
+/* Reads the list of the options, or else of the environment. The mask of the thread may have
+   changed since ds_init. */
+static ds_result ds__cpu_affinity_start(const ds_cpu_desc *desc) {
+    return desc->affinity
+               ? ds__cpu_affinity_read(desc->affinity, "ds_cpu_desc.affinity", &ds__cpu_bound)
+               : ds__cpu_affinity_read(getenv("DEVSTREAM_CPU_AFFINITY"), "DEVSTREAM_CPU_AFFINITY",
+                                       &ds__cpu_bound);
+}
+
+/* Binds the calling thread, worker `index`, to its processor. A processor that went offline since
+   the start binds nothing. */
+static void ds__cpu_affinity_bind_worker(size_t index) {
+    if (!ds__cpu_bound.count)
+        return;
+    ds__os_affinity one;
+    memset(&one, 0, sizeof one);
+    ds__os_affinity_add(&one, ds__cpu_bound.processor[index % (size_t)ds__cpu_bound.count]);
+    (void)ds__os_affinity_set(&one);
+}
+
+/* Binds the calling thread, which is of the driver but no worker, to all listed processors. */
+static void ds__cpu_affinity_bind(void) {
+    if (ds__cpu_bound.count)
+        (void)ds__os_affinity_set(&ds__cpu_bound.mask);
+}
+
 /* cpu/types.h - types, constants and global state of the CPU driver.
 
    Defines the stream (ds__cpu_stream), the event, the device, the worker, the job and the
@@ -12837,6 +13430,14 @@ enum {
     DS__CPU_HELD = 1 << 20     /* all work runs if more operations than this are held back */
 };
 
+/* What the usual paths do not do (ds__cpu.modes). */
+enum {
+    DS__CPU_ORDERED = 1, /* a seed, a fabric or inline mode: nothing runs at once */
+    DS__CPU_VIRTUAL = 2, /* a fabric: operations take virtual time */
+    DS__CPU_NOTED = 4,   /* a recording of activity may have notes */
+    DS__CPU_SLOWLY = DS__CPU_VIRTUAL | DS__CPU_NOTED
+};
+
 /* Kinds of operations of this driver. */
 enum {
     /* in executables; u.wait: a place in another lane, or the number of a record or wait */
@@ -12846,7 +13447,8 @@ enum {
     DS__CPU_OP_SHARED_RECORD, /* a record for other processes; u.own.ptr: the lane */
     DS__CPU_OP_CONDITION,     /* in executables; u.own.ptr: the condition */
     DS__CPU_OP_FREE,          /* u.own: memory that the stream frees, and its device */
-    DS__CPU_OP_CLOCK          /* u.own.number: the virtual time of the next submission */
+    DS__CPU_OP_CLOCK,         /* u.own.number: the virtual time of the next submission */
+    DS__CPU_OP_NOTE           /* u.note: of the next operation */
 };
 
 /* copies and fills of at least this size are split among threads that are awake */
@@ -12982,6 +13584,8 @@ struct ds__cpu_stream {
     ds__cpu_progress *shared;
     struct ds__cpu_virtual *virt;  /* NULL: no virtual clock, or a proxy */
     const ds_value_op *value_wait; /* while the stream is parked in `value_waits` */
+    uint64_t handle;               /* of its creation or wrapping; for records of activity */
+    ds__activity_note note;        /* of the next operation; the owner of the stream has it */
 };
 
 /* The virtual time of a stream. */
@@ -13061,6 +13665,8 @@ static struct {
     int spin_limit;
     uint64_t seed;
     unsigned char *peers;
+    /* DS__CPU_ORDERED ...; only DS__CPU_NOTED changes after the start */
+    _Atomic unsigned modes;
     const ds_cpu_fabric *fabric; /* the kept copy, with defaults in the place of zeros */
     ds__cpu_device *device;
     ds__cpu_worker *worker;
@@ -13165,6 +13771,10 @@ static inline uint64_t ds__cpu_spin(void) {
     return atomic_load_explicit(&ds__cpu.spin_ns, memory_order_relaxed);
 }
 
+static inline unsigned ds__cpu_modes(unsigned modes) {
+    return atomic_load_explicit(&ds__cpu.modes, memory_order_relaxed) & modes;
+}
+
 /* Returns 1 if the program explores orders of operations (a seed), or the times of links between
    devices (a fabric). */
 static inline int ds__cpu_explores(void) {
@@ -13181,6 +13791,14 @@ static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
 /* Functions that rooms call although a later room defines them. */
+
+/* cpu/activity.h */
+static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op);
+static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op);
+static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op, uint64_t number);
+static int ds__cpu_at_once_noted(ds__cpu_stream *s, const ds__op *op);
+static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__activity_note *note,
+                               const ds__cpu_failure *f);
 
 /* cpu/capture.h */
 static inline int ds__cpu_watched(const ds__cpu_stream *s);
@@ -13393,9 +14011,9 @@ _Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.closure) <= DS__CPU
                "the payload follows the head of the operation");
 _Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.values) <= DS__CPU_ARGS_AT,
                "the list follows the head of the operation");
-_Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 32 <=
+_Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 80 <=
                    sizeof(((ds__cpu_block *)0)->data),
-               "a block holds the largest batch");
+               "a block holds the largest batch, with a note before it");
 
 /* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
@@ -13415,6 +14033,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__CPU_OP_CONDITION] = offsetof(ds__op, u.own.size),
         [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
         [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
+        [DS__CPU_OP_NOTE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.note,
     };
     size_t n;
     if (op->kind == DS__OP_KERNEL)
@@ -13429,8 +14048,9 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
 }
 
 /* Makes room for an operation at the tail. The put lock is held. NULL: no memory; then nothing has
-   changed. */
-static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
+   changed. Always inlined: its other caller, ds__cpu_put_noted, must not make it a call of each
+   submission. */
+__attribute__((always_inline)) static inline void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     ds__cpu_block *b = s->tail;
     if (DS__UNLIKELY(!b || s->tail_at + bytes + 16 > sizeof b->data)) {
         ds__cpu_block *fresh = atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel);
@@ -13474,16 +14094,8 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
         *to++ = *from++;
 }
 
-/* Enqueues a copy of the operation. The put lock is held. */
-static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__CPU_OP_CLOCK) {
-        ds_result r = ds__cpu_put_clock(s);
-        if (r < 0)
-            return r;
-    }
-    ds__op *q = ds__cpu_room(s, ds__cpu_op_bytes(op));
-    if (DS__UNLIKELY(!q))
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
+/* Copies an operation to its place in a queue. */
+static inline void ds__cpu_fill_room(ds__op *q, const ds__op *op) {
     if (op->kind == DS__OP_KERNEL) {
         q->kind = op->kind;
         q->flags = op->flags;
@@ -13503,11 +14115,25 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
             memcpy((char *)q + DS__CPU_ARGS_AT, op->u.values.list,
                    op->u.values.count * sizeof(ds_value_op));
     }
+}
+
+/* Enqueues a copy of the operation, without notes. The put lock is held. */
+static inline ds_result ds__cpu_put_plain(ds__cpu_stream *s, const ds__op *op) {
+    ds__op *q = ds__cpu_room(s, ds__cpu_op_bytes(op));
+    if (DS__UNLIKELY(!q))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
+    ds__cpu_fill_room(q, op);
     uint64_t n = atomic_load_explicit(&s->submitted, memory_order_relaxed) + 1;
     /* seq_cst against ds__cpu_go_idle: either that function sees this operation, or the caller sees
        IDLE */
     atomic_store(&s->submitted, n);
     return DS_OK;
+}
+
+/* Enqueues a copy of the operation. The put lock is held. */
+static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
+    return DS__UNLIKELY(ds__cpu_modes(DS__CPU_SLOWLY)) ? ds__cpu_put_noted(s, op)
+                                                       : ds__cpu_put_plain(s, op);
 }
 
 /* cpu/clock_order.h - order of the ready streams under the virtual clock.
@@ -14338,6 +14964,7 @@ static void *ds__cpu_together_main(void *arg) {
     ds__cpu_mate *m = arg;
     size_t block = (size_t)(m - atomic_load(&ds__cpu_together_state.mate)) + 1;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     ds__tls.in_callback = 1;
     for (;;) {
         uint32_t word = atomic_load(&m->word);
@@ -14880,6 +15507,7 @@ static void *ds__cpu_poller_main(void *unused) {
     uint32_t seen = 0;
     (void)unused;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.poller_word);
         if (atomic_load(&ds__cpu.poller_quit))
@@ -15012,7 +15640,7 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
         return DS_OK;
     ds__op op = { .kind = DS__CPU_OP_CLOCK };
     op.u.own.number = now;
-    ds_result r = ds__cpu_put(s, &op);
+    ds_result r = ds__cpu_put_plain(s, &op);
     if (r < 0)
         return r;
     s->virt->put = now;
@@ -15323,7 +15951,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
    without failure. Each 256th such launch is measured instead. */
 static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
     if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 ||
-        ds__cpu.fabric)
+        ds__cpu_modes(DS__CPU_SLOWLY))
         return 0;
     uint64_t estimate = atomic_load_explicit(&op->u.kernel.kernel->estimate, memory_order_relaxed);
     return ds__cpu_runs(estimate) >= 4 && (uint32_t)estimate <= DS__CPU_LONG_NS * 1000u &&
@@ -15344,14 +15972,15 @@ static inline void ds__cpu_run_short(ds__cpu_stream *s, const ds__op *op, uint64
 static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
                                   int who) {
     uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
+    unsigned slowly = ds__cpu_modes(DS__CPU_SLOWLY);
+    if (DS__UNLIKELY(slowly))
+        ds__cpu_noted_begin(s, op);
     int result = ds__cpu_step(w, s, op, number, who);
     if (DS__UNLIKELY(result != DS__CPU_EMPTY))
         return result;
     s->head_at += bytes;
-    if (DS__UNLIKELY(s->virt != NULL)) {
-        (void)ds__cpu_values_look(s->virt->time);
-        ds__cpu_virtual_pass(s);
-    }
+    if (DS__UNLIKELY(slowly))
+        ds__cpu_noted_end(s, op, number);
     ds__cpu_pass(s, number);
     return DS__CPU_EMPTY;
 }
@@ -15634,6 +16263,7 @@ static int ds__cpu_spins_on(int looks, uint64_t since) {
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
     ds__os_library_thread();
+    ds__cpu_affinity_bind_worker((size_t)(w - ds__cpu.worker));
     ds__tls.in_callback = 1; /* user code that runs here must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
@@ -15748,6 +16378,7 @@ static void ds__cpu_host_run(ds__cpu_stream *s) {
 /* Runs the host functions of streams in state AT_HOST, in the order of the list. */
 static void *ds__cpu_host_main(void *unused) {
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     ds__tls.in_callback = 1;
     ds__spinlock_lock(&ds__cpu.lock);
     int called = 0;
@@ -15859,6 +16490,7 @@ static void *ds__cpu_monitor_main(void *unused) {
     uint64_t nap = 0;
     uint64_t next = 0;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     while (!atomic_load(&ds__cpu.quit)) {
         uint64_t sleep = ds__cpu_watch_program(&nap, &next);
         if (!ds__cpu_watch(&host_progress)) {
@@ -16237,8 +16869,7 @@ static inline int ds__cpu_has_legacy_order(const ds__cpu_stream *s) {
 
 /* Returns 1 for a copy or fill that the caller may run itself (DS__CPU_INLINE_BYTES). */
 static inline int ds__cpu_is_small(const ds__op *op) {
-    return !ds__cpu.seed && !ds__cpu.is_inline && ds__op_bytes(op) <= DS__CPU_INLINE_BYTES &&
-           !(op->flags & DS__OP_STAGED);
+    return ds__op_bytes(op) <= DS__CPU_INLINE_BYTES && !(op->flags & DS__OP_STAGED);
 }
 
 /* Takes the put lock, if it is free. *out_legacy 1: the stream must be ordered with the legacy
@@ -16286,8 +16917,11 @@ static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
 }
 
 /* Runs a small copy or fill on the caller's thread, if nothing is pending that it must wait for.
-   Returns 0 if it did not run; it must be enqueued then. */
-static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
+   Returns 0 if it did not run; it must be enqueued then. note: NULL, or gets the time at which it
+   begins, and its record is written. Always inlined: without a note, nothing of it is left. */
+__attribute__((always_inline)) static inline int ds__cpu_run_small(ds__cpu_stream *s,
+                                                                   const ds__op *op,
+                                                                   ds__activity_note *note) {
     int legacy;
     if (!ds__cpu_is_small(op) || !ds__cpu_put_try(s, &legacy))
         return 0;
@@ -16301,10 +16935,14 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
     if (DS__UNLIKELY(legacy))
         ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
     if (mine && !failed) {
+        if (note)
+            note->begin_ns = ds__now_ns();
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else
             ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
+        if (note)
+            ds__cpu_note_write(s, op, note, NULL);
         ds__cpu_pass(s, number + 1);
     }
     ds__spinlock_unlock(&s->put_lock);
@@ -16315,6 +16953,11 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
         return 0;
     atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
     return 1;
+}
+
+static inline int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
+    return DS__UNLIKELY(ds__cpu_modes(UINT_MAX)) ? ds__cpu_at_once_noted(s, op)
+                                                 : ds__cpu_run_small(s, op, NULL);
 }
 
 /* Returns the number of the stream's last operation, after the order with the legacy stream is
@@ -16386,7 +17029,7 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
                                       void (*run_fn)(void *user), void *user, int *out_ran) {
     size_t held = 0;
     *out_ran = 0;
-    if (ds__cpu.seed || ds__cpu.is_inline)
+    if (ds__cpu_modes(UINT_MAX))
         return DS_OK;
     while (held < count && ds__cpu_hold(streams[held]))
         held++;
@@ -16511,6 +17154,117 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
     return r < 0 ? r : ds__cpu_submit_wait(s, op, other, upto);
 }
 
+/* cpu/activity.h - records of operations, and the paths of operations with notes.
+
+   Writes records of activity (base/activity.h). An operation that is recorded has a note before it
+   in the queue (ds__cpu_put_noted). The thread that runs it reads the clock before and after
+   (ds__cpu_noted_begin, ds__cpu_noted_end), and writes the record before the operation is passed.
+   These paths also handle the notes of the virtual clock, so that the usual paths test one word
+   (ds__cpu.modes).
+
+   Invariants: a note and its operation are enqueued together or not at all. Operations of lanes
+   have no notes. A record is written before a wait for its operation returns.
+   Locks: ds__cpu_put_noted expects the stream's put lock.
+   Threads: submitters, and owners of streams. ds__cpu_activity_set is called by the thread that
+   starts or ends a recording. */
+
+/* Enqueues an operation with the notes that it needs. The put lock is held. */
+__attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op) {
+    ds__activity_note note;
+    if (ds__cpu.fabric) {
+        ds_result r = ds__cpu_put_clock(s);
+        if (r < 0)
+            return r;
+    }
+    if (!ds__activity_note_begin(op, &note))
+        return ds__cpu_put_plain(s, op);
+
+    ds__op head = { .kind = DS__CPU_OP_NOTE, .line = note.thread, .file = note.call };
+    size_t head_bytes = ds__cpu_op_bytes(&head);
+    char *at = ds__cpu_room(s, head_bytes + ds__cpu_op_bytes(op));
+    if (!at) {
+        ds__activity_cancel(&note);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
+    }
+    head.u.note.correlation_id = note.correlation_id;
+    head.u.note.external_id = note.external_id;
+    head.u.note.enqueue_ns = note.enqueue_ns;
+    memcpy(at, &head, head_bytes);
+    ds__cpu_fill_room((ds__op *)(void *)(at + head_bytes), op);
+    /* as in ds__cpu_put_plain */
+    atomic_store(&s->submitted, atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2);
+    return DS_OK;
+}
+
+/* Writes the record of an operation that ends now. f: the failure because of which it failed or did
+   not run, or NULL. */
+static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__activity_note *note,
+                               const ds__cpu_failure *f) {
+    ds_activity a = ds__activity_record(op, note, DS_DEVICE_CPU);
+    a.result = f ? f->code : DS_OK;
+    a.stream.id = s->handle;
+    a.device = ds_cpu(s->device);
+    a.end_ns = ds__now_ns();
+    ds__activity_write(&a, note);
+}
+
+/* Takes the note of the next operation. */
+static void ds__cpu_note_take(ds__cpu_stream *s, const ds__op *op) {
+    s->note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
+                                   .external_id = op->u.note.external_id,
+                                   .enqueue_ns = op->u.note.enqueue_ns,
+                                   .call = op->file,
+                                   .thread = op->line };
+}
+
+/* Does what precedes an operation: takes a note, or reads the clock for an operation with a note.
+   An operation begins when its stream first comes to it, but a host function when its thread
+   does. */
+__attribute__((noinline)) static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op) {
+    int is_host = op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK;
+    if (op->kind == DS__CPU_OP_NOTE)
+        ds__cpu_note_take(s, op);
+    else if (s->note.correlation_id && (is_host || !s->note.begin_ns))
+        s->note.begin_ns = ds__now_ns();
+}
+
+/* Does what follows a complete operation, before it is passed: writes its record, and sets the
+   virtual time of the stream. */
+__attribute__((noinline)) static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op,
+                                                        uint64_t number) {
+    if (s->note.correlation_id && op->kind != DS__CPU_OP_NOTE)
+        ds__cpu_note_write(s, op, &s->note, ds__cpu_failed(s, number));
+    if (s->virt) {
+        (void)ds__cpu_values_look(s->virt->time);
+        ds__cpu_virtual_pass(s);
+    }
+}
+
+/* Runs a small copy or fill on the caller's thread like ds__cpu_run_small, and records it. Returns
+   0 if it did not run. */
+__attribute__((noinline)) static int ds__cpu_at_once_noted(ds__cpu_stream *s, const ds__op *op) {
+    ds__activity_note note;
+    if (ds__cpu_modes(DS__CPU_ORDERED))
+        return 0;
+    int noted = ds__activity_note_begin(op, &note);
+    int ran = ds__cpu_run_small(s, op, noted ? &note : NULL);
+    if (noted && !ran)
+        ds__activity_cancel(&note);
+    return ran;
+}
+
+static void ds__cpu_activity_set(int on) {
+    if (on)
+        atomic_fetch_or(&ds__cpu.modes, (unsigned)DS__CPU_NOTED);
+    else
+        atomic_fetch_and(&ds__cpu.modes, ~(unsigned)DS__CPU_NOTED);
+}
+
+/* Writes nothing: records are complete when their operations are. */
+static int ds__cpu_activity_collect(void) {
+    return 0;
+}
+
 /* cpu/stream.h - stream objects: creation, destruction, wrapping.
 
    Creates streams from a pool (ds__cpu_stream_add), destroys them (ds__cpu_stream_destroy), and
@@ -16568,6 +17322,7 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
         kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
     s->share = 0;
+    s->handle = 0;
     s->floating = 0;
     s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
     s->legacy_seen = s->seen_by_legacy = 0;
@@ -16722,8 +17477,10 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
             r = DS_ERR_ILLEGAL_STATE;
             break;
         }
-        if (own)
+        if (own) {
             s->floating = 0;
+            s->handle = 0; /* that of the former owner is stale */
+        }
         *out_flags = s->flags;
         *out_priority = s->level + 1 - DS__CPU_LEVELS;
         *out = s;
@@ -16738,6 +17495,12 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
 static ds_result ds__cpu_stream_native(void *stream, void **out) {
     *out = stream;
     return DS_OK;
+}
+
+static void ds__cpu_stream_named(void *stream, uint64_t handle) {
+    ds__cpu_stream *s = stream;
+    if (!s->handle)
+        s->handle = handle;
 }
 
 static const void *ds__cpu_stream_identity(void *stream) {
@@ -17412,6 +18175,7 @@ static void *ds__cpu_watcher_main(void *unused) {
     uint32_t seen = 0;
     (void)unused;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     ds__registries_lock();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
@@ -20146,6 +20910,9 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
                     0,
                 "unknown CPU flags %#x", desc->flags);
     DS__REQUIRE(!desc->peer_access || desc->devices > 0, "peer_access needs the number of devices");
+    ds_result r = ds__cpu_affinity_check(desc);
+    if (r < 0)
+        return r;
     return desc->fabric ? ds__cpu_check_fabric(desc) : DS_OK;
 }
 
@@ -20190,9 +20957,12 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
     const ds_cpu_desc *desc = init ? init->cpu : NULL;
     static ds_cpu_desc kept;
     static ds_cpu_fabric *fabric;
+    static char *affinity;
     static unsigned char peers[DS_CPU_MAX_DEVICES * DS_CPU_MAX_DEVICES];
     ds__host_free(fabric);
+    ds__host_free(affinity);
     fabric = NULL;
+    affinity = NULL;
     ds__cpu_kept = NULL;
     if (!desc)
         return DS_OK;
@@ -20201,6 +20971,11 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
     if (desc->peer_access) {
         memcpy(peers, desc->peer_access, (size_t)desc->devices * (size_t)desc->devices);
         kept.peer_access = peers;
+    }
+    if (desc->affinity) {
+        kept.affinity = affinity = ds__copy_text(desc->affinity, SIZE_MAX - 1);
+        if (!affinity)
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the list of processors");
     }
     if (!desc->fabric)
         return DS_OK;
@@ -20256,6 +21031,10 @@ static uint64_t ds__cpu_clock_cost(void) {
    of workers to start. */
 static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     int processors = ds__os_processors();
+    if (ds__cpu_bound.count) {
+        int listed = ds__os_affinity_count(&ds__cpu_bound.mask);
+        processors = listed < processors ? listed : processors;
+    }
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
                                  processors > 2 ? processors : 2, 256);
     ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
@@ -20272,6 +21051,8 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
         workers = 1;
         ds__cpu.is_inline = 0;
     }
+    atomic_store(&ds__cpu.modes, (ds__cpu.seed || ds__cpu.is_inline ? DS__CPU_ORDERED : 0u) |
+                                     (ds__cpu.fabric ? DS__CPU_VIRTUAL : 0u));
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
     return workers;
 }
@@ -20342,9 +21123,12 @@ static void ds__cpu_spin_set(int64_t ns) {
 static ds_result ds__cpu_init(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     memset(&ds__cpu, 0, sizeof ds__cpu);
+    ds_result r = ds__cpu_affinity_start(desc);
+    if (r < 0)
+        return r;
     int workers = ds__cpu_options_apply(desc);
     uint64_t spin = 0;
-    ds_result r = ds__cpu_spin_read(desc, DS__CPU_SPIN_NS, &spin);
+    r = ds__cpu_spin_read(desc, DS__CPU_SPIN_NS, &spin);
     ds__cpu_spin_set((int64_t)spin);
     if (r == DS_OK)
         r = ds__cpu_tables_alloc(desc, workers);
@@ -20507,6 +21291,9 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_passed,
                                            ds__cpu_memory_release,
                                            ds__cpu_space_release,
+                                           ds__cpu_stream_named,
+                                           ds__cpu_activity_set,
+                                           ds__cpu_activity_collect,
                                            ds__cpu_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
                                            DS__ENTRIES(DS__MEMBER)
@@ -21594,6 +22381,7 @@ typedef struct ds__cuda_stream {
     int device;
     int kind; /* DS__STREAM_* */
     int priority;
+    uint64_t handle_id;       /* of its creation or wrapping; for records of activity */
     _Atomic uint64_t capture; /* number of the capture in which the stream was last seen */
     int owned;                /* the handle ends with this object */
     int given;    /* unwrapped; a call that had found the object earlier may still use the handle */
@@ -23963,6 +24751,10 @@ static ds_result ds__cuda_stream_native(void *stream, void **out) {
 }
 
 /* Returns an address that all objects of a native stream share. */
+static void ds__cuda_stream_named(void *stream, uint64_t handle) {
+    ((ds__cuda_stream *)stream)->handle_id = handle;
+}
+
 static const void *ds__cuda_stream_identity(void *stream) {
     const ds__cuda_stream *s = stream;
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
@@ -28894,6 +29686,423 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
     return r;
 }
 
+/* cuda/activity.h - records of operations by events with timing.
+
+   Records an event before and one behind an operation that activity is recorded of
+   (ds__cuda_pair_begin, ds__cuda_pair_end), and writes the record when the second one is complete
+   (ds__cuda_activity_collect).
+
+   Policy:
+   1. cudaEventElapsedTime returns a float: after 16 seconds its unit is a microsecond. Times are
+      therefore measured from a base, an event whose host time is known, and a new base is made
+      twice in a second. A device has two of them, since pending pairs refer to the former one.
+   2. A base is recorded on a stream of its own and waited for. Its host time is the middle of that;
+      if it takes long, because the host is busy, the base is recorded again.
+   3. Two bases differ by some microseconds. So that operations of a stream do not overlap, a begin
+      is moved to the end of the operation before it.
+   4. Whether a stream captures is asked for each operation: in a capture of another library, a
+      record of these events would become a node. A wait may bring its stream into a capture, and
+      is asked for afterwards, too.
+
+   Invariants: a pair is in one place: the caller's, the list of pending pairs, or the free list of
+   its device. The records of a stream are written in the order of the list. Nothing of this room
+   changes the result of an operation or the last error of the program.
+   Locks: `lock`, for the lists and the users of bases; no call of cudart is made under it.
+   Threads: ds__cuda_activity_collect runs on one thread at a time, the rest on any. */
+
+enum {
+    DS__CUDA_BASE_NS = 500000000, /* time after which a device gets a new base */
+    DS__CUDA_BASE_TRIES = 4,
+    DS__CUDA_BASE_BEST_NS = 50000, /* a base that was recorded in less time is good enough */
+    DS__CUDA_BLOCKED = 64,         /* streams whose records must wait; with more, all others do */
+    DS__CUDA_ENDS = 256
+};
+
+/* An operation with an event before and one behind it. */
+typedef struct ds__cuda_pair {
+    struct ds__cuda_pair *next;
+    cudaEvent_t begin;
+    cudaEvent_t end;
+    int base;
+    ds__activity_note note;
+    ds_activity record;
+} ds__cuda_pair;
+
+typedef struct ds__cuda_base {
+    cudaEvent_t event; /* NULL: none */
+    uint64_t ns;       /* the host's time of the event */
+    size_t users;      /* pairs that refer to it */
+} ds__cuda_base;
+
+static struct {
+    ds__spinlock lock;
+    ds__cuda_pair *unused[DS__MAX_DEVICES];
+    ds__cuda_pair *first; /* pending pairs, in the order of enqueueing */
+    ds__cuda_pair *last;
+    size_t count; /* pairs that are not in a free list */
+    ds__cuda_base base[DS__MAX_DEVICES][2];
+    int newest[DS__MAX_DEVICES];
+    _Atomic(cudaStream_t) clock[DS__MAX_DEVICES]; /* bases are recorded on it */
+
+    /* the last end of streams, for the thread that collects; one place for several streams */
+    struct {
+        uint64_t stream;
+        uint64_t end_ns;
+    } ends[DS__CUDA_ENDS];
+} ds__cuda_activity;
+
+/* Returns 1 if the device needs a new base, and has room for one. */
+static int ds__cuda_base_is_old(int device, uint64_t age_ns) {
+    uint64_t now = ds__now_ns();
+    ds__spinlock_lock(&ds__cuda_activity.lock);
+    int newest = ds__cuda_activity.newest[device];
+    const ds__cuda_base *base = ds__cuda_activity.base[device];
+    int is_old = !base[newest].event || (now - base[newest].ns > age_ns && !base[!newest].users);
+    ds__spinlock_unlock(&ds__cuda_activity.lock);
+    return is_old;
+}
+
+/* Records an event and finds the host's time of it. Returns 0 after a failure. */
+static int ds__cuda_base_measure(const ds__cuda_scope *scope, cudaStream_t stream,
+                                 cudaEvent_t event, uint64_t *out_ns) {
+    for (int i = 0; i < DS__CUDA_BASE_TRIES; i++) {
+        uint64_t from = ds__now_ns();
+        if (DS__RT_CODE(*scope, cudaEventRecord, (event, stream)) != cudaSuccess ||
+            DS__RT_CODE(*scope, cudaEventSynchronize, (event)) != cudaSuccess)
+            return 0;
+        uint64_t took = ds__now_ns() - from;
+        *out_ns = from + took / 2;
+        if (took < DS__CUDA_BASE_BEST_NS)
+            break;
+    }
+    return 1;
+}
+
+/* Gives the scope's device a new base. After a failure the device has the former one, or none. */
+static void ds__cuda_base_make(const ds__cuda_scope *scope) {
+    int device = scope->device;
+    cudaStream_t stream;
+    cudaEvent_t event = NULL;
+    uint64_t ns;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    int made =
+        ds__cuda_kept_stream(scope, &ds__cuda_activity.clock[device], &stream) == cudaSuccess &&
+        DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&event, 0)) == cudaSuccess;
+    if (made && ds__cuda_base_measure(scope, stream, event, &ns)) {
+        ds__spinlock_lock(&ds__cuda_activity.lock);
+        ds__cuda_base *base = ds__cuda_activity.base[device];
+        int at = ds__cuda_activity.newest[device];
+        at = base[at].event ? !at : at;
+        if (!base[at].users) { /* else another thread was first */
+            cudaEvent_t former = base[at].event;
+            base[at] = (ds__cuda_base){ .event = event, .ns = ns };
+            ds__cuda_activity.newest[device] = at;
+            event = former;
+        }
+        ds__spinlock_unlock(&ds__cuda_activity.lock);
+    }
+    if (event)
+        (void)DS__RT_CODE(*scope, cudaEventDestroy, (event));
+    ds__cuda_unrelax(scope, relaxed, mode);
+}
+
+/* Takes a pair without events in it, and a reference to the newest base. NULL: there is no base, no
+   memory, or too many pairs are pending. */
+static ds__cuda_pair *ds__cuda_pair_take(int device) {
+    ds__cuda_pair *p = NULL;
+    ds__spinlock_lock(&ds__cuda_activity.lock);
+    int base = ds__cuda_activity.newest[device];
+    int room = ds__cuda_activity.count < ds__activity.capacity &&
+               ds__cuda_activity.base[device][base].event != NULL;
+    if (room) {
+        p = ds__cuda_activity.unused[device];
+        ds__cuda_activity.count++;
+        ds__cuda_activity.base[device][base].users++;
+    }
+    if (p)
+        ds__cuda_activity.unused[device] = p->next;
+    ds__spinlock_unlock(&ds__cuda_activity.lock);
+    if (room && !p)
+        p = ds__host_alloc(sizeof *p);
+    if (p) {
+        p->base = base;
+        return p;
+    }
+    if (room) {
+        ds__spinlock_lock(&ds__cuda_activity.lock);
+        ds__cuda_activity.count--;
+        ds__cuda_activity.base[device][base].users--;
+        ds__spinlock_unlock(&ds__cuda_activity.lock);
+    }
+    return NULL;
+}
+
+/* Returns a pair to the free list of its device. */
+static void ds__cuda_pair_put(int device, ds__cuda_pair *p) {
+    ds__spinlock_lock(&ds__cuda_activity.lock);
+    ds__cuda_activity.count--;
+    ds__cuda_activity.base[device][p->base].users--;
+    p->next = ds__cuda_activity.unused[device];
+    ds__cuda_activity.unused[device] = p;
+    ds__spinlock_unlock(&ds__cuda_activity.lock);
+}
+
+/* Creates the events of a pair, unless it has them, and records the first one. Returns 0 after a
+   failure. */
+static int ds__cuda_pair_record(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                ds__cuda_pair *p) {
+    if (!p->begin && DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&p->begin, 0)) != cudaSuccess)
+        return 0;
+    if (!p->end && DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&p->end, 0)) != cudaSuccess)
+        return 0;
+    return DS__RT_CODE(*scope, cudaEventRecord, (p->begin, s->handle)) == cudaSuccess;
+}
+
+static size_t ds__cuda_batch_bytes(const ds__op *op) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < op->u.batch.count; i++)
+        bytes += op->u.batch.sizes[i];
+    return bytes;
+}
+
+/* Makes a note of the operation and records the first event. NULL: the operation has no record. */
+static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_scope scope;
+    ds__activity_note note;
+    ds__cuda_pair *p = NULL;
+    int capturing = 1;
+    if (op->flags & DS__OP_INSIDE || !ds__activity_note_begin(op, &note))
+        return NULL;
+    if (ds__cuda_on(&scope, s) < 0) { /* the operation will be refused */
+        ds__activity_cancel(&note);
+        return NULL;
+    }
+    if (ds__cuda_is_capturing(&scope, s, &capturing) == DS_OK && !capturing) {
+        if (ds__cuda_base_is_old(s->device, 2ull * DS__CUDA_BASE_NS))
+            ds__cuda_base_make(&scope);
+        p = ds__cuda_pair_take(s->device);
+    }
+    if (p && !ds__cuda_pair_record(&scope, s, p)) {
+        ds__cuda_pair_put(s->device, p);
+        p = NULL;
+    }
+    ds__cuda_scope_end(&scope);
+    if (!p) {
+        if (capturing)
+            ds__activity_cancel(&note);
+        else
+            ds__activity_drop(&note);
+        return NULL;
+    }
+    p->note = note;
+    p->record = ds__activity_record(op, &note, DS_DEVICE_CUDA);
+    p->record.stream.id = s->handle_id;
+    p->record.device = ds_cuda(s->device);
+    if (op->kind == DS__OP_COPY_BATCH)
+        p->record.bytes = ds__cuda_batch_bytes(op);
+    return p;
+}
+
+/* Records the second event, and lists the pair. result: that of the operation. */
+static void ds__cuda_pair_end(ds__cuda_stream *s, const ds__op *op, ds__cuda_pair *p,
+                              ds_result result) {
+    ds__cuda_scope scope;
+    int capturing = result != DS_OK; /* not enqueued, or an operation of a capture */
+    int recorded = 0;
+    if (!capturing && ds__cuda_on(&scope, s) == DS_OK) {
+        if (ds__activity_kind_of(op) == DS_ACTIVITY_WAIT &&
+            ds__cuda_is_capturing(&scope, s, &capturing) < 0)
+            capturing = 1;
+        if (!capturing)
+            recorded = DS__RT_CODE(scope, cudaEventRecord, (p->end, s->handle)) == cudaSuccess;
+        ds__cuda_scope_end(&scope);
+    }
+    if (!recorded) {
+        ds__activity_note note = p->note;
+        ds__cuda_pair_put(s->device, p);
+        if (capturing)
+            ds__activity_cancel(&note);
+        else
+            ds__activity_drop(&note);
+        return;
+    }
+    p->next = NULL;
+    ds__spinlock_lock(&ds__cuda_activity.lock);
+    if (ds__cuda_activity.first)
+        ds__cuda_activity.last->next = p;
+    else
+        ds__cuda_activity.first = p;
+    ds__cuda_activity.last = p;
+    ds__spinlock_unlock(&ds__cuda_activity.lock);
+}
+
+/* Sets the times of a complete pair. Returns the code of a failed call, else 0. */
+static int ds__cuda_pair_times(const ds__cuda_scope *scope, ds__cuda_pair *p) {
+    /* no other thread changes a base that has users */
+    const ds__cuda_base *base = &ds__cuda_activity.base[scope->device][p->base];
+    float before = 0;
+    float took = 0;
+    cudaError_t code = DS__RT_CODE(*scope, cudaEventElapsedTime, (&before, base->event, p->begin));
+    if (code == cudaSuccess)
+        code = DS__RT_CODE(*scope, cudaEventElapsedTime, (&took, p->begin, p->end));
+    if (code != cudaSuccess)
+        return (int)code;
+
+    ds_activity *a = &p->record;
+    int64_t since = (int64_t)((double)before * 1e6);
+    uint64_t begin = (uint64_t)((int64_t)base->ns + since);
+    uint64_t end = begin + (took > 0 ? (uint64_t)((double)took * 1e6) : 0);
+    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 56) % DS__CUDA_ENDS;
+    if (begin < a->enqueue_ns)
+        begin = a->enqueue_ns;
+    if (ds__cuda_activity.ends[place].stream == a->stream.id &&
+        begin < ds__cuda_activity.ends[place].end_ns)
+        begin = ds__cuda_activity.ends[place].end_ns;
+    a->begin_ns = begin;
+    a->end_ns = end < begin ? begin : end;
+    ds__cuda_activity.ends[place].stream = a->stream.id;
+    ds__cuda_activity.ends[place].end_ns = a->end_ns;
+    return 0;
+}
+
+/* Writes the record of a pair, if it is complete or has failed. Returns 0 if it is pending. */
+static int ds__cuda_pair_finish(ds__cuda_pair *p) {
+    ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode;
+    int device = p->record.device.index;
+    int code = cudaErrorUnknown;
+    ds_result r = ds__cuda_scope_begin(&scope, device);
+    if (r == DS_OK) {
+        int relaxed = ds__cuda_relax(&scope, &mode);
+        DS__DR_CODE(scope, code, cuEventQuery, (p->end));
+        if (code == 0)
+            code = ds__cuda_pair_times(&scope, p);
+        ds__cuda_unrelax(&scope, relaxed, mode);
+        ds__cuda_scope_end(&scope);
+        if (code == DS__CUDA_NOT_READY)
+            return 0;
+        r = code ? ds__cuda_map(code) : DS_OK;
+    }
+    p->record.result = r;
+    ds__activity_note note = p->note;
+    ds_activity record = p->record;
+    ds__cuda_pair_put(device, p);
+    ds__activity_write(&record, &note);
+    return 1;
+}
+
+/* Writes the records of complete pairs. A pair behind a pending one of its stream waits for it.
+   Returns the pending pairs in their order, and the last of them. */
+static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair **out_last) {
+    uint64_t blocked[DS__CUDA_BLOCKED];
+    size_t count = 0;
+    ds__cuda_pair *kept = NULL;
+    *out_last = NULL;
+    while (list) {
+        ds__cuda_pair *p = list;
+        list = p->next;
+        int waits = count == DS__CUDA_BLOCKED;
+        for (size_t i = 0; i < count && !waits; i++)
+            waits = blocked[i] == p->record.stream.id;
+        if (!waits && ds__cuda_pair_finish(p))
+            continue;
+        if (!waits)
+            blocked[count++] = p->record.stream.id;
+        p->next = NULL;
+        if (kept)
+            (*out_last)->next = p;
+        else
+            kept = p;
+        *out_last = p;
+    }
+    return kept;
+}
+
+/* Gives the devices with pairs a new base if theirs are old. */
+static void ds__cuda_bases_renew(void) {
+    ds__cuda_scope scope;
+    for (int i = 0; i < ds__cuda.devices; i++) {
+        /* only this thread and submitters change bases, and submitters make the first one */
+        ds__spinlock_lock(&ds__cuda_activity.lock);
+        int used = ds__cuda_activity.base[i][ds__cuda_activity.newest[i]].event != NULL;
+        ds__spinlock_unlock(&ds__cuda_activity.lock);
+        if (!used || !ds__cuda_base_is_old(i, DS__CUDA_BASE_NS) ||
+            ds__cuda_scope_begin(&scope, i) < 0)
+            continue;
+        ds__cuda_base_make(&scope);
+        ds__cuda_scope_end(&scope);
+    }
+}
+
+static int ds__cuda_activity_collect(void) {
+    ds__cuda_pair *last;
+    ds__tls.mute++;
+    ds__spinlock_lock(&ds__cuda_activity.lock);
+    ds__cuda_pair *list = ds__cuda_activity.first;
+    ds__cuda_activity.first = NULL;
+    ds__spinlock_unlock(&ds__cuda_activity.lock);
+    ds__cuda_pair *kept = ds__cuda_pairs_finish(list, &last);
+    ds__spinlock_lock(&ds__cuda_activity.lock);
+    if (kept) {
+        last->next = ds__cuda_activity.first;
+        if (!ds__cuda_activity.first)
+            ds__cuda_activity.last = last;
+        ds__cuda_activity.first = kept;
+    }
+    int pending = ds__cuda_activity.first != NULL;
+    ds__spinlock_unlock(&ds__cuda_activity.lock);
+    ds__cuda_bases_renew();
+    ds__tls.mute--;
+    return pending;
+}
+
+static void ds__cuda_activity_set(int on) {
+    (void)on;
+}
+
+/* Submits an operation, with a record while a recording runs. */
+__attribute__((noinline)) static ds_result ds__cuda_submit_noted(ds__cuda_stream *s,
+                                                                 const ds__op *op) {
+    int usual = ds__captures_open() == 0 && !(op->flags & DS__OP_INSIDE);
+    ds__cuda_pair *p = NULL;
+    if (atomic_load_explicit(&ds__activity.on, memory_order_relaxed)) {
+        ds__tls.mute++;
+        p = ds__cuda_pair_begin(s, op);
+        ds__tls.mute--;
+    }
+    ds_result r = usual ? ds__cuda_put(s, op) : ds__cuda_submit_watched(s, op);
+    if (p) {
+        ds__tls.mute++;
+        ds__cuda_pair_end(s, op, p, r);
+        ds__tls.mute--;
+    }
+    return r;
+}
+
+/* Frees what the device has for recordings, at the stop of the driver. Inside of a scope. */
+static void ds__cuda_activity_end(const ds__cuda_scope *scope, int device) {
+    while (ds__cuda_activity.unused[device]) {
+        ds__cuda_pair *p = ds__cuda_activity.unused[device];
+        ds__cuda_activity.unused[device] = p->next;
+        if (p->begin)
+            (void)DS__RT_CODE(*scope, cudaEventDestroy, (p->begin));
+        if (p->end)
+            (void)DS__RT_CODE(*scope, cudaEventDestroy, (p->end));
+        ds__host_free(p);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (ds__cuda_activity.base[device][i].event)
+            (void)DS__RT_CODE(*scope, cudaEventDestroy, (ds__cuda_activity.base[device][i].event));
+        ds__cuda_activity.base[device][i] = (ds__cuda_base){ 0 };
+    }
+    if (atomic_load(&ds__cuda_activity.clock[device]))
+        (void)DS__RT_CODE(*scope, cudaStreamDestroy,
+                          (atomic_load(&ds__cuda_activity.clock[device])));
+    atomic_store(&ds__cuda_activity.clock[device], NULL);
+    ds__cuda_activity.newest[device] = 0;
+}
+
 /* cuda/capture_query.h - capture queries and dependencies, submit entry.
 
    Implements the entries that query a capture, read or change a stream's dependencies in it, and
@@ -29134,9 +30343,9 @@ static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_st
 }
 
 static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
-    return DS__LIKELY(ds__captures_open() == 0 && !(op->flags & DS__OP_INSIDE))
-               ? ds__cuda_put(stream, op)
-               : ds__cuda_submit_watched(stream, op);
+    int slowly = ds__captures_open() | atomic_load_explicit(&ds__activity.on, memory_order_relaxed);
+    return DS__LIKELY(!slowly && !(op->flags & DS__OP_INSIDE)) ? ds__cuda_put(stream, op)
+                                                               : ds__cuda_submit_noted(stream, op);
 }
 
 /* cuda/memory.h - device memory and access rights.
@@ -30054,6 +31263,7 @@ static void ds__cuda_deinit(void) {
             (void)DS__RT_CODE(scope, cudaStreamDestroy, (atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
+        ds__cuda_activity_end(&scope, i);
         ds__cuda_end_marks(&scope, i);
         ds__cuda_end_greens(i);
         ds__cuda_end_conditions(i);
@@ -30134,6 +31344,9 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_passed,
                                             ds__cuda_memory_release,
                                             ds__cuda_space_release,
+                                            ds__cuda_stream_named,
+                                            ds__cuda_activity_set,
+                                            ds__cuda_activity_collect,
                                             ds__cuda_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
                                             DS__ENTRIES(DS__MEMBER)
@@ -31807,6 +33020,250 @@ static void ds__ranges_deinit(void) {
     atomic_store(&ds__notes.domains, 0);
 }
 
+/* core/activity.h - recordings of activity: start, end, and the thread that hands records over.
+
+   Starts and ends a recording (ds_activity_start, ds_activity_stop). A thread of the library lets
+   the drivers write the records of complete operations, and invokes the callback with batches
+   (ds__activity_main). ds_activity_flush makes it do both at once. Keeps the pushed ids of threads.
+
+   Invariants: only the thread invokes the callback, so the callback is never invoked twice at once,
+   and no lock of the library is held meanwhile. The thread ends after the last note of an operation
+   and the last flush. The state goes from off to starting, on, ending, and off.
+   Locks: none is held over a callback or a wait.
+   Threads: any may call. ds__activity_shutdown runs in ds_shutdown. */
+
+enum {
+    DS__ACTIVITY_LEAST = 16,
+    DS__ACTIVITY_MOST = 1 << 24,
+    DS__ACTIVITY_USUAL = 16384,
+    DS__ACTIVITY_PERIOD_NS = 100000000, /* between two batches, if there are few records */
+    DS__ACTIVITY_POLL_NS = 1000000,     /* between two looks at pending operations of CUDA */
+    DS__ACTIVITY_END_NS = 50000         /* the same, while the recording ends */
+};
+
+enum { DS__ACTIVITY_OFF, DS__ACTIVITY_STARTING, DS__ACTIVITY_ON, DS__ACTIVITY_ENDING };
+
+static struct {
+    _Atomic int state;         /* DS__ACTIVITY_OFF ... */
+    _Atomic int ends;          /* 1: the thread ends after the last record */
+    _Atomic int users;         /* calls of ds_activity_flush */
+    _Atomic uint32_t asked;    /* numbers of flushes */
+    _Atomic uint32_t answered; /* callers of flushes sleep on it */
+    ds__os_thread thread;
+    ds_activity_fn fn;
+    void *user;
+} ds__activity_run;
+
+/* Hands over the records that are there. Returns 0 if there are none. */
+static int ds__activity_hand_over(void) {
+    ds__spinlock_lock(&ds__activity.lock);
+    ds_activity_batch batch = { .records = ds__activity.buffer[ds__activity.filling],
+                                .count = ds__activity.count };
+    if (batch.count)
+        ds__activity.filling = !ds__activity.filling;
+    ds__activity.count = 0;
+    ds__spinlock_unlock(&ds__activity.lock);
+    batch.dropped = atomic_exchange(&ds__activity.dropped, 0);
+    if (batch.count || batch.dropped)
+        ds__activity_run.fn(&batch, ds__activity_run.user);
+    return batch.count || batch.dropped;
+}
+
+/* Lets the drivers write the records of complete operations. Returns 1 if operations are pending
+   that a driver must look at again. */
+static int ds__activity_collect(void) {
+    int pending = 0;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b])
+            pending |= ds__g.driver[b]->activity_collect();
+    return pending;
+}
+
+/* Tells the callers of flushes that those up to this number are done. */
+static void ds__activity_answer(uint32_t asked) {
+    atomic_store(&ds__activity_run.answered, asked);
+    ds__futex_wake(&ds__activity_run.answered, INT_MAX);
+}
+
+/* Returns 1 if records should be handed over, as half of the buffer is used. */
+static int ds__activity_is_half(void) {
+    ds__spinlock_lock(&ds__activity.lock);
+    int is_half = ds__activity.count >= ds__activity.capacity / 2;
+    ds__spinlock_unlock(&ds__activity.lock);
+    return is_half;
+}
+
+static void *ds__activity_main(void *unused) {
+    uint64_t last = ds__now_ns();
+    (void)unused;
+    ds__os_library_thread();
+    ds__tls.in_callback = 1;
+    for (;;) {
+        uint32_t word = atomic_load(&ds__activity.word);
+        uint32_t asked = atomic_load(&ds__activity_run.asked);
+        int ends = atomic_load(&ds__activity_run.ends);
+        /* read before the records: a note that is gone has written its record */
+        int over = ends && !ds__activity_is_pending() && !atomic_load(&ds__activity_run.users);
+        int pending = ds__activity_collect();
+        int due = ds__now_ns() - last >= DS__ACTIVITY_PERIOD_NS;
+        if (ends || due || asked != atomic_load(&ds__activity_run.answered) ||
+            ds__activity_is_half()) {
+            (void)ds__activity_hand_over();
+            last = ds__now_ns();
+        }
+        ds__activity_answer(asked);
+        if (over)
+            return NULL;
+        uint64_t nap = pending ? DS__ACTIVITY_POLL_NS : DS__ACTIVITY_PERIOD_NS;
+        ds__futex_wait(&ds__activity.word, word, ends ? DS__ACTIVITY_END_NS : nap);
+    }
+}
+
+static void ds__activity_free(void) {
+    for (int i = 0; i < 2; i++) {
+        ds__host_free(ds__activity.buffer[i]);
+        ds__activity.buffer[i] = NULL;
+    }
+    ds__activity.capacity = ds__activity.count = 0;
+}
+
+/* Allocates the buffers and starts the thread. */
+static ds_result ds__activity_begin(const ds_activity_desc *desc) {
+    size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
+    ds__activity.buffer[0] = ds__host_alloc(capacity * sizeof(ds_activity));
+    ds__activity.buffer[1] = ds__host_alloc(capacity * sizeof(ds_activity));
+    ds__activity.capacity = capacity;
+    ds__activity.count = 0;
+    ds__activity.filling = 0;
+    ds__activity_run.fn = desc->fn;
+    ds__activity_run.user = desc->user;
+    atomic_store(&ds__activity_run.ends, 0);
+    atomic_store(&ds__activity_run.answered, atomic_load(&ds__activity_run.asked));
+    atomic_store(&ds__activity.dropped, 0);
+    atomic_store(&ds__activity.kinds, desc->kinds ? desc->kinds : ~0u);
+    if (!ds__activity.buffer[0] || !ds__activity.buffer[1]) {
+        ds__activity_free();
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu records", capacity);
+    }
+    int error = ds__os_thread_start(&ds__activity_run.thread, ds__activity_main, NULL);
+    if (error) {
+        ds__activity_free();
+        return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
+    }
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b])
+            ds__g.driver[b]->activity_set(1);
+    atomic_store(&ds__activity.on, 1);
+    return DS_OK;
+}
+
+/* Ends a recording whose state is ending: waits for the recorded operations. */
+static void ds__activity_end(void) {
+    atomic_store(&ds__activity.on, 0);
+    atomic_store(&ds__activity_run.ends, 1);
+    ds__activity_wake();
+    ds__os_thread_join(ds__activity_run.thread);
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b])
+            ds__g.driver[b]->activity_set(0);
+    ds__activity_free();
+    atomic_store(&ds__activity_run.state, DS__ACTIVITY_OFF);
+}
+
+/* Ends the recording and frees the names of kernels, at shutdown after all work. */
+static void ds__activity_shutdown(void) {
+    int on = DS__ACTIVITY_ON;
+    if (atomic_compare_exchange_strong(&ds__activity_run.state, &on, DS__ACTIVITY_ENDING))
+        ds__activity_end();
+}
+
+static void ds__activity_names_free(void) {
+    while (ds__activity.names) {
+        ds__activity_text *text = ds__activity.names;
+        ds__activity.names = text->next;
+        ds__host_free(text);
+    }
+    ds__activity.name_bytes = 0;
+}
+
+DSDEF ds_result(ds_activity_start)(const ds_activity_desc *desc) {
+    const unsigned known = (2u << DS_ACTIVITY_GRAPH) - 2;
+    DS__ENTER("ds_activity_start");
+    DS__REQUIRE(desc && desc->fn, "%s is NULL", desc ? "fn" : "desc");
+    DS__REQUIRE_RESERVED("ds_activity_desc", desc);
+    DS__REQUIRE(!desc->capacity ||
+                    (desc->capacity >= DS__ACTIVITY_LEAST && desc->capacity <= DS__ACTIVITY_MOST),
+                "capacity is %zu; %d to %d records are allowed", desc->capacity, DS__ACTIVITY_LEAST,
+                DS__ACTIVITY_MOST);
+    DS__REQUIRE(!(desc->kinds & ~known), "kinds is %#x; bits of %#x are allowed", desc->kinds,
+                known);
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b] && ds__g.driver[b]->fabric())
+            return ds__fail(DS_ERR_UNSUPPORTED,
+                            "activity is not recorded with a fabric, whose operations take "
+                            "virtual time");
+    int off = DS__ACTIVITY_OFF;
+    if (!atomic_compare_exchange_strong(&ds__activity_run.state, &off, DS__ACTIVITY_STARTING))
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
+    ds_result r = ds__activity_begin(desc);
+    atomic_store(&ds__activity_run.state, r == DS_OK ? DS__ACTIVITY_ON : DS__ACTIVITY_OFF);
+    return r;
+}
+
+DSDEF ds_result(ds_activity_flush)(void) {
+    DS__ENTER("ds_activity_flush");
+    atomic_fetch_add(&ds__activity_run.users, 1);
+    int on = atomic_load(&ds__activity_run.state) == DS__ACTIVITY_ON;
+    if (on) {
+        uint32_t mine = atomic_fetch_add(&ds__activity_run.asked, 1) + 1;
+        ds__activity_wake();
+        uint32_t answered;
+        while ((int32_t)((answered = atomic_load(&ds__activity_run.answered)) - mine) < 0)
+            ds__futex_wait(&ds__activity_run.answered, answered, DS__FOREVER);
+    }
+    atomic_fetch_sub(&ds__activity_run.users, 1);
+    return on ? DS_OK : ds__fail(DS_ERR_ILLEGAL_STATE, "no recording runs");
+}
+
+DSDEF ds_result(ds_activity_stop)(void) {
+    DS__ENTER("ds_activity_stop");
+    int on = DS__ACTIVITY_ON;
+    if (!atomic_compare_exchange_strong(&ds__activity_run.state, &on, DS__ACTIVITY_ENDING))
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "no recording runs");
+    ds__activity_end();
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_activity_push_id)(uint64_t id) {
+    ds_site site = ds__site_take(&ds__tls);
+    unsigned depth = ds__activity_tls.depth;
+    if (depth == DS__ACTIVITY_IDS)
+        return ds__range_fail("ds_activity_push_id", site, DS_ERR_ILLEGAL_STATE,
+                              "%u ids are pushed; at most %u are allowed", depth, depth);
+    ds__activity_tls.id[depth] = id;
+    ds__activity_tls.depth = depth + 1;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_activity_pop_id)(uint64_t *out) {
+    ds_site site = ds__site_take(&ds__tls);
+    if (out)
+        *out = 0;
+    if (!ds__activity_tls.depth)
+        return ds__range_fail("ds_activity_pop_id", site, DS_ERR_ILLEGAL_STATE,
+                              "no id is pushed on this thread");
+    uint64_t id = ds__activity_tls.id[--ds__activity_tls.depth];
+    if (out)
+        *out = id;
+    return DS_OK;
+}
+
+DSDEF const char *(ds_activity_kind_get_name)(ds_activity_kind kind) {
+    static const char *const names[] = { "none",   "kernel", "copy",   "fill", "host function",
+                                         "record", "wait",   "values", "graph" };
+    return (unsigned)kind <= DS_ACTIVITY_GRAPH ? names[kind] : "unknown";
+}
+
 /* core/device.h - devices: resolution, text form, current device.
 
    Checks and completes the device arguments of all public functions (ds__device_resolve,
@@ -32543,6 +34000,7 @@ static ds_result ds__stream_create_by(ds_device device, int kind, const ds_strea
         return r;
     }
     out->id = ds__handle_of(&s->slot);
+    s->driver->stream_named(s->native, out->id);
     if (desc->label)
         ds__tell_stream_label(s, desc->label);
     return DS_OK;
@@ -32861,6 +34319,7 @@ static ds_result ds__stream_wrap(const ds_stream_native *native, ds_ownership ow
                                          &s->flags, &s->priority, &s->native);
     if (r < 0)
         return r;
+    s->driver->stream_named(s->native, ds__handle_of(&s->slot));
     s->requested = s->priority;
     s->borrowed = ownership != DS_OWN;
     return DS_OK;
@@ -38476,6 +39935,7 @@ static ds_result ds__shutdown_wait(ds__tls_block *tls, int *out_reported,
     *out_reported = ds__shutdown_captures();
     *out_mode = *out_reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
     ds_result r = ds__wait_for_all(*out_reported);
+    ds__activity_shutdown();
     for (int i = 0; i < DS__POSTPONED_LISTS; i++)
         ds__postponed_run(i);
     return r;
@@ -38491,6 +39951,7 @@ static void ds__shutdown_all(ds__tls_block *tls, int reported, ds_capture_mode m
     ds__tls_forget(tls);
 
     ds__shutdown_tables();
+    ds__activity_names_free();
     ds__memory_end_all();
     if (reported)
         ds__shutdown_mode(mode);

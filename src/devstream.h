@@ -57,7 +57,7 @@
    Environment, read once at the first call:
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
        DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_CPU_SPIN (nanoseconds),
-       DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_CPU_AFFINITY ("0-3,8"), DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
        DEVSTREAM_DEVICE (default device, "cpu:1"), DEVSTREAM_NO_CUDA (1: no CUDA device is used),
        DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
@@ -67,8 +67,8 @@
        DEVSTREAM_CUDART (with DEVSTREAM_CUDA_DLOPEN: folder or name of cudart, or "wheels")
 
    Contents: results; checks; initialisation; devices; streams; the current stream; events; memory;
-   copies and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver;
-   call sites; implementation.
+   copies and fills; host functions; data types; kernels; graphs; capture; ranges; activity; the CPU
+   driver; call sites; implementation.
 
    Rules that hold everywhere:
    - Any thread may call any function at any time, except ds_init and ds_shutdown, which may not run
@@ -133,6 +133,7 @@ extern "C" {
 #include "api/graph.h"
 #include "api/capture.h"
 #include "api/range.h"
+#include "api/activity.h"
 #include "api/cpu.h"
 #include "api/site.h"
 
@@ -178,6 +179,7 @@ extern "C" {
 #include "base/module.h"
 #include "base/operation.h"
 #include "base/driver.h"
+#include "base/activity.h"
 #include "base/state.h"
 #include "base/text_writer.h"
 #include "base/graph_body.h"
@@ -201,6 +203,7 @@ extern "C" {
 #include "core/sync_debug.h"
 #include "core/range.h"
 #include "core/range_api.h"
+#include "core/activity.h"
 #include "core/device.h"
 #include "core/device_query.h"
 #include "core/sensor.h"

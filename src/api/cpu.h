@@ -121,7 +121,14 @@ typedef struct ds_cpu_desc {
         environment variables for devices, workers, peers, inline mode and seed have no effect.
         workers, peer_access, DS_CPU_INLINE and seed must not be set */
     const ds_cpu_fabric *fabric;
-    uint64_t reserved[8]; /**< 0 */
+    /** processors for the threads of the driver, as numbers and ranges: "0-3,8". Worker i runs on
+        the i-th one of the list, again from its start if there are more workers. All other threads
+        of the driver, among them those for host functions, may use each processor of the list.
+        Without a number of workers, there is one per processor of the list, at least 2. A processor
+        may be named twice. Only processors of the affinity mask of the calling thread are allowed.
+        "": not bound; NULL: by the environment; copied by ds_init [DEVSTREAM_CPU_AFFINITY] */
+    const char *affinity;
+    uint64_t reserved[7]; /**< 0 */
 } ds_cpu_desc;
 
 /** Counters of the CPU driver since its initialisation, for tests and reports. */

@@ -959,6 +959,34 @@ static inline ds_range_scope ds_at_range_scope_enter_with(const char *file_, int
 }
 #define ds_range_scope_enter_with(...) ds_at_range_scope_enter_with(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_activity_start(const char *file_, int line_,
+        const ds_activity_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_activity_start)(desc_);
+}
+#define ds_activity_start(...) ds_at_activity_start(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_activity_flush(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_activity_flush)();
+}
+#define ds_activity_flush() ds_at_activity_flush(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_activity_stop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_activity_stop)();
+}
+#define ds_activity_stop() ds_at_activity_stop(__FILE__, __LINE__)
+
+static inline ds_result ds_at_activity_push_id(const char *file_, int line_,
+        uint64_t id_) {
+    return ds_site_set(file_, line_), (ds_activity_push_id)(id_);
+}
+#define ds_activity_push_id(...) ds_at_activity_push_id(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_activity_pop_id(const char *file_, int line_,
+        uint64_t *out_) {
+    return ds_site_set(file_, line_), (ds_activity_pop_id)(out_);
+}
+#define ds_activity_pop_id(...) ds_at_activity_pop_id(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_cpu_get_stats(const char *file_, int line_,
         ds_cpu_stats *out_) {
     return ds_site_set(file_, line_), (ds_cpu_get_stats)(out_);

@@ -232,6 +232,13 @@ struct ds__driver {
     ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size);
     /* gives a reservation back, in which nothing is mapped */
     void (*space_release)(int device, void *at, size_t size);
+    /* tells the handle of a stream that was created or wrapped; the first one counts */
+    void (*stream_named)(void *stream, uint64_t handle);
+    /* 1: a recording of activity begins; 0: it is over, and no note is pending */
+    void (*activity_set)(int on);
+    /* writes the records of operations that are complete, as far as they were not written at the
+       completion. Returns 1 if it must be called again, because operations are pending */
+    int (*activity_collect)(void);
     /* frees memory of share_alloc (imported 0), or closes memory of share_import (1); no work uses
        the memory */
     void (*share_end)(int device, void *base, size_t size, int imported);

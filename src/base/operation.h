@@ -170,6 +170,14 @@ typedef struct ds__op {
             int kind;
         } condition;
 
+        /* what a driver keeps of the operation that follows; `file` is the call, `line` the thread
+           (base/activity.h) */
+        struct {
+            uint64_t correlation_id;
+            uint64_t external_id;
+            uint64_t enqueue_ns;
+        } note;
+
         /* what a driver keeps in operations of its own, or in its copy of a record */
         struct {
             void *ptr;

@@ -14,6 +14,7 @@
 #include "../base/driver.h"
 
 #ifndef DEVSTREAM_NO_CPU
+#include "../cpu/affinity.h"
 #include "../cpu/types.h"
 #include "../cpu/failure.h"
 #include "../cpu/queue.h"
@@ -29,6 +30,7 @@
 #include "../cpu/worker.h"
 #include "../cpu/wait.h"
 #include "../cpu/submit.h"
+#include "../cpu/activity.h"
 #include "../cpu/stream.h"
 #include "../cpu/stream_wait.h"
 #include "../cpu/event.h"
@@ -79,6 +81,7 @@
 #include "../cuda/submit.h"
 #include "../cuda/capture_op.h"
 #include "../cuda/capture.h"
+#include "../cuda/activity.h"
 #include "../cuda/capture_query.h"
 #include "../cuda/memory.h"
 #include "../cuda/virtual_memory.h"

@@ -22,6 +22,7 @@
 #include "init.h"
 #include "thread.h"
 #include "range_api.h"
+#include "activity.h"
 #include "memory.h"
 #include "kernel.h"
 #include "capture.h"
@@ -159,6 +160,7 @@ static ds_result ds__shutdown_wait(ds__tls_block *tls, int *out_reported,
     *out_reported = ds__shutdown_captures();
     *out_mode = *out_reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
     ds_result r = ds__wait_for_all(*out_reported);
+    ds__activity_shutdown();
     for (int i = 0; i < DS__POSTPONED_LISTS; i++)
         ds__postponed_run(i);
     return r;
@@ -174,6 +176,7 @@ static void ds__shutdown_all(ds__tls_block *tls, int reported, ds_capture_mode m
     ds__tls_forget(tls);
 
     ds__shutdown_tables();
+    ds__activity_names_free();
     ds__memory_end_all();
     if (reported)
         ds__shutdown_mode(mode);

@@ -127,6 +127,7 @@ static ds_result ds__stream_create_by(ds_device device, int kind, const ds_strea
         return r;
     }
     out->id = ds__handle_of(&s->slot);
+    s->driver->stream_named(s->native, out->id);
     if (desc->label)
         ds__tell_stream_label(s, desc->label);
     return DS_OK;

@@ -48,6 +48,7 @@ static ds_result ds__stream_wrap(const ds_stream_native *native, ds_ownership ow
                                          &s->flags, &s->priority, &s->native);
     if (r < 0)
         return r;
+    s->driver->stream_named(s->native, ds__handle_of(&s->slot));
     s->requested = s->priority;
     s->borrowed = ownership != DS_OWN;
     return DS_OK;

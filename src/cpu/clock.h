@@ -79,7 +79,7 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
         return DS_OK;
     ds__op op = { .kind = DS__CPU_OP_CLOCK };
     op.u.own.number = now;
-    ds_result r = ds__cpu_put(s, &op);
+    ds_result r = ds__cpu_put_plain(s, &op);
     if (r < 0)
         return r;
     s->virt->put = now;

@@ -16,6 +16,8 @@
 #ifndef DS__CPU_DRIVER_H
 #define DS__CPU_DRIVER_H
 
+#include "activity.h"
+#include "affinity.h"
 #include "types.h"
 #include "worker.h"
 #include "submit.h"
@@ -62,6 +64,10 @@ static uint64_t ds__cpu_clock_cost(void) {
    of workers to start. */
 static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     int processors = ds__os_processors();
+    if (ds__cpu_bound.count) {
+        int listed = ds__os_affinity_count(&ds__cpu_bound.mask);
+        processors = listed < processors ? listed : processors;
+    }
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
                                  processors > 2 ? processors : 2, 256);
     ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
@@ -78,6 +84,8 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
         workers = 1;
         ds__cpu.is_inline = 0;
     }
+    atomic_store(&ds__cpu.modes, (ds__cpu.seed || ds__cpu.is_inline ? DS__CPU_ORDERED : 0u) |
+                                     (ds__cpu.fabric ? DS__CPU_VIRTUAL : 0u));
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
     return workers;
 }
@@ -148,9 +156,12 @@ static void ds__cpu_spin_set(int64_t ns) {
 static ds_result ds__cpu_init(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     memset(&ds__cpu, 0, sizeof ds__cpu);
+    ds_result r = ds__cpu_affinity_start(desc);
+    if (r < 0)
+        return r;
     int workers = ds__cpu_options_apply(desc);
     uint64_t spin = 0;
-    ds_result r = ds__cpu_spin_read(desc, DS__CPU_SPIN_NS, &spin);
+    r = ds__cpu_spin_read(desc, DS__CPU_SPIN_NS, &spin);
     ds__cpu_spin_set((int64_t)spin);
     if (r == DS_OK)
         r = ds__cpu_tables_alloc(desc, workers);
@@ -313,6 +324,9 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_passed,
                                            ds__cpu_memory_release,
                                            ds__cpu_space_release,
+                                           ds__cpu_stream_named,
+                                           ds__cpu_activity_set,
+                                           ds__cpu_activity_collect,
                                            ds__cpu_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
                                            DS__ENTRIES(DS__MEMBER)

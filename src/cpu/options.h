@@ -17,6 +17,7 @@
 #include "../api/cpu.h"
 #include "../base/error.h"
 #include "../base/state.h"
+#include "affinity.h"
 
 /* Returns the value if it is positive, else the number in the environment, else the default
    (fallback); at most `most`. */
@@ -156,6 +157,9 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
                     0,
                 "unknown CPU flags %#x", desc->flags);
     DS__REQUIRE(!desc->peer_access || desc->devices > 0, "peer_access needs the number of devices");
+    ds_result r = ds__cpu_affinity_check(desc);
+    if (r < 0)
+        return r;
     return desc->fabric ? ds__cpu_check_fabric(desc) : DS_OK;
 }
 
@@ -200,9 +204,12 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
     const ds_cpu_desc *desc = init ? init->cpu : NULL;
     static ds_cpu_desc kept;
     static ds_cpu_fabric *fabric;
+    static char *affinity;
     static unsigned char peers[DS_CPU_MAX_DEVICES * DS_CPU_MAX_DEVICES];
     ds__host_free(fabric);
+    ds__host_free(affinity);
     fabric = NULL;
+    affinity = NULL;
     ds__cpu_kept = NULL;
     if (!desc)
         return DS_OK;
@@ -211,6 +218,11 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
     if (desc->peer_access) {
         memcpy(peers, desc->peer_access, (size_t)desc->devices * (size_t)desc->devices);
         kept.peer_access = peers;
+    }
+    if (desc->affinity) {
+        kept.affinity = affinity = ds__copy_text(desc->affinity, SIZE_MAX - 1);
+        if (!affinity)
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the list of processors");
     }
     if (!desc->fabric)
         return DS_OK;

@@ -86,9 +86,9 @@ _Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.closure) <= DS__CPU
                "the payload follows the head of the operation");
 _Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.values) <= DS__CPU_ARGS_AT,
                "the list follows the head of the operation");
-_Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 32 <=
+_Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 80 <=
                    sizeof(((ds__cpu_block *)0)->data),
-               "a block holds the largest batch");
+               "a block holds the largest batch, with a note before it");
 
 /* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
@@ -108,6 +108,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__CPU_OP_CONDITION] = offsetof(ds__op, u.own.size),
         [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
         [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
+        [DS__CPU_OP_NOTE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.note,
     };
     size_t n;
     if (op->kind == DS__OP_KERNEL)
@@ -122,8 +123,9 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
 }
 
 /* Makes room for an operation at the tail. The put lock is held. NULL: no memory; then nothing has
-   changed. */
-static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
+   changed. Always inlined: its other caller, ds__cpu_put_noted, must not make it a call of each
+   submission. */
+__attribute__((always_inline)) static inline void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     ds__cpu_block *b = s->tail;
     if (DS__UNLIKELY(!b || s->tail_at + bytes + 16 > sizeof b->data)) {
         ds__cpu_block *fresh = atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel);
@@ -167,16 +169,8 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
         *to++ = *from++;
 }
 
-/* Enqueues a copy of the operation. The put lock is held. */
-static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__CPU_OP_CLOCK) {
-        ds_result r = ds__cpu_put_clock(s);
-        if (r < 0)
-            return r;
-    }
-    ds__op *q = ds__cpu_room(s, ds__cpu_op_bytes(op));
-    if (DS__UNLIKELY(!q))
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
+/* Copies an operation to its place in a queue. */
+static inline void ds__cpu_fill_room(ds__op *q, const ds__op *op) {
     if (op->kind == DS__OP_KERNEL) {
         q->kind = op->kind;
         q->flags = op->flags;
@@ -196,11 +190,25 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
             memcpy((char *)q + DS__CPU_ARGS_AT, op->u.values.list,
                    op->u.values.count * sizeof(ds_value_op));
     }
+}
+
+/* Enqueues a copy of the operation, without notes. The put lock is held. */
+static inline ds_result ds__cpu_put_plain(ds__cpu_stream *s, const ds__op *op) {
+    ds__op *q = ds__cpu_room(s, ds__cpu_op_bytes(op));
+    if (DS__UNLIKELY(!q))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
+    ds__cpu_fill_room(q, op);
     uint64_t n = atomic_load_explicit(&s->submitted, memory_order_relaxed) + 1;
     /* seq_cst against ds__cpu_go_idle: either that function sees this operation, or the caller sees
        IDLE */
     atomic_store(&s->submitted, n);
     return DS_OK;
+}
+
+/* Enqueues a copy of the operation. The put lock is held. */
+static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
+    return DS__UNLIKELY(ds__cpu_modes(DS__CPU_SLOWLY)) ? ds__cpu_put_noted(s, op)
+                                                       : ds__cpu_put_plain(s, op);
 }
 
 #endif

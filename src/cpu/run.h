@@ -217,7 +217,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
    without failure. Each 256th such launch is measured instead. */
 static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
     if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 ||
-        ds__cpu.fabric)
+        ds__cpu_modes(DS__CPU_SLOWLY))
         return 0;
     uint64_t estimate = atomic_load_explicit(&op->u.kernel.kernel->estimate, memory_order_relaxed);
     return ds__cpu_runs(estimate) >= 4 && (uint32_t)estimate <= DS__CPU_LONG_NS * 1000u &&
@@ -238,14 +238,15 @@ static inline void ds__cpu_run_short(ds__cpu_stream *s, const ds__op *op, uint64
 static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
                                   int who) {
     uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
+    unsigned slowly = ds__cpu_modes(DS__CPU_SLOWLY);
+    if (DS__UNLIKELY(slowly))
+        ds__cpu_noted_begin(s, op);
     int result = ds__cpu_step(w, s, op, number, who);
     if (DS__UNLIKELY(result != DS__CPU_EMPTY))
         return result;
     s->head_at += bytes;
-    if (DS__UNLIKELY(s->virt != NULL)) {
-        (void)ds__cpu_values_look(s->virt->time);
-        ds__cpu_virtual_pass(s);
-    }
+    if (DS__UNLIKELY(slowly))
+        ds__cpu_noted_end(s, op, number);
     ds__cpu_pass(s, number);
     return DS__CPU_EMPTY;
 }

@@ -63,6 +63,7 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
         kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
     s->share = 0;
+    s->handle = 0;
     s->floating = 0;
     s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
     s->legacy_seen = s->seen_by_legacy = 0;
@@ -217,8 +218,10 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
             r = DS_ERR_ILLEGAL_STATE;
             break;
         }
-        if (own)
+        if (own) {
             s->floating = 0;
+            s->handle = 0; /* that of the former owner is stale */
+        }
         *out_flags = s->flags;
         *out_priority = s->level + 1 - DS__CPU_LEVELS;
         *out = s;
@@ -233,6 +236,12 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
 static ds_result ds__cpu_stream_native(void *stream, void **out) {
     *out = stream;
     return DS_OK;
+}
+
+static void ds__cpu_stream_named(void *stream, uint64_t handle) {
+    ds__cpu_stream *s = stream;
+    if (!s->handle)
+        s->handle = handle;
 }
 
 static const void *ds__cpu_stream_identity(void *stream) {

@@ -155,8 +155,7 @@ static inline int ds__cpu_has_legacy_order(const ds__cpu_stream *s) {
 
 /* Returns 1 for a copy or fill that the caller may run itself (DS__CPU_INLINE_BYTES). */
 static inline int ds__cpu_is_small(const ds__op *op) {
-    return !ds__cpu.seed && !ds__cpu.is_inline && ds__op_bytes(op) <= DS__CPU_INLINE_BYTES &&
-           !(op->flags & DS__OP_STAGED);
+    return ds__op_bytes(op) <= DS__CPU_INLINE_BYTES && !(op->flags & DS__OP_STAGED);
 }
 
 /* Takes the put lock, if it is free. *out_legacy 1: the stream must be ordered with the legacy
@@ -204,8 +203,11 @@ static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
 }
 
 /* Runs a small copy or fill on the caller's thread, if nothing is pending that it must wait for.
-   Returns 0 if it did not run; it must be enqueued then. */
-static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
+   Returns 0 if it did not run; it must be enqueued then. note: NULL, or gets the time at which it
+   begins, and its record is written. Always inlined: without a note, nothing of it is left. */
+__attribute__((always_inline)) static inline int ds__cpu_run_small(ds__cpu_stream *s,
+                                                                   const ds__op *op,
+                                                                   ds__activity_note *note) {
     int legacy;
     if (!ds__cpu_is_small(op) || !ds__cpu_put_try(s, &legacy))
         return 0;
@@ -219,10 +221,14 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
     if (DS__UNLIKELY(legacy))
         ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
     if (mine && !failed) {
+        if (note)
+            note->begin_ns = ds__now_ns();
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else
             ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
+        if (note)
+            ds__cpu_note_write(s, op, note, NULL);
         ds__cpu_pass(s, number + 1);
     }
     ds__spinlock_unlock(&s->put_lock);
@@ -233,6 +239,11 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
         return 0;
     atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
     return 1;
+}
+
+static inline int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
+    return DS__UNLIKELY(ds__cpu_modes(UINT_MAX)) ? ds__cpu_at_once_noted(s, op)
+                                                 : ds__cpu_run_small(s, op, NULL);
 }
 
 /* Returns the number of the stream's last operation, after the order with the legacy stream is
@@ -304,7 +315,7 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
                                       void (*run_fn)(void *user), void *user, int *out_ran) {
     size_t held = 0;
     *out_ran = 0;
-    if (ds__cpu.seed || ds__cpu.is_inline)
+    if (ds__cpu_modes(UINT_MAX))
         return DS_OK;
     while (held < count && ds__cpu_hold(streams[held]))
         held++;

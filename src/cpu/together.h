@@ -68,6 +68,7 @@ static void *ds__cpu_together_main(void *arg) {
     ds__cpu_mate *m = arg;
     size_t block = (size_t)(m - atomic_load(&ds__cpu_together_state.mate)) + 1;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     ds__tls.in_callback = 1;
     for (;;) {
         uint32_t word = atomic_load(&m->word);

@@ -43,7 +43,9 @@
 #include "../base/driver.h"
 #include "../api/cpu.h"
 #include "../base/operation.h"
+#include "../base/activity.h"
 #include "../base/ipc_registry.h"
+#include "affinity.h"
 
 enum {
     DS__CPU_FREE,
@@ -93,6 +95,14 @@ enum {
     DS__CPU_HELD = 1 << 20     /* all work runs if more operations than this are held back */
 };
 
+/* What the usual paths do not do (ds__cpu.modes). */
+enum {
+    DS__CPU_ORDERED = 1, /* a seed, a fabric or inline mode: nothing runs at once */
+    DS__CPU_VIRTUAL = 2, /* a fabric: operations take virtual time */
+    DS__CPU_NOTED = 4,   /* a recording of activity may have notes */
+    DS__CPU_SLOWLY = DS__CPU_VIRTUAL | DS__CPU_NOTED
+};
+
 /* Kinds of operations of this driver. */
 enum {
     /* in executables; u.wait: a place in another lane, or the number of a record or wait */
@@ -102,7 +112,8 @@ enum {
     DS__CPU_OP_SHARED_RECORD, /* a record for other processes; u.own.ptr: the lane */
     DS__CPU_OP_CONDITION,     /* in executables; u.own.ptr: the condition */
     DS__CPU_OP_FREE,          /* u.own: memory that the stream frees, and its device */
-    DS__CPU_OP_CLOCK          /* u.own.number: the virtual time of the next submission */
+    DS__CPU_OP_CLOCK,         /* u.own.number: the virtual time of the next submission */
+    DS__CPU_OP_NOTE           /* u.note: of the next operation */
 };
 
 /* copies and fills of at least this size are split among threads that are awake */
@@ -238,6 +249,8 @@ struct ds__cpu_stream {
     ds__cpu_progress *shared;
     struct ds__cpu_virtual *virt;  /* NULL: no virtual clock, or a proxy */
     const ds_value_op *value_wait; /* while the stream is parked in `value_waits` */
+    uint64_t handle;               /* of its creation or wrapping; for records of activity */
+    ds__activity_note note;        /* of the next operation; the owner of the stream has it */
 };
 
 /* The virtual time of a stream. */
@@ -317,6 +330,8 @@ static struct {
     int spin_limit;
     uint64_t seed;
     unsigned char *peers;
+    /* DS__CPU_ORDERED ...; only DS__CPU_NOTED changes after the start */
+    _Atomic unsigned modes;
     const ds_cpu_fabric *fabric; /* the kept copy, with defaults in the place of zeros */
     ds__cpu_device *device;
     ds__cpu_worker *worker;
@@ -421,6 +436,10 @@ static inline uint64_t ds__cpu_spin(void) {
     return atomic_load_explicit(&ds__cpu.spin_ns, memory_order_relaxed);
 }
 
+static inline unsigned ds__cpu_modes(unsigned modes) {
+    return atomic_load_explicit(&ds__cpu.modes, memory_order_relaxed) & modes;
+}
+
 /* Returns 1 if the program explores orders of operations (a seed), or the times of links between
    devices (a fabric). */
 static inline int ds__cpu_explores(void) {
@@ -437,6 +456,14 @@ static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
 /* Functions that rooms call although a later room defines them. */
+
+/* cpu/activity.h */
+static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op);
+static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op);
+static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op, uint64_t number);
+static int ds__cpu_at_once_noted(ds__cpu_stream *s, const ds__op *op);
+static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__activity_note *note,
+                               const ds__cpu_failure *f);
 
 /* cpu/capture.h */
 static inline int ds__cpu_watched(const ds__cpu_stream *s);

@@ -166,6 +166,7 @@ static void *ds__cpu_poller_main(void *unused) {
     uint32_t seen = 0;
     (void)unused;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.poller_word);
         if (atomic_load(&ds__cpu.poller_quit))

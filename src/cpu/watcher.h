@@ -57,6 +57,7 @@ static void *ds__cpu_watcher_main(void *unused) {
     uint32_t seen = 0;
     (void)unused;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     ds__registries_lock();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);

@@ -189,6 +189,7 @@ static int ds__cpu_spins_on(int looks, uint64_t since) {
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
     ds__os_library_thread();
+    ds__cpu_affinity_bind_worker((size_t)(w - ds__cpu.worker));
     ds__tls.in_callback = 1; /* user code that runs here must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
@@ -303,6 +304,7 @@ static void ds__cpu_host_run(ds__cpu_stream *s) {
 /* Runs the host functions of streams in state AT_HOST, in the order of the list. */
 static void *ds__cpu_host_main(void *unused) {
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     ds__tls.in_callback = 1;
     ds__spinlock_lock(&ds__cpu.lock);
     int called = 0;
@@ -414,6 +416,7 @@ static void *ds__cpu_monitor_main(void *unused) {
     uint64_t nap = 0;
     uint64_t next = 0;
     ds__os_library_thread();
+    ds__cpu_affinity_bind();
     while (!atomic_load(&ds__cpu.quit)) {
         uint64_t sleep = ds__cpu_watch_program(&nap, &next);
         if (!ds__cpu_watch(&host_progress)) {

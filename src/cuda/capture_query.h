@@ -25,6 +25,7 @@
 #include "submit.h"
 #include "capture_op.h"
 #include "capture.h"
+#include "activity.h"
 
 static ds_capture_status ds__cuda_status_of(enum cudaStreamCaptureStatus status) {
     if (status == cudaStreamCaptureStatusNone)
@@ -249,9 +250,9 @@ static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_st
 }
 
 static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
-    return DS__LIKELY(ds__captures_open() == 0 && !(op->flags & DS__OP_INSIDE))
-               ? ds__cuda_put(stream, op)
-               : ds__cuda_submit_watched(stream, op);
+    int slowly = ds__captures_open() | atomic_load_explicit(&ds__activity.on, memory_order_relaxed);
+    return DS__LIKELY(!slowly && !(op->flags & DS__OP_INSIDE)) ? ds__cuda_put(stream, op)
+                                                               : ds__cuda_submit_noted(stream, op);
 }
 
 #endif

@@ -37,6 +37,7 @@
 #include "graph_keep.h"
 #include "graph_exec.h"
 #include "capture.h"
+#include "activity.h"
 #include "capture_query.h"
 #include "memory.h"
 #include "virtual_memory.h"
@@ -127,6 +128,7 @@ static void ds__cuda_deinit(void) {
             (void)DS__RT_CODE(scope, cudaStreamDestroy, (atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.ended[i], NULL);
+        ds__cuda_activity_end(&scope, i);
         ds__cuda_end_marks(&scope, i);
         ds__cuda_end_greens(i);
         ds__cuda_end_conditions(i);
@@ -207,6 +209,9 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_passed,
                                             ds__cuda_memory_release,
                                             ds__cuda_space_release,
+                                            ds__cuda_stream_named,
+                                            ds__cuda_activity_set,
+                                            ds__cuda_activity_collect,
                                             ds__cuda_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
                                             DS__ENTRIES(DS__MEMBER)

@@ -218,6 +218,7 @@ typedef struct ds__cuda_stream {
     int device;
     int kind; /* DS__STREAM_* */
     int priority;
+    uint64_t handle_id;       /* of its creation or wrapping; for records of activity */
     _Atomic uint64_t capture; /* number of the capture in which the stream was last seen */
     int owned;                /* the handle ends with this object */
     int given;    /* unwrapped; a call that had found the object earlier may still use the handle */

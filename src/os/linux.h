@@ -140,20 +140,6 @@ DS__SEAM static void ds__os_barrier(void) {
     syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
 }
 
-/* Returns the number of processors that this process may use, by its affinity mask and by the quota
-   of its control groups. */
-DS__SEAM static int ds__os_processors(void) {
-    unsigned long mask[64];
-    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
-    int n = 0;
-    for (long i = 0; i < bytes / (long)sizeof mask[0]; i++)
-        n += __builtin_popcountl(mask[i]);
-    uint64_t quota = ds__cgroup_limits("").processors;
-    if ((uint64_t)n > quota)
-        n = (int)quota;
-    return n > 0 ? n : 1;
-}
-
 /* Returns the bytes of memory that this process may use: the machine's, or fewer by its control
    groups. */
 DS__SEAM static size_t ds__os_memory(void) {

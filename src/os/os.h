@@ -23,6 +23,7 @@
 #error "devstream needs C11 with atomics: compile with -std=c11 or newer"
 #endif
 
+#include "affinity.h"
 #include "cgroup.h"
 #include "device_code.h"
 #include "library.h"

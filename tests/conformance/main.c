@@ -10,8 +10,8 @@
 /* clang-format off */
 #define GROUPS(X) \
     X(devices) X(streams) X(current) X(events) X(copies) X(host_functions) X(user_code) X(closures) X(kernels) X(launch_attributes) X(kernel_once) X(kernel_once_o0) \
-    X(kernel_once_o3) X(kernel_debug) X(kernel_math) X(failure) X(lifecycle) X(cpu_named) X(cuda) X(random) X(capture) X(graphs) X(graph_random) X(values) X(conditions) X(condition_random) \
-    X(capture_matrix) X(checks) X(ranges) X(device_functions) X(sync_debug) X(sharing) X(memory_text) \
+    X(kernel_once_o3) X(kernel_debug) X(kernel_math) X(failure) X(lifecycle) X(cpu_named) X(cpu_options) X(cuda) X(random) X(capture) X(graphs) X(graph_random) X(values) X(conditions) X(condition_random) \
+    X(capture_matrix) X(checks) X(ranges) X(activity) X(device_functions) X(sync_debug) X(sharing) X(memory_text) \
     X(memory_lines) X(pinned) X(resources) X(memory_snapshot) X(pools) X(checkpoints) X(alloc) \
     X(alloc_policy) X(alloc_shortage) X(alloc_stats) X(alloc_random) X(alloc_capture) \
     X(alloc_backends) X(tensors) X(comm) X(comm_torch) X(comm_random) X(comm_faults) X(comm_once) \

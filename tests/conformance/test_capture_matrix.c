@@ -93,6 +93,12 @@ static int do_nothing(size_t first, size_t count, const void *args) {
 /* a write of a word that each test of the table has */
 #define A_WRITE(k) (&(ds_value_op){ (k)->words, 1, DS_VALUE_WRITE, 8 })
 
+static void no_records(const ds_activity_batch *batch, void *user) {
+    (void)batch, (void)user;
+}
+
+static const ds_activity_desc a_recording = { .fn = no_records };
+
 static const ds_range_desc a_range = { .text = "here", .color = 0xff0000ff };
 
 /* where NVML is, and where it is not */
@@ -229,6 +235,14 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", ds_domain_create("captured", &k->domain)) \
     X(BOTH, SAFE, "", ds_range_mark("here")) \
     X(BOTH, SAFE, "", ds_range_mark_with(&a_range)) \
+    X(BOTH, SAFE, "", \
+      good(ds_activity_push_id(1) == DS_OK && ds_activity_pop_id(NULL) == DS_OK)) \
+    X(BOTH, SAFE, "", good(ds_activity_kind_get_name(DS_ACTIVITY_COPY) != NULL)) \
+    X(BOTH, KEEPS(ILLEGAL_STATE), "", ds_activity_flush()) \
+    X(BOTH, KEEPS(ILLEGAL_STATE), "", ds_activity_stop()) \
+    X(BOTH, SAFE, "", \
+      good(ds_activity_start(&a_recording) == DS_OK && ds_activity_flush() == DS_OK && \
+           ds_activity_stop() == DS_OK)) \
     X(BOTH, SAFE, "", good(ds_range_push("here") == 0 && ds_range_pop() == 0)) \
     X(BOTH, SAFE, "", \
       good(ds_range_push_with(&a_range) == 0 && ds_range_pop_in(a_range.domain) == 0)) \

@@ -1164,6 +1164,31 @@ static void test_calls_whose_failure_means_something_else_are_understood(void **
     cuda(cudaSetDevice(0));
 }
 
+static void count_records(const ds_activity_batch *batch, void *count) {
+    *(size_t *)count += batch->count + (size_t)batch->dropped;
+}
+
+/* The call that fails may be the operation's own, one of its record, or one of the thread that
+   collects records. */
+static void test_a_fault_of_a_recording_leaves_operations_alone(void **state) {
+    (void)state;
+    world *w = open_world(1);
+    for (unsigned long n = 1; n <= 40; n++) {
+        size_t count = 0;
+        ok(ds_activity_start(&(ds_activity_desc){ .fn = count_records, .user = &count }));
+        standin_fail(n, cudaErrorUnknown);
+        ds_result r = ds_copy(w->d, w->pin, N, w->s);
+        assert_true(r == DS_OK || r == DS_ERR_DRIVER);
+        ok(ds_activity_flush());
+        standin_fail(0, 0);
+        ok(ds_copy(w->d, w->pin, N, w->s));
+        ok(ds_activity_stop());
+        assert_true(count == 1 || count == 2);
+        expect_no_error("a recording");
+    }
+    close_world(w);
+}
+
 static void *wrap_own_stream(void *out) {
     ds_stream_native n = { .device = ds_cuda(0), .handle = (void *)2 };
     if (ds_stream_wrap(&n, DS_BORROW, NULL, NULL, out) < 0)
@@ -4408,6 +4433,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_registered_functions_are_nodes, setup),
         cmocka_unit_test_setup(test_a_graph_on_a_device_that_fails_ends_what_it_keeps_once, setup),
         cmocka_unit_test_setup(test_counts_of_four_bytes_are_never_split, setup),
+        cmocka_unit_test_setup(test_a_fault_of_a_recording_leaves_operations_alone, setup),
         cmocka_unit_test_setup(test_a_wrapper_of_a_per_thread_stream_may_outlive_the_thread, setup),
         cmocka_unit_test_setup(test_peer_access_that_the_program_enabled_is_fine, setup),
         cmocka_unit_test_setup(test_an_image_loaded_at_the_second_try_has_the_drivers_log, setup),

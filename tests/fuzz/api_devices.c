@@ -204,6 +204,48 @@ static void step_cpu(void) {
     }
 }
 
+/* ---- activity ---- */
+
+static void take_activity(const ds_activity_batch *batch, void *user) {
+    (void)user;
+    for (size_t i = 0; i < batch->count; i++) {
+        const ds_activity *a = &batch->records[i];
+        if (a->kind < DS_ACTIVITY_KERNEL || a->kind > DS_ACTIVITY_GRAPH || !a->correlation_id)
+            die("a record without a kind or number");
+        if (a->result == DS_OK && (a->begin_ns < a->enqueue_ns || a->end_ns < a->begin_ns))
+            die("a record whose times are out of order");
+    }
+}
+
+static void step_activity(void) {
+    static const size_t capacities[] = { 0, 16, 15, 1000 };
+    ds_activity_desc desc = { .fn = odd() ? NULL : take_activity,
+                              .capacity = PICK(capacities),
+                              .kinds = odd() ? byte() : 0u };
+    uint64_t id;
+    switch (pick(8)) {
+    case 0:
+    case 1:
+        CALL(ds_activity_start(odd() ? NULL : &desc));
+        break;
+    case 2:
+        CALL(ds_activity_flush());
+        break;
+    case 3:
+        CALL(ds_activity_stop());
+        break;
+    case 4:
+        CALL(ds_activity_push_id(byte()));
+        break;
+    case 5:
+        CALL(ds_activity_pop_id(odd() ? NULL : &id));
+        break;
+    default:
+        if (!ds_activity_kind_get_name((ds_activity_kind)any_int()))
+            die("a kind of activity without a name");
+    }
+}
+
 /* ---- ranges ---- */
 
 static void take_range(const ds_range_event *event, void *user) {
@@ -276,9 +318,9 @@ static void step_range(void) {
     }
 }
 
-static const step_fn steps[] = { step_device_text,  step_device_current, step_device_current,
-                                 step_backend,      step_device_query,   step_device_wait,
-                                 step_device_wait,  step_nvml,           step_names,
-                                 step_check,        step_sync_debug,     step_cpu,
-                                 step_range_nested, step_range };
+static const step_fn steps[] = { step_device_text, step_device_current, step_device_current,
+                                 step_backend,     step_device_query,   step_device_wait,
+                                 step_device_wait, step_nvml,           step_names,
+                                 step_check,       step_sync_debug,     step_activity,
+                                 step_cpu,         step_range_nested,   step_range };
 const step_group device_steps = { steps, COUNT(steps) };

@@ -1,0 +1,236 @@
+/* base/activity.h - records of operations that drivers write.
+
+   Holds the recording of api/activity.h as far as drivers take part: whether one runs
+   (ds__activity), the notes of enqueued operations (ds__activity_note_begin), the buffers for
+   records (ds__activity_write), and the names of kernels (ds__activity_name). core/activity.h
+   starts and stops a recording and hands the records over.
+
+   Policy:
+   1. A driver makes a note when it enqueues an operation, keeps the note with the operation, and
+      gives it back exactly once: with a record (ds__activity_write), or because the operation was
+      not enqueued (ds__activity_cancel). `begun` and `ended` count notes. A recording ends after
+      the last one, so a driver that has a note may write its record without a further check.
+   2. Records go into one of two buffers while the other one is handed over. If it is full, a record
+      is dropped and counted.
+
+   Invariants: `on` is 1 only while the buffers exist. With `on` 0 and no pending note no driver
+   touches the buffers.
+   Locks: `lock` guards the buffers and the list of names, for short steps.
+   Threads: any. */
+#ifndef DS__BASE_ACTIVITY_H
+#define DS__BASE_ACTIVITY_H
+
+#include "../api/activity.h"
+#include "bookkeeping.h"
+#include "driver.h"
+#include "thread_block.h"
+
+enum {
+    DS__ACTIVITY_IDS = 64,             /* ids that a thread can push */
+    DS__ACTIVITY_NAME_BYTES = 1 << 20, /* of all names of kernels */
+};
+
+/* What a driver keeps with an operation until its record is written. */
+typedef struct ds__activity_note {
+    uint64_t correlation_id; /* 0: none */
+    uint64_t external_id;
+    uint64_t enqueue_ns;
+    uint64_t begin_ns; /* the driver's */
+    const char *call;
+    uint32_t thread;
+} ds__activity_note;
+
+typedef struct ds__activity_text {
+    struct ds__activity_text *next;
+    char text[];
+} ds__activity_text;
+
+static struct {
+    _Atomic int on;
+    _Atomic unsigned kinds; /* bits */
+    _Atomic uint64_t begun; /* notes that were made; submitters write this cache line */
+    char pad[64];
+    _Atomic uint64_t ended;   /* notes that were given back; this line is of threads that run */
+    _Atomic uint64_t dropped; /* since the last batch */
+    _Atomic uint32_t word;    /* the thread that hands over sleeps on it */
+    ds__spinlock lock;        /* of the rest */
+    int filling;              /* the buffer into which records go */
+    size_t count;             /* its records */
+    ds_activity *buffer[2];
+    size_t capacity;
+    ds__activity_text *names; /* until shutdown */
+    size_t name_bytes;
+} ds__activity;
+
+/* What each thread has. */
+static _Thread_local struct {
+    uint64_t id[DS__ACTIVITY_IDS];
+    unsigned depth;
+    uint32_t thread; /* 0: not asked for yet */
+} ds__activity_tls;
+
+/* Returns the kind of record that an operation has; DS_ACTIVITY_NONE: none. */
+static ds_activity_kind ds__activity_kind_of(const ds__op *op) {
+    switch (op->kind) {
+    case DS__OP_KERNEL:
+        return DS_ACTIVITY_KERNEL;
+    case DS__OP_COPY:
+    case DS__OP_COPY_BATCH:
+        return DS_ACTIVITY_COPY;
+    case DS__OP_FILL:
+        return DS_ACTIVITY_FILL;
+    case DS__OP_HOST:
+    case DS__OP_CALLBACK:
+    case DS__OP_CLOSURE:
+        return DS_ACTIVITY_HOST_FUNC;
+    case DS__OP_RECORD:
+    case DS__OP_EXTERNAL_RECORD:
+        return DS_ACTIVITY_RECORD;
+    case DS__OP_WAIT:
+    case DS__OP_WAIT_STREAM:
+    case DS__OP_EXTERNAL_WAIT:
+        return DS_ACTIVITY_WAIT;
+    case DS__OP_VALUES:
+        return DS_ACTIVITY_VALUES;
+    case DS__OP_GRAPH:
+        return DS_ACTIVITY_GRAPH;
+    default:
+        return DS_ACTIVITY_NONE;
+    }
+}
+
+/* Returns 1 if notes were made that were not given back. */
+DS__SEAM static int ds__activity_is_pending(void) {
+    uint64_t ended = atomic_load(&ds__activity.ended); /* first: it never exceeds `begun` */
+    return ended != atomic_load(&ds__activity.begun);
+}
+
+/* Wakes the thread that hands records over. */
+DS__SEAM static void ds__activity_wake(void) {
+    atomic_fetch_add(&ds__activity.word, 1);
+    ds__futex_wake(&ds__activity.word, 1);
+}
+
+/* Makes a note of an operation that is about to be enqueued. Returns 0, without a note, if no
+   recording runs or the kind is not recorded. */
+DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note *out) {
+    unsigned kinds = atomic_load_explicit(&ds__activity.kinds, memory_order_relaxed);
+    ds_activity_kind kind = ds__activity_kind_of(op);
+    out->correlation_id = 0;
+    if (kind == DS_ACTIVITY_NONE || !(kinds >> kind & 1))
+        return 0;
+    /* seq_cst: either the end of the recording sees the note, or this thread sees the end */
+    uint64_t number = atomic_fetch_add(&ds__activity.begun, 1) + 1;
+    if (!atomic_load(&ds__activity.on)) {
+        atomic_fetch_add(&ds__activity.ended, 1);
+        return 0;
+    }
+    if (!ds__activity_tls.thread)
+        ds__activity_tls.thread = ds__os_thread_id();
+    unsigned depth = ds__activity_tls.depth;
+    out->correlation_id = number;
+    out->external_id = depth ? ds__activity_tls.id[depth - 1] : 0;
+    out->call = ds__tls.fn;
+    out->thread = ds__activity_tls.thread;
+    out->begin_ns = 0;
+    out->enqueue_ns = ds__now_ns();
+    return 1;
+}
+
+/* Gives a note back without a record. */
+DS__SEAM static void ds__activity_cancel(ds__activity_note *note) {
+    note->correlation_id = 0;
+    atomic_fetch_add(&ds__activity.ended, 1);
+}
+
+/* Gives a note back, and counts its operation as one without a record. */
+DS__SEAM static void ds__activity_drop(ds__activity_note *note) {
+    atomic_fetch_add_explicit(&ds__activity.dropped, 1, memory_order_relaxed);
+    ds__activity_cancel(note);
+}
+
+/* Returns a copy of the kernel's name that lives until shutdown: the kernel may be gone when the
+   record is handed over. */
+DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
+    const char *name = atomic_load_explicit(&k->recorded_name, memory_order_acquire);
+    if (DS__LIKELY(name != NULL))
+        return name;
+    size_t size = strlen(k->name) + 1;
+    ds__activity_text *text = ds__host_alloc(sizeof *text + size);
+    if (!text)
+        return "?";
+    memcpy(text->text, k->name, size);
+    ds__spinlock_lock(&ds__activity.lock);
+    name = atomic_load_explicit(&k->recorded_name, memory_order_relaxed);
+    if (!name && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES) {
+        ds__activity.name_bytes += size;
+        text->next = ds__activity.names;
+        ds__activity.names = text;
+        name = text->text;
+        text = NULL;
+        atomic_store_explicit(&k->recorded_name, name, memory_order_release);
+    }
+    ds__spinlock_unlock(&ds__activity.lock);
+    ds__host_free(text);
+    return name ? name : "?";
+}
+
+/* Returns the device of an operand by its place; zeroed if it is not known. */
+static ds_device ds__activity_device_of(const ds__op *op, int operand, ds_device_type type) {
+    int place = ds__place_of(op, operand);
+    ds_device device = { 0 };
+    if (place >= DS__AT_DEVICE) {
+        device.type = (int32_t)type;
+        device.index = place - DS__AT_DEVICE;
+    } else if (place != DS__AT_UNKNOWN && place != DS__AT_OTHER) {
+        device.type = DS_DEVICE_HOST;
+    }
+    return device;
+}
+
+/* Fills a record from an operation and its note. The driver adds stream, device, times, result and
+   the number of bytes of a batch. */
+DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__activity_note *note,
+                                                ds_device_type type) {
+    ds_activity a = { .kind = ds__activity_kind_of(op),
+                      .begin_ns = note->begin_ns,
+                      .enqueue_ns = note->enqueue_ns,
+                      .correlation_id = note->correlation_id,
+                      .external_id = note->external_id,
+                      .call = note->call,
+                      .file = op->file,
+                      .line = op->file ? op->line : 0,
+                      .thread = note->thread };
+    if (op->kind == DS__OP_KERNEL) {
+        a.name = ds__activity_name(op->u.kernel.kernel);
+        a.count = op->u.kernel.items;
+    } else if (op->kind == DS__OP_VALUES) {
+        a.count = op->u.values.count;
+    } else if (op->kind == DS__OP_COPY || op->kind == DS__OP_FILL) {
+        a.bytes = ds__op_bytes(op);
+        a.dst_device = ds__activity_device_of(op, DS__OP_DST, type);
+        if (op->kind == DS__OP_COPY)
+            a.src_device = ds__activity_device_of(op, DS__OP_SRC, type);
+    }
+    return a;
+}
+
+/* Writes the record of a note and gives the note back. */
+DS__SEAM static void ds__activity_write(const ds_activity *record, ds__activity_note *note) {
+    ds__spinlock_lock(&ds__activity.lock);
+    size_t n = ds__activity.count;
+    int full = n == ds__activity.capacity;
+    if (!full) {
+        ds__activity.buffer[ds__activity.filling][n] = *record;
+        ds__activity.count = n + 1;
+    }
+    size_t half = ds__activity.capacity / 2;
+    ds__spinlock_unlock(&ds__activity.lock);
+    if (full)
+        atomic_fetch_add_explicit(&ds__activity.dropped, 1, memory_order_relaxed);
+    else if (n + 1 == half)
+        ds__activity_wake();
+    ds__activity_cancel(note);
+}
+
+#endif

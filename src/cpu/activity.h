@@ -1,0 +1,122 @@
+/* cpu/activity.h - records of operations, and the paths of operations with notes.
+
+   Writes records of activity (base/activity.h). An operation that is recorded has a note before it
+   in the queue (ds__cpu_put_noted). The thread that runs it reads the clock before and after
+   (ds__cpu_noted_begin, ds__cpu_noted_end), and writes the record before the operation is passed.
+   These paths also handle the notes of the virtual clock, so that the usual paths test one word
+   (ds__cpu.modes).
+
+   Invariants: a note and its operation are enqueued together or not at all. Operations of lanes
+   have no notes. A record is written before a wait for its operation returns.
+   Locks: ds__cpu_put_noted expects the stream's put lock.
+   Threads: submitters, and owners of streams. ds__cpu_activity_set is called by the thread that
+   starts or ends a recording. */
+#ifndef DS__CPU_ACTIVITY_H
+#define DS__CPU_ACTIVITY_H
+
+#include "../base/activity.h"
+#include "types.h"
+#include "failure.h"
+#include "queue.h"
+#include "clock.h"
+#include "run.h"
+#include "submit.h"
+
+/* Enqueues an operation with the notes that it needs. The put lock is held. */
+__attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op) {
+    ds__activity_note note;
+    if (ds__cpu.fabric) {
+        ds_result r = ds__cpu_put_clock(s);
+        if (r < 0)
+            return r;
+    }
+    if (!ds__activity_note_begin(op, &note))
+        return ds__cpu_put_plain(s, op);
+
+    ds__op head = { .kind = DS__CPU_OP_NOTE, .line = note.thread, .file = note.call };
+    size_t head_bytes = ds__cpu_op_bytes(&head);
+    char *at = ds__cpu_room(s, head_bytes + ds__cpu_op_bytes(op));
+    if (!at) {
+        ds__activity_cancel(&note);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
+    }
+    head.u.note.correlation_id = note.correlation_id;
+    head.u.note.external_id = note.external_id;
+    head.u.note.enqueue_ns = note.enqueue_ns;
+    memcpy(at, &head, head_bytes);
+    ds__cpu_fill_room((ds__op *)(void *)(at + head_bytes), op);
+    /* as in ds__cpu_put_plain */
+    atomic_store(&s->submitted, atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2);
+    return DS_OK;
+}
+
+/* Writes the record of an operation that ends now. f: the failure because of which it failed or did
+   not run, or NULL. */
+static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__activity_note *note,
+                               const ds__cpu_failure *f) {
+    ds_activity a = ds__activity_record(op, note, DS_DEVICE_CPU);
+    a.result = f ? f->code : DS_OK;
+    a.stream.id = s->handle;
+    a.device = ds_cpu(s->device);
+    a.end_ns = ds__now_ns();
+    ds__activity_write(&a, note);
+}
+
+/* Takes the note of the next operation. */
+static void ds__cpu_note_take(ds__cpu_stream *s, const ds__op *op) {
+    s->note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
+                                   .external_id = op->u.note.external_id,
+                                   .enqueue_ns = op->u.note.enqueue_ns,
+                                   .call = op->file,
+                                   .thread = op->line };
+}
+
+/* Does what precedes an operation: takes a note, or reads the clock for an operation with a note.
+   An operation begins when its stream first comes to it, but a host function when its thread
+   does. */
+__attribute__((noinline)) static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op) {
+    int is_host = op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK;
+    if (op->kind == DS__CPU_OP_NOTE)
+        ds__cpu_note_take(s, op);
+    else if (s->note.correlation_id && (is_host || !s->note.begin_ns))
+        s->note.begin_ns = ds__now_ns();
+}
+
+/* Does what follows a complete operation, before it is passed: writes its record, and sets the
+   virtual time of the stream. */
+__attribute__((noinline)) static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op,
+                                                        uint64_t number) {
+    if (s->note.correlation_id && op->kind != DS__CPU_OP_NOTE)
+        ds__cpu_note_write(s, op, &s->note, ds__cpu_failed(s, number));
+    if (s->virt) {
+        (void)ds__cpu_values_look(s->virt->time);
+        ds__cpu_virtual_pass(s);
+    }
+}
+
+/* Runs a small copy or fill on the caller's thread like ds__cpu_run_small, and records it. Returns
+   0 if it did not run. */
+__attribute__((noinline)) static int ds__cpu_at_once_noted(ds__cpu_stream *s, const ds__op *op) {
+    ds__activity_note note;
+    if (ds__cpu_modes(DS__CPU_ORDERED))
+        return 0;
+    int noted = ds__activity_note_begin(op, &note);
+    int ran = ds__cpu_run_small(s, op, noted ? &note : NULL);
+    if (noted && !ran)
+        ds__activity_cancel(&note);
+    return ran;
+}
+
+static void ds__cpu_activity_set(int on) {
+    if (on)
+        atomic_fetch_or(&ds__cpu.modes, (unsigned)DS__CPU_NOTED);
+    else
+        atomic_fetch_and(&ds__cpu.modes, ~(unsigned)DS__CPU_NOTED);
+}
+
+/* Writes nothing: records are complete when their operations are. */
+static int ds__cpu_activity_collect(void) {
+    return 0;
+}
+
+#endif
