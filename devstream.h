@@ -2016,8 +2016,8 @@ typedef struct ds_range_event {
     uint64_t time_ns; /**< CLOCK_MONOTONIC */
 } ds_range_event;
 
-/** Receives range events on the threads that cause them, also concurrently. Must not call
-    devstream, except range functions; the hook is not invoked for those. */
+/** Receives range events on the threads that cause them, also concurrently. May
+    call range functions, for which the hook is not invoked, and what user code may call. */
 typedef void (*ds_range_fn)(const ds_range_event *event, void *user);
 /** Sets the hook and replaces the former hook; fn NULL: no hook. Returns after all threads have
     left the former hook: call it without locks that the former hook takes. Earlier labels are not
@@ -5018,6 +5018,31 @@ static inline ds_site ds__site_take(ds__tls_block *t) {
     return site;
 }
 
+/* State of the current call while user code runs. Calls that are refused or postponed there report
+   their errors; the current call keeps its name and call site. */
+typedef struct ds__user_code {
+    int outer;
+    int mute;
+    const char *fn;
+    ds_site site;
+} ds__user_code;
+
+static inline ds__user_code ds__user_code_begin(void) {
+    ds__tls_block *t = &ds__tls;
+    ds__user_code u = { t->in_callback, t->mute, t->fn, t->site };
+    t->in_callback = 1;
+    t->mute = 0; /* a refused call sets its error */
+    return u;
+}
+
+static inline void ds__user_code_end(const ds__user_code *u) {
+    ds__tls_block *t = &ds__tls;
+    t->mute = u->mute;
+    t->in_callback = u->outer;
+    t->fn = u->fn;
+    t->site = u->site;
+}
+
 /* base/observe.h - observers: what layers hear beside driver calls.
 
    A layer (core/layers.h) consists of a driver table in front of the driver's and of an observer,
@@ -6922,11 +6947,10 @@ static ds__object *ds__object_ref(ds__object *o) {
 static void ds__object_unref(ds__object *o) {
     if (!o || atomic_fetch_sub(&o->owners, 1) != 1)
         return;
-    int outer = ds__tls.in_callback;
-    ds__tls.in_callback = 1;
+    ds__user_code outer = ds__user_code_begin();
     if (o->dtor_fn)
         o->dtor_fn(o->user);
-    ds__tls.in_callback = outer;
+    ds__user_code_end(&outer);
     ds__host_free(o);
 }
 
@@ -9220,6 +9244,7 @@ enum {
     DS__CPU_HOST_TAKE_NS = 1000,
     /* before an operation that is expected to take longer, a worker gives up its streams */
     DS__CPU_LONG_NS = 5000,
+    DS__CPU_CLOSURES = 64, /* of so many closures in a row, one is timed */
     /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
     /* shortest piece, if each thread has two: taking one moves two cache lines between cores */
@@ -9466,6 +9491,8 @@ typedef struct ds__cpu_worker {
     uint32_t delay;     /* streaming: pauses between looks */
     _Atomic uint64_t operations;
     int is_long;
+    uint32_t closures; /* run so far */
+    int long_closures; /* 1: the last one that was timed was long */
 } ds__cpu_worker;
 
 static struct {
@@ -10461,8 +10488,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     ds__spinlock_unlock(&ds__cpu.lock);
     if (!job)
         return 0;
-    int outer = ds__tls.in_callback;
-    ds__tls.in_callback = 1;
+    ds__user_code outer = ds__user_code_begin();
     /* a worker can look at ready streams between the pieces of a copy; a piece of a kernel may take
        long */
     int moves = job->op->kind != DS__OP_KERNEL;
@@ -10470,7 +10496,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
         ds__cpu_long(w, 1);
     ds__cpu_job_work(job, w != NULL, w != NULL && moves, SIZE_MAX);
     ds__cpu_long(w, 0);
-    ds__tls.in_callback = outer;
+    ds__user_code_end(&outer);
     ds__spinlock_lock(&ds__cpu.lock);
     uint32_t users = atomic_load_explicit(&job->users, memory_order_relaxed) - 1;
     int wake = users == 0 && job->owner_sleeps;
@@ -11683,10 +11709,16 @@ static int ds__cpu_host_step(ds__cpu_stream *s, const ds__op *op, uint64_t numbe
 }
 
 /* Invokes a closure unless the stream has failed, and its destructor. */
-static void ds__cpu_closure_step(ds__cpu_stream *s, ds__op *op, uint64_t number, int failed) {
+static void ds__cpu_closure_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                                 int failed) {
     int status = 0;
     void *payload =
         op->u.closure.size ? (char *)op + DS__CPU_ARGS_AT : (char *)op->u.closure.payload;
+    /* closures take any time: those after a long one, and some others, are announced and timed */
+    int timed = w && (w->long_closures || (w->closures++ & (DS__CPU_CLOSURES - 1)) == 0);
+    uint64_t begin = timed ? ds__now_ns() : 0;
+    if (timed)
+        ds__cpu_long(w, 1);
     ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload);
     if (!failed)
         status = op->u.closure.fn(payload);
@@ -11695,6 +11727,10 @@ static void ds__cpu_closure_step(ds__cpu_stream *s, ds__op *op, uint64_t number,
     if (op->u.closure.dtor_fn)
         op->u.closure.dtor_fn(payload);
     ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload);
+    if (!timed)
+        return;
+    w->long_closures = ds__now_ns() - begin > DS__CPU_LONG_NS;
+    ds__cpu_long(w, 0);
 }
 
 /* Sets the time stamp of a record; a failed stream leaves it 0. */
@@ -11713,7 +11749,7 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, 
     case DS__OP_CALLBACK:
         return ds__cpu_host_step(s, op, number, who);
     case DS__OP_CLOSURE:
-        ds__cpu_closure_step(s, op, number, failed);
+        ds__cpu_closure_step(w, s, op, number, failed);
         break;
     case DS__OP_RECORD:
         ds__cpu_record_step(s, op, failed);
@@ -12346,10 +12382,9 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
         case DS__CPU_READY: {
             if (!ds__cpu_take_ready(s))
                 return 0;
-            int outer = ds__tls.in_callback;
-            ds__tls.in_callback = 1;
+            ds__user_code outer = ds__user_code_begin();
             ds__cpu_run(NULL, s, upto);
-            ds__tls.in_callback = outer;
+            ds__user_code_end(&outer);
             atomic_fetch_add_explicit(&ds__cpu.helped, 1, memory_order_relaxed);
             return 1;
         }
@@ -12636,10 +12671,9 @@ static ds_result ds__cpu_legacy_order(ds__cpu_stream *s) {
 static void ds__cpu_run_inline(ds__cpu_stream *s, uint64_t number) {
     uint32_t idle = DS__CPU_IDLE;
     if (atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING)) {
-        int outer = ds__tls.in_callback;
-        ds__tls.in_callback = 1;
+        ds__user_code outer = ds__user_code_begin();
         int result = ds__cpu_run_some(NULL, s, UINT64_MAX, DS__CPU_ALL);
-        ds__tls.in_callback = outer;
+        ds__user_code_end(&outer);
         if (result != DS__CPU_GONE)
             ds__cpu_go_idle(s);
     }
@@ -20564,11 +20598,11 @@ static ds_result ds__cuda_stream_native(void *stream, void **out) {
     return r;
 }
 
-/* Returns an address that all objects of a native stream share. */
 static void ds__cuda_stream_named(void *stream, uint64_t handle) {
     ((ds__cuda_stream *)stream)->handle_id = handle;
 }
 
+/* Returns an address that all objects of a native stream share. */
 static const void *ds__cuda_stream_identity(void *stream) {
     const ds__cuda_stream *s = stream;
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
@@ -27901,6 +27935,8 @@ static ds_result ds__api_enter_query(const char *fn) {
     ds__tls_block *t = &ds__tls;
     if (!t->in_callback || atomic_load(&ds__g.state) != DS__READY)
         return ds__api_enter(fn);
+    if (t->thread && t->epoch != ds__g.epoch)
+        ds__tls_forget(t); /* a hook of ranges may outlive ds_shutdown */
     t->fn = fn;
     t->site = ds__site_take(t);
     return DS_OK;
@@ -28012,7 +28048,8 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
       memory that devstream did not allocate. Another error is logged when the release is made.
 
    Invariants: a list that is not empty counts in ds__dead, so the next ds__retired_reclaim does not
-   return early. Notes of one thread are made in their order. ds_shutdown makes what is left.
+   return early. The notes of a list are made in their order; two threads that have taken lists may
+   make them at once. ds_shutdown makes what is left.
    Locks: none. The release functions expect that the caller holds none of devstream's.
    Threads: ds__postpone runs on any thread, ds__postponed_run on threads outside of user code. */
 
@@ -28045,10 +28082,11 @@ static ds_result ds__postpone(ds__table *table, ds__release_fn release_fn, uint6
     p->release_fn = release_fn;
     p->what = what;
     p->site = ds__tls.site;
-    p->next = atomic_load(&ds__postponed_list[list]);
-    while (!atomic_compare_exchange_weak(&ds__postponed_list[list], &p->next, p)) {
-    }
-    if (!p->next)
+    ds__postponed *head = atomic_load(&ds__postponed_list[list]);
+    do /* after the exchange, another thread may have made the release and freed the note */
+        p->next = head;
+    while (!atomic_compare_exchange_weak(&ds__postponed_list[list], &head, p));
+    if (!head)
         ds__count_dead(DS__RECLAIM_BATCH);
     return DS_OK;
 }
@@ -28090,31 +28128,36 @@ static ds__postponed *ds__postponed_take(int list) {
     return oldest;
 }
 
-/* Makes the releases of a list. What fails is logged with the site of the call. */
+/* Makes the releases of a list. What fails is logged with the site of the call, and is not the last
+   error of this thread. */
 static void ds__postponed_make(int list) {
-    const char *fn = ds__tls.fn;
-    ds_site site = ds__tls.site;
-    ds_result code = ds__tls.code;
+    ds__kept_error kept;
+    ds__user_code outer = ds__user_code_begin();
+    ds__tls.in_callback = 0;
+    ds__error_save(&kept);
     for (ds__postponed *p = ds__postponed_take(list), *next; p; p = next) {
         next = p->next;
         ds__tls.next_site = p->site;
         ds__tls.unwatched++;
-        ds__tls.mute++; /* the error of a call that has returned is not the user's last one */
-        if (p->release_fn(p->what) < 0)
-            ds__log_warn("postponed from inside of user code: %s", ds__tls.aside);
-        ds__tls.mute--;
+        DS_IGNORE(p->release_fn(p->what));
         ds__tls.unwatched--;
         ds__host_free(p);
     }
-    ds__tls.fn = fn;
-    ds__tls.site = site;
-    ds__tls.code = code;
+    ds__error_restore(&kept);
+    ds__user_code_end(&outer);
 }
 
 static inline void ds__postponed_run(int list) {
     if (DS__UNLIKELY(atomic_load_explicit(&ds__postponed_list[list], memory_order_acquire)) &&
         !ds__tls.in_callback && !ds__tls.upper_locked)
         ds__postponed_make(list);
+}
+
+static int ds__postponed_any(void) {
+    int any = 0;
+    for (int i = 0; i < DS__POSTPONED_LISTS; i++)
+        any |= atomic_load(&ds__postponed_list[i]) != NULL;
+    return any;
 }
 
 /* Ends the lists where public functions cannot be called any more, in ds_shutdown: objects count as
@@ -28472,11 +28515,11 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
             atomic_fetch_sub(&w->inside, 1);
             continue;
         }
-        int outer = t->in_callback;
-        t->in_callback = t->in_hook = 1;
+        ds__user_code outer = ds__user_code_begin();
+        t->in_hook = 1;
         w->fn(e, w->user);
         t->in_hook = 0;
-        t->in_callback = outer;
+        ds__user_code_end(&outer);
         atomic_fetch_sub(&w->inside, 1);
         return;
     }
@@ -29734,10 +29777,9 @@ static void ds__stream_destroy(void *object) {
             s->driver->stream_destroy(s->native);
     }
     if (s->release_fn) {
-        int outer = ds__tls.in_callback;
-        ds__tls.in_callback = 1;
+        ds__user_code outer = ds__user_code_begin();
         s->release_fn(s->user);
-        ds__tls.in_callback = outer;
+        ds__user_code_end(&outer);
     }
     ds__host_free(s->label);
 }
@@ -32376,11 +32418,10 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
     if (r >= 0 || !dtor_fn)
         return r;
     ds__kept_error refusal; /* the destructor may make calls that fail */
-    int outer = ds__tls.in_callback;
     ds__error_save(&refusal);
-    ds__tls.in_callback = 1;
+    ds__user_code outer = ds__user_code_begin();
     dtor_fn(user);
-    ds__tls.in_callback = outer;
+    ds__user_code_end(&outer);
     ds__error_restore(&refusal);
     return r;
 }
@@ -35750,8 +35791,9 @@ static ds_result ds__shutdown_wait(ds__tls_block *tls, int *out_reported,
     *out_mode = *out_reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
     ds_result r = ds__wait_for_all(*out_reported);
     ds__activity_shutdown();
-    for (int i = 0; i < DS__POSTPONED_LISTS; i++)
-        ds__postponed_run(i);
+    while (ds__postponed_any()) /* destructors of objects may release more */
+        for (int i = 0; i < DS__POSTPONED_LISTS; i++)
+            ds__postponed_run(i);
     return r;
 }
 

@@ -2759,8 +2759,7 @@ DSDEF void(ds_mem_label_pop)(void) {
 
    Holds the settings of the history and the list of observers (ds__history_state).
    ds__history_apply tells a device which events to report. ds__mem_history_join lets a new device
-   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_begin
-   and ds__callback_guard_end surround calls of user code that must not call devstream.
+   take part in the history. ds__mem_tell passes an event to all observers.
 
    Invariants: An event is recorded on a device only if its bit in dev->watch is set. DS__WATCHED
    is set there while observers exist. After ds__history_apply has returned, no event of the old
@@ -2812,29 +2811,6 @@ static struct {
             for (ds__mem_dev *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
                  ds__once = NULL)
 
-/* State of the current call while a callback runs that must not call devstream. Refused calls
-   report an error; the current call keeps its name and call site. */
-typedef struct ds__callback_guard {
-    int outer;
-    int mute;
-    const char *fn;
-    ds_site site;
-} ds__callback_guard;
-
-static ds__callback_guard ds__callback_guard_begin(void) {
-    ds__callback_guard g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
-    ds__tls.in_callback = 1;
-    ds__tls.mute = 0; /* a refused call sets its error */
-    return g;
-}
-
-static void ds__callback_guard_end(ds__callback_guard g) {
-    ds__tls.mute = g.mute;
-    ds__tls.in_callback = g.outer;
-    ds__tls.fn = g.fn;
-    ds__tls.site = g.site;
-}
-
 /* Passes an event to all observers. */
 static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
     ds_mem_event event = { .action = (ds_mem_action)e->action,
@@ -2846,12 +2822,12 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
                            .label = e->label,
                            .pool = { e->pool } };
     ds__mutex_lock(&ds__history_state.watch);
-    ds__callback_guard g = ds__callback_guard_begin();
+    ds__user_code g = ds__user_code_begin();
     for (size_t i = 0; i < ds__history_state.observers.count; i++) {
         const ds__callback *observer = &ds__history_state.observers.entries[i];
         ((ds_mem_event_fn)observer->fn)(dev->device, &event, observer->user);
     }
-    ds__callback_guard_end(g);
+    ds__user_code_end(&g);
     ds__mutex_unlock(&ds__history_state.watch);
 }
 
@@ -9999,12 +9975,12 @@ static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
         ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)
             return freed;
-        ds__callback_guard g = ds__callback_guard_begin();
+        ds__user_code g = ds__user_code_begin();
         ds__tls.in_callback = g.outer;
         ds__memory_thread.in_shortage = 1;
         freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
         ds__memory_thread.in_shortage = 0;
-        ds__callback_guard_end(g);
+        ds__user_code_end(&g);
     }
 }
 
@@ -10137,9 +10113,9 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         ds__callback c = ds__callback_get(&ds__memory_state.oom, i);
         if (!c.fn)
             return;
-        ds__callback_guard g = ds__callback_guard_begin();
+        ds__user_code g = ds__user_code_begin();
         ((ds_mem_oom_fn)c.fn)(dev->device, needed, limit ? limit : total, avail, c.user);
-        ds__callback_guard_end(g);
+        ds__user_code_end(&g);
     }
 }
 
@@ -12982,10 +12958,10 @@ typedef struct ds__item_writer {
 
 /* Passes the buffer to the writer, unless the writer has stopped. */
 static void ds__item_writer_flush(ds__item_writer *k) {
-    ds__callback_guard g = ds__callback_guard_begin();
+    ds__user_code g = ds__user_code_begin();
     if (k->size && !k->out.stopped)
         k->out.stopped = k->out.write_fn(k->buffer, k->size, k->out.user);
-    ds__callback_guard_end(g);
+    ds__user_code_end(&g);
     k->size = 0;
 }
 
@@ -14054,14 +14030,14 @@ static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user
             for (ds__segment *i = a->segments; i; i = i->next)
                 sorted[n++] = i;
     qsort(sorted, n, sizeof *sorted, ds__segment_order);
-    ds__callback_guard g = ds__callback_guard_begin();
+    ds__user_code g = ds__user_code_begin();
     for (size_t i = 0; i < n; i++)
         for (ds__mem_block *b = sorted[i]->first; b; b = b->next) {
             ds_mem_block block;
             ds__block_describe(atomic_load(&sorted[i]->arena), b, &block);
             fn(&block, user);
         }
-    ds__callback_guard_end(g);
+    ds__user_code_end(&g);
     ds__host_free(sorted);
     return DS_OK;
 }

@@ -89,12 +89,12 @@ static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
         ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)
             return freed;
-        ds__callback_guard g = ds__callback_guard_begin();
+        ds__user_code g = ds__user_code_begin();
         ds__tls.in_callback = g.outer;
         ds__memory_thread.in_shortage = 1;
         freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
         ds__memory_thread.in_shortage = 0;
-        ds__callback_guard_end(g);
+        ds__user_code_end(&g);
     }
 }
 
@@ -227,9 +227,9 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         ds__callback c = ds__callback_get(&ds__memory_state.oom, i);
         if (!c.fn)
             return;
-        ds__callback_guard g = ds__callback_guard_begin();
+        ds__user_code g = ds__user_code_begin();
         ((ds_mem_oom_fn)c.fn)(dev->device, needed, limit ? limit : total, avail, c.user);
-        ds__callback_guard_end(g);
+        ds__user_code_end(&g);
     }
 }
 

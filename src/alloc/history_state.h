@@ -2,8 +2,7 @@
 
    Holds the settings of the history and the list of observers (ds__history_state).
    ds__history_apply tells a device which events to report. ds__mem_history_join lets a new device
-   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_begin
-   and ds__callback_guard_end surround calls of user code that must not call devstream.
+   take part in the history. ds__mem_tell passes an event to all observers.
 
    Invariants: An event is recorded on a device only if its bit in dev->watch is set. DS__WATCHED
    is set there while observers exist. After ds__history_apply has returned, no event of the old
@@ -63,29 +62,6 @@ static struct {
             for (ds__mem_dev *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
                  ds__once = NULL)
 
-/* State of the current call while a callback runs that must not call devstream. Refused calls
-   report an error; the current call keeps its name and call site. */
-typedef struct ds__callback_guard {
-    int outer;
-    int mute;
-    const char *fn;
-    ds_site site;
-} ds__callback_guard;
-
-static ds__callback_guard ds__callback_guard_begin(void) {
-    ds__callback_guard g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
-    ds__tls.in_callback = 1;
-    ds__tls.mute = 0; /* a refused call sets its error */
-    return g;
-}
-
-static void ds__callback_guard_end(ds__callback_guard g) {
-    ds__tls.mute = g.mute;
-    ds__tls.in_callback = g.outer;
-    ds__tls.fn = g.fn;
-    ds__tls.site = g.site;
-}
-
 /* Passes an event to all observers. */
 static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
     ds_mem_event event = { .action = (ds_mem_action)e->action,
@@ -97,12 +73,12 @@ static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
                            .label = e->label,
                            .pool = { e->pool } };
     ds__mutex_lock(&ds__history_state.watch);
-    ds__callback_guard g = ds__callback_guard_begin();
+    ds__user_code g = ds__user_code_begin();
     for (size_t i = 0; i < ds__history_state.observers.count; i++) {
         const ds__callback *observer = &ds__history_state.observers.entries[i];
         ((ds_mem_event_fn)observer->fn)(dev->device, &event, observer->user);
     }
-    ds__callback_guard_end(g);
+    ds__user_code_end(&g);
     ds__mutex_unlock(&ds__history_state.watch);
 }
 

@@ -115,14 +115,14 @@ static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user
             for (ds__segment *i = a->segments; i; i = i->next)
                 sorted[n++] = i;
     qsort(sorted, n, sizeof *sorted, ds__segment_order);
-    ds__callback_guard g = ds__callback_guard_begin();
+    ds__user_code g = ds__user_code_begin();
     for (size_t i = 0; i < n; i++)
         for (ds__mem_block *b = sorted[i]->first; b; b = b->next) {
             ds_mem_block block;
             ds__block_describe(atomic_load(&sorted[i]->arena), b, &block);
             fn(&block, user);
         }
-    ds__callback_guard_end(g);
+    ds__user_code_end(&g);
     ds__host_free(sorted);
     return DS_OK;
 }

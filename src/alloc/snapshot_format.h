@@ -46,10 +46,10 @@ typedef struct ds__item_writer {
 
 /* Passes the buffer to the writer, unless the writer has stopped. */
 static void ds__item_writer_flush(ds__item_writer *k) {
-    ds__callback_guard g = ds__callback_guard_begin();
+    ds__user_code g = ds__user_code_begin();
     if (k->size && !k->out.stopped)
         k->out.stopped = k->out.write_fn(k->buffer, k->size, k->out.user);
-    ds__callback_guard_end(g);
+    ds__user_code_end(&g);
     k->size = 0;
 }
 

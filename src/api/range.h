@@ -119,8 +119,8 @@ typedef struct ds_range_event {
     uint64_t time_ns; /**< CLOCK_MONOTONIC */
 } ds_range_event;
 
-/** Receives range events on the threads that cause them, also concurrently. Must not call
-    devstream, except range functions; the hook is not invoked for those. */
+/** Receives range events on the threads that cause them, also concurrently. May
+    call range functions, for which the hook is not invoked, and what user code may call. */
 typedef void (*ds_range_fn)(const ds_range_event *event, void *user);
 /** Sets the hook and replaces the former hook; fn NULL: no hook. Returns after all threads have
     left the former hook: call it without locks that the former hook takes. Earlier labels are not

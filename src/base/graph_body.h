@@ -108,11 +108,10 @@ static ds__object *ds__object_ref(ds__object *o) {
 static void ds__object_unref(ds__object *o) {
     if (!o || atomic_fetch_sub(&o->owners, 1) != 1)
         return;
-    int outer = ds__tls.in_callback;
-    ds__tls.in_callback = 1;
+    ds__user_code outer = ds__user_code_begin();
     if (o->dtor_fn)
         o->dtor_fn(o->user);
-    ds__tls.in_callback = outer;
+    ds__user_code_end(&outer);
     ds__host_free(o);
 }
 

@@ -93,4 +93,29 @@ static inline ds_site ds__site_take(ds__tls_block *t) {
     return site;
 }
 
+/* State of the current call while user code runs. Calls that are refused or postponed there report
+   their errors; the current call keeps its name and call site. */
+typedef struct ds__user_code {
+    int outer;
+    int mute;
+    const char *fn;
+    ds_site site;
+} ds__user_code;
+
+static inline ds__user_code ds__user_code_begin(void) {
+    ds__tls_block *t = &ds__tls;
+    ds__user_code u = { t->in_callback, t->mute, t->fn, t->site };
+    t->in_callback = 1;
+    t->mute = 0; /* a refused call sets its error */
+    return u;
+}
+
+static inline void ds__user_code_end(const ds__user_code *u) {
+    ds__tls_block *t = &ds__tls;
+    t->mute = u->mute;
+    t->in_callback = u->outer;
+    t->fn = u->fn;
+    t->site = u->site;
+}
+
 #endif

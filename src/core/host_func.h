@@ -41,11 +41,10 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
     if (r >= 0 || !dtor_fn)
         return r;
     ds__kept_error refusal; /* the destructor may make calls that fail */
-    int outer = ds__tls.in_callback;
     ds__error_save(&refusal);
-    ds__tls.in_callback = 1;
+    ds__user_code outer = ds__user_code_begin();
     dtor_fn(user);
-    ds__tls.in_callback = outer;
+    ds__user_code_end(&outer);
     ds__error_restore(&refusal);
     return r;
 }

@@ -232,6 +232,8 @@ static ds_result ds__api_enter_query(const char *fn) {
     ds__tls_block *t = &ds__tls;
     if (!t->in_callback || atomic_load(&ds__g.state) != DS__READY)
         return ds__api_enter(fn);
+    if (t->thread && t->epoch != ds__g.epoch)
+        ds__tls_forget(t); /* a hook of ranges may outlive ds_shutdown */
     t->fn = fn;
     t->site = ds__site_take(t);
     return DS_OK;

@@ -13,7 +13,8 @@
       memory that devstream did not allocate. Another error is logged when the release is made.
 
    Invariants: a list that is not empty counts in ds__dead, so the next ds__retired_reclaim does not
-   return early. Notes of one thread are made in their order. ds_shutdown makes what is left.
+   return early. The notes of a list are made in their order; two threads that have taken lists may
+   make them at once. ds_shutdown makes what is left.
    Locks: none. The release functions expect that the caller holds none of devstream's.
    Threads: ds__postpone runs on any thread, ds__postponed_run on threads outside of user code. */
 #ifndef DS__CORE_POSTPONE_H
@@ -53,10 +54,11 @@ static ds_result ds__postpone(ds__table *table, ds__release_fn release_fn, uint6
     p->release_fn = release_fn;
     p->what = what;
     p->site = ds__tls.site;
-    p->next = atomic_load(&ds__postponed_list[list]);
-    while (!atomic_compare_exchange_weak(&ds__postponed_list[list], &p->next, p)) {
-    }
-    if (!p->next)
+    ds__postponed *head = atomic_load(&ds__postponed_list[list]);
+    do /* after the exchange, another thread may have made the release and freed the note */
+        p->next = head;
+    while (!atomic_compare_exchange_weak(&ds__postponed_list[list], &head, p));
+    if (!head)
         ds__count_dead(DS__RECLAIM_BATCH);
     return DS_OK;
 }
@@ -98,31 +100,36 @@ static ds__postponed *ds__postponed_take(int list) {
     return oldest;
 }
 
-/* Makes the releases of a list. What fails is logged with the site of the call. */
+/* Makes the releases of a list. What fails is logged with the site of the call, and is not the last
+   error of this thread. */
 static void ds__postponed_make(int list) {
-    const char *fn = ds__tls.fn;
-    ds_site site = ds__tls.site;
-    ds_result code = ds__tls.code;
+    ds__kept_error kept;
+    ds__user_code outer = ds__user_code_begin();
+    ds__tls.in_callback = 0;
+    ds__error_save(&kept);
     for (ds__postponed *p = ds__postponed_take(list), *next; p; p = next) {
         next = p->next;
         ds__tls.next_site = p->site;
         ds__tls.unwatched++;
-        ds__tls.mute++; /* the error of a call that has returned is not the user's last one */
-        if (p->release_fn(p->what) < 0)
-            ds__log_warn("postponed from inside of user code: %s", ds__tls.aside);
-        ds__tls.mute--;
+        DS_IGNORE(p->release_fn(p->what));
         ds__tls.unwatched--;
         ds__host_free(p);
     }
-    ds__tls.fn = fn;
-    ds__tls.site = site;
-    ds__tls.code = code;
+    ds__error_restore(&kept);
+    ds__user_code_end(&outer);
 }
 
 static inline void ds__postponed_run(int list) {
     if (DS__UNLIKELY(atomic_load_explicit(&ds__postponed_list[list], memory_order_acquire)) &&
         !ds__tls.in_callback && !ds__tls.upper_locked)
         ds__postponed_make(list);
+}
+
+static int ds__postponed_any(void) {
+    int any = 0;
+    for (int i = 0; i < DS__POSTPONED_LISTS; i++)
+        any |= atomic_load(&ds__postponed_list[i]) != NULL;
+    return any;
 }
 
 /* Ends the lists where public functions cannot be called any more, in ds_shutdown: objects count as

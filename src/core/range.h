@@ -98,11 +98,11 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
             atomic_fetch_sub(&w->inside, 1);
             continue;
         }
-        int outer = t->in_callback;
-        t->in_callback = t->in_hook = 1;
+        ds__user_code outer = ds__user_code_begin();
+        t->in_hook = 1;
         w->fn(e, w->user);
         t->in_hook = 0;
-        t->in_callback = outer;
+        ds__user_code_end(&outer);
         atomic_fetch_sub(&w->inside, 1);
         return;
     }

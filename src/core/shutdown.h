@@ -161,8 +161,9 @@ static ds_result ds__shutdown_wait(ds__tls_block *tls, int *out_reported,
     *out_mode = *out_reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
     ds_result r = ds__wait_for_all(*out_reported);
     ds__activity_shutdown();
-    for (int i = 0; i < DS__POSTPONED_LISTS; i++)
-        ds__postponed_run(i);
+    while (ds__postponed_any()) /* destructors of objects may release more */
+        for (int i = 0; i < DS__POSTPONED_LISTS; i++)
+            ds__postponed_run(i);
     return r;
 }
 

@@ -47,10 +47,9 @@ static void ds__stream_destroy(void *object) {
             s->driver->stream_destroy(s->native);
     }
     if (s->release_fn) {
-        int outer = ds__tls.in_callback;
-        ds__tls.in_callback = 1;
+        ds__user_code outer = ds__user_code_begin();
         s->release_fn(s->user);
-        ds__tls.in_callback = outer;
+        ds__user_code_end(&outer);
     }
     ds__host_free(s->label);
 }

@@ -75,8 +75,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     ds__spinlock_unlock(&ds__cpu.lock);
     if (!job)
         return 0;
-    int outer = ds__tls.in_callback;
-    ds__tls.in_callback = 1;
+    ds__user_code outer = ds__user_code_begin();
     /* a worker can look at ready streams between the pieces of a copy; a piece of a kernel may take
        long */
     int moves = job->op->kind != DS__OP_KERNEL;
@@ -84,7 +83,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
         ds__cpu_long(w, 1);
     ds__cpu_job_work(job, w != NULL, w != NULL && moves, SIZE_MAX);
     ds__cpu_long(w, 0);
-    ds__tls.in_callback = outer;
+    ds__user_code_end(&outer);
     ds__spinlock_lock(&ds__cpu.lock);
     uint32_t users = atomic_load_explicit(&job->users, memory_order_relaxed) - 1;
     int wake = users == 0 && job->owner_sleeps;

@@ -135,10 +135,16 @@ static int ds__cpu_host_step(ds__cpu_stream *s, const ds__op *op, uint64_t numbe
 }
 
 /* Invokes a closure unless the stream has failed, and its destructor. */
-static void ds__cpu_closure_step(ds__cpu_stream *s, ds__op *op, uint64_t number, int failed) {
+static void ds__cpu_closure_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                                 int failed) {
     int status = 0;
     void *payload =
         op->u.closure.size ? (char *)op + DS__CPU_ARGS_AT : (char *)op->u.closure.payload;
+    /* closures take any time: those after a long one, and some others, are announced and timed */
+    int timed = w && (w->long_closures || (w->closures++ & (DS__CPU_CLOSURES - 1)) == 0);
+    uint64_t begin = timed ? ds__now_ns() : 0;
+    if (timed)
+        ds__cpu_long(w, 1);
     ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload);
     if (!failed)
         status = op->u.closure.fn(payload);
@@ -147,6 +153,10 @@ static void ds__cpu_closure_step(ds__cpu_stream *s, ds__op *op, uint64_t number,
     if (op->u.closure.dtor_fn)
         op->u.closure.dtor_fn(payload);
     ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload);
+    if (!timed)
+        return;
+    w->long_closures = ds__now_ns() - begin > DS__CPU_LONG_NS;
+    ds__cpu_long(w, 0);
 }
 
 /* Sets the time stamp of a record; a failed stream leaves it 0. */
@@ -165,7 +175,7 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, 
     case DS__OP_CALLBACK:
         return ds__cpu_host_step(s, op, number, who);
     case DS__OP_CLOSURE:
-        ds__cpu_closure_step(s, op, number, failed);
+        ds__cpu_closure_step(w, s, op, number, failed);
         break;
     case DS__OP_RECORD:
         ds__cpu_record_step(s, op, failed);

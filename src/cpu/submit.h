@@ -108,10 +108,9 @@ static ds_result ds__cpu_legacy_order(ds__cpu_stream *s) {
 static void ds__cpu_run_inline(ds__cpu_stream *s, uint64_t number) {
     uint32_t idle = DS__CPU_IDLE;
     if (atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING)) {
-        int outer = ds__tls.in_callback;
-        ds__tls.in_callback = 1;
+        ds__user_code outer = ds__user_code_begin();
         int result = ds__cpu_run_some(NULL, s, UINT64_MAX, DS__CPU_ALL);
-        ds__tls.in_callback = outer;
+        ds__user_code_end(&outer);
         if (result != DS__CPU_GONE)
             ds__cpu_go_idle(s);
     }

@@ -71,6 +71,7 @@ enum {
     DS__CPU_HOST_TAKE_NS = 1000,
     /* before an operation that is expected to take longer, a worker gives up its streams */
     DS__CPU_LONG_NS = 5000,
+    DS__CPU_CLOSURES = 64, /* of so many closures in a row, one is timed */
     /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
     /* shortest piece, if each thread has two: taking one moves two cache lines between cores */
@@ -317,6 +318,8 @@ typedef struct ds__cpu_worker {
     uint32_t delay;     /* streaming: pauses between looks */
     _Atomic uint64_t operations;
     int is_long;
+    uint32_t closures; /* run so far */
+    int long_closures; /* 1: the last one that was timed was long */
 } ds__cpu_worker;
 
 static struct {

@@ -28,10 +28,9 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
         case DS__CPU_READY: {
             if (!ds__cpu_take_ready(s))
                 return 0;
-            int outer = ds__tls.in_callback;
-            ds__tls.in_callback = 1;
+            ds__user_code outer = ds__user_code_begin();
             ds__cpu_run(NULL, s, upto);
-            ds__tls.in_callback = outer;
+            ds__user_code_end(&outer);
             atomic_fetch_add_explicit(&ds__cpu.helped, 1, memory_order_relaxed);
             return 1;
         }

@@ -322,11 +322,11 @@ static ds_result ds__cuda_stream_native(void *stream, void **out) {
     return r;
 }
 
-/* Returns an address that all objects of a native stream share. */
 static void ds__cuda_stream_named(void *stream, uint64_t handle) {
     ((ds__cuda_stream *)stream)->handle_id = handle;
 }
 
+/* Returns an address that all objects of a native stream share. */
 static const void *ds__cuda_stream_identity(void *stream) {
     const ds__cuda_stream *s = stream;
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;

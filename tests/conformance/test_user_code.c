@@ -348,9 +348,9 @@ static struct {
     char text[300];
 } logged;
 
-static void keep_warning(const ds_log_item *item, void *user) {
-    (void)user;
-    if (item->level != DS_LOG_WARNING)
+/* level: of the items that are kept. */
+static void keep_item(const ds_log_item *item, void *level) {
+    if (item->level != *(const ds_log_level *)level)
         return;
     snprintf(logged.text, sizeof logged.text, "%s", item->text);
     atomic_fetch_add(&logged.count, 1);
@@ -363,13 +363,14 @@ static void free_twice(void *user) {
 
 static void test_a_release_that_fails_later_is_logged_with_its_site(void **state) {
     (void)state;
-    ds_init_desc init = { .log_fn = keep_warning, .log_level = DS_LOG_WARNING };
+    static ds_log_level errors = DS_LOG_ERROR;
+    ds_init_desc init = { .log_fn = keep_item, .log_user = &errors };
     harness_restart(&init);
-    atomic_store(&logged.count, 0);
     ds_stream s = new_stream();
     void *p;
     ok(ds_mem_alloc(1000, s, &p));
     refused(ds_event_query((ds_event){ 77 }), DS_ERR_INVALID_HANDLE);
+    atomic_store(&logged.count, 0);
     ok(ds_stream_launch_host_func(s, free_twice, p, NULL));
     ok(ds_stream_synchronize(s));
     assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
@@ -395,7 +396,8 @@ static void release_when_the_graph_ends(void *user) {
 
 static void test_shutdown_makes_what_was_deferred(void **state) {
     (void)state;
-    ds_init_desc init = { .log_fn = keep_warning, .log_level = DS_LOG_WARNING };
+    static ds_log_level warnings = DS_LOG_WARNING;
+    ds_init_desc init = { .log_fn = keep_item, .log_user = &warnings };
     static owned o;
     harness_restart(&init);
     atomic_store(&logged.count, 0);
@@ -419,6 +421,111 @@ static void test_shutdown_makes_what_was_deferred(void **state) {
     harness_shutdown();
     assert_int_equal(atomic_load(&logged.count), 1); /* the graph */
     assert_non_null(strstr(logged.text, "graph"));
+}
+
+static void destroy_the_event(void *user) {
+    owned *o = user;
+    ok_thread(ds_event_destroy(o->event));
+    ok_thread(ds_mem_free(o->block));
+}
+
+static void destroy_its_graph(void *user) {
+    owned *o = user;
+    ok_thread(ds_graph_destroy(o->graph));
+}
+
+/* The destructor of a graph runs inside of a later call, and its own calls leave no trace there. */
+static void test_a_call_keeps_its_site_while_destructors_release(void **state) {
+    (void)state;
+    static ds_log_level warnings = DS_LOG_WARNING;
+    ds_init_desc init = { .log_fn = keep_item, .log_user = &warnings };
+    static owned o;
+    char site[60];
+    ds_graph left;
+    memset(&o, 0, sizeof o);
+    harness_restart(&init);
+    ds_stream s = new_stream();
+    ok(ds_mem_alloc(1000, s, &o.block));
+    ok(ds_event_create(0, NULL, &o.event));
+    ok(ds_graph_create(NULL, &o.graph));
+    ok(ds_graph_attach(o.graph, &o, destroy_the_event));
+    ok(ds_stream_launch_host_func(s, destroy_its_graph, &o, NULL));
+    while (ds_stream_query(s) == DS_NOT_READY) {
+    }
+    ok(ds_graph_create(NULL, &left)); /* makes the release */
+    snprintf(site, sizeof site, "test_user_code.c:%d,", __LINE__ - 1);
+    ok(ds_stream_destroy(s));
+    atomic_store(&logged.count, 0);
+    harness_shutdown();
+    assert_int_equal(atomic_load(&logged.count), 1); /* the graph, and neither block nor event */
+    if (!strstr(logged.text, site))
+        fail_msg("%s does not name %s", logged.text, site);
+}
+
+static void test_shutdown_makes_what_destructors_release_meanwhile(void **state) {
+    (void)state;
+    static ds_log_level warnings = DS_LOG_WARNING;
+    ds_init_desc init = { .log_fn = keep_item, .log_user = &warnings };
+    static owned o;
+    memset(&o, 0, sizeof o);
+    harness_restart(&init);
+    ds_stream s = new_stream();
+    ok(ds_mem_alloc(1000, s, &o.block));
+    ok(ds_event_create(0, NULL, &o.event));
+    ok(ds_graph_create(NULL, &o.graph));
+    ok(ds_graph_attach(o.graph, &o, destroy_the_event));
+    gate g = { 0 };
+    gate_close(s, &g);
+    ok(ds_stream_launch_host_func(s, destroy_its_graph, &o, NULL));
+    ok(ds_stream_destroy(s));
+    atomic_store(&logged.count, 0);
+    gate_open(&g);
+    harness_shutdown();
+    if (atomic_load(&logged.count))
+        fail_msg("%s", logged.text);
+}
+
+/* ---- a hook that outlives ds_shutdown ---- */
+
+static struct {
+    _Atomic int step;
+    _Atomic int asked;
+} hooked;
+
+static void ask_in_hook(const ds_range_event *event, void *user) {
+    ds_device d;
+    (void)event, (void)user;
+    ds_result r = ds_device_get_current(&d);
+    atomic_store(&hooked.asked, r == DS_OK && d.type == harness_device(0).type ? 1 : -1);
+}
+
+static void *mark_after_a_restart(void *unused) {
+    ds_device d;
+    (void)unused;
+    ok_thread(ds_device_get_current(&d)); /* the thread has a state */
+    atomic_store(&hooked.step, 1);
+    AWAIT(atomic_load(&hooked.step) == 2);
+    if (ds_range_mark("after a restart") < 0)
+        harness_die("ds_range_mark", DS_ERR_SYSTEM);
+    return NULL;
+}
+
+static void test_a_hook_asks_on_a_thread_of_before_a_restart(void **state) {
+    (void)state;
+    pthread_t thread;
+    int n;
+    harness_restart(NULL);
+    atomic_store(&hooked.step, 0);
+    atomic_store(&hooked.asked, 0);
+    assert_int_equal(pthread_create(&thread, NULL, mark_after_a_restart, NULL), 0);
+    AWAIT(atomic_load(&hooked.step) == 1);
+    harness_shutdown();
+    ok(ds_device_get_count(DS_DEVICE_CPU, &n)); /* another epoch */
+    ok(ds_range_set_hook(ask_in_hook, NULL));
+    atomic_store(&hooked.step, 2);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    ok(ds_range_set_hook(NULL, NULL));
+    assert_int_equal(atomic_load(&hooked.asked), 1);
 }
 
 /* ---- many threads ---- */
@@ -473,6 +580,9 @@ const struct CMUnitTest tests_user_code[] = {
     DS_TEST(test_releases_are_made_in_their_order, "openreg"),
     DS_TEST(test_a_release_that_fails_later_is_logged_with_its_site, "openreg"),
     DS_TEST(test_shutdown_makes_what_was_deferred, "openreg"),
+    DS_TEST(test_a_call_keeps_its_site_while_destructors_release, "openreg"),
+    DS_TEST(test_shutdown_makes_what_destructors_release_meanwhile, "openreg"),
+    DS_TEST(test_a_hook_asks_on_a_thread_of_before_a_restart, "openreg"),
     DS_TEST(test_many_threads_release_in_user_code, "openreg"),
 };
 const size_t tests_user_code_count = sizeof tests_user_code / sizeof tests_user_code[0];
