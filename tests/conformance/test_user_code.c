@@ -2,6 +2,7 @@
    deferred, and queries. */
 #include "harness.h"
 
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -510,11 +511,25 @@ static void *mark_after_a_restart(void *unused) {
     return NULL;
 }
 
+static void *plain_alloc(size_t size, void *user) {
+    (void)user;
+    return malloc(size);
+}
+
+/* What reads the memory later finds no device there. */
+static void spoiling_free(void *ptr, void *user) {
+    (void)user;
+    if (ptr)
+        memset(ptr, 0xee, malloc_usable_size(ptr));
+    free(ptr);
+}
+
 static void test_a_hook_asks_on_a_thread_of_before_a_restart(void **state) {
     (void)state;
     pthread_t thread;
     int n;
-    harness_restart(NULL);
+    ds_init_desc init = { .allocator = { .alloc_fn = plain_alloc, .free_fn = spoiling_free } };
+    harness_restart(&init);
     atomic_store(&hooked.step, 0);
     atomic_store(&hooked.asked, 0);
     assert_int_equal(pthread_create(&thread, NULL, mark_after_a_restart, NULL), 0);
@@ -526,6 +541,7 @@ static void test_a_hook_asks_on_a_thread_of_before_a_restart(void **state) {
     assert_int_equal(pthread_join(thread, NULL), 0);
     ok(ds_range_set_hook(NULL, NULL));
     assert_int_equal(atomic_load(&hooked.asked), 1);
+    harness_restart(NULL);
 }
 
 /* ---- many threads ---- */
