@@ -1,6 +1,7 @@
 /* Closures: functions with a payload of their own, which run on workers. */
 #include "harness.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static int run_payload(void *at) {
 }
 
 typedef struct tally {
-    int sum; /* plain: the stream orders the accesses */
+    unsigned sum; /* plain: the stream orders the accesses */
     int runs;
     int destroyed;
     int misaligned;
@@ -37,10 +38,10 @@ static int run_box(void *at) {
     box *b = at;
     b->t->misaligned += ((uintptr_t)at & 15) != 0;
     b->t->runs++;
-    b->t->sum = b->t->sum * 3 + b->number;
+    b->t->sum = b->t->sum * 3 + (unsigned)b->number;
     for (int i = 0; i < b->size; i++)
         if (b->bytes[i] != (unsigned char)(b->number + i))
-            b->t->sum = -1;
+            b->t->sum = UINT_MAX;
     b->number = -5; /* a payload is the closure's own */
     return 0;
 }
@@ -55,7 +56,8 @@ static void test_payloads_of_every_size_are_copied_and_kept_in_order(void **stat
     (void)state;
     tally t = { 0 };
     ds_stream s = new_stream();
-    int sum = 0, n = 0;
+    unsigned sum = 0;
+    int n = 0;
     gate g = { 0 };
     gate_close(s, &g);
     for (int size = 0; size <= 240; size++, n++) {
@@ -64,7 +66,7 @@ static void test_payloads_of_every_size_are_copied_and_kept_in_order(void **stat
             b.bytes[i] = (unsigned char)(n + i);
         ok(ds_stream_launch_closure(s, run_box, &b, offsetof(box, bytes) + (size_t)size, end_box));
         memset(&b, 0xee, sizeof b);
-        sum = sum * 3 + n;
+        sum = sum * 3 + (unsigned)n;
     }
     assert_int_equal(t.runs, 0);
     gate_open(&g);
