@@ -936,8 +936,7 @@ DSDEF DS_MUST_USE ds_result ds_event_create(unsigned flags, const char *label, d
 DSDEF DS_MUST_USE ds_result ds_event_create_on(ds_device device, unsigned flags, const char *label,
                                                ds_event *out);
 /** Destroys an event; the handle becomes invalid. Streams still wait for earlier records. Does not
-    block. Graphs keep the events of their nodes. Deferred in
-    user code. */
+    block. Graphs keep the events of their nodes. Deferred in user code. */
 DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
 /** Records the end of the work enqueued on the stream so far. A new record replaces the old one for
     later waits only. The first record binds the event to the stream's device.
@@ -9122,9 +9121,9 @@ typedef short ds__os_halves_16 __attribute__((vector_size(16)));
    look-ups (ds__found). Defines ds_site_set, which stores the site of the next call here.
 
    Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
-   set, public calls are refused, except those callable anywhere. While upper_locked is not 0,
-   nothing is reclaimed. The entries of `hit` are valid only for the table version in
-   hit_version. ds__tls_forget clears all pointers of the block that a shutdown makes invalid.
+   set, public calls are refused, except those callable anywhere and releases, which are deferred.
+   While upper_locked is not 0, nothing is reclaimed. The entries of `hit` are valid only for the
+   table version in hit_version. ds__tls_forget clears all pointers of the block that a shutdown makes invalid.
    Locks: none.
    Threads: each thread uses its own block only. Threads of the library have a block, too, but no
    thread state (`thread`). */
@@ -31912,8 +31911,9 @@ static void ds__layers_observe(unsigned layers) {
    and while ds_init keeps the configuration. The user's log function may run under the mutex.
    The fast path of ds__api_enter takes no lock.
    Threads: any thread may make the first call. Inside of a host function, callback, destructor,
-   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__fork_handle
-   runs in the child of a fork. */
+   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken, except for
+   queries (ds__api_enter_query) and releases (postpone.h). ds__fork_handle runs in the child of a
+   fork. */
 
 static int ds__device_ordinal_count(void) {
     return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
@@ -32230,7 +32230,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
       allocator make them, under whatever lock a program holds around these calls, and find the
       memory free. The destruction of objects may run destructors. ds__retired_reclaim makes it,
       where destructors may run anyhow, after the frees.
-   2. A bad argument is refused at once if that can be told without a lock: a stale handle, or
+   2. A bad argument is refused at once if no lock is needed to see it: a stale handle, or
       memory that devstream did not allocate. Another error is logged when the release is made.
 
    Invariants: a list that is not empty counts in ds__dead, so the next ds__retired_reclaim does not
@@ -32318,7 +32318,7 @@ static ds__postponed *ds__postponed_take(int list) {
    error of this thread. */
 static void ds__postponed_make(int list) {
     ds__kept_error kept;
-    ds__user_code outer = ds__user_code_begin();
+    ds__user_code outer = ds__user_code_begin(); /* keeps name and site of the running call */
     ds__tls.in_callback = 0;
     ds__error_save(&kept);
     for (ds__postponed *p = ds__postponed_take(list), *next; p; p = next) {
@@ -36576,7 +36576,7 @@ DSDEF ds_result(ds_fill_sync)(void *ptr, uint32_t value, size_t value_size, size
 
    Invariants: the destructor of a payload runs exactly once. If the call succeeded, the driver
    or the graph runs it, else ds__refuse_payload before the call returns. While the destructor
-   runs, ds__tls.in_callback is set, so calls to devstream are refused.
+   runs, it may call what user code may call (ds__user_code_begin).
    Locks: none. ds__refuse_payload expects no lock from its caller, since it runs user code.
    Threads: any for the calls. The enqueued function runs later, on a thread that the driver
    chooses. */

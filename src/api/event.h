@@ -37,8 +37,7 @@ DSDEF DS_MUST_USE ds_result ds_event_create(unsigned flags, const char *label, d
 DSDEF DS_MUST_USE ds_result ds_event_create_on(ds_device device, unsigned flags, const char *label,
                                                ds_event *out);
 /** Destroys an event; the handle becomes invalid. Streams still wait for earlier records. Does not
-    block. Graphs keep the events of their nodes. Deferred in
-    user code. */
+    block. Graphs keep the events of their nodes. Deferred in user code. */
 DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
 /** Records the end of the work enqueued on the stream so far. A new record replaces the old one for
     later waits only. The first record binds the event to the stream's device.

@@ -6,7 +6,7 @@
 
    Invariants: the destructor of a payload runs exactly once. If the call succeeded, the driver
    or the graph runs it, else ds__refuse_payload before the call returns. While the destructor
-   runs, ds__tls.in_callback is set, so calls to devstream are refused.
+   runs, it may call what user code may call (ds__user_code_begin).
    Locks: none. ds__refuse_payload expects no lock from its caller, since it runs user code.
    Threads: any for the calls. The enqueued function runs later, on a thread that the driver
    chooses. */

@@ -14,8 +14,9 @@
    and while ds_init keeps the configuration. The user's log function may run under the mutex.
    The fast path of ds__api_enter takes no lock.
    Threads: any thread may make the first call. Inside of a host function, callback, destructor,
-   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__fork_handle
-   runs in the child of a fork. */
+   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken, except for
+   queries (ds__api_enter_query) and releases (postpone.h). ds__fork_handle runs in the child of a
+   fork. */
 #ifndef DS__CORE_INIT_H
 #define DS__CORE_INIT_H
 

@@ -9,7 +9,7 @@
       allocator make them, under whatever lock a program holds around these calls, and find the
       memory free. The destruction of objects may run destructors. ds__retired_reclaim makes it,
       where destructors may run anyhow, after the frees.
-   2. A bad argument is refused at once if that can be told without a lock: a stale handle, or
+   2. A bad argument is refused at once if no lock is needed to see it: a stale handle, or
       memory that devstream did not allocate. Another error is logged when the release is made.
 
    Invariants: a list that is not empty counts in ds__dead, so the next ds__retired_reclaim does not
@@ -104,7 +104,7 @@ static ds__postponed *ds__postponed_take(int list) {
    error of this thread. */
 static void ds__postponed_make(int list) {
     ds__kept_error kept;
-    ds__user_code outer = ds__user_code_begin();
+    ds__user_code outer = ds__user_code_begin(); /* keeps name and site of the running call */
     ds__tls.in_callback = 0;
     ds__error_save(&kept);
     for (ds__postponed *p = ds__postponed_take(list), *next; p; p = next) {

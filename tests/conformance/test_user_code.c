@@ -203,6 +203,15 @@ typedef struct guarded {
     _Atomic int began, ended, attached;
 } guarded;
 
+/* A new start, and a block of a new stream. */
+static ds_stream begin_guarded(guarded *g) {
+    memset(g, 0, sizeof *g);
+    harness_restart(NULL);
+    ds_stream s = new_stream();
+    ok(ds_mem_alloc(1000, s, &g->block));
+    return s;
+}
+
 static void free_under_the_lock(void *user) {
     guarded *g = user;
     atomic_store(&g->began, 1);
@@ -216,10 +225,7 @@ static void free_under_the_lock(void *user) {
 static void test_a_destructor_may_want_the_lock_held_around_a_free(void **state) {
     (void)state;
     static guarded g;
-    memset(&g, 0, sizeof g);
-    harness_restart(NULL);
-    ds_stream s = new_stream(), other = new_stream();
-    ok(ds_mem_alloc(1000, s, &g.block));
+    ds_stream s = begin_guarded(&g), other = new_stream();
     pthread_mutex_lock(&framework);
     ok(ds_stream_launch_host_func(s, nothing, &g, free_under_the_lock));
     AWAIT(atomic_load(&g.began)); /* it waits for the lock from now on */
@@ -256,10 +262,7 @@ static void attached_to_a_graph(void *user) {
 static void test_the_allocator_runs_no_deferred_destructor(void **state) {
     (void)state;
     static guarded g;
-    memset(&g, 0, sizeof g);
-    harness_restart(NULL);
-    ds_stream s = new_stream();
-    ok(ds_mem_alloc(1000, s, &g.block));
+    ds_stream s = begin_guarded(&g);
     ok(ds_graph_create(NULL, &g.graph));
     ok(ds_graph_attach(g.graph, &g, attached_to_a_graph));
     ok(ds_stream_launch_host_func(s, destroy_the_graph, &g, payload_destroy));

@@ -13,7 +13,7 @@ import paddle
 
 
 class Documents(unittest.TestCase):
-    """The examples of Paddle's documents, as they stand there."""
+    """The examples of Paddle's documents, unchanged."""
 
     EXAMPLES = {
         "Stream": """

@@ -1,4 +1,4 @@
-/* backend.h - the ground that all files of the backend stand on: errors, devices, streams, and
+/* backend.h - what all files of the backend use: errors, devices, streams, and
    enqueue(), by which every operator reaches a stream.
 
    The backend runs on CPU devices of devstream. An operator checks its arguments and allocates its
