@@ -7,7 +7,8 @@
    Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
    set, public calls are refused, except those callable anywhere and releases, which are deferred.
    While upper_locked is not 0, nothing is reclaimed. The entries of `hit` are valid only for the
-   table version in hit_version. ds__tls_forget clears all pointers of the block that a shutdown makes invalid.
+   table version in hit_version. ds__tls_forget clears all pointers of the block that a shutdown
+   makes invalid.
    Locks: none.
    Threads: each thread uses its own block only. Threads of the library have a block, too, but no
    thread state (`thread`). */
