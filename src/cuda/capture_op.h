@@ -13,7 +13,7 @@
    Locks: ds__cuda_submit_watched loads kernels first, then takes the capture lock and holds it
    across the driver calls of captured work. Other work is enqueued after its release. The functions
    that change a capture or its graph expect the lock. ds__cuda_refuse takes it unless the thread
-   holds it; ds__cuda_host_in_capture needs none. ds__cuda.mutex, ds__cuda.lock, `host_lock` and a
+   holds it; ds__cuda_host_in_capture takes it. ds__cuda.mutex, ds__cuda.lock, `host_lock` and a
    stream's lock may be taken under it.
    Threads: any. The legacy stream cannot capture and takes the ordinary path. */
 #ifndef DS__CUDA_CAPTURE_OP_H
@@ -77,8 +77,11 @@ static ds_result ds__cuda_launch_task(const ds__cuda_scope *scope, const ds__cud
     return r;
 }
 
-/* Captures a host function in a capture that devstream did not begin. The graph keeps the data of
-   the function. After a failure, the caller runs the destructor. */
+/* Captures a host function in a capture that devstream did not begin, or that another thread has
+   begun during the call. The graph keeps the data of the function. Returns DS__CHANGED, and does
+   nothing, if the stream does not capture any more. After a failure, the caller runs the
+   destructor. Takes the lock, so that no other thread ends a capture of devstream between the
+   launch and the retain. */
 static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                           const ds__op *op) {
     ds__cuda_owns owns = { NULL, 0, 0 };
@@ -90,7 +93,10 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
     n.kind = DS_NODE_HOST;
     n.op.u.host.fn = op->u.host.fn;
     n.op.u.host.user = op->u.host.user;
+    ds__cuda_lock();
     ds_result r = ds__cuda_look_at(scope, s, &now);
+    if (r == DS_OK && now.status == cudaStreamCaptureStatusNone)
+        r = DS__CHANGED;
     if (r == DS_OK && op->u.host.dtor_fn) {
         n.payload = ds__object_create(op->u.host.user, op->u.host.dtor_fn);
         if (!n.payload)
@@ -105,6 +111,7 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
         r = ds__cuda_keep_create(scope, &owns, &object);
     if (r == DS_OK)
         r = ds__cuda_launch_task(scope, s, task->user, now.graph, object);
+    ds__cuda_unlock();
     if (r < 0 && n.payload)
         n.payload->dtor_fn = NULL;
     ds__object_unref(n.payload);

@@ -160,11 +160,15 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, const ds__op *op
     if (r == DS_OK) {
         if (!h->callback)
             r = ds__cuda_is_capturing(&scope, s, &capturing);
-        if (r == DS_OK && !capturing)
-            r = ds__cuda_post(&scope, s, h);
-        else if (r == DS_OK)
+        if (r == DS_OK && capturing)
             r = op->flags & DS__OP_BLOCKS ? ds__cuda_refuse_pageable(&scope)
                                           : ds__cuda_host_in_capture(&scope, s, op);
+        if (r == DS__CHANGED) { /* another thread has ended the capture meanwhile */
+            capturing = 0;
+            r = DS_OK;
+        }
+        if (r == DS_OK && !capturing)
+            r = ds__cuda_post(&scope, s, h);
         ds__cuda_scope_end(&scope);
     }
     if (h->captured)

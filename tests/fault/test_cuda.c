@@ -3014,6 +3014,33 @@ static void test_a_host_function_in_a_sudden_capture_is_refused(void **state) {
     ok(ds_shutdown());
 }
 
+static void add_ten(void *user) {
+    *(uint64_t *)user += 10;
+}
+
+/* A capture that another thread ends between the check of the stream and the call. */
+static void test_a_host_function_after_a_sudden_end_runs(void **state) {
+    (void)state;
+    uint64_t ran = 0;
+    ds_stream s;
+    ds_stream_native native;
+    enum cudaStreamCaptureStatus status;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_stream_export(s, &native));
+    assert_int_equal(cudaStreamBeginCapture(native.handle, cudaStreamCaptureModeRelaxed),
+                     cudaSuccess);
+    standin_end_meanwhile();
+
+    ok(ds_stream_launch_host_func(s, add_one, &ran, add_ten));
+
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(cudaStreamIsCapturing(native.handle, &status), cudaSuccess);
+    assert_int_equal(status, cudaStreamCaptureStatusNone);
+    assert_int_equal(ran, 11);
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
+}
+
 /* Copies to the GPU and back, with copies and host functions that take so long. */
 static void copy_in_pieces(unsigned copy_ms, unsigned host_ms) {
     enum { BYTES = 9 << 20 };
@@ -4421,6 +4448,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_all_dependencies_of_a_captured_node_are_read, setup),
         cmocka_unit_test_setup(test_cudart_copies_between_pinned_ranges_on_request, setup),
         cmocka_unit_test_setup(test_a_host_function_in_a_sudden_capture_is_refused, setup),
+        cmocka_unit_test_setup(test_a_host_function_after_a_sudden_end_runs, setup),
         cmocka_unit_test_setup(test_pieces_of_staged_copies_wait_for_their_half, setup),
         cmocka_unit_test_setup(test_both_parts_of_staged_copies_run_at_once, setup),
         cmocka_unit_test_setup(test_host_memory_is_freed_in_a_capture_when_streams_passed, setup),

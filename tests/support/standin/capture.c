@@ -387,7 +387,14 @@ cudaError_t si_stream_end_capture(cudaStream_t handle, cudaGraph_t *out) {
     return result(code);
 }
 
+static atomic_int end_meanwhile;
+
+void standin_end_meanwhile(void) {
+    atomic_store(&end_meanwhile, 1);
+}
+
 cudaError_t si_stream_is_capturing(cudaStream_t handle, enum cudaStreamCaptureStatus *out) {
+    cudaGraph_t ended;
     ENTER(cudaStreamIsCapturing);
     si_bind();
     if (!out)
@@ -398,6 +405,9 @@ cudaError_t si_stream_is_capturing(cudaStream_t handle, enum cudaStreamCaptureSt
     if (!code)
         code = si_capture_status(s, out);
     unlock();
+    if (!code && *out == cudaStreamCaptureStatusActive && atomic_exchange(&end_meanwhile, 0) &&
+        cudaStreamEndCapture(handle, &ended) == cudaSuccess)
+        (void)cudaGraphDestroy(ended);
     return result(code);
 }
 

@@ -120,6 +120,9 @@ void standin_load_delay(unsigned ms);
 
 /* The next cudaLaunchHostFunc begins a relaxed capture on its stream, as another thread could. */
 void standin_capture_meanwhile(void);
+/* The next cudaStreamIsCapturing that finds a capture ends it after its answer, and destroys the
+   graph, as another thread could. */
+void standin_end_meanwhile(void);
 
 /* How long each copy and each host function takes in addition; 0 at first. standin_overlaps: how
    many of them began since the last call of standin_work_delay while one of the other kind ran. */
