@@ -68,11 +68,15 @@ static struct {
 
 static void *entry_point(const char *name) {
     void *p = NULL;
+#if CUDART_VERSION >= 12000
     enum cudaDriverEntryPointQueryResult found;
+#endif
 #if CUDART_VERSION >= 12050
     CUDART(cudaGetDriverEntryPointByVersion(name, &p, 11080, cudaEnableLegacyStream, &found));
-#else
+#elif CUDART_VERSION >= 12000
     CUDART(cudaGetDriverEntryPoint(name, &p, cudaEnableLegacyStream, &found));
+#else
+    CUDART(cudaGetDriverEntryPoint(name, &p, cudaEnableLegacyStream));
 #endif
     if (!p)
         DIE("no %s", name);
