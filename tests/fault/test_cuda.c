@@ -4264,6 +4264,7 @@ static void test_batches_that_cuda_refuses_are_copied_one_by_one(void **state) {
     ok(copy_three(w, w->far, 16, w->s));
     assert_int_equal(copies() - single, 5);
     ok(ds_stream_get_legacy(ds_cuda(1), &legacy));
+    ok(ds_stream_synchronize(w->s)); /* both streams write to the same memory */
     ok(copy_three(w, to, 16, legacy));
     assert_int_equal(copies() - single, 8);
     ok(ds_capture_begin(w->s, DS_CAPTURE_THREAD_LOCAL));
