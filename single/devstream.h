@@ -58,7 +58,8 @@
    Environment, read once at the first call:
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
        DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_CPU_SPIN (nanoseconds),
-       DEVSTREAM_CPU_AFFINITY ("0-3,8"), DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_CPU_AFFINITY ("0-3,8"), DEVSTREAM_CPU_UNREACHABLE, DEVSTREAM_LAYERS,
+       DEVSTREAM_FAULT,
        DEVSTREAM_DEVICE (default device, "cpu:1"), DEVSTREAM_NO_CUDA (1: no CUDA device is used),
        DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
@@ -2180,7 +2181,17 @@ enum {
     DS_CPU_NO_SPIN = 2,
     /** allows calls that a capture forbids on a GPU but the CPU driver supports (ds_device_alloc,
         ds_device_free, ...: see ds_capture_mode) */
-    DS_CPU_LAX_CAPTURE = 4
+    DS_CPU_LAX_CAPTURE = 4,
+    /** for debugging: the host cannot reach memory of CPU devices [DEVSTREAM_CPU_UNREACHABLE=1].
+        A read or write by the program's threads or by a host function raises SIGSEGV, as for memory
+        of a GPU. While a kernel, copy, fill, closure or operation on a word of device memory runs
+        on any stream, the memory is accessible to all threads, and a wrong access is not caught;
+        each operation closes the memory before it counts as complete. So an access after
+        ds_device_synchronize is caught unless another device is busy. Allocations take whole pages.
+        Pinned, registered and shared memory (IPC) stays accessible. A copy between such memory and
+        a GPU must be enqueued on a stream of the CPU device. Each operation costs two system calls
+        for each allocation or run of mapped pages. All other options may be set, too */
+    DS_CPU_UNREACHABLE = 8
 };
 
 /* A fabric describes a modelled machine: the links between devices and their rates. With a fabric,
@@ -8050,6 +8061,16 @@ DS__SEAM static int ds__os_commit(void *at, size_t size) {
     return 1;
 }
 
+/* Returns the bytes of a page, a power of two. */
+DS__SEAM static size_t ds__os_page(void) {
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Allows or forbids accesses to whole pages. Returns 0 if the system refuses. */
+DS__SEAM static int ds__os_protect(void *at, size_t size, int allow) {
+    return mprotect(at, size, allow ? PROT_READ | PROT_WRITE : PROT_NONE) == 0;
+}
+
 /* Asks for large pages at the addresses. Returns 0 if the system has none. */
 DS__SEAM static int ds__os_large_pages(void *at, size_t size) {
     return madvise(at, size, 14 /* MADV_HUGEPAGE */) == 0;
@@ -10932,6 +10953,7 @@ static struct {
     size_t mapping_room;
     /* 1: memory was unmapped, so pointers into reserved address space may be invalid */
     _Atomic int mapping_taken;
+    int unreachable; /* memory of CPU devices is closed to the host (DS_CPU_UNREACHABLE) */
 } ds__g = { .mutex = DS__MUTEX_INIT, .capture_lock = DS__MUTEX_INIT, .begin = DS__RWLOCK_INIT };
 
 /* Returns the index of a device's driver in ds__g.driver, ds__g.backend and other tables. */
@@ -13457,10 +13479,11 @@ enum {
 
 /* What the usual paths do not do (ds__cpu.modes). */
 enum {
-    DS__CPU_ORDERED = 1, /* a seed, a fabric or inline mode: nothing runs at once */
-    DS__CPU_VIRTUAL = 2, /* a fabric: operations take virtual time */
-    DS__CPU_NOTED = 4,   /* a recording of activity may have notes */
-    DS__CPU_SLOWLY = DS__CPU_VIRTUAL | DS__CPU_NOTED
+    DS__CPU_ORDERED = 1,     /* a seed, a fabric or inline mode: nothing runs at once */
+    DS__CPU_VIRTUAL = 2,     /* a fabric: operations take virtual time */
+    DS__CPU_NOTED = 4,       /* a recording of activity may have notes */
+    DS__CPU_UNREACHABLE = 8, /* device memory is open only while an operation uses it */
+    DS__CPU_SLOWLY = DS__CPU_VIRTUAL | DS__CPU_NOTED | DS__CPU_UNREACHABLE
 };
 
 /* Kinds of operations of this driver. */
@@ -15371,6 +15394,176 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     ds__tls.in_callback = outer;
 }
 
+/* cpu/reach.h - device memory that the host cannot reach (DS_CPU_UNREACHABLE).
+
+   Keeps the memory of CPU devices in pages that no thread may read or write, except while an
+   access is open. ds__cpu_reach_begin opens an access, ds__cpu_reach_end closes it.
+   ds__cpu_reach_map adds memory, ds__cpu_reach_unmap takes it out, and ds__cpu_reach_alloc
+   allocates memory of this kind. Without the option, no other room calls these functions, but for
+   ds__cpu_reach_begin_op and ds__cpu_reach_begin_at, which test ds__cpu.modes.
+
+   Policy: an operation opens an access for its own time and closes it before the stream passes
+   it. A thread that has waited for the operation therefore finds the memory closed, unless another
+   operation runs. Host functions, callbacks, records and waits open none. Pages are open or closed
+   for all threads of the process: per thread, only protection keys could do this, which few
+   processors have.
+
+   Invariants: `range` is sorted by address, and no two ranges overlap. All ranges are readable and
+   writable while `open` is not 0, and inaccessible otherwise. A range of mapped memory is one page
+   of ds__cpu_space_map, so an unmap takes whole ranges. If the system refuses to open a range,
+   because the process has too many mappings, the operation that touches the range is a fault.
+   Locks: the mutex guards all fields, and is held during the system calls; memory that is given
+   out while another thread opens an access is thus open, too. The program's allocator may run
+   under the mutex. `value_lock` may be held before it.
+   Threads: any. */
+
+typedef struct ds__cpu_range {
+    char *at;
+    size_t size;
+} ds__cpu_range;
+
+static struct {
+    ds__mutex lock;
+    ds__cpu_range *range;
+    size_t count;
+    size_t room;
+    uint64_t open; /* accesses that are open */
+} ds__cpu_reach_state = { .lock = DS__MUTEX_INIT };
+
+/* Returns the index of the first range that ends after the address. The mutex is held. */
+static size_t ds__cpu_reach_after(const char *address) {
+    size_t low = 0;
+    size_t high = ds__cpu_reach_state.count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const ds__cpu_range *r = &ds__cpu_reach_state.range[middle];
+        if (r->at + r->size <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Allows or forbids accesses to all ranges, with one call for neighbours. The mutex is held. */
+static void ds__cpu_reach_protect(int allow) {
+    const ds__cpu_range *range = ds__cpu_reach_state.range;
+    for (size_t i = 0; i < ds__cpu_reach_state.count;) {
+        char *at = range[i].at;
+        size_t size = 0;
+        for (; i < ds__cpu_reach_state.count && range[i].at == at + size; i++)
+            size += range[i].size;
+        (void)ds__os_protect(at, size, allow);
+    }
+}
+
+static void ds__cpu_reach_begin(void) {
+    ds__mutex_lock(&ds__cpu_reach_state.lock);
+    if (ds__cpu_reach_state.open++ == 0)
+        ds__cpu_reach_protect(1);
+    ds__mutex_unlock(&ds__cpu_reach_state.lock);
+}
+
+static void ds__cpu_reach_end(void) {
+    ds__mutex_lock(&ds__cpu_reach_state.lock);
+    if (--ds__cpu_reach_state.open == 0)
+        ds__cpu_reach_protect(0);
+    ds__mutex_unlock(&ds__cpu_reach_state.lock);
+}
+
+/* Opens an access for an operation that may touch device memory. Returns 0 if it needs none. Words
+   of memory (DS__OP_VALUES) open their own access, since their operation may park the stream. */
+__attribute__((noinline)) static int ds__cpu_reach_begin_op(const ds__op *op) {
+    if (!ds__cpu_modes(DS__CPU_UNREACHABLE) ||
+        (op->kind != DS__OP_KERNEL && op->kind != DS__OP_COPY && op->kind != DS__OP_FILL &&
+         op->kind != DS__OP_CLOSURE))
+        return 0;
+    ds__cpu_reach_begin();
+    return 1;
+}
+
+/* Opens an access for a word, if the word is in device memory. Returns 0 if it is not. */
+static int ds__cpu_reach_begin_at(const void *address) {
+    if (DS__LIKELY(!ds__cpu_modes(DS__CPU_UNREACHABLE)))
+        return 0;
+    const char *at = address;
+    ds__mutex_lock(&ds__cpu_reach_state.lock);
+    size_t i = ds__cpu_reach_after(at);
+    int found = i < ds__cpu_reach_state.count && at >= ds__cpu_reach_state.range[i].at;
+    if (found && ds__cpu_reach_state.open++ == 0)
+        ds__cpu_reach_protect(1);
+    ds__mutex_unlock(&ds__cpu_reach_state.lock);
+    return found;
+}
+
+/* Maps memory at reserved addresses, in ranges of `piece` bytes. Returns 0 if there is no memory; a
+   part may be mapped then. */
+static int ds__cpu_reach_map(void *at, size_t size, size_t piece) {
+    size_t more = size / piece;
+    ds__mutex_lock(&ds__cpu_reach_state.lock);
+    int mapped = ds__array_reserve(&ds__cpu_reach_state.range, sizeof(ds__cpu_range),
+                                   ds__cpu_reach_state.count, more, &ds__cpu_reach_state.room) &&
+                 ds__os_commit(at, size);
+    if (mapped) {
+        size_t i = ds__cpu_reach_after(at);
+        ds__cpu_range *first = ds__cpu_reach_state.range + i;
+        memmove(first + more, first, (ds__cpu_reach_state.count - i) * sizeof *first);
+        ds__cpu_reach_state.count += more;
+        for (size_t k = 0; k < more; k++)
+            first[k] = (ds__cpu_range){ (char *)at + k * piece, piece };
+    }
+    if (mapped && ds__cpu_reach_state.open == 0)
+        (void)ds__os_protect(at, size, 0);
+    ds__mutex_unlock(&ds__cpu_reach_state.lock);
+    return mapped;
+}
+
+/* Takes the ranges out. The caller gives their memory back afterwards. */
+static void ds__cpu_reach_unmap(void *at, size_t size) {
+    const char *end = (const char *)at + size;
+    ds__mutex_lock(&ds__cpu_reach_state.lock);
+    ds__cpu_range *range = ds__cpu_reach_state.range;
+    size_t first = ds__cpu_reach_after(at);
+    size_t last = first;
+    while (last < ds__cpu_reach_state.count && range[last].at < end)
+        last++;
+    if (last > first)
+        memmove(range + first, range + last, (ds__cpu_reach_state.count - last) * sizeof *range);
+    ds__cpu_reach_state.count -= last - first;
+    ds__mutex_unlock(&ds__cpu_reach_state.lock);
+}
+
+/* Returns the bytes of the whole pages that hold `size` bytes; 0: too many. */
+static size_t ds__cpu_reach_round(size_t size) {
+    size_t page = ds__os_page();
+    return size > SIZE_MAX - 2 * page ? 0 : (size + (size == 0) + page - 1) & ~(page - 1);
+}
+
+/* Allocates memory in pages of its own. NULL: no memory. */
+static void *ds__cpu_reach_alloc(size_t size) {
+    size_t whole = ds__cpu_reach_round(size);
+    void *at = whole ? ds__os_reserve(whole, ds__os_page()) : NULL;
+    if (!at || ds__cpu_reach_map(at, whole, whole))
+        return at;
+    ds__os_unreserve(at, whole);
+    return NULL;
+}
+
+/* Returns memory of ds__cpu_reach_alloc to the system. */
+static void ds__cpu_reach_free(void *at, size_t size) {
+    size_t whole = ds__cpu_reach_round(size);
+    ds__cpu_reach_unmap(at, whole);
+    ds__os_unreserve(at, whole);
+}
+
+/* Forgets all ranges, at the stop of the driver. */
+static void ds__cpu_reach_deinit(void) {
+    ds__host_free(ds__cpu_reach_state.range);
+    ds__cpu_reach_state.range = NULL;
+    ds__cpu_reach_state.count = ds__cpu_reach_state.room = 0;
+    ds__cpu_reach_state.open = 0;
+}
+
 /* cpu/value.h - waits for values in memory, and writes of values.
 
    Runs a batch of operations on words (ds__cpu_values_step). A stream whose word does not meet its
@@ -15385,16 +15578,21 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
    `next` 0, and sets it back at its end, because a lane runs the same memory again.
    Hand-shake: ds__cpu_value_park raises `value_count`, then reads the word; a write stores the
    word, then loads `value_count`.
-   Locks: `value_lock` guards the list; no lock is taken under it. Streams are made ready after it
-   is released. ds__cpu_poller_start calls ds__os_thread_start under the pool's lock.
+   Locks: `value_lock` guards the list; only the mutex of cpu/reach.h is taken under it. Streams are
+   made ready after it is released. ds__cpu_poller_start calls ds__os_thread_start under the pool's
+   lock.
    Threads: ds__cpu_values_step expects the owner of the stream. ds__cpu_poller_start runs on
    threads of callers. One poller, which the first wait starts and ds__cpu_poller_end joins after
    all work is done. */
 
 /* Returns the word. seq_cst: see the hand-shake. */
 static uint64_t ds__cpu_value_read(const ds_value_op *v) {
-    return v->size == 4 ? __atomic_load_n((const uint32_t *)v->address, __ATOMIC_SEQ_CST)
-                        : __atomic_load_n((const uint64_t *)v->address, __ATOMIC_SEQ_CST);
+    int reaches = ds__cpu_reach_begin_at(v->address);
+    uint64_t word = v->size == 4 ? __atomic_load_n((const uint32_t *)v->address, __ATOMIC_SEQ_CST)
+                                 : __atomic_load_n((const uint64_t *)v->address, __ATOMIC_SEQ_CST);
+    if (DS__UNLIKELY(reaches))
+        ds__cpu_reach_end();
+    return word;
 }
 
 /* Returns 1 if the word meets the condition. */
@@ -15480,10 +15678,13 @@ static int ds__cpu_value_park(ds__cpu_stream *s, const ds_value_op *v) {
 }
 
 static void ds__cpu_value_write(const ds__cpu_stream *s, const ds_value_op *v) {
+    int reaches = ds__cpu_reach_begin_at(v->address);
     if (v->size == 4)
         __atomic_store_n((uint32_t *)v->address, (uint32_t)v->value, __ATOMIC_SEQ_CST);
     else
         __atomic_store_n((uint64_t *)v->address, v->value, __ATOMIC_SEQ_CST);
+    if (DS__UNLIKELY(reaches))
+        ds__cpu_reach_end();
     ds__cpu_values_look(s->virt ? s->virt->time : 0);
 }
 
@@ -16004,19 +16205,29 @@ static inline void ds__cpu_run_short(ds__cpu_stream *s, const ds__op *op, uint64
     ds__cpu_pass_short(s, number);
 }
 
-/* Runs any operation, and passes it unless the result is other than DS__CPU_EMPTY. */
+/* Runs any operation, and passes it unless the result is other than DS__CPU_EMPTY. Device memory
+   that the operation opened is closed first: a thread that waited for it finds it closed. */
 static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
                                   int who) {
     uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
     unsigned slowly = ds__cpu_modes(DS__CPU_SLOWLY);
-    if (DS__UNLIKELY(slowly))
+    int reaches = 0;
+    if (DS__UNLIKELY(slowly)) {
         ds__cpu_noted_begin(s, op);
+        reaches = ds__cpu_reach_begin_op(op);
+    }
     int result = ds__cpu_step(w, s, op, number, who);
-    if (DS__UNLIKELY(result != DS__CPU_EMPTY))
+    if (DS__UNLIKELY(result != DS__CPU_EMPTY)) {
+        if (reaches)
+            ds__cpu_reach_end();
         return result;
+    }
     s->head_at += bytes;
-    if (DS__UNLIKELY(slowly))
+    if (DS__UNLIKELY(slowly)) {
+        if (reaches)
+            ds__cpu_reach_end();
         ds__cpu_noted_end(s, op, number);
+    }
     ds__cpu_pass(s, number);
     return DS__CPU_EMPTY;
 }
@@ -17278,7 +17489,8 @@ __attribute__((noinline)) static void ds__cpu_noted_end(ds__cpu_stream *s, const
    0 if it did not run. */
 __attribute__((noinline)) static int ds__cpu_at_once_noted(ds__cpu_stream *s, const ds__op *op) {
     ds__activity_note note;
-    if (ds__cpu_modes(DS__CPU_ORDERED))
+    /* with DS__CPU_UNREACHABLE, the path of all operations opens and closes the memory */
+    if (ds__cpu_modes(DS__CPU_ORDERED | DS__CPU_UNREACHABLE))
         return 0;
     int noted = ds__activity_note_begin(op, &note);
     int ran = ds__cpu_run_small(s, op, noted ? &note : NULL);
@@ -20098,7 +20310,10 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
 
 /* Returns the body that the word selects, or NULL. */
 static ds__cpu_exec *ds__cpu_condition_select(const ds__cpu_condition *c) {
+    int reaches = ds__cpu_reach_begin_at(c->word);
     uint32_t word = __atomic_load_n(c->word, __ATOMIC_ACQUIRE);
+    if (DS__UNLIKELY(reaches))
+        ds__cpu_reach_end();
     if (c->kind == DS_CONDITION_IF)
         word = !word;
     else if (c->kind == DS_CONDITION_WHILE)
@@ -20274,6 +20489,8 @@ static int ds__cpu_is_dry(size_t size) {
 
 /* Allocates memory of a device. NULL: no memory. */
 static void *ds__cpu_device_memory_alloc(size_t size) {
+    if (DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE)))
+        return ds__cpu_reach_alloc(size);
     if (DS__LIKELY(!ds__cpu_is_dry(size)))
         return ds__cpu_memory(size);
     if (size > SIZE_MAX - DS__CPU_DRY_BYTES)
@@ -20287,7 +20504,10 @@ static void *ds__cpu_device_memory_alloc(size_t size) {
 }
 
 static void ds__cpu_device_memory_free(void *at, size_t size) {
-    if (DS__LIKELY(!ds__cpu_is_dry(size))) {
+    if (DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE))) {
+        ds__cpu_remember_freed(at, size, 0);
+        ds__cpu_reach_free(at, size);
+    } else if (DS__LIKELY(!ds__cpu_is_dry(size))) {
         ds__cpu_memory_free(at, size);
     } else {
         ds__cpu_remember_freed(at, size, 0);
@@ -20346,7 +20566,22 @@ static ds_result ds__cpu_space_reserve(int device, size_t size, size_t *out_page
 
 static void ds__cpu_space_release(int device, void *at, size_t size) {
     (void)device;
+    if (DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE)))
+        ds__cpu_reach_unmap(at, ds__cpu_space_round(size));
     ds__os_unreserve(at, ds__cpu_space_round(size));
+}
+
+/* Maps memory at reserved addresses. Returns 0 if there is none; a part may be mapped then. */
+static int ds__cpu_space_commit(void *at, size_t size, size_t page) {
+    return DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE)) ? ds__cpu_reach_map(at, size, page)
+                                                            : ds__os_commit(at, size);
+}
+
+/* Returns mapped memory to the system. */
+static void ds__cpu_space_decommit(void *at, size_t size) {
+    if (DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE)))
+        ds__cpu_reach_unmap(at, size);
+    ds__os_decommit(at, size);
 }
 
 static ds_result ds__cpu_space_map(int device, void *at, size_t size, size_t page) {
@@ -20362,9 +20597,9 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size, size_t pag
         atomic_fetch_sub(&ds__cpu.device[device].used, size);
         return r;
     }
-    if (ds__os_commit(at, size))
+    if (ds__cpu_space_commit(at, size, page))
         return DS_OK;
-    ds__os_decommit(at, size); /* a part may be committed */
+    ds__cpu_space_decommit(at, size); /* a part may be committed */
     ds__mapping_remove_all(at, size);
     return ds__cpu_short(device, size);
 }
@@ -20374,7 +20609,7 @@ static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
     if (r < 0)
         return r;
     ds__mapping_remove_all(at, size);
-    ds__os_decommit(at, size);
+    ds__cpu_space_decommit(at, size);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return DS_OK;
 }
@@ -20940,8 +21175,8 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
                 DS_CPU_MAX_DEVICES);
     DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256,
                 "%d workers are requested; 1 to 256 are allowed", desc->workers);
-    DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE)) ==
-                    0,
+    DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE |
+                                           DS_CPU_UNREACHABLE)) == 0,
                 "unknown CPU flags %#x", desc->flags);
     DS__REQUIRE(!desc->peer_access || desc->devices > 0, "peer_access needs the number of devices");
     ds_result r = ds__cpu_affinity_check(desc);
@@ -21077,6 +21312,9 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     ds__cpu.clock_ns = ds__cpu_clock_cost();
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
+    int unreachable =
+        (desc->flags & DS_CPU_UNREACHABLE) || ds__env_number("DEVSTREAM_CPU_UNREACHABLE");
+    ds__g.unreachable = unreachable;
     ds__cpu.seed = desc->seed ? desc->seed : ds__env_number("DEVSTREAM_CPU_SEED");
     /* as with a seed, nothing runs at once, nothing is split, and waiting threads run no work */
     if (desc->fabric) {
@@ -21086,7 +21324,8 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
         ds__cpu.is_inline = 0;
     }
     atomic_store(&ds__cpu.modes, (ds__cpu.seed || ds__cpu.is_inline ? DS__CPU_ORDERED : 0u) |
-                                     (ds__cpu.fabric ? DS__CPU_VIRTUAL : 0u));
+                                     (ds__cpu.fabric ? DS__CPU_VIRTUAL : 0u) |
+                                     (unreachable ? DS__CPU_UNREACHABLE : 0u));
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
     return workers;
 }
@@ -21204,6 +21443,7 @@ static void ds__cpu_deinit(void) {
         ds__cpu_together_end();
     }
     ds__cpu_freed_end();
+    ds__cpu_reach_deinit();
     while (ds__cpu.raw) {
         void **raw = ds__cpu.raw;
         ds__cpu.raw = raw[0];
@@ -36130,8 +36370,24 @@ static ds_result ds__copy_devices_check(const ds__copy_request *c, const ds__cop
     return DS_OK;
 }
 
-/* Checks a copy and fills its operation for a stream of the driver. On failure *op is not
-   changed. */
+/* Returns 1 if an operand is memory of a device of the other driver. */
+static int ds__copy_crosses(const ds__op *op) {
+    return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER ||
+           ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER;
+}
+
+/* Refuses a copy on a stream of a GPU, whose driver cannot open the memory of CPU devices. */
+static ds_result ds__copy_reach_check(const ds__driver *driver, const ds__op *op) {
+    return DS__UNLIKELY(ds__g.unreachable) && driver->type == DS_DEVICE_CUDA && ds__copy_crosses(op)
+               ? ds__fail(
+                     DS_ERR_UNSUPPORTED,
+                     "with DS_CPU_UNREACHABLE, a copy to or from memory of a CPU device must be "
+                     "enqueued on a stream of a CPU device")
+               : DS_OK;
+}
+
+/* Checks a copy and fills its operation for a stream of the driver. On failure *op is of
+   no use. */
 static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, const ds__copy_request *c) {
     ds__copy_ends e;
     int staged = 0;
@@ -36158,13 +36414,7 @@ static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, const ds__cop
     op->u.copy.src_pitch = c->src_pitch;
     op->u.copy.width = rows ? c->width : c->width * c->height;
     op->u.copy.height = rows ? c->height : 1;
-    return DS_OK;
-}
-
-/* Returns 1 if an operand is memory of a device of the other driver. */
-static int ds__copy_crosses(const ds__op *op) {
-    return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER ||
-           ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER;
+    return ds__copy_reach_check(driver, op);
 }
 
 /* If sync debug is on and the operation blocks the host, reports the wait. A negative result

@@ -22,7 +22,17 @@ enum {
     DS_CPU_NO_SPIN = 2,
     /** allows calls that a capture forbids on a GPU but the CPU driver supports (ds_device_alloc,
         ds_device_free, ...: see ds_capture_mode) */
-    DS_CPU_LAX_CAPTURE = 4
+    DS_CPU_LAX_CAPTURE = 4,
+    /** for debugging: the host cannot reach memory of CPU devices [DEVSTREAM_CPU_UNREACHABLE=1].
+        A read or write by the program's threads or by a host function raises SIGSEGV, as for memory
+        of a GPU. While a kernel, copy, fill, closure or operation on a word of device memory runs
+        on any stream, the memory is accessible to all threads, and a wrong access is not caught;
+        each operation closes the memory before it counts as complete. So an access after
+        ds_device_synchronize is caught unless another device is busy. Allocations take whole pages.
+        Pinned, registered and shared memory (IPC) stays accessible. A copy between such memory and
+        a GPU must be enqueued on a stream of the CPU device. Each operation costs two system calls
+        for each allocation or run of mapped pages. All other options may be set, too */
+    DS_CPU_UNREACHABLE = 8
 };
 
 /* A fabric describes a modelled machine: the links between devices and their rates. With a fabric,

@@ -71,6 +71,7 @@ static struct {
     size_t mapping_room;
     /* 1: memory was unmapped, so pointers into reserved address space may be invalid */
     _Atomic int mapping_taken;
+    int unreachable; /* memory of CPU devices is closed to the host (DS_CPU_UNREACHABLE) */
 } ds__g = { .mutex = DS__MUTEX_INIT, .capture_lock = DS__MUTEX_INIT, .begin = DS__RWLOCK_INIT };
 
 /* Returns the index of a device's driver in ds__g.driver, ds__g.backend and other tables. */

@@ -184,8 +184,24 @@ static ds_result ds__copy_devices_check(const ds__copy_request *c, const ds__cop
     return DS_OK;
 }
 
-/* Checks a copy and fills its operation for a stream of the driver. On failure *op is not
-   changed. */
+/* Returns 1 if an operand is memory of a device of the other driver. */
+static int ds__copy_crosses(const ds__op *op) {
+    return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER ||
+           ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER;
+}
+
+/* Refuses a copy on a stream of a GPU, whose driver cannot open the memory of CPU devices. */
+static ds_result ds__copy_reach_check(const ds__driver *driver, const ds__op *op) {
+    return DS__UNLIKELY(ds__g.unreachable) && driver->type == DS_DEVICE_CUDA && ds__copy_crosses(op)
+               ? ds__fail(
+                     DS_ERR_UNSUPPORTED,
+                     "with DS_CPU_UNREACHABLE, a copy to or from memory of a CPU device must be "
+                     "enqueued on a stream of a CPU device")
+               : DS_OK;
+}
+
+/* Checks a copy and fills its operation for a stream of the driver. On failure *op is of
+   no use. */
 static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, const ds__copy_request *c) {
     ds__copy_ends e;
     int staged = 0;
@@ -212,13 +228,7 @@ static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, const ds__cop
     op->u.copy.src_pitch = c->src_pitch;
     op->u.copy.width = rows ? c->width : c->width * c->height;
     op->u.copy.height = rows ? c->height : 1;
-    return DS_OK;
-}
-
-/* Returns 1 if an operand is memory of a device of the other driver. */
-static int ds__copy_crosses(const ds__op *op) {
-    return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER ||
-           ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER;
+    return ds__copy_reach_check(driver, op);
 }
 
 /* If sync debug is on and the operation blocks the host, reports the wait. A negative result

@@ -98,7 +98,8 @@ __attribute__((noinline)) static void ds__cpu_noted_end(ds__cpu_stream *s, const
    0 if it did not run. */
 __attribute__((noinline)) static int ds__cpu_at_once_noted(ds__cpu_stream *s, const ds__op *op) {
     ds__activity_note note;
-    if (ds__cpu_modes(DS__CPU_ORDERED))
+    /* with DS__CPU_UNREACHABLE, the path of all operations opens and closes the memory */
+    if (ds__cpu_modes(DS__CPU_ORDERED | DS__CPU_UNREACHABLE))
         return 0;
     int noted = ds__activity_note_begin(op, &note);
     int ran = ds__cpu_run_small(s, op, noted ? &note : NULL);

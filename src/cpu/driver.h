@@ -29,6 +29,7 @@
 #include "capture_op.h"
 #include "graph.h"
 #include "memory.h"
+#include "reach.h"
 #include "share.h"
 #include "together.h"
 #include "host_memory.h"
@@ -76,6 +77,9 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     ds__cpu.clock_ns = ds__cpu_clock_cost();
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
+    int unreachable =
+        (desc->flags & DS_CPU_UNREACHABLE) || ds__env_number("DEVSTREAM_CPU_UNREACHABLE");
+    ds__g.unreachable = unreachable;
     ds__cpu.seed = desc->seed ? desc->seed : ds__env_number("DEVSTREAM_CPU_SEED");
     /* as with a seed, nothing runs at once, nothing is split, and waiting threads run no work */
     if (desc->fabric) {
@@ -85,7 +89,8 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
         ds__cpu.is_inline = 0;
     }
     atomic_store(&ds__cpu.modes, (ds__cpu.seed || ds__cpu.is_inline ? DS__CPU_ORDERED : 0u) |
-                                     (ds__cpu.fabric ? DS__CPU_VIRTUAL : 0u));
+                                     (ds__cpu.fabric ? DS__CPU_VIRTUAL : 0u) |
+                                     (unreachable ? DS__CPU_UNREACHABLE : 0u));
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
     return workers;
 }
@@ -203,6 +208,7 @@ static void ds__cpu_deinit(void) {
         ds__cpu_together_end();
     }
     ds__cpu_freed_end();
+    ds__cpu_reach_deinit();
     while (ds__cpu.raw) {
         void **raw = ds__cpu.raw;
         ds__cpu.raw = raw[0];

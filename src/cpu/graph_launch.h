@@ -326,7 +326,10 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
 
 /* Returns the body that the word selects, or NULL. */
 static ds__cpu_exec *ds__cpu_condition_select(const ds__cpu_condition *c) {
+    int reaches = ds__cpu_reach_begin_at(c->word);
     uint32_t word = __atomic_load_n(c->word, __ATOMIC_ACQUIRE);
+    if (DS__UNLIKELY(reaches))
+        ds__cpu_reach_end();
     if (c->kind == DS_CONDITION_IF)
         word = !word;
     else if (c->kind == DS_CONDITION_WHILE)

@@ -19,6 +19,7 @@
 
 #include "../base/mapping.h"
 #include "types.h"
+#include "reach.h"
 #include "failure.h"
 #include "submit.h"
 #include "capture.h"
@@ -130,6 +131,8 @@ static int ds__cpu_is_dry(size_t size) {
 
 /* Allocates memory of a device. NULL: no memory. */
 static void *ds__cpu_device_memory_alloc(size_t size) {
+    if (DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE)))
+        return ds__cpu_reach_alloc(size);
     if (DS__LIKELY(!ds__cpu_is_dry(size)))
         return ds__cpu_memory(size);
     if (size > SIZE_MAX - DS__CPU_DRY_BYTES)
@@ -143,7 +146,10 @@ static void *ds__cpu_device_memory_alloc(size_t size) {
 }
 
 static void ds__cpu_device_memory_free(void *at, size_t size) {
-    if (DS__LIKELY(!ds__cpu_is_dry(size))) {
+    if (DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE))) {
+        ds__cpu_remember_freed(at, size, 0);
+        ds__cpu_reach_free(at, size);
+    } else if (DS__LIKELY(!ds__cpu_is_dry(size))) {
         ds__cpu_memory_free(at, size);
     } else {
         ds__cpu_remember_freed(at, size, 0);
@@ -202,7 +208,22 @@ static ds_result ds__cpu_space_reserve(int device, size_t size, size_t *out_page
 
 static void ds__cpu_space_release(int device, void *at, size_t size) {
     (void)device;
+    if (DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE)))
+        ds__cpu_reach_unmap(at, ds__cpu_space_round(size));
     ds__os_unreserve(at, ds__cpu_space_round(size));
+}
+
+/* Maps memory at reserved addresses. Returns 0 if there is none; a part may be mapped then. */
+static int ds__cpu_space_commit(void *at, size_t size, size_t page) {
+    return DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE)) ? ds__cpu_reach_map(at, size, page)
+                                                            : ds__os_commit(at, size);
+}
+
+/* Returns mapped memory to the system. */
+static void ds__cpu_space_decommit(void *at, size_t size) {
+    if (DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE)))
+        ds__cpu_reach_unmap(at, size);
+    ds__os_decommit(at, size);
 }
 
 static ds_result ds__cpu_space_map(int device, void *at, size_t size, size_t page) {
@@ -218,9 +239,9 @@ static ds_result ds__cpu_space_map(int device, void *at, size_t size, size_t pag
         atomic_fetch_sub(&ds__cpu.device[device].used, size);
         return r;
     }
-    if (ds__os_commit(at, size))
+    if (ds__cpu_space_commit(at, size, page))
         return DS_OK;
-    ds__os_decommit(at, size); /* a part may be committed */
+    ds__cpu_space_decommit(at, size); /* a part may be committed */
     ds__mapping_remove_all(at, size);
     return ds__cpu_short(device, size);
 }
@@ -230,7 +251,7 @@ static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
     if (r < 0)
         return r;
     ds__mapping_remove_all(at, size);
-    ds__os_decommit(at, size);
+    ds__cpu_space_decommit(at, size);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return DS_OK;
 }

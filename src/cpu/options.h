@@ -153,8 +153,8 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
                 DS_CPU_MAX_DEVICES);
     DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256,
                 "%d workers are requested; 1 to 256 are allowed", desc->workers);
-    DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE)) ==
-                    0,
+    DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE |
+                                           DS_CPU_UNREACHABLE)) == 0,
                 "unknown CPU flags %#x", desc->flags);
     DS__REQUIRE(!desc->peer_access || desc->devices > 0, "peer_access needs the number of devices");
     ds_result r = ds__cpu_affinity_check(desc);

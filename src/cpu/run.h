@@ -23,6 +23,7 @@
 #include "copy.h"
 #include "kernel.h"
 #include "host_func.h"
+#include "reach.h"
 #include "value.h"
 #include "clock.h"
 
@@ -244,19 +245,29 @@ static inline void ds__cpu_run_short(ds__cpu_stream *s, const ds__op *op, uint64
     ds__cpu_pass_short(s, number);
 }
 
-/* Runs any operation, and passes it unless the result is other than DS__CPU_EMPTY. */
+/* Runs any operation, and passes it unless the result is other than DS__CPU_EMPTY. Device memory
+   that the operation opened is closed first: a thread that waited for it finds it closed. */
 static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
                                   int who) {
     uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
     unsigned slowly = ds__cpu_modes(DS__CPU_SLOWLY);
-    if (DS__UNLIKELY(slowly))
+    int reaches = 0;
+    if (DS__UNLIKELY(slowly)) {
         ds__cpu_noted_begin(s, op);
+        reaches = ds__cpu_reach_begin_op(op);
+    }
     int result = ds__cpu_step(w, s, op, number, who);
-    if (DS__UNLIKELY(result != DS__CPU_EMPTY))
+    if (DS__UNLIKELY(result != DS__CPU_EMPTY)) {
+        if (reaches)
+            ds__cpu_reach_end();
         return result;
+    }
     s->head_at += bytes;
-    if (DS__UNLIKELY(slowly))
+    if (DS__UNLIKELY(slowly)) {
+        if (reaches)
+            ds__cpu_reach_end();
         ds__cpu_noted_end(s, op, number);
+    }
     ds__cpu_pass(s, number);
     return DS__CPU_EMPTY;
 }

@@ -98,10 +98,11 @@ enum {
 
 /* What the usual paths do not do (ds__cpu.modes). */
 enum {
-    DS__CPU_ORDERED = 1, /* a seed, a fabric or inline mode: nothing runs at once */
-    DS__CPU_VIRTUAL = 2, /* a fabric: operations take virtual time */
-    DS__CPU_NOTED = 4,   /* a recording of activity may have notes */
-    DS__CPU_SLOWLY = DS__CPU_VIRTUAL | DS__CPU_NOTED
+    DS__CPU_ORDERED = 1,     /* a seed, a fabric or inline mode: nothing runs at once */
+    DS__CPU_VIRTUAL = 2,     /* a fabric: operations take virtual time */
+    DS__CPU_NOTED = 4,       /* a recording of activity may have notes */
+    DS__CPU_UNREACHABLE = 8, /* device memory is open only while an operation uses it */
+    DS__CPU_SLOWLY = DS__CPU_VIRTUAL | DS__CPU_NOTED | DS__CPU_UNREACHABLE
 };
 
 /* Kinds of operations of this driver. */

@@ -12,8 +12,9 @@
    `next` 0, and sets it back at its end, because a lane runs the same memory again.
    Hand-shake: ds__cpu_value_park raises `value_count`, then reads the word; a write stores the
    word, then loads `value_count`.
-   Locks: `value_lock` guards the list; no lock is taken under it. Streams are made ready after it
-   is released. ds__cpu_poller_start calls ds__os_thread_start under the pool's lock.
+   Locks: `value_lock` guards the list; only the mutex of cpu/reach.h is taken under it. Streams are
+   made ready after it is released. ds__cpu_poller_start calls ds__os_thread_start under the pool's
+   lock.
    Threads: ds__cpu_values_step expects the owner of the stream. ds__cpu_poller_start runs on
    threads of callers. One poller, which the first wait starts and ds__cpu_poller_end joins after
    all work is done. */
@@ -21,13 +22,18 @@
 #define DS__CPU_VALUE_H
 
 #include "types.h"
+#include "reach.h"
 #include "scheduler.h"
 #include "queue.h"
 
 /* Returns the word. seq_cst: see the hand-shake. */
 static uint64_t ds__cpu_value_read(const ds_value_op *v) {
-    return v->size == 4 ? __atomic_load_n((const uint32_t *)v->address, __ATOMIC_SEQ_CST)
-                        : __atomic_load_n((const uint64_t *)v->address, __ATOMIC_SEQ_CST);
+    int reaches = ds__cpu_reach_begin_at(v->address);
+    uint64_t word = v->size == 4 ? __atomic_load_n((const uint32_t *)v->address, __ATOMIC_SEQ_CST)
+                                 : __atomic_load_n((const uint64_t *)v->address, __ATOMIC_SEQ_CST);
+    if (DS__UNLIKELY(reaches))
+        ds__cpu_reach_end();
+    return word;
 }
 
 /* Returns 1 if the word meets the condition. */
@@ -113,10 +119,13 @@ static int ds__cpu_value_park(ds__cpu_stream *s, const ds_value_op *v) {
 }
 
 static void ds__cpu_value_write(const ds__cpu_stream *s, const ds_value_op *v) {
+    int reaches = ds__cpu_reach_begin_at(v->address);
     if (v->size == 4)
         __atomic_store_n((uint32_t *)v->address, (uint32_t)v->value, __ATOMIC_SEQ_CST);
     else
         __atomic_store_n((uint64_t *)v->address, v->value, __ATOMIC_SEQ_CST);
+    if (DS__UNLIKELY(reaches))
+        ds__cpu_reach_end();
     ds__cpu_values_look(s->virt ? s->virt->time : 0);
 }
 

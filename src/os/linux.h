@@ -204,6 +204,16 @@ DS__SEAM static int ds__os_commit(void *at, size_t size) {
     return 1;
 }
 
+/* Returns the bytes of a page, a power of two. */
+DS__SEAM static size_t ds__os_page(void) {
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Allows or forbids accesses to whole pages. Returns 0 if the system refuses. */
+DS__SEAM static int ds__os_protect(void *at, size_t size, int allow) {
+    return mprotect(at, size, allow ? PROT_READ | PROT_WRITE : PROT_NONE) == 0;
+}
+
 /* Asks for large pages at the addresses. Returns 0 if the system has none. */
 DS__SEAM static int ds__os_large_pages(void *at, size_t size) {
     return madvise(at, size, 14 /* MADV_HUGEPAGE */) == 0;

@@ -643,6 +643,37 @@ static void test_copies_between_gpu_and_cpu_devices_keep_both_orders(void **stat
     ok(ds_stream_destroy(on_cpu));
 }
 
+static void test_a_gpu_stream_does_not_copy_unreachable_memory(void **state) {
+    ds_cpu_desc desc = { .flags = DS_CPU_UNREACHABLE };
+    unsigned char sent[100], got[100] = { 0 };
+    void *cpu, *gpu;
+    (void)state;
+    harness_restart(&(ds_init_desc){ .cpu = &desc });
+    ds_stream on_gpu = made(0), on_cpu;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &on_cpu));
+    ok(ds_device_alloc(ds_cpu(0), sizeof sent, &cpu));
+    ok(ds_device_alloc(harness_device(0), sizeof sent, &gpu));
+    put_pattern(sent, sizeof sent, 3);
+
+    refused(ds_copy(gpu, cpu, sizeof sent, on_gpu), DS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(ds_error_get_last(), "DS_CPU_UNREACHABLE"));
+    refused(ds_copy(cpu, gpu, sizeof sent, on_gpu), DS_ERR_UNSUPPORTED);
+    refused(ds_copy(got, cpu, sizeof sent, on_gpu), DS_ERR_UNSUPPORTED);
+    ok(ds_copy(cpu, sent, sizeof sent, on_cpu));
+    ok(ds_copy(gpu, cpu, sizeof sent, on_cpu));
+    ok(ds_fill(cpu, 0, 1, sizeof sent, on_cpu));
+    ok(ds_copy(cpu, gpu, sizeof sent, on_cpu));
+    ok(ds_copy(got, cpu, sizeof sent, on_cpu));
+    ok(ds_stream_synchronize(on_cpu));
+
+    assert_memory_equal(got, sent, sizeof sent);
+    ok(ds_device_free(cpu));
+    ok(ds_device_free(gpu));
+    ok(ds_stream_destroy(on_gpu));
+    ok(ds_stream_destroy(on_cpu));
+    harness_restart(NULL);
+}
+
 static void copy_rows_across(ds_stream s, size_t width, size_t height, size_t gpu_pitch,
                              size_t cpu_pitch) {
     size_t gpu_size = gpu_pitch * (height - 1) + width, cpu_size = cpu_pitch * (height - 1) + width;
@@ -804,6 +835,7 @@ const struct CMUnitTest tests_cuda[] = {
     DS_TEST_CUDA_WITH(test_without_a_driver_there_are_cpu_devices_and_a_reason, "devices",
                       "STANDIN_ERROR=35"),
     DS_TEST_CUDA(test_copies_between_gpu_and_cpu_devices_keep_both_orders, "copies"),
+    DS_TEST_CUDA(test_a_gpu_stream_does_not_copy_unreachable_memory, "copies"),
     DS_TEST_CUDA(test_pitched_copies_between_drivers_touch_only_their_rows, "copies"),
     DS_TEST_CUDA(test_a_cpu_stream_has_done_its_copies_to_a_gpu_when_idle, "copies"),
     DS_TEST_CUDA(test_waits_records_and_fills_across_drivers_are_refused, "cuda"),
