@@ -9254,7 +9254,9 @@ static inline void ds__user_code_end(const ds__user_code *u) {
 
    A layer (core/layers.h) consists of a driver table in front of the driver's and of an observer,
    for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
-   library with their operands, graph launches, ranges, hand-over between threads.
+   library with their operands, graph launches, ranges, hand-over between threads. While a recording
+   of activity runs (api/activity.h), an observer also receives the batches of records, which have
+   the times at which operations began and ended.
    ds__observer_notify tells all observers of one such thing (ds__seen).
 
    Policy:
@@ -9285,6 +9287,7 @@ enum {
     DS__SEEN_RANGE,     /* a mark, range or label: range */
     DS__SEEN_RELEASE,   /* what this thread did so far is before the acquire of `ptr` */
     DS__SEEN_ACQUIRE,
+    DS__SEEN_ACTIVITY, /* records of complete operations: activity; on a thread of the library */
     DS__SEEN_KINDS
 };
 
@@ -9312,6 +9315,7 @@ typedef struct ds__seen {
     const ds__seen_operand *operand;
     size_t operands;
     const ds_range_event *range;
+    const ds_activity_batch *activity; /* valid until the observer returns */
 } ds__seen;
 
 typedef void (*ds__observer_fn)(const ds__seen *seen);
@@ -33359,9 +33363,12 @@ static int ds__activity_hand_over(void) {
     ds__activity.count = 0;
     ds__spinlock_unlock(&ds__activity.lock);
     batch.dropped = atomic_exchange(&ds__activity.dropped, 0);
-    if (batch.count || batch.dropped)
-        ds__activity_run.fn(&batch, ds__activity_run.user);
-    return batch.count || batch.dropped;
+    if (!batch.count && !batch.dropped)
+        return 0;
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_ACTIVITY, .activity = &batch });
+    ds__activity_run.fn(&batch, ds__activity_run.user);
+    return 1;
 }
 
 /* Lets the drivers write the records of complete operations. Returns 1 if operations are pending

@@ -2,7 +2,9 @@
 
    A layer (core/layers.h) consists of a driver table in front of the driver's and of an observer,
    for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
-   library with their operands, graph launches, ranges, hand-over between threads.
+   library with their operands, graph launches, ranges, hand-over between threads. While a recording
+   of activity runs (api/activity.h), an observer also receives the batches of records, which have
+   the times at which operations began and ended.
    ds__observer_notify tells all observers of one such thing (ds__seen).
 
    Policy:
@@ -23,6 +25,7 @@
 #ifndef DS__BASE_OBSERVE_H
 #define DS__BASE_OBSERVE_H
 
+#include "../api/activity.h"
 #include "../api/event.h"
 #include "../api/range.h"
 #include "../os/os.h"
@@ -40,6 +43,7 @@ enum {
     DS__SEEN_RANGE,     /* a mark, range or label: range */
     DS__SEEN_RELEASE,   /* what this thread did so far is before the acquire of `ptr` */
     DS__SEEN_ACQUIRE,
+    DS__SEEN_ACTIVITY, /* records of complete operations: activity; on a thread of the library */
     DS__SEEN_KINDS
 };
 
@@ -67,6 +71,7 @@ typedef struct ds__seen {
     const ds__seen_operand *operand;
     size_t operands;
     const ds_range_event *range;
+    const ds_activity_batch *activity; /* valid until the observer returns */
 } ds__seen;
 
 typedef void (*ds__observer_fn)(const ds__seen *seen);

@@ -14,6 +14,7 @@
 
 #include "../api/activity.h"
 #include "../base/activity.h"
+#include "../base/observe.h"
 #include "init.h"
 #include "range.h"
 #include "thread.h"
@@ -50,9 +51,12 @@ static int ds__activity_hand_over(void) {
     ds__activity.count = 0;
     ds__spinlock_unlock(&ds__activity.lock);
     batch.dropped = atomic_exchange(&ds__activity.dropped, 0);
-    if (batch.count || batch.dropped)
-        ds__activity_run.fn(&batch, ds__activity_run.user);
-    return batch.count || batch.dropped;
+    if (!batch.count && !batch.dropped)
+        return 0;
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_ACTIVITY, .activity = &batch });
+    ds__activity_run.fn(&batch, ds__activity_run.user);
+    return 1;
 }
 
 /* Lets the drivers write the records of complete operations. Returns 1 if operations are pending

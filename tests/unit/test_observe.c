@@ -58,6 +58,8 @@ static struct {
     size_t operands;
     const void *token;
     pthread_t acquirer;
+    size_t records; /* of activity */
+    ds_activity record[16];
     const char *fn; /* of the last allocation */
     int line;
 } rec = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -296,6 +298,9 @@ static void record_seen(const ds__seen *seen) {
         for (size_t i = 0; i < seen->operands && i < 16; i++)
             rec.operand[i] = seen->operand[i];
     }
+    for (size_t i = 0; seen->kind == DS__SEEN_ACTIVITY && i < seen->activity->count; i++)
+        if (rec.records < 16)
+            rec.record[rec.records++] = seen->activity->records[i];
     if (seen->kind == DS__SEEN_ACQUIRE) {
         rec.token = seen->ptr;
         rec.acquirer = pthread_self();
@@ -715,6 +720,41 @@ static void test_host_functions_are_handed_over(void **state) {
 
 /* The order of the layers is fixed, whatever the order of the names: the recording layer sees a
    call that a fault keeps from the driver, and its failure. */
+static void count_records(const ds_activity_batch *batch, void *user) {
+    *(size_t *)user += batch->count;
+}
+
+static void test_activity_is_seen_with_begin_and_end(void **state) {
+    (void)state;
+    EACH_DEVICE(device) {
+        size_t given = 0;
+        void *ptr;
+        ds_stream s = stream_on(device);
+        ok(ds_mem_alloc(1 << 20, s, &ptr));
+        ok(ds_stream_synchronize(s));
+        rec.records = 0;
+        (void)seen(DS__SEEN_ACTIVITY);
+        ok(ds_activity_start(&(ds_activity_desc){ .fn = count_records, .user = &given }));
+        ok(ds_fill(ptr, 1, 4, 1000, s));
+        ok(ds_copy(ptr, (char *)ptr + 4096, 4000, s));
+        ok(ds_stream_synchronize(s));
+        ok(ds_activity_stop());
+        assert_true(seen(DS__SEEN_ACTIVITY) >= 1);
+        assert_int_equal(given, 2);
+        assert_int_equal(rec.records, 2);
+        for (int i = 0; i < 2; i++) {
+            const ds_activity *a = &rec.record[i];
+            assert_int_equal(a->kind, i ? DS_ACTIVITY_COPY : DS_ACTIVITY_FILL);
+            assert_int_equal(a->stream.id, s.id);
+            assert_true(a->begin_ns && a->end_ns >= a->begin_ns);
+        }
+        assert_true(rec.record[0].end_ns <= rec.record[1].begin_ns);
+        assert_true(rec.record[0].correlation_id < rec.record[1].correlation_id);
+        ok(ds_mem_free(ptr));
+        ok(ds_stream_destroy(s));
+    }
+}
+
 static void test_the_order_of_layers_is_fixed(void **state) {
     (void)state;
     const char *lists[] = { "fault,record", "record,fault" };
@@ -764,6 +804,7 @@ int main(void) {
         TEST(test_an_allocation_is_seen_with_its_site),
         TEST(test_ranges_are_seen_without_a_hook),
         TEST(test_host_functions_are_handed_over),
+        TEST(test_activity_is_seen_with_begin_and_end),
         TEST(test_the_order_of_layers_is_fixed),
         TEST(test_without_layers_nothing_is_seen),
     };
