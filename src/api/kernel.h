@@ -41,6 +41,28 @@ typedef struct ds_param {
     size_t size;        /**< size in bytes; sizeof(void *) for a pointer */
 } ds_param;
 
+/** Ways to state the extent of a pointer parameter. */
+typedef enum ds_extent_kind {
+    DS_EXTENT_NONE = 0,  /**< not known: an access covers the whole block */
+    DS_EXTENT_BYTES = 1, /**< `bytes` bytes */
+    DS_EXTENT_COUNT = 2, /**< `bytes` bytes for each element, whose number is a parameter */
+    /** `bytes` bytes for each item of the launch, `stride` bytes apart */
+    DS_EXTENT_ITEMS = 3
+} ds_extent_kind;
+
+/** Memory that a launch accesses through a pointer parameter, for the check layer
+    (devstream_check.h). Members that the kind does not use are 0. The extent of another parameter
+    is zeroed. */
+typedef struct ds_extent {
+    ds_extent_kind kind; /**< form of the extent */
+    int atomic;    /**< 1: by atomic operations only, which conflict only with other accesses */
+    size_t bytes;  /**< see ds_extent_kind */
+    size_t offset; /**< bytes from the pointer to the first access */
+    size_t stride; /**< ITEMS: bytes from one item to the next; 0: `bytes` */
+    /** COUNT: index in `params` of the number of elements, an unsigned integer of 4 or 8 bytes */
+    size_t count_param;
+} ds_extent;
+
 /** Source of a kernel's CUDA form; unused on the CPU driver. The function gets exactly the listed
     parameters, in order. The GPU's driver compiles PTX at the first launch on a device, or in
     ds_kernel_load. */
@@ -85,7 +107,14 @@ typedef struct ds_kernel_desc {
     /** CPU driver with a virtual clock (ds_cpu_fabric): returns the bytes read and written by a
         launch, which determine its duration. NULL: duration 0 */
     uint64_t (*bytes_fn)(size_t items, const void *args);
-    uint64_t reserved[8]; /**< 0 */
+    /** extents of the parameters, one for each; copied; NULL: none is known. Only the check layer
+        uses them */
+    const ds_extent *extents;
+    /** alternative to extents: writes the bytes that a launch accesses through each parameter, in
+        order; param_count values. 0: no access. SIZE_MAX: not known; each value is SIZE_MAX before
+        the call. Only the check layer calls it. Must not call devstream */
+    void (*extents_fn)(const void *args, size_t *out_bytes);
+    uint64_t reserved[6]; /**< 0 */
 } ds_kernel_desc;
 
 /** Flags of ds_grid. */
@@ -122,12 +151,12 @@ typedef struct ds_grid {
 } ds_grid;
 
 /** Creates a kernel for all devices without loading or compiling it. The caller must destroy it.
-    DS_ERR_INVALID_VALUE: no name, no form, an image without a function name, or a parameter outside
-    the argument struct. If the image is PTX text, its parameter list is compared with the table, on
-    every driver and without a GPU. DS_ERR_INVALID_VALUE: the text has no such function; the number
-    of parameters or a size differs; the function uses a parameter as an address that the table
-    calls a value, FIRST or COUNT; or it stores through a DS_PARAM_READ. Kinds are compared only
-    if the text determines them. Cubins and fatbins are not read. */
+    DS_ERR_INVALID_VALUE: no name, no form, an image without a function name, a parameter outside
+    the argument struct, or a wrong extent. If the image is PTX text, its parameter list is compared
+    with the table, on every driver and without a GPU. DS_ERR_INVALID_VALUE: the text has no such
+    function; the number of parameters or a size differs; the function uses a parameter as an
+    address that the table calls a value, FIRST or COUNT; or it stores through a DS_PARAM_READ.
+    Kinds are compared only if the text determines them. Cubins and fatbins are not read. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /** Loads the kernel on a device before its first launch there. Blocks while PTX is compiled; does
     nothing on a CPU device. DS_ERR_UNSUPPORTED: the kernel has no form for the device.

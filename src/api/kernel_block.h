@@ -141,39 +141,30 @@ DS_KERNEL_FN int dsk__uniform(int line) {
 
 #else
 #define DS__BLOCK ds_kernel_block
-#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                          \
-    DS__BLOCK_LIMITS(name, x, y, z)                                                          \
-    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                   \
-    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                         \
-    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                      \
-        ds_kernel_block *dsk__outer, const void *dsk__args) {                                \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        /* a copy that no other function sees, so that the extents are constants */          \
-        ds_kernel_block dsk__block = *dsk__outer;                                            \
-        dsk__block.threads[0] = (x);                                                         \
-        dsk__block.threads[1] = (y);                                                         \
-        dsk__block.threads[2] = (z);                                                         \
-        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));              \
-        dsk__outer->in_threads = dsk__block.in_threads;                                      \
-    }                                                                                        \
-    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {    \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count, \
-                                    dsk__args);                                              \
-    }                                                                                        \
-    static inline uint64_t name##__extents(                                                  \
-        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {     \
-        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                     \
-    }                                                                                        \
-    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        ds_kernel_block dsk__block;                                                          \
-        (void)dsk__items;                                                                    \
-        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                  \
-            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];           \
-        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));     \
-    }                                                                                        \
-    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                   \
+#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                               \
+    DS__BLOCK_LIMITS(name, x, y, z)                                                               \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                        \
+    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                              \
+    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                           \
+        ds_kernel_block *dsk__outer, const void *dsk__args) {                                     \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                 \
+        /* a copy that no other function sees, so that the extents are constants */               \
+        ds_kernel_block dsk__block = *dsk__outer;                                                 \
+        dsk__block.threads[0] = (x);                                                              \
+        dsk__block.threads[1] = (y);                                                              \
+        dsk__block.threads[2] = (z);                                                              \
+        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));                   \
+        dsk__outer->in_threads = dsk__block.in_threads;                                           \
+    }                                                                                             \
+    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {         \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                 \
+        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count,      \
+                                    dsk__args);                                                   \
+    }                                                                                             \
+    DS__KERNEL_BYTES(name, (ds_kernel_block * dsk__b DS__UNUSED),                                 \
+                     ds_kernel_block dsk__grid = dsk__block_of(&dsk__a->dsk__dims), (&dsk__grid), \
+                     __VA_ARGS__)                                                                 \
+    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                        \
     DS__BLOCK_FUNCTION(name, __VA_ARGS__)
 
 /** Index of the thread in its block. Inside of thread loops only; elsewhere the name is not

@@ -1,6 +1,6 @@
 /* api/kernel_common.h - common macros of elementwise kernels and block kernels on the CPU.
 
-   Defines the argument struct and NAME_pack, the function that counts a launch's bytes, the
+   Defines the argument struct and NAME_pack, the functions that count a launch's bytes, the
    parameter table, the definition NAME_def, and NAME_launch.
 
    Threads: any; NAME_pack and NAME_launch only read their arguments. */
@@ -41,24 +41,39 @@
         return dsk__a;                                                \
     }
 
-/* Bytes that a launch moves: the extents of its pointers. */
+/* Counts the bytes of the extents, in which the numbers of items are variables: NAME__bytes, the
+   bytes that a launch moves, and NAME__extents, those that it accesses through each parameter. The
+   three parameters behind the list have no extent. */
 #define DS__KERNEL_BYTES_1D(name, counts, ...) \
-    DS__KERNEL_BYTES(name, counts, (dsk__a->dsk__dims.n[0]), __VA_ARGS__)
-#define DS__KERNEL_BYTES_2D(name, counts, ...) \
-    DS__KERNEL_BYTES(name, counts, (dsk__a->dsk__dims.n[0], dsk__a->dsk__dims.n[1]), __VA_ARGS__)
+    DS__KERNEL_BYTES(name, counts, (void)0, (dsk__a->dsk__dims.n[0]), __VA_ARGS__)
+#define DS__KERNEL_BYTES_2D(name, counts, ...)                                                \
+    DS__KERNEL_BYTES(name, counts, (void)0, (dsk__a->dsk__dims.n[0], dsk__a->dsk__dims.n[1]), \
+                     __VA_ARGS__)
 #define DS__KERNEL_BYTES_3D(name, counts, ...)                                                 \
-    DS__KERNEL_BYTES(name, counts,                                                             \
+    DS__KERNEL_BYTES(name, counts, (void)0,                                                    \
                      (dsk__a->dsk__dims.n[0], dsk__a->dsk__dims.n[1], dsk__a->dsk__dims.n[2]), \
                      __VA_ARGS__)
-#define DS__KERNEL_BYTES(name, counts, values, ...)                                          \
-    static inline uint64_t name##__extents(                                                  \
-        DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {                        \
-        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                     \
-    }                                                                                        \
-    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        (void)dsk__items;                                                                    \
-        return name##__extents(DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__)); \
+/* first: a declaration or statement before `values` are used. */
+#define DS__KERNEL_BYTES(name, counts, first, values, ...)                                       \
+    static inline uint64_t name##__moved(                                                        \
+        DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {                            \
+        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                         \
+    }                                                                                            \
+    static inline void name##__accessed(                                                         \
+        size_t *dsk__out, DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {          \
+        DS__EACH(DS__AS_EXTENT, dsk__out, __VA_ARGS__)                                           \
+        dsk__out[0] = dsk__out[1] = dsk__out[2] = 0;                                             \
+    }                                                                                            \
+    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                    \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                \
+        first;                                                                                   \
+        (void)dsk__items;                                                                        \
+        return name##__moved(DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));       \
+    }                                                                                            \
+    static void name##__extents(const void *dsk__args, size_t *dsk__out) {                       \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                \
+        first;                                                                                   \
+        name##__accessed(dsk__out, DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__)); \
     }
 
 /* The parameter table, the definition and the launch function. threads: block of ds_kernel_def;
@@ -80,7 +95,8 @@
                                         name##__cpu,                                           \
                                         DS__PTX_OF(name),                                      \
                                         name##__bytes,                                         \
-                                        { 0, 0, 0, 0 },                                        \
+                                        name##__extents,                                       \
+                                        { 0, 0, 0 },                                           \
                                         { 0 },                                                 \
                                         0,                                                     \
                                         NULL };                                                \

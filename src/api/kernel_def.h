@@ -26,7 +26,9 @@ typedef struct ds_kernel_def {
     const char *const *ptx;   /**< PTX text in pieces, ends with NULL; NULL: no CUDA form */
     /** returns the bytes that a launch reads and writes, as in ds_kernel_desc */
     uint64_t (*bytes_fn)(size_t items, const void *args);
-    uint64_t reserved[4];       /**< 0 */
+    /** writes the bytes that a launch accesses through each parameter, as in ds_kernel_desc */
+    void (*extents_fn)(const void *args, size_t *out_bytes);
+    uint64_t reserved[3];       /**< 0 */
     ds_kernel kernel;           /**< private: the kernel, once created */
     uint64_t epoch;             /**< private */
     struct ds_kernel_def *next; /**< private */
@@ -65,6 +67,20 @@ DSDEF int ds_kernel_run_blocks(void (*block_fn)(ds_kernel_block *block, const vo
 /** Ends the running block kernel with an error, because a block needs more scratch memory than
     DS_KERNEL_SCRATCH_BYTES. Does not return. */
 DSDEF void ds_kernel_block_overflow(void);
+
+/* Returns the first block of a grid, of which the extents of a block kernel use the size. */
+static inline ds_kernel_block dsk__block_of(const ds_kernel_dims *dims) {
+    ds_kernel_block b = { { 0, 0, 0 }, { 0, 0, 0 }, { 1, 1, 1 }, 0, NULL, 0 };
+    for (int axis = 0; axis < 3; axis++)
+        b.grid[axis] = (unsigned)dims->n[axis];
+    return b;
+}
+
+/* Returns the bytes of an extent; SIZE_MAX: they exceed size_t. */
+static inline size_t dsk__extent_bytes(uint64_t count, size_t size) {
+    size_t bytes;
+    return __builtin_mul_overflow(count, size, &bytes) ? SIZE_MAX : bytes;
+}
 
 /* Returns p, with the promise to compilers that no other pointer leads to its memory (`malloc`).
    Without the promise they load the kernel's inputs again after each store to this memory. Blocks

@@ -73,6 +73,9 @@
 /* Bytes that a launch moves through the parameter. */
 #define DS__AS_BYTES(context, kind, type, name, element, extent) \
     +(uint64_t)(extent) * sizeof(element) * DS__TRAFFIC_##kind
+/* Writes the bytes that a launch accesses through the parameter. */
+#define DS__AS_EXTENT(context, kind, type, name, element, extent) \
+    *(context)++ = dsk__extent_bytes((uint64_t)(extent), sizeof(element));
 #define DS__TRAFFIC_READ 1
 #define DS__TRAFFIC_WRITE 1
 #define DS__TRAFFIC_READ_WRITE 2

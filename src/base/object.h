@@ -91,6 +91,9 @@ typedef struct ds__kernel {
     _Atomic(void *) native; /* what the driver that loaded the kernel has of it */
     int ours; /* 1: a kernel of the library; its own error sentence describes the failure */
     uint64_t (*bytes_fn)(size_t items, const void *args);
+    /* for layers (base/extent.h); at most one of both is set, and launches read neither */
+    ds_extent *extents;
+    void (*extents_fn)(const void *args, size_t *out_bytes);
     /* threads that launch read the members above; workers write those below */
     char pad[64];
     _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */

@@ -10,7 +10,7 @@
    meanwhile form the next batch. A call therefore asks about one mark, however many kernels
    wait.
 
-   Invariants: a description is checked once, at creation; name and parameters are copied.
+   Invariants: a description is checked once, at creation; name, parameters and extents are copied.
    Offsets of the parameters "first" and "count" are 0, because they are not in the argument
    struct. `mark` is noted after the last kernel has joined the batch `waiting`.
    Locks: the driver's kernel_load and submit are called without a lock. `collecting` is only
@@ -25,6 +25,7 @@
 #include "stream.h"
 #include "submit.h"
 #include "kernel_table.h"
+#include "../base/extent.h"
 
 /* Destroyed kernels: lists of slots, as index + 1. */
 static struct {
@@ -41,6 +42,7 @@ static void ds__kernel_destroy(void *object) {
             ds__g.driver[b]->kernel_destroy(k);
     ds__host_free((void *)(uintptr_t)k->name);
     ds__host_free(k->params);
+    ds__host_free(k->extents);
 }
 
 /* Takes over a destroyed kernel that no call uses any more. */
@@ -111,6 +113,19 @@ static ds_result ds__kernel_check_param(const ds_kernel_desc *d, size_t i) {
     return DS_OK;
 }
 
+static ds_result ds__kernel_check_extents(const ds_kernel_desc *d) {
+    DS__REQUIRE(!d->extents || !d->extents_fn,
+                "kernel %s has extents and extents_fn; at most one of both is allowed", d->name);
+    for (size_t i = 0; d->extents && i < d->param_count; i++) {
+        ds_result r = ds__extent_check_form(&d->extents[i], i);
+        if (r == DS_OK)
+            r = ds__extent_check_param(&d->extents[i], i, d->params, d->param_count);
+        if (r < 0)
+            return ds__fail_append(r, " (kernel %s)", d->name);
+    }
+    return DS_OK;
+}
+
 /* Refuses a description of a kernel that no driver could run. */
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
@@ -144,7 +159,31 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
         if (r < 0)
             return r;
     }
-    return DS_OK;
+    return ds__kernel_check_extents(d);
+}
+
+/* Copies the parameters and extents of a description. Returns 0 if there is no memory. */
+static int ds__kernel_copy_params(ds__kernel *k, const ds_kernel_desc *desc) {
+    size_t count = desc->param_count;
+    if (count == 0)
+        return 1;
+    k->params = ds__host_alloc(count * sizeof *k->params);
+    if (!k->params)
+        return 0;
+    for (size_t i = 0; i < count; i++) {
+        k->params[i] = desc->params[i];
+        /* it is not in the struct */
+        if (desc->params[i].kind >= DS_PARAM_FIRST)
+            k->params[i].offset = 0;
+    }
+
+    if (!desc->extents)
+        return 1;
+    k->extents = ds__host_alloc(count * sizeof *k->extents);
+    if (!k->extents)
+        return 0;
+    memcpy(k->extents, desc->extents, count * sizeof *k->extents);
+    return 1;
 }
 
 /* Creates a kernel from a description that was checked. */
@@ -154,23 +193,16 @@ static ds_result ds__kernel_add(const ds_kernel_desc *desc, ds_kernel *out) {
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     k->cpu_fn = desc->cpu_fn;
     k->bytes_fn = desc->bytes_fn;
+    k->extents_fn = desc->extents_fn;
     k->args_size = desc->args_size;
     k->grain = desc->grain;
     k->name = ds__copy_text(desc->name, 255);
     k->param_count = desc->param_count;
     k->cuda = desc->cuda;
     k->made = ds__tls.site;
-    if (desc->param_count)
-        k->params = ds__host_alloc(desc->param_count * sizeof *k->params);
-    if (!k->name || (desc->param_count && !k->params)) {
+    if (!ds__kernel_copy_params(k, desc) || !k->name) {
         ds__table_invalidate(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
-    }
-    for (size_t i = 0; i < desc->param_count; i++) {
-        k->params[i] = desc->params[i];
-        /* it is not in the struct */
-        if (desc->params[i].kind >= DS_PARAM_FIRST)
-            k->params[i].offset = 0;
     }
     out->id = ds__handle_of(&k->slot);
     return DS_OK;

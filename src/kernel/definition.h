@@ -41,6 +41,7 @@ static ds_result ds__kernel_def_create(ds_kernel_def *def, ds_kernel *out) {
                             .params = def->params,
                             .param_count = def->param_count,
                             .bytes_fn = def->bytes_fn,
+                            .extents_fn = def->extents_fn,
                             .cuda = { .image_pieces = def->ptx,
                                       .entry = def->ptx ? def->name : NULL,
                                       .block = def->block,

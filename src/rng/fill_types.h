@@ -35,6 +35,7 @@ static ds_result ds__rng_kernel_create(int which, ds_kernel *out) {
                             .args_size = sizeof(ds__rng_args),
                             .params = ds__rng_forms[which].params,
                             .param_count = ds__rng_forms[which].count,
+                            .extents_fn = which == DS__RNG_STATE ? NULL : ds__rng_extents,
                             .grain = 16,
                             .cuda = { .image = ds__rng_forms[which].text,
                                       .image_pieces = ds__rng_forms[which].pieces,

@@ -79,6 +79,13 @@ static uint64_t ds__rng_bytes(size_t items, const void *args) {
     return a->count * ds__rng_size(a->kind);
 }
 
+/* Writes the bytes that a launch accesses through `out` and, in a graph, through `state`. */
+static void ds__rng_extents(const void *args, size_t *out_bytes) {
+    const ds__rng_args *a = args;
+    out_bytes[0] = (size_t)(a->count * ds__rng_size(a->kind));
+    out_bytes[1] = 2 * sizeof *a->state;
+}
+
 /* The device code of each kernel: one text, or several pieces of one. */
 static const struct {
     const char *name;

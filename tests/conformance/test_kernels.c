@@ -545,6 +545,133 @@ static void test_a_kernel_without_cpu_form_is_refused_at_launch(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* ---- extents ---- */
+
+static void expect_refused_with(const ds_kernel_desc *desc, const char *words) {
+    ds_kernel k = { 1 };
+    refused(ds_kernel_create(desc, &k), DS_ERR_INVALID_VALUE);
+    assert_true(k.id == 0);
+    if (!strstr(ds_error_get_last(), words))
+        fail_msg("\"%s\" does not say \"%s\"", ds_error_get_last(), words);
+}
+
+static void expect_accepted(const ds_kernel_desc *desc) {
+    ds_kernel k;
+    ok(ds_kernel_create(desc, &k));
+    ok(ds_kernel_destroy(k));
+}
+
+typedef struct extent_args {
+    float *out;
+    uint64_t count;
+    uint16_t half;
+} extent_args;
+
+static const ds_param extent_params[] = { PARAM(WRITE, extent_args, out),
+                                          PARAM(VALUE, extent_args, count),
+                                          PARAM(VALUE, extent_args, half), PARAM_COUNT };
+
+static ds_kernel_desc extent_desc(const ds_extent *extents) {
+    return (ds_kernel_desc){ .name = "extent",
+                             .cpu_fn = no_args_kernel,
+                             .args_size = sizeof(extent_args),
+                             .params = extent_params,
+                             .param_count = 4,
+                             .extents = extents };
+}
+
+static void test_wrong_extents_are_refused(void **state) {
+    (void)state;
+
+    static const struct {
+        ds_extent extent;
+        const char *words;
+    } wrong[] = {
+        { { .kind = (ds_extent_kind)4, .bytes = 8 }, "extent 0 has the kind 4; use a DS_EXTENT_*" },
+        { { .kind = (ds_extent_kind)-1, .bytes = 8 }, "extent 0 has the kind -1" },
+        { { .kind = DS_EXTENT_BYTES }, "extent 0 has 0 bytes" },
+        { { .kind = DS_EXTENT_COUNT, .count_param = 1 }, "extent 0 has 0 bytes" },
+        { { .kind = DS_EXTENT_ITEMS, .stride = 8 }, "extent 0 has 0 bytes" },
+        { { .kind = DS_EXTENT_NONE, .bytes = 8 }, "8 bytes at offset 0, but the kind" },
+        { { .kind = DS_EXTENT_NONE, .offset = 8 }, "0 bytes at offset 8, but the kind" },
+        { { .kind = DS_EXTENT_BYTES, .bytes = 8, .atomic = 2 }, "atomic is 2; 0 or 1" },
+        { { .kind = DS_EXTENT_BYTES, .bytes = 8, .atomic = -1 }, "atomic is -1; 0 or 1" },
+        { { .kind = DS_EXTENT_ITEMS, .bytes = 8, .stride = 7 },
+          "stride is 7; 0 or at least the 8" },
+        { { .kind = DS_EXTENT_BYTES, .bytes = 8, .stride = 8 }, "only DS_EXTENT_ITEMS" },
+        { { .kind = DS_EXTENT_NONE, .stride = 8 }, "only DS_EXTENT_ITEMS" },
+        { { .kind = DS_EXTENT_BYTES, .bytes = 8, .count_param = 1 }, "only DS_EXTENT_COUNT" },
+        { { .kind = DS_EXTENT_ITEMS, .bytes = 8, .count_param = 1 }, "only DS_EXTENT_COUNT" },
+        { { .kind = DS_EXTENT_COUNT, .bytes = 4, .count_param = 4 },
+          "count_param is 4, but the kernel has 4 parameters" },
+        { { .kind = DS_EXTENT_COUNT, .bytes = 4, .count_param = 0 },
+          "parameter 0, the number of elements, has the kind 2 and 8 bytes" },
+        { { .kind = DS_EXTENT_COUNT, .bytes = 4, .count_param = 2 }, "the kind 0 and 2 bytes" },
+        { { .kind = DS_EXTENT_COUNT, .bytes = 4, .count_param = 3 }, "the kind 5 and 8 bytes" },
+    };
+
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ds_extent extents[4] = { wrong[i].extent };
+        ds_kernel_desc d = extent_desc(extents);
+
+        expect_refused_with(&d, wrong[i].words);
+
+        assert_non_null(strstr(ds_error_get_last(), "kernel extent"));
+    }
+}
+
+static void test_an_extent_of_a_value_is_refused(void **state) {
+    (void)state;
+    for (size_t i = 1; i < 4; i++) {
+        ds_extent bytes[4] = { [0] = { .kind = DS_EXTENT_BYTES, .bytes = 8 } };
+        ds_extent atomic[4] = { [0] = { .atomic = 1 } };
+        char words[80];
+        snprintf(words, sizeof words, "parameter %zu is no pointer", i);
+        bytes[i] = bytes[0];
+        atomic[i] = atomic[0];
+        ds_kernel_desc d = extent_desc(bytes);
+        ds_kernel_desc e = extent_desc(atomic);
+
+        expect_refused_with(&d, words);
+        expect_refused_with(&e, words);
+    }
+}
+
+static void state_no_extents(const void *args, size_t *out_bytes) {
+    (void)args;
+    out_bytes[0] = 0;
+}
+
+static void test_extents_are_given_as_a_list_or_by_a_function(void **state) {
+    (void)state;
+    ds_extent extents[4] = { { .kind = DS_EXTENT_NONE } };
+    ds_kernel_desc d = extent_desc(extents);
+    d.extents_fn = state_no_extents;
+
+    expect_refused_with(&d, "kernel extent has extents and extents_fn");
+    d.extents = NULL;
+    expect_accepted(&d);
+}
+
+static void test_correct_extents_are_accepted(void **state) {
+    (void)state;
+    static const ds_extent right[] = {
+        { .kind = DS_EXTENT_NONE },
+        { .kind = DS_EXTENT_NONE, .atomic = 1 },
+        { .kind = DS_EXTENT_BYTES, .bytes = SIZE_MAX, .offset = SIZE_MAX, .atomic = 1 },
+        { .kind = DS_EXTENT_COUNT, .bytes = 4, .count_param = 1 },
+        { .kind = DS_EXTENT_ITEMS, .bytes = 8 },
+        { .kind = DS_EXTENT_ITEMS, .bytes = 8, .stride = 8 },
+        { .kind = DS_EXTENT_ITEMS, .bytes = 8, .stride = 9, .offset = 3 },
+    };
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        ds_extent extents[4] = { right[i] };
+        ds_kernel_desc d = extent_desc(extents);
+
+        expect_accepted(&d);
+    }
+}
+
 /* ---- the table of parameters and the image ---- */
 
 /* Text as nvcc writes it. */
@@ -590,20 +717,6 @@ static ds_kernel_desc vector_desc(const ds_param *params, size_t count) {
                              .params = params,
                              .param_count = count,
                              .cuda = { .image = vector_add_ptx, .entry = "vectorAdd" } };
-}
-
-static void expect_refused_with(const ds_kernel_desc *desc, const char *words) {
-    ds_kernel k = { 1 };
-    refused(ds_kernel_create(desc, &k), DS_ERR_INVALID_VALUE);
-    assert_true(k.id == 0);
-    if (!strstr(ds_error_get_last(), words))
-        fail_msg("\"%s\" does not say \"%s\"", ds_error_get_last(), words);
-}
-
-static void expect_accepted(const ds_kernel_desc *desc) {
-    ds_kernel k;
-    ok(ds_kernel_create(desc, &k));
-    ok(ds_kernel_destroy(k));
 }
 
 static void test_a_table_of_another_length_is_refused(void **state) {
@@ -918,6 +1031,10 @@ const struct CMUnitTest tests_kernels[] = {
     DS_TEST(test_name_and_parameters_are_copied, "kernels"),
     DS_TEST(test_a_destroyed_kernel_still_runs_its_pending_launches, "kernels"),
     DS_TEST(test_a_kernel_without_cpu_form_is_refused_at_launch, "kernels"),
+    DS_TEST(test_wrong_extents_are_refused, "kernels"),
+    DS_TEST(test_an_extent_of_a_value_is_refused, "kernels"),
+    DS_TEST(test_extents_are_given_as_a_list_or_by_a_function, "kernels"),
+    DS_TEST(test_correct_extents_are_accepted, "kernels"),
     DS_TEST(test_a_table_of_another_length_is_refused, "kernels"),
     DS_TEST(test_a_parameter_of_another_size_is_refused, "kernels"),
     DS_TEST(test_swapped_parameters_are_refused, "kernels"),

@@ -410,12 +410,30 @@ static int run_nothing(size_t first, size_t count, const void *args) {
     return 0;
 }
 
+/* Fills extents of which many are correct for a pointer parameter. */
+static void fill_extents(ds_extent *extents, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        unsigned kind = pick(5);
+        extents[i] = (ds_extent){ .kind = (ds_extent_kind)kind,
+                                  .atomic = odd() ? (int)pick(3) : 0,
+                                  .bytes = kind ? any_size() : 0,
+                                  .stride = kind == DS_EXTENT_ITEMS ? any_size() : pick(8) / 7,
+                                  .count_param = kind == DS_EXTENT_COUNT ? pick(6) : 0 };
+    }
+}
+
+static void state_extents(const void *args, size_t *out_bytes) {
+    (void)args;
+    (void)out_bytes;
+}
+
 /* No CUDA form, or one that no driver takes, or a function without parameters. */
 static void step_kernel_create(void) {
     static const char *const images[] = { NULL, "", "garbage", ".version 6.0\n.target sm_50\n" };
     static const char *const pieces[] = { ".version 5.0\n.target sm_60\n.address_",
                                           "size 64\n.visible .entry none() { ret; }\n", NULL };
     ds_param params[4];
+    ds_extent extents[COUNT(params)];
     ds_kernel_desc desc = { .name = any_text(),
                             .cpu_fn = odd() ? NULL : run_nothing,
                             .args_size = PICK(((const size_t[]){ 0, 8, 16, 16, 4096, 4097 })),
@@ -429,6 +447,9 @@ static void step_kernel_create(void) {
                         odd() ? any_size() : pick(4) * 4, odd() ? any_size() : 4u << pick(2) };
     if (desc.param_count > COUNT(params) && desc.param_count <= DS_KERNEL_MAX_PARAMS)
         desc.param_count = COUNT(params);
+    fill_extents(extents, COUNT(extents));
+    desc.extents = odd() ? extents : NULL;
+    desc.extents_fn = pick(4) == 0 ? state_extents : NULL;
     if (byte() < 64)
         desc.cuda = (ds_kernel_cuda){ .image = PICK(images),
                                       .image_pieces = odd() ? pieces : NULL,
