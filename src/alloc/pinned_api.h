@@ -191,6 +191,8 @@ static ds_result ds__pinned_capture_use(void *ptr, ds_stream stream, int *out_ca
     *out_captured = 1;
     r = ds__pinned_hold(ptr, kept->user);
     ds__object_unref(kept);
+    if (r == DS_OK && ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = ptr, .stream = stream });
     return r;
 }
 

@@ -174,8 +174,8 @@ static ds_result ds__use_add(ds__use_note *n) {
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the memory and the stream belong to different drivers");
     if (n->relation == DS__USE_OTHER && ds__observer_is_set())
-        ds__observer_notify(
-            &(ds__seen){ .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream });
+        ds__observer_notify(&(ds__seen){
+            .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream, .bytes = n->now != 0 });
     if (n->relation == DS__USE_OWN || (n->earlier && !n->now))
         return DS_OK;
 

@@ -1,10 +1,10 @@
 /* base/observe.h - observers: what layers hear beside driver calls.
 
    A layer (core/layers.h) consists of a driver table in front of the driver's and of an observer,
-   for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
-   library with their operands, graph launches, ranges, hand-over between threads. While a recording
-   of activity runs (api/activity.h), an observer also receives the batches of records, which have
-   the times at which operations began and ended.
+   for what never reaches a driver: blocks of the allocator, waits and queries of the host,
+   operations of the library with their operands, graph launches, ranges, hand-over between threads.
+   While a recording of activity runs (api/activity.h), an observer also receives the batches of
+   records, which have the times at which operations began and ended.
    ds__observer_notify tells all observers of one such thing (ds__seen).
 
    Policy:
@@ -35,13 +35,16 @@ enum {
     DS__SEEN_ALLOC,     /* a block is given out: ptr, bytes, stream, device, label */
     DS__SEEN_FREE,      /* the program gives it back, the same */
     DS__SEEN_FREE_DONE, /* it may be given out again, the same */
-    DS__SEEN_USE,       /* another stream uses it: ptr, stream */
-    DS__SEEN_WAIT,      /* the host has waited: stream or event, or neither: device; result */
-    DS__SEEN_BEGIN,     /* a collective or a fill begins: operands */
-    DS__SEEN_END,       /* it is enqueued, or done: operands, result */
-    DS__SEEN_LAUNCH,    /* a graph was launched: exec, stream, result */
-    DS__SEEN_RANGE,     /* a mark, range or label: range */
-    DS__SEEN_RELEASE,   /* what this thread did so far is before the acquire of `ptr` */
+    DS__SEEN_USE,       /* another stream uses it: ptr, stream; bytes 1: only until now */
+    /* the host has waited, or asked: stream or event, or neither: device, that of the host for all
+       devices; result */
+    DS__SEEN_WAIT,
+    DS__SEEN_UNRECORDED, /* a stream waits for an event without a record: stream, event */
+    DS__SEEN_BEGIN,      /* a collective or a fill begins: operands */
+    DS__SEEN_END,        /* it is enqueued, or done: operands, result */
+    DS__SEEN_LAUNCH,     /* a graph was launched: exec, stream, result */
+    DS__SEEN_RANGE,      /* a mark, range or label: range */
+    DS__SEEN_RELEASE,    /* what this thread did so far is before the acquire of `ptr` */
     DS__SEEN_ACQUIRE,
     DS__SEEN_ACTIVITY, /* records of complete operations: activity; on a thread of the library */
     DS__SEEN_KINDS
@@ -111,11 +114,11 @@ static inline ds_result ds__observer_notify_wait(ds_result r, ds_stream stream, 
     return r;
 }
 
-/* Reports a hand-over between threads to the observers; kind: DS__SEEN_RELEASE or
-   DS__SEEN_ACQUIRE. */
-static inline void ds__handed_over(int kind, const void *token) {
+/* Reports a hand-over between threads to the observers; kind: DS__SEEN_RELEASE or DS__SEEN_ACQUIRE;
+   stream: the handle of the stream that runs a host function, 0: not known. */
+static inline void ds__handed_over(int kind, const void *token, uint64_t stream) {
     if (ds__observer_is_set())
-        ds__observer_notify(&(ds__seen){ .kind = kind, .ptr = token });
+        ds__observer_notify(&(ds__seen){ .kind = kind, .ptr = token, .stream = { stream } });
 }
 
 #endif

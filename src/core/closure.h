@@ -83,7 +83,7 @@ static ds_result ds__closure_launch(ds_stream stream, ds_closure_fn fn, void *pa
     op.u.closure.dtor_fn = dtor_fn;
     op.u.closure.payload = payload;
     op.u.closure.size = size;
-    ds__handed_over(DS__SEEN_RELEASE, payload);
+    ds__handed_over(DS__SEEN_RELEASE, payload, stream.id);
     ds_result r = ds__stream_submit(s, &op);
     ds__stream_unpin(s);
     return DS__UNLIKELY(r == DS__CHANGED) ? ds__closure_box(stream, &op) : r;

@@ -17,6 +17,7 @@
 #ifndef DS__CORE_EVENT_H
 #define DS__CORE_EVENT_H
 
+#include "../base/observe.h"
 #include "init.h"
 #include "thread.h"
 #include "device.h"
@@ -301,6 +302,13 @@ __attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream
                            handle ? " recorded on " : "", handle ? other : "");
 }
 
+/* Tells observers of a wait for an event that was never recorded, if it has succeeded. */
+static void ds__wait_unrecorded(ds_result r, ds_stream stream, ds_event event) {
+    if (r == DS_OK && ds__observer_is_set())
+        ds__observer_notify(
+            &(ds__seen){ .kind = DS__SEEN_UNRECORDED, .stream = stream, .event = event });
+}
+
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
     ds_result r = DS_OK;
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
@@ -336,6 +344,8 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
                 r = ds__wait_error(s, NULL, e, r);
         }
     }
+    if (DS__UNLIKELY(!native || device < 0))
+        ds__wait_unrecorded(r, stream, event);
     if (DS__UNLIKELY(claimed))
         ds__event_settle(e, r == DS_OK);
     if (s)

@@ -39,7 +39,8 @@ DSDEF ds_result(ds_event_query)(ds_event event) {
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     ds_result r = native ? e->driver->event_query(native) : DS_OK;
     ds__event_unpin(e);
-    return r;
+    return ds__observer_notify_wait(r, (ds_stream){ 0 }, event,
+                                    (ds_device){ DS_DEVICE_CURRENT, 0 });
 }
 
 __attribute__((cold, noinline)) static ds_result ds__sync_watch_event(ds_event event) {

@@ -30,7 +30,7 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     op.u.host.user = user;
     op.u.host.dtor_fn = dtor_fn;
     op.u.host.stream = stream.id;
-    ds__handed_over(DS__SEEN_RELEASE, user);
+    ds__handed_over(DS__SEEN_RELEASE, user, stream.id);
     ds_result r = ds__stream_submit(s, &op);
     ds__stream_unpin(s);
     return r;

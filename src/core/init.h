@@ -111,13 +111,18 @@ static ds_result ds__start_config(unsigned *out_layers) {
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
     const char *fault = ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT");
+    const char *check = ds__g.desc.check ? ds__g.desc.check : getenv("DEVSTREAM_CHECK");
     r = ds__layers_read(ds__layer_list(&ds__g.desc), out_layers);
+    if (r == DS_OK)
+        r = ds__layers_read_check(check, out_layers);
     if (r == DS_OK)
         r = ds__layers_check_fault(*out_layers, fault);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
         r = ds__fault_parse(fault);
+    if (r == DS_OK) /* the last step, since it keeps memory and files */
+        r = ds__layers_configure(*out_layers, check);
     return r;
 }
 
@@ -175,6 +180,7 @@ static ds_result ds__start_all(void) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b])
                 ds__g.driver[b]->stop();
+        ds__layers_forget(layers);
         ds__host_free(ds__g.legacy);
         ds__host_free(ds__g.label);
         ds__g.legacy = NULL;
@@ -259,7 +265,8 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64]; /* a longer text names nothing that is known */
     static char fault[64];  /* a longer text names nothing that is known */
     static char device[64]; /* a longer text names nothing that is known */
-    ds__drop_desc();        /* of an earlier ds_init */
+    static char check[DS__CHECK_OPTIONS];
+    ds__drop_desc(); /* of an earlier ds_init */
     ds__g.desc = *desc;
     ds__allocator = desc->allocator;
     ds__logger.log_fn = desc->log_fn;
@@ -275,6 +282,10 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     if (desc->device) {
         snprintf(device, sizeof device, "%s", desc->device);
         ds__g.desc.device = device;
+    }
+    if (desc->check) {
+        snprintf(check, sizeof check, "%s", desc->check);
+        ds__g.desc.check = check;
     }
     ds__g.desc.cpu = NULL; /* the program's, which the driver copies */
     ds_result r = DS_OK;
@@ -309,6 +320,8 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
             r = ds__backends[b].driver->check(desc);
     if (r == DS_OK)
         r = ds__layers_read(ds__layer_list(desc), &layers);
+    if (r == DS_OK)
+        r = ds__layers_read_check(desc->check, &layers);
     if (r == DS_OK)
         r = ds__layers_check_fault(layers, desc->fault);
     if (r < 0)

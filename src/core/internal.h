@@ -25,8 +25,23 @@
 #include "../base/capture_list.h"
 #include "../base/graph_body.h"
 #include "../base/module.h"
+#include "../base/observe.h"
 #include "../base/state.h"
 #include "types.h"
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+typedef struct ds__layer {
+    const char *name;
+    const ds__driver *(*apply)(const ds__driver *next, int backend);
+    ds__observer_fn observer;
+    ds_result (*configure)(const char *options); /* or NULL */
+} ds__layer;
+
+/* The layer of devstream_check.h, which defines it; otherwise it has no name. */
+static ds__layer ds__check_layer;
+
+enum { DS__CHECK_OPTIONS = 512 }; /* size of the text of its options */
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 

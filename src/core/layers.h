@@ -13,6 +13,7 @@
 #include "../base/error.h"
 #include "../base/observe.h"
 #include "fault.h"
+#include "internal.h"
 
 /* More layers; a test program defines the macro before it includes the implementation. */
 #ifndef DS__TEST_LAYERS
@@ -26,16 +27,28 @@
     X("fault", ds__fault_layer, NULL) \
     DS__TEST_LAYERS(X)
 
-typedef struct ds__layer {
-    const char *name;
-    const ds__driver *(*apply)(const ds__driver *next, int backend);
-    ds__observer_fn observer;
-} ds__layer;
-
-#define DS__LAYER(name, apply, observer) { name, apply, observer },
-static const ds__layer ds__layers[] = { DS__LAYERS(DS__LAYER) };
+#define DS__LAYER(name, apply, observer) { name, apply, observer, NULL },
+static const ds__layer ds__own_layers[] = { DS__LAYERS(DS__LAYER) };
 #undef DS__LAYER
-#define DS__LAYER_COUNT (sizeof ds__layers / sizeof ds__layers[0])
+
+/* Layers of headers above the core, outside of those above. They are tentative definitions: if the
+   header is not compiled, the layer has no name. */
+static const ds__layer *const ds__upper_layers[] = { &ds__check_layer };
+static const char *const ds__upper_headers[] = { "check" };
+
+enum {
+    DS__OWN_LAYERS = sizeof ds__own_layers / sizeof ds__own_layers[0],
+    DS__LAYER_COUNT = DS__OWN_LAYERS + sizeof ds__upper_layers / sizeof ds__upper_layers[0]
+};
+
+/* Returns a layer by its number. */
+static const ds__layer *ds__layer_at(size_t i) {
+    return i < DS__OWN_LAYERS ? &ds__own_layers[i] : ds__upper_layers[i - DS__OWN_LAYERS];
+}
+
+static const char *ds__layer_name(size_t i) {
+    return i < DS__OWN_LAYERS ? ds__own_layers[i].name : ds__upper_headers[i - DS__OWN_LAYERS];
+}
 
 /* Refuses a fault rule that would be ignored, because the fault layer, which is the first one, is
    not in the list. */
@@ -45,6 +58,38 @@ static ds_result ds__layers_check_fault(unsigned layers, const char *rule) {
     return DS_OK;
 }
 
+static ds_result ds__layer_missing(size_t i) {
+    return ds__fail(DS_ERR_UNSUPPORTED,
+                    "the layer \"%s\" is not in this program: include devstream_%s.h where "
+                    "DEVSTREAM_IMPLEMENTATION is defined",
+                    ds__layer_name(i), ds__layer_name(i));
+}
+
+/* Adds the check layer if it has options. */
+static ds_result ds__layers_read_check(const char *options, unsigned *layers) {
+    size_t i = DS__OWN_LAYERS;
+    if (!options || !*options || strcmp(options, "0") == 0)
+        return DS_OK;
+    DS__REQUIRE(strlen(options) < DS__CHECK_OPTIONS,
+                "the options of the check layer have %zu characters; at most %d are allowed",
+                strlen(options), DS__CHECK_OPTIONS - 1);
+    *layers |= 1u << i;
+    return ds__layer_at(i)->name ? DS_OK : ds__layer_missing(i);
+}
+
+/* Passes the options of the check layer to it, if it is on. */
+static ds_result ds__layers_configure(unsigned layers, const char *options) {
+    if (!(layers & 1u << DS__OWN_LAYERS))
+        return DS_OK;
+    return ds__layer_at(DS__OWN_LAYERS)->configure(options ? options : "");
+}
+
+/* Lets the layers forget their options after a start that has failed. */
+static void ds__layers_forget(unsigned layers) {
+    if (layers & 1u << DS__OWN_LAYERS)
+        DS_IGNORE(ds__layer_at(DS__OWN_LAYERS)->configure(NULL));
+}
+
 /* Reads a list of names with commas between them. *out has a bit for each layer. */
 static ds_result ds__layers_read(const char *list, unsigned *out) {
     *out = 0;
@@ -52,15 +97,17 @@ static ds_result ds__layers_read(const char *list, unsigned *out) {
         size_t n = strcspn(list, ",");
         size_t i = 0;
         while (i < DS__LAYER_COUNT &&
-               (strlen(ds__layers[i].name) != n || strncmp(list, ds__layers[i].name, n) != 0))
+               (strlen(ds__layer_name(i)) != n || strncmp(list, ds__layer_name(i), n) != 0))
             i++;
         if (n && i == DS__LAYER_COUNT)
             return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
         if (n && *out & 1u << i)
             return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"%s\" is named twice",
-                            ds__layers[i].name);
+                            ds__layer_name(i));
         if (n)
             *out |= 1u << i;
+        if (n && !ds__layer_at(i)->name)
+            return ds__layer_missing(i);
         list += n + (list[n] == ',');
     }
     return DS_OK;
@@ -70,7 +117,7 @@ static ds_result ds__layers_read(const char *list, unsigned *out) {
 static const ds__driver *ds__layers_apply(unsigned layers, const ds__driver *driver, int backend) {
     for (size_t i = 0; i < DS__LAYER_COUNT; i++)
         if (layers & 1u << i)
-            driver = ds__layers[i].apply(driver, backend);
+            driver = ds__layer_at(i)->apply(driver, backend);
     return driver;
 }
 
@@ -79,8 +126,8 @@ static void ds__layers_observe(unsigned layers) {
     atomic_fetch_sub(&ds__range_listeners, ds__observers.count);
     ds__observers.count = 0;
     for (size_t i = 0; i < DS__LAYER_COUNT && ds__observers.count < DS__OBSERVERS; i++)
-        if (layers & 1u << i && ds__layers[i].observer)
-            ds__observers.fn[ds__observers.count++] = ds__layers[i].observer;
+        if (layers & 1u << i && ds__layer_at(i)->observer)
+            ds__observers.fn[ds__observers.count++] = ds__layer_at(i)->observer;
     atomic_fetch_add(&ds__range_listeners, ds__observers.count);
 }
 

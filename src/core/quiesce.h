@@ -68,7 +68,8 @@ DSDEF ds_result(ds_quiesce)(void) {
     DS__ENTER("ds_quiesce");
     ds_result r = ds__quiesce_captures();
     if (r == DS_OK)
-        r = ds__wait_for_all(0);
+        r = ds__observer_notify_wait(ds__wait_for_all(0), (ds_stream){ 0 }, (ds_event){ 0 },
+                                     (ds_device){ DS_DEVICE_HOST, 0 });
     ds__retired_reclaim();
     if (r == DS_OK)
         r = ds__modules_quiesce();

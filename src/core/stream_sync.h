@@ -87,7 +87,8 @@ DSDEF ds_result(ds_stream_query)(ds_stream stream) {
         return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__stream_error(s, s->driver->stream_query(s->native));
     ds__stream_unpin(s);
-    return r;
+    return ds__observer_notify_wait(r, stream, (ds_event){ 0 },
+                                    (ds_device){ DS_DEVICE_CURRENT, 0 });
 }
 
 DSDEF ds_result(ds_stream_synchronize)(ds_stream stream) {

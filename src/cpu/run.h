@@ -146,14 +146,14 @@ static void ds__cpu_closure_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *o
     uint64_t begin = timed ? ds__now_ns() : 0;
     if (timed)
         ds__cpu_long(w, 1);
-    ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload);
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload, s->handle);
     if (!failed)
         status = op->u.closure.fn(payload);
     if (DS__UNLIKELY(status != 0))
         ds__cpu_kernel_failed(s, op, status, number);
     if (op->u.closure.dtor_fn)
         op->u.closure.dtor_fn(payload);
-    ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload, s->handle);
     if (!timed)
         return;
     w->long_closures = ds__now_ns() - begin > DS__CPU_LONG_NS;

@@ -146,10 +146,10 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
     ds_host_fn fn = atomic_load(&h->fn);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    ds__handed_over(DS__SEEN_ACQUIRE, h->user);
+    ds__handed_over(DS__SEEN_ACQUIRE, h->user, 0);
     if (fn)
         fn(h->user);
-    ds__handed_over(DS__SEEN_RELEASE, h->user);
+    ds__handed_over(DS__SEEN_RELEASE, h->user, 0);
     ds__tls.in_callback = outer;
 }
 

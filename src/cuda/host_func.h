@@ -43,14 +43,14 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     void *user = h->user; /* the destructor may free an embedded record */
     ds__cuda_unlist_host(h);
     ds__tls.in_callback = 1;
-    ds__handed_over(DS__SEEN_ACQUIRE, h->user);
+    ds__handed_over(DS__SEEN_ACQUIRE, h->user, h->stream);
     if (h->callback)
         h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
     else if (!failed && h->fn)
         h->fn(h->user);
     if (h->dtor_fn)
         h->dtor_fn(h->user);
-    ds__handed_over(DS__SEEN_RELEASE, user);
+    ds__handed_over(DS__SEEN_RELEASE, user, stream.id);
     ds__tls.in_callback = outer;
 }
 
