@@ -177,6 +177,7 @@ extern "C" {
 #include "base/handle.h"
 #include "base/pin.h"
 #include "base/object.h"
+#include "base/extent.h"
 #include "base/module.h"
 #include "base/operation.h"
 #include "base/driver.h"

@@ -72,7 +72,9 @@ typedef struct ds_init_desc {
     /** default device of the process as text ("cpu:1"), see ds_device_set_default; NULL:
         DEVSTREAM_DEVICE, else cuda:0 if there is one, else cpu:0 */
     const char *device;
-    uint64_t reserved[7]; /**< 0 */
+    /** options of the check layer (devstream_check.h), which it turns on; NULL: DEVSTREAM_CHECK */
+    const char *check;
+    uint64_t reserved[6]; /**< 0 */
 } ds_init_desc;
 
 /** Returns the version of the library in the format of DEVSTREAM_VERSION (the version of the
