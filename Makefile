@@ -54,7 +54,9 @@ STANDIN     := $(B)/standin/ptx.o
 endif
 # Tests of the stand-in, of what cudart says and of NVTX need the toolkit. On another C library or processor it is threads, processes and
 # memory that may differ.
-UNIT_ALL    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
+# Tests of the check layer: the programs of a corpus, and random programs. ThreadSanitizer reports their races, too.
+CHECKS      := $(if $(filter tsan,$(MODE)),,$(patsubst tests/check/%.c,$(B)/unit/%,$(wildcard tests/check/test_*.c)))
+UNIT_ALL    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c)) $(CHECKS)
 UNIT        := $(if $(CUDA_HOME),$(UNIT_ALL),$(filter-out $(B)/unit/test_standin% %/test_topology_here %/test_capture_release,$(UNIT_ALL)))
 ifeq ($(and $(CUDA_HOME),$(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h)),)
 UNIT        := $(filter-out %/test_nvtx,$(UNIT))
@@ -68,7 +70,7 @@ endif
 
 # Examples that check themselves: each one is compiled once and linked with both drivers.
 ifeq ($(MODE),)
-RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train
+RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train race
 RUNS        := $(RUN_NAMES:%=$(B)/run/cpu/%) $(if $(CUDA_HOME),$(RUN_NAMES:%=$(B)/run/standin/%))
 endif
 
@@ -76,7 +78,7 @@ FUZZ_API    := $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/api*.c))
 # Texts of PTX are read before any driver, so one driver will do.
 FUZZ_PROGRAMS := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin, build/clang-fuzz/fuzz-ptx)
 
-HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h \
+HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h devstream_check.h \
                devstream.hpp
 # Versions of a series can stand for each other; before 1.0 a minor version is a series.
 VERSION     := $(shell sed -n 's/^.define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
@@ -94,7 +96,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault check-races fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -174,6 +176,11 @@ endif
 
 fault: cmocka $(FAULT) ## which calls the CUDA driver makes, and a fault at each of them
 	@for test in $(FAULT); do $(RUN) $$test || exit 1; done
+
+# DS_CHECK_RUNS=1000: so many runs of the programs with threads, whose order differs from run to run.
+# DS_CHECK_PROGRAMS=100000: so many random programs of each kind.
+check-races: cmocka $(CHECKS) ## the tests of the check layer: races that it must report, and programs about which it must be silent
+	@for test in $(CHECKS); do $(RUN) $$test || exit 1; done
 
 defects: cmocka ## seeded defects: the tests must catch each
 	$(SUBMAKE) -j$(JOBS) build-tests
@@ -466,6 +473,10 @@ $(B)/native/%.o: tests/unit/native/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=gnu11 -O3 -march=native -c $< -o $@
 
+$(B)/unit/%: tests/check/%.c $(STANDIN) $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) $(CMOCKA:%=-L%/lib) -lcmocka -pthread -ldl -lm
+
 $(B)/fault/objects/%.o: tests/fault/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE_TEST) $(CUDA_FLAGS) -c $< -o $@
@@ -485,7 +496,7 @@ $(B)/run/standin/%: $(B)/run/%.o $(B)/cuda/devstream.o $(STANDIN)
 
 # With CUDA compiled in where its toolkit is; they run without a GPU too.
 # They link one object, so they do not implement the headers, although their sources do.
-LINKED := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTED,ALLOC COMM RNG KERNEL)
+LINKED := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTED,ALLOC COMM RNG KERNEL CHECK)
 $(B)/examples/%: examples/%.c $(LIBRARY)/libdevstream.a
 	@mkdir -p $(@D)
 	$(COMPILE_USER) -std=c11 $(LINKED) $< $(LIBRARY)/libdevstream.a -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm

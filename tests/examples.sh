@@ -35,6 +35,24 @@ t() { # t LINES NAME ARGUMENTS...: LINES is a pattern of the lines that must be 
     if [ -z "$reason" ]; then passed=$((passed + 1)); echo "ok    $name"; else failed=$((failed + 1)); echo "FAIL  $name: $reason"; fi
 }
 
+# Runs each bug of examples/race.c on both drivers: the layer must report the bug on both alike, and nothing of the corrected form.
+races() {
+    for bug in $("$folder/cpu/race" | sed -n 's/^  \([a-z-]*\) .*/\1/p'); do
+        reason=
+        for driver in cpu standin; do
+            [ -x "$folder/$driver/race" ] || continue
+            timeout 300 "$folder/$driver/race" "$bug" >"$dir/$driver" 2>&1
+            [ $? -eq 1 ] || reason="no report on $driver"
+            timeout 300 "$folder/$driver/race" "$bug" fixed >"$dir/fixed" 2>&1 || reason="the corrected form fails on $driver"
+            [ $driver = cpu ] || grep -q 'cuda:0' "$dir/fixed" || reason="does not use the CUDA driver"
+            [ -z "$reason" ] || cat "$dir/$driver" "$dir/fixed"
+            grep '^  key' "$dir/$driver" >"$dir/$driver.lines"
+        done
+        if [ -x "$folder/standin/race" ] && ! cmp -s "$dir/cpu.lines" "$dir/standin.lines"; then reason="${reason:-the drivers differ}"; fi
+        if [ -z "$reason" ]; then passed=$((passed + 1)); echo "ok    race $bug"; else failed=$((failed + 1)); echo "FAIL  race $bug: $reason"; fi
+    done
+}
+
 export DEVSTREAM_CPU_DEVICES=3
 t '^check' jacobi 40 36 30 3
 t '^check' matmul 33 20 50
@@ -43,6 +61,7 @@ t '^checksum' demo --total 300000 --piece 70001
 t '^check' graph --total 300000
 t '^check' graph_while --n 20 --rounds 1
 t '^weights' train --epochs 1 "$dir/digits.csv"
+races
 
 echo "examples: $passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -43,7 +43,7 @@ wanted=$({ echo "$wanted"; for name in $units; do echo "unit group $name"; done;
 # Each name must be that of a file.
 missing=$(echo "$wanted" | while read -r where kind name; do
     case $where-$kind in
-    unit-*) [ -e "tests/unit/$name.c" ] || echo "quick: there is no unit test $name" ;;
+    unit-*) [ -e "tests/unit/$name.c" ] || [ -e "tests/check/$name.c" ] || echo "quick: there is no unit test $name" ;;
     *-group) [ -e "tests/conformance/test_$name.c" ] || echo "quick: there is no group $name" ;;
     esac
 done)

@@ -4,6 +4,7 @@
 #include "devstream_comm.h"
 #include "devstream_rng.h"
 #include "devstream_kernel.h"
+#include "devstream_check.h"
 #else
 #include "devstream.h"
 #endif

@@ -2,6 +2,7 @@
    and on another one, with each mode of the calling thread. The table says what comes of it. */
 #include "harness.h"
 #include "locks.h"
+#include "devstream_check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,7 @@ typedef struct kit {
     ds_range range;
     ds_range_scope range_scope;
     ds_cpu_stats stats;
+    ds_check_point point;
     char text[500];
     int number;
     unsigned flags;
@@ -104,6 +106,11 @@ static const ds_range_desc a_range = { .text = "here", .color = 0xff0000ff };
 /* where NVML is, and where it is not */
 static int known_or_not(ds_result r) {
     return r == DS_OK || r == DS_ERR_UNSUPPORTED;
+}
+
+/* where the check layer is on, and where it is not */
+static int point_or_off(ds_result r) {
+    return r == DS_OK || r == DS_ERR_ILLEGAL_STATE;
 }
 
 static ds_result good(int yes) {
@@ -191,6 +198,21 @@ static ds_kernel_desc kernel_desc(void) {
     X(CPU, SPOILS(CAPTURE_UNSUPPORTED), "", ds_device_reset(k->device)) \
     X(CUDA, KEEPS(UNSUPPORTED), "", ds_device_reset(k->device)) \
     X(BOTH, SAFE, "", ds_cpu_get_stats(&k->stats)) \
+    /* the check layer */ \
+    X(BOTH, SAFE, "", good(ds_hazard_get_name(DS_HAZARD_REUSE) != NULL)) \
+    X(BOTH, SAFE, "", good((ds_check_set_report_fn(NULL, NULL), 1))) \
+    X(BOTH, SAFE, "", ds_check_get_stats(&(ds_check_stats){ 0 })) \
+    X(BOTH, SAFE, "", both(ds_check_host_read(k->pinned, 8), ds_check_host_write(k->pinned, 8))) \
+    X(BOTH, SAFE, "", both(ds_check_release(k), ds_check_acquire(k))) \
+    X(BOTH, SAFE, "", ds_check_declare_order(k->outside, k->origin)) \
+    X(BOTH, SAFE, "", \
+      both(ds_check_declare_memory(ordinary, 8, "here"), ds_check_forget_memory(ordinary))) \
+    X(BOTH, SAFE, "", ds_check_ignore(k->words, 8)) \
+    X(BOTH, SAFE, "", ds_check_set_extents(NULL, 0)) \
+    X(BOTH, SAFE, "", good(point_or_off(ds_check_get_point(k->origin, &(ds_check_point){ 0 })))) \
+    X(BOTH, SAFE, "", \
+      good(point_or_off(ds_check_get_point(k->outside, &k->point)) && \
+           point_or_off(ds_check_why(k->point, k->point, k->text, sizeof k->text)))) \
     X(BOTH, SAFE, "", ds_cpu_get_spin(&(int64_t){ 0 })) \
     X(BOTH, SAFE, "", ds_cpu_set_spin(20000)) \
     X(BOTH, SAFE, "", \

@@ -1315,6 +1315,7 @@ static void test_a_gather_and_a_reduction_wait_for_every_stream(void **state) {
             wait_all(); /* this one is on other streams */
             /* kernels are loaded */
             ok(ds_comm_reduce_into(INPUTS(in), 2, DS_REDUCE_SUM, in[0], NULL));
+            wait_all();
             if (kind == 1)
                 ok(ds_comm_reduce_into(INPUTS(in), 2, DS_REDUCE_MAX, out, &o));
             ok(ds_fill(in[0]->data, 0, 4, 32, s[0]));

@@ -296,6 +296,9 @@ static void test_collectives_wait_for_pageable_tensors_only(void **state) {
     const ds_device to[] = { harness_device(0), harness_device(1) };
     ok(ds_tensor_alloc(host.dtype, 1, shape, s, &on_device));
     ok(ds_fill(on_device->data, 0, 4, 256, s));
+    ds_stream current;
+    ok(ds_stream_get_current(harness_device(0), &current));
+    ok(ds_stream_wait_stream(current, s));
     ok(ds_comm_broadcast(on_device, to, 2, NULL, out));
     for (int i = 0; i < 2; i++)
         ok(ds_tensor_free(out[i]));

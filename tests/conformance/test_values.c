@@ -231,6 +231,7 @@ static void test_a_copy_ends_a_wait_for_device_memory(void **state) {
     void *w = NULL;
     ok(ds_device_alloc(harness_device(0), 64, &w));
     ok(ds_fill(w, 0, 1, 64, s));
+    ok(ds_stream_synchronize(s));
     ok(ds_stream_wait_value64(s, w, 77, DS_VALUE_WAIT_EQ));
     fold(s, h, 2);
     nap();

@@ -94,7 +94,9 @@ program() { # cpu, suite, fault, or unit TEST, which has the library in it: buil
     unit)
         object=$built/native/${2#test_}.o # the CPU's forms, without the defect
         [ ! -e "$object" ] || objects+=("$object")
-        compile -std=gnu11 $with -Itests/support "tests/unit/$2.c" "${objects[@]}" -o "$dir/unit" -lcmocka -pthread -ldl -lm
+        local file=tests/unit/$2.c
+        [ -e "$file" ] || file=tests/check/$2.c
+        compile -std=gnu11 $with -Itests/support "$file" "${objects[@]}" -o "$dir/unit" -lcmocka -pthread -ldl -lm
         return ;;
     fault) objects+=("$built"/fault/objects/test_cuda.o) ;;
     *) tested "${2:-}" || return ;;

@@ -140,7 +140,8 @@ void run_steps(void) {
     static const step_group *const groups[] = { &device_steps, &stream_steps,  &stream_steps,
                                                 &graph_steps,  &graph_steps,   &memory_steps,
                                                 &memory_steps, &pool_steps,    &tensor_steps,
-                                                &comm_steps,   &session_steps, &rng_steps };
+                                                &comm_steps,   &session_steps, &rng_steps,
+                                                &check_steps };
     while (input.at < input.end) {
         const step_group *group = PICK(groups);
         unsigned n = byte();
@@ -316,6 +317,14 @@ static const char *any_fault(char *text, size_t size) {
 
 static void start(void) {
     static const char *const layers[] = { "fault", "", "none", "fault,fault" };
+    static const char *const checks[] = { "quiet",
+                                          "quiet,threads",
+                                          "possible,output=/dev/null",
+                                          "json,possible,output=/dev/null",
+                                          "memory=1,quiet",
+                                          "suppress=/dev/null,quiet",
+                                          "exit=0",
+                                          "suppress=/dev/null,nothing" };
     static const unsigned char peers[4] = { 1, 0, 1, 1 };
     char fault[64];
     unsigned how = byte();
@@ -345,6 +354,8 @@ static void start(void) {
         desc.log_level = (ds_log_level)any_int();
     if (how == 0x60)
         desc.allocator.alloc_fn = count_alloc;
+    if (byte() < 64)
+        desc.check = PICK(checks);
     if (CALL(ds_init(&desc)) < 0) {
         desc = (ds_init_desc){ .cpu = &cpu, .log_fn = take_log };
         cpu = (ds_cpu_desc){ .devices = 2, .workers = 2, .memory_limit = 96u << 20 };

@@ -2,7 +2,7 @@
    again and again. Build: cc -shared -fPIC plugin.c -pthread -o plugin.so */
 #define DEVSTREAM_STATIC
 #define DEVSTREAM_IMPLEMENTATION
-#include "devstream.h"
+#include "devstream_check.h"
 
 #include <stddef.h>
 #include "kernels_ptx.h"

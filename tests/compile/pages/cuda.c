@@ -4,6 +4,7 @@
 static int scale(size_t first, size_t count, const void *args);
 static const char scale_ptx[] = "what clang writes";
 #include "2.c"
+#include "3.c"
 
 static int scale(size_t first, size_t count, const void *args) {
     const scale_args *a = args;
@@ -29,7 +30,9 @@ int main(void) {
     EXPECT(x[99] == 42);
     CHECK(ds_kernel_destroy(k));
     CHECK(ds_pinned_free(memory));
-#include "3.c"
+    CHECK(ds_kernel_create(&checked, &k));
+    CHECK(ds_kernel_destroy(k));
+#include "4.c"
     EXPECT(r == DS_OK);
     return ds_shutdown() < 0;
 }
