@@ -5,3 +5,4 @@
 #include "devstream_comm.h"
 #include "devstream_rng.h"
 #include "devstream_kernel.h"
+#include "devstream_check.h"

@@ -359,7 +359,9 @@ typedef struct ds_init_desc {
     /** default device of the process as text ("cpu:1"), see ds_device_set_default; NULL:
         DEVSTREAM_DEVICE, else cuda:0 if there is one, else cpu:0 */
     const char *device;
-    uint64_t reserved[7]; /**< 0 */
+    /** options of the check layer (devstream_check.h), which it turns on; NULL: DEVSTREAM_CHECK */
+    const char *check;
+    uint64_t reserved[6]; /**< 0 */
 } ds_init_desc;
 
 /** Returns the version of the library in the format of DEVSTREAM_VERSION (the version of the
@@ -1384,6 +1386,28 @@ typedef struct ds_param {
     size_t size;        /**< size in bytes; sizeof(void *) for a pointer */
 } ds_param;
 
+/** Ways to state the extent of a pointer parameter. */
+typedef enum ds_extent_kind {
+    DS_EXTENT_NONE = 0,  /**< not known: an access covers the whole block */
+    DS_EXTENT_BYTES = 1, /**< `bytes` bytes */
+    DS_EXTENT_COUNT = 2, /**< `bytes` bytes for each element, whose number is a parameter */
+    /** `bytes` bytes for each item of the launch, `stride` bytes apart */
+    DS_EXTENT_ITEMS = 3
+} ds_extent_kind;
+
+/** Memory that a launch accesses through a pointer parameter, for the check layer
+    (devstream_check.h). Members that the kind does not use are 0. The extent of another parameter
+    is zeroed. */
+typedef struct ds_extent {
+    ds_extent_kind kind; /**< form of the extent */
+    int atomic;    /**< 1: by atomic operations only, which conflict only with other accesses */
+    size_t bytes;  /**< see ds_extent_kind */
+    size_t offset; /**< bytes from the pointer to the first access */
+    size_t stride; /**< ITEMS: bytes from one item to the next; 0: `bytes` */
+    /** COUNT: index in `params` of the number of elements, an unsigned integer of 4 or 8 bytes */
+    size_t count_param;
+} ds_extent;
+
 /** Source of a kernel's CUDA form; unused on the CPU driver. The function gets exactly the listed
     parameters, in order. The GPU's driver compiles PTX at the first launch on a device, or in
     ds_kernel_load. */
@@ -1428,7 +1452,14 @@ typedef struct ds_kernel_desc {
     /** CPU driver with a virtual clock (ds_cpu_fabric): returns the bytes read and written by a
         launch, which determine its duration. NULL: duration 0 */
     uint64_t (*bytes_fn)(size_t items, const void *args);
-    uint64_t reserved[8]; /**< 0 */
+    /** extents of the parameters, one for each; copied; NULL: none is known. Only the check layer
+        uses them */
+    const ds_extent *extents;
+    /** alternative to extents: writes the bytes that a launch accesses through each parameter, in
+        order; param_count values. 0: no access. SIZE_MAX: not known; each value is SIZE_MAX before
+        the call. Only the check layer calls it. Must not call devstream */
+    void (*extents_fn)(const void *args, size_t *out_bytes);
+    uint64_t reserved[6]; /**< 0 */
 } ds_kernel_desc;
 
 /** Flags of ds_grid. */
@@ -1465,12 +1496,12 @@ typedef struct ds_grid {
 } ds_grid;
 
 /** Creates a kernel for all devices without loading or compiling it. The caller must destroy it.
-    DS_ERR_INVALID_VALUE: no name, no form, an image without a function name, or a parameter outside
-    the argument struct. If the image is PTX text, its parameter list is compared with the table, on
-    every driver and without a GPU. DS_ERR_INVALID_VALUE: the text has no such function; the number
-    of parameters or a size differs; the function uses a parameter as an address that the table
-    calls a value, FIRST or COUNT; or it stores through a DS_PARAM_READ. Kinds are compared only
-    if the text determines them. Cubins and fatbins are not read. */
+    DS_ERR_INVALID_VALUE: no name, no form, an image without a function name, a parameter outside
+    the argument struct, or a wrong extent. If the image is PTX text, its parameter list is compared
+    with the table, on every driver and without a GPU. DS_ERR_INVALID_VALUE: the text has no such
+    function; the number of parameters or a size differs; the function uses a parameter as an
+    address that the table calls a value, FIRST or COUNT; or it stores through a DS_PARAM_READ.
+    Kinds are compared only if the text determines them. Cubins and fatbins are not read. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /** Loads the kernel on a device before its first launch there. Blocks while PTX is compiled; does
     nothing on a CPU device. DS_ERR_UNSUPPORTED: the kernel has no form for the device.
@@ -5067,10 +5098,10 @@ static inline void ds__user_code_end(const ds__user_code *u) {
 /* base/observe.h - observers: what layers hear beside driver calls.
 
    A layer (core/layers.h) consists of a driver table in front of the driver's and of an observer,
-   for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
-   library with their operands, graph launches, ranges, hand-over between threads. While a recording
-   of activity runs (api/activity.h), an observer also receives the batches of records, which have
-   the times at which operations began and ended.
+   for what never reaches a driver: blocks of the allocator, waits and queries of the host,
+   operations of the library with their operands, graph launches, ranges, hand-over between threads.
+   While a recording of activity runs (api/activity.h), an observer also receives the batches of
+   records, which have the times at which operations began and ended.
    ds__observer_notify tells all observers of one such thing (ds__seen).
 
    Policy:
@@ -5093,13 +5124,16 @@ enum {
     DS__SEEN_ALLOC,     /* a block is given out: ptr, bytes, stream, device, label */
     DS__SEEN_FREE,      /* the program gives it back, the same */
     DS__SEEN_FREE_DONE, /* it may be given out again, the same */
-    DS__SEEN_USE,       /* another stream uses it: ptr, stream */
-    DS__SEEN_WAIT,      /* the host has waited: stream or event, or neither: device; result */
-    DS__SEEN_BEGIN,     /* a collective or a fill begins: operands */
-    DS__SEEN_END,       /* it is enqueued, or done: operands, result */
-    DS__SEEN_LAUNCH,    /* a graph was launched: exec, stream, result */
-    DS__SEEN_RANGE,     /* a mark, range or label: range */
-    DS__SEEN_RELEASE,   /* what this thread did so far is before the acquire of `ptr` */
+    DS__SEEN_USE,       /* another stream uses it: ptr, stream; bytes 1: only until now */
+    /* the host has waited, or asked: stream or event, or neither: device, that of the host for all
+       devices; result */
+    DS__SEEN_WAIT,
+    DS__SEEN_UNRECORDED, /* a stream waits for an event without a record: stream, event */
+    DS__SEEN_BEGIN,      /* a collective or a fill begins: operands */
+    DS__SEEN_END,        /* it is enqueued, or done: operands, result */
+    DS__SEEN_LAUNCH,     /* a graph was launched: exec, stream, result */
+    DS__SEEN_RANGE,      /* a mark, range or label: range */
+    DS__SEEN_RELEASE,    /* what this thread did so far is before the acquire of `ptr` */
     DS__SEEN_ACQUIRE,
     DS__SEEN_ACTIVITY, /* records of complete operations: activity; on a thread of the library */
     DS__SEEN_KINDS
@@ -5169,11 +5203,11 @@ static inline ds_result ds__observer_notify_wait(ds_result r, ds_stream stream, 
     return r;
 }
 
-/* Reports a hand-over between threads to the observers; kind: DS__SEEN_RELEASE or
-   DS__SEEN_ACQUIRE. */
-static inline void ds__handed_over(int kind, const void *token) {
+/* Reports a hand-over between threads to the observers; kind: DS__SEEN_RELEASE or DS__SEEN_ACQUIRE;
+   stream: the handle of the stream that runs a host function, 0: not known. */
+static inline void ds__handed_over(int kind, const void *token, uint64_t stream) {
     if (ds__observer_is_set())
-        ds__observer_notify(&(ds__seen){ .kind = kind, .ptr = token });
+        ds__observer_notify(&(ds__seen){ .kind = kind, .ptr = token, .stream = { stream } });
 }
 
 /* base/bookkeeping.h - memory for the library's own records.
@@ -5893,6 +5927,9 @@ typedef struct ds__kernel {
     _Atomic(void *) native; /* what the driver that loaded the kernel has of it */
     int ours; /* 1: a kernel of the library; its own error sentence describes the failure */
     uint64_t (*bytes_fn)(size_t items, const void *args);
+    /* for layers (base/extent.h); at most one of both is set, and launches read neither */
+    ds_extent *extents;
+    void (*extents_fn)(const void *args, size_t *out_bytes);
     /* threads that launch read the members above; workers write those below */
     char pad[64];
     _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
@@ -5919,6 +5956,192 @@ typedef struct ds__exec {
     char *label;
     ds_site made;
 } ds__exec;
+
+/* base/extent.h - memory that a launch accesses through its pointers.
+
+   Checks the extents that a kernel states (ds__extent_check_form, ds__extent_check_param), and
+   computes from them and from the arguments of a launch the memory of each pointer parameter
+   (ds__kernel_ranges). Only layers need these ranges, so a launch without a layer computes none.
+
+   Invariants: an exact range ends at UINTPTR_MAX at the latest. A range that would exceed this
+   address is not known, nor is the range of a parameter without an extent. The pitch of a range is
+   at least its width.
+   Locks: none; a kernel's extents_fn is called.
+   Threads: any. The caller keeps the kernel (a pin, or a node's reference). */
+
+/* Memory that a launch accesses through one pointer. */
+typedef struct ds__extent_range {
+    size_t param;       /* index of the parameter */
+    ds_param_kind kind; /* DS_PARAM_READ, _WRITE or _READ_WRITE */
+    int exact;          /* 0: the extent is not known; the four numbers below are 0 */
+    int atomic;         /* 1: by atomic operations only */
+    const char *ptr;    /* the argument, never NULL */
+    size_t offset;      /* bytes from ptr to the first row */
+    size_t width;       /* bytes of a row, at least 1 */
+    size_t pitch;       /* bytes from one row to the next; of one row: width */
+    size_t rows;        /* at least 1 */
+} ds__extent_range;
+
+static int ds__param_is_pointer(const ds_param *p) {
+    return p->kind == DS_PARAM_READ || p->kind == DS_PARAM_WRITE || p->kind == DS_PARAM_READ_WRITE;
+}
+
+/* Returns 1 if the parameter may be the number of elements of a DS_EXTENT_COUNT. */
+static int ds__param_is_count(const ds_param *p) {
+    return p->kind == DS_PARAM_VALUE && (p->size == 4 || p->size == 8);
+}
+
+/* Refuses an extent that no parameter may have. Members that its kind does not use must be 0. i:
+   index of the parameter, for the sentence. */
+DS__SEAM static ds_result ds__extent_check_form(const ds_extent *e, size_t i) {
+    DS__REQUIRE((unsigned)e->kind <= DS_EXTENT_ITEMS,
+                "extent %zu has the kind %d; use a DS_EXTENT_* kind", i, (int)e->kind);
+    DS__REQUIRE(e->atomic == 0 || e->atomic == 1, "extent %zu: atomic is %d; 0 or 1 is allowed", i,
+                e->atomic);
+    DS__REQUIRE(e->kind == DS_EXTENT_COUNT || !e->count_param,
+                "extent %zu: count_param is %zu; only DS_EXTENT_COUNT may have one", i,
+                e->count_param);
+    DS__REQUIRE(e->kind == DS_EXTENT_ITEMS || !e->stride,
+                "extent %zu: stride is %zu; only DS_EXTENT_ITEMS may have one", i, e->stride);
+    if (e->kind == DS_EXTENT_NONE) {
+        DS__REQUIRE(!e->bytes && !e->offset,
+                    "extent %zu has %zu bytes at offset %zu, but the kind DS_EXTENT_NONE; state "
+                    "another kind, or 0 bytes at offset 0",
+                    i, e->bytes, e->offset);
+        return DS_OK;
+    }
+    DS__REQUIRE(e->bytes, "extent %zu has 0 bytes; for no access, let the parameter be a value", i);
+    DS__REQUIRE(!e->stride || e->stride >= e->bytes,
+                "extent %zu: stride is %zu; 0 or at least the %zu bytes of an item is allowed", i,
+                e->stride, e->bytes);
+    return DS_OK;
+}
+
+/* Refuses an extent, of a correct form, that does not fit parameter i of the list. */
+DS__SEAM static ds_result ds__extent_check_param(const ds_extent *e, size_t i,
+                                                 const ds_param *params, size_t param_count) {
+    DS__REQUIRE(ds__param_is_pointer(&params[i]) || (e->kind == DS_EXTENT_NONE && !e->atomic),
+                "extent %zu: parameter %zu is no pointer; its extent must be zeroed", i, i);
+    if (e->kind != DS_EXTENT_COUNT)
+        return DS_OK;
+    DS__REQUIRE(e->count_param < param_count,
+                "extent %zu: count_param is %zu, but the kernel has %zu parameters", i,
+                e->count_param, param_count);
+    const ds_param *count = &params[e->count_param];
+    DS__REQUIRE(ds__param_is_count(count),
+                "extent %zu: parameter %zu, the number of elements, has the kind %d and %zu bytes; "
+                "a DS_PARAM_VALUE of 4 or 8 bytes is allowed",
+                i, e->count_param, (int)count->kind, count->size);
+    return DS_OK;
+}
+
+/* Reads the number of elements of a DS_EXTENT_COUNT. Returns 0 if the parameter holds none. */
+static int ds__extent_count(const ds__kernel *k, size_t param, const void *args, size_t *out) {
+    if (param >= k->param_count || !ds__param_is_count(&k->params[param]))
+        return 0;
+
+    const char *from = (const char *)args + k->params[param].offset;
+    uint32_t narrow;
+    uint64_t wide;
+    if (k->params[param].size == sizeof narrow) {
+        memcpy(&narrow, from, sizeof narrow);
+        wide = narrow;
+    } else {
+        memcpy(&wide, from, sizeof wide);
+    }
+    *out = (size_t)wide;
+    return wide <= SIZE_MAX;
+}
+
+/* Sets the rows of a range with pointer and offset. Rows without a gap become one row. Returns 0 if
+   the range exceeds the address space. No bytes: rows is set to 0. */
+static int ds__extent_set_rows(ds__extent_range *r, size_t rows, size_t width, size_t pitch) {
+    size_t span;
+    size_t end;
+    if (rows == 0 || width == 0)
+        return 1;
+    int overflow = __builtin_mul_overflow(rows - 1, pitch, &span);
+    overflow |= __builtin_add_overflow(span, width, &span);
+    overflow |= __builtin_add_overflow(span, r->offset, &end);
+    overflow |= __builtin_add_overflow(end, (uintptr_t)r->ptr, &end);
+    if (overflow)
+        return 0;
+
+    int gaps = rows > 1 && pitch > width;
+    r->rows = gaps ? rows : 1;
+    r->width = gaps ? width : span;
+    r->pitch = gaps ? pitch : span;
+    return 1;
+}
+
+/* Computes a range from an extent, which need not be correct. Returns 0 if it is not known. */
+static int ds__extent_resolve(const ds__kernel *k, const ds_extent *e, size_t items,
+                              const void *args, ds__extent_range *r) {
+    size_t count = 1;
+    size_t pitch = e->bytes;
+    switch (e->kind) {
+    case DS_EXTENT_BYTES:
+        break;
+    case DS_EXTENT_COUNT:
+        if (!ds__extent_count(k, e->count_param, args, &count))
+            return 0;
+        break;
+    case DS_EXTENT_ITEMS:
+        count = items;
+        if (e->stride)
+            pitch = e->stride;
+        break;
+    default:
+        return 0;
+    }
+    r->offset = e->offset;
+    return ds__extent_set_rows(r, count, e->bytes, pitch);
+}
+
+/* Returns the extent of parameter i. bytes: the results of the kernel's extents_fn. SIZE_MAX bytes
+   are more than an address space, so the extent is not known. */
+static ds_extent ds__extent_of(const ds__kernel *k, const size_t *bytes, size_t i) {
+    if (k->extents)
+        return k->extents[i];
+    if (k->extents_fn)
+        return (ds_extent){ .kind = DS_EXTENT_BYTES, .bytes = bytes[i] };
+    return (ds_extent){ .kind = DS_EXTENT_NONE };
+}
+
+/* Writes the range of every pointer that a launch accesses, in order of the parameters, and returns
+   their number. A pointer that is NULL, or whose extent has 0 bytes, has no range. out: has
+   place for param_count ranges. replaced: extents in place of the kernel's first ones; they need
+   not be checked, the range of a wrong one is not exact. */
+DS__SEAM static size_t ds__kernel_ranges(const ds__kernel *k, const ds_extent *replaced,
+                                         size_t replaced_count, size_t items, const void *args,
+                                         ds__extent_range *out) {
+    size_t bytes[DS_KERNEL_MAX_PARAMS];
+    size_t n = 0;
+    if (k->extents_fn) {
+        memset(bytes, 0xff, k->param_count * sizeof *bytes);
+        k->extents_fn(args, bytes);
+    }
+
+    for (size_t i = 0; i < k->param_count; i++) {
+        const ds_param *p = &k->params[i];
+        if (!ds__param_is_pointer(p))
+            continue;
+        ds_extent e = i < replaced_count ? replaced[i] : ds__extent_of(k, bytes, i);
+        /* in its place: a copy would wait for the stores of the members */
+        ds__extent_range *r = &out[n];
+        r->param = i;
+        r->kind = p->kind;
+        r->atomic = e.atomic == 1;
+        r->offset = r->width = r->pitch = r->rows = 0;
+        memcpy(&r->ptr, (const char *)args + p->offset, sizeof r->ptr);
+        r->exact = ds__extent_resolve(k, &e, items, args, r);
+        if (!r->exact)
+            r->offset = 0;
+        if (r->ptr && (!r->exact || r->rows))
+            n++;
+    }
+    return n;
+}
 
 /* base/operation.h - operations on streams.
 
@@ -11197,7 +11420,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     ds__cpu_failure *f = ds__cpu_failed(s, number);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    ds__handed_over(DS__SEEN_ACQUIRE, op->u.host.user);
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.host.user, s->handle);
     if (op->kind == DS__OP_CALLBACK) {
         ds_stream stream = { op->u.host.stream };
         if (f)
@@ -11208,7 +11431,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     }
     if (op->u.host.dtor_fn)
         op->u.host.dtor_fn(op->u.host.user);
-    ds__handed_over(DS__SEEN_RELEASE, op->u.host.user);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.host.user, s->handle);
     ds__tls.in_callback = outer;
 }
 
@@ -11924,14 +12147,14 @@ static void ds__cpu_closure_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *o
     uint64_t begin = timed ? ds__now_ns() : 0;
     if (timed)
         ds__cpu_long(w, 1);
-    ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload);
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload, s->handle);
     if (!failed)
         status = op->u.closure.fn(payload);
     if (DS__UNLIKELY(status != 0))
         ds__cpu_kernel_failed(s, op, status, number);
     if (op->u.closure.dtor_fn)
         op->u.closure.dtor_fn(payload);
-    ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload, s->handle);
     if (!timed)
         return;
     w->long_closures = ds__now_ns() - begin > DS__CPU_LONG_NS;
@@ -21073,14 +21296,14 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     void *user = h->user; /* the destructor may free an embedded record */
     ds__cuda_unlist_host(h);
     ds__tls.in_callback = 1;
-    ds__handed_over(DS__SEEN_ACQUIRE, h->user);
+    ds__handed_over(DS__SEEN_ACQUIRE, h->user, h->stream);
     if (h->callback)
         h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
     else if (!failed && h->fn)
         h->fn(h->user);
     if (h->dtor_fn)
         h->dtor_fn(h->user);
-    ds__handed_over(DS__SEEN_RELEASE, user);
+    ds__handed_over(DS__SEEN_RELEASE, user, stream.id);
     ds__tls.in_callback = outer;
 }
 
@@ -22766,10 +22989,10 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
     ds_host_fn fn = atomic_load(&h->fn);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    ds__handed_over(DS__SEEN_ACQUIRE, h->user);
+    ds__handed_over(DS__SEEN_ACQUIRE, h->user, 0);
     if (fn)
         fn(h->user);
-    ds__handed_over(DS__SEEN_RELEASE, h->user);
+    ds__handed_over(DS__SEEN_RELEASE, h->user, 0);
     ds__tls.in_callback = outer;
 }
 
@@ -27529,6 +27752,20 @@ static ds__thread *ds__thread_state(void);
    Locks: callers hold none that a driver call or a function of the user's may need.
    Threads: any, with a state (ds__api_enter). Handles are pinned or found valid by the callee. */
 
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+typedef struct ds__layer {
+    const char *name;
+    const ds__driver *(*apply)(const ds__driver *next, int backend);
+    ds__observer_fn observer;
+    ds_result (*configure)(const char *options); /* or NULL */
+} ds__layer;
+
+/* The layer of devstream_check.h, which defines it; otherwise it has no name. */
+static ds__layer ds__check_layer;
+
+enum { DS__CHECK_OPTIONS = 512 }; /* size of the text of its options */
+
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* The first step of a public function: records the call site, starts devstream if needed, and
@@ -27907,16 +28144,28 @@ static ds_result ds__fault_parse(const char *text) {
     X("fault", ds__fault_layer, NULL) \
     DS__TEST_LAYERS(X)
 
-typedef struct ds__layer {
-    const char *name;
-    const ds__driver *(*apply)(const ds__driver *next, int backend);
-    ds__observer_fn observer;
-} ds__layer;
-
-#define DS__LAYER(name, apply, observer) { name, apply, observer },
-static const ds__layer ds__layers[] = { DS__LAYERS(DS__LAYER) };
+#define DS__LAYER(name, apply, observer) { name, apply, observer, NULL },
+static const ds__layer ds__own_layers[] = { DS__LAYERS(DS__LAYER) };
 #undef DS__LAYER
-#define DS__LAYER_COUNT (sizeof ds__layers / sizeof ds__layers[0])
+
+/* Layers of headers above the core, outside of those above. They are tentative definitions: if the
+   header is not compiled, the layer has no name. */
+static const ds__layer *const ds__upper_layers[] = { &ds__check_layer };
+static const char *const ds__upper_headers[] = { "check" };
+
+enum {
+    DS__OWN_LAYERS = sizeof ds__own_layers / sizeof ds__own_layers[0],
+    DS__LAYER_COUNT = DS__OWN_LAYERS + sizeof ds__upper_layers / sizeof ds__upper_layers[0]
+};
+
+/* Returns a layer by its number. */
+static const ds__layer *ds__layer_at(size_t i) {
+    return i < DS__OWN_LAYERS ? &ds__own_layers[i] : ds__upper_layers[i - DS__OWN_LAYERS];
+}
+
+static const char *ds__layer_name(size_t i) {
+    return i < DS__OWN_LAYERS ? ds__own_layers[i].name : ds__upper_headers[i - DS__OWN_LAYERS];
+}
 
 /* Refuses a fault rule that would be ignored, because the fault layer, which is the first one, is
    not in the list. */
@@ -27926,6 +28175,38 @@ static ds_result ds__layers_check_fault(unsigned layers, const char *rule) {
     return DS_OK;
 }
 
+static ds_result ds__layer_missing(size_t i) {
+    return ds__fail(DS_ERR_UNSUPPORTED,
+                    "the layer \"%s\" is not in this program: include devstream_%s.h where "
+                    "DEVSTREAM_IMPLEMENTATION is defined",
+                    ds__layer_name(i), ds__layer_name(i));
+}
+
+/* Adds the check layer if it has options. */
+static ds_result ds__layers_read_check(const char *options, unsigned *layers) {
+    size_t i = DS__OWN_LAYERS;
+    if (!options || !*options || strcmp(options, "0") == 0)
+        return DS_OK;
+    DS__REQUIRE(strlen(options) < DS__CHECK_OPTIONS,
+                "the options of the check layer have %zu characters; at most %d are allowed",
+                strlen(options), DS__CHECK_OPTIONS - 1);
+    *layers |= 1u << i;
+    return ds__layer_at(i)->name ? DS_OK : ds__layer_missing(i);
+}
+
+/* Passes the options of the check layer to it, if it is on. */
+static ds_result ds__layers_configure(unsigned layers, const char *options) {
+    if (!(layers & 1u << DS__OWN_LAYERS))
+        return DS_OK;
+    return ds__layer_at(DS__OWN_LAYERS)->configure(options ? options : "");
+}
+
+/* Lets the layers forget their options after a start that has failed. */
+static void ds__layers_forget(unsigned layers) {
+    if (layers & 1u << DS__OWN_LAYERS)
+        DS_IGNORE(ds__layer_at(DS__OWN_LAYERS)->configure(NULL));
+}
+
 /* Reads a list of names with commas between them. *out has a bit for each layer. */
 static ds_result ds__layers_read(const char *list, unsigned *out) {
     *out = 0;
@@ -27933,15 +28214,17 @@ static ds_result ds__layers_read(const char *list, unsigned *out) {
         size_t n = strcspn(list, ",");
         size_t i = 0;
         while (i < DS__LAYER_COUNT &&
-               (strlen(ds__layers[i].name) != n || strncmp(list, ds__layers[i].name, n) != 0))
+               (strlen(ds__layer_name(i)) != n || strncmp(list, ds__layer_name(i), n) != 0))
             i++;
         if (n && i == DS__LAYER_COUNT)
             return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
         if (n && *out & 1u << i)
             return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"%s\" is named twice",
-                            ds__layers[i].name);
+                            ds__layer_name(i));
         if (n)
             *out |= 1u << i;
+        if (n && !ds__layer_at(i)->name)
+            return ds__layer_missing(i);
         list += n + (list[n] == ',');
     }
     return DS_OK;
@@ -27951,7 +28234,7 @@ static ds_result ds__layers_read(const char *list, unsigned *out) {
 static const ds__driver *ds__layers_apply(unsigned layers, const ds__driver *driver, int backend) {
     for (size_t i = 0; i < DS__LAYER_COUNT; i++)
         if (layers & 1u << i)
-            driver = ds__layers[i].apply(driver, backend);
+            driver = ds__layer_at(i)->apply(driver, backend);
     return driver;
 }
 
@@ -27960,8 +28243,8 @@ static void ds__layers_observe(unsigned layers) {
     atomic_fetch_sub(&ds__range_listeners, ds__observers.count);
     ds__observers.count = 0;
     for (size_t i = 0; i < DS__LAYER_COUNT && ds__observers.count < DS__OBSERVERS; i++)
-        if (layers & 1u << i && ds__layers[i].observer)
-            ds__observers.fn[ds__observers.count++] = ds__layers[i].observer;
+        if (layers & 1u << i && ds__layer_at(i)->observer)
+            ds__observers.fn[ds__observers.count++] = ds__layer_at(i)->observer;
     atomic_fetch_add(&ds__range_listeners, ds__observers.count);
 }
 
@@ -28069,13 +28352,18 @@ static ds_result ds__start_config(unsigned *out_layers) {
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
     const char *fault = ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT");
+    const char *check = ds__g.desc.check ? ds__g.desc.check : getenv("DEVSTREAM_CHECK");
     r = ds__layers_read(ds__layer_list(&ds__g.desc), out_layers);
+    if (r == DS_OK)
+        r = ds__layers_read_check(check, out_layers);
     if (r == DS_OK)
         r = ds__layers_check_fault(*out_layers, fault);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
         r = ds__fault_parse(fault);
+    if (r == DS_OK) /* the last step, since it keeps memory and files */
+        r = ds__layers_configure(*out_layers, check);
     return r;
 }
 
@@ -28133,6 +28421,7 @@ static ds_result ds__start_all(void) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b])
                 ds__g.driver[b]->stop();
+        ds__layers_forget(layers);
         ds__host_free(ds__g.legacy);
         ds__host_free(ds__g.label);
         ds__g.legacy = NULL;
@@ -28217,7 +28506,8 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64]; /* a longer text names nothing that is known */
     static char fault[64];  /* a longer text names nothing that is known */
     static char device[64]; /* a longer text names nothing that is known */
-    ds__drop_desc();        /* of an earlier ds_init */
+    static char check[DS__CHECK_OPTIONS];
+    ds__drop_desc(); /* of an earlier ds_init */
     ds__g.desc = *desc;
     ds__allocator = desc->allocator;
     ds__logger.log_fn = desc->log_fn;
@@ -28233,6 +28523,10 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     if (desc->device) {
         snprintf(device, sizeof device, "%s", desc->device);
         ds__g.desc.device = device;
+    }
+    if (desc->check) {
+        snprintf(check, sizeof check, "%s", desc->check);
+        ds__g.desc.check = check;
     }
     ds__g.desc.cpu = NULL; /* the program's, which the driver copies */
     ds_result r = DS_OK;
@@ -28267,6 +28561,8 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
             r = ds__backends[b].driver->check(desc);
     if (r == DS_OK)
         r = ds__layers_read(ds__layer_list(desc), &layers);
+    if (r == DS_OK)
+        r = ds__layers_read_check(desc->check, &layers);
     if (r == DS_OK)
         r = ds__layers_check_fault(layers, desc->fault);
     if (r < 0)
@@ -30298,7 +30594,8 @@ DSDEF ds_result(ds_stream_query)(ds_stream stream) {
         return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__stream_error(s, s->driver->stream_query(s->native));
     ds__stream_unpin(s);
-    return r;
+    return ds__observer_notify_wait(r, stream, (ds_event){ 0 },
+                                    (ds_device){ DS_DEVICE_CURRENT, 0 });
 }
 
 DSDEF ds_result(ds_stream_synchronize)(ds_stream stream) {
@@ -31222,6 +31519,13 @@ __attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream
                            handle ? " recorded on " : "", handle ? other : "");
 }
 
+/* Tells observers of a wait for an event that was never recorded, if it has succeeded. */
+static void ds__wait_unrecorded(ds_result r, ds_stream stream, ds_event event) {
+    if (r == DS_OK && ds__observer_is_set())
+        ds__observer_notify(
+            &(ds__seen){ .kind = DS__SEEN_UNRECORDED, .stream = stream, .event = event });
+}
+
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
     ds_result r = DS_OK;
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
@@ -31257,6 +31561,8 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
                 r = ds__wait_error(s, NULL, e, r);
         }
     }
+    if (DS__UNLIKELY(!native || device < 0))
+        ds__wait_unrecorded(r, stream, event);
     if (DS__UNLIKELY(claimed))
         ds__event_settle(e, r == DS_OK);
     if (s)
@@ -31333,7 +31639,8 @@ DSDEF ds_result(ds_event_query)(ds_event event) {
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     ds_result r = native ? e->driver->event_query(native) : DS_OK;
     ds__event_unpin(e);
-    return r;
+    return ds__observer_notify_wait(r, (ds_stream){ 0 }, event,
+                                    (ds_device){ DS_DEVICE_CURRENT, 0 });
 }
 
 __attribute__((cold, noinline)) static ds_result ds__sync_watch_event(ds_event event) {
@@ -32676,7 +32983,7 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     op.u.host.user = user;
     op.u.host.dtor_fn = dtor_fn;
     op.u.host.stream = stream.id;
-    ds__handed_over(DS__SEEN_RELEASE, user);
+    ds__handed_over(DS__SEEN_RELEASE, user, stream.id);
     ds_result r = ds__stream_submit(s, &op);
     ds__stream_unpin(s);
     return r;
@@ -32789,7 +33096,7 @@ static ds_result ds__closure_launch(ds_stream stream, ds_closure_fn fn, void *pa
     op.u.closure.dtor_fn = dtor_fn;
     op.u.closure.payload = payload;
     op.u.closure.size = size;
-    ds__handed_over(DS__SEEN_RELEASE, payload);
+    ds__handed_over(DS__SEEN_RELEASE, payload, stream.id);
     ds_result r = ds__stream_submit(s, &op);
     ds__stream_unpin(s);
     return DS__UNLIKELY(r == DS__CHANGED) ? ds__closure_box(stream, &op) : r;
@@ -32919,7 +33226,7 @@ static ds_result ds__kernel_table_check(const ds_kernel_desc *d) {
    meanwhile form the next batch. A call therefore asks about one mark, however many kernels
    wait.
 
-   Invariants: a description is checked once, at creation; name and parameters are copied.
+   Invariants: a description is checked once, at creation; name, parameters and extents are copied.
    Offsets of the parameters "first" and "count" are 0, because they are not in the argument
    struct. `mark` is noted after the last kernel has joined the batch `waiting`.
    Locks: the driver's kernel_load and submit are called without a lock. `collecting` is only
@@ -32941,6 +33248,7 @@ static void ds__kernel_destroy(void *object) {
             ds__g.driver[b]->kernel_destroy(k);
     ds__host_free((void *)(uintptr_t)k->name);
     ds__host_free(k->params);
+    ds__host_free(k->extents);
 }
 
 /* Takes over a destroyed kernel that no call uses any more. */
@@ -33011,6 +33319,19 @@ static ds_result ds__kernel_check_param(const ds_kernel_desc *d, size_t i) {
     return DS_OK;
 }
 
+static ds_result ds__kernel_check_extents(const ds_kernel_desc *d) {
+    DS__REQUIRE(!d->extents || !d->extents_fn,
+                "kernel %s has extents and extents_fn; at most one of both is allowed", d->name);
+    for (size_t i = 0; d->extents && i < d->param_count; i++) {
+        ds_result r = ds__extent_check_form(&d->extents[i], i);
+        if (r == DS_OK)
+            r = ds__extent_check_param(&d->extents[i], i, d->params, d->param_count);
+        if (r < 0)
+            return ds__fail_append(r, " (kernel %s)", d->name);
+    }
+    return DS_OK;
+}
+
 /* Refuses a description of a kernel that no driver could run. */
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
@@ -33044,7 +33365,31 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
         if (r < 0)
             return r;
     }
-    return DS_OK;
+    return ds__kernel_check_extents(d);
+}
+
+/* Copies the parameters and extents of a description. Returns 0 if there is no memory. */
+static int ds__kernel_copy_params(ds__kernel *k, const ds_kernel_desc *desc) {
+    size_t count = desc->param_count;
+    if (count == 0)
+        return 1;
+    k->params = ds__host_alloc(count * sizeof *k->params);
+    if (!k->params)
+        return 0;
+    for (size_t i = 0; i < count; i++) {
+        k->params[i] = desc->params[i];
+        /* it is not in the struct */
+        if (desc->params[i].kind >= DS_PARAM_FIRST)
+            k->params[i].offset = 0;
+    }
+
+    if (!desc->extents)
+        return 1;
+    k->extents = ds__host_alloc(count * sizeof *k->extents);
+    if (!k->extents)
+        return 0;
+    memcpy(k->extents, desc->extents, count * sizeof *k->extents);
+    return 1;
 }
 
 /* Creates a kernel from a description that was checked. */
@@ -33054,23 +33399,16 @@ static ds_result ds__kernel_add(const ds_kernel_desc *desc, ds_kernel *out) {
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     k->cpu_fn = desc->cpu_fn;
     k->bytes_fn = desc->bytes_fn;
+    k->extents_fn = desc->extents_fn;
     k->args_size = desc->args_size;
     k->grain = desc->grain;
     k->name = ds__copy_text(desc->name, 255);
     k->param_count = desc->param_count;
     k->cuda = desc->cuda;
     k->made = ds__tls.site;
-    if (desc->param_count)
-        k->params = ds__host_alloc(desc->param_count * sizeof *k->params);
-    if (!k->name || (desc->param_count && !k->params)) {
+    if (!ds__kernel_copy_params(k, desc) || !k->name) {
         ds__table_invalidate(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
-    }
-    for (size_t i = 0; i < desc->param_count; i++) {
-        k->params[i] = desc->params[i];
-        /* it is not in the struct */
-        if (desc->params[i].kind >= DS_PARAM_FIRST)
-            k->params[i].offset = 0;
     }
     out->id = ds__handle_of(&k->slot);
     return DS_OK;
@@ -35903,7 +36241,8 @@ DSDEF ds_result(ds_quiesce)(void) {
     DS__ENTER("ds_quiesce");
     ds_result r = ds__quiesce_captures();
     if (r == DS_OK)
-        r = ds__wait_for_all(0);
+        r = ds__observer_notify_wait(ds__wait_for_all(0), (ds_stream){ 0 }, (ds_event){ 0 },
+                                     (ds_device){ DS_DEVICE_HOST, 0 });
     ds__retired_reclaim();
     if (r == DS_OK)
         r = ds__modules_quiesce();

@@ -10725,8 +10725,8 @@ static ds_result ds__use_add(ds__use_note *n) {
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the memory and the stream belong to different drivers");
     if (n->relation == DS__USE_OTHER && ds__observer_is_set())
-        ds__observer_notify(
-            &(ds__seen){ .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream });
+        ds__observer_notify(&(ds__seen){
+            .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream, .bytes = n->now != 0 });
     if (n->relation == DS__USE_OWN || (n->earlier && !n->now))
         return DS_OK;
 
@@ -14556,6 +14556,8 @@ static ds_result ds__pinned_capture_use(void *ptr, ds_stream stream, int *out_ca
     *out_captured = 1;
     r = ds__pinned_hold(ptr, kept->user);
     ds__object_unref(kept);
+    if (r == DS_OK && ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = ptr, .stream = stream });
     return r;
 }
 

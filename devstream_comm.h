@@ -4262,6 +4262,35 @@ static const ds_param ds__comm_pack_params[] = {
     DS__COMM_P(VALUE, ds__comm_pack_args, narrow)
 };
 
+/* Extents of the parameters: `bytes` bytes, parameter 2, for the result and each input. The
+   arguments stand for values between the operands and the pointers. */
+#define DS__COMM_EXTENT \
+    { .kind = DS_EXTENT_COUNT, .bytes = 1, .count_param = 2 }
+#define DS__COMM_VALUE \
+    { .kind = DS_EXTENT_NONE }
+#define DS__COMM_EXTENTS_OF_INPUTS                                                       \
+    DS__COMM_EXTENT, DS__COMM_EXTENT, DS__COMM_EXTENT, DS__COMM_EXTENT, DS__COMM_EXTENT, \
+        DS__COMM_EXTENT, DS__COMM_EXTENT, DS__COMM_EXTENT
+#define DS__COMM_EXTENTS(...)                                                         \
+    {                                                                                 \
+        DS__COMM_EXTENT, DS__COMM_VALUE, DS__COMM_VALUE, DS__COMM_VALUE, __VA_ARGS__, \
+            DS__COMM_EXTENTS_OF_INPUTS                                                \
+    }
+static const ds_extent ds__comm_select_extents[] = DS__COMM_EXTENTS(DS__COMM_VALUE);
+static const ds_extent ds__comm_integer_extents[] =
+    DS__COMM_EXTENTS(DS__COMM_VALUE, DS__COMM_VALUE);
+static const ds_extent ds__comm_real_extents[] = DS__COMM_EXTENTS(DS__COMM_VALUE, DS__COMM_VALUE);
+static const ds_extent ds__comm_half_extents[] =
+    DS__COMM_EXTENTS(DS__COMM_VALUE, DS__COMM_VALUE, DS__COMM_VALUE);
+static const ds_extent ds__comm_cut_extents[] =
+    DS__COMM_EXTENTS(DS__COMM_VALUE, DS__COMM_VALUE, DS__COMM_VALUE, DS__COMM_VALUE);
+static const ds_extent ds__comm_complex_extents[] = DS__COMM_EXTENTS(DS__COMM_VALUE);
+static const ds_extent ds__comm_divide_extents[] = {
+    { .kind = DS_EXTENT_COUNT, .bytes = 1, .count_param = 1 }, { 0 }, { 0 }, { 0 }
+};
+/* a strided copy: not known */
+static const ds_extent ds__comm_pack_extents[sizeof ds__comm_pack_params / sizeof(ds_param)];
+
 /* Bytes that a launch reads and writes. On a virtual clock they determine its duration. */
 static uint64_t ds__comm_reduce_bytes(size_t items, const void *args) {
     const ds__comm_reduce_args *a = args;
@@ -4283,37 +4312,38 @@ static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
 }
 
 static ds_kernel_desc ds__comm_desc(int which) {
-#define DS__COMM_DESC(text, form, code, what, args, list)                                        \
-    {                                                                                            \
-        .name = text, .cpu_fn = ds__comm_##what##_items, .bytes_fn = ds__comm_##what##_bytes,    \
-        .args_size = sizeof(args), .params = list, .param_count = sizeof(list) / sizeof *(list), \
-        .cuda = {                                                                                \
-            .form = ds__ptx_comm_##code,                                                         \
-            .entry = "ds__comm_" #code,                                                          \
-            .block = 256,                                                                        \
-            .items_per_block = 1,                                                                \
-            .blocks_per_multiprocessor = 8                                                       \
-        }                                                                                        \
+#define DS__COMM_DESC(text, form, code, what, args, list)                                          \
+    {                                                                                              \
+        .name = text, .cpu_fn = ds__comm_##what##_items, .bytes_fn = ds__comm_##what##_bytes,      \
+        .args_size = sizeof(args), .params = list##_params,                                        \
+        .param_count = sizeof(list##_params) / sizeof *(list##_params), .extents = list##_extents, \
+        .cuda = {                                                                                  \
+            .form = ds__ptx_comm_##code,                                                           \
+            .entry = "ds__comm_" #code,                                                            \
+            .block = 256,                                                                          \
+            .items_per_block = 1,                                                                  \
+            .blocks_per_multiprocessor = 8                                                         \
+        }                                                                                          \
     }
     static const ds_kernel_desc desc[DS__COMM_KERNELS] = {
         [DS__COMM_SELECT] = DS__COMM_DESC("largest or smallest of tensors", image, select, reduce,
-                                          ds__comm_reduce_args, ds__comm_select_params),
+                                          ds__comm_reduce_args, ds__comm_select),
         [DS__COMM_INTEGERS] = DS__COMM_DESC("sum or product of tensors", image, integers, reduce,
-                                            ds__comm_reduce_args, ds__comm_integer_params),
+                                            ds__comm_reduce_args, ds__comm_integer),
         [DS__COMM_DIVIDE] = DS__COMM_DESC("average of integer tensors", image, divide, divide,
-                                          ds__comm_divide_args, ds__comm_divide_params),
+                                          ds__comm_divide_args, ds__comm_divide),
         [DS__COMM_REAL32] = DS__COMM_DESC("sum or product of tensors", image, f32, reduce,
-                                          ds__comm_reduce_args, ds__comm_real_params),
+                                          ds__comm_reduce_args, ds__comm_real),
         [DS__COMM_REAL64] = DS__COMM_DESC("sum or product of tensors", image, f64, reduce,
-                                          ds__comm_reduce_args, ds__comm_real_params),
+                                          ds__comm_reduce_args, ds__comm_real),
         [DS__COMM_HALVES] = DS__COMM_DESC("sum or product of tensors", image_pieces, halves, reduce,
-                                          ds__comm_reduce_args, ds__comm_half_params),
+                                          ds__comm_reduce_args, ds__comm_half),
         [DS__COMM_HALVES_CUT] = DS__COMM_DESC("sum or product of tensors", image, halves_cut,
-                                              reduce, ds__comm_reduce_args, ds__comm_cut_params),
+                                              reduce, ds__comm_reduce_args, ds__comm_cut),
         [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", image, complex, reduce,
-                                           ds__comm_reduce_args, ds__comm_complex_params),
+                                           ds__comm_reduce_args, ds__comm_complex),
         [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", image_pieces, pack, pack,
-                                        ds__comm_pack_args, ds__comm_pack_params),
+                                        ds__comm_pack_args, ds__comm_pack),
     };
 #undef DS__COMM_DESC
     return desc[which];

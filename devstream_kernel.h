@@ -1060,6 +1060,9 @@ static inline ds_kernel_dims ds_kernel_dims_of(size_t nx, size_t ny, size_t nz) 
 /* Bytes that a launch moves through the parameter. */
 #define DS__AS_BYTES(context, kind, type, name, element, extent) \
     +(uint64_t)(extent) * sizeof(element) * DS__TRAFFIC_##kind
+/* Writes the bytes that a launch accesses through the parameter. */
+#define DS__AS_EXTENT(context, kind, type, name, element, extent) \
+    *(context)++ = dsk__extent_bytes((uint64_t)(extent), sizeof(element));
 #define DS__TRAFFIC_READ 1
 #define DS__TRAFFIC_WRITE 1
 #define DS__TRAFFIC_READ_WRITE 2
@@ -1087,7 +1090,9 @@ typedef struct ds_kernel_def {
     const char *const *ptx;   /**< PTX text in pieces, ends with NULL; NULL: no CUDA form */
     /** returns the bytes that a launch reads and writes, as in ds_kernel_desc */
     uint64_t (*bytes_fn)(size_t items, const void *args);
-    uint64_t reserved[4];       /**< 0 */
+    /** writes the bytes that a launch accesses through each parameter, as in ds_kernel_desc */
+    void (*extents_fn)(const void *args, size_t *out_bytes);
+    uint64_t reserved[3];       /**< 0 */
     ds_kernel kernel;           /**< private: the kernel, once created */
     uint64_t epoch;             /**< private */
     struct ds_kernel_def *next; /**< private */
@@ -1126,6 +1131,20 @@ DSDEF int ds_kernel_run_blocks(void (*block_fn)(ds_kernel_block *block, const vo
 /** Ends the running block kernel with an error, because a block needs more scratch memory than
     DS_KERNEL_SCRATCH_BYTES. Does not return. */
 DSDEF void ds_kernel_block_overflow(void);
+
+/* Returns the first block of a grid, of which the extents of a block kernel use the size. */
+static inline ds_kernel_block dsk__block_of(const ds_kernel_dims *dims) {
+    ds_kernel_block b = { { 0, 0, 0 }, { 0, 0, 0 }, { 1, 1, 1 }, 0, NULL, 0 };
+    for (int axis = 0; axis < 3; axis++)
+        b.grid[axis] = (unsigned)dims->n[axis];
+    return b;
+}
+
+/* Returns the bytes of an extent; SIZE_MAX: they exceed size_t. */
+static inline size_t dsk__extent_bytes(uint64_t count, size_t size) {
+    size_t bytes;
+    return __builtin_mul_overflow(count, size, &bytes) ? SIZE_MAX : bytes;
+}
 
 /* Returns p, with the promise to compilers that no other pointer leads to its memory (`malloc`).
    Without the promise they load the kernel's inputs again after each store to this memory. Blocks
@@ -1184,24 +1203,39 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
         return dsk__a;                                                \
     }
 
-/* Bytes that a launch moves: the extents of its pointers. */
+/* Counts the bytes of the extents, in which the numbers of items are variables: NAME__bytes, the
+   bytes that a launch moves, and NAME__extents, those that it accesses through each parameter. The
+   three parameters behind the list have no extent. */
 #define DS__KERNEL_BYTES_1D(name, counts, ...) \
-    DS__KERNEL_BYTES(name, counts, (dsk__a->dsk__dims.n[0]), __VA_ARGS__)
-#define DS__KERNEL_BYTES_2D(name, counts, ...) \
-    DS__KERNEL_BYTES(name, counts, (dsk__a->dsk__dims.n[0], dsk__a->dsk__dims.n[1]), __VA_ARGS__)
+    DS__KERNEL_BYTES(name, counts, (void)0, (dsk__a->dsk__dims.n[0]), __VA_ARGS__)
+#define DS__KERNEL_BYTES_2D(name, counts, ...)                                                \
+    DS__KERNEL_BYTES(name, counts, (void)0, (dsk__a->dsk__dims.n[0], dsk__a->dsk__dims.n[1]), \
+                     __VA_ARGS__)
 #define DS__KERNEL_BYTES_3D(name, counts, ...)                                                 \
-    DS__KERNEL_BYTES(name, counts,                                                             \
+    DS__KERNEL_BYTES(name, counts, (void)0,                                                    \
                      (dsk__a->dsk__dims.n[0], dsk__a->dsk__dims.n[1], dsk__a->dsk__dims.n[2]), \
                      __VA_ARGS__)
-#define DS__KERNEL_BYTES(name, counts, values, ...)                                          \
-    static inline uint64_t name##__extents(                                                  \
-        DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {                        \
-        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                     \
-    }                                                                                        \
-    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        (void)dsk__items;                                                                    \
-        return name##__extents(DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__)); \
+/* first: a declaration or statement before `values` are used. */
+#define DS__KERNEL_BYTES(name, counts, first, values, ...)                                       \
+    static inline uint64_t name##__moved(                                                        \
+        DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {                            \
+        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                         \
+    }                                                                                            \
+    static inline void name##__accessed(                                                         \
+        size_t *dsk__out, DS__LIST counts DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {          \
+        DS__EACH(DS__AS_EXTENT, dsk__out, __VA_ARGS__)                                           \
+        dsk__out[0] = dsk__out[1] = dsk__out[2] = 0;                                             \
+    }                                                                                            \
+    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                    \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                \
+        first;                                                                                   \
+        (void)dsk__items;                                                                        \
+        return name##__moved(DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));       \
+    }                                                                                            \
+    static void name##__extents(const void *dsk__args, size_t *dsk__out) {                       \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                \
+        first;                                                                                   \
+        name##__accessed(dsk__out, DS__LIST values DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__)); \
     }
 
 /* The parameter table, the definition and the launch function. threads: block of ds_kernel_def;
@@ -1223,7 +1257,8 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
                                         name##__cpu,                                           \
                                         DS__PTX_OF(name),                                      \
                                         name##__bytes,                                         \
-                                        { 0, 0, 0, 0 },                                        \
+                                        name##__extents,                                       \
+                                        { 0, 0, 0 },                                           \
                                         { 0 },                                                 \
                                         0,                                                     \
                                         NULL };                                                \
@@ -1507,39 +1542,30 @@ DS_KERNEL_FN int dsk__uniform(int line) {
 
 #else
 #define DS__BLOCK ds_kernel_block
-#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                          \
-    DS__BLOCK_LIMITS(name, x, y, z)                                                          \
-    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                   \
-    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                         \
-    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                      \
-        ds_kernel_block *dsk__outer, const void *dsk__args) {                                \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        /* a copy that no other function sees, so that the extents are constants */          \
-        ds_kernel_block dsk__block = *dsk__outer;                                            \
-        dsk__block.threads[0] = (x);                                                         \
-        dsk__block.threads[1] = (y);                                                         \
-        dsk__block.threads[2] = (z);                                                         \
-        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));              \
-        dsk__outer->in_threads = dsk__block.in_threads;                                      \
-    }                                                                                        \
-    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {    \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count, \
-                                    dsk__args);                                              \
-    }                                                                                        \
-    static inline uint64_t name##__extents(                                                  \
-        ds_kernel_block *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__)) {     \
-        return 0 DS__EACH(DS__AS_BYTES, 0, __VA_ARGS__);                                     \
-    }                                                                                        \
-    static uint64_t name##__bytes(size_t dsk__items, const void *dsk__args) {                \
-        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;            \
-        ds_kernel_block dsk__block;                                                          \
-        (void)dsk__items;                                                                    \
-        for (int dsk__axis = 0; dsk__axis < 3; dsk__axis++)                                  \
-            dsk__block.grid[dsk__axis] = (unsigned)dsk__a->dsk__dims.n[dsk__axis];           \
-        return name##__extents(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));     \
-    }                                                                                        \
-    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                   \
+#define DS__BLOCK_KERNEL(name, x, y, z, counts, numbers, dims, ...)                               \
+    DS__BLOCK_LIMITS(name, x, y, z)                                                               \
+    DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                        \
+    DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                              \
+    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                           \
+        ds_kernel_block *dsk__outer, const void *dsk__args) {                                     \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                 \
+        /* a copy that no other function sees, so that the extents are constants */               \
+        ds_kernel_block dsk__block = *dsk__outer;                                                 \
+        dsk__block.threads[0] = (x);                                                              \
+        dsk__block.threads[1] = (y);                                                              \
+        dsk__block.threads[2] = (z);                                                              \
+        name##__block(&dsk__block DS__EACH(DS__AS_FIELD, dsk__a, __VA_ARGS__));                   \
+        dsk__outer->in_threads = dsk__block.in_threads;                                           \
+    }                                                                                             \
+    static int name##__cpu(size_t dsk__first, size_t dsk__count, const void *dsk__args) {         \
+        const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                 \
+        return ds_kernel_run_blocks(name##__run, &dsk__a->dsk__dims, dsk__first, dsk__count,      \
+                                    dsk__args);                                                   \
+    }                                                                                             \
+    DS__KERNEL_BYTES(name, (ds_kernel_block * dsk__b DS__UNUSED),                                 \
+                     ds_kernel_block dsk__grid = dsk__block_of(&dsk__a->dsk__dims), (&dsk__grid), \
+                     __VA_ARGS__)                                                                 \
+    DS__KERNEL_DEF(name, counts, numbers, (x) * (y) * (z), 1, __VA_ARGS__)                        \
     DS__BLOCK_FUNCTION(name, __VA_ARGS__)
 
 /** Index of the thread in its block. Inside of thread loops only; elsewhere the name is not
@@ -1777,6 +1803,7 @@ static ds_result ds__kernel_def_create(ds_kernel_def *def, ds_kernel *out) {
                             .params = def->params,
                             .param_count = def->param_count,
                             .bytes_fn = def->bytes_fn,
+                            .extents_fn = def->extents_fn,
                             .cuda = { .image_pieces = def->ptx,
                                       .entry = def->ptx ? def->name : NULL,
                                       .block = def->block,

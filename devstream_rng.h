@@ -2361,6 +2361,13 @@ static uint64_t ds__rng_bytes(size_t items, const void *args) {
     return a->count * ds__rng_size(a->kind);
 }
 
+/* Writes the bytes that a launch accesses through `out` and, in a graph, through `state`. */
+static void ds__rng_extents(const void *args, size_t *out_bytes) {
+    const ds__rng_args *a = args;
+    out_bytes[0] = (size_t)(a->count * ds__rng_size(a->kind));
+    out_bytes[1] = 2 * sizeof *a->state;
+}
+
 /* The device code of each kernel: one text, or several pieces of one. */
 static const struct {
     const char *name;
@@ -3231,6 +3238,7 @@ static ds_result ds__rng_kernel_create(int which, ds_kernel *out) {
                             .args_size = sizeof(ds__rng_args),
                             .params = ds__rng_forms[which].params,
                             .param_count = ds__rng_forms[which].count,
+                            .extents_fn = which == DS__RNG_STATE ? NULL : ds__rng_extents,
                             .grain = 16,
                             .cuda = { .image = ds__rng_forms[which].text,
                                       .image_pieces = ds__rng_forms[which].pieces,
