@@ -143,7 +143,7 @@ sound() { # FOLDER
 }
 # The names of all tests, one line each: "unit NAME", "fault NAME", "cpu NAME [LINES]", "suite NAME [LINES]".
 list_tests() {
-    basename -s .c tests/unit/test_*.c | sed 's/^/unit /'
+    basename -s .c tests/unit/test_*.c tests/check/test_*.c | sed 's/^/unit /'
     grep -oh 'test_[a-z0-9_]*' tests/fault/*.c | sed 's/^/fault /'
     cat tests/conformance/*.c | tr '\n' ' ' | grep -oE 'DS_TEST(_[A-Z]+)*\( *test_[^"]*"[^"]*"' |
         sed -E 's/^DS_TEST([A-Z_]*)\( *(test_[a-z0-9_]*),[^"]*"(.*)"$/\1 \2 [\3]/' |

@@ -5,6 +5,7 @@
 #include "devstream_comm.h"
 #include "devstream_rng.h"
 #include "devstream_kernel.h"
+#include "devstream_check.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
