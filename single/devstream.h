@@ -74364,8 +74364,8 @@ DSDEF ds_result(ds_kernel_def_launch)(ds_kernel_def *def, ds_stream stream,
    Invariants: a clock with several users does not change. A timeline that knows operation m of
    another one knows everything that operation m knew, because a whole clock is taken over, and
    every change of a clock is followed by a new operation number.
-   Locks: ds__race.lock guards all state. The layer calls no driver under it, and takes of other
-   locks only that of stream labels.
+   Locks: ds__race.lock guards all state. The layer calls no driver under it and takes no other
+   lock; the program's functions for reports and for the log run under it.
    Threads: any. */
 
 enum {
@@ -74386,8 +74386,8 @@ enum {
     DS__RACE_WRITE = 2,
     DS__RACE_ATOMIC = 4,
     DS__RACE_INEXACT = 8, /* the whole block, for lack of an extent */
-    DS__RACE_FORMER = 32, /* by the former owner of the memory */
-    DS__RACE_ALLOC = 16   /* the allocation of the block, which counts as a write */
+    DS__RACE_ALLOC = 16,  /* the allocation of the block, which counts as a write */
+    DS__RACE_FORMER = 32  /* by the former owner of the memory */
 };
 
 typedef struct ds__race_clock {
@@ -74518,9 +74518,9 @@ typedef struct ds__race_place {
     int line;
 } ds__race_place;
 
-/* A place that was found last. what: the handle of a kernel, or the name of a function. */
+/* A place that was found last. source: the handle of a kernel, or the name of a function. */
 typedef struct ds__race_found {
-    uint64_t what;
+    uint64_t source;
     const char *file;
     uint32_t line;
     uint32_t place;
@@ -74543,7 +74543,7 @@ typedef struct ds__race_edge {
     uint32_t to_place;
 } ds__race_edge;
 
-/* The last record of an event. */
+/* A moment of a timeline: the last record of an event, a release, or a write of a word. */
 typedef struct ds__race_event {
     ds__race_clock *clock;
     uint64_t n;
@@ -74560,11 +74560,8 @@ typedef struct ds__race_token {
 
 /* A write of a word. */
 typedef struct ds__race_write {
-    ds__race_clock *clock;
-    uint64_t n;
+    ds__race_event at;
     uint64_t value;
-    uint32_t line;
-    uint32_t place;
 } ds__race_write;
 
 /* The last writes of a word, in the order of the calls. */
@@ -74651,8 +74648,7 @@ static struct {
     ds__race_place *place;
     size_t places;
     size_t place_room;
-    uint32_t *place_slot; /* hash table of indices */
-    size_t place_slots;
+    ds__race_table place_keys; /* key of a place -> index */
 
     ds__race_found found[DS__RACE_FOUND];
     ds__race_hit hit[DS__RACE_HITS];
@@ -74669,7 +74665,7 @@ static struct {
     char text[DS__RACE_TEXT];
 } ds__race = { .lock = DS__MUTEX_INIT };
 
-/* What each thread has. */
+/* State of each thread. */
 static _Thread_local struct {
     uint64_t epoch;
     uint32_t line;       /* its timeline, with the option "threads" */
@@ -74882,7 +74878,8 @@ static void ds__race_clock_join(ds__race_clock **c, ds__race_clock *other) {
 
    Keeps the last DS__RACE_EDGES waits between timelines in a ring (ds__race_edge_add).
    ds__race_edge_last finds the wait by which one timeline knows an operation of another one;
-   ds__race_edges_path finds the chain of waits between two operations.
+   ds__race_edges_reach finds the chains of waits that lead to an operation, and
+   ds__race_edges_lead asks whether one begins at a given operation.
 
    Invariants: the waits are in the order in which they were made, so a chain ends with the newest.
    Locks: ds__race.lock is held.
@@ -74914,7 +74911,7 @@ static const ds__race_edge *ds__race_edge_last(uint32_t from, uint64_t n, uint32
     return NULL;
 }
 
-/* What the search knows of a timeline: the last operation from which the goal is reached, and the
+/* Result of the search for a timeline: the last operation from which the goal is reached, and the
    wait after it. */
 typedef struct ds__race_reach {
     uint64_t n; /* 0: none */
@@ -74967,62 +74964,41 @@ static void ds__race_edges_deinit(void) {
    Locks: ds__race.lock is held.
    Threads: any. */
 
-/* Returns the slot of a place in the hash table: its own, or the free one in which it belongs. */
-static uint32_t *ds__race_place_slot(const char *operation, const char *file, int line) {
+/* Returns a key of a place. */
+static uint64_t ds__race_place_key(const char *operation, const char *file, int line) {
     uint64_t key = (uint64_t)(uintptr_t)file * 31 + (unsigned)line;
     for (const char *c = operation; *c; c++)
         key = key * 131 + (unsigned char)*c;
-    size_t i = ds__race_hash(key) & (ds__race.place_slots - 1);
-    for (;; i = (i + 1) & (ds__race.place_slots - 1)) {
-        uint32_t *slot = &ds__race.place_slot[i];
-        const ds__race_place *p = &ds__race.place[*slot];
-        if (!*slot || (p->line == line && p->file == file && strcmp(p->operation, operation) == 0))
-            return slot;
-    }
-}
-
-/* Doubles the hash table if it is half full. Returns 0 if there is no memory. */
-static int ds__race_place_reserve(void) {
-    size_t before = ds__race.place_slots;
-    if (!ds__race_array_reserve(&ds__race.place, sizeof *ds__race.place, ds__race.places,
-                                &ds__race.place_room))
-        return 0;
-    if (2 * (ds__race.places + 1) <= before)
-        return 1;
-    uint32_t *old = ds__race.place_slot;
-    size_t size = before ? 2 * before : 256;
-    uint32_t *fresh = ds__race_alloc(size * sizeof *fresh);
-    if (!fresh)
-        return 0;
-    ds__race.place_slot = fresh;
-    ds__race.place_slots = size;
-    for (size_t i = 1; i < ds__race.places; i++) {
-        const ds__race_place *p = &ds__race.place[i];
-        *ds__race_place_slot(p->operation, p->file, p->line) = (uint32_t)i;
-    }
-    ds__race_release(old, before * sizeof *old);
-    return 1;
+    return key | 1;
 }
 
 /* Returns the number of a place. The file is not copied: it lives as long as the program. */
 static uint32_t ds__race_place_named(const char *operation, const char *file, int line) {
-    if (!ds__race_place_reserve())
+    if (!ds__race_array_reserve(&ds__race.place, sizeof *ds__race.place, ds__race.places,
+                                &ds__race.place_room))
         return 0;
-    if (!ds__race.places) { /* the unknown place */
-        ds__race.place[0] = (ds__race_place){ "", NULL, 0 };
-        ds__race.places = 1;
+    if (!ds__race.places) /* the unknown place */
+        ds__race.place[ds__race.places++] = (ds__race_place){ "", NULL, 0 };
+
+    /* of two places with one key, the later one takes the next key */
+    uint64_t key = ds__race_place_key(operation, file, line);
+    uint32_t i;
+    while ((i = (uint32_t)(uintptr_t)ds__race_table_find(&ds__race.place_keys, key)) != 0) {
+        const ds__race_place *p = &ds__race.place[i];
+        if (p->line == line && p->file == file && strcmp(p->operation, operation) == 0)
+            return i;
+        key += 2;
     }
-    uint32_t *slot = ds__race_place_slot(operation, file, line);
-    if (*slot)
-        return *slot;
+
     char *copy = ds__copy_text(operation, 255);
-    if (!copy) {
+    void *number = (void *)(uintptr_t)ds__race.places;
+    if (!copy || !ds__race_table_set(&ds__race.place_keys, key, number)) {
+        ds__host_free(copy);
         ds__race.failed = 1;
         return 0;
     }
     ds__race.place[ds__race.places] = (ds__race_place){ copy, file, line };
-    *slot = (uint32_t)ds__race.places++;
-    return *slot;
+    return (uint32_t)ds__race.places++;
 }
 
 /* Returns the number of the running public call. */
@@ -75043,14 +75019,14 @@ __attribute__((noinline)) static uint32_t ds__race_place_look_up(const ds__op *o
 /* Returns the number of a stream's operation. A name that was found last for a kernel's handle, or
    for a public function, and a call site is found again without a comparison of texts. */
 static uint32_t ds__race_place_of(const ds__op *op) {
-    uint64_t what = op->kind == DS__OP_KERNEL ? ds__handle_of(&op->u.kernel.kernel->slot)
-                                              : (uint64_t)(uintptr_t)ds__tls.fn;
-    uint64_t key = what * 31 + (uint64_t)(uintptr_t)op->file * 7 + op->line;
+    uint64_t source = op->kind == DS__OP_KERNEL ? ds__handle_of(&op->u.kernel.kernel->slot)
+                                                : (uint64_t)(uintptr_t)ds__tls.fn;
+    uint64_t key = source * 31 + (uint64_t)(uintptr_t)op->file * 7 + op->line;
     ds__race_found *f = &ds__race.found[ds__race_hash(key) % DS__RACE_FOUND];
-    if (DS__LIKELY(f->what == what && f->file == op->file && f->line == op->line && f->place))
+    if (DS__LIKELY(f->source == source && f->file == op->file && f->line == op->line && f->place))
         return f->place;
     uint32_t place = ds__race_place_look_up(op);
-    *f = (ds__race_found){ what, op->file, op->line, place };
+    *f = (ds__race_found){ source, op->file, op->line, place };
     return place;
 }
 
@@ -75063,10 +75039,9 @@ static void ds__race_places_deinit(void) {
     for (size_t i = 1; i < ds__race.places; i++)
         ds__host_free((void *)(uintptr_t)ds__race.place[i].operation);
     ds__race_release(ds__race.place, ds__race.place_room * sizeof *ds__race.place);
-    ds__race_release(ds__race.place_slot, ds__race.place_slots * sizeof *ds__race.place_slot);
+    ds__race_table_deinit(&ds__race.place_keys);
     ds__race.place = NULL;
-    ds__race.place_slot = NULL;
-    ds__race.places = ds__race.place_room = ds__race.place_slots = 0;
+    ds__race.places = ds__race.place_room = 0;
     memset(ds__race.found, 0, sizeof ds__race.found);
 }
 
@@ -75092,7 +75067,7 @@ static ds__race_line *ds__race_line_at(uint32_t index) {
     return ds__race.line[index];
 }
 
-/* Returns what the next operation of a timeline knows of another one. */
+/* Returns the last operation of another timeline that is known to the next one of this timeline. */
 static uint64_t ds__race_line_known(const ds__race_line *l, uint32_t other) {
     return other == l->index ? l->n : ds__race_clock_at(l->clock, other);
 }
@@ -75320,7 +75295,7 @@ static void ds__race_lines_deinit(void) {
     memset(ds__race.legacy, 0, sizeof ds__race.legacy);
 }
 
-/* check/moment.h - moments of timelines that are kept: records of events, hand-over, words.
+/* check/moment.h - moments of timelines that are kept, such as records of events.
 
    ds__race_moment_keep keeps the clock of a timeline under a key, ds__race_moment_join orders
    another timeline after it.
@@ -75400,6 +75375,18 @@ static ds__race_range ds__race_range_rows(const void *ptr, size_t width, size_t 
     if (rows <= 1 || pitch == width)
         return ds__race_range_row(ptr, width * (rows ? rows : 1));
     return (ds__race_range){ (uintptr_t)ptr, width, pitch, rows };
+}
+
+/* Returns the rows of an operand of a copy or fill; at: DS__OP_DST or DS__OP_SRC. */
+static ds__race_range ds__race_range_of(const ds__op *op, int at) {
+    if (op->kind == DS__OP_FILL)
+        return ds__race_range_rows(op->u.fill.dst, op->u.fill.width * op->u.fill.value_size,
+                                   op->u.fill.pitch, op->u.fill.height);
+    if (at == DS__OP_DST)
+        return ds__race_range_rows(op->u.copy.dst, op->u.copy.width, op->u.copy.dst_pitch,
+                                   op->u.copy.height);
+    return ds__race_range_rows(op->u.copy.src, op->u.copy.width, op->u.copy.src_pitch,
+                               op->u.copy.height);
 }
 
 /* Returns the address behind the last byte. */
@@ -75747,30 +75734,35 @@ static void ds__race_dead_link(ds__race_memory *m) {
         ds__race_memory_drop(ds__race.oldest);
 }
 
+/* Adds a part of a freed block, unless it is empty. */
+static void ds__race_part_insert(const ds__race_memory *of, uintptr_t base, uintptr_t end) {
+    if (base >= end)
+        return;
+    ds__race_memory part = { .base = base,
+                             .size = end - base,
+                             .line = of->line,
+                             .made = of->made,
+                             .freed = of->freed,
+                             .dead = 1,
+                             .of_graph = of->of_graph,
+                             .block = 1 };
+    memcpy(part.label, of->label, sizeof part.label);
+    ds__race_memory *m = ds__race_memory_insert(&part);
+    if (m)
+        ds__race_dead_link(m);
+}
+
 /* Forgets the memory of [base, base + size) in a map. A freed block that is only partly there stays
    in parts. */
 static void ds__race_map_clear(ds__race_map *map, uintptr_t base, size_t size) {
     ds__race_memory *m;
     while ((m = ds__race_map_meet(map, base, size)) != NULL) {
-        ds__race_memory part[2] = { *m, *m };
-        part[0].size = m->base < base ? base - m->base : 0;
-        part[1].base = base + size;
-        part[1].size = m->base + m->size > base + size ? m->base + m->size - (base + size) : 0;
-        int remains = m->dead && m->block;
+        ds__race_memory former = *m;
         ds__race_memory_drop(m);
-        for (int i = 0; remains && i < 2; i++) {
-            if (!part[i].size)
-                continue;
-            part[i].record = NULL;
-            part[i].use = NULL;
-            part[i].skip = NULL;
-            part[i].older = part[i].newer = NULL;
-            part[i].count = part[i].room = part[i].uses = part[i].use_room = 0;
-            part[i].skips = part[i].skip_room = part[i].watchers = 0;
-            ds__race_memory *left = ds__race_memory_insert(&part[i]);
-            if (left)
-                ds__race_dead_link(left);
-        }
+        if (!former.dead || !former.block)
+            continue;
+        ds__race_part_insert(&former, former.base, base);
+        ds__race_part_insert(&former, base + size, former.base + former.size);
     }
 }
 
@@ -76100,7 +76092,7 @@ DSDEF const char *(ds_hazard_get_name)(ds_hazard hazard) {
     return (unsigned)hazard <= DS_HAZARD_COLLECTIVE_ORDER ? ds__hazard_names[hazard] : "unknown";
 }
 
-/* What belongs to a report while it is written. */
+/* Texts of a report while it is written. */
 typedef struct ds__race_texts {
     char now_stream[80];
     char before_stream[80];
@@ -76348,10 +76340,10 @@ __attribute__((format(printf, 2, 3))) static void ds__race_print(ds__race_texts 
     t->size += ds__text_length(n, sizeof ds__race.text - t->size);
 }
 
-/* Writes one side as text: 'write by op 20 of "h2d": ds_copy at pipeline.c:132, thread 1'. */
-static void ds__race_print_side(ds__race_texts *t, const char *what, const ds_hazard_access *a,
+/* Writes one side as text: 'now ds_copy at pipeline.c:132, operation 20 of h2d, thread 1'. */
+static void ds__race_print_side(ds__race_texts *t, const char *side, const ds_hazard_access *a,
                                 const void *base) {
-    ds__race_print(t, "  %-8s %s at %s:%d", what, a->operation,
+    ds__race_print(t, "  %-8s %s at %s:%d", side, a->operation,
                    a->line ? ds__race_base_name(a->file) : "an unknown call", a->line);
     if (*a->stream && strcmp(a->stream, "graph") == 0)
         ds__race_print(t, ", node %llu", (unsigned long long)a->sequence);
@@ -76785,22 +76777,10 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
     for (size_t i = 0; i < count; i++)
         ds__race_graph_access(b, index, n, ds__race_kernel_range(&list[i]),
                               ds__race_kernel_how(&list[i]));
-    if (n->kind == DS_NODE_COPY) {
-        ds__race_graph_access(b, index, n,
-                              ds__race_range_rows(op->u.copy.src, op->u.copy.width,
-                                                  op->u.copy.src_pitch, op->u.copy.height),
-                              DS__RACE_READ);
-        ds__race_graph_access(b, index, n,
-                              ds__race_range_rows(op->u.copy.dst, op->u.copy.width,
-                                                  op->u.copy.dst_pitch, op->u.copy.height),
-                              DS__RACE_WRITE);
-    }
-    if (n->kind == DS_NODE_FILL)
-        ds__race_graph_access(b, index, n,
-                              ds__race_range_rows(op->u.fill.dst,
-                                                  op->u.fill.width * op->u.fill.value_size,
-                                                  op->u.fill.pitch, op->u.fill.height),
-                              DS__RACE_WRITE);
+    if (n->kind == DS_NODE_COPY)
+        ds__race_graph_access(b, index, n, ds__race_range_of(op, DS__OP_SRC), DS__RACE_READ);
+    if (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL)
+        ds__race_graph_access(b, index, n, ds__race_range_of(op, DS__OP_DST), DS__RACE_WRITE);
     for (size_t i = 0; n->kind == DS_NODE_VALUES && i < op->u.values.count; i++)
         if (op->u.values.list[i].kind == DS_VALUE_WRITE)
             ds__race_graph_access(
@@ -76824,8 +76804,8 @@ static void ds__race_graph_dep(ds__race_builder *b, uint32_t node, uint32_t befo
     b->count++;
 }
 
-/* Adds the nodes of a body, and those of its child graphs between a first and a last node of their
-   own. first: the number of the body's node 0. */
+/* Adds the nodes of a body and of its child graphs. parent: the node that has the body as its child
+   graph; UINT32_MAX: none. */
 static void ds__race_graph_body(ds__race_builder *b, const ds__body *body, uint32_t parent) {
     uint32_t first = b->graph->nodes;
     b->graph->nodes += body->count;
@@ -76841,7 +76821,7 @@ static void ds__race_graph_body(ds__race_builder *b, const ds__body *body, uint3
             ds__race_graph_node(b, first + i, n);
         if (!n->child)
             continue;
-        /* what depends on node i depends on the child's nodes, too */
+        /* nodes that depend on node i depend on the child's nodes, too */
         uint32_t inner = b->graph->nodes;
         int outer = b->conditional;
         b->conditional |= n->kind == DS_NODE_CONDITION;
@@ -76984,7 +76964,8 @@ static ds__race_graph *ds__race_graph_of(const void *exec, const ds__body *body)
     return g;
 }
 
-/* Reports memory of the graph that was freed since. line: the stream of a launch, or 0. */
+/* Reports memory of the graph that was freed since. now: the launch, or the instantiation, which
+   has no timeline. */
 static void ds__race_graph_liveness(const ds__race_graph *g, const ds__race_now *now) {
     for (size_t i = 0; i < g->memories; i++) {
         const ds__race_memory *m = g->memory[i];
@@ -77139,14 +77120,13 @@ static void ds__race_word_write(const ds__race_line *l, const ds_value_op *v, ui
     }
     size_t most = sizeof w->write / sizeof w->write[0];
     if (w->count == most) {
-        ds__race_clock_unref(w->write[0].clock);
+        ds__race_clock_unref(w->write[0].at.clock);
         memmove(w->write, w->write + 1, --w->count * sizeof w->write[0]);
     }
-    w->write[w->count++] = (ds__race_write){ .clock = ds__race_clock_ref(l->clock),
-                                             .n = l->n,
-                                             .value = v->value,
-                                             .line = l->index,
-                                             .place = place };
+    ds__race_event at = {
+        .clock = ds__race_clock_ref(l->clock), .n = l->n, .line = l->index, .place = place
+    };
+    w->write[w->count++] = (ds__race_write){ at, v->value };
 }
 
 /* Orders the current operation of a timeline after the write that ends its wait: the first one that
@@ -77154,7 +77134,7 @@ static void ds__race_word_write(const ds__race_line *l, const ds_value_op *v, ui
 static int ds__race_word_wait(ds__race_line *l, const ds_value_op *v, uint32_t place) {
     const ds__race_word *w = ds__race_table_find(&ds__race.words, ds__race_key(v->address));
     size_t i = w ? w->count : 0;
-    while (i && ds__race_line_known(l, w->write[i - 1].line) < w->write[i - 1].n)
+    while (i && ds__race_line_known(l, w->write[i - 1].at.line) < w->write[i - 1].at.n)
         i--;
     if (i && ds__race_value_meets(v, w->write[i - 1].value))
         return 1;
@@ -77162,10 +77142,7 @@ static int ds__race_word_wait(ds__race_line *l, const ds_value_op *v, uint32_t p
         const ds__race_write *x = &w->write[i];
         if (!ds__race_value_meets(v, x->value))
             continue;
-        ds__race_line_join(
-            l, l->n, x->clock,
-            &(ds__race_edge){
-                .from = x->line, .from_n = x->n, .from_place = x->place, .to_place = place });
+        ds__race_moment_join(l, &x->at, place);
         return 1;
     }
     return 0;
@@ -77175,7 +77152,7 @@ static void ds__race_words_deinit(void) {
     for (size_t i = 0; i < ds__race.words.size; i++) {
         ds__race_word *w = ds__race.words.entry[i].value;
         for (size_t k = 0; w && k < w->count; k++)
-            ds__race_clock_unref(w->write[k].clock);
+            ds__race_clock_unref(w->write[k].at.clock);
         ds__race_release(w, sizeof *w);
     }
     ds__race_table_deinit(&ds__race.words);
@@ -77208,12 +77185,12 @@ static void ds__race_kernel(const ds__op *op, const ds__race_now *now) {
 }
 
 /* Checks an operand of a copy or fill; at: DS__OP_DST or DS__OP_SRC. */
-static void ds__race_operand(const ds__race_now *now, const ds__op *op, int at,
-                             const ds__race_range *r, unsigned how) {
+static void ds__race_operand(const ds__race_now *now, const ds__op *op, int at, unsigned how) {
     ds__race_now n = *now;
+    ds__race_range r = ds__race_range_of(op, at);
     int place = ds__place_of(op, at);
     n.pageable = place == DS__AT_PAGEABLE || place == DS__AT_STABLE || place == DS__AT_UNKNOWN;
-    ds__race_access(&n, r, how);
+    ds__race_access(&n, &r, how);
 }
 
 /* Checks the accesses of an operation, but for launches of graphs. */
@@ -77224,17 +77201,11 @@ static void ds__race_accesses(ds__race_line *l, const ds__op *op, ds__race_now *
         ds__race_kernel(op, now);
         break;
     case DS__OP_COPY:
-        r = ds__race_range_rows(op->u.copy.src, op->u.copy.width, op->u.copy.src_pitch,
-                                op->u.copy.height);
-        ds__race_operand(now, op, DS__OP_SRC, &r, DS__RACE_READ);
-        r = ds__race_range_rows(op->u.copy.dst, op->u.copy.width, op->u.copy.dst_pitch,
-                                op->u.copy.height);
-        ds__race_operand(now, op, DS__OP_DST, &r, DS__RACE_WRITE);
+        ds__race_operand(now, op, DS__OP_SRC, DS__RACE_READ);
+        ds__race_operand(now, op, DS__OP_DST, DS__RACE_WRITE);
         break;
     case DS__OP_FILL:
-        r = ds__race_range_rows(op->u.fill.dst, op->u.fill.width * op->u.fill.value_size,
-                                op->u.fill.pitch, op->u.fill.height);
-        ds__race_operand(now, op, DS__OP_DST, &r, DS__RACE_WRITE);
+        ds__race_operand(now, op, DS__OP_DST, DS__RACE_WRITE);
         break;
     case DS__OP_COPY_BATCH:
         for (size_t i = 0; i < op->u.batch.count; i++) {
@@ -77503,8 +77474,9 @@ static ds_result ds__race_configure(const char *list) {
 
 /* check/token.h - hand-over between threads.
 
-   ds__race_token_release keeps under a token what the calling thread knows, or the host function
-   that it runs; ds__race_token_acquire orders the calling thread after all releases of the token.
+   ds__race_token_release keeps the clock of the calling thread, or of the host function that it
+   runs, under a token; ds__race_token_acquire orders the calling thread after all releases of the
+   token.
 
    Invariants: a token has one release for each timeline, the last one.
    Locks: ds__race.lock is held.
@@ -78069,8 +78041,8 @@ static const ds__driver *ds__race_layer_apply(const ds__driver *next, int backen
 
 /* check/seen.h - the layer's observer.
 
-   ds__race_seen receives what never reaches a driver: blocks of the allocator, waits of the host,
-   collectives and fills, hand-over between threads.
+   ds__race_seen receives occurrences that never reach a driver: blocks of the allocator, waits of
+   the host, collectives and fills, hand-over between threads.
 
    Policy:
    1. The operands of a collective are accesses of its streams, which wait for each other first. Its
@@ -78207,7 +78179,7 @@ static void ds__race_group_begin(const ds__seen *seen, uint32_t place) {
 }
 
 /* A collective or a fill begins. Its operands are accesses of their streams, which wait for each
-   other first (comm/submit.h). */
+   other first (comm/join.h). */
 static void ds__race_seen_begin(const ds__seen *seen) {
     uint32_t place = ds__race_place_of_call();
     int outer = ds__race_tls.inside > 1;

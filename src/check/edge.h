@@ -2,7 +2,8 @@
 
    Keeps the last DS__RACE_EDGES waits between timelines in a ring (ds__race_edge_add).
    ds__race_edge_last finds the wait by which one timeline knows an operation of another one;
-   ds__race_edges_path finds the chain of waits between two operations.
+   ds__race_edges_reach finds the chains of waits that lead to an operation, and
+   ds__race_edges_lead asks whether one begins at a given operation.
 
    Invariants: the waits are in the order in which they were made, so a chain ends with the newest.
    Locks: ds__race.lock is held.
@@ -38,7 +39,7 @@ static const ds__race_edge *ds__race_edge_last(uint32_t from, uint64_t n, uint32
     return NULL;
 }
 
-/* What the search knows of a timeline: the last operation from which the goal is reached, and the
+/* Result of the search for a timeline: the last operation from which the goal is reached, and the
    wait after it. */
 typedef struct ds__race_reach {
     uint64_t n; /* 0: none */

@@ -236,22 +236,10 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
     for (size_t i = 0; i < count; i++)
         ds__race_graph_access(b, index, n, ds__race_kernel_range(&list[i]),
                               ds__race_kernel_how(&list[i]));
-    if (n->kind == DS_NODE_COPY) {
-        ds__race_graph_access(b, index, n,
-                              ds__race_range_rows(op->u.copy.src, op->u.copy.width,
-                                                  op->u.copy.src_pitch, op->u.copy.height),
-                              DS__RACE_READ);
-        ds__race_graph_access(b, index, n,
-                              ds__race_range_rows(op->u.copy.dst, op->u.copy.width,
-                                                  op->u.copy.dst_pitch, op->u.copy.height),
-                              DS__RACE_WRITE);
-    }
-    if (n->kind == DS_NODE_FILL)
-        ds__race_graph_access(b, index, n,
-                              ds__race_range_rows(op->u.fill.dst,
-                                                  op->u.fill.width * op->u.fill.value_size,
-                                                  op->u.fill.pitch, op->u.fill.height),
-                              DS__RACE_WRITE);
+    if (n->kind == DS_NODE_COPY)
+        ds__race_graph_access(b, index, n, ds__race_range_of(op, DS__OP_SRC), DS__RACE_READ);
+    if (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL)
+        ds__race_graph_access(b, index, n, ds__race_range_of(op, DS__OP_DST), DS__RACE_WRITE);
     for (size_t i = 0; n->kind == DS_NODE_VALUES && i < op->u.values.count; i++)
         if (op->u.values.list[i].kind == DS_VALUE_WRITE)
             ds__race_graph_access(
@@ -275,8 +263,8 @@ static void ds__race_graph_dep(ds__race_builder *b, uint32_t node, uint32_t befo
     b->count++;
 }
 
-/* Adds the nodes of a body, and those of its child graphs between a first and a last node of their
-   own. first: the number of the body's node 0. */
+/* Adds the nodes of a body and of its child graphs. parent: the node that has the body as its child
+   graph; UINT32_MAX: none. */
 static void ds__race_graph_body(ds__race_builder *b, const ds__body *body, uint32_t parent) {
     uint32_t first = b->graph->nodes;
     b->graph->nodes += body->count;
@@ -292,7 +280,7 @@ static void ds__race_graph_body(ds__race_builder *b, const ds__body *body, uint3
             ds__race_graph_node(b, first + i, n);
         if (!n->child)
             continue;
-        /* what depends on node i depends on the child's nodes, too */
+        /* nodes that depend on node i depend on the child's nodes, too */
         uint32_t inner = b->graph->nodes;
         int outer = b->conditional;
         b->conditional |= n->kind == DS_NODE_CONDITION;
@@ -435,7 +423,8 @@ static ds__race_graph *ds__race_graph_of(const void *exec, const ds__body *body)
     return g;
 }
 
-/* Reports memory of the graph that was freed since. line: the stream of a launch, or 0. */
+/* Reports memory of the graph that was freed since. now: the launch, or the instantiation, which
+   has no timeline. */
 static void ds__race_graph_liveness(const ds__race_graph *g, const ds__race_now *now) {
     for (size_t i = 0; i < g->memories; i++) {
         const ds__race_memory *m = g->memory[i];

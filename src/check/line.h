@@ -26,7 +26,7 @@ static ds__race_line *ds__race_line_at(uint32_t index) {
     return ds__race.line[index];
 }
 
-/* Returns what the next operation of a timeline knows of another one. */
+/* Returns the last operation of another timeline that is known to the next one of this timeline. */
 static uint64_t ds__race_line_known(const ds__race_line *l, uint32_t other) {
     return other == l->index ? l->n : ds__race_clock_at(l->clock, other);
 }

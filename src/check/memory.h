@@ -286,30 +286,35 @@ static void ds__race_dead_link(ds__race_memory *m) {
         ds__race_memory_drop(ds__race.oldest);
 }
 
+/* Adds a part of a freed block, unless it is empty. */
+static void ds__race_part_insert(const ds__race_memory *of, uintptr_t base, uintptr_t end) {
+    if (base >= end)
+        return;
+    ds__race_memory part = { .base = base,
+                             .size = end - base,
+                             .line = of->line,
+                             .made = of->made,
+                             .freed = of->freed,
+                             .dead = 1,
+                             .of_graph = of->of_graph,
+                             .block = 1 };
+    memcpy(part.label, of->label, sizeof part.label);
+    ds__race_memory *m = ds__race_memory_insert(&part);
+    if (m)
+        ds__race_dead_link(m);
+}
+
 /* Forgets the memory of [base, base + size) in a map. A freed block that is only partly there stays
    in parts. */
 static void ds__race_map_clear(ds__race_map *map, uintptr_t base, size_t size) {
     ds__race_memory *m;
     while ((m = ds__race_map_meet(map, base, size)) != NULL) {
-        ds__race_memory part[2] = { *m, *m };
-        part[0].size = m->base < base ? base - m->base : 0;
-        part[1].base = base + size;
-        part[1].size = m->base + m->size > base + size ? m->base + m->size - (base + size) : 0;
-        int remains = m->dead && m->block;
+        ds__race_memory former = *m;
         ds__race_memory_drop(m);
-        for (int i = 0; remains && i < 2; i++) {
-            if (!part[i].size)
-                continue;
-            part[i].record = NULL;
-            part[i].use = NULL;
-            part[i].skip = NULL;
-            part[i].older = part[i].newer = NULL;
-            part[i].count = part[i].room = part[i].uses = part[i].use_room = 0;
-            part[i].skips = part[i].skip_room = part[i].watchers = 0;
-            ds__race_memory *left = ds__race_memory_insert(&part[i]);
-            if (left)
-                ds__race_dead_link(left);
-        }
+        if (!former.dead || !former.block)
+            continue;
+        ds__race_part_insert(&former, former.base, base);
+        ds__race_part_insert(&former, base + size, former.base + former.size);
     }
 }
 

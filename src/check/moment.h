@@ -1,4 +1,4 @@
-/* check/moment.h - moments of timelines that are kept: records of events, hand-over, words.
+/* check/moment.h - moments of timelines that are kept, such as records of events.
 
    ds__race_moment_keep keeps the clock of a timeline under a key, ds__race_moment_join orders
    another timeline after it.

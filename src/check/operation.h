@@ -53,14 +53,13 @@ static void ds__race_word_write(const ds__race_line *l, const ds_value_op *v, ui
     }
     size_t most = sizeof w->write / sizeof w->write[0];
     if (w->count == most) {
-        ds__race_clock_unref(w->write[0].clock);
+        ds__race_clock_unref(w->write[0].at.clock);
         memmove(w->write, w->write + 1, --w->count * sizeof w->write[0]);
     }
-    w->write[w->count++] = (ds__race_write){ .clock = ds__race_clock_ref(l->clock),
-                                             .n = l->n,
-                                             .value = v->value,
-                                             .line = l->index,
-                                             .place = place };
+    ds__race_event at = {
+        .clock = ds__race_clock_ref(l->clock), .n = l->n, .line = l->index, .place = place
+    };
+    w->write[w->count++] = (ds__race_write){ at, v->value };
 }
 
 /* Orders the current operation of a timeline after the write that ends its wait: the first one that
@@ -68,7 +67,7 @@ static void ds__race_word_write(const ds__race_line *l, const ds_value_op *v, ui
 static int ds__race_word_wait(ds__race_line *l, const ds_value_op *v, uint32_t place) {
     const ds__race_word *w = ds__race_table_find(&ds__race.words, ds__race_key(v->address));
     size_t i = w ? w->count : 0;
-    while (i && ds__race_line_known(l, w->write[i - 1].line) < w->write[i - 1].n)
+    while (i && ds__race_line_known(l, w->write[i - 1].at.line) < w->write[i - 1].at.n)
         i--;
     if (i && ds__race_value_meets(v, w->write[i - 1].value))
         return 1;
@@ -76,10 +75,7 @@ static int ds__race_word_wait(ds__race_line *l, const ds_value_op *v, uint32_t p
         const ds__race_write *x = &w->write[i];
         if (!ds__race_value_meets(v, x->value))
             continue;
-        ds__race_line_join(
-            l, l->n, x->clock,
-            &(ds__race_edge){
-                .from = x->line, .from_n = x->n, .from_place = x->place, .to_place = place });
+        ds__race_moment_join(l, &x->at, place);
         return 1;
     }
     return 0;
@@ -89,7 +85,7 @@ static void ds__race_words_deinit(void) {
     for (size_t i = 0; i < ds__race.words.size; i++) {
         ds__race_word *w = ds__race.words.entry[i].value;
         for (size_t k = 0; w && k < w->count; k++)
-            ds__race_clock_unref(w->write[k].clock);
+            ds__race_clock_unref(w->write[k].at.clock);
         ds__race_release(w, sizeof *w);
     }
     ds__race_table_deinit(&ds__race.words);
@@ -122,12 +118,12 @@ static void ds__race_kernel(const ds__op *op, const ds__race_now *now) {
 }
 
 /* Checks an operand of a copy or fill; at: DS__OP_DST or DS__OP_SRC. */
-static void ds__race_operand(const ds__race_now *now, const ds__op *op, int at,
-                             const ds__race_range *r, unsigned how) {
+static void ds__race_operand(const ds__race_now *now, const ds__op *op, int at, unsigned how) {
     ds__race_now n = *now;
+    ds__race_range r = ds__race_range_of(op, at);
     int place = ds__place_of(op, at);
     n.pageable = place == DS__AT_PAGEABLE || place == DS__AT_STABLE || place == DS__AT_UNKNOWN;
-    ds__race_access(&n, r, how);
+    ds__race_access(&n, &r, how);
 }
 
 /* Checks the accesses of an operation, but for launches of graphs. */
@@ -138,17 +134,11 @@ static void ds__race_accesses(ds__race_line *l, const ds__op *op, ds__race_now *
         ds__race_kernel(op, now);
         break;
     case DS__OP_COPY:
-        r = ds__race_range_rows(op->u.copy.src, op->u.copy.width, op->u.copy.src_pitch,
-                                op->u.copy.height);
-        ds__race_operand(now, op, DS__OP_SRC, &r, DS__RACE_READ);
-        r = ds__race_range_rows(op->u.copy.dst, op->u.copy.width, op->u.copy.dst_pitch,
-                                op->u.copy.height);
-        ds__race_operand(now, op, DS__OP_DST, &r, DS__RACE_WRITE);
+        ds__race_operand(now, op, DS__OP_SRC, DS__RACE_READ);
+        ds__race_operand(now, op, DS__OP_DST, DS__RACE_WRITE);
         break;
     case DS__OP_FILL:
-        r = ds__race_range_rows(op->u.fill.dst, op->u.fill.width * op->u.fill.value_size,
-                                op->u.fill.pitch, op->u.fill.height);
-        ds__race_operand(now, op, DS__OP_DST, &r, DS__RACE_WRITE);
+        ds__race_operand(now, op, DS__OP_DST, DS__RACE_WRITE);
         break;
     case DS__OP_COPY_BATCH:
         for (size_t i = 0; i < op->u.batch.count; i++) {

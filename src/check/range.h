@@ -24,6 +24,18 @@ static ds__race_range ds__race_range_rows(const void *ptr, size_t width, size_t 
     return (ds__race_range){ (uintptr_t)ptr, width, pitch, rows };
 }
 
+/* Returns the rows of an operand of a copy or fill; at: DS__OP_DST or DS__OP_SRC. */
+static ds__race_range ds__race_range_of(const ds__op *op, int at) {
+    if (op->kind == DS__OP_FILL)
+        return ds__race_range_rows(op->u.fill.dst, op->u.fill.width * op->u.fill.value_size,
+                                   op->u.fill.pitch, op->u.fill.height);
+    if (at == DS__OP_DST)
+        return ds__race_range_rows(op->u.copy.dst, op->u.copy.width, op->u.copy.dst_pitch,
+                                   op->u.copy.height);
+    return ds__race_range_rows(op->u.copy.src, op->u.copy.width, op->u.copy.src_pitch,
+                               op->u.copy.height);
+}
+
 /* Returns the address behind the last byte. */
 static uintptr_t ds__race_range_end(const ds__race_range *r) {
     return r->at + (r->rows - 1) * r->pitch + r->width;

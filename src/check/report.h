@@ -35,7 +35,7 @@ DSDEF const char *(ds_hazard_get_name)(ds_hazard hazard) {
     return (unsigned)hazard <= DS_HAZARD_COLLECTIVE_ORDER ? ds__hazard_names[hazard] : "unknown";
 }
 
-/* What belongs to a report while it is written. */
+/* Texts of a report while it is written. */
 typedef struct ds__race_texts {
     char now_stream[80];
     char before_stream[80];
@@ -283,10 +283,10 @@ __attribute__((format(printf, 2, 3))) static void ds__race_print(ds__race_texts 
     t->size += ds__text_length(n, sizeof ds__race.text - t->size);
 }
 
-/* Writes one side as text: 'write by op 20 of "h2d": ds_copy at pipeline.c:132, thread 1'. */
-static void ds__race_print_side(ds__race_texts *t, const char *what, const ds_hazard_access *a,
+/* Writes one side as text: 'now ds_copy at pipeline.c:132, operation 20 of h2d, thread 1'. */
+static void ds__race_print_side(ds__race_texts *t, const char *side, const ds_hazard_access *a,
                                 const void *base) {
-    ds__race_print(t, "  %-8s %s at %s:%d", what, a->operation,
+    ds__race_print(t, "  %-8s %s at %s:%d", side, a->operation,
                    a->line ? ds__race_base_name(a->file) : "an unknown call", a->line);
     if (*a->stream && strcmp(a->stream, "graph") == 0)
         ds__race_print(t, ", node %llu", (unsigned long long)a->sequence);

@@ -1,7 +1,7 @@
 /* check/seen.h - the layer's observer.
 
-   ds__race_seen receives what never reaches a driver: blocks of the allocator, waits of the host,
-   collectives and fills, hand-over between threads.
+   ds__race_seen receives occurrences that never reach a driver: blocks of the allocator, waits of
+   the host, collectives and fills, hand-over between threads.
 
    Policy:
    1. The operands of a collective are accesses of its streams, which wait for each other first. Its
@@ -142,7 +142,7 @@ static void ds__race_group_begin(const ds__seen *seen, uint32_t place) {
 }
 
 /* A collective or a fill begins. Its operands are accesses of their streams, which wait for each
-   other first (comm/submit.h). */
+   other first (comm/join.h). */
 static void ds__race_seen_begin(const ds__seen *seen) {
     uint32_t place = ds__race_place_of_call();
     int outer = ds__race_tls.inside > 1;

@@ -1,7 +1,8 @@
 /* check/token.h - hand-over between threads.
 
-   ds__race_token_release keeps under a token what the calling thread knows, or the host function
-   that it runs; ds__race_token_acquire orders the calling thread after all releases of the token.
+   ds__race_token_release keeps the clock of the calling thread, or of the host function that it
+   runs, under a token; ds__race_token_acquire orders the calling thread after all releases of the
+   token.
 
    Invariants: a token has one release for each timeline, the last one.
    Locks: ds__race.lock is held.

@@ -12,8 +12,8 @@
    Invariants: a clock with several users does not change. A timeline that knows operation m of
    another one knows everything that operation m knew, because a whole clock is taken over, and
    every change of a clock is followed by a new operation number.
-   Locks: ds__race.lock guards all state. The layer calls no driver under it, and takes of other
-   locks only that of stream labels.
+   Locks: ds__race.lock guards all state. The layer calls no driver under it and takes no other
+   lock; the program's functions for reports and for the log run under it.
    Threads: any. */
 #ifndef DS__CHECK_TYPES_H
 #define DS__CHECK_TYPES_H
@@ -45,8 +45,8 @@ enum {
     DS__RACE_WRITE = 2,
     DS__RACE_ATOMIC = 4,
     DS__RACE_INEXACT = 8, /* the whole block, for lack of an extent */
-    DS__RACE_FORMER = 32, /* by the former owner of the memory */
-    DS__RACE_ALLOC = 16   /* the allocation of the block, which counts as a write */
+    DS__RACE_ALLOC = 16,  /* the allocation of the block, which counts as a write */
+    DS__RACE_FORMER = 32  /* by the former owner of the memory */
 };
 
 typedef struct ds__race_clock {
@@ -177,9 +177,9 @@ typedef struct ds__race_place {
     int line;
 } ds__race_place;
 
-/* A place that was found last. what: the handle of a kernel, or the name of a function. */
+/* A place that was found last. source: the handle of a kernel, or the name of a function. */
 typedef struct ds__race_found {
-    uint64_t what;
+    uint64_t source;
     const char *file;
     uint32_t line;
     uint32_t place;
@@ -202,7 +202,7 @@ typedef struct ds__race_edge {
     uint32_t to_place;
 } ds__race_edge;
 
-/* The last record of an event. */
+/* A moment of a timeline: the last record of an event, a release, or a write of a word. */
 typedef struct ds__race_event {
     ds__race_clock *clock;
     uint64_t n;
@@ -219,11 +219,8 @@ typedef struct ds__race_token {
 
 /* A write of a word. */
 typedef struct ds__race_write {
-    ds__race_clock *clock;
-    uint64_t n;
+    ds__race_event at;
     uint64_t value;
-    uint32_t line;
-    uint32_t place;
 } ds__race_write;
 
 /* The last writes of a word, in the order of the calls. */
@@ -310,8 +307,7 @@ static struct {
     ds__race_place *place;
     size_t places;
     size_t place_room;
-    uint32_t *place_slot; /* hash table of indices */
-    size_t place_slots;
+    ds__race_table place_keys; /* key of a place -> index */
 
     ds__race_found found[DS__RACE_FOUND];
     ds__race_hit hit[DS__RACE_HITS];
@@ -328,7 +324,7 @@ static struct {
     char text[DS__RACE_TEXT];
 } ds__race = { .lock = DS__MUTEX_INIT };
 
-/* What each thread has. */
+/* State of each thread. */
 static _Thread_local struct {
     uint64_t epoch;
     uint32_t line;       /* its timeline, with the option "threads" */
