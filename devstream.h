@@ -6098,16 +6098,6 @@ static int ds__extent_resolve(const ds__kernel *k, const ds_extent *e, size_t it
     return ds__extent_set_rows(r, count, e->bytes, pitch);
 }
 
-/* Returns the extent of parameter i. bytes: the results of the kernel's extents_fn. SIZE_MAX bytes
-   are more than an address space, so the extent is not known. */
-static ds_extent ds__extent_of(const ds__kernel *k, const size_t *bytes, size_t i) {
-    if (k->extents)
-        return k->extents[i];
-    if (k->extents_fn)
-        return (ds_extent){ .kind = DS_EXTENT_BYTES, .bytes = bytes[i] };
-    return (ds_extent){ .kind = DS_EXTENT_NONE };
-}
-
 /* Writes the range of every pointer that a launch accesses, in order of the parameters, and returns
    their number. A pointer that is NULL, or whose extent has 0 bytes, has no range. out: has
    place for param_count ranges. replaced: extents in place of the kernel's first ones; they need
@@ -6126,15 +6116,20 @@ DS__SEAM static size_t ds__kernel_ranges(const ds__kernel *k, const ds_extent *r
         const ds_param *p = &k->params[i];
         if (!ds__param_is_pointer(p))
             continue;
-        ds_extent e = i < replaced_count ? replaced[i] : ds__extent_of(k, bytes, i);
+        const ds_extent *e = k->extents ? &k->extents[i] : NULL;
+        if (i < replaced_count)
+            e = &replaced[i];
         /* in its place: a copy would wait for the stores of the members */
         ds__extent_range *r = &out[n];
         r->param = i;
         r->kind = p->kind;
-        r->atomic = e.atomic == 1;
+        r->atomic = e && e->atomic == 1;
         r->offset = r->width = r->pitch = r->rows = 0;
         memcpy(&r->ptr, (const char *)args + p->offset, sizeof r->ptr);
-        r->exact = ds__extent_resolve(k, &e, items, args, r);
+        if (e)
+            r->exact = ds__extent_resolve(k, e, items, args, r);
+        else /* SIZE_MAX bytes, of a parameter that extents_fn leaves out, are too many */
+            r->exact = k->extents_fn && ds__extent_set_rows(r, 1, bytes[i], bytes[i]);
         if (!r->exact)
             r->offset = 0;
         if (r->ptr && (!r->exact || r->rows))

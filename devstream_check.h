@@ -422,32 +422,41 @@ typedef struct ds__race_use {
     ds__race_clock *clock;
 } ds__race_use;
 
-/* Known memory: a block of the allocator, or an allocation of a driver or of the program. */
+/* Accesses of memory. */
+typedef struct ds__race_list {
+    ds__race_record *at;
+    size_t count;
+    size_t room;
+} ds__race_list;
+
+/* Known memory: a block of the allocator, or an allocation of a driver or of the program. Each
+   access reads the first 64 bytes. */
 typedef struct ds__race_memory {
     uintptr_t base;
     size_t size;
+    ds__race_list list; /* accesses; with buckets: those that are not within one bucket */
+    uint8_t dead;       /* freed */
+    uint8_t ignored;    /* for lack of memory */
+    uint8_t of_graph;   /* allocated in a capture: graphs own it */
+    uint8_t declared;   /* by ds_check_declare_memory */
+    uint8_t block;      /* of the allocator */
+    uint8_t unlisted;   /* not in a map any more; watchers keep it */
+    uint8_t shift;      /* a bucket has 1 << shift bytes */
+    uint32_t buckets;   /* 0, or a power of two */
+    uint32_t skips;     /* of ds_check_ignore */
+    ds__race_list *bucket;
+    ds__race_range *skip;
+    size_t skip_room;
     uint64_t serial; /* unique */
-    ds__race_record *record;
-    size_t count;
-    size_t room;
     ds__race_use *use;
     size_t uses;
     size_t use_room;
-    ds__race_range *skip; /* of ds_check_ignore */
-    size_t skips;
-    size_t skip_room;
     struct ds__race_memory *older; /* list of freed ranges */
     struct ds__race_memory *newer;
     uint32_t line;     /* timeline of the allocation */
     uint32_t made;     /* place of the allocation */
     uint32_t freed;    /* place of the free */
     uint32_t watchers; /* graphs that look at it */
-    uint8_t dead;      /* freed */
-    uint8_t ignored;   /* for lack of memory */
-    uint8_t of_graph;  /* allocated in a capture: graphs own it */
-    uint8_t declared;  /* by ds_check_declare_memory */
-    uint8_t block;     /* of the allocator */
-    uint8_t unlisted;  /* not in a map any more; watchers keep it */
     char label[48];
 } ds__race_memory;
 
@@ -1414,11 +1423,154 @@ static int ds__race_range_covers(const ds__race_range *a, const ds__race_range *
     return a->at == b->at && a->pitch == b->pitch && a->width >= b->width && a->rows >= b->rows;
 }
 
+/* check/record.h - kept accesses of known memory.
+
+   A range of memory has lists of accesses (ds__race_records_list). At first, it has one list. When
+   this list has grown, the range is divided into buckets of equal size (ds__race_records_divide):
+   accesses within one bucket are in the list of the bucket, others in the first list. So an access
+   is compared with those near to it (ds__race_records_of, ds__race_records_span).
+   ds__race_records_sweep drops accesses that all timelines know.
+
+   Invariants: ds_check_stats.records is the number of kept accesses of all memory. The lists of an
+   access's own list, its buckets and the first list have all accesses that overlap it.
+   Locks: ds__race.lock is held.
+   Threads: any. */
+
+/* Accesses in a list that is not divided; a test defines less before it includes the
+   implementation. */
+#ifndef DS__TEST_RACE_LIST
+#define DS__TEST_RACE_LIST 32
+#endif
+
+enum {
+    DS__RACE_LIST = DS__TEST_RACE_LIST,
+    DS__RACE_BUCKETS = 1 << 12, /* buckets of a range at most */
+    DS__RACE_BUCKETS_GROWTH = 8 /* a division makes so many of one */
+};
+
+/* Returns list i of memory, from 0 to m->buckets. */
+static ds__race_list *ds__race_records_list(ds__race_memory *m, size_t i) {
+    return i ? &m->bucket[i - 1] : &m->list;
+}
+
+/* Returns the number of the list of the bucket that has an address; accesses of a former owner may
+   begin before the range, and end after it. */
+static size_t ds__race_records_bucket(const ds__race_memory *m, uintptr_t address) {
+    size_t i = address > m->base ? (address - m->base) >> m->shift : 0;
+    return 1 + (i < m->buckets ? i : m->buckets - 1);
+}
+
+/* Writes the lists of buckets that a range meets, *first to *last. They are 1 and 0 if there are no
+   buckets. */
+static void ds__race_records_span(const ds__race_memory *m, const ds__race_range *r, size_t *first,
+                                  size_t *last) {
+    *first = 1;
+    *last = 0;
+    if (DS__LIKELY(!m->buckets))
+        return;
+    *first = ds__race_records_bucket(m, r->at);
+    *last = ds__race_records_bucket(m, ds__race_range_end(r) - 1);
+}
+
+/* Returns the list to which an access of a range belongs. */
+static ds__race_list *ds__race_records_of(ds__race_memory *m, const ds__race_range *r) {
+    size_t first;
+    size_t last;
+    ds__race_records_span(m, r, &first, &last);
+    return first == last ? &m->bucket[first - 1] : &m->list;
+}
+
+static void ds__race_list_clear(ds__race_list *list) {
+    ds__race.stats.records -= list->count;
+    ds__race_release(list->at, list->room * sizeof *list->at);
+    *list = (ds__race_list){ NULL, 0, 0 };
+}
+
+static void ds__race_list_push(ds__race_list *list, const ds__race_record *record) {
+    if (!ds__race_array_reserve(&list->at, sizeof *list->at, list->count, &list->room))
+        return;
+    list->at[list->count++] = *record;
+    ds__race.stats.records++;
+}
+
+/* Forgets all accesses of memory. */
+static void ds__race_records_clear(ds__race_memory *m) {
+    for (size_t i = 0; i <= m->buckets; i++)
+        ds__race_list_clear(ds__race_records_list(m, i));
+    ds__race_release(m->bucket, m->buckets * sizeof *m->bucket);
+    m->bucket = NULL;
+    m->buckets = 0;
+}
+
+/* Divides memory into buckets, or none, and puts each access into its list. */
+static void ds__race_records_divide(ds__race_memory *m, uint32_t buckets) {
+    ds__race_memory old = *m;
+    unsigned shift = 0;
+    while (buckets && (m->size - 1) >> shift >= buckets)
+        shift++;
+    m->bucket = buckets ? ds__race_alloc(buckets * sizeof *m->bucket) : NULL;
+    m->buckets = m->bucket ? buckets : 0;
+    m->shift = (uint8_t)shift;
+    m->list = (ds__race_list){ NULL, 0, 0 };
+    for (size_t i = 0; i <= old.buckets; i++) {
+        const ds__race_list *list = ds__race_records_list(&old, i);
+        for (size_t k = 0; k < list->count; k++)
+            ds__race_list_push(ds__race_records_of(m, &list->at[k].range), &list->at[k]);
+    }
+    ds__race_records_clear(&old);
+}
+
+/* Returns 1 if most accesses of a list are small enough for more buckets. */
+static int ds__race_records_are_small(const ds__race_memory *m, const ds__race_list *list,
+                                      size_t buckets) {
+    size_t small = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        const ds__race_range *r = &list->at[i].range;
+        small += ds__race_range_end(r) - r->at <= m->size / buckets;
+    }
+    return small > list->count / 2;
+}
+
+/* Keeps an access. A list that grows is looked at for a division when its length is a power of
+   two. */
+static void ds__race_records_add(ds__race_memory *m, const ds__race_record *record) {
+    ds__race_list *list = ds__race_records_of(m, &record->range);
+    size_t count = list->count;
+    if (DS__UNLIKELY(count >= DS__RACE_LIST && !(count & (count - 1)))) {
+        size_t buckets = (m->buckets ? m->buckets : 1) * (size_t)DS__RACE_BUCKETS_GROWTH;
+        int divisible = (!m->buckets || list != &m->list) && buckets <= DS__RACE_BUCKETS;
+        if (divisible && ds__race_records_are_small(m, list, buckets)) {
+            ds__race_records_divide(m, (uint32_t)buckets);
+            list = ds__race_records_of(m, &record->range);
+        }
+    }
+    ds__race_list_push(list, record);
+}
+
+/* Drops the accesses of memory that all timelines know, and buckets that are mostly empty. */
+static void ds__race_records_sweep(ds__race_memory *m, const uint64_t *floor) {
+    size_t all = 0;
+    for (size_t i = 0; i <= m->buckets; i++) {
+        ds__race_list *list = ds__race_records_list(m, i);
+        size_t kept = 0;
+        for (size_t k = 0; k < list->count; k++)
+            if (list->at[k].n > floor[list->at[k].line])
+                list->at[kept++] = list->at[k];
+        ds__race.stats.records -= list->count - kept;
+        list->count = kept;
+        if (!kept && list->room > 4)
+            ds__race_list_clear(list);
+        all += kept;
+    }
+    if (m->buckets && all <= m->buckets / 8)
+        ds__race_records_divide(m, 0);
+}
+
 /* check/memory.h - known memory by address.
 
    Keeps blocks of the allocator and allocations, live and freed, in two maps
    (ds__race_memory_add, ds__race_memory_end). ds__race_memory_find looks an address up, first among
-   the blocks. ds__race_records_sweep drops accesses that all timelines know.
+   the blocks. ds__race_sweep drops accesses that all timelines know.
 
    Policy:
    1. A freed range is remembered until its addresses are given out again, at most DS__RACE_DEAD
@@ -1550,13 +1702,6 @@ static ds__race_map *ds__race_map_of(const ds__race_memory *m) {
     return m->block ? &ds__race.block : &ds__race.alloc;
 }
 
-static void ds__race_records_clear(ds__race_memory *m) {
-    ds__race.stats.records -= m->count;
-    ds__race_release(m->record, m->room * sizeof *m->record);
-    m->record = NULL;
-    m->count = m->room = 0;
-}
-
 static void ds__race_memory_release(ds__race_memory *m) {
     ds__race_records_clear(m);
     for (size_t i = 0; i < m->uses; i++)
@@ -1608,18 +1753,6 @@ static ds__race_memory *ds__race_memory_detach(ds__race_memory *m) {
     m->unlisted = 1;
     m->watchers++;
     return m;
-}
-
-/* Drops the records of a range that all timelines know. */
-static void ds__race_records_sweep(ds__race_memory *m, const uint64_t *floor) {
-    size_t kept = 0;
-    for (size_t i = 0; i < m->count; i++)
-        if (m->record[i].n > floor[m->record[i].line])
-            m->record[kept++] = m->record[i];
-    ds__race.stats.records -= m->count - kept;
-    m->count = kept;
-    if (!kept && m->room > 4)
-        ds__race_records_clear(m);
 }
 
 /* Frees the numbers of ended timelines that all others know. Their records are gone. */
@@ -1778,11 +1911,13 @@ __attribute__((noinline)) static ds__race_memory *ds__race_memory_look_up(uintpt
 
 /* Returns the known memory at an address: a block, else an allocation. NULL: none. */
 static ds__race_memory *ds__race_memory_find(uintptr_t address) {
-    ds__race_hit *h = &ds__race.hit[ds__race_hash(address) % DS__RACE_HITS];
-    if (DS__LIKELY(h->address == address && h->version == ds__race.version))
-        return h->memory;
+    ds__race_hit *h = &ds__race.hit[ds__race_hash(address) % DS__RACE_HITS & ~(size_t)1];
+    for (int i = 0; i < 2; i++)
+        if (DS__LIKELY(h[i].address == address && h[i].version == ds__race.version))
+            return h[i].memory;
     ds__race_memory *m = ds__race_memory_look_up(address);
-    *h = (ds__race_hit){ address, ds__race.version, m };
+    h[1] = h[0];
+    h[0] = (ds__race_hit){ address, ds__race.version, m };
     return m;
 }
 
@@ -1809,7 +1944,7 @@ static void ds__race_map_deinit(ds__race_map *map) {
    3. A block may be used by work that comes after its allocation, and freed if each use is on the
       stream of the allocation, ordered before the free, or on a stream of ds_mem_record_use.
 
-   Invariants: ds_check_stats.records is the number of kept accesses of all memory.
+   Invariants: those of check/record.h.
    Locks: ds__race.lock is held.
    Threads: any. */
 
@@ -1850,41 +1985,47 @@ static ds_hazard ds__race_hazard(unsigned now, unsigned before) {
     return before & DS__RACE_WRITE ? DS_HAZARD_WRITE_AFTER_WRITE : DS_HAZARD_WRITE_AFTER_READ;
 }
 
-/* Compares an access with the kept ones, and removes those that it replaces. */
-static void ds__race_compare(ds__race_memory *m, const ds__race_now *now, const ds__race_range *r,
-                             unsigned how) {
-    size_t kept = 0;
-    for (size_t i = 0; i < m->count; i++) {
-        ds__race_record o = m->record[i];
-        int known = ds__race_knows(now, o.line, o.n);
-        if (known && ds__race_how_replaces(how, o.how) && ds__race_range_covers(r, &o.range))
-            continue;
-        m->record[kept++] = o;
-        if (known || !ds__race_how_conflicts(how, o.how) || !ds__race_range_overlaps(r, &o.range))
-            continue;
-        if (DS__UNLIKELY(m->skips != 0) && ds__race_skips(m, r, &o.range))
-            continue;
-        if (now->late && ds__race_edges_lead(now->line, now->n, o.line, o.n))
-            continue;
-        ds__race_report(ds__race_hazard(how, o.how), now, r, how, m, &o);
-    }
-    ds__race.stats.records -= m->count - kept;
-    m->count = kept;
+/* Returns 1 if a kept access, which the current one does not know, is no race with it. */
+static int ds__race_is_accepted(const ds__race_memory *m, const ds__race_now *now,
+                                const ds__race_record *fresh, const ds__race_record *o) {
+    return !ds__race_how_conflicts(fresh->how, o->how) ||
+           !ds__race_range_overlaps(&fresh->range, &o->range) ||
+           (DS__UNLIKELY(m->skips != 0) && ds__race_skips(m, &fresh->range, &o->range)) ||
+           (now->late && ds__race_edges_lead(now->line, now->n, o->line, o->n));
 }
 
-/* Keeps an access. */
-static void ds__race_keep(ds__race_memory *m, const ds__race_now *now, const ds__race_range *r,
-                          unsigned how) {
-    if (!ds__race_array_reserve(&m->record, sizeof *m->record, m->count, &m->room))
-        return;
-    m->record[m->count++] = (ds__race_record){ .range = *r,
-                                               .n = now->n,
-                                               .line = now->line,
-                                               .place = now->place,
-                                               .thread = now->thread,
-                                               .how = (uint8_t)how,
-                                               .vague = (uint8_t)now->vague };
-    ds__race.stats.records++;
+/* Compares an access with those of a list, and removes those that it replaces. own: the access
+   belongs to this list, and takes the first place that gets free. Returns 1 if it has done so. */
+static int ds__race_compare(const ds__race_memory *m, ds__race_list *list, int own,
+                            const ds__race_now *now, const ds__race_record *fresh) {
+    size_t kept = 0;
+    size_t count = list->count;
+    int placed = 0;
+    for (size_t i = 0; i < count; i++) {
+        const ds__race_record *o = &list->at[i];
+        int known = ds__race_knows(now, o->line, o->n);
+        if (known && ds__race_how_replaces(fresh->how, o->how) &&
+            ds__race_range_covers(&fresh->range, &o->range)) {
+            if (own && !placed)
+                list->at[kept++] = *fresh;
+            placed = own;
+            continue;
+        }
+        if (!known && !ds__race_is_accepted(m, now, fresh, o))
+            ds__race_report(ds__race_hazard(fresh->how, o->how), now, &fresh->range, fresh->how, m,
+                            o);
+        if (kept != i)
+            list->at[kept] = *o;
+        kept++;
+    }
+    ds__race.stats.records -= count - kept;
+    list->count = kept;
+    return placed;
+}
+
+/* Keeps one access more. */
+static void ds__race_keep(ds__race_memory *m, const ds__race_record *record) {
+    ds__race_records_add(m, record);
     int many = ++ds__race.fresh > DS__RACE_SWEEP + 2 * ds__race.stats.ranges;
     if (ds__race.bytes > ds__race.most && (many || ds__race.fresh > DS__RACE_SWEEP / 16))
         ds__race_make_room();
@@ -1892,39 +2033,55 @@ static void ds__race_keep(ds__race_memory *m, const ds__race_now *now, const ds_
         ds__race_sweep();
 }
 
+/* Returns the record of an access. */
+static ds__race_record ds__race_record_of(const ds__race_now *now, const ds__race_range *r,
+                                          unsigned how) {
+    return (ds__race_record){ .range = *r,
+                              .n = now->n,
+                              .line = now->line,
+                              .place = now->place,
+                              .thread = now->thread,
+                              .how = (uint8_t)how,
+                              .vague = (uint8_t)now->vague };
+}
+
+/* Reports an access of freed memory, unless it is known to be correct. */
+static void ds__race_access_dead(const ds__race_memory *m, const ds__race_now *now,
+                                 const ds__race_range *r, unsigned how) {
+    if ((!m->block && now->pageable) || (m->of_graph && now->of_graph) ||
+        (m->skips && ds__race_skips(m, r, r)))
+        return;
+    ds__race_report(DS_HAZARD_USE_AFTER_FREE, now, r, how & ~(unsigned)DS__RACE_INEXACT, m, NULL);
+}
+
 /* Checks and keeps an access within one range of known memory. */
 static void ds__race_access_in(ds__race_memory *m, const ds__race_now *now, const ds__race_range *r,
                                unsigned how) {
-    if (m->dead && !m->block && now->pageable)
-        return;
-    if (m->dead && m->skips && ds__race_skips(m, r, r))
-        return;
-    if (m->dead && !(m->of_graph && now->of_graph)) {
-        ds__race_report(DS_HAZARD_USE_AFTER_FREE, now, r, how & ~(unsigned)DS__RACE_INEXACT, m,
-                        NULL);
+    if (DS__UNLIKELY(m->dead && !(m->of_graph && now->of_graph))) {
+        ds__race_access_dead(m, now, r, how);
         return;
     }
     if (m->ignored)
         return;
-    ds__race_compare(m, now, r, how);
-    ds__race_keep(m, now, r, how);
+    ds__race_record fresh = ds__race_record_of(now, r, how);
+    const ds__race_list *own = ds__race_records_of(m, r);
+    int placed = ds__race_compare(m, &m->list, own == &m->list, now, &fresh);
+    size_t first;
+    size_t last;
+    ds__race_records_span(m, r, &first, &last);
+    for (size_t i = first; i <= last; i++) {
+        ds__race_list *list = ds__race_records_list(m, i);
+        placed |= ds__race_compare(m, list, own == list, now, &fresh);
+    }
+    if (!placed)
+        ds__race_keep(m, &fresh);
 }
 
-/* Checks and keeps an access. An inexact one covers the memory in which its first byte is. Rows
-   may lie in several ranges. */
-static void ds__race_access(const ds__race_now *now, const ds__race_range *range, unsigned how) {
-    ds__race.stats.accesses++;
-    ds__race.stats.inexact += how & DS__RACE_INEXACT ? 1 : 0;
-    ds__race_memory *m = ds__race_memory_find(range->at);
-    if (!m) {
-        ds__race.stats.unchecked++;
-        return;
-    }
-    int fits = ds__race_range_end(range) <= m->base + m->size;
-    if (DS__LIKELY(fits && !(how & DS__RACE_INEXACT))) {
-        ds__race_access_in(m, now, range, how);
-        return;
-    }
+static void ds__race_access(const ds__race_now *now, const ds__race_range *range, unsigned how);
+
+/* Checks an access that is inexact or not within one range of known memory. */
+static void ds__race_access_parts(ds__race_memory *m, const ds__race_now *now,
+                                  const ds__race_range *range, unsigned how) {
     if (range->rows > 1 && !(how & DS__RACE_INEXACT)) { /* rows in several ranges */
         for (size_t i = 0; i < range->rows; i++) {
             ds__race_range row = { range->at + i * range->pitch, range->width, range->width, 1 };
@@ -1947,14 +2104,36 @@ static void ds__race_access(const ds__race_now *now, const ds__race_range *range
         ds__race_access_in(m, now, &r, how);
 }
 
+/* Checks and keeps an access that begins in m. NULL: its memory is not known. An inexact access
+   covers all of m. Rows may lie in several ranges. */
+static void ds__race_access_of(ds__race_memory *m, const ds__race_now *now,
+                               const ds__race_range *range, unsigned how) {
+    ds__race.stats.accesses++;
+    if (!m)
+        ds__race.stats.unchecked++;
+    else if (how & DS__RACE_INEXACT || ds__race_range_end(range) > m->base + m->size)
+        ds__race_access_parts(m, now, range, how);
+    else
+        ds__race_access_in(m, now, range, how);
+    if (how & DS__RACE_INEXACT)
+        ds__race.stats.inexact++;
+}
+
+/* The same, for an access of any memory. */
+static void ds__race_access(const ds__race_now *now, const ds__race_range *range, unsigned how) {
+    ds__race_access_of(ds__race_memory_find(range->at), now, range, how);
+}
+
 /* Notes the allocation of a block on a stream: its uses must come after the operations that the
    stream had then. */
 static void ds__race_alloc_note(ds__race_memory *m, const ds__race_line *l) {
     ds__race_now now = ds__race_line_now(l, m->made);
     ds__race_range r = { m->base, m->size, m->size, 1 };
     m->line = l->index;
-    if (now.n)
-        ds__race_keep(m, &now, &r, DS__RACE_WRITE | DS__RACE_ALLOC);
+    if (!now.n)
+        return;
+    ds__race_record record = ds__race_record_of(&now, &r, DS__RACE_WRITE | DS__RACE_ALLOC);
+    ds__race_keep(m, &record);
 }
 
 /* Returns the recorded use of a block by a timeline, or NULL. */
@@ -1991,6 +2170,19 @@ static void ds__race_use_note(ds__race_memory *m, const ds__race_line *l, int un
         ds__race_clock_raise(&u->clock, i, ds__race_line_next_known(l, i));
 }
 
+/* Compares the free of a block with an access. own: the stream in whose order it is freed. */
+static void ds__race_free_compare(const ds__race_memory *m, const ds__race_record *o,
+                                  const ds__race_line *by, const ds__race_line *own,
+                                  const ds__race_now *now) {
+    if ((by->is_host && o->line == m->line) || o->how & DS__RACE_ALLOC ||
+        ds__race_use_covers(m, o) || ds__race_line_known(by, o->line) >= o->n ||
+        (own && ds__race_line_next_known(own, o->line) >= o->n))
+        return;
+    ds__race_range r = { m->base, m->size, m->size, 1 };
+    ds__race_report(DS_HAZARD_FREE_IN_USE, now, &r, DS__RACE_WRITE | (o->how & DS__RACE_INEXACT), m,
+                    o);
+}
+
 /* Checks the free of a block. by: the timeline that frees it, a thread or a stream. */
 static void ds__race_free_check(ds__race_memory *m, const ds__race_line *by) {
     const ds__race_line *own = m->line ? ds__race_line_at(m->line) : NULL;
@@ -1999,27 +2191,23 @@ static void ds__race_free_check(ds__race_memory *m, const ds__race_line *by) {
     if (!by->is_host) /* freed in the order of this stream */
         own = by;
     ds__race_now now = ds__race_line_now(by, ds__race_place_of_call());
-    for (size_t i = 0; i < m->count; i++) {
-        ds__race_record o = m->record[i];
-        if ((by->is_host && o.line == m->line) || o.how & DS__RACE_ALLOC ||
-            ds__race_use_covers(m, &o) || ds__race_line_known(by, o.line) >= o.n ||
-            (own && ds__race_line_next_known(own, o.line) >= o.n))
-            continue;
-        ds__race_range r = { m->base, m->size, m->size, 1 };
-        ds__race_report(DS_HAZARD_FREE_IN_USE, &now, &r,
-                        DS__RACE_WRITE | (o.how & DS__RACE_INEXACT), m, &o);
+    for (size_t i = 0; i <= m->buckets; i++) {
+        const ds__race_list *list = ds__race_records_list(m, i);
+        for (size_t k = 0; k < list->count; k++)
+            ds__race_free_compare(m, &list->at[k], by, own, &now);
     }
 }
 
 /* Moves the accesses of freed memory to memory that is declared at its addresses: work of the new
    owner must come after them. */
-static void ds__race_former_take(ds__race_memory *m, const ds__race_memory *former) {
-    for (size_t i = 0; i < former->count; i++) {
-        if (!ds__race_array_reserve(&m->record, sizeof *m->record, m->count, &m->room))
-            return;
-        m->record[m->count] = former->record[i];
-        m->record[m->count++].how |= DS__RACE_WRITE | DS__RACE_FORMER;
-        ds__race.stats.records++;
+static void ds__race_former_take(ds__race_memory *m, ds__race_memory *former) {
+    for (size_t i = 0; i <= former->buckets; i++) {
+        const ds__race_list *list = ds__race_records_list(former, i);
+        for (size_t k = 0; k < list->count; k++) {
+            ds__race_record record = list->at[k];
+            record.how |= DS__RACE_WRITE | DS__RACE_FORMER;
+            ds__race_records_add(m, &record);
+        }
     }
 }
 
@@ -2608,12 +2796,6 @@ static ds__race_range ds__race_kernel_range(const ds__extent_range *a) {
     return ds__race_range_rows(a->ptr + a->offset, a->width, a->pitch, a->rows);
 }
 
-/* Checks an access of a kernel. */
-static void ds__race_kernel_access(const ds__race_now *now, const ds__extent_range *a) {
-    ds__race_range r = ds__race_kernel_range(a);
-    ds__race_access(now, &r, ds__race_kernel_how(a));
-}
-
 /* Returns a key of a captured launch: kernel, call site and arguments. */
 static uint64_t ds__race_launch_key(const ds__op *op) {
     uint64_t key = ds__race_key(op->u.kernel.kernel) ^ ds__race_key(op->file) * 31 ^ op->line;
@@ -3141,11 +3323,23 @@ static void ds__race_values(ds__race_line *l, const ds__op *op, ds__race_now *no
 static void ds__race_kernel(const ds__op *op, const ds__race_now *now) {
     const ds__kernel *k = op->u.kernel.kernel;
     ds__extent_range list[DS_KERNEL_MAX_PARAMS];
+    ds__race_memory *m[DS_KERNEL_MAX_PARAMS];
     size_t count = ds__kernel_ranges(k, ds__race_tls.extent, ds__race_tls.extents,
                                      op->u.kernel.items, op->u.kernel.args, list);
     ds__race_tls.extents = 0;
-    for (size_t i = 0; i < count; i++)
-        ds__race_kernel_access(now, &list[i]);
+    uint64_t version = ds__race.version;
+    /* all memory first, so that the cache misses of the look-ups overlap */
+    for (size_t i = 0; i < count; i++) {
+        m[i] = ds__race_memory_find((uintptr_t)(list[i].ptr + list[i].offset));
+        if (m[i])
+            __builtin_prefetch(m[i]->list.at);
+    }
+    for (size_t i = 0; i < count; i++) {
+        ds__race_range r = ds__race_kernel_range(&list[i]);
+        if (DS__UNLIKELY(version != ds__race.version)) /* memory was given up */
+            m[i] = ds__race_memory_find(r.at);
+        ds__race_access_of(m[i], now, &r, ds__race_kernel_how(&list[i]));
+    }
 }
 
 /* Checks an operand of a copy or fill; at: DS__OP_DST or DS__OP_SRC. */

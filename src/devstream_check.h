@@ -74,6 +74,7 @@ extern "C" {
 #include "check/line.h"
 #include "check/moment.h"
 #include "check/range.h"
+#include "check/record.h"
 #include "check/memory.h"
 #include "check/access.h"
 #include "check/report.h"

@@ -12,7 +12,7 @@
    3. A block may be used by work that comes after its allocation, and freed if each use is on the
       stream of the allocation, ordered before the free, or on a stream of ds_mem_record_use.
 
-   Invariants: ds_check_stats.records is the number of kept accesses of all memory.
+   Invariants: those of check/record.h.
    Locks: ds__race.lock is held.
    Threads: any. */
 #ifndef DS__CHECK_ACCESS_H
@@ -58,41 +58,47 @@ static ds_hazard ds__race_hazard(unsigned now, unsigned before) {
     return before & DS__RACE_WRITE ? DS_HAZARD_WRITE_AFTER_WRITE : DS_HAZARD_WRITE_AFTER_READ;
 }
 
-/* Compares an access with the kept ones, and removes those that it replaces. */
-static void ds__race_compare(ds__race_memory *m, const ds__race_now *now, const ds__race_range *r,
-                             unsigned how) {
-    size_t kept = 0;
-    for (size_t i = 0; i < m->count; i++) {
-        ds__race_record o = m->record[i];
-        int known = ds__race_knows(now, o.line, o.n);
-        if (known && ds__race_how_replaces(how, o.how) && ds__race_range_covers(r, &o.range))
-            continue;
-        m->record[kept++] = o;
-        if (known || !ds__race_how_conflicts(how, o.how) || !ds__race_range_overlaps(r, &o.range))
-            continue;
-        if (DS__UNLIKELY(m->skips != 0) && ds__race_skips(m, r, &o.range))
-            continue;
-        if (now->late && ds__race_edges_lead(now->line, now->n, o.line, o.n))
-            continue;
-        ds__race_report(ds__race_hazard(how, o.how), now, r, how, m, &o);
-    }
-    ds__race.stats.records -= m->count - kept;
-    m->count = kept;
+/* Returns 1 if a kept access, which the current one does not know, is no race with it. */
+static int ds__race_is_accepted(const ds__race_memory *m, const ds__race_now *now,
+                                const ds__race_record *fresh, const ds__race_record *o) {
+    return !ds__race_how_conflicts(fresh->how, o->how) ||
+           !ds__race_range_overlaps(&fresh->range, &o->range) ||
+           (DS__UNLIKELY(m->skips != 0) && ds__race_skips(m, &fresh->range, &o->range)) ||
+           (now->late && ds__race_edges_lead(now->line, now->n, o->line, o->n));
 }
 
-/* Keeps an access. */
-static void ds__race_keep(ds__race_memory *m, const ds__race_now *now, const ds__race_range *r,
-                          unsigned how) {
-    if (!ds__race_array_reserve(&m->record, sizeof *m->record, m->count, &m->room))
-        return;
-    m->record[m->count++] = (ds__race_record){ .range = *r,
-                                               .n = now->n,
-                                               .line = now->line,
-                                               .place = now->place,
-                                               .thread = now->thread,
-                                               .how = (uint8_t)how,
-                                               .vague = (uint8_t)now->vague };
-    ds__race.stats.records++;
+/* Compares an access with those of a list, and removes those that it replaces. own: the access
+   belongs to this list, and takes the first place that gets free. Returns 1 if it has done so. */
+static int ds__race_compare(const ds__race_memory *m, ds__race_list *list, int own,
+                            const ds__race_now *now, const ds__race_record *fresh) {
+    size_t kept = 0;
+    size_t count = list->count;
+    int placed = 0;
+    for (size_t i = 0; i < count; i++) {
+        const ds__race_record *o = &list->at[i];
+        int known = ds__race_knows(now, o->line, o->n);
+        if (known && ds__race_how_replaces(fresh->how, o->how) &&
+            ds__race_range_covers(&fresh->range, &o->range)) {
+            if (own && !placed)
+                list->at[kept++] = *fresh;
+            placed = own;
+            continue;
+        }
+        if (!known && !ds__race_is_accepted(m, now, fresh, o))
+            ds__race_report(ds__race_hazard(fresh->how, o->how), now, &fresh->range, fresh->how, m,
+                            o);
+        if (kept != i)
+            list->at[kept] = *o;
+        kept++;
+    }
+    ds__race.stats.records -= count - kept;
+    list->count = kept;
+    return placed;
+}
+
+/* Keeps one access more. */
+static void ds__race_keep(ds__race_memory *m, const ds__race_record *record) {
+    ds__race_records_add(m, record);
     int many = ++ds__race.fresh > DS__RACE_SWEEP + 2 * ds__race.stats.ranges;
     if (ds__race.bytes > ds__race.most && (many || ds__race.fresh > DS__RACE_SWEEP / 16))
         ds__race_make_room();
@@ -100,39 +106,55 @@ static void ds__race_keep(ds__race_memory *m, const ds__race_now *now, const ds_
         ds__race_sweep();
 }
 
+/* Returns the record of an access. */
+static ds__race_record ds__race_record_of(const ds__race_now *now, const ds__race_range *r,
+                                          unsigned how) {
+    return (ds__race_record){ .range = *r,
+                              .n = now->n,
+                              .line = now->line,
+                              .place = now->place,
+                              .thread = now->thread,
+                              .how = (uint8_t)how,
+                              .vague = (uint8_t)now->vague };
+}
+
+/* Reports an access of freed memory, unless it is known to be correct. */
+static void ds__race_access_dead(const ds__race_memory *m, const ds__race_now *now,
+                                 const ds__race_range *r, unsigned how) {
+    if ((!m->block && now->pageable) || (m->of_graph && now->of_graph) ||
+        (m->skips && ds__race_skips(m, r, r)))
+        return;
+    ds__race_report(DS_HAZARD_USE_AFTER_FREE, now, r, how & ~(unsigned)DS__RACE_INEXACT, m, NULL);
+}
+
 /* Checks and keeps an access within one range of known memory. */
 static void ds__race_access_in(ds__race_memory *m, const ds__race_now *now, const ds__race_range *r,
                                unsigned how) {
-    if (m->dead && !m->block && now->pageable)
-        return;
-    if (m->dead && m->skips && ds__race_skips(m, r, r))
-        return;
-    if (m->dead && !(m->of_graph && now->of_graph)) {
-        ds__race_report(DS_HAZARD_USE_AFTER_FREE, now, r, how & ~(unsigned)DS__RACE_INEXACT, m,
-                        NULL);
+    if (DS__UNLIKELY(m->dead && !(m->of_graph && now->of_graph))) {
+        ds__race_access_dead(m, now, r, how);
         return;
     }
     if (m->ignored)
         return;
-    ds__race_compare(m, now, r, how);
-    ds__race_keep(m, now, r, how);
+    ds__race_record fresh = ds__race_record_of(now, r, how);
+    const ds__race_list *own = ds__race_records_of(m, r);
+    int placed = ds__race_compare(m, &m->list, own == &m->list, now, &fresh);
+    size_t first;
+    size_t last;
+    ds__race_records_span(m, r, &first, &last);
+    for (size_t i = first; i <= last; i++) {
+        ds__race_list *list = ds__race_records_list(m, i);
+        placed |= ds__race_compare(m, list, own == list, now, &fresh);
+    }
+    if (!placed)
+        ds__race_keep(m, &fresh);
 }
 
-/* Checks and keeps an access. An inexact one covers the memory in which its first byte is. Rows
-   may lie in several ranges. */
-static void ds__race_access(const ds__race_now *now, const ds__race_range *range, unsigned how) {
-    ds__race.stats.accesses++;
-    ds__race.stats.inexact += how & DS__RACE_INEXACT ? 1 : 0;
-    ds__race_memory *m = ds__race_memory_find(range->at);
-    if (!m) {
-        ds__race.stats.unchecked++;
-        return;
-    }
-    int fits = ds__race_range_end(range) <= m->base + m->size;
-    if (DS__LIKELY(fits && !(how & DS__RACE_INEXACT))) {
-        ds__race_access_in(m, now, range, how);
-        return;
-    }
+static void ds__race_access(const ds__race_now *now, const ds__race_range *range, unsigned how);
+
+/* Checks an access that is inexact or not within one range of known memory. */
+static void ds__race_access_parts(ds__race_memory *m, const ds__race_now *now,
+                                  const ds__race_range *range, unsigned how) {
     if (range->rows > 1 && !(how & DS__RACE_INEXACT)) { /* rows in several ranges */
         for (size_t i = 0; i < range->rows; i++) {
             ds__race_range row = { range->at + i * range->pitch, range->width, range->width, 1 };
@@ -155,14 +177,36 @@ static void ds__race_access(const ds__race_now *now, const ds__race_range *range
         ds__race_access_in(m, now, &r, how);
 }
 
+/* Checks and keeps an access that begins in m. NULL: its memory is not known. An inexact access
+   covers all of m. Rows may lie in several ranges. */
+static void ds__race_access_of(ds__race_memory *m, const ds__race_now *now,
+                               const ds__race_range *range, unsigned how) {
+    ds__race.stats.accesses++;
+    if (!m)
+        ds__race.stats.unchecked++;
+    else if (how & DS__RACE_INEXACT || ds__race_range_end(range) > m->base + m->size)
+        ds__race_access_parts(m, now, range, how);
+    else
+        ds__race_access_in(m, now, range, how);
+    if (how & DS__RACE_INEXACT)
+        ds__race.stats.inexact++;
+}
+
+/* The same, for an access of any memory. */
+static void ds__race_access(const ds__race_now *now, const ds__race_range *range, unsigned how) {
+    ds__race_access_of(ds__race_memory_find(range->at), now, range, how);
+}
+
 /* Notes the allocation of a block on a stream: its uses must come after the operations that the
    stream had then. */
 static void ds__race_alloc_note(ds__race_memory *m, const ds__race_line *l) {
     ds__race_now now = ds__race_line_now(l, m->made);
     ds__race_range r = { m->base, m->size, m->size, 1 };
     m->line = l->index;
-    if (now.n)
-        ds__race_keep(m, &now, &r, DS__RACE_WRITE | DS__RACE_ALLOC);
+    if (!now.n)
+        return;
+    ds__race_record record = ds__race_record_of(&now, &r, DS__RACE_WRITE | DS__RACE_ALLOC);
+    ds__race_keep(m, &record);
 }
 
 /* Returns the recorded use of a block by a timeline, or NULL. */
@@ -199,6 +243,19 @@ static void ds__race_use_note(ds__race_memory *m, const ds__race_line *l, int un
         ds__race_clock_raise(&u->clock, i, ds__race_line_next_known(l, i));
 }
 
+/* Compares the free of a block with an access. own: the stream in whose order it is freed. */
+static void ds__race_free_compare(const ds__race_memory *m, const ds__race_record *o,
+                                  const ds__race_line *by, const ds__race_line *own,
+                                  const ds__race_now *now) {
+    if ((by->is_host && o->line == m->line) || o->how & DS__RACE_ALLOC ||
+        ds__race_use_covers(m, o) || ds__race_line_known(by, o->line) >= o->n ||
+        (own && ds__race_line_next_known(own, o->line) >= o->n))
+        return;
+    ds__race_range r = { m->base, m->size, m->size, 1 };
+    ds__race_report(DS_HAZARD_FREE_IN_USE, now, &r, DS__RACE_WRITE | (o->how & DS__RACE_INEXACT), m,
+                    o);
+}
+
 /* Checks the free of a block. by: the timeline that frees it, a thread or a stream. */
 static void ds__race_free_check(ds__race_memory *m, const ds__race_line *by) {
     const ds__race_line *own = m->line ? ds__race_line_at(m->line) : NULL;
@@ -207,27 +264,23 @@ static void ds__race_free_check(ds__race_memory *m, const ds__race_line *by) {
     if (!by->is_host) /* freed in the order of this stream */
         own = by;
     ds__race_now now = ds__race_line_now(by, ds__race_place_of_call());
-    for (size_t i = 0; i < m->count; i++) {
-        ds__race_record o = m->record[i];
-        if ((by->is_host && o.line == m->line) || o.how & DS__RACE_ALLOC ||
-            ds__race_use_covers(m, &o) || ds__race_line_known(by, o.line) >= o.n ||
-            (own && ds__race_line_next_known(own, o.line) >= o.n))
-            continue;
-        ds__race_range r = { m->base, m->size, m->size, 1 };
-        ds__race_report(DS_HAZARD_FREE_IN_USE, &now, &r,
-                        DS__RACE_WRITE | (o.how & DS__RACE_INEXACT), m, &o);
+    for (size_t i = 0; i <= m->buckets; i++) {
+        const ds__race_list *list = ds__race_records_list(m, i);
+        for (size_t k = 0; k < list->count; k++)
+            ds__race_free_compare(m, &list->at[k], by, own, &now);
     }
 }
 
 /* Moves the accesses of freed memory to memory that is declared at its addresses: work of the new
    owner must come after them. */
-static void ds__race_former_take(ds__race_memory *m, const ds__race_memory *former) {
-    for (size_t i = 0; i < former->count; i++) {
-        if (!ds__race_array_reserve(&m->record, sizeof *m->record, m->count, &m->room))
-            return;
-        m->record[m->count] = former->record[i];
-        m->record[m->count++].how |= DS__RACE_WRITE | DS__RACE_FORMER;
-        ds__race.stats.records++;
+static void ds__race_former_take(ds__race_memory *m, ds__race_memory *former) {
+    for (size_t i = 0; i <= former->buckets; i++) {
+        const ds__race_list *list = ds__race_records_list(former, i);
+        for (size_t k = 0; k < list->count; k++) {
+            ds__race_record record = list->at[k];
+            record.how |= DS__RACE_WRITE | DS__RACE_FORMER;
+            ds__race_records_add(m, &record);
+        }
     }
 }
 

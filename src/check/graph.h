@@ -103,12 +103,6 @@ static ds__race_range ds__race_kernel_range(const ds__extent_range *a) {
     return ds__race_range_rows(a->ptr + a->offset, a->width, a->pitch, a->rows);
 }
 
-/* Checks an access of a kernel. */
-static void ds__race_kernel_access(const ds__race_now *now, const ds__extent_range *a) {
-    ds__race_range r = ds__race_kernel_range(a);
-    ds__race_access(now, &r, ds__race_kernel_how(a));
-}
-
 /* Returns a key of a captured launch: kernel, call site and arguments. */
 static uint64_t ds__race_launch_key(const ds__op *op) {
     uint64_t key = ds__race_key(op->u.kernel.kernel) ^ ds__race_key(op->file) * 31 ^ op->line;

@@ -2,7 +2,7 @@
 
    Keeps blocks of the allocator and allocations, live and freed, in two maps
    (ds__race_memory_add, ds__race_memory_end). ds__race_memory_find looks an address up, first among
-   the blocks. ds__race_records_sweep drops accesses that all timelines know.
+   the blocks. ds__race_sweep drops accesses that all timelines know.
 
    Policy:
    1. A freed range is remembered until its addresses are given out again, at most DS__RACE_DEAD
@@ -18,6 +18,7 @@
 #define DS__CHECK_MEMORY_H
 
 #include "line.h"
+#include "record.h"
 
 /* Returns the piece that holds the last range that begins at or before the address; *out_at: the
    index behind that range. NULL: the map is empty. */
@@ -138,13 +139,6 @@ static ds__race_map *ds__race_map_of(const ds__race_memory *m) {
     return m->block ? &ds__race.block : &ds__race.alloc;
 }
 
-static void ds__race_records_clear(ds__race_memory *m) {
-    ds__race.stats.records -= m->count;
-    ds__race_release(m->record, m->room * sizeof *m->record);
-    m->record = NULL;
-    m->count = m->room = 0;
-}
-
 static void ds__race_memory_release(ds__race_memory *m) {
     ds__race_records_clear(m);
     for (size_t i = 0; i < m->uses; i++)
@@ -196,18 +190,6 @@ static ds__race_memory *ds__race_memory_detach(ds__race_memory *m) {
     m->unlisted = 1;
     m->watchers++;
     return m;
-}
-
-/* Drops the records of a range that all timelines know. */
-static void ds__race_records_sweep(ds__race_memory *m, const uint64_t *floor) {
-    size_t kept = 0;
-    for (size_t i = 0; i < m->count; i++)
-        if (m->record[i].n > floor[m->record[i].line])
-            m->record[kept++] = m->record[i];
-    ds__race.stats.records -= m->count - kept;
-    m->count = kept;
-    if (!kept && m->room > 4)
-        ds__race_records_clear(m);
 }
 
 /* Frees the numbers of ended timelines that all others know. Their records are gone. */
@@ -366,11 +348,13 @@ __attribute__((noinline)) static ds__race_memory *ds__race_memory_look_up(uintpt
 
 /* Returns the known memory at an address: a block, else an allocation. NULL: none. */
 static ds__race_memory *ds__race_memory_find(uintptr_t address) {
-    ds__race_hit *h = &ds__race.hit[ds__race_hash(address) % DS__RACE_HITS];
-    if (DS__LIKELY(h->address == address && h->version == ds__race.version))
-        return h->memory;
+    ds__race_hit *h = &ds__race.hit[ds__race_hash(address) % DS__RACE_HITS & ~(size_t)1];
+    for (int i = 0; i < 2; i++)
+        if (DS__LIKELY(h[i].address == address && h[i].version == ds__race.version))
+            return h[i].memory;
     ds__race_memory *m = ds__race_memory_look_up(address);
-    *h = (ds__race_hit){ address, ds__race.version, m };
+    h[1] = h[0];
+    h[0] = (ds__race_hit){ address, ds__race.version, m };
     return m;
 }
 

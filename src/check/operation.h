@@ -110,11 +110,23 @@ static void ds__race_values(ds__race_line *l, const ds__op *op, ds__race_now *no
 static void ds__race_kernel(const ds__op *op, const ds__race_now *now) {
     const ds__kernel *k = op->u.kernel.kernel;
     ds__extent_range list[DS_KERNEL_MAX_PARAMS];
+    ds__race_memory *m[DS_KERNEL_MAX_PARAMS];
     size_t count = ds__kernel_ranges(k, ds__race_tls.extent, ds__race_tls.extents,
                                      op->u.kernel.items, op->u.kernel.args, list);
     ds__race_tls.extents = 0;
-    for (size_t i = 0; i < count; i++)
-        ds__race_kernel_access(now, &list[i]);
+    uint64_t version = ds__race.version;
+    /* all memory first, so that the cache misses of the look-ups overlap */
+    for (size_t i = 0; i < count; i++) {
+        m[i] = ds__race_memory_find((uintptr_t)(list[i].ptr + list[i].offset));
+        if (m[i])
+            __builtin_prefetch(m[i]->list.at);
+    }
+    for (size_t i = 0; i < count; i++) {
+        ds__race_range r = ds__race_kernel_range(&list[i]);
+        if (DS__UNLIKELY(version != ds__race.version)) /* memory was given up */
+            m[i] = ds__race_memory_find(r.at);
+        ds__race_access_of(m[i], now, &r, ds__race_kernel_how(&list[i]));
+    }
 }
 
 /* Checks an operand of a copy or fill; at: DS__OP_DST or DS__OP_SRC. */

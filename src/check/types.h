@@ -117,32 +117,41 @@ typedef struct ds__race_use {
     ds__race_clock *clock;
 } ds__race_use;
 
-/* Known memory: a block of the allocator, or an allocation of a driver or of the program. */
+/* Accesses of memory. */
+typedef struct ds__race_list {
+    ds__race_record *at;
+    size_t count;
+    size_t room;
+} ds__race_list;
+
+/* Known memory: a block of the allocator, or an allocation of a driver or of the program. Each
+   access reads the first 64 bytes. */
 typedef struct ds__race_memory {
     uintptr_t base;
     size_t size;
+    ds__race_list list; /* accesses; with buckets: those that are not within one bucket */
+    uint8_t dead;       /* freed */
+    uint8_t ignored;    /* for lack of memory */
+    uint8_t of_graph;   /* allocated in a capture: graphs own it */
+    uint8_t declared;   /* by ds_check_declare_memory */
+    uint8_t block;      /* of the allocator */
+    uint8_t unlisted;   /* not in a map any more; watchers keep it */
+    uint8_t shift;      /* a bucket has 1 << shift bytes */
+    uint32_t buckets;   /* 0, or a power of two */
+    uint32_t skips;     /* of ds_check_ignore */
+    ds__race_list *bucket;
+    ds__race_range *skip;
+    size_t skip_room;
     uint64_t serial; /* unique */
-    ds__race_record *record;
-    size_t count;
-    size_t room;
     ds__race_use *use;
     size_t uses;
     size_t use_room;
-    ds__race_range *skip; /* of ds_check_ignore */
-    size_t skips;
-    size_t skip_room;
     struct ds__race_memory *older; /* list of freed ranges */
     struct ds__race_memory *newer;
     uint32_t line;     /* timeline of the allocation */
     uint32_t made;     /* place of the allocation */
     uint32_t freed;    /* place of the free */
     uint32_t watchers; /* graphs that look at it */
-    uint8_t dead;      /* freed */
-    uint8_t ignored;   /* for lack of memory */
-    uint8_t of_graph;  /* allocated in a capture: graphs own it */
-    uint8_t declared;  /* by ds_check_declare_memory */
-    uint8_t block;     /* of the allocator */
-    uint8_t unlisted;  /* not in a map any more; watchers keep it */
     char label[48];
 } ds__race_memory;
 

@@ -8,6 +8,7 @@
    DS_CHECK_FIRST (0) is the first seed. A program that fails is made as short as possible and
    printed; a run ends after DS_CHECK_FAILURES (1) of them. The programs race on purpose, and a
    thread sanitizer reports that. */
+#define DS__TEST_RACE_LIST 2 /* blocks are divided after a few accesses */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_check.h"
 #include "devstream_alloc.h"
