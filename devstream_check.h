@@ -460,14 +460,20 @@ typedef struct ds__race_memory {
     char label[48];
 } ds__race_memory;
 
-/* Memory by address, in pieces of sorted pointers. */
+/* Memory by address, in pieces that are sorted. A search reads only addresses. */
 typedef struct ds__race_piece {
     size_t count;
+    uintptr_t base[128]; /* of at[i] */
     ds__race_memory *at[128];
 } ds__race_piece;
 
+typedef struct ds__race_leaf {
+    uintptr_t first; /* base[0] of the piece */
+    ds__race_piece *piece;
+} ds__race_leaf;
+
 typedef struct ds__race_map {
-    ds__race_piece **piece;
+    ds__race_leaf *leaf;
     size_t count;
     size_t room;
 } ds__race_map;
@@ -974,33 +980,41 @@ static uint32_t ds__race_place_named(const char *operation, const char *file, in
     return (uint32_t)ds__race.places++;
 }
 
+/* Finds the number of a place by its name. kernel: the name of a kernel; NULL: the running public
+   call. */
+__attribute__((noinline)) static uint32_t ds__race_place_look_up(const char *kernel,
+                                                                 const char *file, int line) {
+    char text[128];
+    if (!kernel)
+        return ds__race_place_named(ds__tls.fn ? ds__tls.fn : "devstream", file, line);
+    snprintf(text, sizeof text, "kernel %.100s", kernel);
+    return ds__race_place_named(text, file, line);
+}
+
+/* Returns the number of a place. A name that was found last for a source, which is a kernel's
+   handle or a public function, and a call site is found again without a comparison of texts. */
+static uint32_t ds__race_place_find(uint64_t source, const char *kernel, const char *file,
+                                    uint32_t line) {
+    uint64_t key = source * 31 + (uint64_t)(uintptr_t)file * 7 + line;
+    ds__race_found *f = &ds__race.found[ds__race_hash(key) % DS__RACE_FOUND];
+    if (DS__LIKELY(f->source == source && f->file == file && f->line == line && f->place))
+        return f->place;
+    uint32_t place = ds__race_place_look_up(kernel, file, (int)line);
+    *f = (ds__race_found){ source, file, line, place };
+    return place;
+}
+
 /* Returns the number of the running public call. */
 static uint32_t ds__race_place_of_call(void) {
-    const char *fn = ds__tls.fn ? ds__tls.fn : "devstream";
-    return ds__race_place_named(fn, ds__tls.site.file, ds__tls.site.line);
+    return ds__race_place_find((uint64_t)(uintptr_t)ds__tls.fn, NULL, ds__tls.site.file,
+                               (uint32_t)ds__tls.site.line);
 }
 
-/* Finds the number of a stream's operation by its name. */
-__attribute__((noinline)) static uint32_t ds__race_place_look_up(const ds__op *op) {
-    char text[128];
-    if (op->kind != DS__OP_KERNEL)
-        return ds__race_place_named(ds__tls.fn ? ds__tls.fn : "devstream", op->file, (int)op->line);
-    snprintf(text, sizeof text, "kernel %.100s", op->u.kernel.kernel->name);
-    return ds__race_place_named(text, op->file, (int)op->line);
-}
-
-/* Returns the number of a stream's operation. A name that was found last for a kernel's handle, or
-   for a public function, and a call site is found again without a comparison of texts. */
+/* Returns the number of a stream's operation. */
 static uint32_t ds__race_place_of(const ds__op *op) {
-    uint64_t source = op->kind == DS__OP_KERNEL ? ds__handle_of(&op->u.kernel.kernel->slot)
-                                                : (uint64_t)(uintptr_t)ds__tls.fn;
-    uint64_t key = source * 31 + (uint64_t)(uintptr_t)op->file * 7 + op->line;
-    ds__race_found *f = &ds__race.found[ds__race_hash(key) % DS__RACE_FOUND];
-    if (DS__LIKELY(f->source == source && f->file == op->file && f->line == op->line && f->place))
-        return f->place;
-    uint32_t place = ds__race_place_look_up(op);
-    *f = (ds__race_found){ source, op->file, op->line, place };
-    return place;
+    const ds__kernel *k = op->kind == DS__OP_KERNEL ? op->u.kernel.kernel : NULL;
+    uint64_t source = k ? ds__handle_of(&k->slot) : (uint64_t)(uintptr_t)ds__tls.fn;
+    return ds__race_place_find(source, k ? k->name : NULL, op->file, op->line);
 }
 
 static const ds__race_place *ds__race_place_get(uint32_t place) {
@@ -1586,39 +1600,39 @@ static void ds__race_records_sweep(ds__race_memory *m, const uint64_t *floor) {
 /* Returns the piece that holds the last range that begins at or before the address; *out_at: the
    index behind that range. NULL: the map is empty. */
 static ds__race_piece *ds__race_map_seek(const ds__race_map *map, uintptr_t address,
-                                         size_t *out_piece, size_t *out_at) {
+                                         size_t *out_leaf, size_t *out_at) {
     size_t low = 0;
     size_t high = map->count;
+    *out_leaf = 0;
+    *out_at = 0;
+    if (!map->count)
+        return NULL;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
-        if (map->piece[middle]->at[0]->base <= address)
+        if (map->leaf[middle].first <= address)
             low = middle;
         else
             high = middle;
     }
-    *out_piece = low;
-    *out_at = 0;
-    if (!map->count)
-        return NULL;
-    ds__race_piece *p = map->piece[low];
-    size_t first = 0;
-    size_t last = p->count;
-    while (first < last) {
-        size_t middle = first + (last - first) / 2;
-        if (p->at[middle]->base <= address)
-            first = middle + 1;
-        else
-            last = middle;
+    ds__race_piece *p = map->leaf[low].piece;
+    /* without branches, since they would be predicted wrong half of the time */
+    const uintptr_t *base = p->base;
+    size_t left = p->count;
+    while (left > 1) {
+        size_t half = left / 2;
+        base = base[half] <= address ? base + half : base;
+        left -= half;
     }
-    *out_at = first;
+    *out_leaf = low;
+    *out_at = (size_t)(base - p->base) + (*base <= address);
     return p;
 }
 
 /* Returns the range of a map that has the address, or NULL. */
 static ds__race_memory *ds__race_map_find(const ds__race_map *map, uintptr_t address) {
-    size_t piece;
+    size_t leaf;
     size_t at;
-    const ds__race_piece *p = ds__race_map_seek(map, address, &piece, &at);
+    const ds__race_piece *p = ds__race_map_seek(map, address, &leaf, &at);
     if (!p || !at)
         return NULL;
     ds__race_memory *m = p->at[at - 1];
@@ -1627,74 +1641,84 @@ static ds__race_memory *ds__race_map_find(const ds__race_map *map, uintptr_t add
 
 /* Returns the first range of a map that overlaps [base, base + size), or NULL. */
 static ds__race_memory *ds__race_map_meet(const ds__race_map *map, uintptr_t base, size_t size) {
-    size_t piece;
+    size_t leaf;
     size_t at;
-    const ds__race_piece *p = ds__race_map_seek(map, base, &piece, &at);
+    const ds__race_piece *p = ds__race_map_seek(map, base, &leaf, &at);
     if (!p)
         return NULL;
-    if (at && base - p->at[at - 1]->base < p->at[at - 1]->size)
+    if (at && base - p->base[at - 1] < p->at[at - 1]->size)
         return p->at[at - 1];
     if (at == p->count) {
-        if (piece + 1 == map->count)
+        if (leaf + 1 == map->count)
             return NULL;
-        p = map->piece[piece + 1];
+        p = map->leaf[leaf + 1].piece;
         at = 0;
     }
-    return p->at[at]->base - base < size ? p->at[at] : NULL;
+    return p->base[at] - base < size ? p->at[at] : NULL;
 }
 
-/* Inserts a piece. Returns 0 if there is no memory. */
-static int ds__race_map_split(ds__race_map *map, size_t piece) {
+/* Moves ranges [from, from + count) of a piece to index `to` of a piece. */
+static void ds__race_piece_move(ds__race_piece *into, size_t to, const ds__race_piece *p,
+                                size_t from, size_t count) {
+    memmove(into->at + to, p->at + from, count * sizeof p->at[0]);
+    memmove(into->base + to, p->base + from, count * sizeof p->base[0]);
+}
+
+/* Divides a piece, or adds the first one. Returns 0 if there is no memory. */
+static int ds__race_map_split(ds__race_map *map, size_t leaf) {
     ds__race_piece *fresh = ds__race_alloc(sizeof *fresh);
-    if (!fresh || !ds__race_array_reserve(&map->piece, sizeof(void *), map->count, &map->room)) {
+    if (!fresh || !ds__race_array_reserve(&map->leaf, sizeof *map->leaf, map->count, &map->room)) {
         ds__race_release(fresh, sizeof *fresh);
         return 0;
     }
-    size_t at = map->count ? piece + 1 : 0;
-    memmove(map->piece + at + (at < map->count), map->piece + at,
-            (map->count - at) * sizeof(void *));
-    map->piece[at] = fresh;
+    size_t at = map->count ? leaf + 1 : 0;
+    memmove(map->leaf + at + (at < map->count), map->leaf + at,
+            (map->count - at) * sizeof *map->leaf);
+    map->leaf[at] = (ds__race_leaf){ 0, fresh };
+    fresh->base[0] = UINTPTR_MAX; /* the first piece is empty: before all of it */
     map->count++;
     if (map->count > 1) {
-        ds__race_piece *full = map->piece[piece];
+        ds__race_piece *full = map->leaf[leaf].piece;
         fresh->count = full->count / 2;
         full->count -= fresh->count;
-        memcpy(fresh->at, full->at + full->count, fresh->count * sizeof(void *));
+        ds__race_piece_move(fresh, 0, full, full->count, fresh->count);
+        map->leaf[at].first = fresh->base[0];
     }
     return 1;
 }
 
 static int ds__race_map_insert(ds__race_map *map, ds__race_memory *m) {
-    size_t piece;
+    size_t leaf;
     size_t at;
-    ds__race_piece *p = ds__race_map_seek(map, m->base, &piece, &at);
+    ds__race_piece *p = ds__race_map_seek(map, m->base, &leaf, &at);
     if (!p || p->count == sizeof p->at / sizeof p->at[0]) {
-        if (!ds__race_map_split(map, piece))
+        if (!ds__race_map_split(map, leaf))
             return 0;
-        p = ds__race_map_seek(map, m->base, &piece, &at);
-        if (!p->count)
-            at = 0;
+        p = ds__race_map_seek(map, m->base, &leaf, &at);
     }
     ds__race.version++;
-    memmove(p->at + at + 1, p->at + at, (p->count - at) * sizeof(void *));
+    ds__race_piece_move(p, at + 1, p, at, p->count - at);
     p->at[at] = m;
+    p->base[at] = m->base;
     p->count++;
+    map->leaf[leaf].first = p->base[0];
     return 1;
 }
 
 static void ds__race_map_remove(ds__race_map *map, const ds__race_memory *m) {
-    size_t piece;
+    size_t leaf;
     size_t at;
-    ds__race_piece *p = ds__race_map_seek(map, m->base, &piece, &at);
+    ds__race_piece *p = ds__race_map_seek(map, m->base, &leaf, &at);
     if (!p || !at || p->at[at - 1] != m)
         return;
     ds__race.version++;
-    memmove(p->at + at - 1, p->at + at, (p->count - at) * sizeof(void *));
+    ds__race_piece_move(p, at - 1, p, at, p->count - at);
     p->count--;
+    map->leaf[leaf].first = p->base[0];
     if (p->count)
         return;
     ds__race_release(p, sizeof *p);
-    memmove(map->piece + piece, map->piece + piece + 1, (map->count - piece - 1) * sizeof(void *));
+    memmove(map->leaf + leaf, map->leaf + leaf + 1, (map->count - leaf - 1) * sizeof *map->leaf);
     map->count--;
 }
 
@@ -1778,8 +1802,8 @@ static void ds__race_sweep(void) {
     const ds__race_map *maps[] = { &ds__race.block, &ds__race.alloc };
     for (int k = 0; k < 2; k++)
         for (size_t i = 0; i < maps[k]->count; i++)
-            for (size_t j = 0; j < maps[k]->piece[i]->count; j++)
-                ds__race_records_sweep(maps[k]->piece[i]->at[j], floor);
+            for (size_t j = 0; j < maps[k]->leaf[i].piece->count; j++)
+                ds__race_records_sweep(maps[k]->leaf[i].piece->at[j], floor);
     ds__race_lines_reuse(floor);
     ds__race_release(floor, ds__race.lines * sizeof *floor);
 }
@@ -1792,8 +1816,8 @@ static void ds__race_make_room(void) {
     const ds__race_map *maps[] = { &ds__race.block, &ds__race.alloc };
     for (int k = 0; k < 2; k++)
         for (size_t i = 0; i < maps[k]->count; i++)
-            for (size_t j = 0; j < maps[k]->piece[i]->count; j++) {
-                ds__race_memory *m = maps[k]->piece[i]->at[j];
+            for (size_t j = 0; j < maps[k]->leaf[i].piece->count; j++) {
+                ds__race_memory *m = maps[k]->leaf[i].piece->at[j];
                 if (ds__race.bytes <= ds__race.most - ds__race.most / 8 || m->ignored)
                     continue;
                 if (!ds__race.stats.evicted++)
@@ -1871,7 +1895,8 @@ static ds__race_memory *ds__race_memory_add(const void *ptr, size_t size, int bl
                            .size = size + (size == 0),
                            .block = (uint8_t)block,
                            .made = ds__race_place_of_call() };
-    snprintf(as.label, sizeof as.label, "%s", label ? label : "");
+    if (label)
+        snprintf(as.label, sizeof as.label, "%s", label);
     ds__race_map_clear(block ? &ds__race.block : &ds__race.alloc, as.base, as.size);
     if (!block) { /* blocks of an earlier segment */
         ds__race_memory *m;
@@ -1923,10 +1948,10 @@ static ds__race_memory *ds__race_memory_find(uintptr_t address) {
 
 static void ds__race_map_deinit(ds__race_map *map) {
     while (map->count) {
-        ds__race_piece *p = map->piece[map->count - 1];
+        const ds__race_piece *p = map->leaf[map->count - 1].piece;
         ds__race_memory_drop(p->at[p->count - 1]);
     }
-    ds__race_release(map->piece, map->room * sizeof(void *));
+    ds__race_release(map->leaf, map->room * sizeof *map->leaf);
     *map = (ds__race_map){ NULL, 0, 0 };
 }
 

@@ -2,8 +2,8 @@
 
    check [COMMAND...]: prints a table in Markdown; the time of each command is compared, too.
    check CASE NUMBER prints one figure; the table starts such a process for each figure, so that
-   nothing is left of an earlier one. Times of launches are those of the calls: the streams wait for a gate, so no worker runs.
-   Exit 0, or 1 if something failed. */
+   nothing is left of an earlier one. Times of launches are those of the calls: the streams wait for
+   a gate, so no worker runs. Exit 0, or 1 if something failed. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "../devstream_check.h"
 #include "../devstream_kernel.h"

@@ -49,33 +49,41 @@ static uint32_t ds__race_place_named(const char *operation, const char *file, in
     return (uint32_t)ds__race.places++;
 }
 
+/* Finds the number of a place by its name. kernel: the name of a kernel; NULL: the running public
+   call. */
+__attribute__((noinline)) static uint32_t ds__race_place_look_up(const char *kernel,
+                                                                 const char *file, int line) {
+    char text[128];
+    if (!kernel)
+        return ds__race_place_named(ds__tls.fn ? ds__tls.fn : "devstream", file, line);
+    snprintf(text, sizeof text, "kernel %.100s", kernel);
+    return ds__race_place_named(text, file, line);
+}
+
+/* Returns the number of a place. A name that was found last for a source, which is a kernel's
+   handle or a public function, and a call site is found again without a comparison of texts. */
+static uint32_t ds__race_place_find(uint64_t source, const char *kernel, const char *file,
+                                    uint32_t line) {
+    uint64_t key = source * 31 + (uint64_t)(uintptr_t)file * 7 + line;
+    ds__race_found *f = &ds__race.found[ds__race_hash(key) % DS__RACE_FOUND];
+    if (DS__LIKELY(f->source == source && f->file == file && f->line == line && f->place))
+        return f->place;
+    uint32_t place = ds__race_place_look_up(kernel, file, (int)line);
+    *f = (ds__race_found){ source, file, line, place };
+    return place;
+}
+
 /* Returns the number of the running public call. */
 static uint32_t ds__race_place_of_call(void) {
-    const char *fn = ds__tls.fn ? ds__tls.fn : "devstream";
-    return ds__race_place_named(fn, ds__tls.site.file, ds__tls.site.line);
+    return ds__race_place_find((uint64_t)(uintptr_t)ds__tls.fn, NULL, ds__tls.site.file,
+                               (uint32_t)ds__tls.site.line);
 }
 
-/* Finds the number of a stream's operation by its name. */
-__attribute__((noinline)) static uint32_t ds__race_place_look_up(const ds__op *op) {
-    char text[128];
-    if (op->kind != DS__OP_KERNEL)
-        return ds__race_place_named(ds__tls.fn ? ds__tls.fn : "devstream", op->file, (int)op->line);
-    snprintf(text, sizeof text, "kernel %.100s", op->u.kernel.kernel->name);
-    return ds__race_place_named(text, op->file, (int)op->line);
-}
-
-/* Returns the number of a stream's operation. A name that was found last for a kernel's handle, or
-   for a public function, and a call site is found again without a comparison of texts. */
+/* Returns the number of a stream's operation. */
 static uint32_t ds__race_place_of(const ds__op *op) {
-    uint64_t source = op->kind == DS__OP_KERNEL ? ds__handle_of(&op->u.kernel.kernel->slot)
-                                                : (uint64_t)(uintptr_t)ds__tls.fn;
-    uint64_t key = source * 31 + (uint64_t)(uintptr_t)op->file * 7 + op->line;
-    ds__race_found *f = &ds__race.found[ds__race_hash(key) % DS__RACE_FOUND];
-    if (DS__LIKELY(f->source == source && f->file == op->file && f->line == op->line && f->place))
-        return f->place;
-    uint32_t place = ds__race_place_look_up(op);
-    *f = (ds__race_found){ source, op->file, op->line, place };
-    return place;
+    const ds__kernel *k = op->kind == DS__OP_KERNEL ? op->u.kernel.kernel : NULL;
+    uint64_t source = k ? ds__handle_of(&k->slot) : (uint64_t)(uintptr_t)ds__tls.fn;
+    return ds__race_place_find(source, k ? k->name : NULL, op->file, op->line);
 }
 
 static const ds__race_place *ds__race_place_get(uint32_t place) {

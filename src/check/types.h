@@ -155,14 +155,20 @@ typedef struct ds__race_memory {
     char label[48];
 } ds__race_memory;
 
-/* Memory by address, in pieces of sorted pointers. */
+/* Memory by address, in pieces that are sorted. A search reads only addresses. */
 typedef struct ds__race_piece {
     size_t count;
+    uintptr_t base[128]; /* of at[i] */
     ds__race_memory *at[128];
 } ds__race_piece;
 
+typedef struct ds__race_leaf {
+    uintptr_t first; /* base[0] of the piece */
+    ds__race_piece *piece;
+} ds__race_leaf;
+
 typedef struct ds__race_map {
-    ds__race_piece **piece;
+    ds__race_leaf *leaf;
     size_t count;
     size_t room;
 } ds__race_map;
