@@ -170,10 +170,15 @@ static void ds__race_accesses(ds__race_line *l, const ds__op *op, ds__race_now *
     }
 }
 
+/* Returns 1 if the running call is one of the allocator. */
+static int ds__race_is_allocator(void) {
+    const char *fn = ds__tls.fn;
+    return fn && (strncmp(fn, "ds_mem_", 7) == 0 || strcmp(fn, "ds_tensor_free") == 0);
+}
+
 /* Returns 1 if the accesses of the running call are the program's. */
 static int ds__race_is_watched(void) {
-    return !ds__race_tls.inside && !ds__tls.unwatched &&
-           !(ds__tls.fn && strncmp(ds__tls.fn, "ds_mem_", 7) == 0);
+    return !ds__race_tls.inside && !ds__tls.unwatched && !ds__race_is_allocator();
 }
 
 /* Reports a wait for an event that was never recorded. */
@@ -195,6 +200,8 @@ static void ds__race_operation(ds__race_line *l, const ds__op *op) {
             return;
         }
     }
+    if (op->kind == DS__OP_FILL && !ds__race_is_watched()) /* of guards and poison */
+        return;
     ds__race_line_enqueue(l, place);
     switch (op->kind) {
     case DS__OP_RECORD:

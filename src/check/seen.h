@@ -16,8 +16,28 @@
 
 #include "layer.h"
 
-/* The host has waited for a stream, an event, or a device. */
+/* The host has waited for the last record of an event. */
+static void ds__race_seen_event(ds_event event) {
+    const ds__race_event *m = NULL;
+    ds__event *e = ds__pin(&ds__g.events, event.id);
+    if (e) {
+        m = ds__race_table_find(&ds__race.events, ds__race_key(atomic_load(&e->native)));
+        ds__unpin(&ds__g.events, e);
+    }
+    if (m && m->line)
+        ds__race_host_join(m->clock, &(ds__race_edge){ .from = m->line,
+                                                       .from_n = m->n,
+                                                       .from_place = m->place,
+                                                       .to_place = ds__race_place_of_call() });
+}
+
+/* The host has waited for a stream, an event, or a device. The work of a device that has failed is
+   over, too. A program must not rely on the waits of the allocator, which depend on its
+   configuration. */
 static void ds__race_seen_wait(const ds__seen *seen) {
+    int over = seen->result == DS_OK || seen->result == DS_ERR_FAILED;
+    if (!over || ds__race_tls.inside || ds__race_is_allocator())
+        return;
     if (seen->stream.id) {
         const ds__race_line *l = ds__race_line_of_handle(seen->stream);
         if (l)
@@ -25,17 +45,7 @@ static void ds__race_seen_wait(const ds__seen *seen) {
         return;
     }
     if (seen->event.id) {
-        ds__event *e = ds__pin(&ds__g.events, seen->event.id);
-        const ds__race_event *m = NULL;
-        if (e) {
-            m = ds__race_table_find(&ds__race.events, ds__race_key(atomic_load(&e->native)));
-            ds__unpin(&ds__g.events, e);
-        }
-        if (m && m->line)
-            ds__race_host_join(m->clock, &(ds__race_edge){ .from = m->line,
-                                                           .from_n = m->n,
-                                                           .from_place = m->place,
-                                                           .to_place = ds__race_place_of_call() });
+        ds__race_seen_event(seen->event);
         return;
     }
     for (uint32_t i = 1; i < ds__race.lines; i++) {
@@ -199,9 +209,7 @@ static void ds__race_seen(const ds__seen *seen) {
         ds__race_seen_use(seen);
         break;
     case DS__SEEN_WAIT:
-        /* the work of a device that has failed is over, too */
-        if ((seen->result == DS_OK || seen->result == DS_ERR_FAILED) && !ds__race_tls.inside)
-            ds__race_seen_wait(seen);
+        ds__race_seen_wait(seen);
         break;
     case DS__SEEN_UNRECORDED:
         ds__race_seen_unrecorded(seen);
