@@ -42,7 +42,7 @@ static uint32_t ds__race_place_named(const char *operation, const char *file, in
     void *number = (void *)(uintptr_t)ds__race.places;
     if (!copy || !ds__race_table_set(&ds__race.place_keys, key, number)) {
         ds__host_free(copy);
-        ds__race.failed = 1;
+        ds__race_fail();
         return 0;
     }
     ds__race.place[ds__race.places] = (ds__race_place){ copy, file, line };
@@ -57,10 +57,12 @@ static uint32_t ds__race_place_of_call(void) {
 
 /* Finds the number of a stream's operation by its name. */
 __attribute__((noinline)) static uint32_t ds__race_place_look_up(const ds__op *op) {
+    char name[101];
     char text[128];
     if (op->kind != DS__OP_KERNEL)
         return ds__race_place_named(ds__tls.fn ? ds__tls.fn : "devstream", op->file, (int)op->line);
-    snprintf(text, sizeof text, "kernel %.100s", op->u.kernel.kernel->name);
+    ds__utf8_copy(name, sizeof name, op->u.kernel.kernel->name);
+    snprintf(text, sizeof text, "kernel %s", name);
     return ds__race_place_named(text, op->file, (int)op->line);
 }
 
