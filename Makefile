@@ -54,8 +54,8 @@ STANDIN     := $(B)/standin/ptx.o
 endif
 # Tests of the stand-in, of what cudart says and of NVTX need the toolkit. On another C library or processor it is threads, processes and
 # memory that may differ.
-# Tests of the check layer: the programs of a corpus, and random programs. ThreadSanitizer reports their races, too.
-CHECKS      := $(if $(filter tsan,$(MODE)),,$(patsubst tests/check/%.c,$(B)/unit/%,$(wildcard tests/check/test_*.c)))
+# Tests of the check layer: the programs of a corpus, and random programs.
+CHECKS      := $(patsubst tests/check/%.c,$(B)/unit/%,$(wildcard tests/check/test_*.c))
 UNIT_ALL    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c)) $(CHECKS)
 UNIT        := $(if $(CUDA_HOME),$(UNIT_ALL),$(filter-out $(B)/unit/test_standin% %/test_topology_here %/test_capture_release,$(UNIT_ALL)))
 ifeq ($(and $(CUDA_HOME),$(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h)),)
@@ -229,6 +229,7 @@ pages: headers ## what README and the guide pages show: compile and run it, look
 
 # Where addresses are too random for ThreadSanitizer it dies at its start, so randomisation is off if that is allowed.
 tsan: export TSAN_OPTIONS ?= second_deadlock_stack=1
+tsan: export DS_CHECK_RUNS ?= 2
 tsan: export RUN = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 asan tsan: export DS_TEST_TIMEOUT ?= 900
 asan: export UBSAN_OPTIONS ?= print_stacktrace=1

@@ -7778,7 +7778,7 @@ extern "C" {
        output=FILE   prints to the file, not to standard error
        suppress=FILE patterns of reports that are not reported, one in a line; * and ? are
                      wildcards, # begins a comment. A pattern is compared with ds_hazard_report.key
-       memory=N      maximum of the layer's memory in MiB; 256 by default */
+       memory=N      maximum of the layer's memory in MiB, at least 4; 256 by default */
 
 /** Kinds of reports. */
 typedef enum ds_hazard {
@@ -7929,7 +7929,8 @@ DSDEF ds_result ds_check_get_point(ds_stream stream, ds_check_point *out);
 
 /** Explains the order of two points. Writes the chain of waits that orders `a` before `b` into the
     buffer, one step in a line, or the sentence that there is no such chain; prints it to standard
-    error if text is NULL. Returns DS_OK: `a` is ordered before `b`. DS_NOT_READY: it is not.
+    error if text is NULL. A text that is longer than size - 1 bytes is cut between two characters.
+    Returns DS_OK: `a` is ordered before `b`. DS_NOT_READY: it is not.
     DS_ERR_ILLEGAL_STATE: the layer is off. Only the last 65,536 waits are kept, so an old chain may
     be known only as "ordered". */
 DSDEF ds_result ds_check_why(ds_check_point a, ds_check_point b, char *text, size_t size);
@@ -11612,6 +11613,67 @@ DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void 
     if (fwrite(text, 1, size, user) == size)
         return 0;
     return errno ? errno : EIO;
+}
+
+/* base/utf8.h - copies of texts as valid UTF-8.
+
+   ds__utf8_length examines one character. ds__utf8_copy copies a text into a buffer, and cuts it
+   between two characters.
+
+   Invariants: a copy is valid UTF-8 whatever the text is.
+   Locks: none.
+   Threads: any. */
+
+/* Returns the number of bytes that a first byte of UTF-8 announces, or 0 if it is none. */
+DS__SEAM static size_t ds__utf8_announced(unsigned char first) {
+    if (first < 0x80)
+        return 1;
+    if (first < 0xc2 || first >= 0xf5)
+        return 0;
+    if (first < 0xe0)
+        return 2;
+    return first < 0xf0 ? 3 : 4;
+}
+
+/* Returns the number of bytes of the UTF-8 character at `text`, or 0 if it is invalid: an overlong
+   form, a surrogate, or above U+10FFFF (RFC 3629). */
+DS__SEAM static size_t ds__utf8_length(const char *text) {
+    const unsigned char *p = (const unsigned char *)text;
+    size_t n = ds__utf8_announced(p[0]);
+    unsigned low = 0x80;
+    unsigned high = 0xbf;
+    if (p[0] == 0xe0)
+        low = 0xa0;
+    /* surrogates */
+    if (p[0] == 0xed)
+        high = 0x9f;
+    if (p[0] == 0xf0)
+        low = 0x90;
+    if (p[0] == 0xf4)
+        high = 0x8f;
+    for (size_t i = 1; i < n; i++, low = 0x80, high = 0xbf)
+        if (p[i] < low || p[i] > high)
+            return 0;
+    return n;
+}
+
+/* Copies as many whole characters as there is room for. Bytes that are not UTF-8 become question
+   marks. Returns the number of bytes. */
+DS__SEAM static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
+    size_t n = 0;
+    while (*text) {
+        size_t step = ds__utf8_length(text);
+        if (n + (step ? step : 1) >= room)
+            break;
+        if (step)
+            memcpy(to + n, text, step);
+        else
+            to[n] = '?';
+        n += step ? step : 1;
+        text += step ? step : 1;
+    }
+    to[n] = 0;
+    return n;
 }
 
 /* base/graph_body.h - shadow graph: nodes, dependencies and attached objects.
@@ -52064,58 +52126,6 @@ DSDEF ds_result(ds_mem_history_stop)(void) {
     return DS_OK;
 }
 
-/* Returns the number of bytes that a first byte of UTF-8 announces, or 0 if it is none. */
-static size_t ds__utf8_announced(unsigned char first) {
-    if (first < 0x80)
-        return 1;
-    if (first < 0xc2 || first >= 0xf5)
-        return 0;
-    if (first < 0xe0)
-        return 2;
-    return first < 0xf0 ? 3 : 4;
-}
-
-/* Returns the number of bytes of the UTF-8 character at `text`, or 0 if it is invalid: an overlong
-   form, a surrogate, or above U+10FFFF (RFC 3629). */
-static size_t ds__history_utf8_length(const char *text) {
-    const unsigned char *p = (const unsigned char *)text;
-    size_t n = ds__utf8_announced(p[0]);
-    unsigned low = 0x80;
-    unsigned high = 0xbf;
-    if (p[0] == 0xe0)
-        low = 0xa0;
-    /* surrogates */
-    if (p[0] == 0xed)
-        high = 0x9f;
-    if (p[0] == 0xf0)
-        low = 0x90;
-    if (p[0] == 0xf4)
-        high = 0x8f;
-    for (size_t i = 1; i < n; i++, low = 0x80, high = 0xbf)
-        if (p[i] < low || p[i] > high)
-            return 0;
-    return n;
-}
-
-/* Copies as many whole characters as there is room for. Bytes that are not UTF-8 become question
-   marks. Returns the number of bytes. */
-static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
-    size_t n = 0;
-    while (*text) {
-        size_t step = ds__history_utf8_length(text);
-        if (n + (step ? step : 1) >= room)
-            break;
-        if (step)
-            memcpy(to + n, text, step);
-        else
-            to[n] = '?';
-        n += step ? step : 1;
-        text += step ? step : 1;
-    }
-    to[n] = 0;
-    return n;
-}
-
 DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     DS__ENTER("ds_mem_annotate");
     DS__REQUIRE(text, "text is NULL");
@@ -74365,14 +74375,15 @@ DSDEF ds_result(ds_kernel_def_launch)(ds_kernel_def *def, ds_stream stream,
 
 enum {
     DS__RACE_LINES = 65535,      /* timelines at most */
+    DS__RACE_GONE = 65535,       /* in place of a timeline whose number is in use again */
     DS__RACE_ENDED_LINES = 32,   /* ended timelines before their numbers are looked at */
     DS__RACE_DEAD = 16384,       /* freed ranges that are remembered */
     DS__RACE_EDGES = 1 << 16,    /* waits that are remembered */
     DS__RACE_SWEEP = 4096,       /* new records between two sweeps */
     DS__RACE_MEMORY = 256 << 20, /* bytes of the layer, by default */
+    DS__RACE_MEMORY_LEAST = 4,   /* MiB: the ring of waits takes 2 MiB */
     DS__RACE_FOUND = 256,        /* places that are found again at once */
-    DS__RACE_HITS = 4096,        /* the same for memory */
-    DS__RACE_TEXT = 4096         /* bytes of a report */
+    DS__RACE_HITS = 4096         /* the same for memory */
 };
 
 /* How a range is accessed: bits. */
@@ -74397,12 +74408,12 @@ enum { DS__RACE_FREE, DS__RACE_STREAM, DS__RACE_HOST, DS__RACE_ENDED };
 typedef struct ds__race_task {
     struct ds__race_task *next;
     const void *user;
+    const void *exec; /* of a node: the driver's executable; else NULL */
     uint64_t n;
     ds__race_clock *clock;
     uint32_t line;
     uint32_t place;
     int running;
-    int of_graph;
 } ds__race_task;
 
 typedef struct ds__race_line {
@@ -74484,7 +74495,7 @@ typedef struct ds__race_memory {
     size_t use_room;
     struct ds__race_memory *older; /* list of freed ranges */
     struct ds__race_memory *newer;
-    uint32_t line;     /* timeline of the allocation */
+    uint32_t line;     /* timeline of the allocation, or DS__RACE_GONE */
     uint32_t made;     /* place of the allocation */
     uint32_t freed;    /* place of the free */
     uint32_t watchers; /* graphs that look at it */
@@ -74672,7 +74683,8 @@ static struct {
     uint64_t epoch;
     int stops;  /* drivers that have not stopped */
     int failed; /* no memory: nothing is checked any more */
-    char text[DS__RACE_TEXT];
+    char *text; /* the last report */
+    size_t text_room;
 } ds__race = { .lock = DS__MUTEX_INIT };
 
 /* State of each thread. */
@@ -74682,6 +74694,7 @@ static _Thread_local struct {
     uint32_t number;     /* of the thread */
     int inside;          /* within a collective or a fill of the library */
     ds__race_task *task; /* the host function that it runs */
+    uint64_t launch;     /* operation of its last launch of a graph */
     ds_extent extent[DS_KERNEL_MAX_PARAMS];
     size_t extents; /* of ds_check_set_extents */
 } ds__race_tls;
@@ -74689,6 +74702,8 @@ static _Thread_local struct {
 static _Atomic uint32_t ds__race_threads; /* numbers of threads */
 
 /* check/report.h */
+static void ds__race_tell(const char *text);
+static void ds__race_tell_failure(void);
 static void ds__race_report(ds_hazard hazard, const ds__race_now *now, const ds__race_range *range,
                             unsigned how, const ds__race_memory *m, const ds__race_record *before);
 
@@ -74703,6 +74718,14 @@ static void ds__race_report(ds_hazard hazard, const ds__race_now *now, const ds_
    Locks: ds__race.lock is held.
    Threads: any. */
 
+/* Ends the checks for lack of memory. */
+static void ds__race_fail(void) {
+    if (ds__race.failed)
+        return;
+    ds__race.failed = 1;
+    ds__race_tell_failure();
+}
+
 /* Returns zeroed memory. NULL: there is none, and the layer ends. */
 static void *ds__race_alloc(size_t size) {
     void *ptr = ds__host_alloc(size);
@@ -74710,9 +74733,7 @@ static void *ds__race_alloc(size_t size) {
         ds__race.bytes += size;
         return ptr;
     }
-    if (!ds__race.failed)
-        ds__log_warn("check: no memory; from here on nothing is checked");
-    ds__race.failed = 1;
+    ds__race_fail();
     return NULL;
 }
 
@@ -74728,7 +74749,7 @@ static int ds__race_array_reserve(void *array, size_t element, size_t count, siz
     if (count < before)
         return 1;
     if (!ds__array_reserve(array, element, count, 1, room)) {
-        ds__race.failed = 1;
+        ds__race_fail();
         return 0;
     }
     ds__race.bytes += (*room - before) * element;
@@ -75004,7 +75025,7 @@ static uint32_t ds__race_place_named(const char *operation, const char *file, in
     void *number = (void *)(uintptr_t)ds__race.places;
     if (!copy || !ds__race_table_set(&ds__race.place_keys, key, number)) {
         ds__host_free(copy);
-        ds__race.failed = 1;
+        ds__race_fail();
         return 0;
     }
     ds__race.place[ds__race.places] = (ds__race_place){ copy, file, line };
@@ -75015,10 +75036,12 @@ static uint32_t ds__race_place_named(const char *operation, const char *file, in
    call. */
 __attribute__((noinline)) static uint32_t ds__race_place_look_up(const char *kernel,
                                                                  const char *file, int line) {
+    char name[101];
     char text[128];
     if (!kernel)
         return ds__race_place_named(ds__tls.fn ? ds__tls.fn : "devstream", file, line);
-    snprintf(text, sizeof text, "kernel %.100s", kernel);
+    ds__utf8_copy(name, sizeof name, kernel);
+    snprintf(text, sizeof text, "kernel %s", name);
     return ds__race_place_named(text, file, line);
 }
 
@@ -75620,8 +75643,11 @@ static void ds__race_records_sweep(ds__race_memory *m, const uint64_t *floor) {
    Policy:
    1. A freed range is remembered until its addresses are given out again, at most DS__RACE_DEAD
       of them.
-   2. At the limit of memory, the ranges with the oldest accesses are given up: first accesses that
-      all timelines know, then freed ranges, then whole live ranges, which are not checked any more.
+   2. At the limit of memory, the layer gives up accesses that all timelines know, then freed
+      ranges, then the accesses of live ranges, which are not checked any more. Of freed and of live
+      ranges, the oldest are given up first.
+   3. A block may outlive the stream of its allocation. When the number of the stream's timeline is
+      used again, the block has no timeline: the host knows all work of the stream then.
 
    Invariants: the ranges of a map do not overlap. A range that a graph watches is not freed before
    the graph has forgotten it (`watchers`), though it leaves the map.
@@ -75810,8 +75836,23 @@ static ds__race_memory *ds__race_memory_detach(ds__race_memory *m) {
     return m;
 }
 
+/* Takes the timelines whose numbers are free out of a block. All others know what these timelines
+   knew, so the block needs their clocks no longer. */
+static void ds__race_memory_unline(ds__race_memory *m) {
+    if (m->line && m->line != DS__RACE_GONE && ds__race_line_at(m->line)->kind == DS__RACE_FREE)
+        m->line = DS__RACE_GONE;
+    for (size_t i = 0; i < m->uses; i++) {
+        ds__race_use *u = &m->use[i];
+        if (u->line == DS__RACE_GONE || ds__race_line_at(u->line)->kind != DS__RACE_FREE)
+            continue;
+        u->line = DS__RACE_GONE;
+        u->open = 0;
+    }
+}
+
 /* Frees the numbers of ended timelines that all others know. Their records are gone. */
 static void ds__race_lines_reuse(const uint64_t *floor) {
+    uint32_t ended = ds__race.ended;
     for (uint32_t i = 1; i < ds__race.lines; i++) {
         ds__race_line *l = ds__race.line[i];
         if (l->kind != DS__RACE_ENDED || floor[i] < l->n)
@@ -75822,6 +75863,9 @@ static void ds__race_lines_reuse(const uint64_t *floor) {
         ds__race.ended--;
     }
     ds__race.reuse_at = 2 * ds__race.ended + DS__RACE_ENDED_LINES;
+    for (size_t i = 0; i < ds__race.block.count && ds__race.ended != ended; i++)
+        for (size_t j = 0; j < ds__race.block.leaf[i].piece->count; j++)
+            ds__race_memory_unline(ds__race.block.leaf[i].piece->at[j]);
 }
 
 /* Drops the records that all timelines know, then the timelines that ended before. */
@@ -75839,25 +75883,60 @@ static void ds__race_sweep(void) {
     ds__race_release(floor, ds__race.lines * sizeof *floor);
 }
 
-/* Gives up ranges at the limit of memory. */
-static void ds__race_make_room(void) {
-    ds__race_sweep();
-    while (ds__race.bytes > ds__race.most - ds__race.most / 8 && ds__race.oldest)
-        ds__race_memory_drop(ds__race.oldest);
+/* Returns the live ranges that have accesses. Returns NULL if there is no memory. */
+static ds__race_memory **ds__race_ranges_list(size_t *out_count) {
     const ds__race_map *maps[] = { &ds__race.block, &ds__race.alloc };
-    for (int k = 0; k < 2; k++)
+    ds__race_memory **list = ds__race_alloc((ds__race.stats.ranges + 1) * sizeof(void *));
+    *out_count = 0;
+    for (int k = 0; k < 2 && list; k++)
         for (size_t i = 0; i < maps[k]->count; i++)
             for (size_t j = 0; j < maps[k]->leaf[i].piece->count; j++) {
                 ds__race_memory *m = maps[k]->leaf[i].piece->at[j];
-                if (ds__race.bytes <= ds__race.most - ds__race.most / 8 || m->ignored)
-                    continue;
-                if (!ds__race.stats.evicted++)
-                    ds__log_warn("check: the limit of memory is reached; %s%s%p is not checked "
-                                 "any more",
-                                 m->label, *m->label ? " " : "", (void *)m->base);
-                m->ignored = 1;
-                ds__race_records_clear(m);
+                if (!m->dead && (m->list.room || m->buckets))
+                    list[(*out_count)++] = m;
             }
+    return list;
+}
+
+static int ds__race_memory_compare(const void *a, const void *b) {
+    const ds__race_memory *const *x = a;
+    const ds__race_memory *const *y = b;
+    return ((*x)->serial > (*y)->serial) - ((*x)->serial < (*y)->serial);
+}
+
+/* Gives up the accesses of a live range. The first time, this is told where reports go. */
+static void ds__race_memory_give_up(ds__race_memory *m) {
+    char text[160];
+    if (!ds__race.stats.evicted++) {
+        snprintf(
+            text, sizeof text,
+            "the limit of memory=%zu is reached; %s%s%s%p and other ranges are not checked any "
+            "more",
+            ds__race.most >> 20, *m->label ? "\"" : "", m->label, *m->label ? "\" " : "",
+            (void *)m->base);
+        ds__race_tell(text);
+    }
+    m->ignored = 1;
+    ds__race_records_clear(m);
+}
+
+/* Gives up ranges at the limit of memory. */
+static void ds__race_make_room(void) {
+    size_t most = ds__race.most - ds__race.most / 8;
+    ds__race_sweep();
+    while (ds__race.bytes > most && ds__race.oldest)
+        ds__race_memory_drop(ds__race.oldest);
+    if (ds__race.bytes <= most)
+        return;
+    size_t room = (ds__race.stats.ranges + 1) * sizeof(void *);
+    size_t count;
+    ds__race_memory **list = ds__race_ranges_list(&count);
+    if (!list)
+        return;
+    qsort(list, count, sizeof *list, ds__race_memory_compare);
+    for (size_t i = 0; i < count && ds__race.bytes - room > most; i++)
+        ds__race_memory_give_up(list[i]);
+    ds__race_release(list, room);
 }
 
 /* Adds a range to its map. Returns NULL if there is no memory for it. */
@@ -75926,8 +76005,7 @@ static ds__race_memory *ds__race_memory_add(const void *ptr, size_t size, int bl
                            .size = size + (size == 0),
                            .block = (uint8_t)block,
                            .made = ds__race_place_of_call() };
-    if (label)
-        snprintf(as.label, sizeof as.label, "%s", label);
+    ds__utf8_copy(as.label, sizeof as.label, label ? label : "");
     ds__race_map_clear(block ? &ds__race.block : &ds__race.alloc, as.base, as.size);
     if (!block) { /* blocks of an earlier segment */
         ds__race_memory *m;
@@ -75946,6 +76024,15 @@ static void ds__race_memory_retire(ds__race_memory *m) {
     m->freed = ds__race_place_of_call();
     ds__race.stats.ranges--;
     ds__race_dead_link(m);
+}
+
+/* Makes a range live again whose free has failed. */
+static void ds__race_memory_revive(ds__race_memory *m) {
+    ds__race.version++;
+    ds__race_dead_unlink(m);
+    m->dead = 0;
+    m->freed = 0;
+    ds__race.stats.ranges++;
 }
 
 /* Marks a range as freed. Its records are dropped. */
@@ -76241,7 +76328,8 @@ static void ds__race_free_compare(const ds__race_memory *m, const ds__race_recor
 
 /* Checks the free of a block. by: the timeline that frees it, a thread or a stream. */
 static void ds__race_free_check(ds__race_memory *m, const ds__race_line *by) {
-    const ds__race_line *own = m->line ? ds__race_line_at(m->line) : NULL;
+    const ds__race_line *own =
+        m->line && m->line != DS__RACE_GONE ? ds__race_line_at(m->line) : NULL;
     if (!by || m->ignored)
         return;
     if (!by->is_host) /* freed in the order of this stream */
@@ -76280,6 +76368,9 @@ static void ds__race_former_take(ds__race_memory *m, ds__race_memory *former) {
       never recorded is possible, too: the first turn of a loop often has one on purpose.
    3. A report whose key matches a pattern of the suppression file is only counted.
 
+   4. Texts of the program are copied as valid UTF-8 and cut between two characters. A line of JSON
+      is never cut, because ds__race.text grows with the report.
+
    Invariants: ds__race.text has the last report, or the last answer of ds_check_why.
    Locks: ds__race.lock is held, also over the function of the program.
    Threads: any. */
@@ -76300,14 +76391,17 @@ DSDEF const char *(ds_hazard_get_name)(ds_hazard hazard) {
     return (unsigned)hazard <= DS_HAZARD_COLLECTIVE_ORDER ? ds__hazard_names[hazard] : "unknown";
 }
 
-/* Texts of a report while it is written. */
+enum { DS__RACE_SITE = 96 };
+
+/* Texts of a report while it is written. The parts have room for the longest names. */
 typedef struct ds__race_texts {
     char now_stream[80];
     char before_stream[80];
-    char order[400];
-    char fix[400];
-    char key[400];
+    char order[600];
+    char fix[600];
+    char key[600];
     size_t size; /* of ds__race.text */
+    int lost;    /* there was no memory for ds__race.text */
 } ds__race_texts;
 
 /* Writes the name of a timeline: the label of a stream, or "stream 7". */
@@ -76331,6 +76425,25 @@ static const char *ds__race_base_name(const char *file) {
     if (slash)
         return slash + 1;
     return file ? file : "";
+}
+
+/* Copies the first bytes of a text as whole characters. */
+static const char *ds__race_cut(char *out, size_t size, const char *text) {
+    ds__utf8_copy(out, size, text);
+    return out;
+}
+
+/* Writes a call site, "app.c:12", with at most 80 bytes of the file's name. */
+static const char *ds__race_site(char out[DS__RACE_SITE], const char *file, int line) {
+    char name[81];
+    snprintf(out, DS__RACE_SITE, "%s:%d", ds__race_cut(name, sizeof name, ds__race_base_name(file)),
+             line);
+    return out;
+}
+
+static const char *ds__race_place_site(char out[DS__RACE_SITE], uint32_t place) {
+    const ds__race_place *p = ds__race_place_get(place);
+    return ds__race_site(out, p->file, p->line);
 }
 
 /* Fills one side of a report with an operation. */
@@ -76362,6 +76475,7 @@ static void ds__race_explain_order(const ds_hazard_report *r, ds__race_texts *t,
                                    const ds__race_edge *e) {
     const ds__race_place *record = ds__race_place_get(e ? e->from_place : 0);
     const ds__race_place *wait = ds__race_place_get(e ? e->to_place : 0);
+    char site[DS__RACE_SITE];
     size_t size = sizeof t->order;
     if (!known && !e) {
         snprintf(t->order, size, "nothing orders %s after %s", t->now_stream, t->before_stream);
@@ -76370,24 +76484,24 @@ static void ds__race_explain_order(const ds_hazard_report *r, ds__race_texts *t,
     int n = snprintf(t->order, size, "last ordered after operation %llu of %s, %llu too early",
                      (unsigned long long)known, t->before_stream, (unsigned long long)r->missed);
     if (record->file)
-        n += snprintf(t->order + n, size - (size_t)n, "; recorded at %.80s:%d",
-                      ds__race_base_name(record->file), record->line);
+        n += snprintf(t->order + n, size - (size_t)n, "; recorded at %s",
+                      ds__race_site(site, record->file, record->line));
     if (wait->file)
-        snprintf(t->order + n, size - (size_t)n, "; waited at %.80s:%d",
-                 ds__race_base_name(wait->file), wait->line);
+        snprintf(t->order + n, size - (size_t)n, "; waited at %s",
+                 ds__race_site(site, wait->file, wait->line));
 }
 
 /* Says how to order the two operations, at least one of which is host code. */
 static void ds__race_fix_host(ds__race_texts *t, const ds__race_now *now,
                               const ds__race_record *before) {
-    const ds__race_place *p = ds__race_place_get(now->place);
+    char site[DS__RACE_SITE];
     int waits = ds__race_line_at(now->line)->is_host && !ds__race_line_at(before->line)->is_host;
     snprintf(t->fix, sizeof t->fix,
              waits ? "ds_stream_synchronize(%s), or ds_event_synchronize for an event recorded "
-                     "after operation %llu, before %.80s:%d"
-                   : "ds_check_release by %s after operation %llu and ds_check_acquire before "
-                     "%.80s:%d",
-             t->before_stream, (unsigned long long)before->n, ds__race_base_name(p->file), p->line);
+                     "after operation %llu, before %s"
+                   : "ds_check_release by %s after operation %llu and ds_check_acquire before %s",
+             t->before_stream, (unsigned long long)before->n,
+             ds__race_place_site(site, now->place));
 }
 
 /* Says how to order the operations of two streams. */
@@ -76395,19 +76509,20 @@ static void ds__race_fix_streams(ds__race_texts *t, const ds__race_now *now,
                                  const ds__race_record *before, int was_recorded) {
     const char *to = t->now_stream;
     const char *from = t->before_stream;
-    const ds__race_place *p = ds__race_place_get(now->place);
-    const ds__race_place *q = ds__race_place_get(before->place);
+    char at[DS__RACE_SITE];
+    char after[DS__RACE_SITE];
+    ds__race_place_site(at, now->place);
     if (was_recorded)
         snprintf(t->fix, sizeof t->fix,
-                 "record the event after operation %llu (%.80s:%d), or "
-                 "ds_stream_wait_stream(%s, %s) before %.80s:%d",
-                 (unsigned long long)before->n, ds__race_base_name(q->file), q->line, to, from,
-                 ds__race_base_name(p->file), p->line);
+                 "record the event after operation %llu (%s), or ds_stream_wait_stream(%s, %s) "
+                 "before %s",
+                 (unsigned long long)before->n, ds__race_place_site(after, before->place), to, from,
+                 at);
     else
         snprintf(t->fix, sizeof t->fix,
                  "ds_stream_wait_stream(%s, %s), or an event recorded after operation %llu, before "
-                 "%.80s:%d",
-                 to, from, (unsigned long long)before->n, ds__race_base_name(p->file), p->line);
+                 "%s",
+                 to, from, (unsigned long long)before->n, at);
 }
 
 /* Explains a missing dependency of two nodes of a graph. */
@@ -76437,59 +76552,59 @@ static void ds__race_explain(ds_hazard_report *r, ds__race_texts *t, const ds__r
         ds__race_fix_streams(t, now, before, known && e && ds__race_place_get(e->from_place)->file);
 }
 
+/* Returns 1 if no stream frees a block: pinned memory, or the block's stream has ended. */
+static int ds__race_is_of_host(const ds__race_memory *m) {
+    return m && (!m->line || m->line == DS__RACE_GONE);
+}
+
 /* The same for errors of lifetime. */
 static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
                                       const ds__race_memory *m, const ds__race_now *now,
                                       const ds__race_record *before) {
-    const ds__race_place *made = ds__race_place_get(m ? m->made : 0);
     const ds__race_place *freed = ds__race_place_get(m ? m->freed : 0);
-    const ds__race_place *p = ds__race_place_get(now->place);
-    const ds__race_place *q = ds__race_place_get(before ? before->place : 0);
     char own[80];
+    char at[DS__RACE_SITE];
+    char site[DS__RACE_SITE];
     ds__race_line_name(m ? m->line : 0, own, sizeof own);
+    ds__race_place_site(at, now->place);
     switch (r->hazard) {
     case DS_HAZARD_USE_BEFORE_ALLOC:
-        snprintf(
-            t->fix, sizeof t->fix,
-            "ds_stream_wait_stream(%s, %s) after the allocation at %.80s:%d, or allocate on %s",
-            t->now_stream, own, ds__race_base_name(made->file), made->line, t->now_stream);
+        snprintf(t->fix, sizeof t->fix,
+                 "ds_stream_wait_stream(%s, %s) after the allocation at %s, or allocate on %s",
+                 t->now_stream, own, ds__race_place_site(site, m ? m->made : 0), t->now_stream);
         break;
     case DS_HAZARD_FREE_IN_USE:
-        snprintf(t->fix, sizeof t->fix,
-                 "%s for %s before the free at %.80s:%d, or let %s wait for %s",
+        snprintf(t->fix, sizeof t->fix, "%s for %s before the free at %s, or let %s wait for %s",
                  m && !m->line ? "ds_mem_pinned_record_use" : "ds_mem_record_use", t->before_stream,
-                 ds__race_base_name(p->file), p->line, m && !m->line ? "the host" : own,
-                 t->before_stream);
+                 at, ds__race_is_of_host(m) ? "the host" : own, t->before_stream);
         break;
     case DS_HAZARD_REUSE:
         snprintf(t->fix, sizeof t->fix,
-                 "let %s wait for %s, the former owner of the memory, before %.80s:%d",
-                 t->now_stream, t->before_stream, ds__race_base_name(p->file), p->line);
+                 "let %s wait for %s, the former owner of the memory, before %s", t->now_stream,
+                 t->before_stream, at);
         break;
     case DS_HAZARD_COLLECTIVE_ORDER:
         snprintf(t->order, sizeof t->order, "two threads use the same streams in no stated order");
         snprintf(t->fix, sizeof t->fix,
                  "call the collectives of these streams on one thread, or hand over by "
-                 "ds_check_release after %.80s:%d and ds_check_acquire before %.80s:%d",
-                 ds__race_base_name(q->file), q->line, ds__race_base_name(p->file), p->line);
+                 "ds_check_release after %s and ds_check_acquire before %s",
+                 ds__race_place_site(site, before ? before->place : 0), at);
         break;
     case DS_HAZARD_USE_AFTER_FREE:
-        snprintf(t->order, sizeof t->order, "freed by %s at %.80s:%d", freed->operation,
-                 ds__race_base_name(freed->file), freed->line);
-        snprintf(t->fix, sizeof t->fix, "free the memory after %.80s:%d",
-                 ds__race_base_name(p->file), p->line);
+        snprintf(t->order, sizeof t->order, "freed by %s at %s", freed->operation,
+                 ds__race_site(site, freed->file, freed->line));
+        snprintf(t->fix, sizeof t->fix, "free the memory after %s", at);
         break;
     case DS_HAZARD_GRAPH_MEMORY:
-        snprintf(t->order, sizeof t->order, "freed by %s at %.80s:%d", freed->operation,
-                 ds__race_base_name(freed->file), freed->line);
+        snprintf(t->order, sizeof t->order, "freed by %s at %s", freed->operation,
+                 ds__race_site(site, freed->file, freed->line));
         snprintf(t->fix, sizeof t->fix,
                  "keep the memory until the last launch, or capture the graph again");
         break;
     case DS_HAZARD_UNRECORDED_WAIT:
         snprintf(t->order, sizeof t->order,
                  "the event was never recorded, so the wait orders nothing");
-        snprintf(t->fix, sizeof t->fix, "record the event before %.80s:%d",
-                 ds__race_base_name(p->file), p->line);
+        snprintf(t->fix, sizeof t->fix, "record the event before %s", at);
         break;
     default:
         snprintf(t->fix, sizeof t->fix, "order the operations");
@@ -76499,11 +76614,19 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
 
 /* Writes the line of key=value, which is the same in each run. */
 static void ds__race_write_key(const ds_hazard_report *r, ds__race_texts *t) {
-    snprintf(t->key, sizeof t->key,
-             "hazard=%s%s a=%.60s b=%.60s memory=%.40s at=%.60s:%d bt=%.60s:%d missed=%llu",
-             ds__hazard_names[r->hazard], r->possible ? " possible=1" : "", r->now.operation,
-             r->before.operation, r->label, ds__race_base_name(r->now.file), r->now.line,
-             ds__race_base_name(r->before.file), r->before.line, (unsigned long long)r->missed);
+    char a[61];
+    char b[61];
+    char label[41];
+    char at[61];
+    char bt[61];
+    snprintf(t->key, sizeof t->key, "hazard=%s%s a=%s b=%s memory=%s at=%s:%d bt=%s:%d missed=%llu",
+             ds__hazard_names[r->hazard], r->possible ? " possible=1" : "",
+             ds__race_cut(a, sizeof a, r->now.operation),
+             ds__race_cut(b, sizeof b, r->before.operation),
+             ds__race_cut(label, sizeof label, r->label),
+             ds__race_cut(at, sizeof at, ds__race_base_name(r->now.file)), r->now.line,
+             ds__race_cut(bt, sizeof bt, ds__race_base_name(r->before.file)), r->before.line,
+             (unsigned long long)r->missed);
     for (char *c = t->key; *c; c++)
         if (*c == '\n' || *c == '\r')
             *c = ' ';
@@ -76539,13 +76662,36 @@ static int ds__race_suppressed(const char *key) {
     return 0;
 }
 
+/* Makes room for n further bytes and a 0 in ds__race.text. Returns 0 if there is no memory: the
+   text is lost then. */
+static int ds__race_text_reserve(ds__race_texts *t, size_t n) {
+    size_t before = ds__race.text_room;
+    if (!t->lost && ds__array_reserve(&ds__race.text, 1, t->size, n + 1, &ds__race.text_room)) {
+        ds__race.bytes += ds__race.text_room - before;
+        return 1;
+    }
+    t->lost = 1;
+    ds__race_fail();
+    return 0;
+}
+
+/* Returns the text that was printed; "" if it is lost. */
+static const char *ds__race_text(const ds__race_texts *t) {
+    return t->lost || !t->size ? "" : ds__race.text;
+}
+
 __attribute__((format(printf, 2, 3))) static void ds__race_print(ds__race_texts *t,
                                                                  const char *format, ...) {
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(ds__race.text + t->size, sizeof ds__race.text - t->size, format, args);
+    int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    t->size += ds__text_length(n, sizeof ds__race.text - t->size);
+    if (n < 0 || !ds__race_text_reserve(t, (size_t)n))
+        return;
+    va_start(args, format);
+    vsnprintf(ds__race.text + t->size, (size_t)n + 1, format, args);
+    va_end(args);
+    t->size += (size_t)n;
 }
 
 /* Writes one side as text: 'now ds_copy at pipeline.c:132, operation 20 of h2d, thread 1'. */
@@ -76589,13 +76735,19 @@ static void ds__race_print_text(const ds_hazard_report *r, ds__race_texts *t) {
     ds__race_print(t, "  fix      %s\n  key      %s\n", r->fix, r->key);
 }
 
-/* Prints text inside of a JSON string. */
+/* Prints text inside of a JSON string. Bytes that are not UTF-8 become question marks. */
 static void ds__race_print_quoted(ds__race_texts *t, const char *text) {
-    for (; *text; text++) {
+    while (*text) {
+        size_t n = ds__utf8_length(text);
         if ((unsigned char)*text < 32)
             ds__race_print(t, "\\u%04x", (unsigned char)*text);
+        else if (*text == '"' || *text == '\\')
+            ds__race_print(t, "\\%c", *text);
+        else if (n)
+            ds__race_print(t, "%.*s", (int)n, text);
         else
-            ds__race_print(t, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
+            ds__race_print(t, "?");
+        text += n ? n : 1;
     }
 }
 
@@ -76637,6 +76789,39 @@ static void ds__race_print_json(const ds_hazard_report *r, ds__race_texts *t) {
     ds__race_print(t, "}\n");
 }
 
+/* Prints a text to the file of reports, or to standard error. */
+static void ds__race_put(const char *text) {
+    FILE *out = ds__race.output ? ds__race.output : stderr;
+    fputs(text, out);
+    fflush(out);
+}
+
+/* Prints a notice where reports are printed; with the option "quiet", to the log. */
+static void ds__race_tell(const char *text) {
+    ds__race_texts t = { .size = 0 };
+    if (ds__race.quiet) {
+        ds__log_warn("check: %s", text);
+        return;
+    }
+    ds__race_print(&t, ds__race.json ? "{\"notice\":\"" : "devstream check: ");
+    if (ds__race.json)
+        ds__race_print_quoted(&t, text);
+    else
+        ds__race_print(&t, "%s", text);
+    ds__race_print(&t, ds__race.json ? "\"}\n" : "\n");
+    ds__race_put(ds__race_text(&t));
+}
+
+/* Tells that there is no memory, without any. */
+static void ds__race_tell_failure(void) {
+    if (ds__race.quiet)
+        ds__log_warn("check: no host memory; nothing is checked any more");
+    else if (ds__race.json)
+        ds__race_put("{\"notice\":\"no host memory; nothing is checked any more\"}\n");
+    else
+        ds__race_put("devstream check: no host memory; nothing is checked any more\n");
+}
+
 /* Passes a report to the sinks. */
 static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t) {
     t->size = 0;
@@ -76644,12 +76829,9 @@ static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t) {
         ds__race_print_json(r, t);
     else
         ds__race_print_text(r, t);
-    r->text = ds__race.text;
-    if (!ds__race.quiet && (!r->possible || ds__race.possible)) {
-        FILE *out = ds__race.output ? ds__race.output : stderr;
-        fputs(ds__race.text, out);
-        fflush(out);
-    }
+    r->text = ds__race_text(t);
+    if (!ds__race.quiet && (!r->possible || ds__race.possible))
+        ds__race_put(r->text);
     if (ds__race.report_fn) {
         ds__user_code user = ds__user_code_begin();
         ds__race.report_fn(r, ds__race.report_user);
@@ -76803,7 +76985,7 @@ typedef struct ds__race_graph {
     ds__race_item *item;
     size_t count;
     size_t room;
-    const void **user; /* arguments of host functions */
+    const void **user; /* arguments of host functions, one for each node */
     size_t users;
     size_t user_room;
     ds__race_memory **memory; /* each once */
@@ -76821,7 +77003,7 @@ typedef struct ds__race_graph {
 
 /* Adds a host function that has not run. */
 static void ds__race_task_add(const ds__race_line *l, const void *user, uint32_t place,
-                              int of_graph) {
+                              const void *exec) {
     ds__race_task *t = ds__race_alloc(sizeof *t);
     if (!t)
         return;
@@ -76830,7 +77012,7 @@ static void ds__race_task_add(const ds__race_line *l, const void *user, uint32_t
     t->n = l->n;
     t->clock = ds__race_clock_ref(l->clock);
     t->place = place;
-    t->of_graph = of_graph;
+    t->exec = exec;
     if (!ds__race.task)
         ds__race.task_end = &ds__race.task;
     *ds__race.task_end = t;
@@ -76936,6 +77118,7 @@ static void ds__race_graph_watch(ds__race_graph *g, ds__race_memory *m) {
 static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__node *n,
                                   ds__race_range r, unsigned how) {
     ds__race_graph *g = b->graph;
+    char name[81];
     char text[160];
     ds__race_memory *m = ds__race_memory_find(r.at);
     if (!m) {
@@ -76949,7 +77132,8 @@ static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__
     if (!ds__race_array_reserve(&g->item, sizeof *g->item, g->count, &g->room))
         return;
     if (n->kind == DS_NODE_KERNEL)
-        snprintf(text, sizeof text, "kernel %.80s of a graph", n->op.u.kernel.kernel->name);
+        snprintf(text, sizeof text, "kernel %s of a graph",
+                 ds__race_cut(name, sizeof name, n->op.u.kernel.kernel->name));
     else
         snprintf(text, sizeof text, "%s of a graph", ds__node_names[n->kind]);
     uint32_t place = ds__race_place_named(text, n->op.file, (int)n->op.line);
@@ -76989,8 +77173,9 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
                 b, index, n,
                 ds__race_range_row(op->u.values.list[i].address, op->u.values.list[i].size),
                 DS__RACE_WRITE | DS__RACE_ATOMIC);
-    if (n->kind == DS_NODE_HOST)
-        ds__race_list_add(&g->user, &g->users, &g->user_room, op->u.host.user);
+    if (n->kind == DS_NODE_HOST &&
+        ds__race_array_reserve(&g->user, sizeof *g->user, g->users, &g->user_room))
+        g->user[g->users++] = op->u.host.user;
     int marks = n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT;
     if (marks && ds__race_array_reserve(&g->mark, sizeof *g->mark, g->marks, &g->mark_room))
         g->mark[g->marks++] =
@@ -77199,9 +77384,10 @@ static void ds__race_graph_instantiate(const void *exec, const ds__body *body) {
 /* Returns the place of an access in a launch. */
 static uint32_t ds__race_item_place(ds__race_item *item, const ds__op *op) {
     if (!item->launch_file || item->launch_file != op->file || item->launch_line != (int)op->line) {
+        char site[DS__RACE_SITE];
         char text[300];
-        snprintf(text, sizeof text, "%s (captured at %s:%d)", item->operation,
-                 ds__race_base_name(item->file), item->line);
+        snprintf(text, sizeof text, "%s (captured at %s)", item->operation,
+                 ds__race_site(site, item->file, item->line));
         item->place = ds__race_place_named(text, op->file, (int)op->line);
         item->launch_file = op->file;
         item->launch_line = (int)op->line;
@@ -77232,8 +77418,9 @@ static void ds__race_graph_launch(ds__race_line *l, const ds__op *op, ds__race_n
         return;
     if (g->last.line)
         ds__race_moment_join(l, &g->last, now->place);
+    ds__race_tls.launch = l->n;
     for (size_t i = 0; i < g->users; i++)
-        ds__race_task_add(l, g->user[i], now->place, 1);
+        ds__race_task_add(l, g->user[i], now->place, op->u.graph.exec);
     ds__race_now at = ds__race_line_now(l, now->place);
     ds__race_graph_liveness(g, &at);
     for (uint32_t phase = 0; phase <= g->marks; phase++) {
@@ -77457,6 +77644,13 @@ static void ds__race_unrecorded(const ds__race_line *l, uint32_t place) {
         ds__race_report(DS_HAZARD_UNRECORDED_WAIT, &now, NULL, 0, NULL, NULL);
 }
 
+/* Returns 1 if the allocator records an event because the stream ends. The record stands for the
+   work so far and is no operation, since the host would never know that operation, and the number
+   of the timeline could not be used again. */
+static int ds__race_is_last_record(const ds__op *op) {
+    return op->kind == DS__OP_RECORD && ds__tls.fn && strcmp(ds__tls.fn, "ds_stream_destroy") == 0;
+}
+
 /* Takes an operation that a stream has got, and that is not captured. */
 static void ds__race_operation(ds__race_line *l, const ds__op *op) {
     uint32_t place = ds__race_place_of(op);
@@ -77469,8 +77663,6 @@ static void ds__race_operation(ds__race_line *l, const ds__op *op) {
             return;
         }
     }
-    if (op->kind == DS__OP_FILL && !ds__race_is_watched()) /* of guards and poison */
-        return;
     ds__race_line_enqueue(l, place);
     switch (op->kind) {
     case DS__OP_RECORD:
@@ -77499,13 +77691,23 @@ static void ds__race_operation(ds__race_line *l, const ds__op *op) {
         ds__race_tls.extents = 0;
 }
 
+/* The same for an operation that the driver has accepted. Fills of guards and poison are no
+   operations of the program. */
+static void ds__race_accepted(ds__race_line *l, const ds__op *op) {
+    if (ds__race_is_last_record(op))
+        ds__race_moment_keep(&ds__race.events, ds__race_key(op->u.event.event), l,
+                             ds__race_place_of(op));
+    else if (op->kind != DS__OP_FILL || ds__race_is_watched())
+        ds__race_operation(l, op);
+}
+
 /* ---- host functions -------------------------------------------------------------------------- */
 
 /* Notes a host function, callback or closure as the stream's next operation. */
 static void ds__race_task_begin(ds__race_line *l, const ds__op *op, const void *user) {
     uint32_t place = ds__race_place_of(op);
     ds__race_line_enqueue(l, place);
-    ds__race_task_add(l, user, place, 0);
+    ds__race_task_add(l, user, place, NULL);
 }
 
 /* Removes a task from the list. */
@@ -77526,7 +77728,7 @@ static void ds__race_task_remove(ds__race_task *t) {
 static void ds__race_task_run(const void *user, ds_stream stream) {
     const ds__race_line *l = ds__race_line_of_handle(stream);
     for (ds__race_task *t = ds__race.task; t; t = t->next)
-        if (t->user == user && !t->running && (l ? l->index == t->line : t->of_graph)) {
+        if (t->user == user && !t->running && (l ? l->index == t->line : t->exec != NULL)) {
             t->running = 1;
             ds__race_tls.task = t;
             return;
@@ -77548,6 +77750,16 @@ static void ds__race_task_cancel(const ds__race_line *l, const void *user) {
             last = t;
     if (last)
         ds__race_task_remove(last);
+}
+
+/* Removes the tasks of the calling thread's last launch, because the driver has refused it. */
+static void ds__race_launch_cancel(const ds__race_line *l, const void *exec) {
+    for (ds__race_task *t = ds__race.task; t;) {
+        ds__race_task *next = t->next;
+        if (t->exec == exec && t->line == l->index && t->n == ds__race_tls.launch && !t->running)
+            ds__race_task_remove(t);
+        t = next;
+    }
 }
 
 /* Returns the accesses' operation of host code: the host function that runs, or the thread. */
@@ -77651,8 +77863,10 @@ static ds_result ds__race_option(const char *o) {
         return DS_OK;
     }
     if (strncmp(o, "memory=", 7) == 0) {
-        ds__race.most = (size_t)ds__race_number(o + 7, 1 << 20) << 20;
-        DS__REQUIRE(ds__race.most, "check: \"%.40s\"; use memory=1 to memory=1048576", o);
+        unsigned long mib = ds__race_number(o + 7, 1 << 20);
+        DS__REQUIRE(mib >= DS__RACE_MEMORY_LEAST,
+                    "check: \"%.40s\"; use memory=%d to memory=1048576", o, DS__RACE_MEMORY_LEAST);
+        ds__race.most = (size_t)mib << 20;
         return DS_OK;
     }
     return ds__fail(DS_ERR_INVALID_VALUE,
@@ -77851,7 +78065,7 @@ static void ds__race_stream_name(void *native, uint64_t handle) {
             if (!l->handle) {
                 l->handle = handle;
                 l->number = s->id;
-                snprintf(l->name, sizeof l->name, "%s", s->label ? s->label : "");
+                ds__utf8_copy(l->name, sizeof l->name, s->label ? s->label : "");
             }
             ds__race_table_set(&ds__race.handles, handle, l);
         }
@@ -77939,7 +78153,7 @@ static void ds__race_submit_end(int backend, void *stream, const ds__op *op, int
     if (l)
         l->captures = (uint8_t)captures;
     if (l && !captures)
-        ds__race_operation(l, op);
+        ds__race_accepted(l, op);
     else if (l && op->kind == DS__OP_KERNEL)
         ds__race_extents_keep(op);
     else if (l && op->kind == DS__OP_RECORD)
@@ -77951,13 +78165,15 @@ static void ds__race_submit_end(int backend, void *stream, const ds__op *op, int
         ds__race_capture_ask(backend, stream, op);
 }
 
-/* Takes a host function back that the driver has refused. */
+/* Takes the host functions back of an operation that the driver has refused. */
 static void ds__race_submit_cancel(void *stream, const ds__op *op) {
-    if (!ds__race_is_task(op) || !ds__race_enter())
+    if (!ds__race_enter())
         return;
     ds__race_line *l = ds__race_line_of(stream);
-    if (l)
+    if (l && ds__race_is_task(op))
         ds__race_task_cancel(l, ds__race_task_user(op));
+    else if (l)
+        ds__race_launch_cancel(l, op->u.graph.exec);
     ds__race_leave();
 }
 
@@ -78021,10 +78237,13 @@ static void ds__race_async_given(const void *stream, const void *ptr, size_t siz
     ds__race_leave();
 }
 
-/* It takes memory back when a stream arrives there. */
-static void ds__race_async_taken(const void *stream, const void *ptr) {
+/* It is about to take memory back when a stream arrives there. The range counts as freed from here
+   on, since another thread may receive the address before the driver's call has returned. Returns
+   the serial number of the range, or 0. */
+static uint64_t ds__race_async_taken(const void *stream, const void *ptr) {
+    uint64_t serial = 0;
     if (!ds__race_enter())
-        return;
+        return 0;
     ds__race_memory *m = ds__race_map_find(&ds__race.block, (uintptr_t)ptr);
     ds__race_line *l = ds__race_line_of(stream);
     if (m && !m->dead) {
@@ -78032,9 +78251,31 @@ static void ds__race_async_taken(const void *stream, const void *ptr) {
             ds__race_line_enqueue(l, ds__race_place_of_call());
             ds__race_free_check(m, l);
         }
-        ds__race_memory_end(m);
+        ds__race_memory_retire(m);
+        serial = m->serial;
     }
     ds__race_leave();
+    return serial;
+}
+
+/* The driver has taken the range back, or has refused to: then it is live again. */
+static void ds__race_async_end(const void *ptr, uint64_t serial, ds_result r) {
+    if (!serial || !ds__race_enter())
+        return;
+    ds__race_memory *m = ds__race_map_find(&ds__race.block, (uintptr_t)ptr);
+    if (m && m->serial == serial && r == DS_OK)
+        ds__race_records_clear(m);
+    else if (m && m->serial == serial)
+        ds__race_memory_revive(m);
+    ds__race_leave();
+}
+
+static ds_result ds__race_async_free(int backend, int device, void *stream, void *ptr,
+                                     size_t size) {
+    uint64_t serial = ds__race_async_taken(stream, ptr);
+    ds_result r = ds__race.next[backend]->async_free(device, stream, ptr, size);
+    ds__race_async_end(ptr, serial, r);
+    return r;
 }
 
 /* ---- captures, graphs, events ---------------------------------------------------------------- */
@@ -78096,6 +78337,9 @@ static void ds__race_deinit(void) {
     ds__race_edges_deinit();
     ds__race_places_deinit();
     ds__race_patterns_deinit();
+    ds__race_release(ds__race.text, ds__race.text_room);
+    ds__race.text = NULL;
+    ds__race.text_room = 0;
     ds__race.report_fn = NULL;
     ds__race.fresh = 0;
     ds__race.epoch++;
@@ -78138,8 +78382,6 @@ static void ds__race_stop(void) {
       ds__race_memory_given(*out, size)) \
     X(b, async_alloc, (int device, void *stream, size_t size, void **out), \
       (device, stream, size, out), ds__race_async_given(stream, *out, size)) \
-    X(b, async_free, (int device, void *stream, void *ptr, size_t size), \
-      (device, stream, ptr, size), ds__race_async_taken(stream, ptr)) \
     X(b, share_alloc, (int device, size_t size, void **out), (device, size, out), \
       ds__race_memory_given(*out, size)) \
     X(b, share_import, (int device, const unsigned char *handle, size_t size, void **out), \
@@ -78221,6 +78463,14 @@ static ds_result ds__race_1_submit(void *stream, const ds__op *op) {
     return ds__race_submit(1, stream, op);
 }
 
+static ds_result ds__race_0_async_free(int device, void *stream, void *ptr, size_t size) {
+    return ds__race_async_free(0, device, stream, ptr, size);
+}
+
+static ds_result ds__race_1_async_free(int device, void *stream, void *ptr, size_t size) {
+    return ds__race_async_free(1, device, stream, ptr, size);
+}
+
 static void ds__race_0_stop(void) {
     ds__race.next[0]->stop();
     ds__race_stop();
@@ -78250,6 +78500,7 @@ static const ds__driver *ds__race_layer_apply(const ds__driver *next, int backen
     DS__RACE_ENDS(DS__RACE_SET, 0)
 #undef DS__RACE_SET
     t->submit = backend ? ds__race_1_submit : ds__race_0_submit;
+    t->async_free = backend ? ds__race_1_async_free : ds__race_0_async_free;
     t->stop = backend ? ds__race_1_stop : ds__race_0_stop;
     t->run_together = ds__race_run_together;
     t->inline_bytes = 0;
@@ -78444,7 +78695,7 @@ static void ds__race_seen_range(const ds_range_event *e) {
     for (uint32_t i = 1; e->kind == DS_RANGE_STREAM_LABEL && i < ds__race.lines; i++) {
         ds__race_line *l = ds__race.line[i];
         if (l->kind == DS__RACE_STREAM && l->number == e->id)
-            snprintf(l->name, sizeof l->name, "%s", e->text ? e->text : "");
+            ds__utf8_copy(l->name, sizeof l->name, e->text ? e->text : "");
     }
 }
 
@@ -78577,6 +78828,18 @@ DSDEF ds_result(ds_check_acquire)(const void *token) {
     return ds__race_hand_over("ds_check_acquire", token, ds__race_token_acquire);
 }
 
+/* Returns 1 if a handle is zero, which stands for the calling thread, or that of a stream.
+   Otherwise the sentence is set. name: of the parameter. */
+static int ds__race_stream_is_valid(ds_stream stream, const char *name) {
+    ds__stream *s = stream.id ? ds__pin(&ds__g.streams, stream.id) : NULL;
+    if (s)
+        ds__stream_unpin(s);
+    if (stream.id && !s)
+        DS_IGNORE(
+            ds__fail(DS_ERR_INVALID_HANDLE, "%s: the stream was destroyed or never existed", name));
+    return !stream.id || s;
+}
+
 /* Returns the timeline of a stream, or of the calling thread for a zeroed handle. */
 static ds__race_line *ds__race_line_of_point(ds_stream stream) {
     return stream.id ? ds__race_line_of_handle(stream) : ds__race_host();
@@ -78584,6 +78847,10 @@ static ds__race_line *ds__race_line_of_point(ds_stream stream) {
 
 DSDEF ds_result(ds_check_declare_order)(ds_stream from, ds_stream to) {
     DS__ENTER("ds_check_declare_order");
+    if (!atomic_load(&ds__race.on))
+        return DS_OK;
+    if (!ds__race_stream_is_valid(from, "from") || !ds__race_stream_is_valid(to, "to"))
+        return DS_ERR_INVALID_HANDLE;
     if (!ds__race_enter())
         return DS_OK;
     ds__race_line *a = ds__race_line_of_point(from);
@@ -78679,6 +78946,10 @@ DSDEF ds_result(ds_check_get_point)(ds_stream stream, ds_check_point *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_check_get_point");
     DS__REQUIRE(out, "out is NULL");
+    if (!atomic_load(&ds__race.on))
+        return ds__race_is_off();
+    if (!ds__race_stream_is_valid(stream, "stream"))
+        return DS_ERR_INVALID_HANDLE;
     if (!ds__race_enter())
         return ds__race_is_off();
     ds__race_line *l = ds__race_line_of_point(stream);
@@ -78753,10 +79024,10 @@ DSDEF ds_result(ds_check_why)(ds_check_point a, ds_check_point b, char *text, si
     int known = a.line && b.line && a.line < ds__race.lines && b.line < ds__race.lines;
     ds__race_texts t = { .size = 0 };
     int ordered = known && ds__race_why(&t, a, b);
-    if (known && text)
-        snprintf(text, size, "%s", ds__race.text);
-    else if (known)
-        fputs(ds__race.text, stderr);
+    if (known && text && size)
+        ds__utf8_copy(text, size, ds__race_text(&t));
+    else if (known && !text)
+        fputs(ds__race_text(&t), stderr);
     ds__race_leave();
     DS__REQUIRE(known, "%s is no point of ds_check_get_point", a.line ? "b" : "a");
     return ordered ? DS_OK : DS_NOT_READY;

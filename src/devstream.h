@@ -184,6 +184,7 @@ extern "C" {
 #include "base/activity.h"
 #include "base/state.h"
 #include "base/text_writer.h"
+#include "base/utf8.h"
 #include "base/graph_body.h"
 #include "base/capture_list.h"
 #include "base/mapping.h"

@@ -32,7 +32,7 @@
        output=FILE   prints to the file, not to standard error
        suppress=FILE patterns of reports that are not reported, one in a line; * and ? are
                      wildcards, # begins a comment. A pattern is compared with ds_hazard_report.key
-       memory=N      maximum of the layer's memory in MiB; 256 by default */
+       memory=N      maximum of the layer's memory in MiB, at least 4; 256 by default */
 
 /** Kinds of reports. */
 typedef enum ds_hazard {
@@ -183,7 +183,8 @@ DSDEF ds_result ds_check_get_point(ds_stream stream, ds_check_point *out);
 
 /** Explains the order of two points. Writes the chain of waits that orders `a` before `b` into the
     buffer, one step in a line, or the sentence that there is no such chain; prints it to standard
-    error if text is NULL. Returns DS_OK: `a` is ordered before `b`. DS_NOT_READY: it is not.
+    error if text is NULL. A text that is longer than size - 1 bytes is cut between two characters.
+    Returns DS_OK: `a` is ordered before `b`. DS_NOT_READY: it is not.
     DS_ERR_ILLEGAL_STATE: the layer is off. Only the last 65,536 waits are kept, so an old chain may
     be known only as "ordered". */
 DSDEF ds_result ds_check_why(ds_check_point a, ds_check_point b, char *text, size_t size);

@@ -258,7 +258,8 @@ static void ds__race_free_compare(const ds__race_memory *m, const ds__race_recor
 
 /* Checks the free of a block. by: the timeline that frees it, a thread or a stream. */
 static void ds__race_free_check(ds__race_memory *m, const ds__race_line *by) {
-    const ds__race_line *own = m->line ? ds__race_line_at(m->line) : NULL;
+    const ds__race_line *own =
+        m->line && m->line != DS__RACE_GONE ? ds__race_line_at(m->line) : NULL;
     if (!by || m->ignored)
         return;
     if (!by->is_host) /* freed in the order of this stream */

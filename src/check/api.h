@@ -84,6 +84,18 @@ DSDEF ds_result(ds_check_acquire)(const void *token) {
     return ds__race_hand_over("ds_check_acquire", token, ds__race_token_acquire);
 }
 
+/* Returns 1 if a handle is zero, which stands for the calling thread, or that of a stream.
+   Otherwise the sentence is set. name: of the parameter. */
+static int ds__race_stream_is_valid(ds_stream stream, const char *name) {
+    ds__stream *s = stream.id ? ds__pin(&ds__g.streams, stream.id) : NULL;
+    if (s)
+        ds__stream_unpin(s);
+    if (stream.id && !s)
+        DS_IGNORE(
+            ds__fail(DS_ERR_INVALID_HANDLE, "%s: the stream was destroyed or never existed", name));
+    return !stream.id || s;
+}
+
 /* Returns the timeline of a stream, or of the calling thread for a zeroed handle. */
 static ds__race_line *ds__race_line_of_point(ds_stream stream) {
     return stream.id ? ds__race_line_of_handle(stream) : ds__race_host();
@@ -91,6 +103,10 @@ static ds__race_line *ds__race_line_of_point(ds_stream stream) {
 
 DSDEF ds_result(ds_check_declare_order)(ds_stream from, ds_stream to) {
     DS__ENTER("ds_check_declare_order");
+    if (!atomic_load(&ds__race.on))
+        return DS_OK;
+    if (!ds__race_stream_is_valid(from, "from") || !ds__race_stream_is_valid(to, "to"))
+        return DS_ERR_INVALID_HANDLE;
     if (!ds__race_enter())
         return DS_OK;
     ds__race_line *a = ds__race_line_of_point(from);
@@ -186,6 +202,10 @@ DSDEF ds_result(ds_check_get_point)(ds_stream stream, ds_check_point *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_check_get_point");
     DS__REQUIRE(out, "out is NULL");
+    if (!atomic_load(&ds__race.on))
+        return ds__race_is_off();
+    if (!ds__race_stream_is_valid(stream, "stream"))
+        return DS_ERR_INVALID_HANDLE;
     if (!ds__race_enter())
         return ds__race_is_off();
     ds__race_line *l = ds__race_line_of_point(stream);
@@ -260,10 +280,10 @@ DSDEF ds_result(ds_check_why)(ds_check_point a, ds_check_point b, char *text, si
     int known = a.line && b.line && a.line < ds__race.lines && b.line < ds__race.lines;
     ds__race_texts t = { .size = 0 };
     int ordered = known && ds__race_why(&t, a, b);
-    if (known && text)
-        snprintf(text, size, "%s", ds__race.text);
-    else if (known)
-        fputs(ds__race.text, stderr);
+    if (known && text && size)
+        ds__utf8_copy(text, size, ds__race_text(&t));
+    else if (known && !text)
+        fputs(ds__race_text(&t), stderr);
     ds__race_leave();
     DS__REQUIRE(known, "%s is no point of ds_check_get_point", a.line ? "b" : "a");
     return ordered ? DS_OK : DS_NOT_READY;

@@ -54,7 +54,7 @@ typedef struct ds__race_graph {
     ds__race_item *item;
     size_t count;
     size_t room;
-    const void **user; /* arguments of host functions */
+    const void **user; /* arguments of host functions, one for each node */
     size_t users;
     size_t user_room;
     ds__race_memory **memory; /* each once */
@@ -72,7 +72,7 @@ typedef struct ds__race_graph {
 
 /* Adds a host function that has not run. */
 static void ds__race_task_add(const ds__race_line *l, const void *user, uint32_t place,
-                              int of_graph) {
+                              const void *exec) {
     ds__race_task *t = ds__race_alloc(sizeof *t);
     if (!t)
         return;
@@ -81,7 +81,7 @@ static void ds__race_task_add(const ds__race_line *l, const void *user, uint32_t
     t->n = l->n;
     t->clock = ds__race_clock_ref(l->clock);
     t->place = place;
-    t->of_graph = of_graph;
+    t->exec = exec;
     if (!ds__race.task)
         ds__race.task_end = &ds__race.task;
     *ds__race.task_end = t;
@@ -187,6 +187,7 @@ static void ds__race_graph_watch(ds__race_graph *g, ds__race_memory *m) {
 static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__node *n,
                                   ds__race_range r, unsigned how) {
     ds__race_graph *g = b->graph;
+    char name[81];
     char text[160];
     ds__race_memory *m = ds__race_memory_find(r.at);
     if (!m) {
@@ -200,7 +201,8 @@ static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__
     if (!ds__race_array_reserve(&g->item, sizeof *g->item, g->count, &g->room))
         return;
     if (n->kind == DS_NODE_KERNEL)
-        snprintf(text, sizeof text, "kernel %.80s of a graph", n->op.u.kernel.kernel->name);
+        snprintf(text, sizeof text, "kernel %s of a graph",
+                 ds__race_cut(name, sizeof name, n->op.u.kernel.kernel->name));
     else
         snprintf(text, sizeof text, "%s of a graph", ds__node_names[n->kind]);
     uint32_t place = ds__race_place_named(text, n->op.file, (int)n->op.line);
@@ -240,8 +242,9 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
                 b, index, n,
                 ds__race_range_row(op->u.values.list[i].address, op->u.values.list[i].size),
                 DS__RACE_WRITE | DS__RACE_ATOMIC);
-    if (n->kind == DS_NODE_HOST)
-        ds__race_list_add(&g->user, &g->users, &g->user_room, op->u.host.user);
+    if (n->kind == DS_NODE_HOST &&
+        ds__race_array_reserve(&g->user, sizeof *g->user, g->users, &g->user_room))
+        g->user[g->users++] = op->u.host.user;
     int marks = n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT;
     if (marks && ds__race_array_reserve(&g->mark, sizeof *g->mark, g->marks, &g->mark_room))
         g->mark[g->marks++] =
@@ -450,9 +453,10 @@ static void ds__race_graph_instantiate(const void *exec, const ds__body *body) {
 /* Returns the place of an access in a launch. */
 static uint32_t ds__race_item_place(ds__race_item *item, const ds__op *op) {
     if (!item->launch_file || item->launch_file != op->file || item->launch_line != (int)op->line) {
+        char site[DS__RACE_SITE];
         char text[300];
-        snprintf(text, sizeof text, "%s (captured at %s:%d)", item->operation,
-                 ds__race_base_name(item->file), item->line);
+        snprintf(text, sizeof text, "%s (captured at %s)", item->operation,
+                 ds__race_site(site, item->file, item->line));
         item->place = ds__race_place_named(text, op->file, (int)op->line);
         item->launch_file = op->file;
         item->launch_line = (int)op->line;
@@ -483,8 +487,9 @@ static void ds__race_graph_launch(ds__race_line *l, const ds__op *op, ds__race_n
         return;
     if (g->last.line)
         ds__race_moment_join(l, &g->last, now->place);
+    ds__race_tls.launch = l->n;
     for (size_t i = 0; i < g->users; i++)
-        ds__race_task_add(l, g->user[i], now->place, 1);
+        ds__race_task_add(l, g->user[i], now->place, op->u.graph.exec);
     ds__race_now at = ds__race_line_now(l, now->place);
     ds__race_graph_liveness(g, &at);
     for (uint32_t phase = 0; phase <= g->marks; phase++) {

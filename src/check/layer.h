@@ -98,7 +98,7 @@ static void ds__race_stream_name(void *native, uint64_t handle) {
             if (!l->handle) {
                 l->handle = handle;
                 l->number = s->id;
-                snprintf(l->name, sizeof l->name, "%s", s->label ? s->label : "");
+                ds__utf8_copy(l->name, sizeof l->name, s->label ? s->label : "");
             }
             ds__race_table_set(&ds__race.handles, handle, l);
         }
@@ -186,7 +186,7 @@ static void ds__race_submit_end(int backend, void *stream, const ds__op *op, int
     if (l)
         l->captures = (uint8_t)captures;
     if (l && !captures)
-        ds__race_operation(l, op);
+        ds__race_accepted(l, op);
     else if (l && op->kind == DS__OP_KERNEL)
         ds__race_extents_keep(op);
     else if (l && op->kind == DS__OP_RECORD)
@@ -198,13 +198,15 @@ static void ds__race_submit_end(int backend, void *stream, const ds__op *op, int
         ds__race_capture_ask(backend, stream, op);
 }
 
-/* Takes a host function back that the driver has refused. */
+/* Takes the host functions back of an operation that the driver has refused. */
 static void ds__race_submit_cancel(void *stream, const ds__op *op) {
-    if (!ds__race_is_task(op) || !ds__race_enter())
+    if (!ds__race_enter())
         return;
     ds__race_line *l = ds__race_line_of(stream);
-    if (l)
+    if (l && ds__race_is_task(op))
         ds__race_task_cancel(l, ds__race_task_user(op));
+    else if (l)
+        ds__race_launch_cancel(l, op->u.graph.exec);
     ds__race_leave();
 }
 
@@ -268,10 +270,13 @@ static void ds__race_async_given(const void *stream, const void *ptr, size_t siz
     ds__race_leave();
 }
 
-/* It takes memory back when a stream arrives there. */
-static void ds__race_async_taken(const void *stream, const void *ptr) {
+/* It is about to take memory back when a stream arrives there. The range counts as freed from here
+   on, since another thread may receive the address before the driver's call has returned. Returns
+   the serial number of the range, or 0. */
+static uint64_t ds__race_async_taken(const void *stream, const void *ptr) {
+    uint64_t serial = 0;
     if (!ds__race_enter())
-        return;
+        return 0;
     ds__race_memory *m = ds__race_map_find(&ds__race.block, (uintptr_t)ptr);
     ds__race_line *l = ds__race_line_of(stream);
     if (m && !m->dead) {
@@ -279,9 +284,31 @@ static void ds__race_async_taken(const void *stream, const void *ptr) {
             ds__race_line_enqueue(l, ds__race_place_of_call());
             ds__race_free_check(m, l);
         }
-        ds__race_memory_end(m);
+        ds__race_memory_retire(m);
+        serial = m->serial;
     }
     ds__race_leave();
+    return serial;
+}
+
+/* The driver has taken the range back, or has refused to: then it is live again. */
+static void ds__race_async_end(const void *ptr, uint64_t serial, ds_result r) {
+    if (!serial || !ds__race_enter())
+        return;
+    ds__race_memory *m = ds__race_map_find(&ds__race.block, (uintptr_t)ptr);
+    if (m && m->serial == serial && r == DS_OK)
+        ds__race_records_clear(m);
+    else if (m && m->serial == serial)
+        ds__race_memory_revive(m);
+    ds__race_leave();
+}
+
+static ds_result ds__race_async_free(int backend, int device, void *stream, void *ptr,
+                                     size_t size) {
+    uint64_t serial = ds__race_async_taken(stream, ptr);
+    ds_result r = ds__race.next[backend]->async_free(device, stream, ptr, size);
+    ds__race_async_end(ptr, serial, r);
+    return r;
 }
 
 /* ---- captures, graphs, events ---------------------------------------------------------------- */
@@ -343,6 +370,9 @@ static void ds__race_deinit(void) {
     ds__race_edges_deinit();
     ds__race_places_deinit();
     ds__race_patterns_deinit();
+    ds__race_release(ds__race.text, ds__race.text_room);
+    ds__race.text = NULL;
+    ds__race.text_room = 0;
     ds__race.report_fn = NULL;
     ds__race.fresh = 0;
     ds__race.epoch++;
@@ -385,8 +415,6 @@ static void ds__race_stop(void) {
       ds__race_memory_given(*out, size)) \
     X(b, async_alloc, (int device, void *stream, size_t size, void **out), \
       (device, stream, size, out), ds__race_async_given(stream, *out, size)) \
-    X(b, async_free, (int device, void *stream, void *ptr, size_t size), \
-      (device, stream, ptr, size), ds__race_async_taken(stream, ptr)) \
     X(b, share_alloc, (int device, size_t size, void **out), (device, size, out), \
       ds__race_memory_given(*out, size)) \
     X(b, share_import, (int device, const unsigned char *handle, size_t size, void **out), \
@@ -468,6 +496,14 @@ static ds_result ds__race_1_submit(void *stream, const ds__op *op) {
     return ds__race_submit(1, stream, op);
 }
 
+static ds_result ds__race_0_async_free(int device, void *stream, void *ptr, size_t size) {
+    return ds__race_async_free(0, device, stream, ptr, size);
+}
+
+static ds_result ds__race_1_async_free(int device, void *stream, void *ptr, size_t size) {
+    return ds__race_async_free(1, device, stream, ptr, size);
+}
+
 static void ds__race_0_stop(void) {
     ds__race.next[0]->stop();
     ds__race_stop();
@@ -497,6 +533,7 @@ static const ds__driver *ds__race_layer_apply(const ds__driver *next, int backen
     DS__RACE_ENDS(DS__RACE_SET, 0)
 #undef DS__RACE_SET
     t->submit = backend ? ds__race_1_submit : ds__race_0_submit;
+    t->async_free = backend ? ds__race_1_async_free : ds__race_0_async_free;
     t->stop = backend ? ds__race_1_stop : ds__race_0_stop;
     t->run_together = ds__race_run_together;
     t->inline_bytes = 0;

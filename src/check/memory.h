@@ -7,8 +7,11 @@
    Policy:
    1. A freed range is remembered until its addresses are given out again, at most DS__RACE_DEAD
       of them.
-   2. At the limit of memory, the ranges with the oldest accesses are given up: first accesses that
-      all timelines know, then freed ranges, then whole live ranges, which are not checked any more.
+   2. At the limit of memory, the layer gives up accesses that all timelines know, then freed
+      ranges, then the accesses of live ranges, which are not checked any more. Of freed and of live
+      ranges, the oldest are given up first.
+   3. A block may outlive the stream of its allocation. When the number of the stream's timeline is
+      used again, the block has no timeline: the host knows all work of the stream then.
 
    Invariants: the ranges of a map do not overlap. A range that a graph watches is not freed before
    the graph has forgotten it (`watchers`), though it leaves the map.
@@ -202,8 +205,23 @@ static ds__race_memory *ds__race_memory_detach(ds__race_memory *m) {
     return m;
 }
 
+/* Takes the timelines whose numbers are free out of a block. All others know what these timelines
+   knew, so the block needs their clocks no longer. */
+static void ds__race_memory_unline(ds__race_memory *m) {
+    if (m->line && m->line != DS__RACE_GONE && ds__race_line_at(m->line)->kind == DS__RACE_FREE)
+        m->line = DS__RACE_GONE;
+    for (size_t i = 0; i < m->uses; i++) {
+        ds__race_use *u = &m->use[i];
+        if (u->line == DS__RACE_GONE || ds__race_line_at(u->line)->kind != DS__RACE_FREE)
+            continue;
+        u->line = DS__RACE_GONE;
+        u->open = 0;
+    }
+}
+
 /* Frees the numbers of ended timelines that all others know. Their records are gone. */
 static void ds__race_lines_reuse(const uint64_t *floor) {
+    uint32_t ended = ds__race.ended;
     for (uint32_t i = 1; i < ds__race.lines; i++) {
         ds__race_line *l = ds__race.line[i];
         if (l->kind != DS__RACE_ENDED || floor[i] < l->n)
@@ -214,6 +232,9 @@ static void ds__race_lines_reuse(const uint64_t *floor) {
         ds__race.ended--;
     }
     ds__race.reuse_at = 2 * ds__race.ended + DS__RACE_ENDED_LINES;
+    for (size_t i = 0; i < ds__race.block.count && ds__race.ended != ended; i++)
+        for (size_t j = 0; j < ds__race.block.leaf[i].piece->count; j++)
+            ds__race_memory_unline(ds__race.block.leaf[i].piece->at[j]);
 }
 
 /* Drops the records that all timelines know, then the timelines that ended before. */
@@ -231,25 +252,60 @@ static void ds__race_sweep(void) {
     ds__race_release(floor, ds__race.lines * sizeof *floor);
 }
 
-/* Gives up ranges at the limit of memory. */
-static void ds__race_make_room(void) {
-    ds__race_sweep();
-    while (ds__race.bytes > ds__race.most - ds__race.most / 8 && ds__race.oldest)
-        ds__race_memory_drop(ds__race.oldest);
+/* Returns the live ranges that have accesses. Returns NULL if there is no memory. */
+static ds__race_memory **ds__race_ranges_list(size_t *out_count) {
     const ds__race_map *maps[] = { &ds__race.block, &ds__race.alloc };
-    for (int k = 0; k < 2; k++)
+    ds__race_memory **list = ds__race_alloc((ds__race.stats.ranges + 1) * sizeof(void *));
+    *out_count = 0;
+    for (int k = 0; k < 2 && list; k++)
         for (size_t i = 0; i < maps[k]->count; i++)
             for (size_t j = 0; j < maps[k]->leaf[i].piece->count; j++) {
                 ds__race_memory *m = maps[k]->leaf[i].piece->at[j];
-                if (ds__race.bytes <= ds__race.most - ds__race.most / 8 || m->ignored)
-                    continue;
-                if (!ds__race.stats.evicted++)
-                    ds__log_warn("check: the limit of memory is reached; %s%s%p is not checked "
-                                 "any more",
-                                 m->label, *m->label ? " " : "", (void *)m->base);
-                m->ignored = 1;
-                ds__race_records_clear(m);
+                if (!m->dead && (m->list.room || m->buckets))
+                    list[(*out_count)++] = m;
             }
+    return list;
+}
+
+static int ds__race_memory_compare(const void *a, const void *b) {
+    const ds__race_memory *const *x = a;
+    const ds__race_memory *const *y = b;
+    return ((*x)->serial > (*y)->serial) - ((*x)->serial < (*y)->serial);
+}
+
+/* Gives up the accesses of a live range. The first time, this is told where reports go. */
+static void ds__race_memory_give_up(ds__race_memory *m) {
+    char text[160];
+    if (!ds__race.stats.evicted++) {
+        snprintf(
+            text, sizeof text,
+            "the limit of memory=%zu is reached; %s%s%s%p and other ranges are not checked any "
+            "more",
+            ds__race.most >> 20, *m->label ? "\"" : "", m->label, *m->label ? "\" " : "",
+            (void *)m->base);
+        ds__race_tell(text);
+    }
+    m->ignored = 1;
+    ds__race_records_clear(m);
+}
+
+/* Gives up ranges at the limit of memory. */
+static void ds__race_make_room(void) {
+    size_t most = ds__race.most - ds__race.most / 8;
+    ds__race_sweep();
+    while (ds__race.bytes > most && ds__race.oldest)
+        ds__race_memory_drop(ds__race.oldest);
+    if (ds__race.bytes <= most)
+        return;
+    size_t room = (ds__race.stats.ranges + 1) * sizeof(void *);
+    size_t count;
+    ds__race_memory **list = ds__race_ranges_list(&count);
+    if (!list)
+        return;
+    qsort(list, count, sizeof *list, ds__race_memory_compare);
+    for (size_t i = 0; i < count && ds__race.bytes - room > most; i++)
+        ds__race_memory_give_up(list[i]);
+    ds__race_release(list, room);
 }
 
 /* Adds a range to its map. Returns NULL if there is no memory for it. */
@@ -318,8 +374,7 @@ static ds__race_memory *ds__race_memory_add(const void *ptr, size_t size, int bl
                            .size = size + (size == 0),
                            .block = (uint8_t)block,
                            .made = ds__race_place_of_call() };
-    if (label)
-        snprintf(as.label, sizeof as.label, "%s", label);
+    ds__utf8_copy(as.label, sizeof as.label, label ? label : "");
     ds__race_map_clear(block ? &ds__race.block : &ds__race.alloc, as.base, as.size);
     if (!block) { /* blocks of an earlier segment */
         ds__race_memory *m;
@@ -338,6 +393,15 @@ static void ds__race_memory_retire(ds__race_memory *m) {
     m->freed = ds__race_place_of_call();
     ds__race.stats.ranges--;
     ds__race_dead_link(m);
+}
+
+/* Makes a range live again whose free has failed. */
+static void ds__race_memory_revive(ds__race_memory *m) {
+    ds__race.version++;
+    ds__race_dead_unlink(m);
+    m->dead = 0;
+    m->freed = 0;
+    ds__race.stats.ranges++;
 }
 
 /* Marks a range as freed. Its records are dropped. */

@@ -188,6 +188,13 @@ static void ds__race_unrecorded(const ds__race_line *l, uint32_t place) {
         ds__race_report(DS_HAZARD_UNRECORDED_WAIT, &now, NULL, 0, NULL, NULL);
 }
 
+/* Returns 1 if the allocator records an event because the stream ends. The record stands for the
+   work so far and is no operation, since the host would never know that operation, and the number
+   of the timeline could not be used again. */
+static int ds__race_is_last_record(const ds__op *op) {
+    return op->kind == DS__OP_RECORD && ds__tls.fn && strcmp(ds__tls.fn, "ds_stream_destroy") == 0;
+}
+
 /* Takes an operation that a stream has got, and that is not captured. */
 static void ds__race_operation(ds__race_line *l, const ds__op *op) {
     uint32_t place = ds__race_place_of(op);
@@ -200,8 +207,6 @@ static void ds__race_operation(ds__race_line *l, const ds__op *op) {
             return;
         }
     }
-    if (op->kind == DS__OP_FILL && !ds__race_is_watched()) /* of guards and poison */
-        return;
     ds__race_line_enqueue(l, place);
     switch (op->kind) {
     case DS__OP_RECORD:
@@ -230,13 +235,23 @@ static void ds__race_operation(ds__race_line *l, const ds__op *op) {
         ds__race_tls.extents = 0;
 }
 
+/* The same for an operation that the driver has accepted. Fills of guards and poison are no
+   operations of the program. */
+static void ds__race_accepted(ds__race_line *l, const ds__op *op) {
+    if (ds__race_is_last_record(op))
+        ds__race_moment_keep(&ds__race.events, ds__race_key(op->u.event.event), l,
+                             ds__race_place_of(op));
+    else if (op->kind != DS__OP_FILL || ds__race_is_watched())
+        ds__race_operation(l, op);
+}
+
 /* ---- host functions -------------------------------------------------------------------------- */
 
 /* Notes a host function, callback or closure as the stream's next operation. */
 static void ds__race_task_begin(ds__race_line *l, const ds__op *op, const void *user) {
     uint32_t place = ds__race_place_of(op);
     ds__race_line_enqueue(l, place);
-    ds__race_task_add(l, user, place, 0);
+    ds__race_task_add(l, user, place, NULL);
 }
 
 /* Removes a task from the list. */
@@ -257,7 +272,7 @@ static void ds__race_task_remove(ds__race_task *t) {
 static void ds__race_task_run(const void *user, ds_stream stream) {
     const ds__race_line *l = ds__race_line_of_handle(stream);
     for (ds__race_task *t = ds__race.task; t; t = t->next)
-        if (t->user == user && !t->running && (l ? l->index == t->line : t->of_graph)) {
+        if (t->user == user && !t->running && (l ? l->index == t->line : t->exec != NULL)) {
             t->running = 1;
             ds__race_tls.task = t;
             return;
@@ -279,6 +294,16 @@ static void ds__race_task_cancel(const ds__race_line *l, const void *user) {
             last = t;
     if (last)
         ds__race_task_remove(last);
+}
+
+/* Removes the tasks of the calling thread's last launch, because the driver has refused it. */
+static void ds__race_launch_cancel(const ds__race_line *l, const void *exec) {
+    for (ds__race_task *t = ds__race.task; t;) {
+        ds__race_task *next = t->next;
+        if (t->exec == exec && t->line == l->index && t->n == ds__race_tls.launch && !t->running)
+            ds__race_task_remove(t);
+        t = next;
+    }
 }
 
 /* Returns the accesses' operation of host code: the host function that runs, or the thread. */

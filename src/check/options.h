@@ -80,8 +80,10 @@ static ds_result ds__race_option(const char *o) {
         return DS_OK;
     }
     if (strncmp(o, "memory=", 7) == 0) {
-        ds__race.most = (size_t)ds__race_number(o + 7, 1 << 20) << 20;
-        DS__REQUIRE(ds__race.most, "check: \"%.40s\"; use memory=1 to memory=1048576", o);
+        unsigned long mib = ds__race_number(o + 7, 1 << 20);
+        DS__REQUIRE(mib >= DS__RACE_MEMORY_LEAST,
+                    "check: \"%.40s\"; use memory=%d to memory=1048576", o, DS__RACE_MEMORY_LEAST);
+        ds__race.most = (size_t)mib << 20;
         return DS_OK;
     }
     return ds__fail(DS_ERR_INVALID_VALUE,

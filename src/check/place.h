@@ -42,7 +42,7 @@ static uint32_t ds__race_place_named(const char *operation, const char *file, in
     void *number = (void *)(uintptr_t)ds__race.places;
     if (!copy || !ds__race_table_set(&ds__race.place_keys, key, number)) {
         ds__host_free(copy);
-        ds__race.failed = 1;
+        ds__race_fail();
         return 0;
     }
     ds__race.place[ds__race.places] = (ds__race_place){ copy, file, line };
@@ -53,10 +53,12 @@ static uint32_t ds__race_place_named(const char *operation, const char *file, in
    call. */
 __attribute__((noinline)) static uint32_t ds__race_place_look_up(const char *kernel,
                                                                  const char *file, int line) {
+    char name[101];
     char text[128];
     if (!kernel)
         return ds__race_place_named(ds__tls.fn ? ds__tls.fn : "devstream", file, line);
-    snprintf(text, sizeof text, "kernel %.100s", kernel);
+    ds__utf8_copy(name, sizeof name, kernel);
+    snprintf(text, sizeof text, "kernel %s", name);
     return ds__race_place_named(text, file, line);
 }
 

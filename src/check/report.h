@@ -11,6 +11,9 @@
       never recorded is possible, too: the first turn of a loop often has one on purpose.
    3. A report whose key matches a pattern of the suppression file is only counted.
 
+   4. Texts of the program are copied as valid UTF-8 and cut between two characters. A line of JSON
+      is never cut, because ds__race.text grows with the report.
+
    Invariants: ds__race.text has the last report, or the last answer of ds_check_why.
    Locks: ds__race.lock is held, also over the function of the program.
    Threads: any. */
@@ -35,14 +38,17 @@ DSDEF const char *(ds_hazard_get_name)(ds_hazard hazard) {
     return (unsigned)hazard <= DS_HAZARD_COLLECTIVE_ORDER ? ds__hazard_names[hazard] : "unknown";
 }
 
-/* Texts of a report while it is written. */
+enum { DS__RACE_SITE = 96 };
+
+/* Texts of a report while it is written. The parts have room for the longest names. */
 typedef struct ds__race_texts {
     char now_stream[80];
     char before_stream[80];
-    char order[400];
-    char fix[400];
-    char key[400];
+    char order[600];
+    char fix[600];
+    char key[600];
     size_t size; /* of ds__race.text */
+    int lost;    /* there was no memory for ds__race.text */
 } ds__race_texts;
 
 /* Writes the name of a timeline: the label of a stream, or "stream 7". */
@@ -66,6 +72,25 @@ static const char *ds__race_base_name(const char *file) {
     if (slash)
         return slash + 1;
     return file ? file : "";
+}
+
+/* Copies the first bytes of a text as whole characters. */
+static const char *ds__race_cut(char *out, size_t size, const char *text) {
+    ds__utf8_copy(out, size, text);
+    return out;
+}
+
+/* Writes a call site, "app.c:12", with at most 80 bytes of the file's name. */
+static const char *ds__race_site(char out[DS__RACE_SITE], const char *file, int line) {
+    char name[81];
+    snprintf(out, DS__RACE_SITE, "%s:%d", ds__race_cut(name, sizeof name, ds__race_base_name(file)),
+             line);
+    return out;
+}
+
+static const char *ds__race_place_site(char out[DS__RACE_SITE], uint32_t place) {
+    const ds__race_place *p = ds__race_place_get(place);
+    return ds__race_site(out, p->file, p->line);
 }
 
 /* Fills one side of a report with an operation. */
@@ -97,6 +122,7 @@ static void ds__race_explain_order(const ds_hazard_report *r, ds__race_texts *t,
                                    const ds__race_edge *e) {
     const ds__race_place *record = ds__race_place_get(e ? e->from_place : 0);
     const ds__race_place *wait = ds__race_place_get(e ? e->to_place : 0);
+    char site[DS__RACE_SITE];
     size_t size = sizeof t->order;
     if (!known && !e) {
         snprintf(t->order, size, "nothing orders %s after %s", t->now_stream, t->before_stream);
@@ -105,24 +131,24 @@ static void ds__race_explain_order(const ds_hazard_report *r, ds__race_texts *t,
     int n = snprintf(t->order, size, "last ordered after operation %llu of %s, %llu too early",
                      (unsigned long long)known, t->before_stream, (unsigned long long)r->missed);
     if (record->file)
-        n += snprintf(t->order + n, size - (size_t)n, "; recorded at %.80s:%d",
-                      ds__race_base_name(record->file), record->line);
+        n += snprintf(t->order + n, size - (size_t)n, "; recorded at %s",
+                      ds__race_site(site, record->file, record->line));
     if (wait->file)
-        snprintf(t->order + n, size - (size_t)n, "; waited at %.80s:%d",
-                 ds__race_base_name(wait->file), wait->line);
+        snprintf(t->order + n, size - (size_t)n, "; waited at %s",
+                 ds__race_site(site, wait->file, wait->line));
 }
 
 /* Says how to order the two operations, at least one of which is host code. */
 static void ds__race_fix_host(ds__race_texts *t, const ds__race_now *now,
                               const ds__race_record *before) {
-    const ds__race_place *p = ds__race_place_get(now->place);
+    char site[DS__RACE_SITE];
     int waits = ds__race_line_at(now->line)->is_host && !ds__race_line_at(before->line)->is_host;
     snprintf(t->fix, sizeof t->fix,
              waits ? "ds_stream_synchronize(%s), or ds_event_synchronize for an event recorded "
-                     "after operation %llu, before %.80s:%d"
-                   : "ds_check_release by %s after operation %llu and ds_check_acquire before "
-                     "%.80s:%d",
-             t->before_stream, (unsigned long long)before->n, ds__race_base_name(p->file), p->line);
+                     "after operation %llu, before %s"
+                   : "ds_check_release by %s after operation %llu and ds_check_acquire before %s",
+             t->before_stream, (unsigned long long)before->n,
+             ds__race_place_site(site, now->place));
 }
 
 /* Says how to order the operations of two streams. */
@@ -130,19 +156,20 @@ static void ds__race_fix_streams(ds__race_texts *t, const ds__race_now *now,
                                  const ds__race_record *before, int was_recorded) {
     const char *to = t->now_stream;
     const char *from = t->before_stream;
-    const ds__race_place *p = ds__race_place_get(now->place);
-    const ds__race_place *q = ds__race_place_get(before->place);
+    char at[DS__RACE_SITE];
+    char after[DS__RACE_SITE];
+    ds__race_place_site(at, now->place);
     if (was_recorded)
         snprintf(t->fix, sizeof t->fix,
-                 "record the event after operation %llu (%.80s:%d), or "
-                 "ds_stream_wait_stream(%s, %s) before %.80s:%d",
-                 (unsigned long long)before->n, ds__race_base_name(q->file), q->line, to, from,
-                 ds__race_base_name(p->file), p->line);
+                 "record the event after operation %llu (%s), or ds_stream_wait_stream(%s, %s) "
+                 "before %s",
+                 (unsigned long long)before->n, ds__race_place_site(after, before->place), to, from,
+                 at);
     else
         snprintf(t->fix, sizeof t->fix,
                  "ds_stream_wait_stream(%s, %s), or an event recorded after operation %llu, before "
-                 "%.80s:%d",
-                 to, from, (unsigned long long)before->n, ds__race_base_name(p->file), p->line);
+                 "%s",
+                 to, from, (unsigned long long)before->n, at);
 }
 
 /* Explains a missing dependency of two nodes of a graph. */
@@ -172,59 +199,59 @@ static void ds__race_explain(ds_hazard_report *r, ds__race_texts *t, const ds__r
         ds__race_fix_streams(t, now, before, known && e && ds__race_place_get(e->from_place)->file);
 }
 
+/* Returns 1 if no stream frees a block: pinned memory, or the block's stream has ended. */
+static int ds__race_is_of_host(const ds__race_memory *m) {
+    return m && (!m->line || m->line == DS__RACE_GONE);
+}
+
 /* The same for errors of lifetime. */
 static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
                                       const ds__race_memory *m, const ds__race_now *now,
                                       const ds__race_record *before) {
-    const ds__race_place *made = ds__race_place_get(m ? m->made : 0);
     const ds__race_place *freed = ds__race_place_get(m ? m->freed : 0);
-    const ds__race_place *p = ds__race_place_get(now->place);
-    const ds__race_place *q = ds__race_place_get(before ? before->place : 0);
     char own[80];
+    char at[DS__RACE_SITE];
+    char site[DS__RACE_SITE];
     ds__race_line_name(m ? m->line : 0, own, sizeof own);
+    ds__race_place_site(at, now->place);
     switch (r->hazard) {
     case DS_HAZARD_USE_BEFORE_ALLOC:
-        snprintf(
-            t->fix, sizeof t->fix,
-            "ds_stream_wait_stream(%s, %s) after the allocation at %.80s:%d, or allocate on %s",
-            t->now_stream, own, ds__race_base_name(made->file), made->line, t->now_stream);
+        snprintf(t->fix, sizeof t->fix,
+                 "ds_stream_wait_stream(%s, %s) after the allocation at %s, or allocate on %s",
+                 t->now_stream, own, ds__race_place_site(site, m ? m->made : 0), t->now_stream);
         break;
     case DS_HAZARD_FREE_IN_USE:
-        snprintf(t->fix, sizeof t->fix,
-                 "%s for %s before the free at %.80s:%d, or let %s wait for %s",
+        snprintf(t->fix, sizeof t->fix, "%s for %s before the free at %s, or let %s wait for %s",
                  m && !m->line ? "ds_mem_pinned_record_use" : "ds_mem_record_use", t->before_stream,
-                 ds__race_base_name(p->file), p->line, m && !m->line ? "the host" : own,
-                 t->before_stream);
+                 at, ds__race_is_of_host(m) ? "the host" : own, t->before_stream);
         break;
     case DS_HAZARD_REUSE:
         snprintf(t->fix, sizeof t->fix,
-                 "let %s wait for %s, the former owner of the memory, before %.80s:%d",
-                 t->now_stream, t->before_stream, ds__race_base_name(p->file), p->line);
+                 "let %s wait for %s, the former owner of the memory, before %s", t->now_stream,
+                 t->before_stream, at);
         break;
     case DS_HAZARD_COLLECTIVE_ORDER:
         snprintf(t->order, sizeof t->order, "two threads use the same streams in no stated order");
         snprintf(t->fix, sizeof t->fix,
                  "call the collectives of these streams on one thread, or hand over by "
-                 "ds_check_release after %.80s:%d and ds_check_acquire before %.80s:%d",
-                 ds__race_base_name(q->file), q->line, ds__race_base_name(p->file), p->line);
+                 "ds_check_release after %s and ds_check_acquire before %s",
+                 ds__race_place_site(site, before ? before->place : 0), at);
         break;
     case DS_HAZARD_USE_AFTER_FREE:
-        snprintf(t->order, sizeof t->order, "freed by %s at %.80s:%d", freed->operation,
-                 ds__race_base_name(freed->file), freed->line);
-        snprintf(t->fix, sizeof t->fix, "free the memory after %.80s:%d",
-                 ds__race_base_name(p->file), p->line);
+        snprintf(t->order, sizeof t->order, "freed by %s at %s", freed->operation,
+                 ds__race_site(site, freed->file, freed->line));
+        snprintf(t->fix, sizeof t->fix, "free the memory after %s", at);
         break;
     case DS_HAZARD_GRAPH_MEMORY:
-        snprintf(t->order, sizeof t->order, "freed by %s at %.80s:%d", freed->operation,
-                 ds__race_base_name(freed->file), freed->line);
+        snprintf(t->order, sizeof t->order, "freed by %s at %s", freed->operation,
+                 ds__race_site(site, freed->file, freed->line));
         snprintf(t->fix, sizeof t->fix,
                  "keep the memory until the last launch, or capture the graph again");
         break;
     case DS_HAZARD_UNRECORDED_WAIT:
         snprintf(t->order, sizeof t->order,
                  "the event was never recorded, so the wait orders nothing");
-        snprintf(t->fix, sizeof t->fix, "record the event before %.80s:%d",
-                 ds__race_base_name(p->file), p->line);
+        snprintf(t->fix, sizeof t->fix, "record the event before %s", at);
         break;
     default:
         snprintf(t->fix, sizeof t->fix, "order the operations");
@@ -234,11 +261,19 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
 
 /* Writes the line of key=value, which is the same in each run. */
 static void ds__race_write_key(const ds_hazard_report *r, ds__race_texts *t) {
-    snprintf(t->key, sizeof t->key,
-             "hazard=%s%s a=%.60s b=%.60s memory=%.40s at=%.60s:%d bt=%.60s:%d missed=%llu",
-             ds__hazard_names[r->hazard], r->possible ? " possible=1" : "", r->now.operation,
-             r->before.operation, r->label, ds__race_base_name(r->now.file), r->now.line,
-             ds__race_base_name(r->before.file), r->before.line, (unsigned long long)r->missed);
+    char a[61];
+    char b[61];
+    char label[41];
+    char at[61];
+    char bt[61];
+    snprintf(t->key, sizeof t->key, "hazard=%s%s a=%s b=%s memory=%s at=%s:%d bt=%s:%d missed=%llu",
+             ds__hazard_names[r->hazard], r->possible ? " possible=1" : "",
+             ds__race_cut(a, sizeof a, r->now.operation),
+             ds__race_cut(b, sizeof b, r->before.operation),
+             ds__race_cut(label, sizeof label, r->label),
+             ds__race_cut(at, sizeof at, ds__race_base_name(r->now.file)), r->now.line,
+             ds__race_cut(bt, sizeof bt, ds__race_base_name(r->before.file)), r->before.line,
+             (unsigned long long)r->missed);
     for (char *c = t->key; *c; c++)
         if (*c == '\n' || *c == '\r')
             *c = ' ';
@@ -274,13 +309,36 @@ static int ds__race_suppressed(const char *key) {
     return 0;
 }
 
+/* Makes room for n further bytes and a 0 in ds__race.text. Returns 0 if there is no memory: the
+   text is lost then. */
+static int ds__race_text_reserve(ds__race_texts *t, size_t n) {
+    size_t before = ds__race.text_room;
+    if (!t->lost && ds__array_reserve(&ds__race.text, 1, t->size, n + 1, &ds__race.text_room)) {
+        ds__race.bytes += ds__race.text_room - before;
+        return 1;
+    }
+    t->lost = 1;
+    ds__race_fail();
+    return 0;
+}
+
+/* Returns the text that was printed; "" if it is lost. */
+static const char *ds__race_text(const ds__race_texts *t) {
+    return t->lost || !t->size ? "" : ds__race.text;
+}
+
 __attribute__((format(printf, 2, 3))) static void ds__race_print(ds__race_texts *t,
                                                                  const char *format, ...) {
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(ds__race.text + t->size, sizeof ds__race.text - t->size, format, args);
+    int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    t->size += ds__text_length(n, sizeof ds__race.text - t->size);
+    if (n < 0 || !ds__race_text_reserve(t, (size_t)n))
+        return;
+    va_start(args, format);
+    vsnprintf(ds__race.text + t->size, (size_t)n + 1, format, args);
+    va_end(args);
+    t->size += (size_t)n;
 }
 
 /* Writes one side as text: 'now ds_copy at pipeline.c:132, operation 20 of h2d, thread 1'. */
@@ -324,13 +382,19 @@ static void ds__race_print_text(const ds_hazard_report *r, ds__race_texts *t) {
     ds__race_print(t, "  fix      %s\n  key      %s\n", r->fix, r->key);
 }
 
-/* Prints text inside of a JSON string. */
+/* Prints text inside of a JSON string. Bytes that are not UTF-8 become question marks. */
 static void ds__race_print_quoted(ds__race_texts *t, const char *text) {
-    for (; *text; text++) {
+    while (*text) {
+        size_t n = ds__utf8_length(text);
         if ((unsigned char)*text < 32)
             ds__race_print(t, "\\u%04x", (unsigned char)*text);
+        else if (*text == '"' || *text == '\\')
+            ds__race_print(t, "\\%c", *text);
+        else if (n)
+            ds__race_print(t, "%.*s", (int)n, text);
         else
-            ds__race_print(t, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
+            ds__race_print(t, "?");
+        text += n ? n : 1;
     }
 }
 
@@ -372,6 +436,39 @@ static void ds__race_print_json(const ds_hazard_report *r, ds__race_texts *t) {
     ds__race_print(t, "}\n");
 }
 
+/* Prints a text to the file of reports, or to standard error. */
+static void ds__race_put(const char *text) {
+    FILE *out = ds__race.output ? ds__race.output : stderr;
+    fputs(text, out);
+    fflush(out);
+}
+
+/* Prints a notice where reports are printed; with the option "quiet", to the log. */
+static void ds__race_tell(const char *text) {
+    ds__race_texts t = { .size = 0 };
+    if (ds__race.quiet) {
+        ds__log_warn("check: %s", text);
+        return;
+    }
+    ds__race_print(&t, ds__race.json ? "{\"notice\":\"" : "devstream check: ");
+    if (ds__race.json)
+        ds__race_print_quoted(&t, text);
+    else
+        ds__race_print(&t, "%s", text);
+    ds__race_print(&t, ds__race.json ? "\"}\n" : "\n");
+    ds__race_put(ds__race_text(&t));
+}
+
+/* Tells that there is no memory, without any. */
+static void ds__race_tell_failure(void) {
+    if (ds__race.quiet)
+        ds__log_warn("check: no host memory; nothing is checked any more");
+    else if (ds__race.json)
+        ds__race_put("{\"notice\":\"no host memory; nothing is checked any more\"}\n");
+    else
+        ds__race_put("devstream check: no host memory; nothing is checked any more\n");
+}
+
 /* Passes a report to the sinks. */
 static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t) {
     t->size = 0;
@@ -379,12 +476,9 @@ static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t) {
         ds__race_print_json(r, t);
     else
         ds__race_print_text(r, t);
-    r->text = ds__race.text;
-    if (!ds__race.quiet && (!r->possible || ds__race.possible)) {
-        FILE *out = ds__race.output ? ds__race.output : stderr;
-        fputs(ds__race.text, out);
-        fflush(out);
-    }
+    r->text = ds__race_text(t);
+    if (!ds__race.quiet && (!r->possible || ds__race.possible))
+        ds__race_put(r->text);
     if (ds__race.report_fn) {
         ds__user_code user = ds__user_code_begin();
         ds__race.report_fn(r, ds__race.report_user);

@@ -186,7 +186,7 @@ static void ds__race_seen_range(const ds_range_event *e) {
     for (uint32_t i = 1; e->kind == DS_RANGE_STREAM_LABEL && i < ds__race.lines; i++) {
         ds__race_line *l = ds__race.line[i];
         if (l->kind == DS__RACE_STREAM && l->number == e->id)
-            snprintf(l->name, sizeof l->name, "%s", e->text ? e->text : "");
+            ds__utf8_copy(l->name, sizeof l->name, e->text ? e->text : "");
     }
 }
 

@@ -13,6 +13,14 @@
 
 #include "types.h"
 
+/* Ends the checks for lack of memory. */
+static void ds__race_fail(void) {
+    if (ds__race.failed)
+        return;
+    ds__race.failed = 1;
+    ds__race_tell_failure();
+}
+
 /* Returns zeroed memory. NULL: there is none, and the layer ends. */
 static void *ds__race_alloc(size_t size) {
     void *ptr = ds__host_alloc(size);
@@ -20,9 +28,7 @@ static void *ds__race_alloc(size_t size) {
         ds__race.bytes += size;
         return ptr;
     }
-    if (!ds__race.failed)
-        ds__log_warn("check: no memory; from here on nothing is checked");
-    ds__race.failed = 1;
+    ds__race_fail();
     return NULL;
 }
 
@@ -38,7 +44,7 @@ static int ds__race_array_reserve(void *array, size_t element, size_t count, siz
     if (count < before)
         return 1;
     if (!ds__array_reserve(array, element, count, 1, room)) {
-        ds__race.failed = 1;
+        ds__race_fail();
         return 0;
     }
     ds__race.bytes += (*room - before) * element;

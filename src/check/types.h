@@ -25,18 +25,20 @@
 #include "../base/observe.h"
 #include "../base/pin.h"
 #include "../base/state.h"
+#include "../base/utf8.h"
 #include "../core/internal.h"
 
 enum {
     DS__RACE_LINES = 65535,      /* timelines at most */
+    DS__RACE_GONE = 65535,       /* in place of a timeline whose number is in use again */
     DS__RACE_ENDED_LINES = 32,   /* ended timelines before their numbers are looked at */
     DS__RACE_DEAD = 16384,       /* freed ranges that are remembered */
     DS__RACE_EDGES = 1 << 16,    /* waits that are remembered */
     DS__RACE_SWEEP = 4096,       /* new records between two sweeps */
     DS__RACE_MEMORY = 256 << 20, /* bytes of the layer, by default */
+    DS__RACE_MEMORY_LEAST = 4,   /* MiB: the ring of waits takes 2 MiB */
     DS__RACE_FOUND = 256,        /* places that are found again at once */
-    DS__RACE_HITS = 4096,        /* the same for memory */
-    DS__RACE_TEXT = 4096         /* bytes of a report */
+    DS__RACE_HITS = 4096         /* the same for memory */
 };
 
 /* How a range is accessed: bits. */
@@ -61,12 +63,12 @@ enum { DS__RACE_FREE, DS__RACE_STREAM, DS__RACE_HOST, DS__RACE_ENDED };
 typedef struct ds__race_task {
     struct ds__race_task *next;
     const void *user;
+    const void *exec; /* of a node: the driver's executable; else NULL */
     uint64_t n;
     ds__race_clock *clock;
     uint32_t line;
     uint32_t place;
     int running;
-    int of_graph;
 } ds__race_task;
 
 typedef struct ds__race_line {
@@ -148,7 +150,7 @@ typedef struct ds__race_memory {
     size_t use_room;
     struct ds__race_memory *older; /* list of freed ranges */
     struct ds__race_memory *newer;
-    uint32_t line;     /* timeline of the allocation */
+    uint32_t line;     /* timeline of the allocation, or DS__RACE_GONE */
     uint32_t made;     /* place of the allocation */
     uint32_t freed;    /* place of the free */
     uint32_t watchers; /* graphs that look at it */
@@ -336,7 +338,8 @@ static struct {
     uint64_t epoch;
     int stops;  /* drivers that have not stopped */
     int failed; /* no memory: nothing is checked any more */
-    char text[DS__RACE_TEXT];
+    char *text; /* the last report */
+    size_t text_room;
 } ds__race = { .lock = DS__MUTEX_INIT };
 
 /* State of each thread. */
@@ -346,6 +349,7 @@ static _Thread_local struct {
     uint32_t number;     /* of the thread */
     int inside;          /* within a collective or a fill of the library */
     ds__race_task *task; /* the host function that it runs */
+    uint64_t launch;     /* operation of its last launch of a graph */
     ds_extent extent[DS_KERNEL_MAX_PARAMS];
     size_t extents; /* of ds_check_set_extents */
 } ds__race_tls;
@@ -353,6 +357,8 @@ static _Thread_local struct {
 static _Atomic uint32_t ds__race_threads; /* numbers of threads */
 
 /* check/report.h */
+static void ds__race_tell(const char *text);
+static void ds__race_tell_failure(void);
 static void ds__race_report(ds_hazard hazard, const ds__race_now *now, const ds__race_range *range,
                             unsigned how, const ds__race_memory *m, const ds__race_record *before);
 

@@ -377,6 +377,43 @@ static void kokkos_9291(int correct) {
     run_both(&t, scan_on_a_thread, scan_on_a_thread);
 }
 
+/* ---- collectives ---- */
+
+/* What two threads share that call collectives of the same streams. */
+typedef struct crew {
+    team team;
+    ranks ranks;
+} crew;
+
+static void first_reduces(void *user) {
+    crew *c = user;
+    if (c->team.correct)
+        take(&c->team);
+    FIRST(ds_comm_all_reduce(c->ranks.list, c->ranks.list, 2, DS_REDUCE_SUM, &c->ranks.options));
+    if (c->team.correct)
+        give(&c->team);
+}
+
+static void second_reduces(void *user) {
+    crew *c = user;
+    if (c->team.correct)
+        take(&c->team);
+    SECOND(ds_comm_all_reduce(c->ranks.list, c->ranks.list, 2, DS_REDUCE_MAX, &c->ranks.options));
+    if (c->team.correct)
+        give(&c->team);
+}
+
+/* The order of the collectives differs from run to run, though each stream has its order. */
+static void collectives_of_two_threads(int correct) {
+    crew c = { .team = team_of(correct) };
+    runner r[2];
+    ranks_init(&c.ranks);
+    start(&r[0], first_reduces, &c);
+    start(&r[1], second_reduces, &c);
+    finish(&r[0]);
+    finish(&r[1]);
+}
+
 static const pair thread_pairs[] = {
     PAIR(threads_with_halves, WRITE_AFTER_WRITE, .flags = THREADS | EITHER),
     PAIR(threads_with_blocks, WRITE_AFTER_WRITE, .flags = THREADS | EITHER),
@@ -391,6 +428,8 @@ static const pair thread_pairs[] = {
     PAIR(threads_that_have_ended, READ_AFTER_WRITE, .repeated = MANY - 1, .flags = THREADS),
     PAIR(thread_that_starts_very_late, READ_AFTER_WRITE, .flags = THREADS),
     PAIR(threads_in_the_default_mode, READ_AFTER_WRITE),
+    PAIR(collectives_of_two_threads, COLLECTIVE_ORDER, .order = "no stated order",
+         .fix = "ds_check_release after", .flags = THREADS | EITHER),
     PAIR(kokkos_9291, NONE, .source = "kokkos/kokkos#9291", .flags = THREADS),
 };
 

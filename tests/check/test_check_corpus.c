@@ -20,6 +20,7 @@
 #include "devstream_comm.h"
 #include "devstream_rng.h"
 #include "devstream_kernel.h"
+#include "data_races.h"
 #include "unit.h"
 
 #include "corpus.h"

@@ -12,6 +12,7 @@
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_check.h"
 #include "devstream_alloc.h"
+#include "data_races.h"
 #include "unit.h"
 #include "random_graphs.h"
 

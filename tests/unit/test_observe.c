@@ -794,6 +794,28 @@ static void test_without_layers_nothing_is_seen(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+static void is_missing(ds_result r) {
+    assert_int_equal(r, DS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(ds_error_get_last(),
+                           "the layer \"check\" is not in this program: include devstream_check.h "
+                           "where DEVSTREAM_IMPLEMENTATION is defined"));
+}
+
+/* This program has no devstream_check.h. */
+static void test_the_check_layer_needs_its_header(void **state) {
+    ds_stream s;
+    (void)state;
+    ok(ds_shutdown());
+
+    is_missing(ds_init(&(ds_init_desc){ .layers = "check" }));
+    is_missing(ds_init(&(ds_init_desc){ .check = "1" }));
+    setenv("DEVSTREAM_CHECK", "1", 1);
+    is_missing(ds_stream_create(NULL, &s));
+    unsetenv("DEVSTREAM_CHECK");
+
+    ok(ds_init(NULL));
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
@@ -807,6 +829,7 @@ int main(void) {
         TEST(test_activity_is_seen_with_begin_and_end),
         TEST(test_the_order_of_layers_is_fixed),
         TEST(test_without_layers_nothing_is_seen),
+        TEST(test_the_check_layer_needs_its_header),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
