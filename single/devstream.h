@@ -9643,7 +9643,7 @@ static inline void ds__user_code_end(const ds__user_code *u) {
    only, while no other thread is inside of devstream. */
 
 enum {
-    DS__SEEN_ALLOC,     /* a block is given out: ptr, bytes, stream, device, label */
+    DS__SEEN_ALLOC,     /* a block is given out: ptr, bytes, room, stream, device, label */
     DS__SEEN_FREE,      /* the program gives it back, the same */
     DS__SEEN_FREE_DONE, /* it may be given out again, the same */
     DS__SEEN_USE,       /* another stream uses it: ptr, stream; bytes 1: only until now */
@@ -9661,9 +9661,14 @@ enum {
     DS__SEEN_KINDS
 };
 
+/* The memory of an operand: for each position of the dimensions, a run of `width` bytes. */
 typedef struct ds__seen_operand {
-    const void *ptr;
-    size_t bytes;
+    const void *ptr; /* the lowest address */
+    size_t bytes;    /* of all elements */
+    size_t width;
+    int ndim;
+    const int64_t *shape;   /* of the dimensions, the outermost first */
+    const int64_t *strides; /* in bytes, greater than 0 */
     ds_device device;
     ds_stream stream; /* on which it is used */
     int reads;
@@ -9676,6 +9681,7 @@ typedef struct ds__seen {
     ds_site site;
     const void *ptr;
     size_t bytes;
+    size_t room; /* bytes of the block with its padding */
     ds_device device;
     ds_stream stream;
     ds_event event;
@@ -42699,6 +42705,7 @@ __attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a
     ds__observer_notify(&(ds__seen){ .kind = ds__seen_kind(action),
                                      .ptr = b->ptr,
                                      .bytes = b->asked,
+                                     .room = b->size,
                                      .device = a->dev->device,
                                      .stream = ds__stream_handle_of(a, b),
                                      .label = b->label });
@@ -59421,9 +59428,17 @@ typedef struct ds__clane {
     int side;   /* a stream of the library: its number in ds__sides, from 1; 0: another stream */
 } ds__clane;
 
+/* Layout of a tensor, for observers. */
+typedef struct ds__layout {
+    size_t item;
+    int ndim;
+    int64_t dims[]; /* sizes, then strides in elements */
+} ds__layout;
+
 typedef struct ds__region {
     char *at; /* NULL: not allocated yet */
     size_t bytes;
+    const ds__layout *layout; /* NULL: no observer is set, or no elements */
     uint32_t lane; /* DS__NO_INDEX until ds__work_settle: host memory without a stream of its own */
     int direct;    /* 1: kernels can use the memory, because it is not pageable */
     int temporary;
@@ -67192,6 +67207,20 @@ static ds_result ds__participant_memory(const ds__dims *d, ds__name name, int *d
     return DS_OK;
 }
 
+/* Returns the layout of a tensor, or NULL. */
+__attribute__((cold, noinline)) static const ds__layout *ds__layout_of(ds__work *w,
+                                                                       const ds__dims *d) {
+    size_t dims = sizeof(int64_t[2]) * (size_t)d->ndim;
+    ds__layout *l = d->count ? ds__work_alloc(w, 1, sizeof *l + dims) : NULL;
+    if (!l)
+        return NULL;
+    l->item = d->item;
+    l->ndim = d->ndim;
+    memcpy(l->dims, d->shape, dims / 2);
+    memcpy(l->dims + d->ndim, d->strides, dims / 2);
+    return l;
+}
+
 /* Reads and checks a tensor, and finds its lane and region. stream: as in ds__given_stream. */
 static ds_result ds__participant_open(ds__work *w, const ds_tensor *t, ds__name name, size_t stream,
                                       int written, ds__participant *p) {
@@ -67215,7 +67244,9 @@ static ds_result ds__participant_open(ds__work *w, const ds_tensor *t, ds__name 
     ds__region *g = DS__MORE(w, region);
     if (!g)
         return w->r;
-    *g = (ds__region){ p->d.first, p->d.bytes, lane, direct, 0, p->d.device };
+    *g = (ds__region){ p->d.first, p->d.bytes, NULL, lane, direct, 0, p->d.device };
+    if (ds__observer_is_set())
+        g->layout = ds__layout_of(w, &p->d);
     p->at = (ds__location){ (uint32_t)w->regions - 1, 0 };
     return DS_OK;
 }
@@ -67251,7 +67282,7 @@ static ds__location ds__temporary_add(ds__work *w, uint32_t lane, size_t bytes) 
     ds__region *g = DS__MORE(w, region);
     if (!g)
         return (ds__location){ 0, 0 };
-    *g = (ds__region){ NULL, bytes, lane, 1, 1, w->lane[lane].device };
+    *g = (ds__region){ NULL, bytes, NULL, lane, 1, 1, w->lane[lane].device };
     w->temporaries++;
     return (ds__location){ (uint32_t)w->regions - 1, 0 };
 }
@@ -67956,6 +67987,35 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     return DS_OK;
 }
 
+/* Describes the memory of a region's tensor as runs of bytes, with strides greater than 0. Without
+   memory for the description, the operand has no bytes. */
+__attribute__((cold, noinline)) static void ds__work_observe_runs(ds__work *w, const ds__region *g,
+                                                                  ds__seen_operand *o) {
+    const ds__layout *l = g->layout;
+    ds__runs *m = l ? ds__work_alloc(w, 1, sizeof *m) : NULL;
+    if (!m) {
+        o->bytes = 0;
+        return;
+    }
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    int64_t shape[DS_TENSOR_MAX_DIMS];
+    ptrdiff_t low = 0;
+    for (int i = 0; i < l->ndim; i++) {
+        int64_t stride = l->dims[l->ndim + i];
+        shape[i] = stride ? l->dims[i] : 1; /* elements at one address are one */
+        strides[i] = stride < 0 ? -stride : stride;
+        if (stride < 0)
+            low += (shape[i] - 1) * stride * (int64_t)l->item;
+    }
+    ds__comm_copy copy = { l->item, l->ndim, shape, strides, strides };
+    ds__runs_of(&copy, m);
+    o->ptr = g->at + low;
+    o->width = m->width;
+    o->ndim = m->ndim;
+    o->shape = m->shape;
+    o->strides = m->dst;
+}
+
 /* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
     ds__seen_operand *list = ds__work_alloc(w, w->regions, sizeof *list);
@@ -67964,7 +68024,10 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
         const ds__region *g = &w->region[i];
         if (g->temporary || !g->bytes)
             continue;
-        ds__seen_operand o = { g->at, g->bytes, g->device, w->lane[g->lane].stream, 0, 0 };
+        ds__seen_operand o = { .bytes = g->bytes,
+                               .device = g->device,
+                               .stream = w->lane[g->lane].stream };
+        ds__work_observe_runs(w, g, &o);
         for (size_t k = 0; k < w->steps; k++) {
             const ds__cstep *s = &w->step[k];
             o.writes |= s->dst.region == i;
@@ -73887,7 +73950,9 @@ static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t cou
 __attribute__((cold, noinline)) static void ds__rng_observe(int kind, const ds__rng_args *a,
                                                             size_t bytes, ds__stream *s,
                                                             ds_result r) {
-    ds__seen_operand out = { .ptr = a->out, .bytes = bytes, .device = s->device, .writes = 1 };
+    ds__seen_operand out = {
+        .ptr = a->out, .bytes = bytes, .width = bytes, .device = s->device, .writes = 1
+    };
     out.stream.id = ds__handle_of(&s->slot);
     ds__observer_notify(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
 }
@@ -74375,6 +74440,7 @@ enum {
     DS__RACE_EDGES = 1 << 16,    /* waits that are remembered */
     DS__RACE_SWEEP = 4096,       /* new records between two sweeps */
     DS__RACE_MEMORY = 256 << 20, /* bytes of the layer, by default */
+    DS__RACE_POSITIONS = 256,    /* rows of an operand of a collective, beside its innermost ones */
     DS__RACE_FOUND = 256,        /* places that are found again at once */
     DS__RACE_HITS = 4096,        /* the same for memory */
     DS__RACE_TEXT = 4096         /* bytes of a report */
@@ -74387,7 +74453,8 @@ enum {
     DS__RACE_ATOMIC = 4,
     DS__RACE_INEXACT = 8, /* the whole block, for lack of an extent */
     DS__RACE_ALLOC = 16,  /* the allocation of the block, which counts as a write */
-    DS__RACE_FORMER = 32  /* by the former owner of the memory */
+    DS__RACE_FORMER = 32, /* by the former owner of the memory */
+    DS__RACE_MAYBE = 64   /* may not happen, or not to all bytes of the range */
 };
 
 typedef struct ds__race_clock {
@@ -74462,6 +74529,7 @@ typedef struct ds__race_use {
 typedef struct ds__race_memory {
     uintptr_t base;
     size_t size;
+    size_t asked;    /* bytes that the program has requested; 0: size */
     uint64_t serial; /* unique */
     ds__race_record *record;
     size_t count;
@@ -75355,6 +75423,91 @@ static void ds__race_moments_deinit(ds__race_table *t) {
     ds__race_table_deinit(t);
 }
 
+/* check/word.h - words of memory that streams write and wait for.
+
+   Keeps the last writes of each word (ds__race_word_write), and orders a wait for a word
+   (ds__race_word_wait).
+
+   Policy:
+   1. A wait for a word of memory is ordered after the first write of a stream that meets the
+      condition and is not over already. If there is none, host code or later work writes the word:
+      from there on, conflicts of the stream are possible ones only.
+
+   Invariants: the writes of a word are in the order of the calls.
+   Locks: ds__race.lock is held.
+   Threads: any. */
+
+/* Returns 1 if a word with the value meets the condition of a wait. */
+static int ds__race_value_meets(const ds_value_op *v, uint64_t word) {
+    uint64_t mask = v->size == 4 ? UINT32_MAX : UINT64_MAX;
+    switch (v->kind) {
+    case DS_VALUE_WAIT_GEQ:
+        return v->size == 4 ? (int32_t)(uint32_t)(word - v->value) >= 0
+                            : (int64_t)(word - v->value) >= 0;
+    case DS_VALUE_WAIT_EQ:
+        return word == v->value;
+    case DS_VALUE_WAIT_AND:
+        return (word & v->value) != 0;
+    case DS_VALUE_WAIT_NOR:
+        return (~(word | v->value) & mask) != 0;
+    default:
+        return 0;
+    }
+}
+
+/* Keeps a write of a word. */
+static void ds__race_word_write(const ds__race_line *l, const ds_value_op *v, uint32_t place) {
+    uint64_t key = ds__race_key(v->address);
+    ds__race_word *w = ds__race_table_find(&ds__race.words, key);
+    if (!w) {
+        w = ds__race_alloc(sizeof *w);
+        if (!w || !ds__race_table_set(&ds__race.words, key, w)) {
+            ds__race_release(w, sizeof *w);
+            return;
+        }
+    }
+    size_t most = sizeof w->write / sizeof w->write[0];
+    if (w->count == most) {
+        ds__race_clock_unref(w->write[0].at.clock);
+        memmove(w->write, w->write + 1, --w->count * sizeof w->write[0]);
+    }
+    ds__race_event at = {
+        .clock = ds__race_clock_ref(l->clock), .n = l->n, .line = l->index, .place = place
+    };
+    w->write[w->count++] = (ds__race_write){ at, v->value };
+}
+
+/* Orders the current operation of a timeline after the write that ends its wait: the first one that
+   meets the condition behind the last write that the timeline knows. If there is none, the order is
+   not known from here on. */
+static void ds__race_word_wait(ds__race_line *l, const ds_value_op *v, uint32_t place) {
+    const ds__race_word *w = ds__race_table_find(&ds__race.words, ds__race_key(v->address));
+    size_t i = w ? w->count : 0;
+    while (i && ds__race_line_known(l, w->write[i - 1].at.line) < w->write[i - 1].at.n)
+        i--;
+    if (i && ds__race_value_meets(v, w->write[i - 1].value))
+        return;
+    for (; w && i < w->count; i++) {
+        const ds__race_write *x = &w->write[i];
+        if (!ds__race_value_meets(v, x->value))
+            continue;
+        ds__race_moment_join(l, &x->at, place);
+        return;
+    }
+    if (!l->vague)
+        l->vague = l->n;
+}
+
+static void ds__race_words_deinit(void) {
+    for (size_t i = 0; i < ds__race.words.size; i++) {
+        ds__race_word *w = ds__race.words.entry[i].value;
+        for (size_t k = 0; w && k < w->count; k++)
+            ds__race_clock_unref(w->write[k].at.clock);
+        ds__race_release(w, sizeof *w);
+    }
+    ds__race_table_deinit(&ds__race.words);
+}
+
 /* check/range.h - strided ranges.
 
    ds__race_range_overlaps tells whether two ranges have a byte in common, ds__race_range_covers
@@ -75801,6 +75954,11 @@ static void ds__race_memory_end(ds__race_memory *m) {
     ds__race_memory_retire(m);
 }
 
+/* Returns the bytes of a range without the padding of a block. */
+static size_t ds__race_memory_bytes(const ds__race_memory *m) {
+    return m->asked ? m->asked : m->size;
+}
+
 /* Looks an address up in both maps. */
 __attribute__((noinline)) static ds__race_memory *ds__race_memory_look_up(uintptr_t address) {
     ds__race_memory *m = ds__race_map_find(&ds__race.block, address);
@@ -75840,8 +75998,8 @@ static void ds__race_map_deinit(ds__race_map *map) {
    1. Two accesses conflict if they have a byte in common, one of them writes, and not both are
       atomic.
    2. An access replaces an earlier one that is ordered before it, that it covers, and whose later
-      conflicts are its own, too: whatever conflicts with the earlier access conflicts with it. An
-      inexact access replaces inexact ones only, so an exact report never becomes a possible one.
+      conflicts are its own, too: whatever conflicts with the earlier access conflicts with it. A
+      possible access replaces possible ones only, so an exact report never becomes a possible one.
    3. A block may be used by work that comes after its allocation, and freed if each use is on the
       stream of the allocation, ordered before the free, or on a stream of ds_mem_record_use.
 
@@ -75860,7 +76018,8 @@ static int ds__race_how_replaces(unsigned later, unsigned earlier) {
         return 0;
     if (later & DS__RACE_ATOMIC && !(earlier & DS__RACE_ATOMIC))
         return 0;
-    return !(later & DS__RACE_INEXACT) || earlier & DS__RACE_INEXACT;
+    unsigned possible = DS__RACE_INEXACT | DS__RACE_MAYBE;
+    return !(later & possible) || earlier & possible;
 }
 
 /* Returns 1 if the program ignores the bytes that two ranges have in common. */
@@ -75970,7 +76129,7 @@ static void ds__race_access(const ds__race_now *now, const ds__race_range *range
     }
     ds__race_range r = *range;
     if (how & DS__RACE_INEXACT)
-        r = (ds__race_range){ m->base, m->size, m->size, 1 };
+        r = ds__race_range_row((void *)m->base, ds__race_memory_bytes(m));
     while (m && r.rows == 1 && r.width > m->base + m->size - r.at) {
         ds__race_range first = r;
         first.width = m->base + m->size - r.at;
@@ -76041,7 +76200,7 @@ static void ds__race_free_check(ds__race_memory *m, const ds__race_line *by) {
             ds__race_use_covers(m, &o) || ds__race_line_known(by, o.line) >= o.n ||
             (own && ds__race_line_next_known(own, o.line) >= o.n))
             continue;
-        ds__race_range r = { m->base, m->size, m->size, 1 };
+        ds__race_range r = ds__race_range_row((void *)m->base, ds__race_memory_bytes(m));
         ds__race_report(DS_HAZARD_FREE_IN_USE, &now, &r,
                         DS__RACE_WRITE | (o.how & DS__RACE_INEXACT), m, &o);
     }
@@ -76468,7 +76627,7 @@ static int ds__race_is_possible(ds_hazard hazard, const ds__race_now *now, unsig
         return 1;
     if (hazard > DS_HAZARD_WRITE_AFTER_WRITE || !before)
         return 0;
-    return (how | before->how) & DS__RACE_INEXACT || now->vague || before->vague;
+    return (how | before->how) & (DS__RACE_INEXACT | DS__RACE_MAYBE) || now->vague || before->vague;
 }
 
 /* Describes the memory of a report. */
@@ -76476,7 +76635,7 @@ static void ds__race_describe_memory(ds_hazard_report *r, const ds__race_memory 
     const ds__race_place *made = ds__race_place_get(m->made);
     r->label = m->label;
     r->base = (const void *)m->base;
-    r->bytes = m->size;
+    r->bytes = ds__race_memory_bytes(m);
     r->file = made->file ? made->file : "";
     r->line = made->line;
 }
@@ -76556,9 +76715,12 @@ static void ds__race_summary(void) {
    Policy:
    1. A launch is one operation of its stream with the accesses of all nodes. It comes after the
       earlier launches of the executable (CUDA Runtime API, cudaGraphLaunch).
-   2. Nodes of a conditional body may not run, so their accesses are inexact.
+   2. Nodes of a conditional body may not run, so their accesses are possible ones.
    3. Memory that was allocated in a capture belongs to graphs: its free in the capture is not an
       error of a launch.
+   4. A node that waits for a word comes after the nodes of the graph that write a value for which it
+      waits. If there is none, the launch waits for the word. Other work that waits for a word of the
+      graph comes after the launch.
 
    Invariants: a ds__race_graph watches each of its ranges of memory until it is destroyed.
    Locks: ds__race.lock is held.
@@ -76591,6 +76753,13 @@ typedef struct ds__race_mark {
     int waits;
 } ds__race_mark;
 
+/* A write of a word by a node, or a wait for one. */
+typedef struct ds__race_value {
+    ds_value_op op;
+    uint32_t node;
+    int inner; /* a wait that a write of the graph ends */
+} ds__race_value;
+
 typedef struct ds__race_graph {
     ds__race_item *item;
     size_t count;
@@ -76604,6 +76773,9 @@ typedef struct ds__race_graph {
     ds__race_mark *mark; /* in the order of the nodes */
     size_t marks;
     size_t mark_room;
+    ds__race_value *value;
+    size_t values;
+    size_t value_room;
     uint64_t *before; /* for each node, a bit for each node that is ordered before it */
     uint32_t nodes;
     uint32_t nodes_room;
@@ -76696,6 +76868,7 @@ static void ds__race_graph_clear(ds__race_graph *g) {
     ds__race_release(g->user, g->user_room * sizeof *g->user);
     ds__race_release(g->memory, g->memory_room * sizeof *g->memory);
     ds__race_release(g->mark, g->mark_room * sizeof *g->mark);
+    ds__race_release(g->value, g->value_room * sizeof *g->value);
     ds__race_release(g->before, ds__race_graph_matrix(g->nodes_room));
     ds__race_clock_unref(g->last.clock);
     memset(g, 0, sizeof *g);
@@ -76741,9 +76914,9 @@ static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__
         return;
     }
     if (b->conditional)
-        how |= DS__RACE_INEXACT;
+        how |= DS__RACE_MAYBE;
     if (how & DS__RACE_INEXACT)
-        r = (ds__race_range){ m->base, m->size, m->size, 1 };
+        r = ds__race_range_row((void *)m->base, ds__race_memory_bytes(m));
     if (!ds__race_array_reserve(&g->item, sizeof *g->item, g->count, &g->room))
         return;
     if (n->kind == DS_NODE_KERNEL)
@@ -76761,6 +76934,17 @@ static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__
                                            .place = place,
                                            .how = how };
     ds__race_graph_watch(g, m);
+}
+
+/* Adds a write of a word, or a wait for one. */
+static void ds__race_graph_value(ds__race_builder *b, uint32_t node, const ds__node *n,
+                                 const ds_value_op *op) {
+    ds__race_graph *g = b->graph;
+    if (op->kind == DS_VALUE_WRITE)
+        ds__race_graph_access(b, node, n, ds__race_range_row(op->address, op->size),
+                              DS__RACE_WRITE | DS__RACE_ATOMIC);
+    if (ds__race_array_reserve(&g->value, sizeof *g->value, g->values, &g->value_room))
+        g->value[g->values++] = (ds__race_value){ .op = *op, .node = node };
 }
 
 /* Adds the accesses and waits of a node. */
@@ -76782,11 +76966,7 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
     if (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL)
         ds__race_graph_access(b, index, n, ds__race_range_of(op, DS__OP_DST), DS__RACE_WRITE);
     for (size_t i = 0; n->kind == DS_NODE_VALUES && i < op->u.values.count; i++)
-        if (op->u.values.list[i].kind == DS_VALUE_WRITE)
-            ds__race_graph_access(
-                b, index, n,
-                ds__race_range_row(op->u.values.list[i].address, op->u.values.list[i].size),
-                DS__RACE_WRITE | DS__RACE_ATOMIC);
+        ds__race_graph_value(b, index, n, &op->u.values.list[i]);
     if (n->kind == DS_NODE_HOST)
         ds__race_list_add(&g->user, &g->users, &g->user_room, op->u.host.user);
     int marks = n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT;
@@ -76802,6 +76982,22 @@ static void ds__race_graph_dep(ds__race_builder *b, uint32_t node, uint32_t befo
     b->deps[2 * b->count] = node;
     b->deps[2 * b->count + 1] = before;
     b->count++;
+}
+
+/* Orders nodes that wait for words after the nodes that write them. */
+static void ds__race_graph_words(ds__race_builder *b) {
+    ds__race_graph *g = b->graph;
+    for (size_t i = 0; i < g->values; i++) {
+        ds__race_value *wait = &g->value[i];
+        for (size_t k = 0; wait->op.kind != DS_VALUE_WRITE && k < g->values; k++) {
+            const ds__race_value *write = &g->value[k];
+            if (write->op.kind != DS_VALUE_WRITE || write->op.address != wait->op.address ||
+                !ds__race_value_meets(&wait->op, write->op.value))
+                continue;
+            ds__race_graph_dep(b, wait->node, write->node);
+            wait->inner = 1;
+        }
+    }
 }
 
 /* Adds the nodes of a body and of its child graphs. parent: the node that has the body as its child
@@ -76940,6 +77136,7 @@ static void ds__race_graph_build(ds__race_graph *g, const ds__body *body) {
     g->last = last;
     ds__race_builder b = { .graph = g };
     ds__race_graph_body(&b, body, UINT32_MAX);
+    ds__race_graph_words(&b);
     ds__race_graph_close(&b);
     ds__race_graph_phases(g);
     ds__race_release(b.deps, b.room * 2 * sizeof *b.deps);
@@ -77030,6 +77227,9 @@ static void ds__race_graph_launch(ds__race_line *l, const ds__op *op, ds__race_n
         return;
     if (g->last.line)
         ds__race_moment_join(l, &g->last, now->place);
+    for (size_t i = 0; i < g->values; i++)
+        if (g->value[i].op.kind != DS_VALUE_WRITE && !g->value[i].inner)
+            ds__race_word_wait(l, &g->value[i].op, now->place);
     for (size_t i = 0; i < g->users; i++)
         ds__race_task_add(l, g->user[i], now->place, 1);
     ds__race_now at = ds__race_line_now(l, now->place);
@@ -77046,6 +77246,9 @@ static void ds__race_graph_launch(ds__race_line *l, const ds__op *op, ds__race_n
         if (m->waits && e && e->line)
             ds__race_moment_join(l, e, now->place);
     }
+    for (size_t i = 0; i < g->values; i++)
+        if (g->value[i].op.kind == DS_VALUE_WRITE)
+            ds__race_word_write(l, &g->value[i].op, now->place);
     ds__race_event *last = &g->last;
     ds__race_clock *before = last->clock;
     *last = (ds__race_event){
@@ -77079,84 +77282,12 @@ static void ds__race_graph_forget(const void *exec) {
 
    Policy:
    1. A wait takes the last record of the event as of the call.
-   2. A wait for a word of memory is ordered after the first write of a stream that meets the
-      condition and is not over already. If there is none, host code or later work writes the word:
-      from there on, conflicts of the stream are possible ones only.
-   3. Work that the library enqueues within a collective or a fill orders streams, but its accesses
+   2. Work that the library enqueues within a collective or a fill orders streams, but its accesses
       are those that the collective names. Calls of the allocator access nothing.
 
    Invariants: ds__race_tls.task is in the list of tasks while its function runs.
    Locks: ds__race.lock is held.
    Threads: any. */
-
-/* Returns 1 if a word with the value meets the condition of a wait. */
-static int ds__race_value_meets(const ds_value_op *v, uint64_t word) {
-    uint64_t mask = v->size == 4 ? UINT32_MAX : UINT64_MAX;
-    switch (v->kind) {
-    case DS_VALUE_WAIT_GEQ:
-        return v->size == 4 ? (int32_t)(uint32_t)(word - v->value) >= 0
-                            : (int64_t)(word - v->value) >= 0;
-    case DS_VALUE_WAIT_EQ:
-        return word == v->value;
-    case DS_VALUE_WAIT_AND:
-        return (word & v->value) != 0;
-    case DS_VALUE_WAIT_NOR:
-        return (~(word | v->value) & mask) != 0;
-    default:
-        return 0;
-    }
-}
-
-/* Keeps a write of a word. */
-static void ds__race_word_write(const ds__race_line *l, const ds_value_op *v, uint32_t place) {
-    uint64_t key = ds__race_key(v->address);
-    ds__race_word *w = ds__race_table_find(&ds__race.words, key);
-    if (!w) {
-        w = ds__race_alloc(sizeof *w);
-        if (!w || !ds__race_table_set(&ds__race.words, key, w)) {
-            ds__race_release(w, sizeof *w);
-            return;
-        }
-    }
-    size_t most = sizeof w->write / sizeof w->write[0];
-    if (w->count == most) {
-        ds__race_clock_unref(w->write[0].at.clock);
-        memmove(w->write, w->write + 1, --w->count * sizeof w->write[0]);
-    }
-    ds__race_event at = {
-        .clock = ds__race_clock_ref(l->clock), .n = l->n, .line = l->index, .place = place
-    };
-    w->write[w->count++] = (ds__race_write){ at, v->value };
-}
-
-/* Orders the current operation of a timeline after the write that ends its wait: the first one that
-   meets the condition behind the last write that the timeline knows. Returns 0 if there is none. */
-static int ds__race_word_wait(ds__race_line *l, const ds_value_op *v, uint32_t place) {
-    const ds__race_word *w = ds__race_table_find(&ds__race.words, ds__race_key(v->address));
-    size_t i = w ? w->count : 0;
-    while (i && ds__race_line_known(l, w->write[i - 1].at.line) < w->write[i - 1].at.n)
-        i--;
-    if (i && ds__race_value_meets(v, w->write[i - 1].value))
-        return 1;
-    for (; w && i < w->count; i++) {
-        const ds__race_write *x = &w->write[i];
-        if (!ds__race_value_meets(v, x->value))
-            continue;
-        ds__race_moment_join(l, &x->at, place);
-        return 1;
-    }
-    return 0;
-}
-
-static void ds__race_words_deinit(void) {
-    for (size_t i = 0; i < ds__race.words.size; i++) {
-        ds__race_word *w = ds__race.words.entry[i].value;
-        for (size_t k = 0; w && k < w->count; k++)
-            ds__race_clock_unref(w->write[k].at.clock);
-        ds__race_release(w, sizeof *w);
-    }
-    ds__race_table_deinit(&ds__race.words);
-}
 
 /* Takes writes of words, and waits for words. */
 static void ds__race_values(ds__race_line *l, const ds__op *op, ds__race_now *now) {
@@ -77166,8 +77297,8 @@ static void ds__race_values(ds__race_line *l, const ds__op *op, ds__race_now *no
             ds__race_range r = ds__race_range_row(v->address, v->size);
             ds__race_access(now, &r, DS__RACE_WRITE | DS__RACE_ATOMIC);
             ds__race_word_write(l, v, now->place);
-        } else if (!ds__race_word_wait(l, v, now->place) && !l->vague) {
-            l->vague = l->n;
+        } else {
+            ds__race_word_wait(l, v, now->place);
         }
         *now = ds__race_line_now(l, now->place);
     }
@@ -78095,8 +78226,11 @@ static void ds__race_seen_unrecorded(const ds__seen *seen) {
 
 /* A block of the allocator was given out. */
 static void ds__race_seen_alloc(const ds__seen *seen) {
-    ds__race_memory *m = ds__race_memory_add(seen->ptr, seen->bytes, 1, seen->label);
+    /* the padding is the block's, too: no earlier block of these addresses is left there */
+    ds__race_memory *m = ds__race_memory_add(seen->ptr, seen->room, 1, seen->label);
     const ds__race_line *l = ds__race_line_of_handle(seen->stream);
+    if (m)
+        m->asked = seen->bytes;
     if (!m || !l)
         return;
     m->of_graph = (uint8_t)ds__race_line_captures(l);
@@ -78178,6 +78312,39 @@ static void ds__race_group_begin(const ds__seen *seen, uint32_t place) {
     *g = (ds__race_group){ host->n, host->index, place, thread };
 }
 
+/* Checks the accesses of an operand: rows of the innermost dimension for each position of the outer
+   ones. If there are too many positions, the whole span is accessed, as a possible access. */
+static void ds__race_operand_access(const ds__seen_operand *o, const ds__race_now *now,
+                                    unsigned how) {
+    int outer = o->ndim > 1 ? o->ndim - 1 : 0;
+    size_t rows = o->ndim ? (size_t)o->shape[outer] : 1;
+    size_t pitch = o->ndim ? (size_t)o->strides[outer] : o->width;
+    size_t width = o->width;
+    if (pitch <= width) {
+        width += (rows - 1) * pitch;
+        rows = 1;
+    }
+    size_t positions = 1;
+    size_t span = (rows - 1) * pitch + width;
+    for (int i = 0; i < outer; i++) {
+        span += (size_t)((o->shape[i] - 1) * o->strides[i]);
+        positions = positions > DS__RACE_POSITIONS ? positions : positions * (size_t)o->shape[i];
+    }
+    if (positions > DS__RACE_POSITIONS) {
+        ds__race_range r = ds__race_range_row(o->ptr, span);
+        ds__race_access(now, &r, how | DS__RACE_MAYBE);
+        return;
+    }
+    for (size_t n = 0; n < positions; n++) {
+        const char *at = o->ptr;
+        size_t rest = n;
+        for (int i = outer; i-- > 0; rest /= (size_t)o->shape[i])
+            at += (int64_t)(rest % (size_t)o->shape[i]) * o->strides[i];
+        ds__race_range r = ds__race_range_rows(at, width, pitch, rows);
+        ds__race_access(now, &r, how);
+    }
+}
+
 /* A collective or a fill begins. Its operands are accesses of their streams, which wait for each
    other first (comm/join.h). */
 static void ds__race_seen_begin(const ds__seen *seen) {
@@ -78201,10 +78368,9 @@ static void ds__race_seen_begin(const ds__seen *seen) {
         if (!l)
             continue;
         ds__race_now now = ds__race_line_now(l, place);
-        ds__race_range r = ds__race_range_row(o->ptr, o->bytes);
         now.pageable = o->device.type == DS_DEVICE_HOST;
-        ds__race_access(&now, &r,
-                        (o->reads ? DS__RACE_READ : 0u) | (o->writes ? DS__RACE_WRITE : 0u));
+        ds__race_operand_access(
+            o, &now, (o->reads ? DS__RACE_READ : 0u) | (o->writes ? DS__RACE_WRITE : 0u));
     }
 }
 

@@ -73,6 +73,7 @@ extern "C" {
 #include "check/place.h"
 #include "check/line.h"
 #include "check/moment.h"
+#include "check/word.h"
 #include "check/range.h"
 #include "check/memory.h"
 #include "check/access.h"

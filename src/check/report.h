@@ -411,7 +411,7 @@ static int ds__race_is_possible(ds_hazard hazard, const ds__race_now *now, unsig
         return 1;
     if (hazard > DS_HAZARD_WRITE_AFTER_WRITE || !before)
         return 0;
-    return (how | before->how) & DS__RACE_INEXACT || now->vague || before->vague;
+    return (how | before->how) & (DS__RACE_INEXACT | DS__RACE_MAYBE) || now->vague || before->vague;
 }
 
 /* Describes the memory of a report. */
@@ -419,7 +419,7 @@ static void ds__race_describe_memory(ds_hazard_report *r, const ds__race_memory 
     const ds__race_place *made = ds__race_place_get(m->made);
     r->label = m->label;
     r->base = (const void *)m->base;
-    r->bytes = m->size;
+    r->bytes = ds__race_memory_bytes(m);
     r->file = made->file ? made->file : "";
     r->line = made->line;
 }

@@ -34,6 +34,7 @@ enum {
     DS__RACE_EDGES = 1 << 16,    /* waits that are remembered */
     DS__RACE_SWEEP = 4096,       /* new records between two sweeps */
     DS__RACE_MEMORY = 256 << 20, /* bytes of the layer, by default */
+    DS__RACE_POSITIONS = 256,    /* rows of an operand of a collective, beside its innermost ones */
     DS__RACE_FOUND = 256,        /* places that are found again at once */
     DS__RACE_HITS = 4096,        /* the same for memory */
     DS__RACE_TEXT = 4096         /* bytes of a report */
@@ -46,7 +47,8 @@ enum {
     DS__RACE_ATOMIC = 4,
     DS__RACE_INEXACT = 8, /* the whole block, for lack of an extent */
     DS__RACE_ALLOC = 16,  /* the allocation of the block, which counts as a write */
-    DS__RACE_FORMER = 32  /* by the former owner of the memory */
+    DS__RACE_FORMER = 32, /* by the former owner of the memory */
+    DS__RACE_MAYBE = 64   /* may not happen, or not to all bytes of the range */
 };
 
 typedef struct ds__race_clock {
@@ -121,6 +123,7 @@ typedef struct ds__race_use {
 typedef struct ds__race_memory {
     uintptr_t base;
     size_t size;
+    size_t asked;    /* bytes that the program has requested; 0: size */
     uint64_t serial; /* unique */
     ds__race_record *record;
     size_t count;
