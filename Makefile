@@ -68,9 +68,9 @@ ifneq ($(SHARE),)
 UNIT        := $(shell tests/turn.sh $(UNIT))
 endif
 
-# Examples that check themselves: each one is compiled once and linked with both drivers.
+# Examples that check themselves or run under the check layer: each one is compiled once and linked with both drivers.
 ifeq ($(MODE),)
-RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train race
+RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train race hello devices memory
 RUNS        := $(RUN_NAMES:%=$(B)/run/cpu/%) $(if $(CUDA_HOME),$(RUN_NAMES:%=$(B)/run/standin/%))
 endif
 
@@ -123,7 +123,7 @@ check: cmocka ## all tests with the default compiler
 	$(SUBMAKE) headers
 	@JOBS=$(JOBS) tests/compile/run.sh --fast
 
-run-examples: $(RUNS) ## run the examples that check themselves on both drivers, which must have the same results
+run-examples: $(RUNS) ## run the examples that check themselves on both drivers, which must have the same results, and under the check layer
 	@tests/examples.sh $(B)/run
 
 quick: cmocka ## build without the optimiser and test the rooms that differ from the last commit; ROOM=alloc/arena: that one
