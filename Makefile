@@ -96,7 +96,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault check-races fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault check-races check-layer fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -181,6 +181,18 @@ fault: cmocka $(FAULT) ## which calls the CUDA driver makes, and a fault at each
 # DS_CHECK_PROGRAMS=100000: so many random programs of each kind.
 check-races: cmocka $(CHECKS) ## the tests of the check layer: races that it must report, and programs about which it must be silent
 	@for test in $(CHECKS); do $(RUN) $$test || exit 1; done
+
+# exit=3: a report ends the process, and so fails the run, at the next ds_shutdown; a test that has a process of its own fails. The suite
+# fails, too, if the layer is not on.
+check-layer: export DEVSTREAM_CHECK := exit=3
+check-layer: cmocka ## the conformance suite under the check layer on both drivers, which must report nothing; SHARE=9: a ninth of it
+	$(SUBMAKE) -j$(JOBS) $(B)/conformance $(PLUGINS) $(if $(CUDA_HOME),$(B)/conformance-standin)
+	@$(TEST_ENV) $(call suite,$(B)/conformance)
+ifeq ($(CUDA_HOME),)
+	@echo "skip  the CUDA driver under the check layer: no toolkit found (CUDA_HOME)"
+else
+	@DS_TEST_DRIVER=cuda $(TEST_ENV) $(call suite,$(B)/conformance-standin)
+endif
 
 defects: cmocka ## seeded defects: the tests must catch each
 	$(SUBMAKE) -j$(JOBS) build-tests

@@ -7849,20 +7849,22 @@ typedef void (*ds_hazard_fn)(const ds_hazard_report *report, void *user);
 
 /** Statistics of the layer since the start. */
 typedef struct ds_check_stats {
-    uint64_t reports;     /**< exact reports, one for each pair of sites */
-    uint64_t repeated;    /**< further hazards of pairs that were reported */
-    uint64_t possible;    /**< pairs of sites with an inexact access */
-    uint64_t suppressed;  /**< hazards that a pattern suppresses */
-    uint64_t operations;  /**< operations on streams */
-    uint64_t accesses;    /**< checked accesses */
-    uint64_t inexact;     /**< accesses of kernels without an extent */
-    uint64_t unchecked;   /**< accesses to memory that devstream does not know */
-    uint64_t ranges;      /**< blocks and allocations that are known now */
-    uint64_t records;     /**< accesses that are kept now */
-    uint64_t bytes;       /**< memory of the layer now */
-    uint64_t timelines;   /**< streams and threads that have clocks now */
-    uint64_t evicted;     /**< ranges that are not checked any more, for lack of memory */
-    uint64_t reserved[7]; /**< 0 */
+    uint64_t reports;    /**< exact reports, one for each pair of sites */
+    uint64_t repeated;   /**< further hazards of pairs that were reported */
+    uint64_t possible;   /**< pairs of sites with an inexact access */
+    uint64_t suppressed; /**< hazards that a pattern suppresses */
+    uint64_t operations; /**< operations on streams */
+    uint64_t accesses;   /**< checked accesses */
+    uint64_t inexact;    /**< accesses of kernels without an extent */
+    uint64_t unchecked;  /**< accesses to memory that devstream does not know */
+    uint64_t ranges;     /**< blocks and allocations that are known now */
+    uint64_t records;    /**< accesses that are kept now */
+    uint64_t bytes;      /**< memory of the layer now */
+    uint64_t timelines;  /**< streams and threads that have clocks now */
+    uint64_t evicted;    /**< ranges that are not checked any more, for lack of memory */
+    uint64_t
+        undeclared; /**< launches of kernels without a list of parameters: no access is known */
+    uint64_t reserved[6]; /**< 0 */
 } ds_check_stats;
 
 /** Sets the function that receives reports, also before devstream starts; NULL: none. ds_shutdown
@@ -76692,16 +76694,18 @@ static void ds__race_summary(void) {
     if (ds__race.quiet || (!s->reports && !s->possible && !s->suppressed && !s->evicted))
         return;
     FILE *out = ds__race.output ? ds__race.output : stderr;
-    fprintf(out,
-            ds__race.json
-                ? "{\"reports\":%llu,\"repeated\":%llu,\"possible\":%llu,\"suppressed\":%llu,"
-                  "\"operations\":%llu,\"unchecked\":%llu,\"evicted\":%llu}\n"
-                : "devstream check: %llu reports (%llu repeated), %llu possible, %llu suppressed; "
-                  "%llu operations; %llu accesses to unknown memory; %llu ranges given up\n",
-            (unsigned long long)s->reports, (unsigned long long)s->repeated,
-            (unsigned long long)s->possible, (unsigned long long)s->suppressed,
-            (unsigned long long)s->operations, (unsigned long long)s->unchecked,
-            (unsigned long long)s->evicted);
+    fprintf(
+        out,
+        ds__race.json
+            ? "{\"reports\":%llu,\"repeated\":%llu,\"possible\":%llu,\"suppressed\":%llu,"
+              "\"operations\":%llu,\"unchecked\":%llu,\"undeclared\":%llu,\"evicted\":%llu}\n"
+            : "devstream check: %llu reports (%llu repeated), %llu possible, %llu suppressed; "
+              "%llu operations; %llu accesses to unknown memory; %llu launches without a list of "
+              "parameters; %llu ranges given up\n",
+        (unsigned long long)s->reports, (unsigned long long)s->repeated,
+        (unsigned long long)s->possible, (unsigned long long)s->suppressed,
+        (unsigned long long)s->operations, (unsigned long long)s->unchecked,
+        (unsigned long long)s->undeclared, (unsigned long long)s->evicted);
     fflush(out);
 }
 
@@ -76779,6 +76783,7 @@ typedef struct ds__race_graph {
     uint64_t *before; /* for each node, a bit for each node that is ordered before it */
     uint32_t nodes;
     uint32_t nodes_room;
+    uint32_t undeclared; /* kernels without a list of parameters */
     int stale;           /* the executable has changed */
     ds__race_event last; /* the last launch */
 } ds__race_graph;
@@ -76799,6 +76804,11 @@ static void ds__race_task_add(const ds__race_line *l, const void *user, uint32_t
         ds__race.task_end = &ds__race.task;
     *ds__race.task_end = t;
     ds__race.task_end = &t->next;
+}
+
+/* Returns 1 if a kernel has arguments, but no list of parameters: no access is known. */
+static unsigned ds__race_kernel_is_undeclared(const ds__kernel *k) {
+    return !k->param_count && k->args_size;
 }
 
 static unsigned ds__race_kernel_how(const ds__extent_range *a) {
@@ -76955,6 +76965,7 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
     size_t count = 0;
     if (n->kind == DS_NODE_KERNEL) {
         const ds__race_extents *e = ds__race_table_find(&ds__race.extents, ds__race_launch_key(op));
+        g->undeclared += ds__race_kernel_is_undeclared(op->u.kernel.kernel);
         count = ds__kernel_ranges(op->u.kernel.kernel, e ? e->extent : NULL, e ? e->count : 0,
                                   op->u.kernel.items, op->u.kernel.args, list);
     }
@@ -77225,6 +77236,7 @@ static void ds__race_graph_launch(ds__race_line *l, const ds__op *op, ds__race_n
     ds__race_graph *g = ds__race_graph_of(op->u.graph.exec, op->u.graph.body);
     if (!g)
         return;
+    ds__race.stats.undeclared += g->undeclared;
     if (g->last.line)
         ds__race_moment_join(l, &g->last, now->place);
     for (size_t i = 0; i < g->values; i++)
@@ -77308,6 +77320,7 @@ static void ds__race_values(ds__race_line *l, const ds__op *op, ds__race_now *no
 static void ds__race_kernel(const ds__op *op, const ds__race_now *now) {
     const ds__kernel *k = op->u.kernel.kernel;
     ds__extent_range list[DS_KERNEL_MAX_PARAMS];
+    ds__race.stats.undeclared += ds__race_kernel_is_undeclared(k);
     size_t count = ds__kernel_ranges(k, ds__race_tls.extent, ds__race_tls.extents,
                                      op->u.kernel.items, op->u.kernel.args, list);
     ds__race_tls.extents = 0;

@@ -80,6 +80,7 @@ typedef struct ds__race_graph {
     uint64_t *before; /* for each node, a bit for each node that is ordered before it */
     uint32_t nodes;
     uint32_t nodes_room;
+    uint32_t undeclared; /* kernels without a list of parameters */
     int stale;           /* the executable has changed */
     ds__race_event last; /* the last launch */
 } ds__race_graph;
@@ -100,6 +101,11 @@ static void ds__race_task_add(const ds__race_line *l, const void *user, uint32_t
         ds__race.task_end = &ds__race.task;
     *ds__race.task_end = t;
     ds__race.task_end = &t->next;
+}
+
+/* Returns 1 if a kernel has arguments, but no list of parameters: no access is known. */
+static unsigned ds__race_kernel_is_undeclared(const ds__kernel *k) {
+    return !k->param_count && k->args_size;
 }
 
 static unsigned ds__race_kernel_how(const ds__extent_range *a) {
@@ -256,6 +262,7 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
     size_t count = 0;
     if (n->kind == DS_NODE_KERNEL) {
         const ds__race_extents *e = ds__race_table_find(&ds__race.extents, ds__race_launch_key(op));
+        g->undeclared += ds__race_kernel_is_undeclared(op->u.kernel.kernel);
         count = ds__kernel_ranges(op->u.kernel.kernel, e ? e->extent : NULL, e ? e->count : 0,
                                   op->u.kernel.items, op->u.kernel.args, list);
     }
@@ -526,6 +533,7 @@ static void ds__race_graph_launch(ds__race_line *l, const ds__op *op, ds__race_n
     ds__race_graph *g = ds__race_graph_of(op->u.graph.exec, op->u.graph.body);
     if (!g)
         return;
+    ds__race.stats.undeclared += g->undeclared;
     if (g->last.line)
         ds__race_moment_join(l, &g->last, now->place);
     for (size_t i = 0; i < g->values; i++)

@@ -38,6 +38,7 @@ static void ds__race_values(ds__race_line *l, const ds__op *op, ds__race_now *no
 static void ds__race_kernel(const ds__op *op, const ds__race_now *now) {
     const ds__kernel *k = op->u.kernel.kernel;
     ds__extent_range list[DS_KERNEL_MAX_PARAMS];
+    ds__race.stats.undeclared += ds__race_kernel_is_undeclared(k);
     size_t count = ds__kernel_ranges(k, ds__race_tls.extent, ds__race_tls.extents,
                                      op->u.kernel.items, op->u.kernel.args, list);
     ds__race_tls.extents = 0;

@@ -476,16 +476,18 @@ static void ds__race_summary(void) {
     if (ds__race.quiet || (!s->reports && !s->possible && !s->suppressed && !s->evicted))
         return;
     FILE *out = ds__race.output ? ds__race.output : stderr;
-    fprintf(out,
-            ds__race.json
-                ? "{\"reports\":%llu,\"repeated\":%llu,\"possible\":%llu,\"suppressed\":%llu,"
-                  "\"operations\":%llu,\"unchecked\":%llu,\"evicted\":%llu}\n"
-                : "devstream check: %llu reports (%llu repeated), %llu possible, %llu suppressed; "
-                  "%llu operations; %llu accesses to unknown memory; %llu ranges given up\n",
-            (unsigned long long)s->reports, (unsigned long long)s->repeated,
-            (unsigned long long)s->possible, (unsigned long long)s->suppressed,
-            (unsigned long long)s->operations, (unsigned long long)s->unchecked,
-            (unsigned long long)s->evicted);
+    fprintf(
+        out,
+        ds__race.json
+            ? "{\"reports\":%llu,\"repeated\":%llu,\"possible\":%llu,\"suppressed\":%llu,"
+              "\"operations\":%llu,\"unchecked\":%llu,\"undeclared\":%llu,\"evicted\":%llu}\n"
+            : "devstream check: %llu reports (%llu repeated), %llu possible, %llu suppressed; "
+              "%llu operations; %llu accesses to unknown memory; %llu launches without a list of "
+              "parameters; %llu ranges given up\n",
+        (unsigned long long)s->reports, (unsigned long long)s->repeated,
+        (unsigned long long)s->possible, (unsigned long long)s->suppressed,
+        (unsigned long long)s->operations, (unsigned long long)s->unchecked,
+        (unsigned long long)s->undeclared, (unsigned long long)s->evicted);
     fflush(out);
 }
 

@@ -375,7 +375,7 @@ static void columns_of_a_collective(int correct) {
     ds_stream b = stream("right");
     char *p = device_memory(SIZE);
 
-    FIRST(ds_fill_2d(p + 128, 256, 1, 4, 32, 16, a));
+    FIRST(ds_fill_2d(p + 256 + 128, 256, 1, 4, 32, 15, a)); /* but for the first row */
     broadcast_to(p, 16, correct ? 32 : 33, 64, b);
 }
 

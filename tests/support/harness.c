@@ -262,6 +262,17 @@ static int found_unused_in_use(void) {
     return in_use != 0;
 }
 
+/* Returns 1 if the check layer must be on, but has seen no stream. */
+static int layer_is_missing(void) {
+    ds_check_stats stats;
+    if (!harness_is_checked())
+        return 0;
+    if (ds_check_get_stats(&stats) == DS_OK && stats.timelines)
+        return 0;
+    fprintf(stderr, "after %s: the check layer is not on\n", running);
+    return 1;
+}
+
 int harness_teardown(void **state) {
     int bad = found_unused_in_use();
     (void)state;
@@ -275,7 +286,7 @@ int harness_teardown(void **state) {
     }
     /* alone there is no next test, and perhaps no device */
     if (!is_alone())
-        bad |= back_to_the_start();
+        bad |= back_to_the_start() | layer_is_missing();
     if (bad)
         fprintf(stderr, "after %s: %s\n", running, ds_error_get_last());
     alarm(0);
