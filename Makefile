@@ -185,13 +185,13 @@ check-races: cmocka $(CHECKS) ## the tests of the check layer: races that it mus
 # exit=3: a report ends the process, and so fails the run, at the next ds_shutdown; a test that has a process of its own fails. The suite
 # fails, too, if the layer is not on.
 check-layer: export DEVSTREAM_CHECK := exit=3
-check-layer: cmocka ## the conformance suite under the check layer on both drivers, which must report nothing; SHARE=9: a ninth of it
+check-layer: cmocka ## the conformance suite under the check layer on both drivers, which must report nothing; SHARE=13: a thirteenth of it
 	$(SUBMAKE) -j$(JOBS) $(B)/conformance $(PLUGINS) $(if $(CUDA_HOME),$(B)/conformance-standin)
 	@$(TEST_ENV) $(call suite,$(B)/conformance)
 ifeq ($(CUDA_HOME),)
 	@echo "skip  the CUDA driver under the check layer: no toolkit found (CUDA_HOME)"
 else
-	@DS_TEST_DRIVER=cuda $(TEST_ENV) $(call suite,$(B)/conformance-standin)
+	@TURN=6 DS_TEST_DRIVER=cuda $(TEST_ENV) $(call suite,$(B)/conformance-standin) # other groups than on the CPU driver
 endif
 
 defects: cmocka ## seeded defects: the tests must catch each

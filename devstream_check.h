@@ -394,6 +394,7 @@ typedef struct ds__race_line {
     uint8_t kind;     /* DS__RACE_STREAM ... */
     uint8_t blocking; /* ordered with the legacy stream */
     uint8_t legacy;
+    uint8_t per_thread;
     uint8_t is_host;
     uint8_t captures; /* when the stream was asked last */
     char name[64];    /* label of the stream, or "" */
@@ -2162,7 +2163,7 @@ typedef struct ds__race_texts {
     size_t size; /* of ds__race.text */
 } ds__race_texts;
 
-/* Writes the name of a timeline: the label of a stream, or "stream 7". */
+/* Writes the name of a timeline: the label of a stream, "legacy stream", or "stream 7". */
 static const char *ds__race_line_name(uint32_t index, char *out, size_t size) {
     const ds__race_line *l = index && index < ds__race.lines ? ds__race.line[index] : NULL;
     if (!l)
@@ -2173,8 +2174,11 @@ static const char *ds__race_line_name(uint32_t index, char *out, size_t size) {
         snprintf(out, size, "host thread %llu", (unsigned long long)l->number);
     else if (l->is_host)
         snprintf(out, size, "host");
+    else if (l->legacy)
+        snprintf(out, size, "legacy stream");
     else
-        snprintf(out, size, "stream %llu", (unsigned long long)l->number);
+        snprintf(out, size, "%sstream %llu", l->per_thread ? "per-thread " : "",
+                 (unsigned long long)l->number);
     return out;
 }
 
@@ -2289,6 +2293,28 @@ static void ds__race_explain(ds_hazard_report *r, ds__race_texts *t, const ds__r
         ds__race_fix_streams(t, now, before, known && e && ds__race_place_get(e->from_place)->file);
 }
 
+/* Says how far the stream of a block, whose order a free by the host has, comes after an operation;
+   unless the host has waited for more of it. */
+static void ds__race_explain_free(const ds_hazard_report *r, ds__race_texts *t,
+                                  const ds__race_memory *m, const ds__race_now *now,
+                                  const ds__race_record *before) {
+    if (!m || !m->line || !before || !ds__race_line_at(now->line)->is_host)
+        return;
+    char own[80];
+    ds__race_line_name(m->line, own, sizeof own);
+    uint64_t known = ds__race_line_next_known(ds__race_line_at(m->line), before->line);
+    if (r->missed && before->n - r->missed >= known)
+        return;
+    if (known)
+        snprintf(t->order, sizeof t->order,
+                 "the free is in the order of %s, which comes after operation %llu of %s only", own,
+                 (unsigned long long)known, t->before_stream);
+    else
+        snprintf(t->order, sizeof t->order,
+                 "the free is in the order of %s, and nothing orders %s after %s", own, own,
+                 t->before_stream);
+}
+
 /* The same for errors of lifetime. */
 static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
                                       const ds__race_memory *m, const ds__race_now *now,
@@ -2307,6 +2333,7 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
             t->now_stream, own, ds__race_base_name(made->file), made->line, t->now_stream);
         break;
     case DS_HAZARD_FREE_IN_USE:
+        ds__race_explain_free(r, t, m, now, before);
         snprintf(t->fix, sizeof t->fix,
                  "%s for %s before the free at %.80s:%d, or let %s wait for %s",
                  m && !m->line ? "ds_mem_pinned_record_use" : "ds_mem_record_use", t->before_stream,
@@ -2621,9 +2648,9 @@ static void ds__race_summary(void) {
    2. Nodes of a conditional body may not run, so their accesses are possible ones.
    3. Memory that was allocated in a capture belongs to graphs: its free in the capture is not an
       error of a launch.
-   4. A node that waits for a word comes after the nodes of the graph that write a value for which it
-      waits. If there is none, the launch waits for the word. Other work that waits for a word of the
-      graph comes after the launch.
+   4. A node that waits for a word comes after the nodes of the graph that write a value for which
+      it waits. If there is none, the launch waits for the word. Other work that waits for a word of
+      the graph comes after the launch.
 
    Invariants: a ds__race_graph watches each of its ranges of memory until it is destroyed.
    Locks: ds__race.lock is held.
@@ -3635,6 +3662,7 @@ static void ds__race_stream_add(int backend, int device, int kind, unsigned flag
         l->device = device;
         l->blocking = kind == DS__STREAM_PER_THREAD || flags & DS_STREAM_BLOCKING;
         l->legacy = kind == DS__STREAM_LEGACY;
+        l->per_thread = kind == DS__STREAM_PER_THREAD;
         if (l->legacy) {
             l->blocking = 0;
             ds__race.legacy[backend][device] = l->index;

@@ -11,9 +11,9 @@
    2. Nodes of a conditional body may not run, so their accesses are possible ones.
    3. Memory that was allocated in a capture belongs to graphs: its free in the capture is not an
       error of a launch.
-   4. A node that waits for a word comes after the nodes of the graph that write a value for which it
-      waits. If there is none, the launch waits for the word. Other work that waits for a word of the
-      graph comes after the launch.
+   4. A node that waits for a word comes after the nodes of the graph that write a value for which
+      it waits. If there is none, the launch waits for the word. Other work that waits for a word of
+      the graph comes after the launch.
 
    Invariants: a ds__race_graph watches each of its ranges of memory until it is destroyed.
    Locks: ds__race.lock is held.

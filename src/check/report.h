@@ -45,7 +45,7 @@ typedef struct ds__race_texts {
     size_t size; /* of ds__race.text */
 } ds__race_texts;
 
-/* Writes the name of a timeline: the label of a stream, or "stream 7". */
+/* Writes the name of a timeline: the label of a stream, "legacy stream", or "stream 7". */
 static const char *ds__race_line_name(uint32_t index, char *out, size_t size) {
     const ds__race_line *l = index && index < ds__race.lines ? ds__race.line[index] : NULL;
     if (!l)
@@ -56,8 +56,11 @@ static const char *ds__race_line_name(uint32_t index, char *out, size_t size) {
         snprintf(out, size, "host thread %llu", (unsigned long long)l->number);
     else if (l->is_host)
         snprintf(out, size, "host");
+    else if (l->legacy)
+        snprintf(out, size, "legacy stream");
     else
-        snprintf(out, size, "stream %llu", (unsigned long long)l->number);
+        snprintf(out, size, "%sstream %llu", l->per_thread ? "per-thread " : "",
+                 (unsigned long long)l->number);
     return out;
 }
 
@@ -172,6 +175,28 @@ static void ds__race_explain(ds_hazard_report *r, ds__race_texts *t, const ds__r
         ds__race_fix_streams(t, now, before, known && e && ds__race_place_get(e->from_place)->file);
 }
 
+/* Says how far the stream of a block, whose order a free by the host has, comes after an operation;
+   unless the host has waited for more of it. */
+static void ds__race_explain_free(const ds_hazard_report *r, ds__race_texts *t,
+                                  const ds__race_memory *m, const ds__race_now *now,
+                                  const ds__race_record *before) {
+    if (!m || !m->line || !before || !ds__race_line_at(now->line)->is_host)
+        return;
+    char own[80];
+    ds__race_line_name(m->line, own, sizeof own);
+    uint64_t known = ds__race_line_next_known(ds__race_line_at(m->line), before->line);
+    if (r->missed && before->n - r->missed >= known)
+        return;
+    if (known)
+        snprintf(t->order, sizeof t->order,
+                 "the free is in the order of %s, which comes after operation %llu of %s only", own,
+                 (unsigned long long)known, t->before_stream);
+    else
+        snprintf(t->order, sizeof t->order,
+                 "the free is in the order of %s, and nothing orders %s after %s", own, own,
+                 t->before_stream);
+}
+
 /* The same for errors of lifetime. */
 static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
                                       const ds__race_memory *m, const ds__race_now *now,
@@ -190,6 +215,7 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
             t->now_stream, own, ds__race_base_name(made->file), made->line, t->now_stream);
         break;
     case DS_HAZARD_FREE_IN_USE:
+        ds__race_explain_free(r, t, m, now, before);
         snprintf(t->fix, sizeof t->fix,
                  "%s for %s before the free at %.80s:%d, or let %s wait for %s",
                  m && !m->line ? "ds_mem_pinned_record_use" : "ds_mem_record_use", t->before_stream,

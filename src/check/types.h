@@ -87,6 +87,7 @@ typedef struct ds__race_line {
     uint8_t kind;     /* DS__RACE_STREAM ... */
     uint8_t blocking; /* ordered with the legacy stream */
     uint8_t legacy;
+    uint8_t per_thread;
     uint8_t is_host;
     uint8_t captures; /* when the stream was asked last */
     char name[64];    /* label of the stream, or "" */
