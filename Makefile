@@ -68,9 +68,9 @@ ifneq ($(SHARE),)
 UNIT        := $(shell tests/turn.sh $(UNIT))
 endif
 
-# Examples that check themselves: each one is compiled once and linked with both drivers.
+# Examples that check themselves or run under the check layer: each one is compiled once and linked with both drivers.
 ifeq ($(MODE),)
-RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train race
+RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train race hello devices memory
 RUNS        := $(RUN_NAMES:%=$(B)/run/cpu/%) $(if $(CUDA_HOME),$(RUN_NAMES:%=$(B)/run/standin/%))
 endif
 
@@ -96,7 +96,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault check-races fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault check-races check-layer fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -123,7 +123,7 @@ check: cmocka ## all tests with the default compiler
 	$(SUBMAKE) headers
 	@JOBS=$(JOBS) tests/compile/run.sh --fast
 
-run-examples: $(RUNS) ## run the examples that check themselves on both drivers, which must have the same results
+run-examples: $(RUNS) ## run the examples that check themselves on both drivers, which must have the same results, and under the check layer
 	@tests/examples.sh $(B)/run
 
 quick: cmocka ## build without the optimiser and test the rooms that differ from the last commit; ROOM=alloc/arena: that one
@@ -181,6 +181,18 @@ fault: cmocka $(FAULT) ## which calls the CUDA driver makes, and a fault at each
 # DS_CHECK_PROGRAMS=100000: so many random programs of each kind.
 check-races: cmocka $(CHECKS) ## the tests of the check layer: races that it must report, and programs about which it must be silent
 	@for test in $(CHECKS); do $(RUN) $$test || exit 1; done
+
+# exit=3: a report ends the process, and so fails the run, at the next ds_shutdown; a test that has a process of its own fails. The suite
+# fails, too, if the layer is not on.
+check-layer: export DEVSTREAM_CHECK := exit=3
+check-layer: cmocka ## the conformance suite under the check layer on both drivers, which must report nothing; SHARE=13: a thirteenth of it
+	$(SUBMAKE) -j$(JOBS) $(B)/conformance $(PLUGINS) $(if $(CUDA_HOME),$(B)/conformance-standin)
+	@$(TEST_ENV) $(call suite,$(B)/conformance)
+ifeq ($(CUDA_HOME),)
+	@echo "skip  the CUDA driver under the check layer: no toolkit found (CUDA_HOME)"
+else
+	@TURN=6 DS_TEST_DRIVER=cuda $(TEST_ENV) $(call suite,$(B)/conformance-standin) # other groups than on the CPU driver
+endif
 
 defects: cmocka ## seeded defects: the tests must catch each
 	$(SUBMAKE) -j$(JOBS) build-tests

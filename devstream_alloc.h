@@ -2956,6 +2956,7 @@ __attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a
     ds__observer_notify(&(ds__seen){ .kind = ds__seen_kind(action),
                                      .ptr = b->ptr,
                                      .bytes = b->asked,
+                                     .room = b->size,
                                      .device = a->dev->device,
                                      .stream = ds__stream_handle_of(a, b),
                                      .label = b->label });

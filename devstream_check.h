@@ -142,20 +142,22 @@ typedef void (*ds_hazard_fn)(const ds_hazard_report *report, void *user);
 
 /** Statistics of the layer since the start. */
 typedef struct ds_check_stats {
-    uint64_t reports;     /**< exact reports, one for each pair of sites */
-    uint64_t repeated;    /**< further hazards of pairs that were reported */
-    uint64_t possible;    /**< pairs of sites with an inexact access */
-    uint64_t suppressed;  /**< hazards that a pattern suppresses */
-    uint64_t operations;  /**< operations on streams */
-    uint64_t accesses;    /**< checked accesses */
-    uint64_t inexact;     /**< accesses of kernels without an extent */
-    uint64_t unchecked;   /**< accesses to memory that devstream does not know */
-    uint64_t ranges;      /**< blocks and allocations that are known now */
-    uint64_t records;     /**< accesses that are kept now */
-    uint64_t bytes;       /**< memory of the layer now */
-    uint64_t timelines;   /**< streams and threads that have clocks now */
-    uint64_t evicted;     /**< ranges that are not checked any more, for lack of memory */
-    uint64_t reserved[7]; /**< 0 */
+    uint64_t reports;    /**< exact reports, one for each pair of sites */
+    uint64_t repeated;   /**< further hazards of pairs that were reported */
+    uint64_t possible;   /**< pairs of sites with an inexact access */
+    uint64_t suppressed; /**< hazards that a pattern suppresses */
+    uint64_t operations; /**< operations on streams */
+    uint64_t accesses;   /**< checked accesses */
+    uint64_t inexact;    /**< accesses of kernels without an extent */
+    uint64_t unchecked;  /**< accesses to memory that devstream does not know */
+    uint64_t ranges;     /**< blocks and allocations that are known now */
+    uint64_t records;    /**< accesses that are kept now */
+    uint64_t bytes;      /**< memory of the layer now */
+    uint64_t timelines;  /**< streams and threads that have clocks now */
+    uint64_t evicted;    /**< ranges that are not checked any more, for lack of memory */
+    uint64_t
+        undeclared; /**< launches of kernels without a list of parameters: no access is known */
+    uint64_t reserved[6]; /**< 0 */
 } ds_check_stats;
 
 /** Sets the function that receives reports, also before devstream starts; NULL: none. ds_shutdown
@@ -342,6 +344,7 @@ enum {
     DS__RACE_SWEEP = 4096,       /* new records between two sweeps */
     DS__RACE_MEMORY = 256 << 20, /* bytes of the layer, by default */
     DS__RACE_MEMORY_LEAST = 4,   /* MiB: the ring of waits takes 2 MiB */
+    DS__RACE_POSITIONS = 256,    /* rows of an operand of a collective, beside its innermost ones */
     DS__RACE_FOUND = 256,        /* places that are found again at once */
     DS__RACE_HITS = 4096         /* the same for memory */
 };
@@ -353,7 +356,8 @@ enum {
     DS__RACE_ATOMIC = 4,
     DS__RACE_INEXACT = 8, /* the whole block, for lack of an extent */
     DS__RACE_ALLOC = 16,  /* the allocation of the block, which counts as a write */
-    DS__RACE_FORMER = 32  /* by the former owner of the memory */
+    DS__RACE_FORMER = 32, /* by the former owner of the memory */
+    DS__RACE_MAYBE = 64   /* may not happen, or not to all bytes of the range */
 };
 
 typedef struct ds__race_clock {
@@ -392,6 +396,7 @@ typedef struct ds__race_line {
     uint8_t kind;     /* DS__RACE_STREAM ... */
     uint8_t blocking; /* ordered with the legacy stream */
     uint8_t legacy;
+    uint8_t per_thread;
     uint8_t is_host;
     uint8_t captures; /* when the stream was asked last */
     char name[64];    /* label of the stream, or "" */
@@ -449,6 +454,7 @@ typedef struct ds__race_memory {
     ds__race_list *bucket;
     ds__race_range *skip;
     size_t skip_room;
+    size_t asked;    /* bytes that the program has requested; 0: size */
     uint64_t serial; /* unique */
     ds__race_use *use;
     size_t uses;
@@ -1356,6 +1362,91 @@ static void ds__race_moments_deinit(ds__race_table *t) {
     ds__race_table_deinit(t);
 }
 
+/* check/word.h - words of memory that streams write and wait for.
+
+   Keeps the last writes of each word (ds__race_word_write), and orders a wait for a word
+   (ds__race_word_wait).
+
+   Policy:
+   1. A wait for a word of memory is ordered after the first write of a stream that meets the
+      condition and is not over already. If there is none, host code or later work writes the word:
+      from there on, conflicts of the stream are possible ones only.
+
+   Invariants: the writes of a word are in the order of the calls.
+   Locks: ds__race.lock is held.
+   Threads: any. */
+
+/* Returns 1 if a word with the value meets the condition of a wait. */
+static int ds__race_value_meets(const ds_value_op *v, uint64_t word) {
+    uint64_t mask = v->size == 4 ? UINT32_MAX : UINT64_MAX;
+    switch (v->kind) {
+    case DS_VALUE_WAIT_GEQ:
+        return v->size == 4 ? (int32_t)(uint32_t)(word - v->value) >= 0
+                            : (int64_t)(word - v->value) >= 0;
+    case DS_VALUE_WAIT_EQ:
+        return word == v->value;
+    case DS_VALUE_WAIT_AND:
+        return (word & v->value) != 0;
+    case DS_VALUE_WAIT_NOR:
+        return (~(word | v->value) & mask) != 0;
+    default:
+        return 0;
+    }
+}
+
+/* Keeps a write of a word. */
+static void ds__race_word_write(const ds__race_line *l, const ds_value_op *v, uint32_t place) {
+    uint64_t key = ds__race_key(v->address);
+    ds__race_word *w = ds__race_table_find(&ds__race.words, key);
+    if (!w) {
+        w = ds__race_alloc(sizeof *w);
+        if (!w || !ds__race_table_set(&ds__race.words, key, w)) {
+            ds__race_release(w, sizeof *w);
+            return;
+        }
+    }
+    size_t most = sizeof w->write / sizeof w->write[0];
+    if (w->count == most) {
+        ds__race_clock_unref(w->write[0].at.clock);
+        memmove(w->write, w->write + 1, --w->count * sizeof w->write[0]);
+    }
+    ds__race_event at = {
+        .clock = ds__race_clock_ref(l->clock), .n = l->n, .line = l->index, .place = place
+    };
+    w->write[w->count++] = (ds__race_write){ at, v->value };
+}
+
+/* Orders the current operation of a timeline after the write that ends its wait: the first one that
+   meets the condition behind the last write that the timeline knows. If there is none, the order is
+   not known from here on. */
+static void ds__race_word_wait(ds__race_line *l, const ds_value_op *v, uint32_t place) {
+    const ds__race_word *w = ds__race_table_find(&ds__race.words, ds__race_key(v->address));
+    size_t i = w ? w->count : 0;
+    while (i && ds__race_line_known(l, w->write[i - 1].at.line) < w->write[i - 1].at.n)
+        i--;
+    if (i && ds__race_value_meets(v, w->write[i - 1].value))
+        return;
+    for (; w && i < w->count; i++) {
+        const ds__race_write *x = &w->write[i];
+        if (!ds__race_value_meets(v, x->value))
+            continue;
+        ds__race_moment_join(l, &x->at, place);
+        return;
+    }
+    if (!l->vague)
+        l->vague = l->n;
+}
+
+static void ds__race_words_deinit(void) {
+    for (size_t i = 0; i < ds__race.words.size; i++) {
+        ds__race_word *w = ds__race.words.entry[i].value;
+        for (size_t k = 0; w && k < w->count; k++)
+            ds__race_clock_unref(w->write[k].at.clock);
+        ds__race_release(w, sizeof *w);
+    }
+    ds__race_table_deinit(&ds__race.words);
+}
+
 /* check/range.h - strided ranges.
 
    ds__race_range_overlaps tells whether two ranges have a byte in common, ds__race_range_covers
@@ -2001,6 +2092,11 @@ static void ds__race_memory_end(ds__race_memory *m) {
     ds__race_memory_retire(m);
 }
 
+/* Returns the bytes of a range without the padding of a block. */
+static size_t ds__race_memory_bytes(const ds__race_memory *m) {
+    return m->asked ? m->asked : m->size;
+}
+
 /* Looks an address up in both maps. */
 __attribute__((noinline)) static ds__race_memory *ds__race_memory_look_up(uintptr_t address) {
     ds__race_memory *m = ds__race_map_find(&ds__race.block, address);
@@ -2042,8 +2138,8 @@ static void ds__race_map_deinit(ds__race_map *map) {
    1. Two accesses conflict if they have a byte in common, one of them writes, and not both are
       atomic.
    2. An access replaces an earlier one that is ordered before it, that it covers, and whose later
-      conflicts are its own, too: whatever conflicts with the earlier access conflicts with it. An
-      inexact access replaces inexact ones only, so an exact report never becomes a possible one.
+      conflicts are its own, too: whatever conflicts with the earlier access conflicts with it. A
+      possible access replaces possible ones only, so an exact report never becomes a possible one.
    3. A block may be used by work that comes after its allocation, and freed if each use is on the
       stream of the allocation, ordered before the free, or on a stream of ds_mem_record_use.
 
@@ -2062,7 +2158,8 @@ static int ds__race_how_replaces(unsigned later, unsigned earlier) {
         return 0;
     if (later & DS__RACE_ATOMIC && !(earlier & DS__RACE_ATOMIC))
         return 0;
-    return !(later & DS__RACE_INEXACT) || earlier & DS__RACE_INEXACT;
+    unsigned possible = DS__RACE_INEXACT | DS__RACE_MAYBE;
+    return !(later & possible) || earlier & possible;
 }
 
 /* Returns 1 if the program ignores the bytes that two ranges have in common. */
@@ -2194,7 +2291,7 @@ static void ds__race_access_parts(ds__race_memory *m, const ds__race_now *now,
     }
     ds__race_range r = *range;
     if (how & DS__RACE_INEXACT)
-        r = (ds__race_range){ m->base, m->size, m->size, 1 };
+        r = ds__race_range_row((void *)m->base, ds__race_memory_bytes(m));
     while (m && r.rows == 1 && r.width > m->base + m->size - r.at) {
         ds__race_range first = r;
         first.width = m->base + m->size - r.at;
@@ -2281,7 +2378,7 @@ static void ds__race_free_compare(const ds__race_memory *m, const ds__race_recor
         ds__race_use_covers(m, o) || ds__race_line_known(by, o->line) >= o->n ||
         (own && ds__race_line_next_known(own, o->line) >= o->n))
         return;
-    ds__race_range r = { m->base, m->size, m->size, 1 };
+    ds__race_range r = ds__race_range_row((void *)m->base, ds__race_memory_bytes(m));
     ds__race_report(DS_HAZARD_FREE_IN_USE, now, &r, DS__RACE_WRITE | (o->how & DS__RACE_INEXACT), m,
                     o);
 }
@@ -2315,41 +2412,16 @@ static void ds__race_former_take(ds__race_memory *m, ds__race_memory *former) {
     }
 }
 
-/* check/report.h - reports: text, JSON, keys, sinks.
+/* check/explain.h - texts that explain a hazard: streams, call sites, the order, a correction.
 
-   ds__race_report describes a hazard between two accesses and passes it to the sinks: the function
-   of the program, and standard error or a file. ds__race_summary prints the numbers at the end.
+   ds__race_side describes an access for a report. ds__race_explain and ds__race_explain_lifetime
+   write how far the order goes, and a call that would correct it.
 
-   Policy:
-   1. A pair of call sites is reported once for each hazard, and once more if it is exact after a
-      possible one; further hazards are counted.
-   2. A data race with an inexact access is possible only: it is counted, and printed with the
-      option "possible". Errors of lifetime are exact in any case. A wait for an event that was
-      never recorded is possible, too: the first turn of a loop often has one on purpose.
-   3. A report whose key matches a pattern of the suppression file is only counted.
+   Policy: texts of the program are copied as valid UTF-8 and cut between two characters.
 
-   4. Texts of the program are copied as valid UTF-8 and cut between two characters. A line of JSON
-      is never cut, because ds__race.text grows with the report.
-
-   Invariants: ds__race.text has the last report, or the last answer of ds_check_why.
-   Locks: ds__race.lock is held, also over the function of the program.
+   Invariants: the texts of ds__race_texts have room for the longest names.
+   Locks: ds__race.lock is held.
    Threads: any. */
-
-static const char *const ds__hazard_names[] = { "none",
-                                                "read-after-write",
-                                                "write-after-read",
-                                                "write-after-write",
-                                                "use-before-alloc",
-                                                "free-in-use",
-                                                "use-after-free",
-                                                "reuse-race",
-                                                "graph-memory",
-                                                "wait-on-unrecorded",
-                                                "collective-order" };
-
-DSDEF const char *(ds_hazard_get_name)(ds_hazard hazard) {
-    return (unsigned)hazard <= DS_HAZARD_COLLECTIVE_ORDER ? ds__hazard_names[hazard] : "unknown";
-}
 
 enum { DS__RACE_SITE = 96 };
 
@@ -2364,7 +2436,7 @@ typedef struct ds__race_texts {
     int lost;    /* there was no memory for ds__race.text */
 } ds__race_texts;
 
-/* Writes the name of a timeline: the label of a stream, or "stream 7". */
+/* Writes the name of a timeline: the label of a stream, "legacy stream", or "stream 7". */
 static const char *ds__race_line_name(uint32_t index, char *out, size_t size) {
     const ds__race_line *l = index && index < ds__race.lines ? ds__race.line[index] : NULL;
     if (!l)
@@ -2375,8 +2447,11 @@ static const char *ds__race_line_name(uint32_t index, char *out, size_t size) {
         snprintf(out, size, "host thread %llu", (unsigned long long)l->number);
     else if (l->is_host)
         snprintf(out, size, "host");
+    else if (l->legacy)
+        snprintf(out, size, "legacy stream");
     else
-        snprintf(out, size, "stream %llu", (unsigned long long)l->number);
+        snprintf(out, size, "%sstream %llu", l->per_thread ? "per-thread " : "",
+                 (unsigned long long)l->number);
     return out;
 }
 
@@ -2517,6 +2592,28 @@ static int ds__race_is_of_host(const ds__race_memory *m) {
     return m && (!m->line || m->line == DS__RACE_GONE);
 }
 
+/* Says how far the stream of a block, whose order a free by the host has, comes after an operation;
+   unless the host has waited for more of it. */
+static void ds__race_explain_free(const ds_hazard_report *r, ds__race_texts *t,
+                                  const ds__race_memory *m, const ds__race_now *now,
+                                  const ds__race_record *before) {
+    if (!m || ds__race_is_of_host(m) || !before || !ds__race_line_at(now->line)->is_host)
+        return;
+    char own[80];
+    ds__race_line_name(m->line, own, sizeof own);
+    uint64_t known = ds__race_line_next_known(ds__race_line_at(m->line), before->line);
+    if (r->missed && before->n - r->missed >= known)
+        return;
+    if (known)
+        snprintf(t->order, sizeof t->order,
+                 "the free is in the order of %s, which comes after operation %llu of %s only", own,
+                 (unsigned long long)known, t->before_stream);
+    else
+        snprintf(t->order, sizeof t->order,
+                 "the free is in the order of %s, and nothing orders %s after %s", own, own,
+                 t->before_stream);
+}
+
 /* The same for errors of lifetime. */
 static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
                                       const ds__race_memory *m, const ds__race_now *now,
@@ -2534,6 +2631,7 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
                  t->now_stream, own, ds__race_place_site(site, m ? m->made : 0), t->now_stream);
         break;
     case DS_HAZARD_FREE_IN_USE:
+        ds__race_explain_free(r, t, m, now, before);
         snprintf(t->fix, sizeof t->fix, "%s for %s before the free at %s, or let %s wait for %s",
                  m && !m->line ? "ds_mem_pinned_record_use" : "ds_mem_record_use", t->before_stream,
                  at, ds__race_is_of_host(m) ? "the host" : own, t->before_stream);
@@ -2570,6 +2668,41 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
         snprintf(t->fix, sizeof t->fix, "order the operations");
         break;
     }
+}
+
+/* check/report.h - reports: text, JSON, keys, sinks.
+
+   ds__race_report describes a hazard between two accesses and passes it to the sinks: the function
+   of the program, and standard error or a file. ds__race_summary prints the numbers at the end.
+
+   Policy:
+   1. A pair of call sites is reported once for each hazard, and once more if it is exact after a
+      possible one; further hazards are counted.
+   2. A data race with an inexact access is possible only: it is counted, and printed with the
+      option "possible". Errors of lifetime are exact in any case. A wait for an event that was
+      never recorded is possible, too: the first turn of a loop often has one on purpose.
+   3. A report whose key matches a pattern of the suppression file is only counted.
+   4. Texts of the program are copied as valid UTF-8 and cut between two characters. A line of JSON
+      is never cut, because ds__race.text grows with the report.
+
+   Invariants: ds__race.text has the last report, or the last answer of ds_check_why.
+   Locks: ds__race.lock is held, also over the function of the program.
+   Threads: any. */
+
+static const char *const ds__hazard_names[] = { "none",
+                                                "read-after-write",
+                                                "write-after-read",
+                                                "write-after-write",
+                                                "use-before-alloc",
+                                                "free-in-use",
+                                                "use-after-free",
+                                                "reuse-race",
+                                                "graph-memory",
+                                                "wait-on-unrecorded",
+                                                "collective-order" };
+
+DSDEF const char *(ds_hazard_get_name)(ds_hazard hazard) {
+    return (unsigned)hazard <= DS_HAZARD_COLLECTIVE_ORDER ? ds__hazard_names[hazard] : "unknown";
 }
 
 /* Writes the line of key=value, which is the same in each run. */
@@ -2818,7 +2951,7 @@ static int ds__race_is_possible(ds_hazard hazard, const ds__race_now *now, unsig
         return 1;
     if (hazard > DS_HAZARD_WRITE_AFTER_WRITE || !before)
         return 0;
-    return (how | before->how) & DS__RACE_INEXACT || now->vague || before->vague;
+    return (how | before->how) & (DS__RACE_INEXACT | DS__RACE_MAYBE) || now->vague || before->vague;
 }
 
 /* Describes the memory of a report. */
@@ -2826,7 +2959,7 @@ static void ds__race_describe_memory(ds_hazard_report *r, const ds__race_memory 
     const ds__race_place *made = ds__race_place_get(m->made);
     r->label = m->label;
     r->base = (const void *)m->base;
-    r->bytes = m->size;
+    r->bytes = ds__race_memory_bytes(m);
     r->file = made->file ? made->file : "";
     r->line = made->line;
 }
@@ -2883,16 +3016,18 @@ static void ds__race_summary(void) {
     if (ds__race.quiet || (!s->reports && !s->possible && !s->suppressed && !s->evicted))
         return;
     FILE *out = ds__race.output ? ds__race.output : stderr;
-    fprintf(out,
-            ds__race.json
-                ? "{\"reports\":%llu,\"repeated\":%llu,\"possible\":%llu,\"suppressed\":%llu,"
-                  "\"operations\":%llu,\"unchecked\":%llu,\"evicted\":%llu}\n"
-                : "devstream check: %llu reports (%llu repeated), %llu possible, %llu suppressed; "
-                  "%llu operations; %llu accesses to unknown memory; %llu ranges given up\n",
-            (unsigned long long)s->reports, (unsigned long long)s->repeated,
-            (unsigned long long)s->possible, (unsigned long long)s->suppressed,
-            (unsigned long long)s->operations, (unsigned long long)s->unchecked,
-            (unsigned long long)s->evicted);
+    fprintf(
+        out,
+        ds__race.json
+            ? "{\"reports\":%llu,\"repeated\":%llu,\"possible\":%llu,\"suppressed\":%llu,"
+              "\"operations\":%llu,\"unchecked\":%llu,\"undeclared\":%llu,\"evicted\":%llu}\n"
+            : "devstream check: %llu reports (%llu repeated), %llu possible, %llu suppressed; "
+              "%llu operations; %llu accesses to unknown memory; %llu launches without a list of "
+              "parameters; %llu ranges given up\n",
+        (unsigned long long)s->reports, (unsigned long long)s->repeated,
+        (unsigned long long)s->possible, (unsigned long long)s->suppressed,
+        (unsigned long long)s->operations, (unsigned long long)s->unchecked,
+        (unsigned long long)s->undeclared, (unsigned long long)s->evicted);
     fflush(out);
 }
 
@@ -2906,9 +3041,12 @@ static void ds__race_summary(void) {
    Policy:
    1. A launch is one operation of its stream with the accesses of all nodes. It comes after the
       earlier launches of the executable (CUDA Runtime API, cudaGraphLaunch).
-   2. Nodes of a conditional body may not run, so their accesses are inexact.
+   2. Nodes of a conditional body may not run, so their accesses are possible ones.
    3. Memory that was allocated in a capture belongs to graphs: its free in the capture is not an
       error of a launch.
+   4. A node that waits for a word comes after the nodes of the graph that write a value for which
+      it waits. If there is none, the launch waits for the word. Other work that waits for a word of
+      the graph comes after the launch.
 
    Invariants: a ds__race_graph watches each of its ranges of memory until it is destroyed.
    Locks: ds__race.lock is held.
@@ -2941,6 +3079,13 @@ typedef struct ds__race_mark {
     int waits;
 } ds__race_mark;
 
+/* A write of a word by a node, or a wait for one. */
+typedef struct ds__race_value {
+    ds_value_op op;
+    uint32_t node;
+    int inner; /* a wait that a write of the graph ends */
+} ds__race_value;
+
 typedef struct ds__race_graph {
     ds__race_item *item;
     size_t count;
@@ -2954,9 +3099,13 @@ typedef struct ds__race_graph {
     ds__race_mark *mark; /* in the order of the nodes */
     size_t marks;
     size_t mark_room;
+    ds__race_value *value;
+    size_t values;
+    size_t value_room;
     uint64_t *before; /* for each node, a bit for each node that is ordered before it */
     uint32_t nodes;
     uint32_t nodes_room;
+    uint32_t undeclared; /* kernels without a list of parameters */
     int stale;           /* the executable has changed */
     ds__race_event last; /* the last launch */
 } ds__race_graph;
@@ -2977,6 +3126,11 @@ static void ds__race_task_add(const ds__race_line *l, const void *user, uint32_t
         ds__race.task_end = &ds__race.task;
     *ds__race.task_end = t;
     ds__race.task_end = &t->next;
+}
+
+/* Returns 1 if a kernel has arguments, but no list of parameters: no access is known. */
+static unsigned ds__race_kernel_is_undeclared(const ds__kernel *k) {
+    return !k->param_count && k->args_size;
 }
 
 static unsigned ds__race_kernel_how(const ds__extent_range *a) {
@@ -3040,6 +3194,7 @@ static void ds__race_graph_clear(ds__race_graph *g) {
     ds__race_release(g->user, g->user_room * sizeof *g->user);
     ds__race_release(g->memory, g->memory_room * sizeof *g->memory);
     ds__race_release(g->mark, g->mark_room * sizeof *g->mark);
+    ds__race_release(g->value, g->value_room * sizeof *g->value);
     ds__race_release(g->before, ds__race_graph_matrix(g->nodes_room));
     ds__race_clock_unref(g->last.clock);
     memset(g, 0, sizeof *g);
@@ -3086,9 +3241,9 @@ static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__
         return;
     }
     if (b->conditional)
-        how |= DS__RACE_INEXACT;
+        how |= DS__RACE_MAYBE;
     if (how & DS__RACE_INEXACT)
-        r = (ds__race_range){ m->base, m->size, m->size, 1 };
+        r = ds__race_range_row((void *)m->base, ds__race_memory_bytes(m));
     if (!ds__race_array_reserve(&g->item, sizeof *g->item, g->count, &g->room))
         return;
     if (n->kind == DS_NODE_KERNEL)
@@ -3109,6 +3264,17 @@ static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__
     ds__race_graph_watch(g, m);
 }
 
+/* Adds a write of a word, or a wait for one. */
+static void ds__race_graph_value(ds__race_builder *b, uint32_t node, const ds__node *n,
+                                 const ds_value_op *op) {
+    ds__race_graph *g = b->graph;
+    if (op->kind == DS_VALUE_WRITE)
+        ds__race_graph_access(b, node, n, ds__race_range_row(op->address, op->size),
+                              DS__RACE_WRITE | DS__RACE_ATOMIC);
+    if (ds__race_array_reserve(&g->value, sizeof *g->value, g->values, &g->value_room))
+        g->value[g->values++] = (ds__race_value){ .op = *op, .node = node };
+}
+
 /* Adds the accesses and waits of a node. */
 static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__node *n) {
     ds__race_graph *g = b->graph;
@@ -3117,6 +3283,7 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
     size_t count = 0;
     if (n->kind == DS_NODE_KERNEL) {
         const ds__race_extents *e = ds__race_table_find(&ds__race.extents, ds__race_launch_key(op));
+        g->undeclared += ds__race_kernel_is_undeclared(op->u.kernel.kernel);
         count = ds__kernel_ranges(op->u.kernel.kernel, e ? e->extent : NULL, e ? e->count : 0,
                                   op->u.kernel.items, op->u.kernel.args, list);
     }
@@ -3128,11 +3295,7 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
     if (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL)
         ds__race_graph_access(b, index, n, ds__race_range_of(op, DS__OP_DST), DS__RACE_WRITE);
     for (size_t i = 0; n->kind == DS_NODE_VALUES && i < op->u.values.count; i++)
-        if (op->u.values.list[i].kind == DS_VALUE_WRITE)
-            ds__race_graph_access(
-                b, index, n,
-                ds__race_range_row(op->u.values.list[i].address, op->u.values.list[i].size),
-                DS__RACE_WRITE | DS__RACE_ATOMIC);
+        ds__race_graph_value(b, index, n, &op->u.values.list[i]);
     if (n->kind == DS_NODE_HOST &&
         ds__race_array_reserve(&g->user, sizeof *g->user, g->users, &g->user_room))
         g->user[g->users++] = op->u.host.user;
@@ -3149,6 +3312,22 @@ static void ds__race_graph_dep(ds__race_builder *b, uint32_t node, uint32_t befo
     b->deps[2 * b->count] = node;
     b->deps[2 * b->count + 1] = before;
     b->count++;
+}
+
+/* Orders nodes that wait for words after the nodes that write them. */
+static void ds__race_graph_words(ds__race_builder *b) {
+    ds__race_graph *g = b->graph;
+    for (size_t i = 0; i < g->values; i++) {
+        ds__race_value *wait = &g->value[i];
+        for (size_t k = 0; wait->op.kind != DS_VALUE_WRITE && k < g->values; k++) {
+            const ds__race_value *write = &g->value[k];
+            if (write->op.kind != DS_VALUE_WRITE || write->op.address != wait->op.address ||
+                !ds__race_value_meets(&wait->op, write->op.value))
+                continue;
+            ds__race_graph_dep(b, wait->node, write->node);
+            wait->inner = 1;
+        }
+    }
 }
 
 /* Adds the nodes of a body and of its child graphs. parent: the node that has the body as its child
@@ -3287,6 +3466,7 @@ static void ds__race_graph_build(ds__race_graph *g, const ds__body *body) {
     g->last = last;
     ds__race_builder b = { .graph = g };
     ds__race_graph_body(&b, body, UINT32_MAX);
+    ds__race_graph_words(&b);
     ds__race_graph_close(&b);
     ds__race_graph_phases(g);
     ds__race_release(b.deps, b.room * 2 * sizeof *b.deps);
@@ -3376,9 +3556,13 @@ static void ds__race_graph_launch(ds__race_line *l, const ds__op *op, ds__race_n
     ds__race_graph *g = ds__race_graph_of(op->u.graph.exec, op->u.graph.body);
     if (!g)
         return;
+    ds__race.stats.undeclared += g->undeclared;
     if (g->last.line)
         ds__race_moment_join(l, &g->last, now->place);
     ds__race_tls.launch = l->n;
+    for (size_t i = 0; i < g->values; i++)
+        if (g->value[i].op.kind != DS_VALUE_WRITE && !g->value[i].inner)
+            ds__race_word_wait(l, &g->value[i].op, now->place);
     for (size_t i = 0; i < g->users; i++)
         ds__race_task_add(l, g->user[i], now->place, op->u.graph.exec);
     ds__race_now at = ds__race_line_now(l, now->place);
@@ -3395,6 +3579,9 @@ static void ds__race_graph_launch(ds__race_line *l, const ds__op *op, ds__race_n
         if (m->waits && e && e->line)
             ds__race_moment_join(l, e, now->place);
     }
+    for (size_t i = 0; i < g->values; i++)
+        if (g->value[i].op.kind == DS_VALUE_WRITE)
+            ds__race_word_write(l, &g->value[i].op, now->place);
     ds__race_event *last = &g->last;
     ds__race_clock *before = last->clock;
     *last = (ds__race_event){
@@ -3428,84 +3615,12 @@ static void ds__race_graph_forget(const void *exec) {
 
    Policy:
    1. A wait takes the last record of the event as of the call.
-   2. A wait for a word of memory is ordered after the first write of a stream that meets the
-      condition and is not over already. If there is none, host code or later work writes the word:
-      from there on, conflicts of the stream are possible ones only.
-   3. Work that the library enqueues within a collective or a fill orders streams, but its accesses
+   2. Work that the library enqueues within a collective or a fill orders streams, but its accesses
       are those that the collective names. Calls of the allocator access nothing.
 
    Invariants: ds__race_tls.task is in the list of tasks while its function runs.
    Locks: ds__race.lock is held.
    Threads: any. */
-
-/* Returns 1 if a word with the value meets the condition of a wait. */
-static int ds__race_value_meets(const ds_value_op *v, uint64_t word) {
-    uint64_t mask = v->size == 4 ? UINT32_MAX : UINT64_MAX;
-    switch (v->kind) {
-    case DS_VALUE_WAIT_GEQ:
-        return v->size == 4 ? (int32_t)(uint32_t)(word - v->value) >= 0
-                            : (int64_t)(word - v->value) >= 0;
-    case DS_VALUE_WAIT_EQ:
-        return word == v->value;
-    case DS_VALUE_WAIT_AND:
-        return (word & v->value) != 0;
-    case DS_VALUE_WAIT_NOR:
-        return (~(word | v->value) & mask) != 0;
-    default:
-        return 0;
-    }
-}
-
-/* Keeps a write of a word. */
-static void ds__race_word_write(const ds__race_line *l, const ds_value_op *v, uint32_t place) {
-    uint64_t key = ds__race_key(v->address);
-    ds__race_word *w = ds__race_table_find(&ds__race.words, key);
-    if (!w) {
-        w = ds__race_alloc(sizeof *w);
-        if (!w || !ds__race_table_set(&ds__race.words, key, w)) {
-            ds__race_release(w, sizeof *w);
-            return;
-        }
-    }
-    size_t most = sizeof w->write / sizeof w->write[0];
-    if (w->count == most) {
-        ds__race_clock_unref(w->write[0].at.clock);
-        memmove(w->write, w->write + 1, --w->count * sizeof w->write[0]);
-    }
-    ds__race_event at = {
-        .clock = ds__race_clock_ref(l->clock), .n = l->n, .line = l->index, .place = place
-    };
-    w->write[w->count++] = (ds__race_write){ at, v->value };
-}
-
-/* Orders the current operation of a timeline after the write that ends its wait: the first one that
-   meets the condition behind the last write that the timeline knows. Returns 0 if there is none. */
-static int ds__race_word_wait(ds__race_line *l, const ds_value_op *v, uint32_t place) {
-    const ds__race_word *w = ds__race_table_find(&ds__race.words, ds__race_key(v->address));
-    size_t i = w ? w->count : 0;
-    while (i && ds__race_line_known(l, w->write[i - 1].at.line) < w->write[i - 1].at.n)
-        i--;
-    if (i && ds__race_value_meets(v, w->write[i - 1].value))
-        return 1;
-    for (; w && i < w->count; i++) {
-        const ds__race_write *x = &w->write[i];
-        if (!ds__race_value_meets(v, x->value))
-            continue;
-        ds__race_moment_join(l, &x->at, place);
-        return 1;
-    }
-    return 0;
-}
-
-static void ds__race_words_deinit(void) {
-    for (size_t i = 0; i < ds__race.words.size; i++) {
-        ds__race_word *w = ds__race.words.entry[i].value;
-        for (size_t k = 0; w && k < w->count; k++)
-            ds__race_clock_unref(w->write[k].at.clock);
-        ds__race_release(w, sizeof *w);
-    }
-    ds__race_table_deinit(&ds__race.words);
-}
 
 /* Takes writes of words, and waits for words. */
 static void ds__race_values(ds__race_line *l, const ds__op *op, ds__race_now *now) {
@@ -3515,8 +3630,8 @@ static void ds__race_values(ds__race_line *l, const ds__op *op, ds__race_now *no
             ds__race_range r = ds__race_range_row(v->address, v->size);
             ds__race_access(now, &r, DS__RACE_WRITE | DS__RACE_ATOMIC);
             ds__race_word_write(l, v, now->place);
-        } else if (!ds__race_word_wait(l, v, now->place) && !l->vague) {
-            l->vague = l->n;
+        } else {
+            ds__race_word_wait(l, v, now->place);
         }
         *now = ds__race_line_now(l, now->place);
     }
@@ -3530,6 +3645,7 @@ static void ds__race_kernel(const ds__op *op, const ds__race_now *now) {
     size_t count = ds__kernel_ranges(k, ds__race_tls.extent, ds__race_tls.extents,
                                      op->u.kernel.items, op->u.kernel.args, list);
     ds__race_tls.extents = 0;
+    ds__race.stats.undeclared += ds__race_kernel_is_undeclared(k);
     uint64_t version = ds__race.version;
     /* all memory first, so that the cache misses of the look-ups overlap */
     for (size_t i = 0; i < count; i++) {
@@ -3987,6 +4103,7 @@ static void ds__race_stream_add(int backend, int device, int kind, unsigned flag
         l->device = device;
         l->blocking = kind == DS__STREAM_PER_THREAD || flags & DS_STREAM_BLOCKING;
         l->legacy = kind == DS__STREAM_LEGACY;
+        l->per_thread = kind == DS__STREAM_PER_THREAD;
         if (l->legacy) {
             l->blocking = 0;
             ds__race.legacy[backend][device] = l->index;
@@ -4537,8 +4654,11 @@ static void ds__race_seen_unrecorded(const ds__seen *seen) {
 
 /* A block of the allocator was given out. */
 static void ds__race_seen_alloc(const ds__seen *seen) {
-    ds__race_memory *m = ds__race_memory_add(seen->ptr, seen->bytes, 1, seen->label);
+    /* the padding is the block's, too: no earlier block of these addresses is left there */
+    ds__race_memory *m = ds__race_memory_add(seen->ptr, seen->room, 1, seen->label);
     const ds__race_line *l = ds__race_line_of_handle(seen->stream);
+    if (m)
+        m->asked = seen->bytes;
     if (!m || !l)
         return;
     m->of_graph = (uint8_t)ds__race_line_captures(l);
@@ -4620,6 +4740,39 @@ static void ds__race_group_begin(const ds__seen *seen, uint32_t place) {
     *g = (ds__race_group){ host->n, host->index, place, thread };
 }
 
+/* Checks the accesses of an operand: rows of the innermost dimension for each position of the outer
+   ones. If there are too many positions, the whole span is accessed, as a possible access. */
+static void ds__race_operand_access(const ds__seen_operand *o, const ds__race_now *now,
+                                    unsigned how) {
+    int outer = o->ndim > 1 ? o->ndim - 1 : 0;
+    size_t rows = o->ndim ? (size_t)o->shape[outer] : 1;
+    size_t pitch = o->ndim ? (size_t)o->strides[outer] : o->width;
+    size_t width = o->width;
+    if (pitch <= width) {
+        width += (rows - 1) * pitch;
+        rows = 1;
+    }
+    size_t positions = 1;
+    size_t span = (rows - 1) * pitch + width;
+    for (int i = 0; i < outer; i++) {
+        span += (size_t)((o->shape[i] - 1) * o->strides[i]);
+        positions = positions > DS__RACE_POSITIONS ? positions : positions * (size_t)o->shape[i];
+    }
+    if (positions > DS__RACE_POSITIONS) {
+        ds__race_range r = ds__race_range_row(o->ptr, span);
+        ds__race_access(now, &r, how | DS__RACE_MAYBE);
+        return;
+    }
+    for (size_t n = 0; n < positions; n++) {
+        const char *at = o->ptr;
+        size_t rest = n;
+        for (int i = outer; i-- > 0; rest /= (size_t)o->shape[i])
+            at += (int64_t)(rest % (size_t)o->shape[i]) * o->strides[i];
+        ds__race_range r = ds__race_range_rows(at, width, pitch, rows);
+        ds__race_access(now, &r, how);
+    }
+}
+
 /* A collective or a fill begins. Its operands are accesses of their streams, which wait for each
    other first (comm/join.h). */
 static void ds__race_seen_begin(const ds__seen *seen) {
@@ -4643,10 +4796,9 @@ static void ds__race_seen_begin(const ds__seen *seen) {
         if (!l)
             continue;
         ds__race_now now = ds__race_line_now(l, place);
-        ds__race_range r = ds__race_range_row(o->ptr, o->bytes);
         now.pageable = o->device.type == DS_DEVICE_HOST;
-        ds__race_access(&now, &r,
-                        (o->reads ? DS__RACE_READ : 0u) | (o->writes ? DS__RACE_WRITE : 0u));
+        ds__race_operand_access(
+            o, &now, (o->reads ? DS__RACE_READ : 0u) | (o->writes ? DS__RACE_WRITE : 0u));
     }
 }
 

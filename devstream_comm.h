@@ -4533,9 +4533,17 @@ typedef struct ds__clane {
     int side;   /* a stream of the library: its number in ds__sides, from 1; 0: another stream */
 } ds__clane;
 
+/* Layout of a tensor, for observers. */
+typedef struct ds__layout {
+    size_t item;
+    int ndim;
+    int64_t dims[]; /* sizes, then strides in elements */
+} ds__layout;
+
 typedef struct ds__region {
     char *at; /* NULL: not allocated yet */
     size_t bytes;
+    const ds__layout *layout; /* NULL: no observer is set, or no elements */
     uint32_t lane; /* DS__NO_INDEX until ds__work_settle: host memory without a stream of its own */
     int direct;    /* 1: kernels can use the memory, because it is not pageable */
     int temporary;
@@ -12304,6 +12312,20 @@ static ds_result ds__participant_memory(const ds__dims *d, ds__name name, int *d
     return DS_OK;
 }
 
+/* Returns the layout of a tensor, or NULL. */
+__attribute__((cold, noinline)) static const ds__layout *ds__layout_of(ds__work *w,
+                                                                       const ds__dims *d) {
+    size_t dims = sizeof(int64_t[2]) * (size_t)d->ndim;
+    ds__layout *l = d->count ? ds__work_alloc(w, 1, sizeof *l + dims) : NULL;
+    if (!l)
+        return NULL;
+    l->item = d->item;
+    l->ndim = d->ndim;
+    memcpy(l->dims, d->shape, dims / 2);
+    memcpy(l->dims + d->ndim, d->strides, dims / 2);
+    return l;
+}
+
 /* Reads and checks a tensor, and finds its lane and region. stream: as in ds__given_stream. */
 static ds_result ds__participant_open(ds__work *w, const ds_tensor *t, ds__name name, size_t stream,
                                       int written, ds__participant *p) {
@@ -12327,7 +12349,9 @@ static ds_result ds__participant_open(ds__work *w, const ds_tensor *t, ds__name 
     ds__region *g = DS__MORE(w, region);
     if (!g)
         return w->r;
-    *g = (ds__region){ p->d.first, p->d.bytes, lane, direct, 0, p->d.device };
+    *g = (ds__region){ p->d.first, p->d.bytes, NULL, lane, direct, 0, p->d.device };
+    if (ds__observer_is_set())
+        g->layout = ds__layout_of(w, &p->d);
     p->at = (ds__location){ (uint32_t)w->regions - 1, 0 };
     return DS_OK;
 }
@@ -12363,7 +12387,7 @@ static ds__location ds__temporary_add(ds__work *w, uint32_t lane, size_t bytes) 
     ds__region *g = DS__MORE(w, region);
     if (!g)
         return (ds__location){ 0, 0 };
-    *g = (ds__region){ NULL, bytes, lane, 1, 1, w->lane[lane].device };
+    *g = (ds__region){ NULL, bytes, NULL, lane, 1, 1, w->lane[lane].device };
     w->temporaries++;
     return (ds__location){ (uint32_t)w->regions - 1, 0 };
 }
@@ -13068,6 +13092,35 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     return DS_OK;
 }
 
+/* Describes the memory of a region's tensor as runs of bytes, with strides greater than 0. Without
+   memory for the description, the operand has no bytes. */
+__attribute__((cold, noinline)) static void ds__work_observe_runs(ds__work *w, const ds__region *g,
+                                                                  ds__seen_operand *o) {
+    const ds__layout *l = g->layout;
+    ds__runs *m = l ? ds__work_alloc(w, 1, sizeof *m) : NULL;
+    if (!m) {
+        o->bytes = 0;
+        return;
+    }
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    int64_t shape[DS_TENSOR_MAX_DIMS];
+    ptrdiff_t low = 0;
+    for (int i = 0; i < l->ndim; i++) {
+        int64_t stride = l->dims[l->ndim + i];
+        shape[i] = stride ? l->dims[i] : 1; /* elements at one address are one */
+        strides[i] = stride < 0 ? -stride : stride;
+        if (stride < 0)
+            low += (shape[i] - 1) * stride * (int64_t)l->item;
+    }
+    ds__comm_copy copy = { l->item, l->ndim, shape, strides, strides };
+    ds__runs_of(&copy, m);
+    o->ptr = g->at + low;
+    o->width = m->width;
+    o->ndim = m->ndim;
+    o->shape = m->shape;
+    o->strides = m->dst;
+}
+
 /* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
     ds__seen_operand *list = ds__work_alloc(w, w->regions, sizeof *list);
@@ -13076,7 +13129,10 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
         const ds__region *g = &w->region[i];
         if (g->temporary || !g->bytes)
             continue;
-        ds__seen_operand o = { g->at, g->bytes, g->device, w->lane[g->lane].stream, 0, 0 };
+        ds__seen_operand o = { .bytes = g->bytes,
+                               .device = g->device,
+                               .stream = w->lane[g->lane].stream };
+        ds__work_observe_runs(w, g, &o);
         for (size_t k = 0; k < w->steps; k++) {
             const ds__cstep *s = &w->step[k];
             o.writes |= s->dst.region == i;

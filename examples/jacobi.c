@@ -81,9 +81,9 @@ static void close_part(part *p) {
 
 /* Computes rows of a part from array `from` into the other one. Row 0 is the upper halo. */
 static void sweep_rows(part *p, int from, size_t row, size_t count, ds_stream stream) {
-    size_t above = (row - 1) * nx;
-    DS_CHECK(
-        DS_LAUNCH(sweep, stream, nx - 2, count, p->field[from] + above, p->field[!from] + above));
+    const float *in = p->field[from] + (row - 1) * nx;
+    float *out = p->field[!from] + row * nx + 1;
+    DS_CHECK(DS_LAUNCH(sweep, stream, nx - 2, count, in, out));
 }
 
 static void copy_row(part *to, size_t to_row, part *from, size_t row, int k) {

@@ -8,13 +8,14 @@
 #include "jacobi.ptx.h"
 #endif
 
-/* A sweep over ny rows of nx inner points: the mean of the four neighbours. Both arrays begin at
-   the row above; a row has two points more, which are never written. */
+/* A sweep over ny rows of nx inner points: the mean of the four neighbours. A row has two points
+   more, which are never written. `in` begins at the row above, `out` at the first inner point: the
+   halo rows, which another stream copies at the same time, are not part of it. */
 DS_KERNEL_2D(sweep, x, y, nx, ny, DS_READ(float, in, (nx + 2) * (ny + 2)),
-             DS_WRITE(float, out, (nx + 2) * (ny + 2))) {
+             DS_WRITE(float, out, (nx + 2) * ny - 2)) {
     size_t row = nx + 2;
     size_t at = (y + 1) * row + x + 1;
-    out[at] = 0.25f * ((in[at - 1] + in[at + 1]) + (in[at - row] + in[at + row]));
+    out[y * row + x] = 0.25f * ((in[at - 1] + in[at + 1]) + (in[at - row] + in[at + row]));
 }
 
 /* The bits of a float; those of numbers from 0 up are in the order of the numbers. */

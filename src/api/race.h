@@ -103,20 +103,22 @@ typedef void (*ds_hazard_fn)(const ds_hazard_report *report, void *user);
 
 /** Statistics of the layer since the start. */
 typedef struct ds_check_stats {
-    uint64_t reports;     /**< exact reports, one for each pair of sites */
-    uint64_t repeated;    /**< further hazards of pairs that were reported */
-    uint64_t possible;    /**< pairs of sites with an inexact access */
-    uint64_t suppressed;  /**< hazards that a pattern suppresses */
-    uint64_t operations;  /**< operations on streams */
-    uint64_t accesses;    /**< checked accesses */
-    uint64_t inexact;     /**< accesses of kernels without an extent */
-    uint64_t unchecked;   /**< accesses to memory that devstream does not know */
-    uint64_t ranges;      /**< blocks and allocations that are known now */
-    uint64_t records;     /**< accesses that are kept now */
-    uint64_t bytes;       /**< memory of the layer now */
-    uint64_t timelines;   /**< streams and threads that have clocks now */
-    uint64_t evicted;     /**< ranges that are not checked any more, for lack of memory */
-    uint64_t reserved[7]; /**< 0 */
+    uint64_t reports;    /**< exact reports, one for each pair of sites */
+    uint64_t repeated;   /**< further hazards of pairs that were reported */
+    uint64_t possible;   /**< pairs of sites with an inexact access */
+    uint64_t suppressed; /**< hazards that a pattern suppresses */
+    uint64_t operations; /**< operations on streams */
+    uint64_t accesses;   /**< checked accesses */
+    uint64_t inexact;    /**< accesses of kernels without an extent */
+    uint64_t unchecked;  /**< accesses to memory that devstream does not know */
+    uint64_t ranges;     /**< blocks and allocations that are known now */
+    uint64_t records;    /**< accesses that are kept now */
+    uint64_t bytes;      /**< memory of the layer now */
+    uint64_t timelines;  /**< streams and threads that have clocks now */
+    uint64_t evicted;    /**< ranges that are not checked any more, for lack of memory */
+    uint64_t
+        undeclared; /**< launches of kernels without a list of parameters: no access is known */
+    uint64_t reserved[6]; /**< 0 */
 } ds_check_stats;
 
 /** Sets the function that receives reports, also before devstream starts; NULL: none. ds_shutdown

@@ -32,7 +32,7 @@
 #include "thread_block.h"
 
 enum {
-    DS__SEEN_ALLOC,     /* a block is given out: ptr, bytes, stream, device, label */
+    DS__SEEN_ALLOC,     /* a block is given out: ptr, bytes, room, stream, device, label */
     DS__SEEN_FREE,      /* the program gives it back, the same */
     DS__SEEN_FREE_DONE, /* it may be given out again, the same */
     DS__SEEN_USE,       /* another stream uses it: ptr, stream; bytes 1: only until now */
@@ -50,9 +50,14 @@ enum {
     DS__SEEN_KINDS
 };
 
+/* The memory of an operand: for each position of the dimensions, a run of `width` bytes. */
 typedef struct ds__seen_operand {
-    const void *ptr;
-    size_t bytes;
+    const void *ptr; /* the lowest address */
+    size_t bytes;    /* of all elements */
+    size_t width;
+    int ndim;
+    const int64_t *shape;   /* of the dimensions, the outermost first */
+    const int64_t *strides; /* in bytes, greater than 0 */
     ds_device device;
     ds_stream stream; /* on which it is used */
     int reads;
@@ -65,6 +70,7 @@ typedef struct ds__seen {
     ds_site site;
     const void *ptr;
     size_t bytes;
+    size_t room; /* bytes of the block with its padding */
     ds_device device;
     ds_stream stream;
     ds_event event;

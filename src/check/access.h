@@ -7,8 +7,8 @@
    1. Two accesses conflict if they have a byte in common, one of them writes, and not both are
       atomic.
    2. An access replaces an earlier one that is ordered before it, that it covers, and whose later
-      conflicts are its own, too: whatever conflicts with the earlier access conflicts with it. An
-      inexact access replaces inexact ones only, so an exact report never becomes a possible one.
+      conflicts are its own, too: whatever conflicts with the earlier access conflicts with it. A
+      possible access replaces possible ones only, so an exact report never becomes a possible one.
    3. A block may be used by work that comes after its allocation, and freed if each use is on the
       stream of the allocation, ordered before the free, or on a stream of ds_mem_record_use.
 
@@ -32,7 +32,8 @@ static int ds__race_how_replaces(unsigned later, unsigned earlier) {
         return 0;
     if (later & DS__RACE_ATOMIC && !(earlier & DS__RACE_ATOMIC))
         return 0;
-    return !(later & DS__RACE_INEXACT) || earlier & DS__RACE_INEXACT;
+    unsigned possible = DS__RACE_INEXACT | DS__RACE_MAYBE;
+    return !(later & possible) || earlier & possible;
 }
 
 /* Returns 1 if the program ignores the bytes that two ranges have in common. */
@@ -164,7 +165,7 @@ static void ds__race_access_parts(ds__race_memory *m, const ds__race_now *now,
     }
     ds__race_range r = *range;
     if (how & DS__RACE_INEXACT)
-        r = (ds__race_range){ m->base, m->size, m->size, 1 };
+        r = ds__race_range_row((void *)m->base, ds__race_memory_bytes(m));
     while (m && r.rows == 1 && r.width > m->base + m->size - r.at) {
         ds__race_range first = r;
         first.width = m->base + m->size - r.at;
@@ -251,7 +252,7 @@ static void ds__race_free_compare(const ds__race_memory *m, const ds__race_recor
         ds__race_use_covers(m, o) || ds__race_line_known(by, o->line) >= o->n ||
         (own && ds__race_line_next_known(own, o->line) >= o->n))
         return;
-    ds__race_range r = { m->base, m->size, m->size, 1 };
+    ds__race_range r = ds__race_range_row((void *)m->base, ds__race_memory_bytes(m));
     ds__race_report(DS_HAZARD_FREE_IN_USE, now, &r, DS__RACE_WRITE | (o->how & DS__RACE_INEXACT), m,
                     o);
 }

@@ -8,9 +8,12 @@
    Policy:
    1. A launch is one operation of its stream with the accesses of all nodes. It comes after the
       earlier launches of the executable (CUDA Runtime API, cudaGraphLaunch).
-   2. Nodes of a conditional body may not run, so their accesses are inexact.
+   2. Nodes of a conditional body may not run, so their accesses are possible ones.
    3. Memory that was allocated in a capture belongs to graphs: its free in the capture is not an
       error of a launch.
+   4. A node that waits for a word comes after the nodes of the graph that write a value for which
+      it waits. If there is none, the launch waits for the word. Other work that waits for a word of
+      the graph comes after the launch.
 
    Invariants: a ds__race_graph watches each of its ranges of memory until it is destroyed.
    Locks: ds__race.lock is held.
@@ -22,6 +25,7 @@
 #include "access.h"
 #include "moment.h"
 #include "report.h"
+#include "word.h"
 
 enum {
     DS__RACE_NODES = 8192,   /* of a graph whose order is checked */
@@ -50,6 +54,13 @@ typedef struct ds__race_mark {
     int waits;
 } ds__race_mark;
 
+/* A write of a word by a node, or a wait for one. */
+typedef struct ds__race_value {
+    ds_value_op op;
+    uint32_t node;
+    int inner; /* a wait that a write of the graph ends */
+} ds__race_value;
+
 typedef struct ds__race_graph {
     ds__race_item *item;
     size_t count;
@@ -63,9 +74,13 @@ typedef struct ds__race_graph {
     ds__race_mark *mark; /* in the order of the nodes */
     size_t marks;
     size_t mark_room;
+    ds__race_value *value;
+    size_t values;
+    size_t value_room;
     uint64_t *before; /* for each node, a bit for each node that is ordered before it */
     uint32_t nodes;
     uint32_t nodes_room;
+    uint32_t undeclared; /* kernels without a list of parameters */
     int stale;           /* the executable has changed */
     ds__race_event last; /* the last launch */
 } ds__race_graph;
@@ -86,6 +101,11 @@ static void ds__race_task_add(const ds__race_line *l, const void *user, uint32_t
         ds__race.task_end = &ds__race.task;
     *ds__race.task_end = t;
     ds__race.task_end = &t->next;
+}
+
+/* Returns 1 if a kernel has arguments, but no list of parameters: no access is known. */
+static unsigned ds__race_kernel_is_undeclared(const ds__kernel *k) {
+    return !k->param_count && k->args_size;
 }
 
 static unsigned ds__race_kernel_how(const ds__extent_range *a) {
@@ -149,6 +169,7 @@ static void ds__race_graph_clear(ds__race_graph *g) {
     ds__race_release(g->user, g->user_room * sizeof *g->user);
     ds__race_release(g->memory, g->memory_room * sizeof *g->memory);
     ds__race_release(g->mark, g->mark_room * sizeof *g->mark);
+    ds__race_release(g->value, g->value_room * sizeof *g->value);
     ds__race_release(g->before, ds__race_graph_matrix(g->nodes_room));
     ds__race_clock_unref(g->last.clock);
     memset(g, 0, sizeof *g);
@@ -195,9 +216,9 @@ static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__
         return;
     }
     if (b->conditional)
-        how |= DS__RACE_INEXACT;
+        how |= DS__RACE_MAYBE;
     if (how & DS__RACE_INEXACT)
-        r = (ds__race_range){ m->base, m->size, m->size, 1 };
+        r = ds__race_range_row((void *)m->base, ds__race_memory_bytes(m));
     if (!ds__race_array_reserve(&g->item, sizeof *g->item, g->count, &g->room))
         return;
     if (n->kind == DS_NODE_KERNEL)
@@ -218,6 +239,17 @@ static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__
     ds__race_graph_watch(g, m);
 }
 
+/* Adds a write of a word, or a wait for one. */
+static void ds__race_graph_value(ds__race_builder *b, uint32_t node, const ds__node *n,
+                                 const ds_value_op *op) {
+    ds__race_graph *g = b->graph;
+    if (op->kind == DS_VALUE_WRITE)
+        ds__race_graph_access(b, node, n, ds__race_range_row(op->address, op->size),
+                              DS__RACE_WRITE | DS__RACE_ATOMIC);
+    if (ds__race_array_reserve(&g->value, sizeof *g->value, g->values, &g->value_room))
+        g->value[g->values++] = (ds__race_value){ .op = *op, .node = node };
+}
+
 /* Adds the accesses and waits of a node. */
 static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__node *n) {
     ds__race_graph *g = b->graph;
@@ -226,6 +258,7 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
     size_t count = 0;
     if (n->kind == DS_NODE_KERNEL) {
         const ds__race_extents *e = ds__race_table_find(&ds__race.extents, ds__race_launch_key(op));
+        g->undeclared += ds__race_kernel_is_undeclared(op->u.kernel.kernel);
         count = ds__kernel_ranges(op->u.kernel.kernel, e ? e->extent : NULL, e ? e->count : 0,
                                   op->u.kernel.items, op->u.kernel.args, list);
     }
@@ -237,11 +270,7 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
     if (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL)
         ds__race_graph_access(b, index, n, ds__race_range_of(op, DS__OP_DST), DS__RACE_WRITE);
     for (size_t i = 0; n->kind == DS_NODE_VALUES && i < op->u.values.count; i++)
-        if (op->u.values.list[i].kind == DS_VALUE_WRITE)
-            ds__race_graph_access(
-                b, index, n,
-                ds__race_range_row(op->u.values.list[i].address, op->u.values.list[i].size),
-                DS__RACE_WRITE | DS__RACE_ATOMIC);
+        ds__race_graph_value(b, index, n, &op->u.values.list[i]);
     if (n->kind == DS_NODE_HOST &&
         ds__race_array_reserve(&g->user, sizeof *g->user, g->users, &g->user_room))
         g->user[g->users++] = op->u.host.user;
@@ -258,6 +287,22 @@ static void ds__race_graph_dep(ds__race_builder *b, uint32_t node, uint32_t befo
     b->deps[2 * b->count] = node;
     b->deps[2 * b->count + 1] = before;
     b->count++;
+}
+
+/* Orders nodes that wait for words after the nodes that write them. */
+static void ds__race_graph_words(ds__race_builder *b) {
+    ds__race_graph *g = b->graph;
+    for (size_t i = 0; i < g->values; i++) {
+        ds__race_value *wait = &g->value[i];
+        for (size_t k = 0; wait->op.kind != DS_VALUE_WRITE && k < g->values; k++) {
+            const ds__race_value *write = &g->value[k];
+            if (write->op.kind != DS_VALUE_WRITE || write->op.address != wait->op.address ||
+                !ds__race_value_meets(&wait->op, write->op.value))
+                continue;
+            ds__race_graph_dep(b, wait->node, write->node);
+            wait->inner = 1;
+        }
+    }
 }
 
 /* Adds the nodes of a body and of its child graphs. parent: the node that has the body as its child
@@ -396,6 +441,7 @@ static void ds__race_graph_build(ds__race_graph *g, const ds__body *body) {
     g->last = last;
     ds__race_builder b = { .graph = g };
     ds__race_graph_body(&b, body, UINT32_MAX);
+    ds__race_graph_words(&b);
     ds__race_graph_close(&b);
     ds__race_graph_phases(g);
     ds__race_release(b.deps, b.room * 2 * sizeof *b.deps);
@@ -485,9 +531,13 @@ static void ds__race_graph_launch(ds__race_line *l, const ds__op *op, ds__race_n
     ds__race_graph *g = ds__race_graph_of(op->u.graph.exec, op->u.graph.body);
     if (!g)
         return;
+    ds__race.stats.undeclared += g->undeclared;
     if (g->last.line)
         ds__race_moment_join(l, &g->last, now->place);
     ds__race_tls.launch = l->n;
+    for (size_t i = 0; i < g->values; i++)
+        if (g->value[i].op.kind != DS_VALUE_WRITE && !g->value[i].inner)
+            ds__race_word_wait(l, &g->value[i].op, now->place);
     for (size_t i = 0; i < g->users; i++)
         ds__race_task_add(l, g->user[i], now->place, op->u.graph.exec);
     ds__race_now at = ds__race_line_now(l, now->place);
@@ -504,6 +554,9 @@ static void ds__race_graph_launch(ds__race_line *l, const ds__op *op, ds__race_n
         if (m->waits && e && e->line)
             ds__race_moment_join(l, e, now->place);
     }
+    for (size_t i = 0; i < g->values; i++)
+        if (g->value[i].op.kind == DS_VALUE_WRITE)
+            ds__race_word_write(l, &g->value[i].op, now->place);
     ds__race_event *last = &g->last;
     ds__race_clock *before = last->clock;
     *last = (ds__race_event){

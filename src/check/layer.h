@@ -60,6 +60,7 @@ static void ds__race_stream_add(int backend, int device, int kind, unsigned flag
         l->device = device;
         l->blocking = kind == DS__STREAM_PER_THREAD || flags & DS_STREAM_BLOCKING;
         l->legacy = kind == DS__STREAM_LEGACY;
+        l->per_thread = kind == DS__STREAM_PER_THREAD;
         if (l->legacy) {
             l->blocking = 0;
             ds__race.legacy[backend][device] = l->index;

@@ -410,6 +410,11 @@ static void ds__race_memory_end(ds__race_memory *m) {
     ds__race_memory_retire(m);
 }
 
+/* Returns the bytes of a range without the padding of a block. */
+static size_t ds__race_memory_bytes(const ds__race_memory *m) {
+    return m->asked ? m->asked : m->size;
+}
+
 /* Looks an address up in both maps. */
 __attribute__((noinline)) static ds__race_memory *ds__race_memory_look_up(uintptr_t address) {
     ds__race_memory *m = ds__race_map_find(&ds__race.block, address);

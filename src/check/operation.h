@@ -7,10 +7,7 @@
 
    Policy:
    1. A wait takes the last record of the event as of the call.
-   2. A wait for a word of memory is ordered after the first write of a stream that meets the
-      condition and is not over already. If there is none, host code or later work writes the word:
-      from there on, conflicts of the stream are possible ones only.
-   3. Work that the library enqueues within a collective or a fill orders streams, but its accesses
+   2. Work that the library enqueues within a collective or a fill orders streams, but its accesses
       are those that the collective names. Calls of the allocator access nothing.
 
    Invariants: ds__race_tls.task is in the list of tasks while its function runs.
@@ -22,75 +19,6 @@
 #include "../base/extent.h"
 #include "graph.h"
 
-/* Returns 1 if a word with the value meets the condition of a wait. */
-static int ds__race_value_meets(const ds_value_op *v, uint64_t word) {
-    uint64_t mask = v->size == 4 ? UINT32_MAX : UINT64_MAX;
-    switch (v->kind) {
-    case DS_VALUE_WAIT_GEQ:
-        return v->size == 4 ? (int32_t)(uint32_t)(word - v->value) >= 0
-                            : (int64_t)(word - v->value) >= 0;
-    case DS_VALUE_WAIT_EQ:
-        return word == v->value;
-    case DS_VALUE_WAIT_AND:
-        return (word & v->value) != 0;
-    case DS_VALUE_WAIT_NOR:
-        return (~(word | v->value) & mask) != 0;
-    default:
-        return 0;
-    }
-}
-
-/* Keeps a write of a word. */
-static void ds__race_word_write(const ds__race_line *l, const ds_value_op *v, uint32_t place) {
-    uint64_t key = ds__race_key(v->address);
-    ds__race_word *w = ds__race_table_find(&ds__race.words, key);
-    if (!w) {
-        w = ds__race_alloc(sizeof *w);
-        if (!w || !ds__race_table_set(&ds__race.words, key, w)) {
-            ds__race_release(w, sizeof *w);
-            return;
-        }
-    }
-    size_t most = sizeof w->write / sizeof w->write[0];
-    if (w->count == most) {
-        ds__race_clock_unref(w->write[0].at.clock);
-        memmove(w->write, w->write + 1, --w->count * sizeof w->write[0]);
-    }
-    ds__race_event at = {
-        .clock = ds__race_clock_ref(l->clock), .n = l->n, .line = l->index, .place = place
-    };
-    w->write[w->count++] = (ds__race_write){ at, v->value };
-}
-
-/* Orders the current operation of a timeline after the write that ends its wait: the first one that
-   meets the condition behind the last write that the timeline knows. Returns 0 if there is none. */
-static int ds__race_word_wait(ds__race_line *l, const ds_value_op *v, uint32_t place) {
-    const ds__race_word *w = ds__race_table_find(&ds__race.words, ds__race_key(v->address));
-    size_t i = w ? w->count : 0;
-    while (i && ds__race_line_known(l, w->write[i - 1].at.line) < w->write[i - 1].at.n)
-        i--;
-    if (i && ds__race_value_meets(v, w->write[i - 1].value))
-        return 1;
-    for (; w && i < w->count; i++) {
-        const ds__race_write *x = &w->write[i];
-        if (!ds__race_value_meets(v, x->value))
-            continue;
-        ds__race_moment_join(l, &x->at, place);
-        return 1;
-    }
-    return 0;
-}
-
-static void ds__race_words_deinit(void) {
-    for (size_t i = 0; i < ds__race.words.size; i++) {
-        ds__race_word *w = ds__race.words.entry[i].value;
-        for (size_t k = 0; w && k < w->count; k++)
-            ds__race_clock_unref(w->write[k].at.clock);
-        ds__race_release(w, sizeof *w);
-    }
-    ds__race_table_deinit(&ds__race.words);
-}
-
 /* Takes writes of words, and waits for words. */
 static void ds__race_values(ds__race_line *l, const ds__op *op, ds__race_now *now) {
     for (size_t i = 0; i < op->u.values.count; i++) {
@@ -99,8 +27,8 @@ static void ds__race_values(ds__race_line *l, const ds__op *op, ds__race_now *no
             ds__race_range r = ds__race_range_row(v->address, v->size);
             ds__race_access(now, &r, DS__RACE_WRITE | DS__RACE_ATOMIC);
             ds__race_word_write(l, v, now->place);
-        } else if (!ds__race_word_wait(l, v, now->place) && !l->vague) {
-            l->vague = l->n;
+        } else {
+            ds__race_word_wait(l, v, now->place);
         }
         *now = ds__race_line_now(l, now->place);
     }
@@ -114,6 +42,7 @@ static void ds__race_kernel(const ds__op *op, const ds__race_now *now) {
     size_t count = ds__kernel_ranges(k, ds__race_tls.extent, ds__race_tls.extents,
                                      op->u.kernel.items, op->u.kernel.args, list);
     ds__race_tls.extents = 0;
+    ds__race.stats.undeclared += ds__race_kernel_is_undeclared(k);
     uint64_t version = ds__race.version;
     /* all memory first, so that the cache misses of the look-ups overlap */
     for (size_t i = 0; i < count; i++) {

@@ -68,8 +68,11 @@ static void ds__race_seen_unrecorded(const ds__seen *seen) {
 
 /* A block of the allocator was given out. */
 static void ds__race_seen_alloc(const ds__seen *seen) {
-    ds__race_memory *m = ds__race_memory_add(seen->ptr, seen->bytes, 1, seen->label);
+    /* the padding is the block's, too: no earlier block of these addresses is left there */
+    ds__race_memory *m = ds__race_memory_add(seen->ptr, seen->room, 1, seen->label);
     const ds__race_line *l = ds__race_line_of_handle(seen->stream);
+    if (m)
+        m->asked = seen->bytes;
     if (!m || !l)
         return;
     m->of_graph = (uint8_t)ds__race_line_captures(l);
@@ -151,6 +154,39 @@ static void ds__race_group_begin(const ds__seen *seen, uint32_t place) {
     *g = (ds__race_group){ host->n, host->index, place, thread };
 }
 
+/* Checks the accesses of an operand: rows of the innermost dimension for each position of the outer
+   ones. If there are too many positions, the whole span is accessed, as a possible access. */
+static void ds__race_operand_access(const ds__seen_operand *o, const ds__race_now *now,
+                                    unsigned how) {
+    int outer = o->ndim > 1 ? o->ndim - 1 : 0;
+    size_t rows = o->ndim ? (size_t)o->shape[outer] : 1;
+    size_t pitch = o->ndim ? (size_t)o->strides[outer] : o->width;
+    size_t width = o->width;
+    if (pitch <= width) {
+        width += (rows - 1) * pitch;
+        rows = 1;
+    }
+    size_t positions = 1;
+    size_t span = (rows - 1) * pitch + width;
+    for (int i = 0; i < outer; i++) {
+        span += (size_t)((o->shape[i] - 1) * o->strides[i]);
+        positions = positions > DS__RACE_POSITIONS ? positions : positions * (size_t)o->shape[i];
+    }
+    if (positions > DS__RACE_POSITIONS) {
+        ds__race_range r = ds__race_range_row(o->ptr, span);
+        ds__race_access(now, &r, how | DS__RACE_MAYBE);
+        return;
+    }
+    for (size_t n = 0; n < positions; n++) {
+        const char *at = o->ptr;
+        size_t rest = n;
+        for (int i = outer; i-- > 0; rest /= (size_t)o->shape[i])
+            at += (int64_t)(rest % (size_t)o->shape[i]) * o->strides[i];
+        ds__race_range r = ds__race_range_rows(at, width, pitch, rows);
+        ds__race_access(now, &r, how);
+    }
+}
+
 /* A collective or a fill begins. Its operands are accesses of their streams, which wait for each
    other first (comm/join.h). */
 static void ds__race_seen_begin(const ds__seen *seen) {
@@ -174,10 +210,9 @@ static void ds__race_seen_begin(const ds__seen *seen) {
         if (!l)
             continue;
         ds__race_now now = ds__race_line_now(l, place);
-        ds__race_range r = ds__race_range_row(o->ptr, o->bytes);
         now.pageable = o->device.type == DS_DEVICE_HOST;
-        ds__race_access(&now, &r,
-                        (o->reads ? DS__RACE_READ : 0u) | (o->writes ? DS__RACE_WRITE : 0u));
+        ds__race_operand_access(
+            o, &now, (o->reads ? DS__RACE_READ : 0u) | (o->writes ? DS__RACE_WRITE : 0u));
     }
 }
 

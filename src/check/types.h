@@ -37,6 +37,7 @@ enum {
     DS__RACE_SWEEP = 4096,       /* new records between two sweeps */
     DS__RACE_MEMORY = 256 << 20, /* bytes of the layer, by default */
     DS__RACE_MEMORY_LEAST = 4,   /* MiB: the ring of waits takes 2 MiB */
+    DS__RACE_POSITIONS = 256,    /* rows of an operand of a collective, beside its innermost ones */
     DS__RACE_FOUND = 256,        /* places that are found again at once */
     DS__RACE_HITS = 4096         /* the same for memory */
 };
@@ -48,7 +49,8 @@ enum {
     DS__RACE_ATOMIC = 4,
     DS__RACE_INEXACT = 8, /* the whole block, for lack of an extent */
     DS__RACE_ALLOC = 16,  /* the allocation of the block, which counts as a write */
-    DS__RACE_FORMER = 32  /* by the former owner of the memory */
+    DS__RACE_FORMER = 32, /* by the former owner of the memory */
+    DS__RACE_MAYBE = 64   /* may not happen, or not to all bytes of the range */
 };
 
 typedef struct ds__race_clock {
@@ -87,6 +89,7 @@ typedef struct ds__race_line {
     uint8_t kind;     /* DS__RACE_STREAM ... */
     uint8_t blocking; /* ordered with the legacy stream */
     uint8_t legacy;
+    uint8_t per_thread;
     uint8_t is_host;
     uint8_t captures; /* when the stream was asked last */
     char name[64];    /* label of the stream, or "" */
@@ -144,6 +147,7 @@ typedef struct ds__race_memory {
     ds__race_list *bucket;
     ds__race_range *skip;
     size_t skip_room;
+    size_t asked;    /* bytes that the program has requested; 0: size */
     uint64_t serial; /* unique */
     ds__race_use *use;
     size_t uses;

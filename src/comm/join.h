@@ -24,6 +24,7 @@
 #include "../alloc/internal.h"
 #include "../tensor/types.h"
 #include "kernel_arith.h"
+#include "runs.h"
 #include "types.h"
 #include "step.h"
 #include "submit.h"
@@ -191,6 +192,35 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     return DS_OK;
 }
 
+/* Describes the memory of a region's tensor as runs of bytes, with strides greater than 0. Without
+   memory for the description, the operand has no bytes. */
+__attribute__((cold, noinline)) static void ds__work_observe_runs(ds__work *w, const ds__region *g,
+                                                                  ds__seen_operand *o) {
+    const ds__layout *l = g->layout;
+    ds__runs *m = l ? ds__work_alloc(w, 1, sizeof *m) : NULL;
+    if (!m) {
+        o->bytes = 0;
+        return;
+    }
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    int64_t shape[DS_TENSOR_MAX_DIMS];
+    ptrdiff_t low = 0;
+    for (int i = 0; i < l->ndim; i++) {
+        int64_t stride = l->dims[l->ndim + i];
+        shape[i] = stride ? l->dims[i] : 1; /* elements at one address are one */
+        strides[i] = stride < 0 ? -stride : stride;
+        if (stride < 0)
+            low += (shape[i] - 1) * stride * (int64_t)l->item;
+    }
+    ds__comm_copy copy = { l->item, l->ndim, shape, strides, strides };
+    ds__runs_of(&copy, m);
+    o->ptr = g->at + low;
+    o->width = m->width;
+    o->ndim = m->ndim;
+    o->shape = m->shape;
+    o->strides = m->dst;
+}
+
 /* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
     ds__seen_operand *list = ds__work_alloc(w, w->regions, sizeof *list);
@@ -199,7 +229,10 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
         const ds__region *g = &w->region[i];
         if (g->temporary || !g->bytes)
             continue;
-        ds__seen_operand o = { g->at, g->bytes, g->device, w->lane[g->lane].stream, 0, 0 };
+        ds__seen_operand o = { .bytes = g->bytes,
+                               .device = g->device,
+                               .stream = w->lane[g->lane].stream };
+        ds__work_observe_runs(w, g, &o);
         for (size_t k = 0; k < w->steps; k++) {
             const ds__cstep *s = &w->step[k];
             o.writes |= s->dst.region == i;

@@ -213,6 +213,20 @@ static ds_result ds__participant_memory(const ds__dims *d, ds__name name, int *d
     return DS_OK;
 }
 
+/* Returns the layout of a tensor, or NULL. */
+__attribute__((cold, noinline)) static const ds__layout *ds__layout_of(ds__work *w,
+                                                                       const ds__dims *d) {
+    size_t dims = sizeof(int64_t[2]) * (size_t)d->ndim;
+    ds__layout *l = d->count ? ds__work_alloc(w, 1, sizeof *l + dims) : NULL;
+    if (!l)
+        return NULL;
+    l->item = d->item;
+    l->ndim = d->ndim;
+    memcpy(l->dims, d->shape, dims / 2);
+    memcpy(l->dims + d->ndim, d->strides, dims / 2);
+    return l;
+}
+
 /* Reads and checks a tensor, and finds its lane and region. stream: as in ds__given_stream. */
 static ds_result ds__participant_open(ds__work *w, const ds_tensor *t, ds__name name, size_t stream,
                                       int written, ds__participant *p) {
@@ -236,7 +250,9 @@ static ds_result ds__participant_open(ds__work *w, const ds_tensor *t, ds__name 
     ds__region *g = DS__MORE(w, region);
     if (!g)
         return w->r;
-    *g = (ds__region){ p->d.first, p->d.bytes, lane, direct, 0, p->d.device };
+    *g = (ds__region){ p->d.first, p->d.bytes, NULL, lane, direct, 0, p->d.device };
+    if (ds__observer_is_set())
+        g->layout = ds__layout_of(w, &p->d);
     p->at = (ds__location){ (uint32_t)w->regions - 1, 0 };
     return DS_OK;
 }
@@ -272,7 +288,7 @@ static ds__location ds__temporary_add(ds__work *w, uint32_t lane, size_t bytes) 
     ds__region *g = DS__MORE(w, region);
     if (!g)
         return (ds__location){ 0, 0 };
-    *g = (ds__region){ NULL, bytes, lane, 1, 1, w->lane[lane].device };
+    *g = (ds__region){ NULL, bytes, NULL, lane, 1, 1, w->lane[lane].device };
     w->temporaries++;
     return (ds__location){ (uint32_t)w->regions - 1, 0 };
 }

@@ -66,9 +66,17 @@ typedef struct ds__clane {
     int side;   /* a stream of the library: its number in ds__sides, from 1; 0: another stream */
 } ds__clane;
 
+/* Layout of a tensor, for observers. */
+typedef struct ds__layout {
+    size_t item;
+    int ndim;
+    int64_t dims[]; /* sizes, then strides in elements */
+} ds__layout;
+
 typedef struct ds__region {
     char *at; /* NULL: not allocated yet */
     size_t bytes;
+    const ds__layout *layout; /* NULL: no observer is set, or no elements */
     uint32_t lane; /* DS__NO_INDEX until ds__work_settle: host memory without a stream of its own */
     int direct;    /* 1: kernels can use the memory, because it is not pageable */
     int temporary;

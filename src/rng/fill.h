@@ -116,7 +116,9 @@ static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t cou
 __attribute__((cold, noinline)) static void ds__rng_observe(int kind, const ds__rng_args *a,
                                                             size_t bytes, ds__stream *s,
                                                             ds_result r) {
-    ds__seen_operand out = { .ptr = a->out, .bytes = bytes, .device = s->device, .writes = 1 };
+    ds__seen_operand out = {
+        .ptr = a->out, .bytes = bytes, .width = bytes, .device = s->device, .writes = 1
+    };
     out.stream.id = ds__handle_of(&s->slot);
     ds__observer_notify(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
 }

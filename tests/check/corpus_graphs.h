@@ -304,6 +304,33 @@ static void body_of_a_condition(int correct) {
     SECOND(ds_copy(q, p, SIZE, b));
 }
 
+/* A body may not run, but its nodes access no other bytes than theirs. */
+static void half_of_a_body(int correct) {
+    ds_stream a = stream("launch");
+    ds_stream b = stream("reader");
+    uint32_t *word = (void *)device_memory(SIZE);
+    char *p = device_memory(SIZE);
+    char *q = device_memory(SIZE);
+    ds_graph body;
+    ds_graph g;
+    ds_graph_node node;
+    ds_graph_exec e;
+    ds_node_desc branch = { .kind = DS_NODE_CONDITION };
+
+    must(ds_fill(word, 1, 4, 1, a));
+    must(ds_capture_begin(a, DS_CAPTURE_THREAD_LOCAL));
+    must(ds_fill(p, 1, 1, SIZE / 2, a));
+    body = end_capture(a);
+    branch.u.condition =
+        (ds_condition_node){ .kind = DS_CONDITION_IF, .word = word, .bodies = &body, .count = 1 };
+    must(ds_graph_create(&(ds_graph_desc){ .device = corpus.device }, &g));
+    graph_kept(g);
+    must(ds_graph_add(g, &branch, NULL, 0, &node));
+    e = instantiate(g);
+    FIRST(ds_graph_launch(e, a));
+    SECOND(ds_copy(q, correct ? p + SIZE / 2 : p, SIZE / 2, b));
+}
+
 /* ---- other operations in a capture ---- */
 
 /* The program states the extents of a captured launch. */
@@ -534,6 +561,7 @@ static const pair graph_pairs[] = {
     PAIR(captured_host_function, WRITE_AFTER_READ),
     PAIR(disabled_node, READ_AFTER_WRITE),
     PAIR(body_of_a_condition, READ_AFTER_WRITE, .flags = POSSIBLE),
+    PAIR(half_of_a_body, READ_AFTER_WRITE, .flags = POSSIBLE),
     PAIR(launch_with_freed_memory, GRAPH_MEMORY, .order = "freed by ds_mem_free"),
     PAIR(launch_with_memory_of_another, GRAPH_MEMORY, .order = "freed by ds_mem_free"),
     PAIR(launch_with_freed_pinned_memory, GRAPH_MEMORY, .order = "freed by ds_mem_pinned_free"),

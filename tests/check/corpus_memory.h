@@ -253,6 +253,21 @@ static void labelled_block(int correct) {
     must(ds_mem_free(p));
 }
 
+/* The padding belongs to the block, and not to an earlier one of these addresses. */
+static void padding_of_a_block(int correct) {
+    ds_stream s = stream("owner");
+    void *p;
+
+    must(ds_mem_alloc(100, s, &p));
+    must(ds_mem_free(p));
+    must(ds_mem_alloc(3, s, &p));
+    if (correct)
+        must(ds_fill(p, 1, 4, 1, s));
+    FIRST(ds_mem_free(p));
+    if (!correct)
+        SECOND(ds_fill(p, 1, 4, 1, s));
+}
+
 /* ---- pinned memory ---- */
 
 static void free_of_pinned_memory(int correct) {
@@ -300,7 +315,8 @@ static const pair memory_pairs[] = {
     PAIR(use_before_the_allocation, USE_BEFORE_ALLOC, .fix = "ds_stream_wait_stream"),
     PAIR(use_after_a_wait_of_the_host, USE_BEFORE_ALLOC),
     PAIR(use_after_an_event_before_the_allocation, USE_BEFORE_ALLOC),
-    PAIR(free_without_a_recorded_use, FREE_IN_USE, .fix = "ds_mem_record_use"),
+    PAIR(free_without_a_recorded_use, FREE_IN_USE, .fix = "ds_mem_record_use",
+         .order = "in the order of owner, and nothing orders owner after user"),
     PAIR(free_without_a_join, FREE_IN_USE, .fix = "ds_mem_record_use"),
     PAIR(free_before_a_poll, FREE_IN_USE, .fix = "ds_mem_record_use"),
     PAIR(free_with_one_of_two_uses, FREE_IN_USE, .fix = "ds_mem_record_use"),
@@ -310,6 +326,7 @@ static const pair memory_pairs[] = {
     PAIR(use_of_a_freed_tensor, FREE_IN_USE, .fix = "ds_mem_record_use"),
     PAIR(next_block_on_the_same_stream, USE_BEFORE_ALLOC),
     PAIR(reuse_of_memory_in_use, FREE_IN_USE, .fix = "ds_mem_record_use"),
+    PAIR(padding_of_a_block, USE_AFTER_FREE),
     PAIR(labelled_block, READ_AFTER_WRITE, .label = "weights"),
     PAIR(free_of_pinned_memory, FREE_IN_USE, .fix = "ds_mem_pinned_record_use"),
     PAIR(host_access_to_freed_pinned_memory, USE_AFTER_FREE),

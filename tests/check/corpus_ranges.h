@@ -356,6 +356,39 @@ static void operand_of_a_collective_is_not_ready(int correct) {
     SECOND(ds_comm_all_reduce(r.list, r.list, 2, DS_REDUCE_SUM, &r.options));
 }
 
+/* The second call: a collective on one stream with a tensor that is not dense. stride: of the rows,
+   or of the elements if there is one row. */
+static void broadcast_to(char *out, int64_t rows, int64_t elements, int64_t stride, ds_stream s) {
+    int64_t shape[2] = { rows, elements };
+    int64_t strides[2] = { rows > 1 ? stride : elements, rows > 1 ? 1 : stride };
+    ds_tensor to = ds_tensor_of(out, corpus.device, ds_float32(), 2, shape);
+    ds_tensor from = ds_tensor_of(device_memory(SIZE), corpus.device, ds_float32(), 2, shape);
+    const ds_tensor *list[1] = { &to };
+    ds_comm_options options = { .streams = &s, .stream_count = 1, .stream = s };
+    to.strides = strides;
+    SECOND(ds_comm_broadcast_into(&from, list, 1, &options));
+}
+
+/* Two streams may work on the columns of one matrix. */
+static void columns_of_a_collective(int correct) {
+    ds_stream a = stream("left");
+    ds_stream b = stream("right");
+    char *p = device_memory(SIZE);
+
+    FIRST(ds_fill_2d(p + 256 + 128, 256, 1, 4, 32, 15, a)); /* but for the first row */
+    broadcast_to(p, 16, correct ? 32 : 33, 64, b);
+}
+
+/* The first element of a tensor with a negative stride has the highest address. */
+static void backwards_collective(int correct) {
+    ds_stream a = stream("fill");
+    ds_stream b = stream("collective");
+    char *p = device_memory(SIZE);
+
+    FIRST(ds_fill(correct ? p + SIZE / 2 : p, 1, 1, SIZE / 2, a));
+    broadcast_to(p + SIZE / 2 - 4, 1, SIZE / 8, -1, b);
+}
+
 /* A collective orders all its streams. */
 static void collective_as_a_barrier(int correct) {
     ranks r;
@@ -502,6 +535,8 @@ static const pair range_pairs[] = {
     PAIR(result_of_a_collective, READ_AFTER_WRITE),
     PAIR(operand_of_a_collective_is_overwritten, WRITE_AFTER_READ),
     PAIR(operand_of_a_collective_is_not_ready, READ_AFTER_WRITE, .extra = 1),
+    PAIR(columns_of_a_collective, WRITE_AFTER_WRITE),
+    PAIR(backwards_collective, WRITE_AFTER_WRITE),
     PAIR(collective_as_a_barrier, READ_AFTER_WRITE),
     PAIR(empty_extents, WRITE_AFTER_WRITE),
     PAIR(new_result_of_a_collective, READ_AFTER_WRITE),

@@ -186,6 +186,35 @@ static void test_extents_of_one_launch_replace_the_kernels(void **state) {
     end();
 }
 
+/* Their arguments may be pointers, of which the layer knows nothing. */
+static void test_launches_without_a_list_of_parameters_are_counted(void **state) {
+    ds_check_stats stats;
+    ds_graph g;
+    ds_graph_exec e;
+    ds_kernel k[2];
+    (void)state;
+    ok(begin_with("quiet"));
+    char *p = pinned();
+    for (size_t i = 0; i < 2; i++)
+        ok(ds_kernel_create(
+            &(ds_kernel_desc){ .name = "store", .cpu_fn = nothing, .args_size = i * sizeof p },
+            &k[i]));
+    ds_stream s = stream("s");
+    ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_kernel_launch(k[1], 1, &p, sizeof p, s));
+    ok(ds_capture_end(s, &g));
+    ok(ds_graph_instantiate(g, NULL, &e));
+
+    ok(ds_kernel_launch(k[0], 1, NULL, 0, s));
+    ok(ds_kernel_launch(k[1], 1, &p, sizeof p, s));
+    ok(ds_graph_launch(e, s));
+    ok(ds_graph_launch(e, s));
+
+    ok(ds_check_get_stats(&stats));
+    assert_int_equal(stats.undeclared, 3);
+    end();
+}
+
 static void test_why_prints_the_chain_of_waits(void **state) {
     ds_check_point p;
     ds_check_point q;
@@ -530,6 +559,7 @@ int main(void) {
         cmocka_unit_test(test_declared_memory_is_checked_until_it_is_forgotten),
         cmocka_unit_test(test_ignored_bytes_have_no_race),
         cmocka_unit_test(test_extents_of_one_launch_replace_the_kernels),
+        cmocka_unit_test(test_launches_without_a_list_of_parameters_are_counted),
         cmocka_unit_test(test_why_prints_the_chain_of_waits),
         cmocka_unit_test(test_why_cuts_its_text_between_characters),
         cmocka_unit_test(test_without_the_layer_the_calls_do_nothing),

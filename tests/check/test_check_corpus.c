@@ -30,6 +30,7 @@
 #include "corpus_host.h"
 #include "corpus_memory.h"
 #include "corpus_graphs.h"
+#include "corpus_words.h"
 #include "corpus_threads.h"
 
 enum { REPORTS = 8, TEXT = 2048, SECONDS = 300 };
@@ -269,8 +270,8 @@ int main(int count, char **parts) {
     } part[] = {
 
 #define PART(pairs) { pairs, sizeof(pairs) / sizeof *(pairs) }
-        PART(published_pairs), PART(order_pairs), PART(range_pairs),  PART(host_pairs),
-        PART(memory_pairs),    PART(graph_pairs), PART(thread_pairs),
+        PART(published_pairs), PART(order_pairs), PART(range_pairs), PART(host_pairs),
+        PART(memory_pairs),    PART(graph_pairs), PART(word_pairs),  PART(thread_pairs),
     };
 
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)

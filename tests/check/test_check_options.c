@@ -102,7 +102,8 @@ static void test_reports_and_summary_are_printed(void **state) {
     assert_int_equal(strncmp(text, "devstream check #1: write-after-write\n", 38), 0);
     assert_non_null(strstr(text,
                            "\ndevstream check: 1 reports (0 repeated), 0 possible, 0 suppressed; "
-                           "2 operations; 0 accesses to unknown memory; 0 ranges given up\n"));
+                           "2 operations; 0 accesses to unknown memory; 0 launches without a list "
+                           "of parameters; 0 ranges given up\n"));
 }
 
 static void test_without_reports_nothing_is_printed(void **state) {

@@ -1,5 +1,6 @@
 /* The caching allocator: blocks, their streams, and when their memory is used again. */
 #include "alloc.h"
+#include "devstream_check.h"
 
 #include <unistd.h>
 
@@ -2237,6 +2238,7 @@ static void test_work_on_memory_that_the_cache_gave_back_is_refused(void **state
     void *kept = block(4096, s);
     ok(ds_copy(p, live, SIZE, s));
     ok(ds_stream_synchronize(s));
+    ok(ds_check_ignore(p, SIZE)); /* its use after the free is on purpose */
     ok(ds_mem_free(p));
     ok(ds_copy(p, live, SIZE, s)); /* the cache has it still */
     ok(ds_stream_synchronize(s));

@@ -120,6 +120,7 @@ static int done(const setting *g, int kind) {
 
 static void test_a_small_collective_on_idle_streams_returns_when_done(void **state) {
     (void)state;
+    not_checked("all work is enqueued");
     setting g;
     open_setting(&g, 1000);
     for (int kind = 0; kind < KINDS; kind++) {

@@ -926,6 +926,7 @@ static void test_memory_that_the_program_registered_is_pinned(void **state) {
 
 static void test_a_live_block_costs_at_most_128_bytes_of_bookkeeping(void **state) {
     (void)state;
+    not_checked("a block costs the memory of the layer, too");
 
     /* so many that a table of 128 KiB more, which depends on addresses, does not count */
     enum { BLOCKS = 60000 };

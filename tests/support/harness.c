@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "devstream_check.h"
 #include "harness.h"
 #include "kernels_ptx.h"
 
@@ -25,7 +26,7 @@ static size_t watched_count;
 static _Atomic int gates_void; /* a failed test does not open its gates itself */
 
 /* What word and gate_close hand out, the kernels' words last. On CUDA the whole is registered at
-   its first use. */
+   its first use; on the CPU driver it is declared to the check layer, if that is on. */
 static struct {
     _Alignas(4096) uint64_t words[WORDS];
     _Atomic uint32_t gates[GATES][2];
@@ -33,6 +34,7 @@ static struct {
 
 static size_t words_taken, gates_taken;
 static int pool_registered;
+static int pool_declared;
 static ds_kernel fold_kernel, gate_kernel;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all these */
 
@@ -260,6 +262,17 @@ static int found_unused_in_use(void) {
     return in_use != 0;
 }
 
+/* Returns 1 if the check layer must be on, but has seen no stream. */
+static int layer_is_missing(void) {
+    ds_check_stats stats;
+    if (!harness_is_checked())
+        return 0;
+    if (ds_check_get_stats(&stats) == DS_OK && stats.timelines)
+        return 0;
+    fprintf(stderr, "after %s: the check layer is not on\n", running);
+    return 1;
+}
+
 int harness_teardown(void **state) {
     int bad = found_unused_in_use();
     (void)state;
@@ -273,7 +286,7 @@ int harness_teardown(void **state) {
     }
     /* alone there is no next test, and perhaps no device */
     if (!is_alone())
-        bad |= back_to_the_start();
+        bad |= back_to_the_start() | layer_is_missing();
     if (bad)
         fprintf(stderr, "after %s: %s\n", running, ds_error_get_last());
     alarm(0);
@@ -313,13 +326,15 @@ static size_t take(size_t *taken, size_t count, size_t limit) {
     pthread_mutex_lock(&mutex);
     if (!pool_registered && !harness_is_cpu())
         pool_registered = (r = ds_pinned_register(&pool, sizeof pool)) == DS_OK;
+    if (!pool_declared && harness_is_cpu() && harness_is_checked())
+        pool_declared = (r = ds_check_declare_memory(&pool, sizeof pool, "words")) == DS_OK;
     size_t at = *taken;
     int fits = count <= limit - at;
     if (fits)
         *taken += count;
     pthread_mutex_unlock(&mutex);
     if (r != DS_OK)
-        harness_die("ds_pinned_register(&pool, sizeof pool)", r);
+        harness_die("ds_pinned_register or ds_check_declare_memory of the words", r);
     if (!fits)
         harness_die("the pool has too few words", DS_ERR_LIMIT_EXCEEDED);
     return at;
@@ -350,14 +365,18 @@ typedef struct gate_args {
     _Atomic uint32_t *entered, *open;
 } gate_args;
 
-static ds_kernel get_kernel(ds_kernel *kept, const char *name, ds_kernel_fn cpu_fn,
-                            size_t args_size, const ds_param *params) {
+static ds_kernel create_kernel(const ds_kernel_desc *desc);
+
+/* Returns a kernel of this file, which is created at its first use. */
+static ds_kernel get_kernel(ds_kernel *kept, const ds_kernel_desc *desc) {
     pthread_mutex_lock(&mutex);
     ds_kernel kernel = *kept;
     pthread_mutex_unlock(&mutex);
     if (kernel.id)
         return kernel;
-    ds_kernel made = harness_kernel(name, cpu_fn, args_size, params, 2, 0);
+    ds_kernel_desc form = *desc;
+    form.cuda = harness_cuda_form(desc->name);
+    ds_kernel made = create_kernel(&form);
     pthread_mutex_lock(&mutex);
     if (!kept->id)
         *kept = made;
@@ -372,8 +391,14 @@ static ds_kernel get_kernel(ds_kernel *kept, const char *name, ds_kernel_fn cpu_
 static ds_kernel get_gate_kernel(void) {
     static const ds_param params[] = { PARAM(WRITE, gate_args, entered),
                                        PARAM(READ, gate_args, open) };
+    static const ds_extent extents[] = { { .kind = DS_EXTENT_BYTES, .bytes = 4 },
+                                         { .kind = DS_EXTENT_BYTES, .bytes = 4 } };
     (void)harness_fold_kernel();
-    return get_kernel(&gate_kernel, "gate", NULL, sizeof(gate_args), params);
+    return get_kernel(&gate_kernel, &(ds_kernel_desc){ .name = "gate",
+                                                       .args_size = sizeof(gate_args),
+                                                       .params = params,
+                                                       .param_count = 2,
+                                                       .extents = extents });
 }
 
 static gate_args words_of(gate *g) {
@@ -490,6 +515,18 @@ void not_emulated(const char *what) {
 #endif
 }
 
+int harness_is_checked(void) {
+    const char *options = getenv("DEVSTREAM_CHECK");
+    return options && *options && strcmp(options, "0") != 0;
+}
+
+void not_checked(const char *why) {
+    if (!harness_is_checked())
+        return;
+    printf("          skipped: under the check layer, %s\n", why);
+    skip();
+}
+
 void two_devices(void) {
     if (harness_device_count() < 2)
         skip();
@@ -536,22 +573,25 @@ ds_kernel_cuda harness_cuda_form(const char *name) {
     return (ds_kernel_cuda){ 0 };
 }
 
-ds_kernel harness_kernel(const char *name, ds_kernel_fn cpu_fn, size_t args_size,
-                         const ds_param *params, size_t param_count, size_t grain) {
+static ds_kernel create_kernel(const ds_kernel_desc *desc) {
     ds_kernel kernel;
-    ds_kernel_desc desc = { .name = name,
-                            .cpu_fn = cpu_fn,
-                            .args_size = args_size,
-                            .params = params,
-                            .param_count = param_count,
-                            .grain = grain,
-                            .cuda = harness_cuda_form(name) };
-    ok_thread(ds_kernel_create(&desc, &kernel));
+    ok_thread(ds_kernel_create(desc, &kernel));
 #ifdef ds_kernel_load
-    for (int i = 0; i < harness_device_count() && desc.cuda.image && !harness_is_cpu(); i++)
+    for (int i = 0; i < harness_device_count() && desc->cuda.image && !harness_is_cpu(); i++)
         ok_thread(ds_kernel_load(kernel, harness_device(i)));
 #endif
     return kernel;
+}
+
+ds_kernel harness_kernel(const char *name, ds_kernel_fn cpu_fn, size_t args_size,
+                         const ds_param *params, size_t param_count, size_t grain) {
+    return create_kernel(&(ds_kernel_desc){ .name = name,
+                                            .cpu_fn = cpu_fn,
+                                            .args_size = args_size,
+                                            .params = params,
+                                            .param_count = param_count,
+                                            .grain = grain,
+                                            .cuda = harness_cuda_form(name) });
 }
 
 static int fold_item(size_t first, size_t count, const void *args) {
@@ -565,7 +605,13 @@ static int fold_item(size_t first, size_t count, const void *args) {
 ds_kernel harness_fold_kernel(void) {
     static const ds_param params[] = { PARAM(READ_WRITE, fold_args, h),
                                        PARAM(VALUE, fold_args, n) };
-    return get_kernel(&fold_kernel, "fold", fold_item, sizeof(fold_args), params);
+    static const ds_extent extents[] = { { .kind = DS_EXTENT_BYTES, .bytes = 8 }, { 0 } };
+    return get_kernel(&fold_kernel, &(ds_kernel_desc){ .name = "fold",
+                                                       .cpu_fn = fold_item,
+                                                       .args_size = sizeof(fold_args),
+                                                       .params = params,
+                                                       .param_count = 2,
+                                                       .extents = extents });
 }
 
 void fold(ds_stream s, uint64_t *h, uint64_t n) {
@@ -625,7 +671,7 @@ void harness_reuse(void) {
 
 void harness_forget(void) {
     fold_kernel.id = gate_kernel.id = 0;
-    pool_registered = 0;
+    pool_registered = pool_declared = 0;
 }
 
 void harness_shutdown(void) {

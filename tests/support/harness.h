@@ -165,6 +165,10 @@ char **harness_self(void);
 /* Skips the rest of the test, and says so, in a build for an emulator (HARNESS_EMULATED) that
    does not do `what`. */
 void not_emulated(const char *what);
+/* 1 if the check layer is on: DEVSTREAM_CHECK. */
+int harness_is_checked(void);
+/* Skips the rest of the test, and says so, under the check layer, where `why` holds. */
+void not_checked(const char *why);
 /* Processors that this process may use. */
 int harness_processors(void);
 

@@ -75,7 +75,8 @@ AT(ds_check_stats, records, 72);
 AT(ds_check_stats, bytes, 80);
 AT(ds_check_stats, timelines, 88);
 AT(ds_check_stats, evicted, 96);
-AT(ds_check_stats, reserved, 104);
+AT(ds_check_stats, undeclared, 104);
+AT(ds_check_stats, reserved, 112);
 
 SIZE(ds_check_point, 16);
 AT(ds_check_point, line, 0);
