@@ -4877,11 +4877,13 @@ DSDEF ds_result(ds_check_get_stats)(ds_check_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_check_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    if (!ds__race_enter())
-        return DS_OK;
-    *out = ds__race.stats;
-    out->bytes = ds__race.bytes;
-    ds__race_leave();
+    /* also after the end of the checks for lack of memory */
+    ds__mutex_lock(&ds__race.lock);
+    if (atomic_load(&ds__race.on)) {
+        *out = ds__race.stats;
+        out->bytes = ds__race.bytes;
+    }
+    ds__mutex_unlock(&ds__race.lock);
     return DS_OK;
 }
 
