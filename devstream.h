@@ -5936,6 +5936,9 @@ typedef struct ds__kernel {
     /* for layers (base/extent.h); at most one of both is set, and launches read neither */
     ds_extent *extents;
     void (*extents_fn)(const void *args, size_t *out_bytes);
+    /* of a kernel of the library, in place of its extents: writes the width, the pitch and the
+       number of the rows that a parameter accesses; returns 0 if they are not such rows */
+    int (*rows_fn)(const void *args, size_t param, size_t out_rows[3]);
     /* threads that launch read the members above; workers write those below */
     char pad[64];
     _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
@@ -6132,7 +6135,11 @@ DS__SEAM static size_t ds__kernel_ranges(const ds__kernel *k, const ds_extent *r
         r->atomic = e && e->atomic == 1;
         r->offset = r->width = r->pitch = r->rows = 0;
         memcpy(&r->ptr, (const char *)args + p->offset, sizeof r->ptr);
-        if (e)
+        size_t rows[3];
+        if (k->rows_fn && i >= replaced_count)
+            r->exact =
+                k->rows_fn(args, i, rows) && ds__extent_set_rows(r, rows[2], rows[0], rows[1]);
+        else if (e)
             r->exact = ds__extent_resolve(k, e, items, args, r);
         else /* SIZE_MAX bytes, of a parameter that extents_fn leaves out, are too many */
             r->exact = k->extents_fn && ds__extent_set_rows(r, 1, bytes[i], bytes[i]);

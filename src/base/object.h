@@ -94,6 +94,9 @@ typedef struct ds__kernel {
     /* for layers (base/extent.h); at most one of both is set, and launches read neither */
     ds_extent *extents;
     void (*extents_fn)(const void *args, size_t *out_bytes);
+    /* of a kernel of the library, in place of its extents: writes the width, the pitch and the
+       number of the rows that a parameter accesses; returns 0 if they are not such rows */
+    int (*rows_fn)(const void *args, size_t param, size_t out_rows[3]);
     /* threads that launch read the members above; workers write those below */
     char pad[64];
     _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */

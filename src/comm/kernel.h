@@ -106,7 +106,7 @@ static const ds_extent ds__comm_complex_extents[] = DS__COMM_EXTENTS(DS__COMM_VA
 static const ds_extent ds__comm_divide_extents[] = {
     { .kind = DS_EXTENT_COUNT, .bytes = 1, .count_param = 1 }, { 0 }, { 0 }, { 0 }
 };
-/* a strided copy: not known */
+/* of a strided copy: ds__comm_pack_rows */
 static const ds_extent ds__comm_pack_extents[sizeof ds__comm_pack_params / sizeof(ds_param)];
 
 /* Bytes that a launch reads and writes. On a virtual clock they determine its duration. */
@@ -127,6 +127,42 @@ static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
     const ds__comm_pack_args *a = args;
     (void)items;
     return 2 * a->elements * a->size;
+}
+
+/* Writes the rows of one side of a strided copy; see ds__kernel.rows_fn. The dimensions are added by
+   their strides, the smallest one first. */
+static int ds__comm_pack_rows(const void *args, size_t param, size_t out_rows[3]) {
+    const ds__comm_pack_args *a = args;
+    const int64_t *strides = param == 0 ? a->dims.dst : a->dims.src;
+    size_t width = a->size;
+    size_t pitch = width;
+    size_t rows = 1;
+    unsigned done = 0; /* bit i: dimension i is added */
+    for (uint32_t n = 0; n < a->ndim; n++) {
+        uint32_t next = a->ndim;
+        for (uint32_t i = 0; i < a->ndim; i++)
+            if (!(done >> i & 1) && (next == a->ndim || strides[i] < strides[next]))
+                next = i;
+        done |= 1u << next;
+        size_t size = (size_t)a->dims.size[next];
+        size_t stride = (size_t)strides[next]; /* a negative one is larger than all others */
+        if (size == 1 || stride == 0)
+            continue;
+        if (rows == 1 && stride == width) {
+            width *= size;
+        } else if (rows == 1 && stride > width && stride <= PTRDIFF_MAX) {
+            pitch = stride;
+            rows = size;
+        } else if (stride == rows * pitch) {
+            rows *= size;
+        } else {
+            return 0;
+        }
+    }
+    out_rows[0] = width;
+    out_rows[1] = pitch;
+    out_rows[2] = rows;
+    return 1;
 }
 
 static ds_kernel_desc ds__comm_desc(int which) {
@@ -167,6 +203,12 @@ static ds_kernel_desc ds__comm_desc(int which) {
     return desc[which];
 }
 
+static void ds__comm_set_rows(ds_kernel kernel) {
+    ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
+    k->rows_fn = ds__comm_pack_rows;
+    ds__unpin(&ds__g.kernels, k);
+}
+
 /* Returns the handle of a kernel, which is created at first use. */
 static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     ds_result r = DS_OK;
@@ -178,6 +220,8 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
         r = ds__kernel_create(&desc, out);
+        if (r == DS_OK && which == DS__COMM_PACK)
+            ds__comm_set_rows(*out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }

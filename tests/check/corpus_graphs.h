@@ -540,6 +540,26 @@ static void result_of_a_graph(int correct) {
     SECOND_HOST(read, host, SIZE);
 }
 
+/* A collective writes columns of a matrix by a strided copy, which is a node in a capture. */
+static void captured_columns(int correct) {
+    ds_stream a = stream("launch");
+    ds_stream b = stream("columns");
+    int64_t shape[2] = { 16, 32 };
+    int64_t strides[2] = { 1, 64 }; /* transposed: 32 rows of 16 elements */
+    char *p = device_memory(SIZE * 2);
+    ds_tensor to = ds_tensor_of(p, corpus.device, ds_float32(), 2, shape);
+    ds_tensor from = ds_tensor_of(device_memory(SIZE), corpus.device, ds_float32(), 2, shape);
+    const ds_tensor *list[1] = { &to };
+    ds_comm_options options = { .streams = &a, .stream_count = 1, .stream = a };
+    to.strides = strides;
+
+    must(ds_capture_begin(a, DS_CAPTURE_THREAD_LOCAL));
+    must(ds_comm_broadcast_into(&from, list, 1, &options));
+    ds_graph_exec e = instantiate(end_capture(a));
+    FIRST(ds_graph_launch(e, a));
+    SECOND(ds_fill_2d(p + (correct ? 64 : 60), 256, 1, 4, 16, 32, b));
+}
+
 static const pair graph_pairs[] = {
     PAIR(capture_is_no_access, READ_AFTER_WRITE),
     PAIR(work_after_a_launch, READ_AFTER_WRITE, .fix = "ds_stream_wait_stream"),
@@ -558,6 +578,7 @@ static const pair graph_pairs[] = {
     PAIR(extents_of_a_captured_launch, READ_AFTER_WRITE),
     PAIR(captured_random_numbers, READ_AFTER_WRITE),
     PAIR(captured_collective, READ_AFTER_WRITE, .extra = ANY),
+    PAIR(captured_columns, WRITE_AFTER_WRITE),
     PAIR(captured_host_function, WRITE_AFTER_READ),
     PAIR(disabled_node, READ_AFTER_WRITE),
     PAIR(body_of_a_condition, READ_AFTER_WRITE, .flags = POSSIBLE),
