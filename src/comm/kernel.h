@@ -129,8 +129,8 @@ static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
     return 2 * a->elements * a->size;
 }
 
-/* Writes the rows of one side of a strided copy; see ds__kernel.rows_fn. The dimensions are added by
-   their strides, the smallest one first. */
+/* Writes the rows of one side of a strided copy; see ds__kernel.rows_fn. The dimensions are added
+   by their strides, the smallest one first. */
 static int ds__comm_pack_rows(const void *args, size_t param, size_t out_rows[3]) {
     const ds__comm_pack_args *a = args;
     const int64_t *strides = param == 0 ? a->dims.dst : a->dims.src;
