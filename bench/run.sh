@@ -154,7 +154,8 @@ once_programs() {
 # The cost of the check layer; the programs have all headers, as devstream.c.
 check() {
     local name programs=()
-    $cc -std=gnu11 $flags $warn_c bench/check.c -o $out/check -pthread -lm || { remark devstream "failed: bench/check.c"; return 1; }
+    $cc -std=gnu11 $flags $warn_c bench/check.c -o $out/check -pthread -lm &&
+        $cc -std=gnu11 $flags $warn_c -DWITHOUT_HEADER bench/check.c -o $out/check_without -pthread -lm || { remark devstream "failed: bench/check.c"; return 1; }
     for name in examples/demo examples/train bench/alloc; do
         printf '#define DEVSTREAM_IMPLEMENTATION\n#include "devstream_check.h"\n#include "%s.c"\n' $name |
             $cc -std=gnu11 $flags -I. -Iexamples -Ibench -x c - -o $out/checked_${name#*/} -pthread -lm || { remark devstream "failed: $name.c"; return 1; }
