@@ -78,7 +78,7 @@ FUZZ_API    := $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/api*.c))
 # Texts of PTX are read before any driver, so one driver will do.
 FUZZ_PROGRAMS := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin, build/clang-fuzz/fuzz-ptx)
 
-HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h devstream_check.h \
+HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h devstream_check.h devstream_trace.h \
                devstream.hpp
 # Versions of a series can stand for each other; before 1.0 a minor version is a series.
 VERSION     := $(shell sed -n 's/^.define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
@@ -496,7 +496,7 @@ $(B)/run/standin/%: $(B)/run/%.o $(B)/cuda/devstream.o $(STANDIN)
 
 # With CUDA compiled in where its toolkit is; they run without a GPU too.
 # They link one object, so they do not implement the headers, although their sources do.
-LINKED := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTED,ALLOC COMM RNG KERNEL CHECK)
+LINKED := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTED,ALLOC COMM RNG KERNEL CHECK TRACE)
 $(B)/examples/%: examples/%.c $(LIBRARY)/libdevstream.a
 	@mkdir -p $(@D)
 	$(COMPILE_USER) -std=c11 $(LINKED) $< $(LIBRARY)/libdevstream.a -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm

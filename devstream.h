@@ -361,7 +361,9 @@ typedef struct ds_init_desc {
     const char *device;
     /** options of the check layer (devstream_check.h), which it turns on; NULL: DEVSTREAM_CHECK */
     const char *check;
-    uint64_t reserved[6]; /**< 0 */
+    /** options of the trace layer (devstream_trace.h), which it turns on; NULL: DEVSTREAM_TRACE */
+    const char *trace;
+    uint64_t reserved[5]; /**< 0 */
 } ds_init_desc;
 
 /** Returns the version of the library in the format of DEVSTREAM_VERSION (the version of the
@@ -2136,7 +2138,11 @@ typedef struct ds_activity {
         and for other kinds */
     ds_device dst_device;
     ds_device src_device; /**< of a copy: the device of the source, likewise */
-    uint64_t reserved[4]; /**< 0 */
+    /** of a wait: the correlation_id of the last operation, except records of events, that was
+        enqueued on the awaited stream before the event was recorded or the wait was enqueued. 0:
+        not known, as that operation has no record */
+    uint64_t cause_id;
+    uint64_t reserved[3]; /**< 0 */
 } ds_activity;
 
 /** Records that are handed over together, in the order in which they were written. Records of one
@@ -2173,7 +2179,8 @@ typedef struct ds_activity_desc {
     graphs have no records, and operations that are captured have none. Errors:
     DS_ERR_ILLEGAL_STATE: a recording runs already. DS_ERR_UNSUPPORTED: the CPU driver has a fabric
     (its operations take virtual time). DS_ERR_INVALID_VALUE: fn is NULL, a capacity or kinds
-    outside of the range. */
+    outside of the range. While the trace layer records (devstream_trace.h), both share buffers of
+    the greater capacity; the recording has the operations that are enqueued from its start on. */
 DSDEF DS_MUST_USE ds_result ds_activity_start(const ds_activity_desc *desc);
 
 /** Hands over the records of all operations that are complete, and returns when the callback has
@@ -4131,6 +4138,17 @@ DS__SEAM static void ds__os_take_signals(void) {
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
 
+/* Writes the name of the program into a buffer, as far as the system tells it. */
+DS__SEAM static void ds__os_program_name(char *out, size_t size) {
+    FILE *file = fopen("/proc/self/comm", "r");
+    *out = 0;
+    if (file && !fgets(out, (int)size, file))
+        *out = 0;
+    if (file)
+        fclose(file);
+    out[strcspn(out, "\n")] = 0;
+}
+
 /* Returns 1 if the entry of /proc/self/task is a living thread of the program, not the library. */
 static int ds__os_is_program_thread(const char *name) {
     char path[300];
@@ -5136,6 +5154,7 @@ enum {
     DS__SEEN_RELEASE,    /* what this thread did so far is before the acquire of `ptr` */
     DS__SEEN_ACQUIRE,
     DS__SEEN_ACTIVITY, /* records of complete operations: activity; on a thread of the library */
+    DS__SEEN_OOM,      /* there is no memory for a block: bytes, stream, device, result */
     DS__SEEN_KINDS
 };
 
@@ -6315,6 +6334,7 @@ typedef struct ds__op {
             uint64_t correlation_id;
             uint64_t external_id;
             uint64_t enqueue_ns;
+            uint64_t cause;
         } note;
 
         /* what a driver keeps in operations of its own, or in its copy of a record */
@@ -6627,6 +6647,8 @@ typedef struct ds__processes {
 
 /* clang-format on */
 
+struct ds__activity_standing;
+
 struct ds__driver {
     const char *name;
     ds_device_type type;
@@ -6683,6 +6705,12 @@ struct ds__driver {
     /* writes the records of operations that are complete, as far as they were not written at the
        completion. Returns 1 if it must be called again, because operations are pending */
     int (*activity_collect)(void);
+    /* the id of the last operation of a stream that has a record, or of that behind which an event
+       was recorded; 0: not known */
+    uint64_t (*activity_last)(const void *object, int is_event);
+    /* lists the operations with a note at which streams with pending work stand, at most `room`;
+       returns their number */
+    size_t (*activity_standing)(struct ds__activity_standing *out, size_t room);
     /* frees memory of share_alloc (imported 0), or closes memory of share_import (1); no work uses
        the memory */
     void (*share_end)(int device, void *base, size_t size, int imported);
@@ -6705,24 +6733,29 @@ DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
    Holds the recording of api/activity.h as far as drivers take part: whether one runs
    (ds__activity), the notes of enqueued operations (ds__activity_note_begin), the buffers for
    records (ds__activity_write), and the names of kernels (ds__activity_name). core/activity.h
-   starts and stops a recording and hands the records over.
+   starts and stops recordings and hands the records over. The program and the trace layer share
+   the notes and the buffers; ds__activity_record is one record for both.
 
    Policy:
    1. A driver makes a note when it enqueues an operation, keeps the note with the operation, and
       gives it back exactly once: with a record (ds__activity_write), or because the operation was
       not enqueued (ds__activity_cancel). `begun` and `ended` count notes. A recording ends after
-      the last one, so a driver that has a note may write its record without a further check.
+      the last one up to `mark`, so a driver that has a note may write its record without a further
+      check.
    2. Records go into one of two buffers while the other one is handed over. If it is full, a record
       is dropped and counted.
 
    Invariants: `on` is 1 only while the buffers exist. With `on` 0 and no pending note no driver
    touches the buffers.
-   Locks: `lock` guards the buffers and the list of names, for short steps.
+   Locks: `lock` guards the buffers, the list of names, `ended`, `mark` and `left`, for short steps.
    Threads: any. */
 
 enum {
     DS__ACTIVITY_IDS = 64,             /* ids that a thread can push */
     DS__ACTIVITY_NAME_BYTES = 1 << 20, /* of all names of kernels */
+    /* a kind of records for the trace layer only: a node of a launch. cause_id is the launch, name
+       the kernel or the kind, external_id the number of the lane from 1 */
+    DS__ACTIVITY_NODE = DS_ACTIVITY_GRAPH + 1
 };
 
 /* What a driver keeps with an operation until its record is written. */
@@ -6731,9 +6764,16 @@ typedef struct ds__activity_note {
     uint64_t external_id;
     uint64_t enqueue_ns;
     uint64_t begin_ns; /* the driver's */
+    uint64_t cause;    /* of a wait: ds_activity.cause_id */
     const char *call;
     uint32_t thread;
 } ds__activity_note;
+
+/* The operation at which a stream stands. */
+typedef struct ds__activity_standing {
+    ds_activity record; /* without an end; begin_ns 0: the operation has not begun */
+    uint64_t on;        /* handle of the stream that it waits for; 0: none, or not known */
+} ds__activity_standing;
 
 typedef struct ds__activity_text {
     struct ds__activity_text *next;
@@ -6743,16 +6783,22 @@ typedef struct ds__activity_text {
 static struct {
     _Atomic int on;
     _Atomic unsigned kinds; /* bits */
+    _Atomic int nodes;      /* 1: nodes of launches have records, too (DS__ACTIVITY_NODE) */
     _Atomic uint64_t begun; /* notes that were made; submitters write this cache line */
     char pad[64];
-    _Atomic uint64_t ended;   /* notes that were given back; this line is of threads that run */
-    _Atomic uint64_t dropped; /* since the last batch */
+    _Atomic uint64_t dropped; /* since the last batch; this line is of threads that run */
     _Atomic uint32_t word;    /* the thread that hands over sleeps on it */
     ds__spinlock lock;        /* of the rest */
     int filling;              /* the buffer into which records go */
     size_t count;             /* its records */
     ds_activity *buffer[2];
-    size_t capacity;
+    _Atomic size_t capacity;
+    /* operations for which a wait was enqueued, by the lower bits of their id; NULL: not noted */
+    _Atomic(_Atomic uint32_t *) awaited;
+    uint32_t awaited_mask;
+    uint64_t ended;           /* notes that were given back */
+    uint64_t mark;            /* the last note that the end of a recording waits for */
+    uint64_t left;            /* notes up to `mark` that were not given back */
     ds__activity_text *names; /* until shutdown */
     size_t name_bytes;
 } ds__activity;
@@ -6762,6 +6808,8 @@ static _Thread_local struct {
     uint64_t id[DS__ACTIVITY_IDS];
     unsigned depth;
     uint32_t thread; /* 0: not asked for yet */
+    uint64_t last;   /* the note that the thread has made last */
+    uint64_t cause;  /* of the wait that the thread enqueues now */
 } ds__activity_tls;
 
 /* Returns the kind of record that an operation has; DS_ACTIVITY_NONE: none. */
@@ -6794,16 +6842,32 @@ static ds_activity_kind ds__activity_kind_of(const ds__op *op) {
     }
 }
 
-/* Returns 1 if notes were made that were not given back. */
-DS__SEAM static int ds__activity_is_pending(void) {
-    uint64_t ended = atomic_load(&ds__activity.ended); /* first: it never exceeds `begun` */
-    return ended != atomic_load(&ds__activity.begun);
-}
-
 /* Wakes the thread that hands records over. */
 DS__SEAM static void ds__activity_wake(void) {
     atomic_fetch_add(&ds__activity.word, 1);
     ds__futex_wake(&ds__activity.word, 1);
+}
+
+/* Counts a note as given back. `lock` is held. */
+static inline void ds__activity_return(uint64_t number) {
+    ds__activity.ended++;
+    if (number <= ds__activity.mark)
+        ds__activity.left--;
+}
+
+/* Notes the operation for which a wait waits. */
+static inline uint64_t ds__activity_await(uint64_t cause) {
+    _Atomic uint32_t *awaited = atomic_load_explicit(&ds__activity.awaited, memory_order_acquire);
+    if (cause && awaited)
+        atomic_store_explicit(&awaited[cause & ds__activity.awaited_mask], (uint32_t)cause,
+                              memory_order_relaxed);
+    return cause;
+}
+
+/* Returns 1 if a wait for the operation was enqueued, as far as that is still known. */
+DS__SEAM static int ds__activity_is_awaited(uint32_t id) {
+    _Atomic uint32_t *awaited = atomic_load_explicit(&ds__activity.awaited, memory_order_acquire);
+    return awaited && id && atomic_load(&awaited[id & ds__activity.awaited_mask]) == id;
 }
 
 /* Makes a note of an operation that is about to be enqueued. Returns 0, without a note, if no
@@ -6817,13 +6881,17 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
     /* seq_cst: either the end of the recording sees the note, or this thread sees the end */
     uint64_t number = atomic_fetch_add(&ds__activity.begun, 1) + 1;
     if (!atomic_load(&ds__activity.on)) {
-        atomic_fetch_add(&ds__activity.ended, 1);
+        ds__spinlock_lock(&ds__activity.lock);
+        ds__activity_return(number);
+        ds__spinlock_unlock(&ds__activity.lock);
         return 0;
     }
     if (!ds__activity_tls.thread)
         ds__activity_tls.thread = ds__os_thread_id();
     unsigned depth = ds__activity_tls.depth;
+    ds__activity_tls.last = number;
     out->correlation_id = number;
+    out->cause = kind == DS_ACTIVITY_WAIT ? ds__activity_await(ds__activity_tls.cause) : 0;
     out->external_id = depth ? ds__activity_tls.id[depth - 1] : 0;
     out->call = ds__tls.fn;
     out->thread = ds__activity_tls.thread;
@@ -6834,8 +6902,10 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
 
 /* Gives a note back without a record. */
 DS__SEAM static void ds__activity_cancel(ds__activity_note *note) {
+    ds__spinlock_lock(&ds__activity.lock);
+    ds__activity_return(note->correlation_id);
+    ds__spinlock_unlock(&ds__activity.lock);
     note->correlation_id = 0;
-    atomic_fetch_add(&ds__activity.ended, 1);
 }
 
 /* Gives a note back, and counts its operation as one without a record. */
@@ -6883,6 +6953,12 @@ static ds_device ds__activity_device_of(const ds__op *op, int operand, ds_device
     return device;
 }
 
+static const char *ds__activity_kind_name(ds_activity_kind kind) {
+    static const char *const names[] = { "none",   "kernel", "copy",   "fill", "host function",
+                                         "record", "wait",   "values", "graph" };
+    return (unsigned)kind <= DS_ACTIVITY_GRAPH ? names[kind] : "unknown";
+}
+
 /* Fills a record from an operation and its note. The driver adds stream, device, times, result and
    the number of bytes of a batch. */
 DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__activity_note *note,
@@ -6892,6 +6968,7 @@ DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__acti
                       .enqueue_ns = note->enqueue_ns,
                       .correlation_id = note->correlation_id,
                       .external_id = note->external_id,
+                      .cause_id = note->cause,
                       .call = note->call,
                       .file = op->file,
                       .line = op->file ? op->line : 0,
@@ -6910,22 +6987,26 @@ DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__acti
     return a;
 }
 
-/* Writes the record of a note and gives the note back. */
+/* Writes a record. note: is given back, or NULL for the record of a node, whose launch has a note
+   that is not given back yet. */
 DS__SEAM static void ds__activity_write(const ds_activity *record, ds__activity_note *note) {
     ds__spinlock_lock(&ds__activity.lock);
+    size_t capacity = atomic_load_explicit(&ds__activity.capacity, memory_order_relaxed);
     size_t n = ds__activity.count;
-    int full = n == ds__activity.capacity;
+    int full = n == capacity;
     if (!full) {
         ds__activity.buffer[ds__activity.filling][n] = *record;
         ds__activity.count = n + 1;
     }
-    size_t half = ds__activity.capacity / 2;
+    if (note)
+        ds__activity_return(note->correlation_id);
     ds__spinlock_unlock(&ds__activity.lock);
+    if (note)
+        note->correlation_id = 0;
     if (full)
         atomic_fetch_add_explicit(&ds__activity.dropped, 1, memory_order_relaxed);
-    else if (n + 1 == half)
+    else if (n + 1 == capacity / 2)
         ds__activity_wake();
-    ds__activity_cancel(note);
 }
 
 /* base/state.h - global state, bookkeeping memory and log.
@@ -9675,7 +9756,15 @@ struct ds__cpu_stream {
     const ds_value_op *value_wait; /* while the stream is parked in `value_waits` */
     uint64_t handle;               /* of its creation or wrapping; for records of activity */
     ds__activity_note note;        /* of the next operation; the owner of the stream has it */
+    /* the last operation that was enqueued with a note, except records of events */
+    _Atomic uint64_t last_id;
 };
+
+/* A token: all work of the stream up to the number. */
+typedef struct ds__cpu_token {
+    ds__cpu_stream *stream;
+    uint64_t upto;
+} ds__cpu_token;
 
 /* The virtual time of a stream. */
 typedef struct ds__cpu_virtual {
@@ -9718,6 +9807,7 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
+    uint64_t cause;   /* last_id of the stream at the record */
     uint64_t capture; /* not 0: recorded in the capture with this number */
     uint32_t *deps;   /* recorded in a capture: the nodes of its graph that the event stands for */
     uint32_t dep_count;
@@ -9910,6 +10000,7 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s);
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 
 /* cpu/graph_launch.h */
+static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream);
 static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                uint64_t number, int who);
 static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
@@ -13051,13 +13142,16 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
          b = b->all_next) {
         if (b == legacy)
             continue;
+        uint64_t cause = atomic_load(&b->last_id);
         uint64_t tail = atomic_load(&b->submitted);
         if (tail == b->seen_by_legacy || (atomic_load(&b->done) >= tail && !ds__cpu.fabric))
             continue;
         ds__op wait = { .kind = DS__OP_WAIT };
         wait.u.wait.stream = b;
         wait.u.wait.upto = tail;
+        ds__activity_tls.cause = cause;
         r = ds__cpu_put(legacy, &wait);
+        ds__activity_tls.cause = 0;
         if (r == DS_OK)
             b->seen_by_legacy = tail;
     }
@@ -13069,13 +13163,16 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
    put lock are held. */
 static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
     ds__cpu_stream *legacy = ds__cpu.device[s->device].legacy;
+    uint64_t cause = atomic_load(&legacy->last_id);
     uint64_t tail = atomic_load(&legacy->submitted);
     if (tail == s->legacy_seen || (atomic_load(&legacy->done) >= tail && !ds__cpu.fabric))
         return DS_OK;
     ds__op wait = { .kind = DS__OP_WAIT };
     wait.u.wait.stream = legacy;
     wait.u.wait.upto = tail;
+    ds__activity_tls.cause = cause;
     ds_result r = ds__cpu_put(s, &wait);
+    ds__activity_tls.cause = 0;
     if (r == DS_OK)
         s->legacy_seen = tail;
     return r;
@@ -13227,8 +13324,10 @@ __attribute__((always_inline)) static inline int ds__cpu_run_small(ds__cpu_strea
             ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else
             ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
-        if (note)
+        if (note) {
+            atomic_store_explicit(&s->last_id, note->correlation_id, memory_order_release);
             ds__cpu_note_write(s, op, note, NULL);
+        }
         ds__cpu_pass(s, number + 1);
     }
     ds__spinlock_unlock(&s->put_lock);
@@ -13288,8 +13387,6 @@ static void ds__cpu_kernel_destroy(ds__kernel *kernel) {
     (void)kernel;
 }
 
-static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
-                                     uint64_t upto);
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op);
 
@@ -13383,8 +13480,11 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     }
 }
 
-static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
-                                     uint64_t upto) {
+/* cause: the last operation of `on` up to the number, for records of activity; 0: not known. */
+static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_token on_token,
+                                     uint64_t cause) {
+    ds__cpu_stream *on = on_token.stream;
+    uint64_t upto = on_token.upto;
     /* A wait for work that is done is left out, except on the legacy stream: blocking streams are
        ordered by it. */
     if ((on == s ||
@@ -13395,7 +13495,10 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     wait.kind = DS__OP_WAIT;
     wait.u.wait.stream = on;
     wait.u.wait.upto = upto;
-    return ds__cpu_enqueue(s, &wait, NULL);
+    ds__activity_tls.cause = cause;
+    ds_result r = ds__cpu_enqueue(s, &wait, NULL);
+    ds__activity_tls.cause = 0;
+    return r;
 }
 
 /* Brings the token of an event that processes share up to date. wait: the caller will wait for the
@@ -13416,12 +13519,13 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
         ds__cpu_stream *on = e->stream;
         uint64_t upto = e->upto;
         uint64_t capture = e->capture;
+        uint64_t cause = e->cause;
         ds__spinlock_unlock(&e->lock);
         if (DS__LIKELY(!capture)) {
             if (!on)
                 return DS_OK;
             r = ds__cpu_event_watch(e, on, upto);
-            return r < 0 ? r : ds__cpu_submit_wait(s, op, on, upto);
+            return r < 0 ? r : ds__cpu_submit_wait(s, op, (ds__cpu_token){ on, upto }, cause);
         }
         if (ds__cpu_fork_event(s, e, &r))
             return r;
@@ -13436,8 +13540,9 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
         return DS_OK;
     if (ds__cpu_watched(other) && ds__cpu_fork_stream(s, other, &r))
         return r;
+    uint64_t cause = atomic_load(&other->last_id);
     r = ds__cpu_mark(other, &upto);
-    return r < 0 ? r : ds__cpu_submit_wait(s, op, other, upto);
+    return r < 0 ? r : ds__cpu_submit_wait(s, op, (ds__cpu_token){ other, upto }, cause);
 }
 
 /* cpu/activity.h - records of operations, and the paths of operations with notes.
@@ -13454,6 +13559,14 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
    Threads: submitters, and owners of streams. ds__cpu_activity_set is called by the thread that
    starts or ends a recording. */
 
+/* Keeps the id of an operation that was enqueued: after `submitted`, so that a thread that reads
+   the id first and then `submitted` gets a number that includes the operation. The put lock is
+   held. */
+static void ds__cpu_last_set(ds__cpu_stream *s, const ds__op *op, uint64_t id) {
+    if (op->kind != DS__OP_RECORD)
+        atomic_store_explicit(&s->last_id, id, memory_order_release);
+}
+
 /* Enqueues an operation with the notes that it needs. The put lock is held. */
 __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op) {
     ds__activity_note note;
@@ -13462,7 +13575,7 @@ __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, 
         if (r < 0)
             return r;
     }
-    if (!ds__activity_note_begin(op, &note))
+    if (s->kind == DS__STREAM_LANE || !ds__activity_note_begin(op, &note))
         return ds__cpu_put_plain(s, op);
 
     ds__op head = { .kind = DS__CPU_OP_NOTE, .line = note.thread, .file = note.call };
@@ -13475,10 +13588,12 @@ __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, 
     head.u.note.correlation_id = note.correlation_id;
     head.u.note.external_id = note.external_id;
     head.u.note.enqueue_ns = note.enqueue_ns;
+    head.u.note.cause = note.cause;
     memcpy(at, &head, head_bytes);
     ds__cpu_fill_room((ds__op *)(void *)(at + head_bytes), op);
     /* as in ds__cpu_put_plain */
     atomic_store(&s->submitted, atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2);
+    ds__cpu_last_set(s, op, note.correlation_id);
     return DS_OK;
 }
 
@@ -13499,8 +13614,36 @@ static void ds__cpu_note_take(ds__cpu_stream *s, const ds__op *op) {
     s->note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
                                    .external_id = op->u.note.external_id,
                                    .enqueue_ns = op->u.note.enqueue_ns,
+                                   .cause = op->u.note.cause,
                                    .call = op->file,
                                    .thread = op->line };
+}
+
+/* Returns 1 if the operation is a node of a launch, and nodes have records. */
+static int ds__cpu_is_node(const ds__cpu_stream *s, const ds__op *op) {
+    return s->kind == DS__STREAM_LANE &&
+           atomic_load_explicit(&ds__activity.nodes, memory_order_relaxed) &&
+           ds__activity_kind_of(op) != DS_ACTIVITY_NONE;
+}
+
+/* Writes the record of a node that ends now, if its launch has a note. */
+static void ds__cpu_node_write(ds__cpu_stream *s, const ds__op *op, const ds__cpu_failure *f) {
+    uint64_t stream = 0;
+    uint64_t launch = ds__cpu_launch_id(s, &stream);
+    if (launch && s->note.begin_ns) {
+        ds_activity a = ds__activity_record(op, &s->note, DS_DEVICE_CPU);
+        if (!a.name)
+            a.name = ds__activity_kind_name(a.kind);
+        a.kind = (ds_activity_kind)DS__ACTIVITY_NODE;
+        a.result = f ? f->code : DS_OK;
+        a.stream.id = stream;
+        a.device = ds_cpu(s->device);
+        a.end_ns = ds__now_ns();
+        a.enqueue_ns = a.begin_ns;
+        a.cause_id = launch;
+        ds__activity_write(&a, NULL);
+    }
+    s->note.begin_ns = 0;
 }
 
 /* Does what precedes an operation: takes a note, or reads the clock for an operation with a note.
@@ -13510,7 +13653,7 @@ __attribute__((noinline)) static void ds__cpu_noted_begin(ds__cpu_stream *s, con
     int is_host = op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK;
     if (op->kind == DS__CPU_OP_NOTE)
         ds__cpu_note_take(s, op);
-    else if (s->note.correlation_id && (is_host || !s->note.begin_ns))
+    else if ((s->note.correlation_id || ds__cpu_is_node(s, op)) && (is_host || !s->note.begin_ns))
         s->note.begin_ns = ds__now_ns();
 }
 
@@ -13520,6 +13663,8 @@ __attribute__((noinline)) static void ds__cpu_noted_end(ds__cpu_stream *s, const
                                                         uint64_t number) {
     if (s->note.correlation_id && op->kind != DS__CPU_OP_NOTE)
         ds__cpu_note_write(s, op, &s->note, ds__cpu_failed(s, number));
+    else if (s->note.begin_ns)
+        ds__cpu_node_write(s, op, ds__cpu_failed(s, number));
     if (s->virt) {
         (void)ds__cpu_values_look(s->virt->time);
         ds__cpu_virtual_pass(s);
@@ -13538,6 +13683,60 @@ __attribute__((noinline)) static int ds__cpu_at_once_noted(ds__cpu_stream *s, co
     if (noted && !ran)
         ds__activity_cancel(&note);
     return ran;
+}
+
+static uint64_t ds__cpu_activity_last(const void *object, int is_event) {
+    const ds__cpu_stream *s = object;
+    return is_event ? ((const ds__cpu_event *)object)->cause : atomic_load(&s->last_id);
+}
+
+/* Reads the operation at which a stream stands, while its owner may run it. Returns 0 if it has no
+   note, or if the stream went on meanwhile: then it does not stand. Memory of queues stays readable
+   until the driver stops. The thread sanitizer is told that this read is meant to be a race. */
+__attribute__((no_sanitize("thread"), no_sanitize("address"))) static int ds__cpu_standing_read(
+    ds__cpu_stream *s, ds__activity_standing *out) {
+    uint64_t done = atomic_load(&s->done);
+    const ds__cpu_block *block = s->head;
+    if (done >= atomic_load(&s->submitted) || !block)
+        return 0;
+    const ds__op *op = (const ds__op *)(const void *)(block->data + s->head_at);
+    if (op->kind == DS__OP_JUMP && block->next)
+        op = (const ds__op *)(const void *)block->next->data;
+    ds__activity_note note = s->note;
+    if (op->kind == DS__CPU_OP_NOTE) {
+        note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
+                                    .external_id = op->u.note.external_id,
+                                    .enqueue_ns = op->u.note.enqueue_ns,
+                                    .cause = op->u.note.cause,
+                                    .call = op->file,
+                                    .thread = op->line };
+        op = (const ds__op *)(const void *)((const char *)op + ds__cpu_op_bytes(op));
+    }
+    uint64_t on = op->kind == DS__OP_WAIT ? (uint64_t)(uintptr_t)op->u.wait.stream : 0;
+    if (!note.correlation_id || ds__activity_kind_of(op) == DS_ACTIVITY_NONE)
+        return 0;
+    ds__op copy = *op;
+    DS__COMPILER_FENCE();
+    if (atomic_load(&s->done) != done)
+        return 0;
+    out->record = ds__activity_record(&copy, &note, DS_DEVICE_CPU);
+    out->record.stream.id = s->handle;
+    out->record.device = ds_cpu(s->device);
+    out->on = on ? ((const ds__cpu_stream *)(uintptr_t)on)->handle : 0;
+    return 1;
+}
+
+static size_t ds__cpu_activity_standing(ds__activity_standing *out, size_t room) {
+    size_t count = 0;
+    for (int i = 0; i < ds__cpu.devices; i++) {
+        ds__cpu_device *d = &ds__cpu.device[i];
+        ds__spinlock_lock(&d->lock);
+        for (ds__cpu_stream *s = d->streams; s && count < room; s = s->all_next)
+            if (s->kind != DS__STREAM_LANE)
+                count += (size_t)ds__cpu_standing_read(s, &out[count]);
+        ds__spinlock_unlock(&d->lock);
+    }
+    return count;
 }
 
 static void ds__cpu_activity_set(int on) {
@@ -13820,12 +14019,6 @@ static ds_result ds__cpu_copy_now(const ds__op *op) {
    capture lock is taken before the wait. The waits hold no lock of the driver.
    Threads: caller's threads, any number at once. */
 
-/* A token for the last operation of a stream. */
-typedef struct ds__cpu_token {
-    ds__cpu_stream *stream;
-    uint64_t upto;
-} ds__cpu_token;
-
 /* The work that was pending at some time, without the tokens that were found to be done since. */
 typedef struct ds__cpu_pending {
     size_t count;
@@ -14032,10 +14225,10 @@ static ds__cpu_stamp *ds__cpu_stamp_create(void) {
     return stamp;
 }
 
-/* Lets the event stand for this number of the stream, with this stamp (NULL: none) instead of its
-   former one. */
-static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto,
-                              ds__cpu_stamp *stamp) {
+/* Lets the event stand for the token, with this stamp (NULL: none) instead of its former one.
+   cause: the operation behind which it is recorded, for records of activity; 0: not known. */
+static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_token token, ds__cpu_stamp *stamp,
+                              uint64_t cause) {
     uint32_t *deps = NULL;
     ds__spinlock_lock(&e->lock);
     int captured = e->capture != 0;
@@ -14049,9 +14242,10 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
         e->capture = 0;
     }
     ds__cpu_stamp *old = e->stamp;
-    e->stream = s;
-    e->upto = upto;
+    e->stream = token.stream;
+    e->upto = token.upto;
     e->stamp = stamp;
+    e->cause = cause;
     ds__spinlock_unlock(&e->lock);
     if (DS__UNLIKELY(captured))
         ds__mutex_unlock(&ds__g.capture_lock);
@@ -14082,6 +14276,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_stamp *stamp = NULL;
     uint64_t upto;
     ds_result r;
+    uint64_t cause = atomic_load_explicit(&s->last_id, memory_order_acquire); /* before the mark */
     if (e->flags & DS_EVENT_TIMING) {
         stamp = ds__cpu_stamp_create();
         if (!stamp)
@@ -14101,7 +14296,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu_stamp_unref(stamp);
         return r;
     }
-    ds__cpu_event_set(e, s, upto, stamp);
+    ds__cpu_event_set(e, (ds__cpu_token){ s, upto }, stamp, cause);
     if (DS__UNLIKELY(e->registry != NULL))
         ds__cpu_event_publish(e, s, upto);
     return DS_OK;
@@ -15425,7 +15620,9 @@ typedef struct ds__cpu_launch {
     ds__cpu_exec *exec;
     ds__cpu_plan *plan;
     uint64_t ticket;
-    uint32_t next; /* the lanes before this one are done */
+    uint64_t id;     /* of its record of activity; 0: it has none */
+    uint64_t stream; /* handle of the launching stream */
+    uint32_t next;   /* the lanes before this one are done */
     int started;
     ds__cpu_stamp **stamp; /* of record nodes; NULL for events without timing */
     /* of record nodes; NULL for events that processes do not share */
@@ -16157,7 +16354,8 @@ static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
             continue;
         uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
-        ds__cpu_event_set(e, x->lane[f->lane], upto, stamps[record++]);
+        ds__cpu_event_set(e, (ds__cpu_token){ x->lane[f->lane], upto }, stamps[record++],
+                          ds__activity_tls.last);
         if (e->registry)
             ds__cpu_event_publish(e, x->lane[f->lane], upto);
     }
@@ -16262,11 +16460,21 @@ static void ds__cpu_forgive(ds__cpu_stream *s) {
     atomic_store(&s->failure, NULL);
 }
 
+/* Returns the id of the launch of a lane; 0: it has no record. *out_stream: the handle of its
+   stream. */
+static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream) {
+    *out_stream = s->launch->stream;
+    return s->launch->id;
+}
+
 /* Gives the lanes their operations, and starts them. The owner of the stream runs the first lane
    itself, unless more urgent streams are ready. */
 static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_relaxed);
+    run->stream = s->handle;
+    run->id =
+        s->kind == DS__STREAM_LANE ? ds__cpu_launch_id(s, &run->stream) : s->note.correlation_id;
     for (uint32_t i = 0; i < x->lanes; i++) {
         ds__cpu_stream *lane = x->lane[i];
         lane->lane_base = x->base[i] + run->ticket * x->operations[i];
@@ -16274,6 +16482,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         lane->head = run->plan->block[i];
         lane->head_at = 0;
         lane->share = s->share;
+        lane->note = (ds__activity_note){ .external_id = i + 1 };
         if (s->virt)
             lane->virt->time = s->virt->time;
         if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY))
@@ -17609,6 +17818,8 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_stream_named,
                                            ds__cpu_activity_set,
                                            ds__cpu_activity_collect,
+                                           ds__cpu_activity_last,
+                                           ds__cpu_activity_standing,
                                            ds__cpu_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
                                            DS__ENTRIES(DS__MEMBER)
@@ -18697,6 +18908,7 @@ typedef struct ds__cuda_stream {
     int kind; /* DS__STREAM_* */
     int priority;
     uint64_t handle_id;       /* of its creation or wrapping; for records of activity */
+    _Atomic uint64_t last_id; /* the last operation with a record, except records of events */
     _Atomic uint64_t capture; /* number of the capture in which the stream was last seen */
     int owned;                /* the handle ends with this object */
     int given;    /* unwrapped; a call that had found the object earlier may still use the handle */
@@ -18719,6 +18931,7 @@ typedef struct ds__cuda_event {
     _Atomic(cudaEvent_t) event;
     int device;
     _Atomic uint64_t capture; /* number of the capture of the last record; 0: outside of captures */
+    _Atomic uint64_t cause;   /* last_id of the stream at the record */
     /* an event of another device, where the first record failed; a reader may still use it */
     struct ds__cuda_event *older;
 } ds__cuda_event;
@@ -26383,6 +26596,53 @@ static int ds__cuda_activity_collect(void) {
     return pending;
 }
 
+static uint64_t ds__cuda_activity_last(const void *object, int is_event) {
+    return is_event ? atomic_load(&((const ds__cuda_event *)object)->cause)
+                    : atomic_load(&((const ds__cuda_stream *)object)->last_id);
+}
+
+/* The oldest pending pair of each stream. While ds__cuda_activity_collect looks at the pairs, there
+   are none in the list. */
+static size_t ds__cuda_activity_standing(ds__activity_standing *out, size_t room) {
+    size_t count = 0;
+    ds__spinlock_lock(&ds__cuda_activity.lock);
+    for (const ds__cuda_pair *p = ds__cuda_activity.first; p && count < room; p = p->next) {
+        size_t i = 0;
+        while (i < count && out[i].record.stream.id != p->record.stream.id)
+            i++;
+        if (i < count)
+            continue;
+        out[count] = (ds__activity_standing){ .record = p->record };
+        out[count++].record.begin_ns = 0;
+    }
+    ds__spinlock_unlock(&ds__cuda_activity.lock);
+    return count;
+}
+
+/* Returns the operation for which a wait waits; 0: not known, or another operation. */
+static uint64_t ds__cuda_wait_cause(const ds__op *op) {
+    if (op->kind == DS__OP_WAIT || op->kind == DS__OP_EXTERNAL_WAIT)
+        return ds__cuda_activity_last(op->u.event.event, 1);
+    return op->kind == DS__OP_WAIT_STREAM ? ds__cuda_activity_last(op->u.wait.stream, 0) : 0;
+}
+
+/* Lets the events that an operation records stand for the operation before it, or for the launch of
+   the graph that records them. id: of the operation; 0: it has no record. */
+static void ds__cuda_causes_set(ds__cuda_stream *s, const ds__op *op, uint64_t id) {
+    if (op->kind == DS__OP_RECORD || op->kind == DS__OP_EXTERNAL_RECORD) {
+        ds__cuda_event *e = op->u.event.event;
+        atomic_store(&e->cause, atomic_load(&s->last_id));
+        return;
+    }
+    if (id)
+        atomic_store(&s->last_id, id);
+    for (uint32_t i = 0; id && op->kind == DS__OP_GRAPH && i < op->u.graph.body->count; i++) {
+        const ds__node *n = op->u.graph.body->node[i];
+        if (n->kind == DS_NODE_EVENT_RECORD)
+            atomic_store(&((ds__cuda_event *)n->op.u.event.event)->cause, id);
+    }
+}
+
 static void ds__cuda_activity_set(int on) {
     (void)on;
 }
@@ -26394,15 +26654,20 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_noted(ds__cuda_stream
     ds__cuda_pair *p = NULL;
     if (atomic_load_explicit(&ds__activity.on, memory_order_relaxed)) {
         ds__tls.mute++;
+        ds__activity_tls.cause = ds__cuda_wait_cause(op);
         p = ds__cuda_pair_begin(s, op);
+        ds__activity_tls.cause = 0;
         ds__tls.mute--;
     }
+    uint64_t id = p ? p->note.correlation_id : 0;
     ds_result r = usual ? ds__cuda_put(s, op) : ds__cuda_submit_watched(s, op);
     if (p) {
         ds__tls.mute++;
         ds__cuda_pair_end(s, op, p, r);
         ds__tls.mute--;
     }
+    if (r == DS_OK)
+        ds__cuda_causes_set(s, op, id);
     return r;
 }
 
@@ -27673,6 +27938,8 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_stream_named,
                                             ds__cuda_activity_set,
                                             ds__cuda_activity_collect,
+                                            ds__cuda_activity_last,
+                                            ds__cuda_activity_standing,
                                             ds__cuda_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
                                             DS__ENTRIES(DS__MEMBER)
@@ -27759,12 +28026,29 @@ typedef struct ds__layer {
     const ds__driver *(*apply)(const ds__driver *next, int backend);
     ds__observer_fn observer;
     ds_result (*configure)(const char *options); /* or NULL */
+    ds_result (*start)(void);                    /* the last step of the start, or NULL */
 } ds__layer;
 
-/* The layer of devstream_check.h, which defines it; otherwise it has no name. */
+/* The layers of devstream_check.h and devstream_trace.h, which define them; otherwise they have no
+   name. */
 static ds__layer ds__check_layer;
+static ds__layer ds__trace_layer;
 
-enum { DS__CHECK_OPTIONS = 512 }; /* size of the text of its options */
+enum { DS__LAYER_OPTIONS = 512 }; /* size of the text of a layer's options */
+
+/* ---- activity -------------------------------------------------------------------------------- */
+
+/* Recordings that run at the same time. */
+enum { DS__ACTIVITY_PROGRAM, DS__ACTIVITY_TRACE, DS__ACTIVITY_CLIENTS };
+
+/* Start, end and flush a recording, as ds_activity_start, ds_activity_stop and ds_activity_flush do
+   for the program. The callback of the trace layer also gets nodes of launches, and empty batches:
+   it is invoked ten times in a second. */
+static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc);
+static ds_result ds__activity_client_stop(int client);
+static ds_result ds__activity_client_flush(int client);
+/* Asks the thread of the recordings to invoke the callbacks soon. Takes no lock. */
+static void ds__activity_urge(void);
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
@@ -28144,14 +28428,22 @@ static ds_result ds__fault_parse(const char *text) {
     X("fault", ds__fault_layer, NULL) \
     DS__TEST_LAYERS(X)
 
-#define DS__LAYER(name, apply, observer) { name, apply, observer, NULL },
+#define DS__LAYER(name, apply, observer) { name, apply, observer, NULL, NULL },
 static const ds__layer ds__own_layers[] = { DS__LAYERS(DS__LAYER) };
 #undef DS__LAYER
 
 /* Layers of headers above the core, outside of those above. They are tentative definitions: if the
-   header is not compiled, the layer has no name. */
-static const ds__layer *const ds__upper_layers[] = { &ds__check_layer };
-static const char *const ds__upper_headers[] = { "check" };
+   header is not compiled, the layer has no name. The trace layer is nearest to the program: it sees
+   how long calls block. */
+enum { DS__UPPER_CHECK, DS__UPPER_TRACE, DS__UPPER_LAYERS };
+
+static const ds__layer *const ds__upper_layers[] = { &ds__check_layer, &ds__trace_layer };
+static const char *const ds__upper_headers[] = { "check", "trace" };
+
+/* Options of the upper layers; NULL: none. */
+typedef struct ds__layer_options {
+    const char *text[DS__UPPER_LAYERS];
+} ds__layer_options;
 
 enum {
     DS__OWN_LAYERS = sizeof ds__own_layers / sizeof ds__own_layers[0],
@@ -28182,29 +28474,44 @@ static ds_result ds__layer_missing(size_t i) {
                     ds__layer_name(i), ds__layer_name(i));
 }
 
-/* Adds the check layer if it has options. */
-static ds_result ds__layers_read_check(const char *options, unsigned *layers) {
-    size_t i = DS__OWN_LAYERS;
-    if (!options || !*options || strcmp(options, "0") == 0)
-        return DS_OK;
-    DS__REQUIRE(strlen(options) < DS__CHECK_OPTIONS,
-                "the options of the check layer have %zu characters; at most %d are allowed",
-                strlen(options), DS__CHECK_OPTIONS - 1);
-    *layers |= 1u << i;
-    return ds__layer_at(i)->name ? DS_OK : ds__layer_missing(i);
-}
-
-/* Passes the options of the check layer to it, if it is on. */
-static ds_result ds__layers_configure(unsigned layers, const char *options) {
-    if (!(layers & 1u << DS__OWN_LAYERS))
-        return DS_OK;
-    return ds__layer_at(DS__OWN_LAYERS)->configure(options ? options : "");
+/* Adds the upper layers that have options. */
+static ds_result ds__layers_read_options(const ds__layer_options *options, unsigned *layers) {
+    for (size_t k = 0; k < DS__UPPER_LAYERS; k++) {
+        size_t i = DS__OWN_LAYERS + k;
+        const char *text = options->text[k];
+        if (!text || !*text || strcmp(text, "0") == 0)
+            continue;
+        DS__REQUIRE(strlen(text) < DS__LAYER_OPTIONS,
+                    "the options of the %s layer have %zu characters; at most %d are allowed",
+                    ds__layer_name(i), strlen(text), DS__LAYER_OPTIONS - 1);
+        *layers |= 1u << i;
+        if (!ds__layer_at(i)->name)
+            return ds__layer_missing(i);
+    }
+    return DS_OK;
 }
 
 /* Lets the layers forget their options after a start that has failed. */
 static void ds__layers_forget(unsigned layers) {
-    if (layers & 1u << DS__OWN_LAYERS)
-        DS_IGNORE(ds__layer_at(DS__OWN_LAYERS)->configure(NULL));
+    for (size_t i = DS__OWN_LAYERS; i < DS__LAYER_COUNT; i++)
+        if (layers & 1u << i)
+            DS_IGNORE(ds__layer_at(i)->configure(NULL));
+}
+
+/* Passes their options to the upper layers that are on. */
+static ds_result ds__layers_configure(unsigned layers, const ds__layer_options *options) {
+    for (size_t k = 0; k < DS__UPPER_LAYERS; k++) {
+        const char *text = options->text[k];
+        if (!(layers & 1u << (DS__OWN_LAYERS + k)))
+            continue;
+        int given = text && strcmp(text, "0") != 0;
+        ds_result r = ds__upper_layers[k]->configure(given ? text : "");
+        if (r < 0) {
+            ds__layers_forget(layers);
+            return r;
+        }
+    }
+    return DS_OK;
 }
 
 /* Reads a list of names with commas between them. *out has a bit for each layer. */
@@ -28236,6 +28543,15 @@ static const ds__driver *ds__layers_apply(unsigned layers, const ds__driver *dri
         if (layers & 1u << i)
             driver = ds__layer_at(i)->apply(driver, backend);
     return driver;
+}
+
+/* The last step of the start. */
+static ds_result ds__layers_start(unsigned layers) {
+    ds_result r = DS_OK;
+    for (size_t i = DS__OWN_LAYERS; i < DS__LAYER_COUNT && r == DS_OK; i++)
+        if (layers & 1u << i && ds__layer_at(i)->start)
+            r = ds__layer_at(i)->start();
+    return r;
 }
 
 /* Sets the observers; 0: removes them. */
@@ -28343,6 +28659,14 @@ static ds_result ds__start_log(void) {
     return DS_OK;
 }
 
+/* Returns the options of the layers: those of ds_init, else those of the environment. */
+static ds__layer_options ds__layer_options_get(const ds_init_desc *desc) {
+    ds__layer_options options;
+    options.text[DS__UPPER_CHECK] = desc->check ? desc->check : getenv("DEVSTREAM_CHECK");
+    options.text[DS__UPPER_TRACE] = desc->trace ? desc->trace : getenv("DEVSTREAM_TRACE");
+    return options;
+}
+
 /* Reads the configuration of ds_init and of the environment. Returns the layers. */
 static ds_result ds__start_config(unsigned *out_layers) {
     ds_result r = ds__start_log();
@@ -28352,10 +28676,10 @@ static ds_result ds__start_config(unsigned *out_layers) {
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
     const char *fault = ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT");
-    const char *check = ds__g.desc.check ? ds__g.desc.check : getenv("DEVSTREAM_CHECK");
+    const ds__layer_options options = ds__layer_options_get(&ds__g.desc);
     r = ds__layers_read(ds__layer_list(&ds__g.desc), out_layers);
     if (r == DS_OK)
-        r = ds__layers_read_check(check, out_layers);
+        r = ds__layers_read_options(&options, out_layers);
     if (r == DS_OK)
         r = ds__layers_check_fault(*out_layers, fault);
     if (r == DS_OK)
@@ -28363,7 +28687,7 @@ static ds_result ds__start_config(unsigned *out_layers) {
     if (r == DS_OK)
         r = ds__fault_parse(fault);
     if (r == DS_OK) /* the last step, since it keeps memory and files */
-        r = ds__layers_configure(*out_layers, check);
+        r = ds__layers_configure(*out_layers, &options);
     return r;
 }
 
@@ -28417,6 +28741,8 @@ static ds_result ds__start_all(void) {
         r = ds__device_default_read();
     if (r == DS_OK)
         r = ds__start_handlers();
+    if (r == DS_OK)
+        r = ds__layers_start(layers);
     if (r < 0) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b])
@@ -28506,7 +28832,8 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64]; /* a longer text names nothing that is known */
     static char fault[64];  /* a longer text names nothing that is known */
     static char device[64]; /* a longer text names nothing that is known */
-    static char check[DS__CHECK_OPTIONS];
+    static char check[DS__LAYER_OPTIONS];
+    static char trace[DS__LAYER_OPTIONS];
     ds__drop_desc(); /* of an earlier ds_init */
     ds__g.desc = *desc;
     ds__allocator = desc->allocator;
@@ -28527,6 +28854,10 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     if (desc->check) {
         snprintf(check, sizeof check, "%s", desc->check);
         ds__g.desc.check = check;
+    }
+    if (desc->trace) {
+        snprintf(trace, sizeof trace, "%s", desc->trace);
+        ds__g.desc.trace = trace;
     }
     ds__g.desc.cpu = NULL; /* the program's, which the driver copies */
     ds_result r = DS_OK;
@@ -28556,13 +28887,14 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                 "log_level is %d; it must be from %d to %d", level, DS_LOG_SILENT, DS_LOG_WARNING);
     ds_result r = DS_OK;
     unsigned layers;
+    const ds__layer_options options = { { desc->check, desc->trace } };
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
         if (ds__backends[b].driver)
             r = ds__backends[b].driver->check(desc);
     if (r == DS_OK)
         r = ds__layers_read(ds__layer_list(desc), &layers);
     if (r == DS_OK)
-        r = ds__layers_read_check(desc->check, &layers);
+        r = ds__layers_read_options(&options, &layers);
     if (r == DS_OK)
         r = ds__layers_check_fault(layers, desc->fault);
     if (r < 0)
@@ -29431,13 +29763,16 @@ static void ds__ranges_deinit(void) {
 
 /* core/activity.h - recordings of activity: start, end, and the thread that hands records over.
 
-   Starts and ends a recording (ds_activity_start, ds_activity_stop). A thread of the library lets
-   the drivers write the records of complete operations, and invokes the callback with batches
-   (ds__activity_main). ds_activity_flush makes it do both at once. Keeps the pushed ids of threads.
+   Starts and ends recordings (ds__activity_client_start, ds__activity_client_stop): one of the
+   program (ds_activity_start), and one of the trace layer, which may run at the same time. A thread
+   of the library lets the drivers write the records of complete operations, and invokes the
+   callbacks with batches (ds__activity_main). ds_activity_flush makes it do both at once. Keeps the
+   pushed ids of threads.
 
-   Invariants: only the thread invokes the callback, so the callback is never invoked twice at once,
-   and no lock of the library is held meanwhile. The thread ends after the last note of an operation
-   and the last flush. The state goes from off to starting, on, ending, and off.
+   Invariants: only the thread invokes callbacks, so a callback is never invoked twice at once, and
+   no lock of the library is held meanwhile. The thread sets a state from ending to off, after the
+   last note of the recording and its batch. It runs while there is a recording, and ends after the
+   last flush. One recording at a time starts or ends (`busy`).
    Locks: none is held over a callback or a wait.
    Threads: any may call. ds__activity_shutdown runs in ds_shutdown. */
 
@@ -29445,40 +29780,74 @@ enum {
     DS__ACTIVITY_LEAST = 16,
     DS__ACTIVITY_MOST = 1 << 24,
     DS__ACTIVITY_USUAL = 16384,
+    DS__ACTIVITY_AWAITED = 65536,       /* operations that are noted because waits wait for them */
     DS__ACTIVITY_PERIOD_NS = 100000000, /* between two batches, if there are few records */
     DS__ACTIVITY_POLL_NS = 1000000,     /* between two looks at pending operations of CUDA */
-    DS__ACTIVITY_END_NS = 50000         /* the same, while the recording ends */
+    DS__ACTIVITY_END_NS = 50000         /* the same, while a recording ends */
 };
 
-enum { DS__ACTIVITY_OFF, DS__ACTIVITY_STARTING, DS__ACTIVITY_ON, DS__ACTIVITY_ENDING };
+enum { DS__ACTIVITY_OFF, DS__ACTIVITY_ON, DS__ACTIVITY_ENDING };
+
+/* One of the recordings that share notes and buffers. */
+typedef struct ds__activity_client {
+    _Atomic int state; /* DS__ACTIVITY_OFF ... */
+    ds_activity_desc desc;
+    uint64_t from; /* its records have the ids behind this one, up to `upto` */
+    _Atomic uint64_t upto;
+} ds__activity_client;
 
 static struct {
-    _Atomic int state;         /* DS__ACTIVITY_OFF ... */
-    _Atomic int ends;          /* 1: the thread ends after the last record */
+    _Atomic int busy;          /* 1: a recording starts or ends */
+    _Atomic uint32_t ending;   /* the client that ends, and 1; 0: none */
+    _Atomic int ends;          /* 1: the thread ends */
     _Atomic int users;         /* calls of ds_activity_flush */
+    _Atomic int urged;         /* 1: records should be handed over now */
     _Atomic uint32_t asked;    /* numbers of flushes */
     _Atomic uint32_t answered; /* callers of flushes sleep on it */
+    _Atomic size_t wanted;     /* capacity */
     ds__os_thread thread;
-    ds_activity_fn fn;
-    void *user;
+    ds__activity_client client[DS__ACTIVITY_CLIENTS];
 } ds__activity_run;
 
-/* Hands over the records that are there. Returns 0 if there are none. */
-static int ds__activity_hand_over(void) {
+/* Hands a batch over to a client. That of the trace layer gets it as it is, and also an empty one.
+   That of the program gets its part, which replaces the records of the batch. */
+static void ds__activity_pass(int client, ds_activity *list, size_t count, uint64_t dropped) {
+    const ds__activity_client *c = &ds__activity_run.client[client];
+    ds_activity_batch batch = { .records = list, .count = count, .dropped = dropped };
+    unsigned kinds = c->desc.kinds ? c->desc.kinds : (2u << DS_ACTIVITY_GRAPH) - 2;
+    uint64_t upto = atomic_load(&c->upto);
+    if (client == DS__ACTIVITY_PROGRAM) {
+        batch.count = 0;
+        for (size_t i = 0; i < count; i++) {
+            uint64_t id = list[i].correlation_id;
+            if (!(kinds >> list[i].kind & 1) || id <= c->from || id > upto)
+                continue;
+            if (batch.count != i)
+                list[batch.count] = list[i];
+            batch.count++;
+        }
+        if (!batch.count && !dropped)
+            return;
+    }
+    c->desc.fn(&batch, c->desc.user);
+}
+
+/* Hands over the records that are there. */
+static void ds__activity_hand_over(void) {
     ds__spinlock_lock(&ds__activity.lock);
     ds_activity_batch batch = { .records = ds__activity.buffer[ds__activity.filling],
                                 .count = ds__activity.count };
+    ds_activity *list = ds__activity.buffer[ds__activity.filling];
     if (batch.count)
         ds__activity.filling = !ds__activity.filling;
     ds__activity.count = 0;
     ds__spinlock_unlock(&ds__activity.lock);
     batch.dropped = atomic_exchange(&ds__activity.dropped, 0);
-    if (!batch.count && !batch.dropped)
-        return 0;
-    if (ds__observer_is_set())
+    if ((batch.count || batch.dropped) && ds__observer_is_set())
         ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_ACTIVITY, .activity = &batch });
-    ds__activity_run.fn(&batch, ds__activity_run.user);
-    return 1;
+    for (int i = DS__ACTIVITY_CLIENTS; i-- > 0;)
+        if (atomic_load(&ds__activity_run.client[i].state) != DS__ACTIVITY_OFF)
+            ds__activity_pass(i, list, batch.count, batch.dropped);
 }
 
 /* Lets the drivers write the records of complete operations. Returns 1 if operations are pending
@@ -29497,12 +29866,52 @@ static void ds__activity_answer(uint32_t asked) {
     ds__futex_wake(&ds__activity_run.answered, INT_MAX);
 }
 
-/* Returns 1 if records should be handed over, as half of the buffer is used. */
+/* Returns 1 if records should be handed over, as half of the buffer is used or the trace layer has
+   asked for it. */
 static int ds__activity_is_half(void) {
     ds__spinlock_lock(&ds__activity.lock);
-    int is_half = ds__activity.count >= ds__activity.capacity / 2;
+    int is_half = ds__activity.count >= atomic_load(&ds__activity.capacity) / 2;
     ds__spinlock_unlock(&ds__activity.lock);
-    return is_half;
+    return atomic_exchange(&ds__activity_run.urged, 0) || is_half;
+}
+
+/* Returns 1 if all notes that the end of a recording waits for were given back. */
+static int ds__activity_is_over(void) {
+    ds__spinlock_lock(&ds__activity.lock);
+    int over = ds__activity.left == 0;
+    ds__spinlock_unlock(&ds__activity.lock);
+    return over;
+}
+
+/* Replaces the buffers by greater ones; without memory they stay. Only the thread that hands over
+   may do so: it does not read the other buffer now. */
+static void ds__activity_grow(void) {
+    size_t wanted = atomic_load(&ds__activity_run.wanted);
+    if (wanted <= atomic_load(&ds__activity.capacity))
+        return;
+    ds_activity *fresh[2] = { ds__host_alloc(wanted * sizeof(ds_activity)),
+                              ds__host_alloc(wanted * sizeof(ds_activity)) };
+    if (fresh[0] && fresh[1]) {
+        ds__spinlock_lock(&ds__activity.lock);
+        memcpy(fresh[ds__activity.filling], ds__activity.buffer[ds__activity.filling],
+               ds__activity.count * sizeof(ds_activity));
+        for (int i = 0; i < 2; i++) {
+            ds_activity *old = ds__activity.buffer[i];
+            ds__activity.buffer[i] = fresh[i];
+            fresh[i] = old;
+        }
+        atomic_store(&ds__activity.capacity, wanted);
+        ds__spinlock_unlock(&ds__activity.lock);
+    }
+    ds__host_free(fresh[0]);
+    ds__host_free(fresh[1]);
+}
+
+/* Ends a client after its last batch. */
+static void ds__activity_client_end(int client) {
+    atomic_store(&ds__activity_run.client[client].state, DS__ACTIVITY_OFF);
+    atomic_store(&ds__activity_run.ending, 0);
+    ds__futex_wake(&ds__activity_run.ending, INT_MAX);
 }
 
 static void *ds__activity_main(void *unused) {
@@ -29513,21 +29922,25 @@ static void *ds__activity_main(void *unused) {
     for (;;) {
         uint32_t word = atomic_load(&ds__activity.word);
         uint32_t asked = atomic_load(&ds__activity_run.asked);
-        int ends = atomic_load(&ds__activity_run.ends);
+        uint32_t ending = atomic_load(&ds__activity_run.ending);
+        int ends = atomic_load(&ds__activity_run.ends) && !atomic_load(&ds__activity_run.users);
         /* read before the records: a note that is gone has written its record */
-        int over = ends && !ds__activity_is_pending() && !atomic_load(&ds__activity_run.users);
+        int over = ending && ds__activity_is_over();
         int pending = ds__activity_collect();
         int due = ds__now_ns() - last >= DS__ACTIVITY_PERIOD_NS;
-        if (ends || due || asked != atomic_load(&ds__activity_run.answered) ||
+        ds__activity_grow();
+        if (over || due || asked != atomic_load(&ds__activity_run.answered) ||
             ds__activity_is_half()) {
-            (void)ds__activity_hand_over();
+            ds__activity_hand_over();
             last = ds__now_ns();
         }
         ds__activity_answer(asked);
         if (over)
+            ds__activity_client_end((int)ending - 1);
+        if (ends)
             return NULL;
         uint64_t nap = pending ? DS__ACTIVITY_POLL_NS : DS__ACTIVITY_PERIOD_NS;
-        ds__futex_wait(&ds__activity.word, word, ends ? DS__ACTIVITY_END_NS : nap);
+        ds__futex_wait(&ds__activity.word, word, ending ? DS__ACTIVITY_END_NS : nap);
     }
 }
 
@@ -29536,23 +29949,43 @@ static void ds__activity_free(void) {
         ds__host_free(ds__activity.buffer[i]);
         ds__activity.buffer[i] = NULL;
     }
-    ds__activity.capacity = ds__activity.count = 0;
+    atomic_store(&ds__activity.capacity, 0);
+    ds__activity.count = 0;
+}
+
+/* Returns 1 if a recording runs or ends. */
+static int ds__activity_any(void) {
+    for (int i = 0; i < DS__ACTIVITY_CLIENTS; i++)
+        if (atomic_load(&ds__activity_run.client[i].state) != DS__ACTIVITY_OFF)
+            return 1;
+    return 0;
+}
+
+/* Sets the kinds that have records: those of all recordings that run. */
+static void ds__activity_kinds_set(void) {
+    unsigned kinds = 0;
+    for (int i = 0; i < DS__ACTIVITY_CLIENTS; i++) {
+        const ds__activity_client *c = &ds__activity_run.client[i];
+        if (atomic_load(&c->state) == DS__ACTIVITY_ON)
+            kinds |= c->desc.kinds ? c->desc.kinds : ~0u;
+    }
+    atomic_store(&ds__activity.kinds, kinds);
+    atomic_store(&ds__activity.nodes,
+                 atomic_load(&ds__activity_run.client[DS__ACTIVITY_TRACE].state) ==
+                     DS__ACTIVITY_ON);
 }
 
 /* Allocates the buffers and starts the thread. */
-static ds_result ds__activity_begin(const ds_activity_desc *desc) {
-    size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
+static ds_result ds__activity_begin(size_t capacity) {
     ds__activity.buffer[0] = ds__host_alloc(capacity * sizeof(ds_activity));
     ds__activity.buffer[1] = ds__host_alloc(capacity * sizeof(ds_activity));
-    ds__activity.capacity = capacity;
+    atomic_store(&ds__activity.capacity, capacity);
     ds__activity.count = 0;
     ds__activity.filling = 0;
-    ds__activity_run.fn = desc->fn;
-    ds__activity_run.user = desc->user;
+    atomic_store(&ds__activity_run.wanted, capacity);
     atomic_store(&ds__activity_run.ends, 0);
     atomic_store(&ds__activity_run.answered, atomic_load(&ds__activity_run.asked));
     atomic_store(&ds__activity.dropped, 0);
-    atomic_store(&ds__activity.kinds, desc->kinds ? desc->kinds : ~0u);
     if (!ds__activity.buffer[0] || !ds__activity.buffer[1]) {
         ds__activity_free();
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu records", capacity);
@@ -29565,31 +29998,129 @@ static ds_result ds__activity_begin(const ds_activity_desc *desc) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b])
             ds__g.driver[b]->activity_set(1);
-    atomic_store(&ds__activity.on, 1);
     return DS_OK;
 }
 
-/* Ends a recording whose state is ending: waits for the recorded operations. */
-static void ds__activity_end(void) {
-    atomic_store(&ds__activity.on, 0);
-    atomic_store(&ds__activity_run.ends, 1);
+/* Wakes the thread and waits until it has handed records over. */
+static void ds__activity_ask(void) {
+    uint32_t mine = atomic_fetch_add(&ds__activity_run.asked, 1) + 1;
     ds__activity_wake();
-    ds__os_thread_join(ds__activity_run.thread);
+    uint32_t answered;
+    while ((int32_t)((answered = atomic_load(&ds__activity_run.answered)) - mine) < 0)
+        ds__futex_wait(&ds__activity_run.answered, answered, DS__FOREVER);
+}
+
+/* Notes for which operations waits are enqueued from now on, for arrows. Without memory there are
+   none. */
+static void ds__activity_await_begin(void) {
+    if (atomic_load(&ds__activity.awaited))
+        return;
+    ds__activity.awaited_mask = DS__ACTIVITY_AWAITED - 1;
+    atomic_store(&ds__activity.awaited,
+                 (_Atomic uint32_t *)ds__host_alloc(DS__ACTIVITY_AWAITED * sizeof(uint32_t)));
+}
+
+static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc) {
+    ds__activity_client *c = &ds__activity_run.client[client];
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        if (ds__g.driver[b])
-            ds__g.driver[b]->activity_set(0);
-    ds__activity_free();
-    atomic_store(&ds__activity_run.state, DS__ACTIVITY_OFF);
+        if (ds__g.driver[b] && ds__g.driver[b]->fabric())
+            return ds__fail(DS_ERR_UNSUPPORTED,
+                            "activity is not recorded with a fabric, whose operations take "
+                            "virtual time");
+    int idle = 0;
+    if (atomic_load(&c->state) != DS__ACTIVITY_OFF)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
+    if (!atomic_compare_exchange_strong(&ds__activity_run.busy, &idle, 1))
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "a recording starts or ends on another thread; try again afterwards");
+    size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
+    ds_result r = DS_OK;
+    if (client == DS__ACTIVITY_TRACE)
+        ds__activity_await_begin();
+    if (!ds__activity_any()) {
+        r = ds__activity_begin(capacity);
+    } else if (capacity > atomic_load(&ds__activity.capacity)) {
+        atomic_store(&ds__activity_run.wanted, capacity);
+        ds__activity_ask();
+    }
+    if (r == DS_OK) {
+        c->desc = *desc;
+        c->from = atomic_load(&ds__activity.begun);
+        atomic_store(&c->upto, UINT64_MAX);
+        atomic_store(&c->state, DS__ACTIVITY_ON);
+        ds__activity_kinds_set();
+        atomic_store(&ds__activity.on, 1);
+    }
+    atomic_store(&ds__activity_run.busy, 0);
+    return r;
 }
 
-/* Ends the recording and frees the names of kernels, at shutdown after all work. */
-static void ds__activity_shutdown(void) {
+/* Waits for the recorded operations of a client whose state is ON, and ends it. */
+static ds_result ds__activity_client_stop(int client) {
+    ds__activity_client *c = &ds__activity_run.client[client];
+    int idle = 0;
+    while (!atomic_compare_exchange_strong(&ds__activity_run.busy, &idle, 1)) {
+        ds__os_sleep(DS__ACTIVITY_END_NS);
+        idle = 0;
+    }
     int on = DS__ACTIVITY_ON;
-    if (atomic_compare_exchange_strong(&ds__activity_run.state, &on, DS__ACTIVITY_ENDING))
-        ds__activity_end();
+    if (!atomic_compare_exchange_strong(&c->state, &on, DS__ACTIVITY_ENDING)) {
+        atomic_store(&ds__activity_run.busy, 0);
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "no recording runs");
+    }
+    ds__activity_kinds_set();
+    int last = 1;
+    for (int i = 0; i < DS__ACTIVITY_CLIENTS; i++)
+        last &= atomic_load(&ds__activity_run.client[i].state) != DS__ACTIVITY_ON;
+    if (last)
+        atomic_store(&ds__activity.on, 0);
+    ds__spinlock_lock(&ds__activity.lock);
+    ds__activity.mark = atomic_load(&ds__activity.begun);
+    ds__activity.left = ds__activity.mark - ds__activity.ended;
+    atomic_store(&c->upto, ds__activity.mark);
+    ds__spinlock_unlock(&ds__activity.lock);
+    atomic_store(&ds__activity_run.ending, (uint32_t)client + 1);
+    ds__activity_wake();
+    while (atomic_load(&ds__activity_run.ending))
+        ds__futex_wait(&ds__activity_run.ending, (uint32_t)client + 1, DS__FOREVER);
+    if (last) {
+        atomic_store(&ds__activity_run.ends, 1);
+        ds__activity_wake();
+        ds__os_thread_join(ds__activity_run.thread);
+        for (int b = 0; b < DS_BACKEND_COUNT; b++)
+            if (ds__g.driver[b])
+                ds__g.driver[b]->activity_set(0);
+        ds__activity_free();
+    }
+    atomic_store(&ds__activity_run.busy, 0);
+    return DS_OK;
 }
 
+/* Asks the thread to hand records over soon. */
+DS__SEAM static void ds__activity_urge(void) {
+    if (atomic_exchange(&ds__activity_run.urged, 1) == 0)
+        ds__activity_wake();
+}
+
+static ds_result ds__activity_client_flush(int client) {
+    atomic_fetch_add(&ds__activity_run.users, 1);
+    int on = atomic_load(&ds__activity_run.client[client].state) == DS__ACTIVITY_ON;
+    if (on)
+        ds__activity_ask();
+    atomic_fetch_sub(&ds__activity_run.users, 1);
+    return on ? DS_OK : ds__fail(DS_ERR_ILLEGAL_STATE, "no recording runs");
+}
+
+/* Ends the recordings, at shutdown after all work. */
+static void ds__activity_shutdown(void) {
+    for (int i = 0; i < DS__ACTIVITY_CLIENTS; i++)
+        if (atomic_load(&ds__activity_run.client[i].state) == DS__ACTIVITY_ON)
+            DS_IGNORE(ds__activity_client_stop(i));
+}
+
+/* Frees what stays until shutdown: names of kernels, and the notes of awaited operations. */
 static void ds__activity_names_free(void) {
+    ds__host_free((void *)atomic_exchange(&ds__activity.awaited, NULL));
     while (ds__activity.names) {
         ds__activity_text *text = ds__activity.names;
         ds__activity.names = text->next;
@@ -29609,41 +30140,17 @@ DSDEF ds_result(ds_activity_start)(const ds_activity_desc *desc) {
                 DS__ACTIVITY_MOST);
     DS__REQUIRE(!(desc->kinds & ~known), "kinds is %#x; bits of %#x are allowed", desc->kinds,
                 known);
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        if (ds__g.driver[b] && ds__g.driver[b]->fabric())
-            return ds__fail(DS_ERR_UNSUPPORTED,
-                            "activity is not recorded with a fabric, whose operations take "
-                            "virtual time");
-    int off = DS__ACTIVITY_OFF;
-    if (!atomic_compare_exchange_strong(&ds__activity_run.state, &off, DS__ACTIVITY_STARTING))
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
-    ds_result r = ds__activity_begin(desc);
-    atomic_store(&ds__activity_run.state, r == DS_OK ? DS__ACTIVITY_ON : DS__ACTIVITY_OFF);
-    return r;
+    return ds__activity_client_start(DS__ACTIVITY_PROGRAM, desc);
 }
 
 DSDEF ds_result(ds_activity_flush)(void) {
     DS__ENTER("ds_activity_flush");
-    atomic_fetch_add(&ds__activity_run.users, 1);
-    int on = atomic_load(&ds__activity_run.state) == DS__ACTIVITY_ON;
-    if (on) {
-        uint32_t mine = atomic_fetch_add(&ds__activity_run.asked, 1) + 1;
-        ds__activity_wake();
-        uint32_t answered;
-        while ((int32_t)((answered = atomic_load(&ds__activity_run.answered)) - mine) < 0)
-            ds__futex_wait(&ds__activity_run.answered, answered, DS__FOREVER);
-    }
-    atomic_fetch_sub(&ds__activity_run.users, 1);
-    return on ? DS_OK : ds__fail(DS_ERR_ILLEGAL_STATE, "no recording runs");
+    return ds__activity_client_flush(DS__ACTIVITY_PROGRAM);
 }
 
 DSDEF ds_result(ds_activity_stop)(void) {
     DS__ENTER("ds_activity_stop");
-    int on = DS__ACTIVITY_ON;
-    if (!atomic_compare_exchange_strong(&ds__activity_run.state, &on, DS__ACTIVITY_ENDING))
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "no recording runs");
-    ds__activity_end();
-    return DS_OK;
+    return ds__activity_client_stop(DS__ACTIVITY_PROGRAM);
 }
 
 DSDEF ds_result(ds_activity_push_id)(uint64_t id) {
@@ -29671,9 +30178,7 @@ DSDEF ds_result(ds_activity_pop_id)(uint64_t *out) {
 }
 
 DSDEF const char *(ds_activity_kind_get_name)(ds_activity_kind kind) {
-    static const char *const names[] = { "none",   "kernel", "copy",   "fill", "host function",
-                                         "record", "wait",   "values", "graph" };
-    return (unsigned)kind <= DS_ACTIVITY_GRAPH ? names[kind] : "unknown";
+    return ds__activity_kind_name(kind);
 }
 
 /* core/device.h - devices: resolution, text form, current device.

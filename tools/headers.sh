@@ -6,7 +6,7 @@
 #     headers.sh --check    writes nothing, and fails when something differs
 set -eu
 cd "$(dirname "$0")/.."
-entries="devstream devstream_alloc devstream_comm devstream_rng devstream_kernel devstream_check"
+entries="devstream devstream_alloc devstream_comm devstream_rng devstream_kernel devstream_check devstream_trace"
 check=; [ "${1:-}" != --check ] || check=1
 if [ ! -e .git ] && [ -z "$check" ]; then
     echo "headers: this is no git checkout; the headers are taken as they are"
@@ -33,8 +33,10 @@ for entry in $entries; do
     awk -f tools/sites.awk src=src "$entry" >"$new/sites"
     take "$new/sites" "src/api/${entry}_sites.gen.h"
 done
-awk -f tools/page.awk path=src/alloc/snapshot_page.html >"$new/page"
+awk -f tools/page.awk path=src/alloc/snapshot_page.html name=ds__page_head >"$new/page"
 take "$new/page" src/alloc/snapshot_page.gen.h
+awk -f tools/page.awk path=src/trace/page.html name=ds__trace_page >"$new/page"
+take "$new/page" src/trace/page.gen.h
 
 for template in src/*/*.tmpl; do
     awk -f tools/expand.awk path="$template" >"$new/expanded"

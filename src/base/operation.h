@@ -176,6 +176,7 @@ typedef struct ds__op {
             uint64_t correlation_id;
             uint64_t external_id;
             uint64_t enqueue_ns;
+            uint64_t cause;
         } note;
 
         /* what a driver keeps in operations of its own, or in its copy of a record */

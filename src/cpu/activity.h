@@ -22,6 +22,14 @@
 #include "run.h"
 #include "submit.h"
 
+/* Keeps the id of an operation that was enqueued: after `submitted`, so that a thread that reads
+   the id first and then `submitted` gets a number that includes the operation. The put lock is
+   held. */
+static void ds__cpu_last_set(ds__cpu_stream *s, const ds__op *op, uint64_t id) {
+    if (op->kind != DS__OP_RECORD)
+        atomic_store_explicit(&s->last_id, id, memory_order_release);
+}
+
 /* Enqueues an operation with the notes that it needs. The put lock is held. */
 __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op) {
     ds__activity_note note;
@@ -30,7 +38,7 @@ __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, 
         if (r < 0)
             return r;
     }
-    if (!ds__activity_note_begin(op, &note))
+    if (s->kind == DS__STREAM_LANE || !ds__activity_note_begin(op, &note))
         return ds__cpu_put_plain(s, op);
 
     ds__op head = { .kind = DS__CPU_OP_NOTE, .line = note.thread, .file = note.call };
@@ -43,10 +51,12 @@ __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, 
     head.u.note.correlation_id = note.correlation_id;
     head.u.note.external_id = note.external_id;
     head.u.note.enqueue_ns = note.enqueue_ns;
+    head.u.note.cause = note.cause;
     memcpy(at, &head, head_bytes);
     ds__cpu_fill_room((ds__op *)(void *)(at + head_bytes), op);
     /* as in ds__cpu_put_plain */
     atomic_store(&s->submitted, atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2);
+    ds__cpu_last_set(s, op, note.correlation_id);
     return DS_OK;
 }
 
@@ -67,8 +77,36 @@ static void ds__cpu_note_take(ds__cpu_stream *s, const ds__op *op) {
     s->note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
                                    .external_id = op->u.note.external_id,
                                    .enqueue_ns = op->u.note.enqueue_ns,
+                                   .cause = op->u.note.cause,
                                    .call = op->file,
                                    .thread = op->line };
+}
+
+/* Returns 1 if the operation is a node of a launch, and nodes have records. */
+static int ds__cpu_is_node(const ds__cpu_stream *s, const ds__op *op) {
+    return s->kind == DS__STREAM_LANE &&
+           atomic_load_explicit(&ds__activity.nodes, memory_order_relaxed) &&
+           ds__activity_kind_of(op) != DS_ACTIVITY_NONE;
+}
+
+/* Writes the record of a node that ends now, if its launch has a note. */
+static void ds__cpu_node_write(ds__cpu_stream *s, const ds__op *op, const ds__cpu_failure *f) {
+    uint64_t stream = 0;
+    uint64_t launch = ds__cpu_launch_id(s, &stream);
+    if (launch && s->note.begin_ns) {
+        ds_activity a = ds__activity_record(op, &s->note, DS_DEVICE_CPU);
+        if (!a.name)
+            a.name = ds__activity_kind_name(a.kind);
+        a.kind = (ds_activity_kind)DS__ACTIVITY_NODE;
+        a.result = f ? f->code : DS_OK;
+        a.stream.id = stream;
+        a.device = ds_cpu(s->device);
+        a.end_ns = ds__now_ns();
+        a.enqueue_ns = a.begin_ns;
+        a.cause_id = launch;
+        ds__activity_write(&a, NULL);
+    }
+    s->note.begin_ns = 0;
 }
 
 /* Does what precedes an operation: takes a note, or reads the clock for an operation with a note.
@@ -78,7 +116,7 @@ __attribute__((noinline)) static void ds__cpu_noted_begin(ds__cpu_stream *s, con
     int is_host = op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK;
     if (op->kind == DS__CPU_OP_NOTE)
         ds__cpu_note_take(s, op);
-    else if (s->note.correlation_id && (is_host || !s->note.begin_ns))
+    else if ((s->note.correlation_id || ds__cpu_is_node(s, op)) && (is_host || !s->note.begin_ns))
         s->note.begin_ns = ds__now_ns();
 }
 
@@ -88,6 +126,8 @@ __attribute__((noinline)) static void ds__cpu_noted_end(ds__cpu_stream *s, const
                                                         uint64_t number) {
     if (s->note.correlation_id && op->kind != DS__CPU_OP_NOTE)
         ds__cpu_note_write(s, op, &s->note, ds__cpu_failed(s, number));
+    else if (s->note.begin_ns)
+        ds__cpu_node_write(s, op, ds__cpu_failed(s, number));
     if (s->virt) {
         (void)ds__cpu_values_look(s->virt->time);
         ds__cpu_virtual_pass(s);
@@ -106,6 +146,60 @@ __attribute__((noinline)) static int ds__cpu_at_once_noted(ds__cpu_stream *s, co
     if (noted && !ran)
         ds__activity_cancel(&note);
     return ran;
+}
+
+static uint64_t ds__cpu_activity_last(const void *object, int is_event) {
+    const ds__cpu_stream *s = object;
+    return is_event ? ((const ds__cpu_event *)object)->cause : atomic_load(&s->last_id);
+}
+
+/* Reads the operation at which a stream stands, while its owner may run it. Returns 0 if it has no
+   note, or if the stream went on meanwhile: then it does not stand. Memory of queues stays readable
+   until the driver stops. The thread sanitizer is told that this read is meant to be a race. */
+__attribute__((no_sanitize("thread"), no_sanitize("address"))) static int ds__cpu_standing_read(
+    ds__cpu_stream *s, ds__activity_standing *out) {
+    uint64_t done = atomic_load(&s->done);
+    const ds__cpu_block *block = s->head;
+    if (done >= atomic_load(&s->submitted) || !block)
+        return 0;
+    const ds__op *op = (const ds__op *)(const void *)(block->data + s->head_at);
+    if (op->kind == DS__OP_JUMP && block->next)
+        op = (const ds__op *)(const void *)block->next->data;
+    ds__activity_note note = s->note;
+    if (op->kind == DS__CPU_OP_NOTE) {
+        note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
+                                    .external_id = op->u.note.external_id,
+                                    .enqueue_ns = op->u.note.enqueue_ns,
+                                    .cause = op->u.note.cause,
+                                    .call = op->file,
+                                    .thread = op->line };
+        op = (const ds__op *)(const void *)((const char *)op + ds__cpu_op_bytes(op));
+    }
+    uint64_t on = op->kind == DS__OP_WAIT ? (uint64_t)(uintptr_t)op->u.wait.stream : 0;
+    if (!note.correlation_id || ds__activity_kind_of(op) == DS_ACTIVITY_NONE)
+        return 0;
+    ds__op copy = *op;
+    DS__COMPILER_FENCE();
+    if (atomic_load(&s->done) != done)
+        return 0;
+    out->record = ds__activity_record(&copy, &note, DS_DEVICE_CPU);
+    out->record.stream.id = s->handle;
+    out->record.device = ds_cpu(s->device);
+    out->on = on ? ((const ds__cpu_stream *)(uintptr_t)on)->handle : 0;
+    return 1;
+}
+
+static size_t ds__cpu_activity_standing(ds__activity_standing *out, size_t room) {
+    size_t count = 0;
+    for (int i = 0; i < ds__cpu.devices; i++) {
+        ds__cpu_device *d = &ds__cpu.device[i];
+        ds__spinlock_lock(&d->lock);
+        for (ds__cpu_stream *s = d->streams; s && count < room; s = s->all_next)
+            if (s->kind != DS__STREAM_LANE)
+                count += (size_t)ds__cpu_standing_read(s, &out[count]);
+        ds__spinlock_unlock(&d->lock);
+    }
+    return count;
 }
 
 static void ds__cpu_activity_set(int on) {
