@@ -4138,6 +4138,22 @@ DS__SEAM static void ds__os_take_signals(void) {
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
 
+/* Returns 1 if the system's clock is the processor's: the system has found it to run evenly and to
+   be the same on all processors. That of aarch64 is by its architecture. */
+DS__SEAM static int ds__os_ticks_are_time(void) {
+#if defined(__x86_64__)
+    char name[32] = "";
+    FILE *file = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r");
+    if (file && !fgets(name, sizeof name, file))
+        *name = 0;
+    if (file)
+        fclose(file);
+    return strcmp(name, "tsc\n") == 0;
+#else
+    return 1;
+#endif
+}
+
 /* Writes the name of the program into a buffer, as far as the system tells it. */
 DS__SEAM static void ds__os_program_name(char *out, size_t size) {
     FILE *file = fopen("/proc/self/comm", "r");
@@ -4367,6 +4383,17 @@ static inline uint64_t ds__os_ticks(void) {
     uint64_t t;
     __asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(t));
     return t;
+#endif
+}
+
+/* The same, read after all instructions before it. */
+static inline uint64_t ds__os_ticks_ordered(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_lfence();
+    return __builtin_ia32_rdtsc();
+#else
+    __asm__ __volatile__("isb" : : : "memory");
+    return ds__os_ticks();
 #endif
 }
 
@@ -6333,7 +6360,7 @@ typedef struct ds__op {
         struct {
             uint64_t correlation_id;
             uint64_t external_id;
-            uint64_t enqueue_ns;
+            uint64_t enqueue_time;
             uint64_t cause;
         } note;
 
@@ -6728,6 +6755,120 @@ DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
                                    : op->u.fill.width * op->u.fill.height * op->u.fill.value_size;
 }
 
+/* base/activity_clock.h - the clock of records of activity.
+
+   While a recording runs on a system whose own clock is the processor's, times are read from the
+   processor (ds__activity_clock), which takes half of the time. ds__activity_clock_pair reads both
+   clocks together; ds__activity_ns makes nanoseconds of CLOCK_MONOTONIC of a time between two such
+   pairs.
+
+   Invariants: pairs increase, in both members. A time is converted after a pair behind it was made,
+   so that two records that are handed over at different times are converted by the same lines. With
+   `ticks` 0, times are nanoseconds.
+   Locks: `lock` guards the pairs, for short steps.
+   Threads: any reads the clock. The starter of a recording and the thread that hands records over
+   make pairs. `ticks` changes while no recording runs. */
+
+enum { DS__CLOCK_PAIRS = 1024, DS__CLOCK_TRIES = 8 };
+
+typedef struct ds__clock_pair {
+    uint64_t ticks;
+    uint64_t ns;
+} ds__clock_pair;
+
+static struct {
+    _Atomic int ticks; /* 1: times are ticks of the processor's clock */
+    ds__spinlock lock;
+    uint64_t count; /* pairs that were made; the last DS__CLOCK_PAIRS of them are kept */
+    ds__clock_pair pair[DS__CLOCK_PAIRS];
+} ds__activity_clocks;
+
+/* Returns the time at which all operations before have been carried out. */
+static inline uint64_t ds__activity_clock(void) {
+    if (DS__LIKELY(atomic_load_explicit(&ds__activity_clocks.ticks, memory_order_relaxed)))
+        return ds__os_ticks_ordered();
+    return ds__now_ns();
+}
+
+/* The same, or a little earlier. */
+static inline uint64_t ds__activity_clock_early(void) {
+    if (DS__LIKELY(atomic_load_explicit(&ds__activity_clocks.ticks, memory_order_relaxed)))
+        return ds__os_ticks();
+    return ds__now_ns();
+}
+
+/* Reads both clocks. Of several tries, the one counts that was interrupted least. */
+static ds__clock_pair ds__activity_clock_read(void) {
+    ds__clock_pair best = { 0, 0 };
+    uint64_t shortest = UINT64_MAX;
+    for (int i = 0; i < DS__CLOCK_TRIES; i++) {
+        uint64_t from = ds__os_ticks_ordered();
+        uint64_t ns = ds__now_ns();
+        uint64_t took = ds__os_ticks_ordered() - from;
+        if (took < shortest) {
+            shortest = took;
+            best = (ds__clock_pair){ from + took / 2, ns };
+        }
+    }
+    return best;
+}
+
+/* Makes a pair of this moment. */
+static void ds__activity_clock_pair(void) {
+    if (!atomic_load(&ds__activity_clocks.ticks))
+        return;
+    ds__clock_pair fresh = ds__activity_clock_read();
+    ds__spinlock_lock(&ds__activity_clocks.lock);
+    uint64_t n = ds__activity_clocks.count;
+    const ds__clock_pair *last = &ds__activity_clocks.pair[(n - 1) % DS__CLOCK_PAIRS];
+    if (!n || (fresh.ticks > last->ticks && fresh.ns > last->ns)) {
+        ds__activity_clocks.pair[n % DS__CLOCK_PAIRS] = fresh;
+        ds__activity_clocks.count = n + 1;
+    }
+    ds__spinlock_unlock(&ds__activity_clocks.lock);
+}
+
+/* Selects the clock of a recording, and makes its first pair. */
+static void ds__activity_clock_begin(void) {
+    ds__activity_clocks.count = 0;
+    atomic_store(&ds__activity_clocks.ticks, ds__os_ticks_are_time());
+    ds__activity_clock_pair();
+}
+
+/* Two pairs in a row. */
+typedef struct ds__clock_line {
+    ds__clock_pair a;
+    ds__clock_pair b;
+    double rate;
+} ds__clock_line;
+
+/* Returns the line of a time. A time before the kept pairs, or behind the last one, is on the line
+   through the nearest two. */
+static ds__clock_line ds__activity_clock_line(uint64_t time) {
+    ds__clock_line l;
+    ds__spinlock_lock(&ds__activity_clocks.lock);
+    uint64_t n = ds__activity_clocks.count;
+    uint64_t oldest = n > DS__CLOCK_PAIRS ? n - DS__CLOCK_PAIRS : 0;
+    uint64_t i = n > 1 ? n - 2 : 0;
+    while (i > oldest && ds__activity_clocks.pair[i % DS__CLOCK_PAIRS].ticks > time)
+        i--;
+    l.a = ds__activity_clocks.pair[i % DS__CLOCK_PAIRS];
+    l.b = n > 1 ? ds__activity_clocks.pair[(i + 1) % DS__CLOCK_PAIRS] : l.a;
+    ds__spinlock_unlock(&ds__activity_clocks.lock);
+    l.rate =
+        l.b.ticks > l.a.ticks ? (double)(l.b.ns - l.a.ns) / (double)(l.b.ticks - l.a.ticks) : 0;
+    return l;
+}
+
+/* Returns the nanoseconds of a time; 0 stays 0. *line: the line of the last time, or zeroed. */
+static uint64_t ds__activity_ns(ds__clock_line *line, uint64_t time) {
+    if (!time || !atomic_load_explicit(&ds__activity_clocks.ticks, memory_order_relaxed))
+        return time;
+    if (time < line->a.ticks || time >= line->b.ticks)
+        *line = ds__activity_clock_line(time);
+    return line->a.ns + (uint64_t)(int64_t)((double)(int64_t)(time - line->a.ticks) * line->rate);
+}
+
 /* base/activity.h - records of operations that drivers write.
 
    Holds the recording of api/activity.h as far as drivers take part: whether one runs
@@ -6755,16 +6896,18 @@ enum {
     DS__ACTIVITY_NAME_BYTES = 1 << 20, /* of all names of kernels */
     /* a kind of records for the trace layer only: a node of a launch. cause_id is the launch, name
        the kernel or the kind, external_id the number of the lane from 1 */
-    DS__ACTIVITY_NODE = DS_ACTIVITY_GRAPH + 1
+    DS__ACTIVITY_NODE = DS_ACTIVITY_GRAPH + 1,
+    DS__ACTIVITY_IN_NS =
+        1 /* in `reserved` until a record is handed over: its times are nanoseconds */
 };
 
 /* What a driver keeps with an operation until its record is written. */
 typedef struct ds__activity_note {
     uint64_t correlation_id; /* 0: none */
     uint64_t external_id;
-    uint64_t enqueue_ns;
-    uint64_t begin_ns; /* the driver's */
-    uint64_t cause;    /* of a wait: ds_activity.cause_id */
+    uint64_t enqueue_time; /* by ds__activity_clock */
+    uint64_t begin_time;   /* the driver's, likewise */
+    uint64_t cause;        /* of a wait: ds_activity.cause_id */
     const char *call;
     uint32_t thread;
 } ds__activity_note;
@@ -6895,8 +7038,8 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
     out->external_id = depth ? ds__activity_tls.id[depth - 1] : 0;
     out->call = ds__tls.fn;
     out->thread = ds__activity_tls.thread;
-    out->begin_ns = 0;
-    out->enqueue_ns = ds__now_ns();
+    out->begin_time = 0;
+    out->enqueue_time = ds__activity_clock_early();
     return 1;
 }
 
@@ -6959,13 +7102,14 @@ static const char *ds__activity_kind_name(ds_activity_kind kind) {
     return (unsigned)kind <= DS_ACTIVITY_GRAPH ? names[kind] : "unknown";
 }
 
-/* Fills a record from an operation and its note. The driver adds stream, device, times, result and
-   the number of bytes of a batch. */
+/* Fills a record from an operation and its note. The driver adds stream, device, the end, result
+   and the number of bytes of a batch. Times are those of the clock until the record is handed over.
+   */
 DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__activity_note *note,
                                                 ds_device_type type) {
     ds_activity a = { .kind = ds__activity_kind_of(op),
-                      .begin_ns = note->begin_ns,
-                      .enqueue_ns = note->enqueue_ns,
+                      .begin_ns = note->begin_time,
+                      .enqueue_ns = note->enqueue_time,
                       .correlation_id = note->correlation_id,
                       .external_id = note->external_id,
                       .cause_id = note->cause,
@@ -6987,26 +7131,38 @@ DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__acti
     return a;
 }
 
+/* Takes the place of the next record, with the lock. NULL: there is none. */
+static inline ds_activity *ds__activity_place(void) {
+    ds__spinlock_lock(&ds__activity.lock);
+    size_t n = ds__activity.count;
+    if (DS__UNLIKELY(n == atomic_load_explicit(&ds__activity.capacity, memory_order_relaxed)))
+        return NULL;
+    ds__activity.count = n + 1;
+    return &ds__activity.buffer[ds__activity.filling][n];
+}
+
+/* Releases the lock when the record is written. number: the note that is given back, or 0. */
+static inline void ds__activity_placed(const ds_activity *place, uint64_t number) {
+    size_t n = ds__activity.count;
+    int is_half = n == atomic_load_explicit(&ds__activity.capacity, memory_order_relaxed) / 2;
+    if (number)
+        ds__activity_return(number);
+    ds__spinlock_unlock(&ds__activity.lock);
+    if (DS__UNLIKELY(!place))
+        atomic_fetch_add_explicit(&ds__activity.dropped, 1, memory_order_relaxed);
+    else if (DS__UNLIKELY(is_half))
+        ds__activity_wake();
+}
+
 /* Writes a record. note: is given back, or NULL for the record of a node, whose launch has a note
    that is not given back yet. */
 DS__SEAM static void ds__activity_write(const ds_activity *record, ds__activity_note *note) {
-    ds__spinlock_lock(&ds__activity.lock);
-    size_t capacity = atomic_load_explicit(&ds__activity.capacity, memory_order_relaxed);
-    size_t n = ds__activity.count;
-    int full = n == capacity;
-    if (!full) {
-        ds__activity.buffer[ds__activity.filling][n] = *record;
-        ds__activity.count = n + 1;
-    }
-    if (note)
-        ds__activity_return(note->correlation_id);
-    ds__spinlock_unlock(&ds__activity.lock);
+    ds_activity *place = ds__activity_place();
+    if (place)
+        *place = *record;
+    ds__activity_placed(place, note ? note->correlation_id : 0);
     if (note)
         note->correlation_id = 0;
-    if (full)
-        atomic_fetch_add_explicit(&ds__activity.dropped, 1, memory_order_relaxed);
-    else if (n + 1 == capacity / 2)
-        ds__activity_wake();
 }
 
 /* base/state.h - global state, bookkeeping memory and log.
@@ -9975,6 +10131,7 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
 /* cpu/activity.h */
 static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op);
+static int ds__cpu_run_note(ds__cpu_stream *s, const ds__op *note, uint64_t number, uint64_t *time);
 static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op);
 static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op, uint64_t number);
 static int ds__cpu_at_once_noted(ds__cpu_stream *s, const ds__op *op);
@@ -10197,6 +10354,12 @@ _Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 80 <
                    sizeof(((ds__cpu_block *)0)->data),
                "a block holds the largest batch, with a note before it");
 
+/* Bytes of a note in a queue. */
+#define DS__CPU_NOTE_BYTES 48u
+
+_Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.note) == DS__CPU_NOTE_BYTES,
+               "a note has no gap behind it");
+
 /* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
     static const size_t size[] = {
@@ -10215,7 +10378,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__CPU_OP_CONDITION] = offsetof(ds__op, u.own.size),
         [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
         [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
-        [DS__CPU_OP_NOTE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.note,
+        [DS__CPU_OP_NOTE] = DS__CPU_NOTE_BYTES,
     };
     size_t n;
     if (op->kind == DS__OP_KERNEL)
@@ -12316,16 +12479,20 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     return DS__CPU_EMPTY;
 }
 
-/* Returns 1 for a launch of one item of a kernel that has been short so far, on a stream and device
-   without failure. Each 256th such launch is measured instead. */
-static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
-    if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 ||
-        ds__cpu_modes(DS__CPU_SLOWLY))
-        return 0;
+/* Returns 1 if the kernel of a launch has been short so far, and stream and device have not failed.
+   */
+static inline int ds__cpu_is_known_short(const ds__cpu_stream *s, const ds__op *op) {
     uint64_t estimate = atomic_load_explicit(&op->u.kernel.kernel->estimate, memory_order_relaxed);
     return ds__cpu_runs(estimate) >= 4 && (uint32_t)estimate <= DS__CPU_LONG_NS * 1000u &&
            !atomic_load_explicit(&s->failure, memory_order_relaxed) &&
            !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
+}
+
+/* Returns 1 for a launch of one item of a kernel that has been short so far. Each 256th such launch
+   is measured instead. */
+static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
+    return op->kind == DS__OP_KERNEL && op->u.kernel.items == 1 && (number & 255u) != 0 &&
+           !ds__cpu_modes(DS__CPU_SLOWLY) && ds__cpu_is_known_short(s, op);
 }
 
 /* Runs and passes a launch for which ds__cpu_is_short returns 1, without a barrier. */
@@ -12398,7 +12565,8 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
     uint64_t count = 0;
     int result = DS__CPU_EMPTY;
     uint64_t end = atomic_load_explicit(&s->submitted, memory_order_acquire);
-    int unfenced = 0; /* 1: the last operation was passed without a barrier */
+    uint64_t time = 0; /* at which the last operation ended, if it was short and has a note */
+    int unfenced = 0;  /* 1: the last operation was passed without a barrier */
     while (number < end) {
         if (DS__UNLIKELY(number >= upto)) {
             result = DS__CPU_MORE;
@@ -12413,10 +12581,18 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
         if (DS__LIKELY(ds__cpu_is_short(s, op, number))) {
             ds__cpu_run_short(s, op, number + 1);
             unfenced = 1;
+        } else if (DS__UNLIKELY(op->kind == DS__CPU_OP_NOTE)) {
+            if (!ds__cpu_run_note(s, op, number + 1, &time)) {
+                number++;
+                continue;
+            }
+            number++;
+            unfenced = 1;
         } else {
             if (unfenced)
                 ds__cpu_pass(s, number);
             unfenced = 0;
+            time = 0;
             result = ds__cpu_run_one(w, s, op, number + 1, who);
             if (DS__UNLIKELY(result != DS__CPU_EMPTY))
                 break;
@@ -13319,7 +13495,7 @@ __attribute__((always_inline)) static inline int ds__cpu_run_small(ds__cpu_strea
         ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
     if (mine && !failed) {
         if (note)
-            note->begin_ns = ds__now_ns();
+            note->begin_time = ds__activity_clock();
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else
@@ -13578,18 +13754,21 @@ __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, 
     if (s->kind == DS__STREAM_LANE || !ds__activity_note_begin(op, &note))
         return ds__cpu_put_plain(s, op);
 
-    ds__op head = { .kind = DS__CPU_OP_NOTE, .line = note.thread, .file = note.call };
-    size_t head_bytes = ds__cpu_op_bytes(&head);
+    /* in place: a whole operation on the stack would be cleared first */
+    size_t head_bytes = DS__CPU_NOTE_BYTES;
     char *at = ds__cpu_room(s, head_bytes + ds__cpu_op_bytes(op));
     if (!at) {
         ds__activity_cancel(&note);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
     }
-    head.u.note.correlation_id = note.correlation_id;
-    head.u.note.external_id = note.external_id;
-    head.u.note.enqueue_ns = note.enqueue_ns;
-    head.u.note.cause = note.cause;
-    memcpy(at, &head, head_bytes);
+    ds__op *head = (ds__op *)(void *)at;
+    head->kind = DS__CPU_OP_NOTE;
+    head->line = note.thread;
+    head->file = note.call;
+    head->u.note.correlation_id = note.correlation_id;
+    head->u.note.external_id = note.external_id;
+    head->u.note.enqueue_time = note.enqueue_time;
+    head->u.note.cause = note.cause;
     ds__cpu_fill_room((ds__op *)(void *)(at + head_bytes), op);
     /* as in ds__cpu_put_plain */
     atomic_store(&s->submitted, atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2);
@@ -13605,7 +13784,7 @@ static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__ac
     a.result = f ? f->code : DS_OK;
     a.stream.id = s->handle;
     a.device = ds_cpu(s->device);
-    a.end_ns = ds__now_ns();
+    a.end_ns = ds__activity_clock();
     ds__activity_write(&a, note);
 }
 
@@ -13613,7 +13792,7 @@ static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__ac
 static void ds__cpu_note_take(ds__cpu_stream *s, const ds__op *op) {
     s->note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
                                    .external_id = op->u.note.external_id,
-                                   .enqueue_ns = op->u.note.enqueue_ns,
+                                   .enqueue_time = op->u.note.enqueue_time,
                                    .cause = op->u.note.cause,
                                    .call = op->file,
                                    .thread = op->line };
@@ -13630,7 +13809,7 @@ static int ds__cpu_is_node(const ds__cpu_stream *s, const ds__op *op) {
 static void ds__cpu_node_write(ds__cpu_stream *s, const ds__op *op, const ds__cpu_failure *f) {
     uint64_t stream = 0;
     uint64_t launch = ds__cpu_launch_id(s, &stream);
-    if (launch && s->note.begin_ns) {
+    if (launch && s->note.begin_time) {
         ds_activity a = ds__activity_record(op, &s->note, DS_DEVICE_CPU);
         if (!a.name)
             a.name = ds__activity_kind_name(a.kind);
@@ -13638,32 +13817,81 @@ static void ds__cpu_node_write(ds__cpu_stream *s, const ds__op *op, const ds__cp
         a.result = f ? f->code : DS_OK;
         a.stream.id = stream;
         a.device = ds_cpu(s->device);
-        a.end_ns = ds__now_ns();
+        a.end_ns = ds__activity_clock();
         a.enqueue_ns = a.begin_ns;
         a.cause_id = launch;
         ds__activity_write(&a, NULL);
     }
-    s->note.begin_ns = 0;
+    s->note.begin_time = 0;
 }
 
-/* Does what precedes an operation: takes a note, or reads the clock for an operation with a note.
+/* Runs and passes a short launch with its note, and writes its record. *time: the end of the
+   operation before, which is the begin of this one if it was enqueued by then; 0: not known. */
+static void ds__cpu_run_short_noted(ds__cpu_stream *s, const ds__op *note, const ds__op *op,
+                                    uint64_t number, uint64_t *time) {
+    uint64_t enqueued = note->u.note.enqueue_time;
+    uint64_t begin = *time >= enqueued ? *time : ds__activity_clock();
+    const char *name = ds__activity_name(op->u.kernel.kernel);
+    int status = op->u.kernel.kernel->cpu_fn(0, 1, (const char *)op + DS__CPU_ARGS_AT);
+    if (DS__UNLIKELY(status != 0))
+        ds__cpu_kernel_failed(s, op, status, number);
+    uint64_t end = ds__activity_clock();
+    *time = end;
+    ds_activity *place = ds__activity_place();
+    if (DS__LIKELY(place != NULL))
+        *place = (ds_activity){ .kind = DS_ACTIVITY_KERNEL,
+                                .result = status ? ds__cpu_failed(s, number)->code : DS_OK,
+                                .stream = { s->handle },
+                                .device = ds_cpu(s->device),
+                                .begin_ns = begin,
+                                .end_ns = end,
+                                .enqueue_ns = enqueued,
+                                .count = 1,
+                                .correlation_id = note->u.note.correlation_id,
+                                .external_id = note->u.note.external_id,
+                                .name = name,
+                                .call = note->file,
+                                .file = op->file,
+                                .line = op->file ? op->line : 0,
+                                .thread = note->line };
+    ds__activity_placed(place, note->u.note.correlation_id);
+    s->head_at += (uint32_t)(DS__CPU_NOTE_BYTES + ds__cpu_op_bytes(op));
+    ds__cpu_pass_short(s, number);
+}
+
+/* Takes the note of the next operation. If that is a short launch, runs it at once and returns 1:
+   also the operation has passed. number: of the note. Nobody waits for the number of a note, so no
+   barrier is needed. */
+__attribute__((noinline)) static int ds__cpu_run_note(ds__cpu_stream *s, const ds__op *note,
+                                                      uint64_t number, uint64_t *time) {
+    const ds__op *op = (const ds__op *)(const void *)((const char *)note + DS__CPU_NOTE_BYTES);
+    if (op->kind == DS__OP_KERNEL && op->u.kernel.items == 1 && (number & 511u) != 1 &&
+        ds__cpu_modes(DS__CPU_SLOWLY) == DS__CPU_NOTED && ds__cpu_is_known_short(s, op)) {
+        ds__cpu_run_short_noted(s, note, op, number + 1, time);
+        return 1;
+    }
+    ds__cpu_note_take(s, note);
+    s->head_at += DS__CPU_NOTE_BYTES;
+    atomic_store_explicit(&s->done, number, memory_order_release);
+    return 0;
+}
+
+/* Does what precedes an operation: reads the clock for an operation with a note.
    An operation begins when its stream first comes to it, but a host function when its thread
    does. */
 __attribute__((noinline)) static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op) {
     int is_host = op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK;
-    if (op->kind == DS__CPU_OP_NOTE)
-        ds__cpu_note_take(s, op);
-    else if ((s->note.correlation_id || ds__cpu_is_node(s, op)) && (is_host || !s->note.begin_ns))
-        s->note.begin_ns = ds__now_ns();
+    if ((s->note.correlation_id || ds__cpu_is_node(s, op)) && (is_host || !s->note.begin_time))
+        s->note.begin_time = ds__activity_clock();
 }
 
 /* Does what follows a complete operation, before it is passed: writes its record, and sets the
    virtual time of the stream. */
 __attribute__((noinline)) static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op,
                                                         uint64_t number) {
-    if (s->note.correlation_id && op->kind != DS__CPU_OP_NOTE)
+    if (s->note.correlation_id)
         ds__cpu_note_write(s, op, &s->note, ds__cpu_failed(s, number));
-    else if (s->note.begin_ns)
+    else if (s->note.begin_time)
         ds__cpu_node_write(s, op, ds__cpu_failed(s, number));
     if (s->virt) {
         (void)ds__cpu_values_look(s->virt->time);
@@ -13706,7 +13934,7 @@ __attribute__((no_sanitize("thread"), no_sanitize("address"))) static int ds__cp
     if (op->kind == DS__CPU_OP_NOTE) {
         note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
                                     .external_id = op->u.note.external_id,
-                                    .enqueue_ns = op->u.note.enqueue_ns,
+                                    .enqueue_time = op->u.note.enqueue_time,
                                     .cause = op->u.note.cause,
                                     .call = op->file,
                                     .thread = op->line };
@@ -13719,7 +13947,10 @@ __attribute__((no_sanitize("thread"), no_sanitize("address"))) static int ds__cp
     DS__COMPILER_FENCE();
     if (atomic_load(&s->done) != done)
         return 0;
+    ds__clock_line line = { .rate = 0 };
     out->record = ds__activity_record(&copy, &note, DS_DEVICE_CPU);
+    out->record.begin_ns = ds__activity_ns(&line, note.begin_time);
+    out->record.enqueue_ns = ds__activity_ns(&line, note.enqueue_time);
     out->record.stream.id = s->handle;
     out->record.device = ds_cpu(s->device);
     out->on = on ? ((const ds__cpu_stream *)(uintptr_t)on)->handle : 0;
@@ -26411,6 +26642,7 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     ds__activity_note note;
     ds__cuda_pair *p = NULL;
     int capturing = 1;
+    uint64_t enqueue_ns = ds__now_ns();
     if (op->flags & DS__OP_INSIDE || !ds__activity_note_begin(op, &note))
         return NULL;
     if (ds__cuda_on(&scope, s) < 0) { /* the operation will be refused */
@@ -26436,6 +26668,8 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     }
     p->note = note;
     p->record = ds__activity_record(op, &note, DS_DEVICE_CUDA);
+    p->record.enqueue_ns = enqueue_ns;
+    p->record.reserved[0] = DS__ACTIVITY_IN_NS;
     p->record.stream.id = s->handle_id;
     p->record.device = ds_cuda(s->device);
     if (op->kind == DS__OP_COPY_BATCH)
@@ -29832,6 +30066,16 @@ static void ds__activity_pass(int client, ds_activity *list, size_t count, uint6
     c->desc.fn(&batch, c->desc.user);
 }
 
+/* Makes nanoseconds of the times of a record. */
+static void ds__activity_convert(ds__clock_line *line, ds_activity *a) {
+    if (a->reserved[0] != DS__ACTIVITY_IN_NS) {
+        a->begin_ns = ds__activity_ns(line, a->begin_ns);
+        a->end_ns = ds__activity_ns(line, a->end_ns);
+        a->enqueue_ns = ds__activity_ns(line, a->enqueue_ns);
+    }
+    a->reserved[0] = 0;
+}
+
 /* Hands over the records that are there. */
 static void ds__activity_hand_over(void) {
     ds__spinlock_lock(&ds__activity.lock);
@@ -29843,6 +30087,10 @@ static void ds__activity_hand_over(void) {
     ds__activity.count = 0;
     ds__spinlock_unlock(&ds__activity.lock);
     batch.dropped = atomic_exchange(&ds__activity.dropped, 0);
+    ds__activity_clock_pair();
+    ds__clock_line line = { .rate = 0 };
+    for (size_t i = 0; i < batch.count; i++)
+        ds__activity_convert(&line, &list[i]);
     if ((batch.count || batch.dropped) && ds__observer_is_set())
         ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_ACTIVITY, .activity = &batch });
     for (int i = DS__ACTIVITY_CLIENTS; i-- > 0;)
@@ -29990,6 +30238,7 @@ static ds_result ds__activity_begin(size_t capacity) {
         ds__activity_free();
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu records", capacity);
     }
+    ds__activity_clock_begin();
     int error = ds__os_thread_start(&ds__activity_run.thread, ds__activity_main, NULL);
     if (error) {
         ds__activity_free();

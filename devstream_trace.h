@@ -694,7 +694,8 @@ static uint32_t ds__trace_text(const char *text) {
     uint32_t cached = ds__trace.cache[c].text;
     if (ds__trace.cache[c].address == text && strcmp(ds__trace.text[cached], text) == 0)
         return cached;
-    uint32_t number = ds__trace_text_of(text, strnlen(text, 4096));
+    size_t size = strlen(text);
+    uint32_t number = ds__trace_text_of(text, size < 4096 ? size : 4096);
     ds__trace.cache[c].address = text;
     ds__trace.cache[c].text = number;
     return number;
@@ -2068,13 +2069,18 @@ static ds_result ds__trace_option(const char *o) {
     static char dump[DS__TRACE_PATH];
     ds_trace_desc *d = &ds__trace.start;
     const char *value = strchr(o, '=');
+    const char *path = value ? value + 1 : o;
+    DS__REQUIRE(strlen(path) < sizeof file,
+                "trace: \"%.40s...\" has %zu characters; at most %zu are "
+                "allowed",
+                o, strlen(path), sizeof file - 1);
     if (!value || strncmp(o, "file=", 5) == 0) {
         DS__REQUIRE(!d->file, "trace: two files, \"%.100s\" and \"%.100s\"; use one", d->file,
-                    value ? value + 1 : o);
-        snprintf(file, sizeof file, "%s", value ? value + 1 : o);
+                    path);
+        memcpy(file, path, strlen(path) + 1);
         d->file = file;
     } else if (strncmp(o, "dump=", 5) == 0) {
-        snprintf(dump, sizeof dump, "%s", value + 1);
+        memcpy(dump, path, strlen(path) + 1);
         d->dump = dump;
     } else if (strncmp(o, "ring=", 5) == 0) {
         d->ring = (size_t)ds__trace_number(value + 1, DS__TRACE_RING_MOST);

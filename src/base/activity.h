@@ -23,6 +23,7 @@
 #define DS__BASE_ACTIVITY_H
 
 #include "../api/activity.h"
+#include "activity_clock.h"
 #include "bookkeeping.h"
 #include "driver.h"
 #include "thread_block.h"
@@ -32,16 +33,18 @@ enum {
     DS__ACTIVITY_NAME_BYTES = 1 << 20, /* of all names of kernels */
     /* a kind of records for the trace layer only: a node of a launch. cause_id is the launch, name
        the kernel or the kind, external_id the number of the lane from 1 */
-    DS__ACTIVITY_NODE = DS_ACTIVITY_GRAPH + 1
+    DS__ACTIVITY_NODE = DS_ACTIVITY_GRAPH + 1,
+    DS__ACTIVITY_IN_NS =
+        1 /* in `reserved` until a record is handed over: its times are nanoseconds */
 };
 
 /* What a driver keeps with an operation until its record is written. */
 typedef struct ds__activity_note {
     uint64_t correlation_id; /* 0: none */
     uint64_t external_id;
-    uint64_t enqueue_ns;
-    uint64_t begin_ns; /* the driver's */
-    uint64_t cause;    /* of a wait: ds_activity.cause_id */
+    uint64_t enqueue_time; /* by ds__activity_clock */
+    uint64_t begin_time;   /* the driver's, likewise */
+    uint64_t cause;        /* of a wait: ds_activity.cause_id */
     const char *call;
     uint32_t thread;
 } ds__activity_note;
@@ -172,8 +175,8 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
     out->external_id = depth ? ds__activity_tls.id[depth - 1] : 0;
     out->call = ds__tls.fn;
     out->thread = ds__activity_tls.thread;
-    out->begin_ns = 0;
-    out->enqueue_ns = ds__now_ns();
+    out->begin_time = 0;
+    out->enqueue_time = ds__activity_clock_early();
     return 1;
 }
 
@@ -236,13 +239,14 @@ static const char *ds__activity_kind_name(ds_activity_kind kind) {
     return (unsigned)kind <= DS_ACTIVITY_GRAPH ? names[kind] : "unknown";
 }
 
-/* Fills a record from an operation and its note. The driver adds stream, device, times, result and
-   the number of bytes of a batch. */
+/* Fills a record from an operation and its note. The driver adds stream, device, the end, result
+   and the number of bytes of a batch. Times are those of the clock until the record is handed over.
+   */
 DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__activity_note *note,
                                                 ds_device_type type) {
     ds_activity a = { .kind = ds__activity_kind_of(op),
-                      .begin_ns = note->begin_ns,
-                      .enqueue_ns = note->enqueue_ns,
+                      .begin_ns = note->begin_time,
+                      .enqueue_ns = note->enqueue_time,
                       .correlation_id = note->correlation_id,
                       .external_id = note->external_id,
                       .cause_id = note->cause,
@@ -264,26 +268,38 @@ DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__acti
     return a;
 }
 
+/* Takes the place of the next record, with the lock. NULL: there is none. */
+static inline ds_activity *ds__activity_place(void) {
+    ds__spinlock_lock(&ds__activity.lock);
+    size_t n = ds__activity.count;
+    if (DS__UNLIKELY(n == atomic_load_explicit(&ds__activity.capacity, memory_order_relaxed)))
+        return NULL;
+    ds__activity.count = n + 1;
+    return &ds__activity.buffer[ds__activity.filling][n];
+}
+
+/* Releases the lock when the record is written. number: the note that is given back, or 0. */
+static inline void ds__activity_placed(const ds_activity *place, uint64_t number) {
+    size_t n = ds__activity.count;
+    int is_half = n == atomic_load_explicit(&ds__activity.capacity, memory_order_relaxed) / 2;
+    if (number)
+        ds__activity_return(number);
+    ds__spinlock_unlock(&ds__activity.lock);
+    if (DS__UNLIKELY(!place))
+        atomic_fetch_add_explicit(&ds__activity.dropped, 1, memory_order_relaxed);
+    else if (DS__UNLIKELY(is_half))
+        ds__activity_wake();
+}
+
 /* Writes a record. note: is given back, or NULL for the record of a node, whose launch has a note
    that is not given back yet. */
 DS__SEAM static void ds__activity_write(const ds_activity *record, ds__activity_note *note) {
-    ds__spinlock_lock(&ds__activity.lock);
-    size_t capacity = atomic_load_explicit(&ds__activity.capacity, memory_order_relaxed);
-    size_t n = ds__activity.count;
-    int full = n == capacity;
-    if (!full) {
-        ds__activity.buffer[ds__activity.filling][n] = *record;
-        ds__activity.count = n + 1;
-    }
-    if (note)
-        ds__activity_return(note->correlation_id);
-    ds__spinlock_unlock(&ds__activity.lock);
+    ds_activity *place = ds__activity_place();
+    if (place)
+        *place = *record;
+    ds__activity_placed(place, note ? note->correlation_id : 0);
     if (note)
         note->correlation_id = 0;
-    if (full)
-        atomic_fetch_add_explicit(&ds__activity.dropped, 1, memory_order_relaxed);
-    else if (n + 1 == capacity / 2)
-        ds__activity_wake();
 }
 
 #endif

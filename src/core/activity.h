@@ -78,6 +78,16 @@ static void ds__activity_pass(int client, ds_activity *list, size_t count, uint6
     c->desc.fn(&batch, c->desc.user);
 }
 
+/* Makes nanoseconds of the times of a record. */
+static void ds__activity_convert(ds__clock_line *line, ds_activity *a) {
+    if (a->reserved[0] != DS__ACTIVITY_IN_NS) {
+        a->begin_ns = ds__activity_ns(line, a->begin_ns);
+        a->end_ns = ds__activity_ns(line, a->end_ns);
+        a->enqueue_ns = ds__activity_ns(line, a->enqueue_ns);
+    }
+    a->reserved[0] = 0;
+}
+
 /* Hands over the records that are there. */
 static void ds__activity_hand_over(void) {
     ds__spinlock_lock(&ds__activity.lock);
@@ -89,6 +99,10 @@ static void ds__activity_hand_over(void) {
     ds__activity.count = 0;
     ds__spinlock_unlock(&ds__activity.lock);
     batch.dropped = atomic_exchange(&ds__activity.dropped, 0);
+    ds__activity_clock_pair();
+    ds__clock_line line = { .rate = 0 };
+    for (size_t i = 0; i < batch.count; i++)
+        ds__activity_convert(&line, &list[i]);
     if ((batch.count || batch.dropped) && ds__observer_is_set())
         ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_ACTIVITY, .activity = &batch });
     for (int i = DS__ACTIVITY_CLIENTS; i-- > 0;)
@@ -236,6 +250,7 @@ static ds_result ds__activity_begin(size_t capacity) {
         ds__activity_free();
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu records", capacity);
     }
+    ds__activity_clock_begin();
     int error = ds__os_thread_start(&ds__activity_run.thread, ds__activity_main, NULL);
     if (error) {
         ds__activity_free();

@@ -41,18 +41,21 @@ __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, 
     if (s->kind == DS__STREAM_LANE || !ds__activity_note_begin(op, &note))
         return ds__cpu_put_plain(s, op);
 
-    ds__op head = { .kind = DS__CPU_OP_NOTE, .line = note.thread, .file = note.call };
-    size_t head_bytes = ds__cpu_op_bytes(&head);
+    /* in place: a whole operation on the stack would be cleared first */
+    size_t head_bytes = DS__CPU_NOTE_BYTES;
     char *at = ds__cpu_room(s, head_bytes + ds__cpu_op_bytes(op));
     if (!at) {
         ds__activity_cancel(&note);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
     }
-    head.u.note.correlation_id = note.correlation_id;
-    head.u.note.external_id = note.external_id;
-    head.u.note.enqueue_ns = note.enqueue_ns;
-    head.u.note.cause = note.cause;
-    memcpy(at, &head, head_bytes);
+    ds__op *head = (ds__op *)(void *)at;
+    head->kind = DS__CPU_OP_NOTE;
+    head->line = note.thread;
+    head->file = note.call;
+    head->u.note.correlation_id = note.correlation_id;
+    head->u.note.external_id = note.external_id;
+    head->u.note.enqueue_time = note.enqueue_time;
+    head->u.note.cause = note.cause;
     ds__cpu_fill_room((ds__op *)(void *)(at + head_bytes), op);
     /* as in ds__cpu_put_plain */
     atomic_store(&s->submitted, atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2);
@@ -68,7 +71,7 @@ static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__ac
     a.result = f ? f->code : DS_OK;
     a.stream.id = s->handle;
     a.device = ds_cpu(s->device);
-    a.end_ns = ds__now_ns();
+    a.end_ns = ds__activity_clock();
     ds__activity_write(&a, note);
 }
 
@@ -76,7 +79,7 @@ static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__ac
 static void ds__cpu_note_take(ds__cpu_stream *s, const ds__op *op) {
     s->note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
                                    .external_id = op->u.note.external_id,
-                                   .enqueue_ns = op->u.note.enqueue_ns,
+                                   .enqueue_time = op->u.note.enqueue_time,
                                    .cause = op->u.note.cause,
                                    .call = op->file,
                                    .thread = op->line };
@@ -93,7 +96,7 @@ static int ds__cpu_is_node(const ds__cpu_stream *s, const ds__op *op) {
 static void ds__cpu_node_write(ds__cpu_stream *s, const ds__op *op, const ds__cpu_failure *f) {
     uint64_t stream = 0;
     uint64_t launch = ds__cpu_launch_id(s, &stream);
-    if (launch && s->note.begin_ns) {
+    if (launch && s->note.begin_time) {
         ds_activity a = ds__activity_record(op, &s->note, DS_DEVICE_CPU);
         if (!a.name)
             a.name = ds__activity_kind_name(a.kind);
@@ -101,32 +104,81 @@ static void ds__cpu_node_write(ds__cpu_stream *s, const ds__op *op, const ds__cp
         a.result = f ? f->code : DS_OK;
         a.stream.id = stream;
         a.device = ds_cpu(s->device);
-        a.end_ns = ds__now_ns();
+        a.end_ns = ds__activity_clock();
         a.enqueue_ns = a.begin_ns;
         a.cause_id = launch;
         ds__activity_write(&a, NULL);
     }
-    s->note.begin_ns = 0;
+    s->note.begin_time = 0;
 }
 
-/* Does what precedes an operation: takes a note, or reads the clock for an operation with a note.
+/* Runs and passes a short launch with its note, and writes its record. *time: the end of the
+   operation before, which is the begin of this one if it was enqueued by then; 0: not known. */
+static void ds__cpu_run_short_noted(ds__cpu_stream *s, const ds__op *note, const ds__op *op,
+                                    uint64_t number, uint64_t *time) {
+    uint64_t enqueued = note->u.note.enqueue_time;
+    uint64_t begin = *time >= enqueued ? *time : ds__activity_clock();
+    const char *name = ds__activity_name(op->u.kernel.kernel);
+    int status = op->u.kernel.kernel->cpu_fn(0, 1, (const char *)op + DS__CPU_ARGS_AT);
+    if (DS__UNLIKELY(status != 0))
+        ds__cpu_kernel_failed(s, op, status, number);
+    uint64_t end = ds__activity_clock();
+    *time = end;
+    ds_activity *place = ds__activity_place();
+    if (DS__LIKELY(place != NULL))
+        *place = (ds_activity){ .kind = DS_ACTIVITY_KERNEL,
+                                .result = status ? ds__cpu_failed(s, number)->code : DS_OK,
+                                .stream = { s->handle },
+                                .device = ds_cpu(s->device),
+                                .begin_ns = begin,
+                                .end_ns = end,
+                                .enqueue_ns = enqueued,
+                                .count = 1,
+                                .correlation_id = note->u.note.correlation_id,
+                                .external_id = note->u.note.external_id,
+                                .name = name,
+                                .call = note->file,
+                                .file = op->file,
+                                .line = op->file ? op->line : 0,
+                                .thread = note->line };
+    ds__activity_placed(place, note->u.note.correlation_id);
+    s->head_at += (uint32_t)(DS__CPU_NOTE_BYTES + ds__cpu_op_bytes(op));
+    ds__cpu_pass_short(s, number);
+}
+
+/* Takes the note of the next operation. If that is a short launch, runs it at once and returns 1:
+   also the operation has passed. number: of the note. Nobody waits for the number of a note, so no
+   barrier is needed. */
+__attribute__((noinline)) static int ds__cpu_run_note(ds__cpu_stream *s, const ds__op *note,
+                                                      uint64_t number, uint64_t *time) {
+    const ds__op *op = (const ds__op *)(const void *)((const char *)note + DS__CPU_NOTE_BYTES);
+    if (op->kind == DS__OP_KERNEL && op->u.kernel.items == 1 && (number & 511u) != 1 &&
+        ds__cpu_modes(DS__CPU_SLOWLY) == DS__CPU_NOTED && ds__cpu_is_known_short(s, op)) {
+        ds__cpu_run_short_noted(s, note, op, number + 1, time);
+        return 1;
+    }
+    ds__cpu_note_take(s, note);
+    s->head_at += DS__CPU_NOTE_BYTES;
+    atomic_store_explicit(&s->done, number, memory_order_release);
+    return 0;
+}
+
+/* Does what precedes an operation: reads the clock for an operation with a note.
    An operation begins when its stream first comes to it, but a host function when its thread
    does. */
 __attribute__((noinline)) static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op) {
     int is_host = op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK;
-    if (op->kind == DS__CPU_OP_NOTE)
-        ds__cpu_note_take(s, op);
-    else if ((s->note.correlation_id || ds__cpu_is_node(s, op)) && (is_host || !s->note.begin_ns))
-        s->note.begin_ns = ds__now_ns();
+    if ((s->note.correlation_id || ds__cpu_is_node(s, op)) && (is_host || !s->note.begin_time))
+        s->note.begin_time = ds__activity_clock();
 }
 
 /* Does what follows a complete operation, before it is passed: writes its record, and sets the
    virtual time of the stream. */
 __attribute__((noinline)) static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op,
                                                         uint64_t number) {
-    if (s->note.correlation_id && op->kind != DS__CPU_OP_NOTE)
+    if (s->note.correlation_id)
         ds__cpu_note_write(s, op, &s->note, ds__cpu_failed(s, number));
-    else if (s->note.begin_ns)
+    else if (s->note.begin_time)
         ds__cpu_node_write(s, op, ds__cpu_failed(s, number));
     if (s->virt) {
         (void)ds__cpu_values_look(s->virt->time);
@@ -169,7 +221,7 @@ __attribute__((no_sanitize("thread"), no_sanitize("address"))) static int ds__cp
     if (op->kind == DS__CPU_OP_NOTE) {
         note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
                                     .external_id = op->u.note.external_id,
-                                    .enqueue_ns = op->u.note.enqueue_ns,
+                                    .enqueue_time = op->u.note.enqueue_time,
                                     .cause = op->u.note.cause,
                                     .call = op->file,
                                     .thread = op->line };
@@ -182,7 +234,10 @@ __attribute__((no_sanitize("thread"), no_sanitize("address"))) static int ds__cp
     DS__COMPILER_FENCE();
     if (atomic_load(&s->done) != done)
         return 0;
+    ds__clock_line line = { .rate = 0 };
     out->record = ds__activity_record(&copy, &note, DS_DEVICE_CPU);
+    out->record.begin_ns = ds__activity_ns(&line, note.begin_time);
+    out->record.enqueue_ns = ds__activity_ns(&line, note.enqueue_time);
     out->record.stream.id = s->handle;
     out->record.device = ds_cpu(s->device);
     out->on = on ? ((const ds__cpu_stream *)(uintptr_t)on)->handle : 0;

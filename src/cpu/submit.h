@@ -227,7 +227,7 @@ __attribute__((always_inline)) static inline int ds__cpu_run_small(ds__cpu_strea
         ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
     if (mine && !failed) {
         if (note)
-            note->begin_ns = ds__now_ns();
+            note->begin_time = ds__activity_clock();
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else

@@ -472,6 +472,7 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
 /* cpu/activity.h */
 static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op);
+static int ds__cpu_run_note(ds__cpu_stream *s, const ds__op *note, uint64_t number, uint64_t *time);
 static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op);
 static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op, uint64_t number);
 static int ds__cpu_at_once_noted(ds__cpu_stream *s, const ds__op *op);

@@ -194,6 +194,7 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     ds__activity_note note;
     ds__cuda_pair *p = NULL;
     int capturing = 1;
+    uint64_t enqueue_ns = ds__now_ns();
     if (op->flags & DS__OP_INSIDE || !ds__activity_note_begin(op, &note))
         return NULL;
     if (ds__cuda_on(&scope, s) < 0) { /* the operation will be refused */
@@ -219,6 +220,8 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     }
     p->note = note;
     p->record = ds__activity_record(op, &note, DS_DEVICE_CUDA);
+    p->record.enqueue_ns = enqueue_ns;
+    p->record.reserved[0] = DS__ACTIVITY_IN_NS;
     p->record.stream.id = s->handle_id;
     p->record.device = ds_cuda(s->device);
     if (op->kind == DS__OP_COPY_BATCH)

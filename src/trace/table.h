@@ -100,7 +100,8 @@ static uint32_t ds__trace_text(const char *text) {
     uint32_t cached = ds__trace.cache[c].text;
     if (ds__trace.cache[c].address == text && strcmp(ds__trace.text[cached], text) == 0)
         return cached;
-    uint32_t number = ds__trace_text_of(text, strnlen(text, 4096));
+    size_t size = strlen(text);
+    uint32_t number = ds__trace_text_of(text, size < 4096 ? size : 4096);
     ds__trace.cache[c].address = text;
     ds__trace.cache[c].text = number;
     return number;

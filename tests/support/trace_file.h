@@ -193,7 +193,7 @@ static const char *trace_text(const trace_file *t, uint32_t number) {
 }
 
 /* Returns the record of an operation, or NULL. */
-static const trace_record *trace_find(const trace_file *t, uint32_t id) {
+__attribute__((unused)) static const trace_record *trace_find(const trace_file *t, uint32_t id) {
     for (size_t i = 0; i < t->records; i++)
         if (t->record[i].id == id && (t->record[i].kind < 9 || t->record[i].kind == 10))
             return &t->record[i];
