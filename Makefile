@@ -61,6 +61,10 @@ UNIT        := $(if $(CUDA_HOME),$(UNIT_ALL),$(filter-out $(B)/unit/test_standin
 ifeq ($(and $(CUDA_HOME),$(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h)),)
 UNIT        := $(filter-out %/test_nvtx,$(UNIT))
 endif
+# The compression of traces needs zlib.
+ifeq ($(shell echo '\#include <zlib.h>' | $(CC) -E -x c - >/dev/null 2>&1 && echo there),)
+UNIT        := $(filter-out %/test_trace_zlib,$(UNIT))
+endif
 ifneq ($(filter musl aarch64,$(MODE)),)
 UNIT        := $(addprefix $(B)/unit/,test_between test_memory_between test_memory_entries test_seam)
 endif
@@ -461,7 +465,9 @@ $(B)/fuzz-ipc-standin: $(B)/tests/fuzz/ipc.o $(B)/cuda/devstream.o $(STANDIN)
 # Tests of the stand-in and of the device code, and of the CUDA driver upon the stand-in.
 $(B)/unit/%: tests/unit/%.c $(STANDIN) $(B)/flags
 	@mkdir -p $(@D)
-	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) $(CMOCKA:%=-L%/lib) -lcmocka -pthread -ldl -lm
+	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) $(CMOCKA:%=-L%/lib) -lcmocka -pthread -ldl -lm $(LIBS)
+
+$(B)/unit/test_trace_zlib: private LIBS := -lz
 
 # What they run takes longer than compiling it with the optimiser does.
 $(B)/unit/test_plans $(B)/unit/test_plans_followed $(B)/unit/test_rng_kernels: private QUICK := -O1

@@ -13825,35 +13825,50 @@ static void ds__cpu_node_write(ds__cpu_stream *s, const ds__op *op, const ds__cp
     s->note.begin_time = 0;
 }
 
+/* Writes the record of a short launch in place. Each member is set, since clearing the whole record
+   first takes longer than all the rest. */
+static inline void ds__cpu_short_write(const ds__cpu_stream *s, const ds__op *note,
+                                       const ds__op *op, ds_activity *a) {
+    a->kind = DS_ACTIVITY_KERNEL;
+    a->result = DS_OK;
+    a->stream.id = s->handle;
+    a->device = ds_cpu(s->device);
+    a->enqueue_ns = note->u.note.enqueue_time;
+    a->bytes = 0;
+    a->count = 1;
+    a->correlation_id = note->u.note.correlation_id;
+    a->external_id = note->u.note.external_id;
+    a->name = ds__activity_name(op->u.kernel.kernel);
+    a->call = note->file;
+    a->file = op->file;
+    a->line = op->file ? op->line : 0;
+    a->thread = note->line;
+    a->dst_device = a->src_device = (ds_device){ 0 };
+    a->cause_id = 0;
+    for (size_t i = 0; i < sizeof a->reserved / sizeof a->reserved[0]; i++)
+        a->reserved[i] = 0;
+}
+
 /* Runs and passes a short launch with its note, and writes its record. *time: the end of the
-   operation before, which is the begin of this one if it was enqueued by then; 0: not known. */
+   operation before, which is the begin of this one if it was enqueued by then; 0: not known. The
+   end may be read a little early, which cannot contradict an order. */
 static void ds__cpu_run_short_noted(ds__cpu_stream *s, const ds__op *note, const ds__op *op,
                                     uint64_t number, uint64_t *time) {
-    uint64_t enqueued = note->u.note.enqueue_time;
-    uint64_t begin = *time >= enqueued ? *time : ds__activity_clock();
-    const char *name = ds__activity_name(op->u.kernel.kernel);
+    uint64_t begin = *time >= note->u.note.enqueue_time ? *time : ds__activity_clock();
     int status = op->u.kernel.kernel->cpu_fn(0, 1, (const char *)op + DS__CPU_ARGS_AT);
     if (DS__UNLIKELY(status != 0))
         ds__cpu_kernel_failed(s, op, status, number);
-    uint64_t end = ds__activity_clock();
+    uint64_t end = ds__activity_clock_early();
     *time = end;
+    (void)ds__activity_name(op->u.kernel.kernel); /* its first call takes the lock */
     ds_activity *place = ds__activity_place();
-    if (DS__LIKELY(place != NULL))
-        *place = (ds_activity){ .kind = DS_ACTIVITY_KERNEL,
-                                .result = status ? ds__cpu_failed(s, number)->code : DS_OK,
-                                .stream = { s->handle },
-                                .device = ds_cpu(s->device),
-                                .begin_ns = begin,
-                                .end_ns = end,
-                                .enqueue_ns = enqueued,
-                                .count = 1,
-                                .correlation_id = note->u.note.correlation_id,
-                                .external_id = note->u.note.external_id,
-                                .name = name,
-                                .call = note->file,
-                                .file = op->file,
-                                .line = op->file ? op->line : 0,
-                                .thread = note->line };
+    if (DS__LIKELY(place != NULL)) {
+        ds__cpu_short_write(s, note, op, place);
+        place->begin_ns = begin;
+        place->end_ns = end;
+        if (DS__UNLIKELY(status != 0))
+            place->result = ds__cpu_failed(s, number)->code;
+    }
     ds__activity_placed(place, note->u.note.correlation_id);
     s->head_at += (uint32_t)(DS__CPU_NOTE_BYTES + ds__cpu_op_bytes(op));
     ds__cpu_pass_short(s, number);
@@ -13918,42 +13933,58 @@ static uint64_t ds__cpu_activity_last(const void *object, int is_event) {
     return is_event ? ((const ds__cpu_event *)object)->cause : atomic_load(&s->last_id);
 }
 
-/* Reads the operation at which a stream stands, while its owner may run it. Returns 0 if it has no
-   note, or if the stream went on meanwhile: then it does not stand. Memory of queues stays readable
-   until the driver stops. The thread sanitizer is told that this read is meant to be a race. */
-__attribute__((no_sanitize("thread"), no_sanitize("address"))) static int ds__cpu_standing_read(
-    ds__cpu_stream *s, ds__activity_standing *out) {
+#define DS__CPU_RACES __attribute__((no_sanitize("thread"), no_sanitize("address")))
+
+/* Copies bytes that another thread may change; memcpy would be checked. */
+DS__CPU_RACES static void ds__cpu_standing_copy(void *to, const void *from, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        ((volatile char *)to)[i] = ((const volatile char *)from)[i];
+}
+
+/* Copies the next operation of a stream, behind its note, and the note. Returns 0 if there is none,
+   or if the stream went on meanwhile: then it does not stand. The owner may run the stream: the
+   race is meant to be one, and memory of queues stays readable until the driver stops. */
+DS__CPU_RACES static int ds__cpu_standing_read(ds__cpu_stream *s, ds__op *op,
+                                               ds__activity_note *note) {
     uint64_t done = atomic_load(&s->done);
     const ds__cpu_block *block = s->head;
     if (done >= atomic_load(&s->submitted) || !block)
         return 0;
-    const ds__op *op = (const ds__op *)(const void *)(block->data + s->head_at);
-    if (op->kind == DS__OP_JUMP && block->next)
-        op = (const ds__op *)(const void *)block->next->data;
-    ds__activity_note note = s->note;
+    const char *at = block->data + s->head_at;
+    if (((const ds__op *)(const void *)at)->kind == DS__OP_JUMP && block->next)
+        at = block->next->data;
+    ds__cpu_standing_copy(note, &s->note, sizeof *note);
+    ds__cpu_standing_copy(op, at, DS__CPU_NOTE_BYTES);
     if (op->kind == DS__CPU_OP_NOTE) {
-        note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
-                                    .external_id = op->u.note.external_id,
-                                    .enqueue_time = op->u.note.enqueue_time,
-                                    .cause = op->u.note.cause,
-                                    .call = op->file,
-                                    .thread = op->line };
-        op = (const ds__op *)(const void *)((const char *)op + ds__cpu_op_bytes(op));
+        *note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
+                                     .external_id = op->u.note.external_id,
+                                     .enqueue_time = op->u.note.enqueue_time,
+                                     .cause = op->u.note.cause,
+                                     .call = op->file,
+                                     .thread = op->line };
+        at += DS__CPU_NOTE_BYTES;
+        ds__cpu_standing_copy(op, at, DS__CPU_NOTE_BYTES);
     }
-    uint64_t on = op->kind == DS__OP_WAIT ? (uint64_t)(uintptr_t)op->u.wait.stream : 0;
-    if (!note.correlation_id || ds__activity_kind_of(op) == DS_ACTIVITY_NONE)
-        return 0;
-    ds__op copy = *op;
-    DS__COMPILER_FENCE();
-    if (atomic_load(&s->done) != done)
-        return 0;
+    size_t bytes = op->kind <= DS__CPU_OP_NOTE ? ds__cpu_op_bytes(op) : 0;
+    ds__cpu_standing_copy(op, at, bytes < sizeof *op ? bytes : sizeof *op);
+    return atomic_load(&s->done) == done && note->correlation_id &&
+           ds__activity_kind_of(op) != DS_ACTIVITY_NONE;
+}
+
+/* Makes the record of the operation at which a stream stands. Returns 0 if it has none. */
+static int ds__cpu_standing_get(ds__cpu_stream *s, ds__activity_standing *out) {
+    ds__op op;
+    ds__activity_note note;
     ds__clock_line line = { .rate = 0 };
-    out->record = ds__activity_record(&copy, &note, DS_DEVICE_CPU);
+    memset(&op, 0, sizeof op);
+    if (!ds__cpu_standing_read(s, &op, &note))
+        return 0;
+    out->record = ds__activity_record(&op, &note, DS_DEVICE_CPU);
     out->record.begin_ns = ds__activity_ns(&line, note.begin_time);
     out->record.enqueue_ns = ds__activity_ns(&line, note.enqueue_time);
     out->record.stream.id = s->handle;
     out->record.device = ds_cpu(s->device);
-    out->on = on ? ((const ds__cpu_stream *)(uintptr_t)on)->handle : 0;
+    out->on = op.kind == DS__OP_WAIT ? ((ds__cpu_stream *)op.u.wait.stream)->handle : 0;
     return 1;
 }
 
@@ -13964,7 +13995,7 @@ static size_t ds__cpu_activity_standing(ds__activity_standing *out, size_t room)
         ds__spinlock_lock(&d->lock);
         for (ds__cpu_stream *s = d->streams; s && count < room; s = s->all_next)
             if (s->kind != DS__STREAM_LANE)
-                count += (size_t)ds__cpu_standing_read(s, &out[count]);
+                count += (size_t)ds__cpu_standing_get(s, &out[count]);
         ds__spinlock_unlock(&d->lock);
     }
     return count;

@@ -188,7 +188,7 @@ static int trace_read(const char *path, trace_file *t) {
     return t->chunks > 0;
 }
 
-static const char *trace_text(const trace_file *t, uint32_t number) {
+__attribute__((unused)) static const char *trace_text(const trace_file *t, uint32_t number) {
     return number < t->texts ? t->text[number] : "(no text)";
 }
 

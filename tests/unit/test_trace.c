@@ -405,22 +405,27 @@ static void test_the_trace_ends_with_devstream(void **state) {
     }
 }
 
+/* The process that is killed: this program with other arguments. */
+static int run_until_killed(const char *options) {
+    begin(options);
+    pipeline_on(ds_cpu(0), 100);
+    ok(ds_trace_flush());
+    while (write(1, "x", 1) == 1)
+        pipeline_on(ds_cpu(0), 100);
+    return 1;
+}
+
 static void test_a_killed_process_leaves_a_trace(void **state) {
     (void)state;
-    char options[300];
+    const char *path = path_of("killed.html");
     int ready[2];
     char byte;
-    snprintf(options, sizeof options, "%s", path_of("killed.html"));
     assert_int_equal(pipe(ready), 0);
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        begin(options);
-        pipeline_on(ds_cpu(0), 100);
-        ok(ds_trace_flush());
-        if (write(ready[1], "x", 1) == 1)
-            for (;;)
-                pipeline_on(ds_cpu(0), 100);
+        dup2(ready[1], 1);
+        execl("/proc/self/exe", "test_trace", "--killed", path, (char *)NULL);
         _exit(1);
     }
     assert_int_equal(read(ready[0], &byte, 1), 1);
@@ -963,6 +968,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_without_the_layer_the_calls_are_refused),
         cmocka_unit_test(test_a_file_of_a_full_disk_is_given_up),
     };
+    if (argc == 3 && strcmp(argv[1], "--killed") == 0)
+        return run_until_killed(argv[2]);
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
