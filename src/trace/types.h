@@ -60,7 +60,7 @@ enum {
     DS__TRACE_RING = 131072, /* records */
     DS__TRACE_RING_LEAST = 256,
     DS__TRACE_RING_MOST = 1 << 24,
-    DS__TRACE_ACTIVITIES = 32768, /* records of activity between two batches */
+    DS__TRACE_ACTIVITIES = 65536, /* records of activity between two batches */
     DS__TRACE_SLICE = 256,        /* records that are taken or read under the lock at once */
     DS__TRACE_TEXTS = 1 << 20,
     DS__TRACE_TEXT_BYTES = 1 << 25,
