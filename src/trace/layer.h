@@ -98,17 +98,26 @@ static ds_result ds__trace_submit(int b, void *stream, const ds__op *op) {
     DS__TRACE_BLOCKING(b, 0, submit, (stream, op));
 }
 
-/* A driver has stopped. The last one ends the layer, whose recording has ended with ds_shutdown. */
-static void ds__trace_stop(int b) {
-    ds__trace.next[b]->stop();
-    ds__trace.next[b] = NULL;
-    if (--ds__trace.layer > 0)
+/* Completes the trace when the recording has ended with ds_shutdown. */
+static void ds__trace_shutdown(void) {
+    if (!atomic_load(&ds__trace.on))
         return;
-    if (atomic_load(&ds__trace.on)) {
-        ds__trace_complete();
-        if (ds__trace.desc.dump && ds__trace_dump_write(ds__trace.desc.dump) < 0)
-            ds__log_warn("%s", ds__tls.error);
-    }
+    ds__trace_complete();
+    if (ds__trace.desc.dump && ds__trace_dump_write(ds__trace.desc.dump) < 0)
+        ds__log_warn("%s", ds__tls.error);
+}
+
+/* A driver stops. The last one ends the layer: the trace before it, since the check layer below may
+   end the process. */
+static void ds__trace_stop(int b) {
+    const ds__driver *next = ds__trace.next[b];
+    int last = --ds__trace.layer == 0;
+    if (last)
+        ds__trace_shutdown();
+    ds__trace.next[b] = NULL;
+    next->stop();
+    if (!last)
+        return;
     ds__trace_release();
     ds__spinlock_lock(&ds__trace.lock);
     ds__trace_streams_deinit();

@@ -837,6 +837,37 @@ static void test_check_and_trace_work_together(void **state) {
     assert_non_null(find_call(&t, "ds_device_synchronize", 0));
 }
 
+/* The process that ends with the exit code of the check layer: this program with other arguments.
+   */
+static int run_until_exit(const char *path) {
+    static ds_cpu_desc cpu = { .devices = 1 };
+    void *memory;
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .check = "quiet,exit=7", .trace = path }));
+    ok(ds_device_alloc(ds_cpu(0), SIZE, &memory));
+    ok(ds_fill(memory, 1, 1, SIZE, stream_on(ds_cpu(0), "a")));
+    ok(ds_fill(memory, 2, 1, SIZE, stream_on(ds_cpu(0), "b")));
+    ok(ds_shutdown());
+    return 0;
+}
+
+static void test_the_exit_of_the_check_layer_completes_a_trace(void **state) {
+    (void)state;
+    const char *path = path_of("exit.html");
+    int status;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "test_trace", "--exit", path, (char *)NULL);
+        _exit(1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+
+    trace_file t = read_trace(path);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    assert_true(t.ended);
+    assert_int_equal(count_kind(&t, 3), 2);
+}
+
 static void test_collectives_have_steps(void **state) {
     (void)state;
     static ds_cpu_desc cpu = { .devices = 4 };
@@ -975,6 +1006,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_a_long_wait_is_reported),
         cmocka_unit_test(test_the_program_may_record_activity_too),
         cmocka_unit_test(test_check_and_trace_work_together),
+        cmocka_unit_test(test_the_exit_of_the_check_layer_completes_a_trace),
         cmocka_unit_test(test_collectives_have_steps),
         cmocka_unit_test(test_wrong_options_are_refused),
         cmocka_unit_test(test_without_the_layer_the_calls_are_refused),
@@ -982,6 +1014,8 @@ int main(int argc, char **argv) {
     };
     if (argc == 3 && strcmp(argv[1], "--killed") == 0)
         return run_until_killed(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "--exit") == 0)
+        return run_until_exit(argv[2]);
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
