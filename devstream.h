@@ -26516,7 +26516,7 @@ enum {
     DS__CUDA_BASE_TRIES = 4,
     DS__CUDA_BASE_BEST_NS = 50000, /* a base that was recorded in less time is good enough */
     DS__CUDA_BLOCKED = 64,         /* streams whose records must wait; with more, all others do */
-    DS__CUDA_ENDS = 256
+    DS__CUDA_ENDS = 4096
 };
 
 /* An operation with an event before and one behind it. */
@@ -26757,7 +26757,7 @@ static int ds__cuda_pair_times(const ds__cuda_scope *scope, ds__cuda_pair *p) {
     int64_t since = (int64_t)((double)before * 1e6);
     uint64_t begin = (uint64_t)((int64_t)base->ns + since);
     uint64_t end = begin + (took > 0 ? (uint64_t)((double)took * 1e6) : 0);
-    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 56) % DS__CUDA_ENDS;
+    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 48) % DS__CUDA_ENDS;
     if (begin < a->enqueue_ns)
         begin = a->enqueue_ns;
     if (ds__cuda_activity.ends[place].stream == a->stream.id &&

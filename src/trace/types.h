@@ -69,8 +69,9 @@ enum {
     DS__TRACE_OPEN_RANGES = 256,
     DS__TRACE_COLLECTIVES = 32, /* public functions with steps */
     DS__TRACE_LONGEST = 10,
-    DS__TRACE_DEPTH = 256,  /* the greatest length of a queue in the counters of a JSON file */
-    DS__TRACE_CHUNK = 8192, /* records that are written at once */
+    DS__TRACE_BLOCKED_NS = 1000, /* the shortest wait before a free that has a record */
+    DS__TRACE_DEPTH = 256,       /* the greatest length of a queue in the counters of a JSON file */
+    DS__TRACE_CHUNK = 8192,      /* records that are written at once */
     DS__TRACE_PATH = 480,
     DS__TRACE_PART = 240 << 20 /* text of a part of a JSON file */
 };
