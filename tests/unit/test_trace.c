@@ -521,6 +521,7 @@ static void test_chromes_format_has_the_same_events(void **state) {
         atomic_store(&g.open, 1);
         pipeline_on(device, 20);
         ok(ds_stream_synchronize(second));
+        ok(ds_stream_launch_host_func(first, set_flag, (void *)&flag, NULL));
         ok(ds_trace_stop());
 
         json list = read_json(path_of("chrome.json"));
